@@ -1,0 +1,208 @@
+"""Cases: each one problem, named by an id that says everything about it and rebuilds it.
+
+An id reads ``operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode``. An operator describes its problems
+by a frozen dataclass derived from ``Problem`` whose fields are declared with ``size``, ``flag`` and ``amount``;
+reading and writing ids then needs no code of its own.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import Field, dataclass, field, fields, replace
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar, Literal, Self, get_args
+
+__all__ = [
+    "DEVICES",
+    "DTYPES",
+    "LEVELS",
+    "MODES",
+    "Case",
+    "Device",
+    "Dtype",
+    "Level",
+    "Mode",
+    "Problem",
+    "amount",
+    "digest",
+    "flag",
+    "shard",
+    "size",
+]
+
+Dtype = Literal["float32", "float64", "bfloat16", "float16"]
+Device = Literal["cpu", "cuda"]
+# inference: eval() without gradients; eval: eval() with gradients; train: train() with gradients.
+Mode = Literal["inference", "eval", "train"]
+Level = Literal["quick", "core", "full", "slow"]
+
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+DEVICES: tuple[Device, ...] = get_args(Device)
+MODES: tuple[Mode, ...] = get_args(Mode)
+# Each level holds the cases of the one before it.
+LEVELS: tuple[Level, ...] = get_args(Level)
+
+_KIND, _LABEL = "kind", "label"
+
+
+def size(label: str, *, optional: bool = False) -> Any:
+    """Field for a size, written ``<label><number>``; an optional one is left out of the id when it is None."""
+    metadata = {_KIND: "size", _LABEL: label}
+    return field(default=None, metadata=metadata) if optional else field(metadata=metadata)
+
+
+def flag() -> Any:
+    """Field for a yes or no, written by its name when it is true."""
+    return field(default=False, metadata={_KIND: "flag"})
+
+
+def amount() -> Any:
+    """Field for a number, written ``<name>=<number>`` when it is not 0."""
+    return field(default=0.0, metadata={_KIND: "amount"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What an operator is asked to compute; each operator derives its own description."""
+
+    mask: str = "none"
+    regime: str = "plain"
+    seed: int = 0
+
+    _missing: ClassVar[str] = "-"
+
+    def id(self) -> str:
+        """Middle of a case id: ``sizes/flags/mask=…/regime=…/seed=…``."""
+        sizes = ".".join(
+            f"{f.metadata[_LABEL]}{getattr(self, f.name)}"
+            for f in _of_kind(self, "size")
+            if getattr(self, f.name) is not None
+        )
+        words = [f.name for f in _of_kind(self, "flag") if getattr(self, f.name)]
+        words += [f"{f.name}={getattr(self, f.name):g}" for f in _of_kind(self, "amount") if getattr(self, f.name)]
+        flags = "+".join(words) or self._missing
+        return f"{sizes}/{flags}/mask={self.mask}/regime={self.regime}/seed={self.seed}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Problem whose ``id()`` is ``text``.
+
+        Raises: ValueError that names the part that could not be read.
+        """
+        parts = text.split("/")
+        if len(parts) != 5:
+            raise ValueError(f"a problem has 5 parts 'sizes/flags/mask=…/regime=…/seed=…', got {text!r}")
+        sizes, flags, *named = parts
+        values = _parse_sizes(cls, sizes) | _parse_flags(cls, flags)
+        for part, name in zip(named, ("mask", "regime", "seed"), strict=True):
+            key, _, value = part.partition("=")
+            if key != name or not value:
+                raise ValueError(f"expected '{name}=…', got {part!r} in {text!r}")
+            values[name] = _int(value, part) if name == "seed" else value
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ValueError(f"{text!r} lacks a size: {error}") from error
+
+
+def _of_kind(problem: Problem | type[Problem], kind: str) -> Iterator[Field[Any]]:
+    return (f for f in fields(problem) if f.metadata.get(_KIND) == kind)
+
+
+def _int(text: str, part: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"expected a whole number in {part!r}")
+    return int(text)
+
+
+def _parse_sizes(cls: type[Problem], text: str) -> dict[str, Any]:
+    by_label = {f.metadata[_LABEL]: f.name for f in _of_kind(cls, "size")}
+    values: dict[str, Any] = {}
+    for part in text.split("."):
+        label = part.rstrip("0123456789")
+        if label not in by_label:
+            raise ValueError(f"unknown size {part!r}; {cls.__name__} has {', '.join(by_label)}")
+        values[by_label[label]] = _int(part[len(label) :], part)
+    return values
+
+
+def _parse_flags(cls: type[Problem], text: str) -> dict[str, Any]:
+    flags = {f.name for f in _of_kind(cls, "flag")}
+    amounts = {f.name for f in _of_kind(cls, "amount")}
+    values: dict[str, Any] = {}
+    for word in text.split("+"):
+        name, _, value = word.partition("=")
+        if word in flags:
+            values[word] = True
+        elif name in amounts:
+            values[name] = float(value)
+        elif word != cls._missing:
+            raise ValueError(f"unknown flag {word!r}; {cls.__name__} has {', '.join(sorted(flags | amounts))}")
+    return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One problem of one operator, in one dtype, on one device, called in one mode."""
+
+    operator: str
+    problem: Any  # the operator's own subclass of Problem
+    dtype: Dtype = "float32"
+    device: Device = "cpu"
+    mode: Mode = "eval"
+
+    @property
+    def id(self) -> str:
+        """Everything about this case; ``Case.parse`` is its inverse."""
+        return f"{self.operator}/{self.problem.id()}/{self.dtype}/{self.device}/{self.mode}"
+
+    @property
+    def seed(self) -> int:
+        """Seed of the data: a stable hash of the id without dtype, device and mode, so all of those share it."""
+        text = f"{self.operator}/{self.problem.id()}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+
+    def with_fields(self, **common: Any) -> "Case":
+        """This case with other common fields (dtype, device, mode)."""
+        return replace(self, **common)
+
+    def with_problem(self, **changes: Any) -> "Case":
+        """This case with some of its problem's fields changed."""
+        return replace(self, problem=replace(self.problem, **changes))
+
+    @classmethod
+    def parse(cls, text: str, problems: dict[str, type[Problem]]) -> "Case":
+        """Case whose id is ``text``; ``problems`` gives each operator's problem type.
+
+        Raises: ValueError that names the part that could not be read.
+        """
+        parts = text.split("/")
+        if len(parts) != 9:
+            raise ValueError(
+                f"a case id has 9 parts 'operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode', "
+                f"got {len(parts)}: {text!r}"
+            )
+        operator, *middle = parts[:6]
+        if operator not in problems:
+            raise ValueError(f"unknown operator {operator!r}; available: {', '.join(sorted(problems))}")
+        for value, allowed, name in zip(parts[6:], (DTYPES, DEVICES, MODES), ("dtype", "device", "mode"), strict=True):
+            if value not in allowed:
+                raise ValueError(f"unknown {name} {value!r}; available: {', '.join(allowed)}")
+        dtype, device, mode = parts[6:]
+        problem = problems[operator].parse("/".join(middle))
+        return cls(operator=operator, problem=problem, dtype=dtype, device=device, mode=mode)  # type: ignore[arg-type]
+
+
+def digest(case_ids: Iterable[str]) -> str:
+    """Short hash of a list of case ids: two runs are comparable as suites when it is equal."""
+    return hashlib.sha256("\n".join(sorted(case_ids)).encode()).hexdigest()[:12]
+
+
+def shard(cases: list[Case], index: int, count: int) -> list[Case]:
+    """Part ``index`` (from 1) of ``count`` parts that together hold every case once."""
+    return cases[index - 1 :: count]
+
+
+def matching(cases: Iterable[Case], patterns: Iterable[str]) -> list[Case]:
+    """Cases whose id matches any of the shell-style patterns."""
+    wanted = list(patterns)
+    return [case for case in cases if any(fnmatchcase(case.id, pattern) for pattern in wanted)]

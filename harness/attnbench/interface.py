@@ -1,0 +1,200 @@
+"""What an implementation and an operator declare. Importing this imports no torch."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from attnbench.cases import Case, Level, Problem
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Call",
+    "HiddenRows",
+    "Implementation",
+    "Inputs",
+    "Operator",
+    "Policies",
+    "Refusal",
+    "Work",
+    "reference_arguments",
+]
+
+# What a row of queries gets when every key is hidden from it: zero attention, or NaN.
+HiddenRows = Literal["zero", "nan"]
+# Takes the operator's arguments (of multihead: those of the reference's forward), returns its outputs.
+Call = Callable[..., Any]
+
+
+class Refusal(Exception):
+    """Raised by an implementation, with the reason, for a problem that it does not compute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """What an implementation does where the contract leaves a choice, or where it deviates by design."""
+
+    hidden_rows: HiddenRows = "zero"
+    # The same call gives the same bits.
+    deterministic: bool = True
+    # No backward: cases in a mode with gradients are refused.
+    forward_only: bool = False
+    # Precision it computes in where that is coarser than the case's dtype ("tf32" on CUDA, say).
+    computes_in: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """Everything that a case feeds in, already rounded to the case's dtype."""
+
+    # Parameters of the reference, by its names.
+    parameters: dict[str, "torch.Tensor"]
+    # Tensor arguments of the call, by name; the same object under two names is passed as the same object.
+    tensors: dict[str, "torch.Tensor"]
+    # Other arguments of the call, by name.
+    options: dict[str, Any] = field(default_factory=dict)
+    # Random weights of the outputs in the loss whose gradients are compared, by output name.
+    cotangents: dict[str, "torch.Tensor"] = field(default_factory=dict)
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of the call."""
+        return {**self.tensors, **self.options}
+
+    def mapped(self, change: Callable[["torch.Tensor"], "torch.Tensor"]) -> "Inputs":
+        """These inputs with every tensor changed once, however many names it has."""
+        seen: dict[int, torch.Tensor] = {}
+
+        def once(tensor: "torch.Tensor") -> "torch.Tensor":
+            if id(tensor) not in seen:
+                seen[id(tensor)] = change(tensor)
+            return seen[id(tensor)]
+
+        return Inputs(
+            parameters={name: once(tensor) for name, tensor in self.parameters.items()},
+            tensors={name: once(tensor) for name, tensor in self.tensors.items()},
+            options=dict(self.options),
+            cotangents={name: once(tensor) for name, tensor in self.cotangents.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a case needs at the least, by closed form.
+
+    Unit: floating-point operations (an addition and a multiplication are two) and bytes.
+    """
+
+    flop: int
+    # Query-key pairs that a mask leaves, over batch and heads.
+    pairs: int
+
+
+class Implementation:
+    """One way to compute an operator. Derive from it, or let ``from_kernel`` make one."""
+
+    name: str = ""
+    operator: str = "multihead"
+    # URL of the paper or the code.
+    source: str = ""
+    policies: Policies = Policies()
+
+    def unsupported(self, case: Case) -> str | None:
+        """Why this case is refused, or None."""
+        return None
+
+    def untimed(self, case: Case) -> str | None:
+        """Why this case is checked but never timed, or None (an interpreted kernel, say)."""
+        return None
+
+    def predicted_s(self, case: Case) -> float | None:
+        """Expected time of one call in seconds where that is known beforehand; it guards the work limit."""
+        return None
+
+    def environment(self) -> Mapping[str, str]:
+        """Environment variables that must be set before its worker starts."""
+        return {}
+
+    def build(self, reference: Any) -> Any:
+        """Module with the reference's forward and the reference's weights."""
+        raise NotImplementedError(f"{type(self).__name__} does not define build(reference)")
+
+    def weights(self, parameters: Mapping[str, "torch.Tensor"]) -> Mapping[str, "torch.Tensor"]:
+        """Its own parameters by name, computed differentiably from the reference's."""
+        return parameters
+
+    def prepare(self, module: Any, case: Case, inputs: Inputs) -> Call:  # noqa: ARG002
+        """The call that is checked and timed; whatever is not attention happens here."""
+        return module  # type: ignore[no-any-return]
+
+    def synchronize(self) -> None:
+        """Wait for work that is asynchronous outside torch's knowledge."""
+
+
+class Operator(Protocol):
+    """A mathematical contract: its problems, its oracle, its yardsticks and the checks that apply."""
+
+    name: str
+    # Type of its problem descriptions, the middle of a case id.
+    problem: type[Problem]
+    # Names of what a call returns, in order.
+    outputs: tuple[str, ...]
+    # Chapters of checks that apply.
+    chapters: tuple[str, ...]
+
+    def suite(self, level: Level) -> Sequence[Case]:
+        """Cases of a level, on the CPU; a level holds those of the one before it."""
+
+    def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
+        """Cases of the suite ``perf``: one per length and pass."""
+
+    def missing(self, case: Case) -> str | None:
+        """What this machine lacks to draw the inputs of the case, with the remedy, or None."""
+
+    def inputs(self, case: Case) -> Inputs:
+        """Seeded inputs of the case, on the CPU, rounded to its dtype."""
+
+    def reference(self, case: Case, inputs: Inputs) -> Any:
+        """The reference with these inputs' parameters, in the case's dtype, device and mode."""
+
+    def evaluate(self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None) -> dict[str, Any]:
+        """Quantities by name from the formula, in the inputs' own precision (the oracle: float64).
+
+        ``noise`` rounds at every stage; ``keep`` is the dropout mask where one is known.
+        """
+
+    def yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Any]]:
+        """The same quantities from each path of the reference, in the case's own dtype."""
+
+    def hidden_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:
+        """For each output, where it belongs to a row from which every key is hidden (boolean, broadcastable)."""
+
+    def length(self, case: Case) -> int:
+        """Length of the longest sum, on which accumulated rounding depends."""
+
+    def work(self, case: Case) -> Work:
+        """What the case needs by closed form."""
+
+
+def reference_arguments(reference: Any) -> dict[str, Any]:
+    """Constructor arguments of a ``torch.nn.MultiheadAttention``, read from the instance."""
+    return {
+        "embed_dim": reference.embed_dim,
+        "num_heads": reference.num_heads,
+        "dropout": reference.dropout,
+        "bias": reference.in_proj_bias is not None,
+        "add_bias_kv": reference.bias_k is not None,
+        "add_zero_attn": reference.add_zero_attn,
+        "kdim": reference.kdim,
+        "vdim": reference.vdim,
+        "batch_first": reference.batch_first,
+    }
+
+
+def accepted(function: Callable[..., Any]) -> frozenset[str] | None:
+    """Names that a function takes as keywords, or None where it takes any."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return frozenset(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))

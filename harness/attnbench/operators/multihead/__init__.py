@@ -1,0 +1,1 @@
+"""Multi-head attention; the reference is ``torch.nn.MultiheadAttention``."""

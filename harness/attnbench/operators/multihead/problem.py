@@ -1,0 +1,88 @@
+"""What multi-head attention is asked to compute, in the words of ``torch.nn.MultiheadAttention``."""
+
+from dataclasses import dataclass
+
+from attnbench.cases import Problem, amount, flag, size
+
+__all__ = ["ATTENTION_MASKS", "ENCODER_LAYERS", "LOGIT_STD", "PADDING_MASKS", "MultiheadProblem"]
+
+# attn_mask by name: boolean or float; shared by the batch (2d) or one per batch element and head (3d);
+# ``empty`` hides every key from one row (2d) or from one row of one head (3d).
+ATTENTION_MASKS = ("bool2d", "float2d", "bool3d", "float3d", "causal", "empty2d", "empty3d")
+# key_padding_mask by name; ``padempty`` hides one whole sequence.
+PADDING_MASKS = ("pad", "padfloat", "padempty")
+
+# Regime to the standard deviation of the logits: from nearly flat rows to nearly one-hot ones.
+LOGIT_STD = {"flat": 0.3, "plain": 2.0, "peaked": 8.0, "onehot": 30.0}
+
+# The real encoder all-MiniLM-L6-v2 has six layers; regime ``minilm<n>`` is the attention of layer n on sentences.
+ENCODER_LAYERS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultiheadProblem(Problem):
+    """Sizes, constructor and forward arguments of the reference, one field each.
+
+    ``self_attention`` passes one tensor as query, key and value.
+    """
+
+    batch: int | None = size("B", optional=True)  # None: unbatched, two-dimensional input
+    queries: int = size("L")
+    keys: int = size("S")
+    embed_dim: int = size("E")
+    num_heads: int = size("H")
+    kdim: int | None = size("K", optional=True)
+    vdim: int | None = size("V", optional=True)
+    bias: bool = flag()
+    add_bias_kv: bool = flag()
+    add_zero_attn: bool = flag()
+    batch_first: bool = flag()
+    self_attention: bool = flag()
+    need_weights: bool = flag()
+    average_attn_weights: bool = flag()
+    is_causal: bool = flag()
+    dropout: float = amount()
+
+    def __post_init__(self) -> None:
+        """Refuse what is no problem of this operator."""
+        if self.embed_dim % self.num_heads:
+            raise ValueError(f"embed_dim must be divisible by num_heads, got E{self.embed_dim} and H{self.num_heads}")
+        if self.self_attention and (self.queries != self.keys or self.kdim or self.vdim):
+            raise ValueError(f"self_attention needs L = S and neither K nor V, got L{self.queries} and S{self.keys}")
+        known = {"none", *ATTENTION_MASKS, *PADDING_MASKS}
+        unknown = [part for part in self.mask.split("+") if part not in known]
+        if unknown:
+            raise ValueError(f"unknown mask {unknown[0]!r}; available: {', '.join(sorted(known))}")
+        if self.regime not in LOGIT_STD and self.encoder_layer is None:
+            raise ValueError(f"unknown regime {self.regime!r}; available: {', '.join(LOGIT_STD)}, minilm0 to minilm5")
+        if self.is_causal and self.attention_mask != "causal":
+            raise ValueError("is_causal promises a causal attn_mask: use mask=causal")
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one head."""
+        return self.embed_dim // self.num_heads
+
+    @property
+    def attention_mask(self) -> str | None:
+        """Name of the attn_mask, or None."""
+        return next((part for part in self.mask.split("+") if part in ATTENTION_MASKS), None)
+
+    @property
+    def padding_mask(self) -> str | None:
+        """Name of the key_padding_mask, or None."""
+        return next((part for part in self.mask.split("+") if part in PADDING_MASKS), None)
+
+    @property
+    def encoder_layer(self) -> int | None:
+        """Layer of the real encoder that is the reference here, or None for drawn weights."""
+        number = self.regime.removeprefix("minilm")
+        is_layer = self.regime.startswith("minilm") and number.isdecimal() and int(number) < ENCODER_LAYERS
+        return int(number) if is_layer else None
+
+    @property
+    def columns(self) -> int:
+        """Keys that a query may see: the given ones, the learned column and the zero column."""
+        return self.keys + self.add_bias_kv + self.add_zero_attn
+
+

@@ -1,0 +1,1 @@
+"""Built-in implementations of multi-head attention, one idea per file."""

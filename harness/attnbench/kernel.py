@@ -8,42 +8,57 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases import Case
-from attnbench.interface import Implementation, Policies, accepted, reference_arguments
+from attnbench.interface import Implementation, Policies, Refusal, accepted, reference_arguments
 from attnbench.masks import additive, extended, reference_mask
 
-__all__ = ["HeadSplitAttention", "Kernel", "from_kernel"]
+__all__ = ["HeadSplitAttention", "Kernel", "ReferenceForward", "from_kernel"]
 
 # fn(q, k, v, *, mask, is_causal, scale, dropout_p, need_weights) -> output, or (output, weights)
 KernelFunction = Callable[..., Any]
+FORWARD_ONLY = "forward only: no gradients"
 
 
-class HeadSplitAttention(nn.Module):
-    """The reference's module around ``attend``: same parameters, same forward.
-
-    Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim).
-    """
+class ReferenceForward(nn.Module):
+    """The reference's forward around ``attention``: layouts, masks and the causal flag."""
 
     def __init__(self, reference: nn.MultiheadAttention) -> None:
         super().__init__()
         arguments = reference_arguments(reference)
         self.embed_dim: int = arguments["embed_dim"]
         self.num_heads: int = arguments["num_heads"]
+        self.kdim: int = arguments["kdim"]
+        self.vdim: int = arguments["vdim"]
         self.dropout: float = arguments["dropout"]
         self.add_zero_attn: bool = arguments["add_zero_attn"]
         self.batch_first: bool = arguments["batch_first"]
         self.head_dim = self.embed_dim // self.num_heads
+        # Keys beyond the given ones: the learned column and the zero column.
+        self.columns = arguments["add_bias_kv"] + self.add_zero_attn
         self.adopt(dict(reference.named_parameters()))
+        self.train(reference.training)
 
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
-        """Take the reference's parameters under the reference's names."""
-        copies = {name: nn.Parameter(value.detach().clone()) for name, value in parameters.items()}
-        out_proj = nn.Module()
-        for name in ("weight", "bias"):
-            out_proj.register_parameter(name, copies.pop(f"out_proj.{name}", None))
-        self.out_proj = out_proj
-        optional = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias", "bias_k", "bias_v")
-        for name in optional:
-            self.register_parameter(name, copies.get(name))
+        """Take the reference's parameters, given under the reference's names."""
+        raise NotImplementedError
+
+    def attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        mask: Tensor | None,
+        is_causal: bool,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output (batch, queries, embed_dim) and weights (batch, heads, queries, keys) if asked for.
+
+        ``mask`` and the weights have the extra columns. ``is_causal`` says that the mask is causal and nothing else.
+
+        Shape: query (batch, queries, embed_dim), key (batch, keys, kdim), value (batch, keys, vdim), mask
+        broadcastable to (batch, heads, queries, keys).
+        """
+        raise NotImplementedError
 
     def forward(
         self,
@@ -60,6 +75,11 @@ class HeadSplitAttention(nn.Module):
 
         Shape: (batch, length, embed_dim) if batch_first, else (length, batch, embed_dim), or (length, embed_dim).
         """
+        if query.dim() not in (2, 3) or not query.dim() == key.dim() == value.dim():
+            dims = f"{query.dim()}, {key.dim()} and {value.dim()}"
+            raise ValueError(
+                f"query, key and value must all have 3 dimensions, or 2 without a batch, got {dims}"
+            )
         batched = query.dim() == 3
         swapped = batched and not self.batch_first
         if not batched:
@@ -67,24 +87,95 @@ class HeadSplitAttention(nn.Module):
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
         elif swapped:
             query, key, value = query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1)
+        self._check(query, key, value, attn_mask=attn_mask, key_padding_mask=key_padding_mask)
 
         if is_causal and attn_mask is None:
             raise ValueError("is_causal=True needs attn_mask: pass the causal mask that it promises")
         # The flag promises that attn_mask is causal. It replaces the mask only where nothing else hides or adds keys.
-        causal_only = is_causal and key_padding_mask is None
+        causal_only = is_causal and key_padding_mask is None and self.columns == 0
         mask = reference_mask(attn_mask, key_padding_mask, num_heads=self.num_heads, dtype=query.dtype)
-        q, k, v = self.project(query, key, value)
-        q, k, v, mask, columns = self.extend(q, k, v, mask)
-        output, weights = self.attend(
-            q, k, v, mask=mask, is_causal=causal_only and columns == 0, need_weights=need_weights
+        mask = extended(mask, self.columns)
+        output, weights = self.attention(
+            query, key, value, mask=mask, is_causal=causal_only, need_weights=need_weights
         )
-        output = self.merge(output)
 
         if weights is not None and average_attn_weights:
             weights = weights.mean(dim=1)  # (batch, queries, keys)
         if not batched:
             return output[0], None if weights is None else weights[0]
         return (output.transpose(0, 1) if swapped else output), weights
+
+    def _check(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        attn_mask: Tensor | None,
+        key_padding_mask: Tensor | None,
+    ) -> None:
+        """Refuse shapes that would broadcast into a wrong answer. Batch first; unbatched input is a batch of one."""
+        (batch, queries), keys = query.shape[:2], key.shape[1]
+        _demand("query", query, (batch, queries, self.embed_dim))
+        _demand("key", key, (batch, keys, self.kdim))
+        _demand("value", value, (batch, keys, self.vdim))
+        if attn_mask is not None:
+            _demand_mask("attn_mask", attn_mask, (queries, keys), (batch * self.num_heads, queries, keys))
+        if key_padding_mask is not None:
+            _demand_mask("key_padding_mask", key_padding_mask, (batch, keys))
+
+
+def _demand(name: str, tensor: Tensor, *shapes: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) not in shapes:
+        wanted = " or ".join(str(shape) for shape in shapes)
+        raise ValueError(f"{name} must have shape {wanted}, batch first, got {tuple(tensor.shape)}")
+
+
+def _demand_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
+    _demand(name, mask, *shapes)
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise TypeError(f"{name} must be boolean (true hides) or floating point (added), got {mask.dtype}")
+
+
+class HeadSplitAttention(ReferenceForward):
+    """The reference's parameters and projections around ``attend``.
+
+    Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim).
+    """
+
+    def adopt(self, parameters: Mapping[str, Tensor]) -> None:
+        """Take the reference's parameters under the reference's names."""
+        copies = {name: nn.Parameter(value.detach().clone()) for name, value in parameters.items()}
+        names = (
+            "in_proj_weight",
+            "q_proj_weight",
+            "k_proj_weight",
+            "v_proj_weight",
+            "in_proj_bias",
+            "bias_k",
+            "bias_v",
+        )
+        for name in names:
+            self.register_parameter(name, copies.get(name))
+        self.out_proj = nn.Module()
+        for name in ("weight", "bias"):
+            self.out_proj.register_parameter(name, copies.get(f"out_proj.{name}"))
+
+    def attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        mask: Tensor | None,
+        is_causal: bool,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Project, attend in every head at once, project back."""
+        q, k, v = self.project(query, key, value)
+        k, v = self.extend(k, v)
+        output, weights = self.attend(q, k, v, mask=mask, is_causal=is_causal, need_weights=need_weights)
+        return self.merge(output), weights
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of every head: (batch, heads, length, head_dim)."""
@@ -106,22 +197,20 @@ class HeadSplitAttention(nn.Module):
 
     def merge(self, heads: Tensor) -> Tensor:
         """Output projection of concatenated heads: (batch, heads, queries, head_dim) to (batch, queries, embed_dim)."""
-        return nn.functional.linear(heads.transpose(1, 2).flatten(2), self.out_proj.weight, self.out_proj.bias)
+        return nn.functional.linear(
+            heads.transpose(1, 2).flatten(2), self.out_proj.weight, self.out_proj.bias
+        )
 
-    def extend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, int]:
-        """Keys and values with the learned column (bias_k, bias_v) and the zero column, and how many were added."""
-        keys = k.shape[2]
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values with the learned column (bias_k, bias_v), then the zero column."""
         if self.bias_k is not None:
             batch = k.shape[0]
-            k = torch.cat([k, self.split(self.bias_k.expand(batch, 1, -1))], dim=2)
-            v = torch.cat([v, self.split(self.bias_v.expand(batch, 1, -1))], dim=2)
+            k = torch.cat([k, self.split(self.bias_k.to(k.dtype).expand(batch, 1, -1))], dim=2)
+            v = torch.cat([v, self.split(self.bias_v.to(v.dtype).expand(batch, 1, -1))], dim=2)
         if self.add_zero_attn:
             k = nn.functional.pad(k, (0, 0, 0, 1))
             v = nn.functional.pad(v, (0, 0, 0, 1))
-        columns = k.shape[2] - keys
-        return q, k, v, extended(mask, columns), columns
+        return k, v
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
@@ -141,12 +230,12 @@ class _KernelAttention(HeadSplitAttention):
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         takes = self._kernel.takes
-        if is_causal and takes("is_causal"):
+        is_causal = is_causal and takes("is_causal")
+        if is_causal:
             mask = None
-        elif is_causal:
-            is_causal = False
-        if mask is not None and self._kernel.additive_mask and mask.dtype == torch.bool:
-            mask = additive(mask, q.dtype)
+        elif mask is not None and (self._kernel.additive_mask or mask.dtype != torch.bool):
+            # Under autocast q is narrower than the query that the mask was made for.
+            mask = additive(mask, q.dtype) if mask.dtype == torch.bool else mask.to(q.dtype)
         offered = {
             "mask": mask,
             "is_causal": is_causal,
@@ -154,7 +243,23 @@ class _KernelAttention(HeadSplitAttention):
             "dropout_p": self.dropout if self.training else 0.0,
             "need_weights": need_weights,
         }
-        returned = self._kernel.function(q, k, v, **{name: value for name, value in offered.items() if takes(name)})
+        needs = {
+            "mask": mask is not None,
+            "dropout_p": offered["dropout_p"] > 0,
+            "need_weights": need_weights,
+        }
+        reason = self._kernel.lacks(needs)
+        if (
+            self._kernel.policies.forward_only
+            and torch.is_grad_enabled()
+            and (q.requires_grad or v.requires_grad)
+        ):
+            reason = FORWARD_ONLY
+        if reason:
+            raise Refusal(reason)
+        returned = self._kernel.function(
+            q, k, v, **{name: value for name, value in offered.items() if takes(name)}
+        )
         output, weights = returned if isinstance(returned, tuple) else (returned, None)
         return output, weights if need_weights else None
 
@@ -173,7 +278,7 @@ class Kernel(Implementation):
         unsupported: Callable[[Case], str | None] | None,
         untimed: Callable[[Case], str | None] | None,
         predicted_s: Callable[[Case], float | None] | None,
-        environment: Mapping[str, str] | None,
+        environment: Callable[[], Mapping[str, str]] | None,
     ) -> None:
         self.function = function
         self.name = name
@@ -183,12 +288,23 @@ class Kernel(Implementation):
         self._unsupported = unsupported
         self._untimed = untimed
         self._predicted_s = predicted_s
-        self._environment = environment or {}
+        self._environment = environment
         self._accepted = accepted(function)
 
     def takes(self, keyword: str) -> bool:
         """Whether the function's signature has this keyword."""
         return self._accepted is None or keyword in self._accepted
+
+    def lacks(self, needs: Mapping[str, bool]) -> str | None:
+        """Which keyword is needed and not in the function's signature, as a reason, or None."""
+        return next(
+            (
+                f"the kernel takes no {word}"
+                for word, needed in needs.items()
+                if needed and not self.takes(word)
+            ),
+            None,
+        )
 
     def unsupported(self, case: Case) -> str | None:
         """Refuse what needs a keyword that the function does not have, then what its author refuses."""
@@ -200,11 +316,10 @@ class Kernel(Implementation):
             "dropout_p": problem.dropout > 0 and case.mode == "train",
             "mask": problem.mask != "none" and not (flag_suffices and self.takes("is_causal")),
         }
-        for keyword, needed in needs.items():
-            if needed and not self.takes(keyword):
-                return f"the kernel takes no {keyword}"
+        if reason := self.lacks(needs):
+            return reason
         if self.policies.forward_only and case.mode != "inference":
-            return "forward only: no gradients"
+            return FORWARD_ONLY
         return self._unsupported(case) if self._unsupported else None
 
     def untimed(self, case: Case) -> str | None:
@@ -217,7 +332,7 @@ class Kernel(Implementation):
 
     def environment(self) -> Mapping[str, str]:
         """What its author asks for."""
-        return self._environment
+        return self._environment() if self._environment else {}
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
         """The function inside the reference's module."""
@@ -234,7 +349,7 @@ def from_kernel(
     unsupported: Callable[[Case], str | None] | None = None,
     untimed: Callable[[Case], str | None] | None = None,
     predicted_s: Callable[[Case], float | None] | None = None,
-    environment: Mapping[str, str] | None = None,
+    environment: Callable[[], Mapping[str, str]] | None = None,
 ) -> Kernel:
     """Implementation of multi-head attention around a plain function.
 

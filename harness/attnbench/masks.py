@@ -8,7 +8,15 @@ the logits; minus infinity hides. A row from which every key is hidden attends t
 import torch
 from torch import Tensor
 
-__all__ = ["additive", "causal", "combined", "extended", "from_lengths", "reference_mask", "softmax_over_visible"]
+__all__ = [
+    "additive",
+    "causal",
+    "combined",
+    "extended",
+    "from_lengths",
+    "reference_mask",
+    "softmax_over_visible",
+]
 
 
 def causal(queries: int, keys: int, device: torch.device | str | None = None) -> Tensor:
@@ -48,13 +56,17 @@ def reference_mask(
     returns something broadcastable to (batch, heads, queries, keys).
     """
     if attn_mask is not None:
-        attn_mask = ~attn_mask if attn_mask.dtype == torch.bool else attn_mask
+        attn_mask = _kept(attn_mask)
         if attn_mask.dim() == 3:
-            attn_mask = attn_mask.unflatten(0, (-1, num_heads))  # (batch, heads, queries, keys)
+            batch = attn_mask.shape[0] // num_heads
+            attn_mask = attn_mask.unflatten(0, (batch, num_heads))  # (batch, heads, queries, keys)
     if key_padding_mask is not None:
-        key_padding_mask = ~key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask
-        key_padding_mask = key_padding_mask[:, None, None, :]
+        key_padding_mask = _kept(key_padding_mask)[:, None, None, :]  # (batch, 1, 1, keys)
     return combined(attn_mask, key_padding_mask, dtype)
+
+
+def _kept(mask: Tensor) -> Tensor:
+    return ~mask if mask.dtype == torch.bool else mask
 
 
 def extended(mask: Tensor | None, columns: int) -> Tensor | None:

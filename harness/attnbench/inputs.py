@@ -1,0 +1,53 @@
+"""Seeded numbers: drawn on the CPU in float64, one independent stream per name, then rounded to a dtype.
+
+The same case therefore gets the same numbers on every device and in every dtype, and a tensor that one case has and
+another lacks changes no other tensor.
+"""
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from attnbench.interface import Inputs
+
+__all__ = ["Draw", "loaded", "rounded", "stored"]
+
+
+class Draw:
+    """Random tensors of one case; each is a function of the case's seed and its own name."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def normal(self, name: str, *shape: int, std: float = 1.0) -> Tensor:
+        """Independent normal numbers, float64."""
+        return std * torch.randn(shape, generator=self._stream(name), dtype=torch.float64)
+
+    def uniform(self, name: str, *shape: int) -> Tensor:
+        """Independent numbers in [0, 1), float64."""
+        return torch.rand(shape, generator=self._stream(name), dtype=torch.float64)
+
+    def _stream(self, name: str) -> torch.Generator:
+        seed = hashlib.sha256(f"{self._seed}/{name}".encode()).digest()[:7]
+        return torch.Generator().manual_seed(int.from_bytes(seed, "big"))
+
+
+def rounded(inputs: Inputs, dtype: torch.dtype) -> Inputs:
+    """These inputs with every floating tensor in ``dtype``."""
+    return inputs.mapped(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+
+
+def stored(inputs: Inputs) -> dict[str, dict[str, object]]:
+    """Plain containers of these inputs, as ``torch.save`` takes them; one tensor under two names stays one."""
+    return {
+        "parameters": dict(inputs.parameters),
+        "tensors": dict(inputs.tensors),
+        "options": dict(inputs.options),
+        "cotangents": dict(inputs.cotangents),
+    }
+
+
+def loaded(path: str, device: str) -> Inputs:
+    """Inputs that were saved at ``path``, moved to a device."""
+    return Inputs(**torch.load(path, weights_only=True)).mapped(lambda tensor: tensor.to(device))

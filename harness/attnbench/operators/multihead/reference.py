@@ -1,0 +1,67 @@
+"""The reference, ``torch.nn.MultiheadAttention``, with a case's weights; its paths are the yardsticks."""
+
+import warnings
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.cases import Case
+from attnbench.interface import Inputs
+from attnbench.operators.multihead.problem import MultiheadProblem
+
+__all__ = ["reference", "yardsticks"]
+
+
+def reference(case: Case, inputs: Inputs) -> nn.MultiheadAttention:
+    """The reference with these parameters, in their dtype and on their device, in the case's mode."""
+    problem: MultiheadProblem = case.problem
+    weight = inputs.parameters["out_proj.weight"]
+    module = nn.MultiheadAttention(
+        problem.embed_dim,
+        problem.num_heads,
+        dropout=problem.dropout,
+        bias=problem.bias,
+        add_bias_kv=problem.add_bias_kv,
+        add_zero_attn=problem.add_zero_attn,
+        kdim=problem.kdim,
+        vdim=problem.vdim,
+        batch_first=problem.batch_first,
+        device=weight.device,
+        dtype=weight.dtype,
+    )
+    module.load_state_dict(inputs.parameters)
+    return module.train(case.mode == "train")
+
+
+def yardsticks(case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
+    """Quantities by name from both paths of the reference: with weights (softmax spelled out) and without (fused)."""
+    for need_weights in (True, False):
+        tracked = inputs.mapped(
+            lambda t: t.detach().clone().requires_grad_(t.is_floating_point() and case.mode != "inference")
+        )
+        module = reference(case, inputs)
+        module.dropout = 0.0
+        with warnings.catch_warnings(), torch.set_grad_enabled(case.mode != "inference"):
+            # One boolean and one float mask are deprecated there, and still right.
+            warnings.filterwarnings("ignore", message=".*mismatched key_padding_mask and attn_mask.*")
+            output, weights = module(**tracked.arguments() | {"need_weights": need_weights})
+        quantities = {"output": output} | ({"weights": weights} if weights is not None else {})
+        if case.mode != "inference":
+            quantities |= _gradients(case, module, tracked, quantities)
+        if not case.problem.need_weights:
+            quantities.pop("weights", None)
+        yield {name: value.detach() for name, value in quantities.items()}
+
+
+def _gradients(
+    case: Case, module: nn.MultiheadAttention, inputs: Inputs, quantities: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    leaves = {name: t for name, t in inputs.tensors.items() if t.requires_grad} | dict(module.named_parameters())
+    # Weights take part in the loss only where the case asks for them; the path without weights lacks their share.
+    if case.problem.need_weights and "weights" not in quantities:
+        return {}
+    names = ("output", "weights") if case.problem.need_weights else ("output",)
+    loss = sum(((quantities[n] * inputs.cotangents[n]).sum() for n in names), torch.zeros(()))
+    found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    return {f"grad.{name}": g for name, g in zip(leaves, found, strict=True) if g is not None}

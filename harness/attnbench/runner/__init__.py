@@ -1,0 +1,20 @@
+"""Planning and running: starts the judge and the workers, and turns answers, deaths and silence into results."""
+
+from attnbench.runner.conform import conform
+from attnbench.runner.expectations import Expectation, ExpectationError, expectations_beside, read_expectations
+from attnbench.runner.profile import profile
+from attnbench.runner.session import Limits, Plan, Session, Silent, Steps
+
+__all__ = [
+    "Expectation",
+    "ExpectationError",
+    "Limits",
+    "Plan",
+    "Session",
+    "Silent",
+    "Steps",
+    "conform",
+    "expectations_beside",
+    "profile",
+    "read_expectations",
+]

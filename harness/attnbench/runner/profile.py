@@ -1,0 +1,152 @@
+"""Speed and memory: first each implementation alone, checked on the very cases that are timed; then all in turns."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from attnbench.records import Memory, Result, Timing
+from attnbench.runner.conform import findings
+from attnbench.runner.session import Plan, Session, Steps, Supervisor
+
+__all__ = ["GATES", "profile"]
+
+# Chapters that a case must pass before it is timed.
+GATES = ("forward", "gradients")
+
+
+@dataclass(slots=True)
+class _Taken:
+    """Samples of one implementation on one case so far, a list per process."""
+
+    times_ns: list[tuple[int, ...]] = field(default_factory=list)
+    waited_ns: list[tuple[int, ...]] = field(default_factory=list)
+    threads: int = 0
+
+
+def profile(
+    session: Session,
+    implementations: Sequence[str],
+    plans: Sequence[Plan],
+    *,
+    run: str,
+    steps: Steps,
+    processes: int,
+    budget_s: float,
+    done: dict[tuple[str, str], Result] | None = None,
+) -> Iterator[Result]:
+    """Results with memory as each probe ends, then the same results with timing once all processes have run.
+
+    ``budget_s`` is the time given to one case in one process; ``plans`` come in ascending order of length.
+
+    Raises: PluginError where an implementation cannot be loaded.
+    """
+    probed: dict[tuple[str, str], Result] = dict(done or {})
+    steps.begin("probe", len(implementations) * len(plans))
+    for name in implementations:
+        for result in _probes(session, name, plans, run=run, steps=steps, done=probed):
+            probed[name, result.case] = result
+            yield result
+    steps.begin("time", processes * len(plans))
+    ready = {plan.case: [n for n in implementations if _to_time(probed[n, plan.case])] for plan in plans}
+    taken, faults = _timed(session, plans, ready, steps=steps, processes=processes, budget_s=budget_s)
+    for plan in plans:
+        for name in ready[plan.case]:
+            result = probed[name, plan.case]
+            samples = taken.get((name, plan.case))
+            if samples is None:
+                yield replace(result, untimed=faults.get(plan.case, "no timing process answered"))
+                continue
+            others = tuple(other for other in ready[plan.case] if other != name)
+            timing = Timing(
+                samples_ns=tuple(samples.times_ns),
+                waited_ns=tuple(samples.waited_ns),
+                threads=samples.threads,
+                interleaved_with=others,
+            )
+            yield replace(result, timing=timing)
+
+
+def _to_time(result: Result) -> bool:
+    """Whether a probed result is fit to be timed, and not timed yet."""
+    return result.timing is None and result.untimed is None
+
+
+def _probes(
+    session: Session,
+    name: str,
+    plans: Sequence[Plan],
+    *,
+    run: str,
+    steps: Steps,
+    done: dict[tuple[str, str], Result],
+) -> Iterator[Result]:
+    """Result of one implementation alone on each case: findings, memory, or why it will not be timed."""
+    left = [plan for plan in plans if (name, plan.case) not in done]
+    for _ in range(len(plans) - len(left)):
+        steps.done()
+    if not left:
+        return
+    with session.supervise(name) as worker:
+        for plan in left:
+            steps.now(f"{name} {plan.case}")
+            yield _probe(session, worker, name, plan, run=run)
+            steps.done()
+
+
+def _probe(session: Session, worker: Supervisor, name: str, plan: Plan, *, run: str) -> Result:
+    found = tuple(findings(session, worker, name, plan))
+    result = Result(run=run, implementation=name, case=plan.case, findings=found, flop=plan.flop, suite="perf")
+    unfit = next((f for f in found if f.status != "passed"), None)
+    if unfit is not None:
+        return replace(result, untimed=f"{unfit.status}: {unfit.reason}")
+    inputs = session.judge("inputs", case=plan.case)
+    counted = worker.ask("memory", implementation=name, case=plan.case, inputs=inputs)
+    if "status" in counted:
+        return replace(result, untimed=f"{counted['status']}: {counted['reason']}")
+    described = worker.ask("describe", implementation=name, case=plan.case)
+    return replace(result, memory=Memory(**counted), untimed=described.get("untimed") or described.get("reason"))
+
+
+def _timed(
+    session: Session,
+    plans: Sequence[Plan],
+    ready: dict[str, list[str]],
+    *,
+    steps: Steps,
+    processes: int,
+    budget_s: float,
+) -> tuple[dict[tuple[str, str], _Taken], dict[str, str]]:
+    """Samples by implementation and case, and faults by case, of several fresh processes."""
+    taken: dict[tuple[str, str], _Taken] = {}
+    faults: dict[str, str] = {}
+    everyone = sorted({name for names in ready.values() for name in names})
+    for process in range(processes if everyone else 0):
+        with session.supervise_together(everyone) as worker:
+            for plan in plans:
+                names = ready[plan.case]
+                if names and plan.case not in faults:
+                    steps.now(f"process {process + 1} of {processes} {plan.case}")
+                    answer = worker.ask(
+                        "time",
+                        implementations=names,
+                        case=plan.case,
+                        inputs=session.judge("inputs", case=plan.case),
+                        budget_s=budget_s,
+                        seed=process,
+                    )
+                    if "status" in answer:
+                        faults[plan.case] = f"{answer['status']}: the shared timing process: {answer['reason']}"
+                    else:
+                        _keep(taken, plan.case, answer)
+                steps.done()
+    return taken, faults
+
+
+def _keep(taken: dict[tuple[str, str], _Taken], case: str, answer: dict[str, object]) -> None:
+    samples, threads = answer["samples"], answer["threads"]
+    assert isinstance(samples, dict)
+    assert isinstance(threads, int)
+    for name, of in samples.items():
+        kept = taken.setdefault((name, case), _Taken())
+        kept.times_ns.append(tuple(of["times_ns"]))
+        kept.waited_ns.append(tuple(of["waited_ns"]))
+        kept.threads = threads

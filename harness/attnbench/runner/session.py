@@ -1,0 +1,196 @@
+"""What a run has in common: its limits, its judge, its folder for tensors, and the workers that it starts."""
+
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from attnbench.child import Child, ChildDied, ChildTimeout
+from attnbench.registry import PluginError
+
+__all__ = ["Limits", "Outcome", "Plan", "Session", "Silent", "Steps", "Supervisor"]
+
+Outcome = dict[str, Any]
+# Deaths of one implementation's worker after which the rest of its cases is not run.
+DEATHS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one implementation may take."""
+
+    # Wall time of one check on one case, or of one measurement.
+    timeout_s: float = 120.0
+    # Address space above what an idle worker has mapped; None: no limit.
+    memory_bytes: int | None = None
+    # Predicted time of one call beyond which a case is not started.
+    work_s: float = 2.0
+    # Threads of every worker; None: torch's own choice.
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One case as it will be run."""
+
+    case: str
+    checks: tuple[str, ...]
+    # What this machine lacks for it, with the remedy.
+    missing: str | None
+    flop: int
+
+
+class Steps(Protocol):
+    """Where a run says what it is doing."""
+
+    def begin(self, title: str, total: int) -> None:
+        """A stage of so many steps starts."""
+
+    def now(self, text: str) -> None:
+        """What is being done at this moment."""
+
+    def done(self) -> None:
+        """One step is done."""
+
+
+class Silent:
+    """Says nothing."""
+
+    def begin(self, title: str, total: int) -> None:
+        """Nothing."""
+
+    def now(self, text: str) -> None:
+        """Nothing."""
+
+    def done(self) -> None:
+        """Nothing."""
+
+
+@dataclass(slots=True)
+class Session:
+    """A judge and a folder, for as long as a run lasts."""
+
+    limits: Limits = field(default_factory=Limits)
+    folder: Path = field(init=False)
+    _judge: Child = field(init=False)
+
+    def __enter__(self) -> Self:
+        self.folder = Path(tempfile.mkdtemp(prefix="attnbench-"))
+        self._judge = Child("attnbench.judge", log=self.folder / "judge.log")
+        self.judge("start", folder=str(self.folder))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._judge.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def judge(self, do: str, **request: Any) -> Any:
+        """Answer of the judge."""
+        return self._judge.ask({"do": do, **request})
+
+    def plan(self, cases: Iterable[str], checks: frozenset[str] | None = None) -> list[Plan]:
+        """How each case will be run; ``checks`` keeps only some of the checks."""
+        plans = []
+        for case in cases:
+            described = self.judge("describe", case=case)
+            names = tuple(name for name in described["checks"] if checks is None or name in checks)
+            if names:
+                plans.append(
+                    Plan(case=case, checks=names, missing=described["missing"], flop=described["work"]["flop"])
+                )
+        return plans
+
+    def supervise(self, implementation: str) -> "Supervisor":
+        """Worker of one implementation.
+
+        Raises: PluginError where the implementation cannot be loaded.
+        """
+        return Supervisor(self, [implementation])
+
+    def supervise_together(self, implementations: list[str]) -> "Supervisor":
+        """One worker that holds several implementations."""
+        return Supervisor(self, implementations)
+
+
+class Supervisor:
+    """Keeps a worker alive: restarts it after a death, and gives up after the third."""
+
+    def __init__(self, session: Session, implementations: list[str]) -> None:
+        self._session = session
+        self._implementations = implementations
+        self._deaths = 0
+        self._last_death = ""
+        self._child: Child | None = None
+        self.declared: dict[str, Outcome] = {}
+        self.threads = 0
+        self._start()
+
+    @property
+    def gave_up(self) -> str | None:
+        """Why nothing more is run, or None."""
+        if self._deaths < DEATHS:
+            return None
+        return f"its process ended {self._deaths} times, the last time: {self._last_death}"
+
+    def ask(self, do: str, **request: Any) -> Outcome:
+        """Answer of the worker; a death, silence or having given up is an outcome with its reason."""
+        if self.gave_up:
+            return {"status": "not_run", "reason": self.gave_up}
+        try:
+            if self._child is None:
+                self._start()
+            assert self._child is not None
+            answer: Outcome = self._child.ask({"do": do, **request}, timeout_s=self._session.limits.timeout_s)
+        except ChildDied as error:
+            return self._buried("crashed", str(error))
+        except ChildTimeout as error:
+            return self._buried("timeout", f"{error} (--timeout)")
+        return answer
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _buried(self, status: str, reason: str) -> Outcome:
+        self._deaths += 1
+        self._last_death = reason
+        self._child = None
+        return {"status": status, "reason": reason}
+
+    def _start(self) -> None:
+        """Start the worker and load the implementations, again in another environment where one asks for it."""
+        environment: dict[str, str] = {}
+        for one in self.declared.values():
+            environment |= one["environment"]
+        while True:
+            self._child = Child("attnbench.worker", log=self._session.folder / "worker.log", environment=environment)
+            limits = self._session.limits
+            try:
+                self.threads = self._child.ask(
+                    {"do": "start", "threads": limits.threads, "memory_limit_bytes": limits.memory_bytes}
+                )["threads"]
+                wanted = dict(environment)
+                for name in self._implementations:
+                    opened = self._child.ask({"do": "open", "implementation": name}, timeout_s=limits.timeout_s)
+                    if "fault" in opened:
+                        self.close()
+                        raise PluginError(opened["fault"])
+                    self.declared[name] = opened
+                    wanted |= opened["environment"]
+            except (ChildDied, ChildTimeout) as error:
+                raise PluginError(f"cannot load {', '.join(self._implementations)}: {error}") from error
+            if wanted == environment:
+                return
+            self.close()
+            environment = wanted

@@ -1,0 +1,175 @@
+"""The process in which implementations run: it loads plug-ins, calls them, and hands out what it saw.
+
+It judges nothing. Whatever an implementation raises becomes an outcome; a crash of this process is the runner's to see.
+"""
+
+import faulthandler
+import re
+import resource
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attnbench import environment, memory, timing
+from attnbench.adoption import load_implementation
+from attnbench.cases import Case
+from attnbench.checks import claims
+from attnbench.checks.functions import check_function
+from attnbench.child import serve
+from attnbench.inputs import loaded
+from attnbench.interface import Implementation, Refusal
+from attnbench.registry import PluginError, load_operator, problems
+from attnbench.subject import Malformed, Subject
+
+__all__ = ["Worker"]
+
+Outcome = dict[str, Any]
+_OUT_OF_MEMORY = re.compile(r"can't allocate memory|CUDA out of memory|Cannot allocate memory|bad_alloc", re.IGNORECASE)
+
+
+class Worker:
+    """Answers the runner's requests about implementations."""
+
+    def __init__(self) -> None:
+        self._problems = problems()
+        self._implementations: dict[str, Implementation] = {}
+        # The subject of the case at hand: its checks share one build and one first call.
+        self._subject: tuple[tuple[str, str], Subject] | None = None
+
+    def handlers(self) -> dict[str, Callable[..., Any]]:
+        """Requests by name."""
+        return {
+            "start": self.start,
+            "open": self.open,
+            "describe": self.describe,
+            "observe": self.observe,
+            "memory": self.memory,
+            "time": self.time,
+        }
+
+    def start(self, *, threads: int | None, memory_limit_bytes: int | None) -> dict[str, Any]:
+        """Set the threads and the address space that is left to this process; say what they came to."""
+        if threads:
+            torch.set_num_threads(threads)
+        if memory_limit_bytes and not torch.cuda.is_available():
+            # A CUDA context reserves far more address space than it uses; there the device itself is the limit.
+            limit = environment.address_space_bytes() + memory_limit_bytes
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        return {"threads": torch.get_num_threads()}
+
+    def open(self, *, implementation: str) -> Outcome:
+        """Load an implementation and say what it declares."""
+        try:
+            loaded_one = load_implementation(implementation)
+        except PluginError as error:
+            return {"fault": str(error)}
+        self._implementations[implementation] = loaded_one
+        return {
+            "operator": loaded_one.operator,
+            "source": loaded_one.source,
+            "policies": asdict(loaded_one.policies),
+            "environment": dict(loaded_one.environment()),
+        }
+
+    def describe(self, *, implementation: str, case: str) -> Outcome:
+        """What an implementation says of a case before it runs."""
+        parsed, one = Case.parse(case, self._problems), self._implementations[implementation]
+
+        def answer() -> Outcome:
+            return {
+                "unsupported": one.unsupported(parsed),
+                "untimed": one.untimed(parsed),
+                "predicted_s": one.predicted_s(parsed),
+            }
+
+        return _outcome(answer)
+
+    def observe(self, *, implementation: str, case: str, check: str, inputs: str, observation: str) -> Outcome:
+        """Run a check and store its claims under the path ``observation``."""
+
+        def look() -> Outcome:
+            subject = self._on(implementation, case, inputs)
+            made = list(check_function(check)(subject))
+            torch.save(claims.stored(made), observation)
+            return {"status": "observed"}
+
+        return _outcome(look)
+
+    def memory(self, *, implementation: str, case: str, inputs: str) -> Outcome:
+        """Peak bytes, and bytes saved for backward, of one pass."""
+
+        def count() -> Outcome:
+            subject = self._on(implementation, case, inputs)
+            saved = None
+            if subject.case.mode != "inference":
+                known = [*subject.inputs.tensors.values(), *subject.parameters().values()]
+                saved = memory.saved_bytes(subject.run, known)
+            return {
+                "peak_bytes": memory.peak_bytes(subject.step(), subject.case.device),
+                "saved_bytes": saved,
+                "threads": torch.get_num_threads(),
+                "method": memory.peak_method(subject.case.device),
+            }
+
+        return _outcome(count)
+
+    def time(self, *, implementations: list[str], case: str, inputs: str, budget_s: float, seed: int) -> Outcome:
+        """Interleaved samples of one pass of every implementation."""
+
+        def take() -> Outcome:
+            self._subject = None
+            subjects = {name: self._build(name, case, inputs) for name in implementations}
+            steps = {name: subject.step() for name, subject in subjects.items()}
+            samples = timing.interleaved(steps, budget_s=budget_s, seed=seed)
+            return {"samples": {name: asdict(taken) for name, taken in samples.items()}, "threads": torch.get_num_threads()}
+
+        return _outcome(take)
+
+    def _on(self, implementation: str, case: str, inputs: str) -> Subject:
+        if self._subject is None or self._subject[0] != (implementation, case):
+            self._subject = None  # freed before the next one is built
+            self._subject = ((implementation, case), self._build(implementation, case, inputs))
+        return self._subject[1]
+
+    def _build(self, implementation: str, case: str, inputs: str) -> Subject:
+        parsed, one = Case.parse(case, self._problems), self._implementations[implementation]
+        return Subject(one, load_operator(parsed.operator), parsed, loaded(inputs, parsed.device))
+
+
+def _outcome(act: Callable[[], Outcome]) -> Outcome:
+    """What ``act`` answers, or a status and a reason for what it raised."""
+    try:
+        return act()
+    except Refusal as error:
+        return {"status": "unsupported", "reason": str(error) or "refused"}
+    except Malformed as error:
+        return {"status": "failed", "reason": f"{error}."}
+    except MemoryError as error:
+        return {"status": "out_of_memory", "reason": _said(error)}
+    except Exception as error:  # noqa: BLE001  # an implementation may raise anything; it becomes a record
+        said = _said(error)
+        return {"status": "out_of_memory" if _OUT_OF_MEMORY.search(said) else "error", "reason": said}
+
+
+def _said(error: BaseException) -> str:
+    """Exception in one line, with the innermost place outside torch and the harness."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = next((frame for frame in reversed(frames) if "/torch/" not in frame.filename), frames[-1] if frames else None)
+    where = f" (at {Path(place.filename).name}:{place.lineno} in {place.name})" if place else ""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:400]}{where}"
+
+
+def main() -> None:
+    """Serve on the descriptor given as first argument."""
+    faulthandler.enable()
+    serve(Worker().handlers(), int(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""One projection per head, heads one after another, concatenated: the formula as the paper prints it.
+
+MultiHead(Q, K, V) = Concat(head_1, …, head_h) Wᴼ with head_i = softmax(scale · (Q W_iᑫ)(K W_iᴷ)ᵀ + M) (V W_iⱽ).
+
+Shape: W_iᑫ (head_dim, embed_dim), W_iᴷ (head_dim, kdim), W_iⱽ (head_dim, vdim), Wᴼ (embed_dim, embed_dim).
+Source: Vaswani et al., Attention Is All You Need, 2017, section 3.2.2, https://arxiv.org/abs/1706.03762.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.interface import Implementation
+from attnbench.kernel import ReferenceForward
+from attnbench.masks import additive, softmax_over_visible
+
+__all__ = ["PER_HEAD", "PerHeadAttention", "per_head_parameters"]
+
+# Own name to the reference's, of what is cut at the heads; the packed ones hold queries, keys and values in turn.
+PACKED = {("w_q", "w_k", "w_v"): "in_proj_weight", ("b_q", "b_k", "b_v"): "in_proj_bias"}
+SEPARATE = {
+    "w_q": "q_proj_weight", "w_k": "k_proj_weight", "w_v": "v_proj_weight", "column_k": "bias_k", "column_v": "bias_v",
+}  # fmt: skip
+WHOLE = {"w_o": "out_proj.weight", "b_o": "out_proj.bias"}
+
+
+def per_head_parameters(parameters: Mapping[str, Tensor], num_heads: int) -> dict[str, Tensor]:
+    """The reference's parameters cut at the heads, by name: ``w_q.h`` is the query projection of head h.
+
+    Shape: ``w_q.h`` (head_dim, embed_dim), ``w_k.h`` (head_dim, kdim), ``w_v.h`` (head_dim, vdim); ``b_q.h``,
+    ``b_k.h``, ``b_v.h``, ``column_k.h`` and ``column_v.h`` (head_dim); ``w_o`` and ``b_o`` as the reference's.
+    """
+    stacked = {own: parameters[name].squeeze() for own, name in SEPARATE.items() if name in parameters}
+    for owns, name in PACKED.items():
+        if name in parameters:
+            stacked |= zip(owns, parameters[name].chunk(3), strict=True)
+    cut = {
+        f"{own}.{h}": part for own, rows in stacked.items() for h, part in enumerate(rows.chunk(num_heads))
+    }
+    return cut | {own: parameters[name] for own, name in WHOLE.items() if name in parameters}
+
+
+class PerHeadAttention(ReferenceForward):
+    """Multi-head attention that owns its projections head by head."""
+
+    def adopt(self, parameters: Mapping[str, Tensor]) -> None:
+        """One ParameterList, with an entry per head, for each projection, bias and learned column."""
+        own = per_head_parameters(parameters, self.num_heads)
+        copies = {name: nn.Parameter(tensor.detach().clone()) for name, tensor in own.items()}
+        for name in ("w_q", "w_k", "w_v", "b_q", "b_k", "b_v", "column_k", "column_v"):
+            heads = [copies[f"{name}.{h}"] for h in range(self.num_heads) if f"{name}.{h}" in copies]
+            self.register_module(name, nn.ParameterList(heads))
+        for name in WHOLE:
+            self.register_parameter(name, copies.get(name))
+
+    def attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        mask: Tensor | None,
+        is_causal: bool,  # noqa: ARG002  # the mask says the same
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """One head after another."""
+        if mask is not None:
+            mask = additive(mask, query.dtype) if mask.dtype == torch.bool else mask
+            mask = mask.expand(len(query), self.num_heads, query.shape[1], -1)
+        heads = [
+            self.head(h, query, key, value, mask=None if mask is None else mask[:, h])
+            for h in range(self.num_heads)
+        ]
+        outputs = torch.cat([output for output, _ in heads], dim=-1)  # (batch, queries, embed_dim)
+        weights = torch.stack([weights for _, weights in heads], dim=1) if need_weights else None
+        return nn.functional.linear(outputs, self.w_o, self.b_o), weights
+
+    def head(
+        self, h: int, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Output (batch, queries, head_dim) and weights (batch, queries, keys) of one head."""
+        q = nn.functional.linear(query, self.w_q[h], self.b_q[h] if self.b_q else None)
+        k = nn.functional.linear(key, self.w_k[h], self.b_k[h] if self.b_k else None)
+        v = nn.functional.linear(value, self.w_v[h], self.b_v[h] if self.b_v else None)
+        if self.column_k:
+            k = torch.cat([k, self.column_k[h].to(k.dtype).expand(len(k), 1, -1)], dim=1)
+            v = torch.cat([v, self.column_v[h].to(v.dtype).expand(len(v), 1, -1)], dim=1)
+        if self.add_zero_attn:
+            k, v = nn.functional.pad(k, (0, 0, 0, 1)), nn.functional.pad(v, (0, 0, 0, 1))
+        logits = (q / math.sqrt(self.head_dim)) @ k.transpose(1, 2)  # (batch, queries, keys)
+        if mask is not None:
+            logits = logits + mask
+        weights = nn.functional.dropout(softmax_over_visible(logits), self.dropout, self.training)
+        return weights @ v, weights
+
+
+class PerHead(Implementation):
+    """Multi-head attention with a parameter layout of its own."""
+
+    name = "per_head"
+    source = "https://arxiv.org/abs/1706.03762"
+
+    def build(self, reference: nn.MultiheadAttention) -> nn.Module:
+        """Module with the reference's weights, cut at the heads."""
+        # weights() is not told the number of heads, and the reference's parameters do not show it.
+        self.num_heads = reference.num_heads
+        return PerHeadAttention(reference)
+
+    def weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The reference's parameters cut at the heads of the module that was built last."""
+        return per_head_parameters(parameters, self.num_heads)
+
+
+PER_HEAD = PerHead()

@@ -1,0 +1,39 @@
+"""Heads as a dimension of their own, four-dimensional matrix products.
+
+O = softmax(scale · Q Kᵀ + M) V over the last two dimensions; masks broadcast over the first two.
+
+Shape: Q (batch, heads, queries, head_dim), K and V (batch, heads, keys, head_dim).
+Source: Vaswani et al., Attention Is All You Need, 2017, equation 1, https://arxiv.org/abs/1706.03762.
+
+K is transposed from its head-split form, never permuted there straight from (batch, keys, heads, head_dim):
+compiled, that permutation gives wrong numbers (https://github.com/pytorch/pytorch/issues/195320).
+"""
+
+import torch
+from torch import Tensor
+
+from attnbench.kernel import from_kernel
+from attnbench.masks import softmax_over_visible
+
+__all__ = ["RESHAPED", "reshaped"]
+
+
+def reshaped(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None,
+    scale: float,
+    dropout_p: float,
+    need_weights: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention by ``torch.matmul`` on four dimensions."""
+    logits = (q * scale) @ k.transpose(2, 3)  # (batch, heads, queries, keys)
+    if mask is not None:
+        logits = logits + mask
+    weights = torch.nn.functional.dropout(softmax_over_visible(logits), dropout_p)
+    return weights @ v, weights if need_weights else None
+
+
+RESHAPED = from_kernel(reshaped, source="https://arxiv.org/abs/1706.03762", additive_mask=True)

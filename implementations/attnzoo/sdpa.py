@@ -1,0 +1,176 @@
+"""``torch.nn.functional.scaled_dot_product_attention``: left to choose its backend, or held to one.
+
+O = softmax(scale · Q Kᵀ + M) V, computed by one of torch's fused kernels or by its composed one ("math").
+
+SDPA returns no weights. Applied to the values [V, I], the identity appended to V, one call returns [P V, P]: the
+output and exactly the weights that made it, dropped ones included.
+
+A backend that cannot run a case is refused, with torch's own reason; it never falls back to another.
+
+Shape: Q (batch, heads, queries, head_dim), K and V (batch, heads, keys, head_dim), I (keys, keys).
+Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
+Dao, FlashAttention-2, 2023, https://arxiv.org/abs/2307.08691 (flash); Rabe and Staats, Self-attention Does Not Need
+O(n²) Memory, 2021, https://arxiv.org/abs/2112.05682 (efficient).
+"""
+
+import warnings
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from attnbench.cases import Case
+from attnbench.kernel import Kernel, from_kernel
+
+__all__ = [
+    "SDPA",
+    "SDPA_CUDNN",
+    "SDPA_EFFICIENT",
+    "SDPA_FLASH",
+    "SDPA_MATH",
+    "refusal",
+    "sdpa",
+    "sdpa_held",
+    "sdpa_math",
+]
+
+SOURCE = (
+    "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
+)
+
+
+def sdpa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None,
+    is_causal: bool,
+    scale: float,
+    dropout_p: float,
+    need_weights: bool,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention by whichever backend torch chooses."""
+    attend = partial(
+        scaled_dot_product_attention, attn_mask=mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale
+    )
+    if not need_weights:
+        return attend(q, k, v)
+    batch, heads, keys, head_dim = v.shape
+    identity = torch.eye(keys, dtype=v.dtype, device=v.device).expand(batch, heads, keys, keys)
+    both = attend(q, k, torch.cat([v, identity], dim=-1))  # (batch, heads, queries, head_dim + keys)
+    return both[..., :head_dim], both[..., head_dim:]
+
+
+def sdpa_math(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None,
+    is_causal: bool,
+    scale: float,
+    dropout_p: float,
+    need_weights: bool,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention by the composed backend, from matrix products and a softmax."""
+    with sdpa_kernel(SDPBackend.MATH):
+        return sdpa(
+            q,
+            k,
+            v,
+            mask=mask,
+            is_causal=is_causal,
+            scale=scale,
+            dropout_p=dropout_p,
+            need_weights=need_weights,
+        )
+
+
+def sdpa_held(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None,
+    is_causal: bool,
+    scale: float,
+    dropout_p: float,
+    backend: SDPBackend,
+) -> Tensor:
+    """Attention by one fused backend, which raises RuntimeError where it cannot run."""
+    with sdpa_kernel(backend):
+        return scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale
+        )
+
+
+def refusal(case: Case, *, backend: SDPBackend) -> str | None:
+    """Why a fused backend does not run a case, in torch's words, or None."""
+    if case.device == "cuda" and not torch.cuda.is_available():
+        return "no CUDA device"
+    if case.device == "cpu" and backend is not SDPBackend.FLASH_ATTENTION:
+        return "needs a CUDA device"
+    q, k, v, mask, dropout_p, is_causal = probe(case)
+    with warnings.catch_warnings(record=True) as said, sdpa_kernel(backend):
+        warnings.simplefilter("always")
+        try:
+            # Private, and the only way to learn torch's choice without computing attention: the public
+            # torch.backends.cuda.can_use_* answer for CUDA alone.
+            torch._fused_sdp_choice(q, k, v, mask, dropout_p, is_causal)  # noqa: SLF001
+        except RuntimeError as error:
+            # Of the gradient of a float mask torch says nothing.
+            unsaid = "no gradient of a float mask" if mask is not None and mask.requires_grad else str(error)
+            return _reason([str(warning.message) for warning in said]) or unsaid
+    return None
+
+
+def probe(case: Case) -> tuple[Tensor, Tensor, Tensor, Tensor | None, float, bool]:
+    """Uninitialised tensors of the shape, dtype and gradients that the kernel gets in this case.
+
+    Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim), mask as attnbench.masks makes it.
+    """
+    problem = case.problem
+    tracked = case.mode != "inference"
+    dtype = getattr(torch, case.dtype)
+    new = partial(torch.empty, device=case.device)
+    batch, heads, queries, columns = problem.batch or 1, problem.num_heads, problem.queries, problem.columns
+    q = new(batch, heads, queries, problem.head_dim, dtype=dtype, requires_grad=tracked)
+    k, v = (
+        new(batch, heads, columns, problem.head_dim, dtype=dtype, requires_grad=tracked) for _ in range(2)
+    )
+    is_causal = problem.is_causal and problem.mask == "causal" and columns == problem.keys
+    mask = None
+    if problem.mask != "none" and not is_causal:
+        shared = problem.padding_mask is None and "3d" not in problem.mask
+        shape = (queries, columns) if shared else (batch, heads, queries, columns)
+        numbers = "float" in problem.mask
+        mask = new(shape, dtype=dtype if numbers else torch.bool, requires_grad=tracked and numbers)
+    dropout_p = problem.dropout if case.mode == "train" else 0.0
+    return q, k, v, mask, dropout_p, is_causal
+
+
+def _reason(said: list[str]) -> str:
+    """Torch's reasons without their headings, the place in its source, and backends that we switched off."""
+    sentences = [sentence.partition(" (Triggered internally")[0] for sentence in said]
+    reasons = [s for s in sentences if not s.endswith("because:") and "runtime disabled" not in s]
+    return "; ".join(dict.fromkeys(reasons))
+
+
+def held(name: str, backend: SDPBackend) -> Kernel:
+    """SDPA held to one fused backend."""
+    return from_kernel(
+        partial(sdpa_held, backend=backend),
+        name=name,
+        source=SOURCE,
+        unsupported=partial(refusal, backend=backend),
+    )
+
+
+SDPA = from_kernel(sdpa, source=SOURCE)
+SDPA_MATH = from_kernel(sdpa_math, source=SOURCE)
+SDPA_FLASH = held("sdpa_flash", SDPBackend.FLASH_ATTENTION)
+SDPA_EFFICIENT = held("sdpa_efficient", SDPBackend.EFFICIENT_ATTENTION)
+SDPA_CUDNN = held("sdpa_cudnn", SDPBackend.CUDNN_ATTENTION)

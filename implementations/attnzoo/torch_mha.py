@@ -1,0 +1,29 @@
+"""The reference itself, run like any other implementation.
+
+MultiHead(Q, K, V) = Concat(head_1, …, head_h) Wᴼ with head_i = Attention(Q W_iᑫ, K W_iᴷ, V W_iⱽ).
+
+Shape: query (batch, queries, embed_dim), key (batch, keys, kdim), value (batch, keys, vdim).
+Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html
+"""
+
+import copy
+
+from torch import nn
+
+from attnbench.interface import Implementation
+
+__all__ = ["TORCH_MHA"]
+
+
+class TorchMultiheadAttention(Implementation):
+    """``torch.nn.MultiheadAttention`` with the reference's own weights."""
+
+    name = "torch_mha"
+    source = "https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html"
+
+    def build(self, reference: nn.MultiheadAttention) -> nn.Module:
+        """Copy of the reference, so that what is done to it stays with it."""
+        return copy.deepcopy(reference)
+
+
+TORCH_MHA = TorchMultiheadAttention()

@@ -1,0 +1,135 @@
+"""xFormers' split-K kernel, written in Triton: on CUDA compiled, on a CPU interpreted.
+
+The keys are cut into chunks c. Each gives, for a query, o_c = Σ_j exp(x_j − m_c) v_j, its sum s_c and its maximum
+m_c; a second kernel puts them together: O = Σ_c exp(m_c − m) o_c / Σ_c exp(m_c − m) s_c with m = max m_c.
+
+Interpreted, it was compared with attention in float64 (xformers 0.0.35, triton 3.7, 1 to 200 keys): float16 and
+float32 are right to rounding for head widths that are powers of two, with and without an additive mask; bfloat16
+is wrong by a factor of 1e8 and float64 is summed in float32. The widths and dtypes that xFormers names are those of
+compiled kernels.
+
+Shape: Q (batch, queries, heads, head_dim), K and V (batch, keys, heads, head_dim), M (batch, heads, queries, keys).
+Source: https://github.com/facebookresearch/xformers/blob/main/xformers/ops/fmha/triton_splitk.py;
+Dao et al., Flash-Decoding, 2023, https://crfm.stanford.edu/2023/10/12/flashdecoding.html.
+"""
+
+import importlib.util
+import logging
+import math
+import os
+import warnings
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.cases import Case
+from attnbench.interface import Policies
+from attnbench.kernel import from_kernel
+
+__all__ = ["XFORMERS_SPLITK", "refusal", "xformers_splitk"]
+
+INTERPRET = "TRITON_INTERPRET"
+# Seconds one program (16 queries and 64 keys of a head) takes, interpreted: 0.23 s for 36 programs of width 32,
+# measured with triton 3.7 on one thread of a 2-core x86-64 virtual machine.
+INTERPRETED_S = 6.5e-3
+QUERIES_A_PROGRAM, KEYS_A_STEP = 16, 64
+
+
+def xformers_splitk(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, scale: float) -> Tensor:
+    """Attention by ``xformers.ops.fmha.triton_splitk.FwOp``; ``mask`` is additive."""
+    fmha = _fmha()
+    bias = None if mask is None else mask.expand(*q.shape[:3], k.shape[2])
+    rows = [x.transpose(1, 2) for x in (q, k, v)]  # (batch, length, heads, head_dim)
+    with warnings.catch_warnings():
+        # Said of xFormers' own code: it uses Triton's older block pointers, and older arguments of its autotuner.
+        warnings.filterwarnings("ignore", message="tl.make_block_ptr is deprecated")
+        warnings.filterwarnings("ignore", message="warmup, rep, and use_cuda_graph parameters are deprecated")
+        # Rows and chunks without a visible key: the kernel computes -inf − -inf, then discards it.
+        warnings.filterwarnings("ignore", message="invalid value encountered", category=RuntimeWarning)
+        # The operator's class, not memory_efficient_attention, which would refuse a CPU.
+        output, _ = fmha.triton_splitk.FwOp.apply(
+            fmha.Inputs(*rows, attn_bias=bias, scale=scale), needs_gradient=False
+        )
+    return output.reshape(rows[0].shape).transpose(1, 2)  # type: ignore[no-any-return]
+
+
+def refusal(case: Case) -> str | None:
+    """Why the kernel does not compute a case, or None: on CUDA in xFormers' words, on a CPU as measured."""
+    if any(importlib.util.find_spec(package) is None for package in ("xformers", "triton")):
+        return "xformers or triton is not installed: pip install 'attnbench[xformers]'"
+    if case.device == "cuda":
+        return _compiled_refusal(case)
+    head_dim: int = case.problem.head_dim
+    if not _interpreted():
+        return f"a CPU only interprets it: set {INTERPRET}=1 before Python starts"
+    if case.dtype not in ("float16", "float32"):
+        return f"interpreted, it is wrong in {case.dtype}"
+    if head_dim & (head_dim - 1):
+        return "Triton needs a head width that is a power of two"
+    if head_dim == 128:
+        return "for a head width of 128 it asks for the CUDA device's capability"
+    return None
+
+
+def _compiled_refusal(case: Case) -> str | None:
+    if not torch.cuda.is_available():
+        return "no CUDA device"
+    problem, dtype = case.problem, getattr(torch, case.dtype)
+    rows = (
+        torch.empty(
+            problem.batch or 1, length, problem.num_heads, problem.head_dim, dtype=dtype, device=case.device
+        )
+        for length in (problem.queries, problem.columns, problem.columns)
+    )
+    fmha = _fmha()
+    return next(iter(fmha.triton_splitk.FwOp.not_supported_reasons(fmha.Inputs(*rows))), None)
+
+
+def untimed(case: Case) -> str | None:
+    """The interpreter's time is not the kernel's."""
+    return (
+        f"interpreted by Triton on the {case.device.upper()}: its time says nothing"
+        if _interpreted()
+        else None
+    )
+
+
+def predicted_s(case: Case) -> float | None:
+    """Time of one interpreted call: so much for every program and every step over the keys."""
+    problem = case.problem
+    steps = math.ceil(problem.queries / QUERIES_A_PROGRAM) * math.ceil(problem.columns / KEYS_A_STEP)
+    programs = (problem.batch or 1) * problem.num_heads * steps
+    return float(programs) * INTERPRETED_S if _interpreted() else None
+
+
+def _interpreted() -> bool:
+    return os.environ.get(INTERPRET) == "1"
+
+
+def environment() -> dict[str, str]:
+    """Triton reads this when xFormers' kernels are imported."""
+    return {} if torch.cuda.is_available() else {INTERPRET: "1"}
+
+
+@cache
+def _fmha() -> Any:
+    """The module ``xformers.ops.fmha`` with its Triton kernels."""
+    # Built for another torch or for none, xFormers says so at every import; the Triton kernels need no compiled part.
+    logging.getLogger("xformers").addFilter(lambda record: "can't load C++" not in record.getMessage())
+    from xformers.ops import fmha
+
+    return fmha
+
+
+XFORMERS_SPLITK = from_kernel(
+    xformers_splitk,
+    source="https://github.com/facebookresearch/xformers/blob/main/xformers/ops/fmha/triton_splitk.py",
+    policies=Policies(forward_only=True),
+    additive_mask=True,
+    unsupported=refusal,
+    untimed=untimed,
+    predicted_s=predicted_s,
+    environment=environment,
+)

@@ -11,6 +11,7 @@ SUITE ?= quick
 PYTEST_ARGS ?=
 ASV_ARGS ?= HEAD^!
 
+ASV_ENV := $(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX))
 OLDEST_PINS := torch==2.10.0 triton==3.6.0
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -20,14 +21,12 @@ PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check -
 REPIN := $(foreach pin,$(PINS),-e 's/^$(firstword $(subst ==, ,$(pin)))==.*/$(pin)/')
 IS_NEW_ENOUGH = $(shell $(PYTHON) -c 'import sys; print("yes" * (sys.version_info >= (3, 11)))' 2>/dev/null)
 
-# asv names a machine by its host; here it is named by its processor, and nobody is asked.
+# asv would name the machine by its host and ask about it; this gives it the name that runs have, and asks nobody.
 define ASV_MACHINE
-import re
 from asv.machine import Machine, MachineCollection
-facts = Machine.get_defaults()
-cpu = re.sub(r"\((r|tm)\)|@.*|-core|processor|cpu", " ", facts["cpu"].lower())
-name = re.sub(r"[^a-z0-9]+", "-", f"{cpu} x{facts['num_cpu']}").strip("-")
-MachineCollection.save(name, {**facts, "machine": name})
+from attnbench.environment import machine
+name = machine().name
+MachineCollection.save(name, {**Machine.get_defaults(), "machine": name})
 print(name)
 endef
 export ASV_MACHINE
@@ -72,14 +71,15 @@ lint: $(READY)  ## ruff, mypy and the import rules
 	$(BIN)/lint-imports
 
 asv: $(READY)  ## measure commits with asv, write reports/asv/index.html (ASV_ARGS)
-	$(BIN)/asv run --machine "$$($(BIN)/python -c "$$ASV_MACHINE")" $(ASV_ARGS)
+	$(ASV_ENV) $(BIN)/asv run --machine "$$($(BIN)/python -c "$$ASV_MACHINE")" $(ASV_ARGS)
 	$(BIN)/asv publish
 
 oldest-torch:  ## make .venv-oldest with the oldest supported torch
 	@$(MAKE) --no-print-directory setup VENV=.venv-oldest PINS='$(OLDEST_PINS)'
 
 test-oldest: oldest-torch  ## the whole test suite with the oldest supported torch
-	@$(MAKE) --no-print-directory test VENV=.venv-oldest
+	@ATTNBENCH_OLDEST_TORCH_PYTHON='$(CURDIR)/.venv-oldest/bin/python' \
+		$(MAKE) --no-print-directory test VENV=.venv-oldest PINS='$(OLDEST_PINS)'
 
 clean:  ## remove environments and caches; results and reports stay
 	rm -rf $(VENV) .venv-oldest .asv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

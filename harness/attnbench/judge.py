@@ -42,7 +42,14 @@ class Judge:
 
     def handlers(self) -> dict[str, Any]:
         """Requests by name."""
-        return {"suite": self.suite, "profile": self.profile, "describe": self.describe, "inputs": self.inputs, "judge": self.judge}
+        return {
+            "suite": self.suite,
+            "profile": self.profile,
+            "parse": self.parse,
+            "describe": self.describe,
+            "inputs": self.inputs,
+            "judge": self.judge,
+        }
 
     def suite(self, *, operator: str, level: Level) -> list[str]:
         """Case ids of a level."""
@@ -51,6 +58,15 @@ class Judge:
     def profile(self, *, operator: str, lengths: list[int]) -> list[str]:
         """Case ids of the suite ``perf`` at these lengths."""
         return [case.id for case in load_operator(operator).profile(lengths)]
+
+    def parse(self, *, case: str) -> dict[str, str]:
+        """Why a text is no case id, or nothing."""
+        try:
+            parsed, operator = self._parsed(case)
+            operator.work(parsed)
+        except ValueError as error:
+            return {"fault": str(error)}
+        return {}
 
     def describe(self, *, case: str) -> dict[str, Any]:
         """Checks that apply to a case, the work it needs, and what this machine lacks for it."""
@@ -124,12 +140,10 @@ def _truth(case: Case, operator: Operator, inputs: Inputs, keep: Tensor | None =
 
 def main() -> None:
     """Serve on the descriptor given as first argument, with the folder given by the first request."""
-    judges: list[Judge] = []
 
-    def start(*, folder: str) -> bool:
-        judges.append(Judge(Path(folder)))
-        handlers.update(judges[0].handlers())
-        return True
+    def start(*, folder: str) -> dict[str, Any]:
+        handlers.update(Judge(Path(folder)).handlers())
+        return {"threads": torch.get_num_threads(), "torch": torch.__version__}
 
     handlers: dict[str, Any] = {"start": start}
     serve(handlers, int(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""An attention kernel as a whole module: projections, heads, masks and extra columns around a plain function."""
+"""An attention kernel as a whole module: projections, heads, masks, extra columns around a plain function."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -53,7 +53,7 @@ class ReferenceForward(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Output (batch, queries, embed_dim) and weights (batch, heads, queries, keys) if asked for.
 
-        ``mask`` and the weights have the extra columns. ``is_causal`` says that the mask is causal and nothing else.
+        ``mask`` and the weights have the extra columns; ``is_causal`` says that the mask is causal, no more.
 
         Shape: query (batch, queries, embed_dim), key (batch, keys, kdim), value (batch, keys, vdim), mask
         broadcastable to (batch, heads, queries, keys).
@@ -73,13 +73,12 @@ class ReferenceForward(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Attention as the reference computes it.
 
-        Shape: (batch, length, embed_dim) if batch_first, else (length, batch, embed_dim), or (length, embed_dim).
+        Shape: (batch, length, embed_dim) if batch_first, else (length, batch, embed_dim); unbatched
+        (length, embed_dim).
         """
         if query.dim() not in (2, 3) or not query.dim() == key.dim() == value.dim():
             dims = f"{query.dim()}, {key.dim()} and {value.dim()}"
-            raise ValueError(
-                f"query, key and value must all have 3 dimensions, or 2 without a batch, got {dims}"
-            )
+            raise ValueError(f"query, key and value must all have 3 dimensions, or 2 without a batch, got {dims}")
         batched = query.dim() == 3
         swapped = batched and not self.batch_first
         if not batched:
@@ -91,13 +90,12 @@ class ReferenceForward(nn.Module):
 
         if is_causal and attn_mask is None:
             raise ValueError("is_causal=True needs attn_mask: pass the causal mask that it promises")
-        # The flag promises that attn_mask is causal. It replaces the mask only where nothing else hides or adds keys.
+        # The flag promises that attn_mask is causal. It replaces the mask only where nothing else hides or
+        # adds keys.
         causal_only = is_causal and key_padding_mask is None and self.columns == 0
         mask = reference_mask(attn_mask, key_padding_mask, num_heads=self.num_heads, dtype=query.dtype)
         mask = extended(mask, self.columns)
-        output, weights = self.attention(
-            query, key, value, mask=mask, is_causal=causal_only, need_weights=need_weights
-        )
+        output, weights = self.attention(query, key, value, mask=mask, is_causal=causal_only, need_weights=need_weights)
 
         if weights is not None and average_attn_weights:
             weights = weights.mean(dim=1)  # (batch, queries, keys)
@@ -114,7 +112,7 @@ class ReferenceForward(nn.Module):
         attn_mask: Tensor | None,
         key_padding_mask: Tensor | None,
     ) -> None:
-        """Refuse shapes that would broadcast into a wrong answer. Batch first; unbatched input is a batch of one."""
+        """Refuse shapes that would broadcast into a wrong answer; all are batch first here."""
         (batch, queries), keys = query.shape[:2], key.shape[1]
         _demand("query", query, (batch, queries, self.embed_dim))
         _demand("key", key, (batch, keys, self.kdim))
@@ -143,6 +141,14 @@ class HeadSplitAttention(ReferenceForward):
     Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim).
     """
 
+    in_proj_weight: Tensor | None
+    q_proj_weight: Tensor
+    k_proj_weight: Tensor
+    v_proj_weight: Tensor
+    in_proj_bias: Tensor | None
+    bias_k: Tensor | None
+    bias_v: Tensor | None
+
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
         """Take the reference's parameters under the reference's names."""
         copies = {name: nn.Parameter(value.detach().clone()) for name, value in parameters.items()}
@@ -157,7 +163,8 @@ class HeadSplitAttention(ReferenceForward):
         )
         for name in names:
             self.register_parameter(name, copies.get(name))
-        self.out_proj = nn.Module()
+        # On "meta" it draws no random numbers for weights that are replaced at once.
+        self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias="out_proj.bias" in copies, device="meta")
         for name in ("weight", "bias"):
             self.out_proj.register_parameter(name, copies.get(f"out_proj.{name}"))
 
@@ -193,17 +200,15 @@ class HeadSplitAttention(ReferenceForward):
 
     def split(self, features: Tensor) -> Tensor:
         """Heads out of features: (batch, length, embed_dim) to (batch, heads, length, head_dim)."""
-        return features.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+        return torch.unflatten(features, -1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def merge(self, heads: Tensor) -> Tensor:
-        """Output projection of concatenated heads: (batch, heads, queries, head_dim) to (batch, queries, embed_dim)."""
-        return nn.functional.linear(
-            heads.transpose(1, 2).flatten(2), self.out_proj.weight, self.out_proj.bias
-        )
+        """Concatenate and project: (batch, heads, queries, head_dim) to (batch, queries, embed_dim)."""
+        return self.out_proj(heads.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values with the learned column (bias_k, bias_v), then the zero column."""
-        if self.bias_k is not None:
+        if self.bias_k is not None and self.bias_v is not None:
             batch = k.shape[0]
             k = torch.cat([k, self.split(self.bias_k.to(k.dtype).expand(batch, 1, -1))], dim=2)
             v = torch.cat([v, self.split(self.bias_v.to(v.dtype).expand(batch, 1, -1))], dim=2)
@@ -236,30 +241,21 @@ class _KernelAttention(HeadSplitAttention):
         elif mask is not None and (self._kernel.additive_mask or mask.dtype != torch.bool):
             # Under autocast q is narrower than the query that the mask was made for.
             mask = additive(mask, q.dtype) if mask.dtype == torch.bool else mask.to(q.dtype)
+        dropout_p = self.dropout if self.training else 0.0
         offered = {
             "mask": mask,
             "is_causal": is_causal,
             "scale": 1.0 / math.sqrt(self.head_dim),
-            "dropout_p": self.dropout if self.training else 0.0,
+            "dropout_p": dropout_p,
             "need_weights": need_weights,
         }
-        needs = {
-            "mask": mask is not None,
-            "dropout_p": offered["dropout_p"] > 0,
-            "need_weights": need_weights,
-        }
+        needs = {"mask": mask is not None, "dropout_p": dropout_p > 0, "need_weights": need_weights}
         reason = self._kernel.lacks(needs)
-        if (
-            self._kernel.policies.forward_only
-            and torch.is_grad_enabled()
-            and (q.requires_grad or v.requires_grad)
-        ):
+        if self._kernel.policies.forward_only and torch.is_grad_enabled() and (q.requires_grad or v.requires_grad):
             reason = FORWARD_ONLY
         if reason:
             raise Refusal(reason)
-        returned = self._kernel.function(
-            q, k, v, **{name: value for name, value in offered.items() if takes(name)}
-        )
+        returned = self._kernel.function(q, k, v, **{name: value for name, value in offered.items() if takes(name)})
         output, weights = returned if isinstance(returned, tuple) else (returned, None)
         return output, weights if need_weights else None
 
@@ -298,11 +294,7 @@ class Kernel(Implementation):
     def lacks(self, needs: Mapping[str, bool]) -> str | None:
         """Which keyword is needed and not in the function's signature, as a reason, or None."""
         return next(
-            (
-                f"the kernel takes no {word}"
-                for word, needed in needs.items()
-                if needed and not self.takes(word)
-            ),
+            (f"the kernel takes no {word}" for word, needed in needs.items() if needed and not self.takes(word)),
             None,
         )
 
@@ -353,10 +345,11 @@ def from_kernel(
 ) -> Kernel:
     """Implementation of multi-head attention around a plain function.
 
-    The function is called as ``function(q, k, v, **keywords)`` with those of ``mask``, ``is_causal``, ``scale``,
-    ``dropout_p`` and ``need_weights`` that its signature has, and returns the output, or output and weights. Cases
-    that need an absent keyword are refused. ``mask`` is boolean with true = keep, or additive (always additive with
-    ``additive_mask``); ``is_causal`` comes only where no extra columns are, and then without a mask.
+    The function is called as ``function(q, k, v, **keywords)`` with those of ``mask``, ``is_causal``,
+    ``scale``, ``dropout_p`` and ``need_weights`` that its signature has; it returns the output, or output and
+    weights. Cases that need an absent keyword are refused. ``mask`` is boolean with true = keep, or additive
+    (always additive with ``additive_mask``); ``is_causal`` comes only where no extra columns are, and then
+    without a mask.
 
     Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim), mask broadcastable to
     (batch, heads, queries, keys), output like q, weights (batch, heads, queries, keys).

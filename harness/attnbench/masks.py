@@ -1,8 +1,9 @@
 """The mask surface in one place.
 
 Two polarities exist. The reference's boolean masks are true where a key is *hidden*; kernels and
-``scaled_dot_product_attention`` take *keep* masks, true where a key may be attended to. Additive masks are added to
-the logits; minus infinity hides. A row from which every key is hidden attends to nothing: its attention is zero.
+``scaled_dot_product_attention`` take *keep* masks, true where a key may be attended to. Additive masks are
+added to the logits; minus infinity hides. A row from which every key is hidden attends to nothing: its
+attention is zero.
 """
 
 import torch
@@ -25,7 +26,7 @@ def causal(queries: int, keys: int, device: torch.device | str | None = None) ->
 
 
 def from_lengths(lengths: Tensor, keys: int) -> Tensor:
-    """Hide mask of shape (batch, keys), true from each sequence's length on: the reference's key_padding_mask."""
+    """Hide mask of shape (batch, keys), true from each sequence's length on: a key_padding_mask."""
     return torch.arange(keys, device=lengths.device) >= lengths[:, None]
 
 
@@ -59,7 +60,7 @@ def reference_mask(
         attn_mask = _kept(attn_mask)
         if attn_mask.dim() == 3:
             batch = attn_mask.shape[0] // num_heads
-            attn_mask = attn_mask.unflatten(0, (batch, num_heads))  # (batch, heads, queries, keys)
+            attn_mask = torch.unflatten(attn_mask, 0, (batch, num_heads))  # (batch, heads, queries, keys)
     if key_padding_mask is not None:
         key_padding_mask = _kept(key_padding_mask)[:, None, None, :]  # (batch, 1, 1, keys)
     return combined(attn_mask, key_padding_mask, dtype)
@@ -78,6 +79,6 @@ def extended(mask: Tensor | None, columns: int) -> Tensor | None:
 
 
 def softmax_over_visible(logits: Tensor) -> Tensor:
-    """Softmax over the last dimension that is all zero, with zero gradient, where every logit is minus infinity."""
+    """Softmax over the last dimension; all zero, with zero gradient, where every logit is minus infinity."""
     empty = (logits == float("-inf")).all(dim=-1, keepdim=True)
     return torch.softmax(logits.masked_fill(empty, 0.0), dim=-1).masked_fill(empty, 0.0)

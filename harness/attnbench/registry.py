@@ -17,7 +17,17 @@ from typing import Any
 from attnbench.cases import Problem
 from attnbench.interface import Operator
 
-__all__ = ["IMPLEMENTATIONS", "OPERATORS", "PluginError", "load", "load_operator", "names", "origin", "problems"]
+__all__ = [
+    "IMPLEMENTATIONS",
+    "OPERATORS",
+    "PluginError",
+    "load",
+    "load_operator",
+    "names",
+    "origin",
+    "problems",
+    "shown",
+]
 
 IMPLEMENTATIONS = "attnbench.implementations"
 OPERATORS = "attnbench.operators"
@@ -38,6 +48,30 @@ def origin(name: str, group: str = IMPLEMENTATIONS) -> str:
         return name
     entry = _entry(name, group)
     return f"{entry.value} ({entry.dist.name} {entry.dist.version})" if entry.dist else entry.value
+
+
+def shown(name: str) -> str:
+    """Name as results carry it: the path of a file is told from here, or left out where it lies elsewhere."""
+    place, colon, attribute = name.rpartition(":")
+    if not place.endswith(".py"):
+        return name
+    path = Path(place).resolve()
+    here = Path.cwd()
+    return f"{path.relative_to(here) if path.is_relative_to(here) else path.name}{colon}{attribute}"
+
+
+def known(name: str, group: str = IMPLEMENTATIONS) -> None:
+    """Check, without importing it, that a name leads somewhere.
+
+    Raises: PluginError.
+    """
+    place, colon, attribute = name.rpartition(":")
+    if not colon:
+        _entry(name, group)
+    elif not attribute or not place:
+        raise PluginError(f"{name!r} is no name; write package.module:attribute or path/to/file.py:attribute")
+    elif place.endswith(".py") and not Path(place).is_file():
+        raise PluginError(f"no such file: {place}")
 
 
 def load(name: str, group: str = IMPLEMENTATIONS) -> Any:

@@ -13,6 +13,7 @@ from attnbench.interface import Implementation, Inputs, Operator
 
 __all__ = ["Malformed", "Subject"]
 
+
 class Malformed(Exception):
     """The implementation returned something that is no result at all; the message says what."""
 

@@ -8,6 +8,7 @@ import re
 import resource
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -47,6 +48,7 @@ class Worker:
             "start": self.start,
             "open": self.open,
             "describe": self.describe,
+            "survey": self.survey,
             "observe": self.observe,
             "memory": self.memory,
             "time": self.time,
@@ -89,6 +91,17 @@ class Worker:
 
         return _outcome(answer)
 
+    def survey(self, *, implementation: str, cases: list[str]) -> Outcome:
+        """How many of these cases an implementation takes, and how many it refuses for which reason."""
+        one = self._implementations[implementation]
+
+        def answer() -> Outcome:
+            reasons = [one.unsupported(Case.parse(case, self._problems)) for case in cases]
+            refused = Counter(reason for reason in reasons if reason)
+            return {"supported": len(cases) - refused.total(), "refused": dict(refused.most_common())}
+
+        return _outcome(answer)
+
     def observe(self, *, implementation: str, case: str, check: str, inputs: str, observation: str) -> Outcome:
         """Run a check and store its claims under the path ``observation``."""
 
@@ -126,7 +139,10 @@ class Worker:
             subjects = {name: self._build(name, case, inputs) for name in implementations}
             steps = {name: subject.step() for name, subject in subjects.items()}
             samples = timing.interleaved(steps, budget_s=budget_s, seed=seed)
-            return {"samples": {name: asdict(taken) for name, taken in samples.items()}, "threads": torch.get_num_threads()}
+            return {
+                "samples": {name: asdict(taken) for name, taken in samples.items()},
+                "threads": torch.get_num_threads(),
+            }
 
         return _outcome(take)
 
@@ -159,9 +175,12 @@ def _outcome(act: Callable[[], Outcome]) -> Outcome:
 def _said(error: BaseException) -> str:
     """Exception in one line, with the innermost place outside torch and the harness."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = next((frame for frame in reversed(frames) if "/torch/" not in frame.filename), frames[-1] if frames else None)
+    place = next(
+        (frame for frame in reversed(frames) if "/torch/" not in frame.filename), frames[-1] if frames else None
+    )
     where = f" (at {Path(place.filename).name}:{place.lineno} in {place.name})" if place else ""
-    text = " ".join(str(error).split())
+    # Stored results carry no home directory.
+    text = " ".join(str(error).split()).replace(str(Path.home()), "~")
     return f"{type(error).__name__}: {text[:400]}{where}"
 
 

@@ -33,8 +33,8 @@ def batched_matmul(
     if mask is not None:
         logits = logits + mask.expand(*stacked, *logits.shape[1:]).flatten(0, 1)
     weights = torch.nn.functional.dropout(softmax_over_visible(logits), dropout_p)
-    output = torch.bmm(weights, v).unflatten(0, stacked)  # (batch, heads, queries, head_dim)
-    return output, weights.unflatten(0, stacked) if need_weights else None
+    output = torch.unflatten(torch.bmm(weights, v), 0, stacked)  # (batch, heads, queries, head_dim)
+    return output, torch.unflatten(weights, 0, stacked) if need_weights else None
 
 
 BATCHED_MATMUL = from_kernel(batched_matmul, source="https://arxiv.org/abs/1706.03762", additive_mask=True)

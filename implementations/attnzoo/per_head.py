@@ -1,6 +1,7 @@
 """One projection per head, heads one after another, concatenated: the formula as the paper prints it.
 
-MultiHead(Q, K, V) = Concat(head_1, …, head_h) Wᴼ with head_i = softmax(scale · (Q W_iᑫ)(K W_iᴷ)ᵀ + M) (V W_iⱽ).
+    MultiHead(Q, K, V) = Concat(head_1, …, head_h) Wᴼ
+    head_i = softmax(scale · (Q W_iᑫ)(K W_iᴷ)ᵀ + M) (V W_iⱽ)
 
 Shape: W_iᑫ (head_dim, embed_dim), W_iᴷ (head_dim, kdim), W_iⱽ (head_dim, vdim), Wᴼ (embed_dim, embed_dim).
 Source: Vaswani et al., Attention Is All You Need, 2017, section 3.2.2, https://arxiv.org/abs/1706.03762.
@@ -18,32 +19,46 @@ from attnbench.masks import additive, softmax_over_visible
 
 __all__ = ["PER_HEAD", "PerHeadAttention", "per_head_parameters"]
 
-# Own name to the reference's, of what is cut at the heads; the packed ones hold queries, keys and values in turn.
+# Own names to the reference's. Packed parameters hold the rows of queries, keys and values in turn.
 PACKED = {("w_q", "w_k", "w_v"): "in_proj_weight", ("b_q", "b_k", "b_v"): "in_proj_bias"}
 SEPARATE = {
-    "w_q": "q_proj_weight", "w_k": "k_proj_weight", "w_v": "v_proj_weight", "column_k": "bias_k", "column_v": "bias_v",
-}  # fmt: skip
+    "w_q": "q_proj_weight",
+    "w_k": "k_proj_weight",
+    "w_v": "v_proj_weight",
+    "column_k": "bias_k",
+    "column_v": "bias_v",
+}
 WHOLE = {"w_o": "out_proj.weight", "b_o": "out_proj.bias"}
 
 
 def per_head_parameters(parameters: Mapping[str, Tensor], num_heads: int) -> dict[str, Tensor]:
     """The reference's parameters cut at the heads, by name: ``w_q.h`` is the query projection of head h.
 
-    Shape: ``w_q.h`` (head_dim, embed_dim), ``w_k.h`` (head_dim, kdim), ``w_v.h`` (head_dim, vdim); ``b_q.h``,
-    ``b_k.h``, ``b_v.h``, ``column_k.h`` and ``column_v.h`` (head_dim); ``w_o`` and ``b_o`` as the reference's.
+    Shape: ``w_q.h`` (head_dim, embed_dim), ``w_k.h`` (head_dim, kdim), ``w_v.h`` (head_dim, vdim);
+    ``b_q.h``, ``b_k.h``, ``b_v.h``, ``column_k.h``, ``column_v.h`` (head_dim); ``w_o`` (embed_dim, embed_dim)
+    and ``b_o`` (embed_dim) stay whole.
     """
     stacked = {own: parameters[name].squeeze() for own, name in SEPARATE.items() if name in parameters}
     for owns, name in PACKED.items():
         if name in parameters:
             stacked |= zip(owns, parameters[name].chunk(3), strict=True)
-    cut = {
-        f"{own}.{h}": part for own, rows in stacked.items() for h, part in enumerate(rows.chunk(num_heads))
-    }
+    cut = {f"{own}.{h}": part for own, rows in stacked.items() for h, part in enumerate(rows.chunk(num_heads))}
     return cut | {own: parameters[name] for own, name in WHOLE.items() if name in parameters}
 
 
 class PerHeadAttention(ReferenceForward):
     """Multi-head attention that owns its projections head by head."""
+
+    w_q: nn.ParameterList
+    w_k: nn.ParameterList
+    w_v: nn.ParameterList
+    b_q: nn.ParameterList
+    b_k: nn.ParameterList
+    b_v: nn.ParameterList
+    column_k: nn.ParameterList
+    column_v: nn.ParameterList
+    w_o: Tensor
+    b_o: Tensor | None
 
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
         """One ParameterList, with an entry per head, for each projection, bias and learned column."""
@@ -70,16 +85,13 @@ class PerHeadAttention(ReferenceForward):
             mask = additive(mask, query.dtype) if mask.dtype == torch.bool else mask
             mask = mask.expand(len(query), self.num_heads, query.shape[1], -1)
         heads = [
-            self.head(h, query, key, value, mask=None if mask is None else mask[:, h])
-            for h in range(self.num_heads)
+            self.head(h, query, key, value, mask=None if mask is None else mask[:, h]) for h in range(self.num_heads)
         ]
         outputs = torch.cat([output for output, _ in heads], dim=-1)  # (batch, queries, embed_dim)
         weights = torch.stack([weights for _, weights in heads], dim=1) if need_weights else None
         return nn.functional.linear(outputs, self.w_o, self.b_o), weights
 
-    def head(
-        self, h: int, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def head(self, h: int, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Output (batch, queries, head_dim) and weights (batch, queries, keys) of one head."""
         q = nn.functional.linear(query, self.w_q[h], self.b_q[h] if self.b_q else None)
         k = nn.functional.linear(key, self.w_k[h], self.b_k[h] if self.b_k else None)

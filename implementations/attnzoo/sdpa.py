@@ -2,15 +2,15 @@
 
 O = softmax(scale · Q Kᵀ + M) V, computed by one of torch's fused kernels or by its composed one ("math").
 
-SDPA returns no weights. Applied to the values [V, I], the identity appended to V, one call returns [P V, P]: the
-output and exactly the weights that made it, dropped ones included.
+SDPA returns no weights. Applied to the values [V, I], the identity appended to V, one call returns [P V, P]:
+the output and exactly the weights that made it, dropped ones included.
 
 A backend that cannot run a case is refused, with torch's own reason; it never falls back to another.
 
 Shape: Q (batch, heads, queries, head_dim), K and V (batch, heads, keys, head_dim), I (keys, keys).
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
-Dao, FlashAttention-2, 2023, https://arxiv.org/abs/2307.08691 (flash); Rabe and Staats, Self-attention Does Not Need
-O(n²) Memory, 2021, https://arxiv.org/abs/2112.05682 (efficient).
+Flash: Dao, FlashAttention-2, 2023, https://arxiv.org/abs/2307.08691.
+Efficient: Rabe and Staats, Self-attention Does Not Need O(n²) Memory, 2021, https://arxiv.org/abs/2112.05682.
 """
 
 import warnings
@@ -36,9 +36,7 @@ __all__ = [
     "sdpa_math",
 ]
 
-SOURCE = (
-    "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
-)
+SOURCE = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
 
 
 def sdpa(
@@ -130,7 +128,8 @@ def refusal(case: Case, *, backend: SDPBackend) -> str | None:
 def probe(case: Case) -> tuple[Tensor, Tensor, Tensor, Tensor | None, float, bool]:
     """Uninitialised tensors of the shape, dtype and gradients that the kernel gets in this case.
 
-    Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim), mask as attnbench.masks makes it.
+    Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim),
+    mask (queries, keys) or (batch, heads, queries, keys).
     """
     problem = case.problem
     tracked = case.mode != "inference"
@@ -138,9 +137,7 @@ def probe(case: Case) -> tuple[Tensor, Tensor, Tensor, Tensor | None, float, boo
     new = partial(torch.empty, device=case.device)
     batch, heads, queries, columns = problem.batch or 1, problem.num_heads, problem.queries, problem.columns
     q = new(batch, heads, queries, problem.head_dim, dtype=dtype, requires_grad=tracked)
-    k, v = (
-        new(batch, heads, columns, problem.head_dim, dtype=dtype, requires_grad=tracked) for _ in range(2)
-    )
+    k, v = (new(batch, heads, columns, problem.head_dim, dtype=dtype, requires_grad=tracked) for _ in range(2))
     is_causal = problem.is_causal and problem.mask == "causal" and columns == problem.keys
     mask = None
     if problem.mask != "none" and not is_causal:

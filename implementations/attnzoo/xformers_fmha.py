@@ -1,11 +1,12 @@
 """xFormers' memory-efficient attention, which picks the fastest of its CUDA operators.
 
-O = softmax(scale · Q Kᵀ + M) V, block by block over the keys with a running maximum and sum, so that no matrix of
-queries by keys is stored.
+O = softmax(scale · Q Kᵀ + M) V, block by block over the keys with a running maximum and sum, so that no
+matrix of queries by keys is stored.
 
-Shape: Q (batch, queries, heads, head_dim), K and V (batch, keys, heads, head_dim), M (batch, heads, queries, keys).
-Source: https://facebookresearch.github.io/xformers/components/ops.html; Rabe and Staats, Self-attention Does Not
-Need O(n²) Memory, 2021, https://arxiv.org/abs/2112.05682.
+Shape: Q (batch, queries, heads, head_dim), K and V (batch, keys, heads, head_dim),
+M (batch, heads, queries, keys).
+Source: https://facebookresearch.github.io/xformers/components/ops.html;
+Rabe and Staats, Self-attention Does Not Need O(n²) Memory, 2021, https://arxiv.org/abs/2112.05682.
 """
 
 import importlib.util
@@ -81,9 +82,7 @@ def _probe(case: Case) -> Any:
         bias = _fmha().LowerTriangularMask()
     elif problem.mask != "none":
         numbers = torch.empty(1, 1, 1, 1, dtype=dtype, device=case.device)
-        bias = _aligned(numbers, (batch, heads, queries, keys)).requires_grad_(
-            tracked and "float" in problem.mask
-        )
+        bias = _aligned(numbers, (batch, heads, queries, keys)).requires_grad_(tracked and "float" in problem.mask)
     return _fmha().Inputs(q, k, v, attn_bias=bias, p=problem.dropout if case.mode == "train" else 0.0)
 
 

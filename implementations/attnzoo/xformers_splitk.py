@@ -1,14 +1,17 @@
 """xFormers' split-K kernel, written in Triton: on CUDA compiled, on a CPU interpreted.
 
-The keys are cut into chunks c. Each gives, for a query, o_c = Σ_j exp(x_j − m_c) v_j, its sum s_c and its maximum
-m_c; a second kernel puts them together: O = Σ_c exp(m_c − m) o_c / Σ_c exp(m_c − m) s_c with m = max m_c.
+The keys are cut into chunks c. Of each, a first kernel gives the largest logit m_c = max x_j, the sum
+s_c = Σ_j exp(x_j − m_c) and the output o_c = Σ_j exp(x_j − m_c) v_j; a second one puts them together:
 
-Interpreted, it was compared with attention in float64 (xformers 0.0.35, triton 3.7, 1 to 200 keys): float16 and
-float32 are right to rounding for head widths that are powers of two, with and without an additive mask; bfloat16
-is wrong by a factor of 1e8 and float64 is summed in float32. The widths and dtypes that xFormers names are those of
-compiled kernels.
+    O = Σ_c exp(m_c − m) o_c / Σ_c exp(m_c − m) s_c        with m = max m_c
 
-Shape: Q (batch, queries, heads, head_dim), K and V (batch, keys, heads, head_dim), M (batch, heads, queries, keys).
+Interpreted, it was compared with attention in float64 (xformers 0.0.35, triton 3.7, 1 to 2000 keys): float16
+and float32 are right to rounding for head widths that are powers of two, with and without an additive mask;
+bfloat16 is wrong by a factor of 1e8, and float64 is summed in float32. The widths and dtypes that xFormers
+names are those of compiled kernels.
+
+Shape: Q (batch, queries, heads, head_dim), K and V (batch, keys, heads, head_dim),
+M (batch, heads, queries, keys).
 Source: https://github.com/facebookresearch/xformers/blob/main/xformers/ops/fmha/triton_splitk.py;
 Dao et al., Flash-Decoding, 2023, https://crfm.stanford.edu/2023/10/12/flashdecoding.html.
 """
@@ -31,8 +34,8 @@ from attnbench.kernel import from_kernel
 __all__ = ["XFORMERS_SPLITK", "refusal", "xformers_splitk"]
 
 INTERPRET = "TRITON_INTERPRET"
-# Seconds one program (16 queries and 64 keys of a head) takes, interpreted: 0.23 s for 36 programs of width 32,
-# measured with triton 3.7 on one thread of a 2-core x86-64 virtual machine.
+# Seconds that one program (16 queries and 64 keys of a head) takes, interpreted: 0.23 s for 36 programs of
+# width 32, measured with triton 3.7 on one thread of a 2-core x86-64 machine.
 INTERPRETED_S = 6.5e-3
 QUERIES_A_PROGRAM, KEYS_A_STEP = 16, 64
 
@@ -43,15 +46,13 @@ def xformers_splitk(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, sca
     bias = None if mask is None else mask.expand(*q.shape[:3], k.shape[2])
     rows = [x.transpose(1, 2) for x in (q, k, v)]  # (batch, length, heads, head_dim)
     with warnings.catch_warnings():
-        # Said of xFormers' own code: it uses Triton's older block pointers, and older arguments of its autotuner.
+        # Said of xFormers' own code, which uses Triton's older block pointers and autotuner arguments.
         warnings.filterwarnings("ignore", message="tl.make_block_ptr is deprecated")
         warnings.filterwarnings("ignore", message="warmup, rep, and use_cuda_graph parameters are deprecated")
         # Rows and chunks without a visible key: the kernel computes -inf − -inf, then discards it.
         warnings.filterwarnings("ignore", message="invalid value encountered", category=RuntimeWarning)
         # The operator's class, not memory_efficient_attention, which would refuse a CPU.
-        output, _ = fmha.triton_splitk.FwOp.apply(
-            fmha.Inputs(*rows, attn_bias=bias, scale=scale), needs_gradient=False
-        )
+        output, _ = fmha.triton_splitk.FwOp.apply(fmha.Inputs(*rows, attn_bias=bias, scale=scale), needs_gradient=False)
     return output.reshape(rows[0].shape).transpose(1, 2)  # type: ignore[no-any-return]
 
 
@@ -78,9 +79,7 @@ def _compiled_refusal(case: Case) -> str | None:
         return "no CUDA device"
     problem, dtype = case.problem, getattr(torch, case.dtype)
     rows = (
-        torch.empty(
-            problem.batch or 1, length, problem.num_heads, problem.head_dim, dtype=dtype, device=case.device
-        )
+        torch.empty(problem.batch or 1, length, problem.num_heads, problem.head_dim, dtype=dtype, device=case.device)
         for length in (problem.queries, problem.columns, problem.columns)
     )
     fmha = _fmha()
@@ -88,12 +87,9 @@ def _compiled_refusal(case: Case) -> str | None:
 
 
 def untimed(case: Case) -> str | None:
-    """The interpreter's time is not the kernel's."""
-    return (
-        f"interpreted by Triton on the {case.device.upper()}: its time says nothing"
-        if _interpreted()
-        else None
-    )
+    """Why the time says nothing: it is the interpreter's, not the kernel's."""
+    device = case.device.upper()
+    return f"interpreted by Triton on the {device}: its time says nothing" if _interpreted() else None
 
 
 def predicted_s(case: Case) -> float | None:
@@ -116,7 +112,7 @@ def environment() -> dict[str, str]:
 @cache
 def _fmha() -> Any:
     """The module ``xformers.ops.fmha`` with its Triton kernels."""
-    # Built for another torch or for none, xFormers says so at every import; the Triton kernels need no compiled part.
+    # Built for another torch, xFormers says so at every import; its Triton kernels need no compiled part.
     logging.getLogger("xformers").addFilter(lambda record: "can't load C++" not in record.getMessage())
     from xformers.ops import fmha
 

@@ -70,7 +70,10 @@ _KINDS = {kind.__name__: kind for kind in (Match, Equal, Agree, Average, Holds)}
 
 def stored(claims: list[Claim]) -> list[dict[str, Any]]:
     """Plain containers of these claims, as ``torch.save`` takes them, on the CPU."""
-    return [{"kind": type(claim).__name__} | {f.name: _on_cpu(getattr(claim, f.name)) for f in fields(claim)} for claim in claims]
+    return [
+        {"kind": type(claim).__name__} | {f.name: _on_cpu(getattr(claim, f.name)) for f in fields(claim)}
+        for claim in claims
+    ]
 
 
 def restored(claims: list[dict[str, Any]]) -> list[Claim]:

@@ -27,9 +27,7 @@ def dropout_rests_in_eval(subject: Subject) -> Iterator[Claim]:
     yield Equal(value=subject.run()["output"].detach(), expected=first, what="output of two calls from different seeds")
 
 
-@check(
-    when=lambda case: draws_dropout(case) and case.problem.need_weights and not case.problem.average_attn_weights
-)
+@check(when=lambda case: draws_dropout(case) and case.problem.need_weights and not case.problem.average_attn_weights)
 def dropout_is_told_by_weights(subject: Subject) -> Iterator[Claim]:
     """Returned weights are the dropped ones: with the mask that they show, output and gradients are the oracle's."""
     torch.manual_seed(0)

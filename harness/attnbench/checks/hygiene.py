@@ -40,6 +40,7 @@ def no_stale_state(subject: Subject) -> Iterator[Claim]:
     """New values written into the inputs give what a fresh module gives on them."""
     tensors = subject.inputs.tensors
     names = {"query", "key", "value"} & tensors.keys()
+    subject.run()
     with subject.overwritten({name: torch.flip(tensors[name].detach(), (-1,)) for name in names}):
         used = subject.run()["output"].detach().clone()
         _, fresh_call = subject.build()

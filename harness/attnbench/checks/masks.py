@@ -34,10 +34,12 @@ def padding_cannot_leak(subject: Subject) -> Iterator[Claim]:
 
 
 @check(
-    when=lambda case: case.problem.attention_mask == "causal"
-    and min(case.problem.queries, case.problem.keys) > 1
-    and not case.problem.add_bias_kv
-    and not draws_dropout(case)
+    when=lambda case: (
+        case.problem.attention_mask == "causal"
+        and min(case.problem.queries, case.problem.keys) > 1
+        and not case.problem.add_bias_kv
+        and not draws_dropout(case)
+    )
 )
 def future_cannot_leak(subject: Subject) -> Iterator[Claim]:
     """Under a causal mask, later tokens change no bit of an earlier token's output."""

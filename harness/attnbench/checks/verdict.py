@@ -141,7 +141,9 @@ def _equal(claim: Equal) -> _Verdict:
     if value.shape != expected.shape or value.dtype != expected.dtype:
         return _Verdict(fault=f"But {claim.what} has another shape or dtype.")
     # Bits, not values: NaN equals itself here.
-    differs = ~((value == expected) | (value.isnan() & expected.isnan())) if value.is_floating_point() else value != expected
+    differs = (
+        ~((value == expected) | (value.isnan() & expected.isnan())) if value.is_floating_point() else value != expected
+    )
     place = _first(differs)
     if place is None:
         return _Verdict(measured=0.0, allowed=0.0)
@@ -157,11 +159,15 @@ def _equal(claim: Equal) -> _Verdict:
 def _average(claim: Average, truth: Truth) -> _Verdict:
     expected, allowance = truth.quantities[claim.quantity], truth.allowances[claim.quantity]
     if claim.mean.shape != expected.shape:
-        return _Verdict(fault=f"But {claim.quantity} has shape {tuple(claim.mean.shape)}, must be {tuple(expected.shape)}.")
+        return _Verdict(
+            fault=f"But {claim.quantity} has shape {tuple(claim.mean.shape)}, must be {tuple(expected.shape)}."
+        )
     if not bool(claim.std.any()):
         return _Verdict(fault=f"But {claim.draws} draws gave the same {claim.quantity}: nothing was dropped.")
     standard_error = claim.std / math.sqrt(claim.draws)
-    scores = ((claim.mean - expected).abs() - allowance.allowed).clamp(min=0) / standard_error.clamp(min=allowance.floor)
+    scores = ((claim.mean - expected).abs() - allowance.allowed).clamp(min=0) / standard_error.clamp(
+        min=allowance.floor
+    )
     score = float(scores.max())
     fault = (
         f"But the mean of {claim.draws} draws of {claim.quantity} is {score:.1f} standard errors off at index "

@@ -13,7 +13,9 @@ from attnbench.subject import Subject
 def weights_only_on_request(subject: Subject) -> Iterator[Claim]:
     """Weights are returned if, and only if, need_weights asks for them."""
     asked, given = subject.case.problem.need_weights, "weights" in subject.outputs
-    yield Holds(holds=asked == given, what=f"need_weights={asked} returned {'a tensor' if given else 'None'} as weights")
+    yield Holds(
+        holds=asked == given, what=f"need_weights={asked} returned {'a tensor' if given else 'None'} as weights"
+    )
 
 
 @check(when=lambda case: case.problem.need_weights and not draws_dropout(case))

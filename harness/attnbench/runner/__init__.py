@@ -2,7 +2,7 @@
 
 from attnbench.runner.conform import conform
 from attnbench.runner.expectations import Expectation, ExpectationError, expectations_beside, read_expectations
-from attnbench.runner.profile import profile
+from attnbench.runner.profile import gating_checks, measure, profile, profile_cases
 from attnbench.runner.session import Limits, Plan, Session, Silent, Steps
 
 __all__ = [
@@ -15,6 +15,9 @@ __all__ = [
     "Steps",
     "conform",
     "expectations_beside",
+    "gating_checks",
+    "measure",
     "profile",
+    "profile_cases",
     "read_expectations",
 ]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from attnbench.records import Finding, Result
+from attnbench.registry import shown
 from attnbench.runner.expectations import Expectation, applied
 from attnbench.runner.session import Outcome, Plan, Session, Steps, Supervisor
 
@@ -26,19 +27,24 @@ def conform(
     """
     steps.begin("conform", len(implementations) * len(plans))
     for name in implementations:
-        left = [plan for plan in plans if (name, plan.case) not in done]
+        left = [plan for plan in plans if (shown(name), plan.case) not in done]
         for _ in range(len(plans) - len(left)):
             steps.done()
         if not left:
             continue
         with session.supervise(name) as worker:
             for plan in left:
+                if plan.operator != worker.operator:
+                    steps.done()
+                    continue
                 steps.now(f"{name} {plan.case}")
                 found = tuple(
-                    applied(finding, expectations, name, plan.case)
+                    applied(finding, expectations, shown(name), plan.case)
                     for finding in findings(session, worker, name, plan)
                 )
-                yield Result(run=run, implementation=name, case=plan.case, findings=found, flop=plan.flop, suite=suite)
+                yield Result(
+                    run=run, implementation=shown(name), case=plan.case, findings=found, flop=plan.flop, suite=suite
+                )
                 steps.done()
 
 
@@ -55,7 +61,12 @@ def findings(session: Session, worker: Supervisor, implementation: str, plan: Pl
     observation = str(session.folder / "observation.pt")
     for check in plan.checks:
         outcome = worker.ask(
-            "observe", implementation=implementation, case=plan.case, check=check, inputs=inputs, observation=observation
+            "observe",
+            implementation=implementation,
+            case=plan.case,
+            check=check,
+            inputs=inputs,
+            observation=observation,
         )
         if outcome["status"] != "observed":
             yield Finding(check=check, **outcome)
@@ -79,4 +90,3 @@ def _refusal(session: Session, worker: Supervisor, implementation: str, plan: Pl
             "reason": f"predicted {predicted:.3g} s a call, over the limit of {limit:g} s (--work-limit)",
         }
     return None
-

@@ -33,11 +33,7 @@ class Expectation:
 
     def covers(self, implementation: str, case: str, check: str) -> bool:
         """Whether it speaks of this finding."""
-        return (
-            implementation == self.implementation
-            and fnmatchcase(check, self.check)
-            and fnmatchcase(case, self.case)
-        )
+        return implementation == self.implementation and fnmatchcase(check, self.check) and fnmatchcase(case, self.case)
 
 
 def read_expectations(path: Path) -> list[Expectation]:
@@ -58,7 +54,9 @@ def read_expectations(path: Path) -> list[Expectation]:
 def expectations_beside(names: Sequence[str]) -> list[Expectation]:
     """Expected failures that stand beside the module of any of these implementations, in ``expected_failures.toml``."""
     folders = {folder for name in names if (folder := _folder(name)) is not None}
-    return [e for folder in sorted(folders) if (folder / FILE_NAME).is_file() for e in read_expectations(folder / FILE_NAME)]
+    return [
+        e for folder in sorted(folders) if (folder / FILE_NAME).is_file() for e in read_expectations(folder / FILE_NAME)
+    ]
 
 
 def _folder(name: str) -> Path | None:
@@ -84,6 +82,8 @@ def applied(finding: Finding, expectations: Sequence[Expectation], implementatio
         return replace(finding, status="expected_failure", reason=f"{found.reason} ({found.link}): {finding.reason}")
     if finding.status == "passed":
         return replace(
-            finding, status="unexpected_pass", reason=f"expected to fail ({found.reason}): remove the entry, {found.link}"
+            finding,
+            status="unexpected_pass",
+            reason=f"expected to fail ({found.reason}): remove the entry, {found.link}",
         )
     return finding

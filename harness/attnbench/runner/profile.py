@@ -3,14 +3,18 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from attnbench.records import Memory, Result, Timing
+from attnbench.checks.catalogue import checks
+from attnbench.records import Memory, Pass, Result, Timing
+from attnbench.registry import OPERATORS, names, shown
 from attnbench.runner.conform import findings
-from attnbench.runner.session import Plan, Session, Steps, Supervisor
+from attnbench.runner.session import Limits, Plan, Session, Silent, Steps, Supervisor
 
-__all__ = ["GATES", "profile"]
+__all__ = ["GATES", "MODES", "gating_checks", "measure", "profile", "profile_cases"]
 
 # Chapters that a case must pass before it is timed.
 GATES = ("forward", "gradients")
+# How a case is called in each pass.
+MODES: dict[Pass, str] = {"forward": "inference", "forward+backward": "train"}
 
 
 @dataclass(slots=True)
@@ -39,14 +43,18 @@ def profile(
 
     Raises: PluginError where an implementation cannot be loaded.
     """
-    probed: dict[tuple[str, str], Result] = dict(done or {})
+    # By the name that was asked for; results carry the name that is shown.
+    probed = {(n, p.case): r for n in implementations for p in plans if (r := (done or {}).get((shown(n), p.case)))}
     steps.begin("probe", len(implementations) * len(plans))
     for name in implementations:
         for result in _probes(session, name, plans, run=run, steps=steps, done=probed):
             probed[name, result.case] = result
             yield result
     steps.begin("time", processes * len(plans))
-    ready = {plan.case: [n for n in implementations if _to_time(probed[n, plan.case])] for plan in plans}
+    ready = {
+        plan.case: [name for name in implementations if (name, plan.case) in probed and _to_time(probed[name, plan.case])]
+        for plan in plans
+    }
     taken, faults = _timed(session, plans, ready, steps=steps, processes=processes, budget_s=budget_s)
     for plan in plans:
         for name in ready[plan.case]:
@@ -55,7 +63,7 @@ def profile(
             if samples is None:
                 yield replace(result, untimed=faults.get(plan.case, "no timing process answered"))
                 continue
-            others = tuple(other for other in ready[plan.case] if other != name)
+            others = tuple(shown(other) for other in ready[plan.case] if other != name)
             timing = Timing(
                 samples_ns=tuple(samples.times_ns),
                 waited_ns=tuple(samples.waited_ns),
@@ -63,6 +71,38 @@ def profile(
                 interleaved_with=others,
             )
             yield replace(result, timing=timing)
+
+
+def profile_cases(session: Session, lengths: Sequence[int], passes: Sequence[Pass] = ()) -> list[str]:
+    """Case ids of every operator at these lengths, in the passes that were asked for, or in both."""
+    modes = {MODES[name] for name in passes or MODES}
+    return [
+        case
+        for operator in names(OPERATORS)
+        for case in session.judge("profile", operator=operator, lengths=list(lengths))
+        if case.rpartition("/")[2] in modes
+    ]
+
+
+def gating_checks() -> frozenset[str]:
+    """Checks that guard a timing."""
+    return frozenset(name for name, check in checks().items() if check.chapter in GATES)
+
+
+def measure(
+    implementations: Sequence[str], lengths: Sequence[int], *, processes: int, budget_s: float
+) -> dict[tuple[str, int, Pass], Result]:
+    """Profile without a run file, by implementation, length and pass: what asv and pytest-benchmark read."""
+    measured: dict[tuple[str, int, Pass], Result] = {}
+    with Session(limits=Limits()) as session:
+        for length in lengths:
+            for name in MODES:
+                plans = session.plan(profile_cases(session, [length], [name]), gating_checks())
+                results = profile(
+                    session, implementations, plans, run="", steps=Silent(), processes=processes, budget_s=budget_s
+                )
+                measured |= {(result.implementation, length, name): result for result in results}
+    return measured
 
 
 def _to_time(result: Result) -> bool:
@@ -87,6 +127,9 @@ def _probes(
         return
     with session.supervise(name) as worker:
         for plan in left:
+            if plan.operator != worker.operator:
+                steps.done()
+                continue
             steps.now(f"{name} {plan.case}")
             yield _probe(session, worker, name, plan, run=run)
             steps.done()
@@ -94,7 +137,7 @@ def _probes(
 
 def _probe(session: Session, worker: Supervisor, name: str, plan: Plan, *, run: str) -> Result:
     found = tuple(findings(session, worker, name, plan))
-    result = Result(run=run, implementation=name, case=plan.case, findings=found, flop=plan.flop, suite="perf")
+    result = Result(run=run, implementation=shown(name), case=plan.case, findings=found, flop=plan.flop, suite="perf")
     unfit = next((f for f in found if f.status != "passed"), None)
     if unfit is not None:
         return replace(result, untimed=f"{unfit.status}: {unfit.reason}")

@@ -42,6 +42,11 @@ class Plan:
     missing: str | None
     flop: int
 
+    @property
+    def operator(self) -> str:
+        """Operator that the case belongs to."""
+        return self.case.partition("/")[0]
+
 
 class Steps(Protocol):
     """Where a run says what it is doing."""
@@ -75,15 +80,19 @@ class Session:
 
     limits: Limits = field(default_factory=Limits)
     folder: Path = field(init=False)
+    # Threads and version of torch, as the judge's process has them.
+    libraries: dict[str, Any] = field(init=False)
     _judge: Child = field(init=False)
 
     def __enter__(self) -> Self:
         self.folder = Path(tempfile.mkdtemp(prefix="attnbench-"))
         self._judge = Child("attnbench.judge", log=self.folder / "judge.log")
-        self.judge("start", folder=str(self.folder))
+        self.libraries = self.judge("start", folder=str(self.folder))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._judge.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -135,6 +144,11 @@ class Supervisor:
             return None
         return f"its process ended {self._deaths} times, the last time: {self._last_death}"
 
+    @property
+    def operator(self) -> str:
+        """Operator that the implementation computes."""
+        return str(self.declared[self._implementations[0]]["operator"])
+
     def ask(self, do: str, **request: Any) -> Outcome:
         """Answer of the worker; a death, silence or having given up is an outcome with its reason."""
         if self.gave_up:
@@ -159,7 +173,9 @@ class Supervisor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _buried(self, status: str, reason: str) -> Outcome:

@@ -16,6 +16,7 @@ class Multihead:
 
     name = "multihead"
     problem = MultiheadProblem
+    baseline = "torch_mha"
     outputs = ("output", "weights")
     chapters = ("forward", "weights", "gradients", "masks", "dropout", "hygiene")
 
@@ -83,8 +84,11 @@ class Multihead:
         problem: MultiheadProblem = case.problem
         batch, embed = problem.batch or 1, problem.embed_dim
         pairs = batch * problem.num_heads * problem.queries * problem.columns
-        projections = 2 * batch * embed * (
-            problem.queries * 2 * embed + problem.keys * ((problem.kdim or embed) + (problem.vdim or embed))
+        projections = (
+            2
+            * batch
+            * embed
+            * (problem.queries * 2 * embed + problem.keys * ((problem.kdim or embed) + (problem.vdim or embed)))
         )
         forward = projections + 4 * pairs * problem.head_dim
         return Work(flop=forward * (3 if case.mode == "train" else 1), pairs=pairs)

@@ -89,7 +89,9 @@ def evaluate(
     output, weights = _attention(problem, inputs, noise, keep)
     quantities = {"output": output} | ({"weights": weights} if problem.need_weights else {})
     if gradients:
-        loss = sum(((value * inputs.cotangents[name]).sum() for name, value in quantities.items()), output.new_zeros(()))
+        loss = sum(
+            ((value * inputs.cotangents[name]).sum() for name, value in quantities.items()), output.new_zeros(())
+        )
         found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         quantities |= {
             f"grad.{name}": noise.on(gradient) if noise else gradient

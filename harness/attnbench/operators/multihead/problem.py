@@ -84,5 +84,3 @@ class MultiheadProblem(Problem):
     def columns(self) -> int:
         """Keys that a query may see: the given ones, the learned column and the zero column."""
         return self.keys + self.add_bias_kv + self.add_zero_attn
-
-

@@ -1,0 +1,59 @@
+"""Benchmarks as asv wants them, from the one measuring core; importable from anyone's repository.
+
+    from attnbench.asv import benchmarks
+
+    class Attention(benchmarks(["my_package.attention:MyAttention"], lengths=[128, 512])):
+        pass
+
+All implementations are measured together, in turns, when asv fills the class's cache; each benchmark then reads one
+number. A case that did not conform, or is refused, has no number.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from attnbench.records import Pass, Result
+from attnbench.runner import measure
+from attnbench.stats import median_of_processes, ratio
+
+__all__ = ["benchmarks"]
+
+Cache = dict[tuple[str, int, Pass], Result]
+# Time that filling the cache may take, in seconds.
+TIMEOUT_S = 1800.0
+
+
+def benchmarks(
+    implementations: Sequence[str],
+    lengths: Sequence[int],
+    *,
+    baseline: str = "torch_mha",
+    processes: int = 3,
+    budget_s: float = 0.4,
+) -> type:
+    """Base class of asv benchmarks over implementation, length and pass."""
+    names = list(dict.fromkeys([baseline, *implementations]))
+
+    class Benchmarks:
+        params: ClassVar[list[list[Any]]] = [names, list(lengths), ["forward", "forward+backward"]]
+        param_names: ClassVar[list[str]] = ["implementation", "length", "pass"]
+        timeout = TIMEOUT_S
+
+        def setup_cache(self) -> Cache:
+            return measure(names, lengths, processes=processes, budget_s=budget_s)
+
+        def track_time_ns(self, cache: Cache, implementation: str, length: int, name: Pass) -> float:
+            result = _timed(cache[implementation, length, name])
+            return median_of_processes(result.timing.samples_ns)
+
+        def track_time_ratio(self, cache: Cache, implementation: str, length: int, name: Pass) -> float:
+            result, reference = _timed(cache[implementation, length, name]), _timed(cache[baseline, length, name])
+            return ratio(result.timing.samples_ns, reference.timing.samples_ns).value
+
+        def track_peak_bytes(self, cache: Cache, implementation: str, length: int, name: Pass) -> int:
+            return _there(cache[implementation, length, name].memory).peak_bytes
+
+        def track_saved_bytes(self, cache: Cache, implementation: str, length: int, name: Pass) -> int:
+            return _there(_there(cache[implementation, length, name].memory).saved_bytes)
+
+    return Benchmarks

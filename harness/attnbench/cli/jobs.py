@@ -1,0 +1,131 @@
+"""The two jobs that commands are made of: checking over a suite, and profiling over lengths."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attnbench.cli.options import BUDGETS
+from attnbench.cli.progress import progress
+from attnbench.cli.recording import Recording
+from attnbench.cli.selection import planned
+from attnbench.records import Pass
+from attnbench.registry import OPERATORS, names
+from attnbench.runner import (
+    Limits,
+    Plan,
+    Session,
+    conform,
+    expectations_beside,
+    gating_checks,
+    profile,
+    profile_cases,
+    read_expectations,
+)
+
+__all__ = ["Choice", "conform_into", "conform_plans", "profile_into", "profile_plans", "say_stored", "session_for"]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Options that both jobs share."""
+
+    suite: str = "quick"
+    patterns: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    device: str = "cpu"
+    shard: tuple[int, int] | None = None
+    expected: tuple[Path, ...] = ()
+
+
+def session_for(options: dict[str, Any]) -> Session:
+    """Session with the limits that were asked for."""
+    return Session(
+        limits=Limits(
+            timeout_s=options["timeout"],
+            memory_bytes=options["memory_limit"],
+            work_s=options["work_limit"],
+            threads=options["threads"],
+        )
+    )
+
+
+def conform_plans(session: Session, choice: Choice) -> list[Plan]:
+    """Cases of the suite, as they will be checked."""
+    cases = [
+        case for operator in names(OPERATORS) for case in session.judge("suite", operator=operator, level=choice.suite)
+    ]
+    return planned(
+        session,
+        cases,
+        patterns=choice.patterns,
+        checks=choice.checks,
+        dtypes=choice.dtypes,
+        device=choice.device,
+        shard=choice.shard,
+    )
+
+
+def conform_into(
+    recorded: Recording, session: Session, implementations: Sequence[str], plans: Sequence[Plan], choice: Choice
+) -> None:
+    """Check every implementation on every case."""
+    expectations = expectations_beside(implementations)
+    for path in choice.expected:
+        expectations += read_expectations(path)
+    with progress() as steps:
+        for result in conform(
+            session,
+            implementations,
+            plans,
+            run=recorded.run.id,
+            steps=steps,
+            suite=choice.suite,
+            expectations=expectations,
+            done=frozenset(recorded.results),
+        ):
+            recorded.add(result)
+
+
+def profile_plans(session: Session, choice: Choice, *, lengths: Sequence[int], passes: Sequence[Pass]) -> list[Plan]:
+    """Cases of the profile, with the checks that guard their timing."""
+    return planned(
+        session,
+        profile_cases(session, lengths, passes),
+        checks=sorted(gating_checks()),
+        dtypes=choice.dtypes,
+        device=choice.device,
+        shard=choice.shard,
+    )
+
+
+def profile_into(
+    recorded: Recording,
+    session: Session,
+    implementations: Sequence[str],
+    plans: Sequence[Plan],
+    *,
+    level: str,
+    processes: int | None,
+) -> None:
+    """Time every implementation that conforms, in turns."""
+    usual, budget_s = BUDGETS[level]
+    with progress() as steps:
+        for result in profile(
+            session,
+            implementations,
+            plans,
+            run=recorded.run.id,
+            steps=steps,
+            processes=processes or usual,
+            budget_s=budget_s,
+            done=recorded.results,
+        ):
+            recorded.add(result)
+
+
+def say_stored(recorded: Recording) -> None:
+    """Where the run went."""
+    click.echo(f"stored in {recorded.file.path}", err=True)

@@ -1,0 +1,60 @@
+"""``attnbench list``: what there is, and what of it works here."""
+
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from attnbench.cli.options import options
+from attnbench.cli.selection import chosen_implementations
+from attnbench.cli.terminal import console
+from attnbench.records import SCHEMA
+from attnbench.registry import PluginError, origin
+from attnbench.runner import Session
+
+# Reasons for refusing that are shown for one implementation.
+SHOWN = 3
+
+
+@click.command("list")
+@click.argument("implementations", nargs=-1)
+@options("device", "json")
+def command(implementations: tuple[str, ...], device: str, json_file: Any) -> int:
+    """Implementations, where each comes from, what it supports here and why not the rest.
+
+    Counts are over the cases of the suite core.
+    """
+    with Session() as session:
+        rows = [_survey(session, name, device) for name in chosen_implementations(implementations)]
+    if json_file:
+        import json
+
+        json.dump({"schema": SCHEMA, "implementations": rows}, json_file, indent=1)
+        json_file.write("\n")
+        return 0
+    table = Table("implementation", "takes", "refuses", "from", box=None, pad_edge=False)
+    for row in rows:
+        reasons = list(row["refused"].items())
+        told = [f"{count} × {reason}" for reason, count in reasons[:SHOWN]]
+        told += [f"and {len(reasons) - SHOWN} more reasons"] if len(reasons) > SHOWN else []
+        table.add_row(row["name"], f"{row['supported']} of {row['cases']}", Text(row["fault"] or "\n".join(told)), row["origin"])
+    console().print(table)
+    return 0
+
+
+def _survey(session: Session, name: str, device: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": name, "origin": "", "cases": 0, "supported": 0, "refused": {}, "fault": ""}
+    try:
+        row["origin"] = origin(name)
+        with session.supervise(name) as worker:
+            cases = session.judge("suite", operator=worker.operator, level="core")
+            cases = [case.replace("/cpu/", f"/{device}/") for case in cases]
+            row["cases"] = len(cases)
+            answer = worker.ask("survey", implementation=name, cases=cases)
+            source = worker.declared[name]["source"]
+    except PluginError as error:
+        return row | {"fault": str(error)}
+    if "status" in answer:
+        return row | {"fault": answer["reason"]}
+    return row | answer | {"source": source}

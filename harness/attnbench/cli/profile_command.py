@@ -1,0 +1,38 @@
+"""``attnbench profile``: speed and memory across sequence lengths."""
+
+from typing import Any
+
+import click
+
+from attnbench.cli.jobs import Choice, profile_into, profile_plans, say_stored, session_for
+from attnbench.cli.options import LENGTHS, QUICK_LENGTHS, options
+from attnbench.cli.recording import recording, write_json
+from attnbench.cli.selection import chosen_implementations, loadable, with_baselines
+from attnbench.cli.terminal import print_timings
+
+
+@click.command("profile")
+@click.argument("implementations", nargs=-1)
+@options("suite", "lengths", "passes", "device", "dtype", "processes", "threads", "shard", "timeout", "memory_limit")
+@options("work_limit", "results", "resume", "json")
+def command(implementations: tuple[str, ...], **given: Any) -> int:
+    """Speed and memory across sequence lengths, of what conforms on the very cases that are timed.
+
+    The reference takes part in every profile, so that each time has its ratio. --suite sets how long is measured.
+    """
+    choice = Choice(dtypes=given["dtypes"], device=given["device"], shard=given["shard"])
+    chosen = with_baselines(chosen_implementations(implementations))
+    lengths = given["lengths"] or (QUICK_LENGTHS if given["suite"] == "quick" else LENGTHS)
+    with session_for(given) as session:
+        plans = profile_plans(session, choice, lengths=lengths, passes=given["passes"])
+        chosen = loadable(session, chosen, asked=bool(implementations))
+        with recording(
+            session, results=given["results"], suite="perf", cases=[plan.case for plan in plans],
+            implementations=chosen, resume=given["resume"],
+        ) as recorded:  # fmt: skip
+            profile_into(recorded, session, chosen, plans, level=given["suite"], processes=given["processes"])
+    if given["json_file"]:
+        write_json(recorded, given["json_file"])
+    print_timings(recorded.results.values(), err=given["json_file"] is not None and given["json_file"].name == "-")
+    say_stored(recorded)
+    return recorded.exit_code(implementations)

@@ -1,0 +1,135 @@
+"""A run being written: its file grows by one line as each result is known."""
+
+import contextlib
+import json
+import secrets
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from attnbench.cases import digest
+from attnbench.environment import commit, machine, torch_warning, versions
+from attnbench.records import FAILURES, SCHEMA, Result, Run
+from attnbench.registry import shown
+from attnbench.results import ResultsError, RunFile, find, merged, read
+from attnbench.runner import Session
+
+__all__ = ["Recording", "recording", "write_json"]
+
+FAILED, INCONCLUSIVE = 1, 3
+
+
+@dataclass(slots=True)
+class Recording:
+    """A run, its file, and its results so far by implementation and case."""
+
+    run: Run
+    file: RunFile
+    results: dict[tuple[str, str], Result] = field(default_factory=dict)
+
+    def add(self, result: Result) -> None:
+        """Store a result; a later one of the same implementation and case takes its place."""
+        self.file.append(result)
+        self.results[result.implementation, result.case] = result
+
+    def exit_code(self, asked: Sequence[str]) -> int:
+        """0 if everything held, 1 after a failure, 3 where nothing of an implementation asked for was checked."""
+        statuses: dict[str, set[str]] = {shown(name): set() for name in asked}
+        for result in self.results.values():
+            statuses.setdefault(result.implementation, set()).update(f.status for f in result.findings)
+        if any(found & FAILURES for found in statuses.values()):
+            return FAILED
+        held = {"passed", "expected_failure"}
+        return 0 if all(statuses[shown(name)] & held for name in asked) else INCONCLUSIVE
+
+
+@contextlib.contextmanager
+def recording(
+    session: Session,
+    *,
+    results: Path,
+    suite: str,
+    cases: Sequence[str],
+    implementations: Sequence[str],
+    resume: str | None,
+) -> Iterator[Recording]:
+    """A new run file, or one that is gone on with."""
+    if warning := torch_warning(session.libraries["torch"]):
+        click.echo(f"warning: {warning}", err=True)
+    if resume:
+        (path,) = find(results, [resume])
+        before = read(path)
+        if suite not in (before.run.suite, "") or before.run.machine.name != machine().name:
+            raise ResultsError(
+                f"--resume: {resume} is a run of suite {before.run.suite} on {before.run.machine.name}; "
+                "go on with the same suite on the same machine"
+            )
+        kept = {(r.implementation, r.case): r for r in merged([before])}
+        with RunFile.resume(path) as file:
+            yield Recording(run=before.run, file=file, results=kept)
+        return
+    now = datetime.now(UTC)
+    run = Run(
+        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        time=now.isoformat(timespec="seconds"),
+        command=_command(),
+        machine=machine(),
+        versions=versions() | {"torch": session.libraries["torch"]},
+        threads=session.limits.threads or session.libraries["threads"],
+        commit=commit(Path(__file__).parent),
+        suite=suite,
+        suite_digest=digest(cases),
+        implementations=tuple(shown(name) for name in implementations),
+    )
+    with RunFile.create(results, run) as file:
+        yield Recording(run=run, file=file)
+
+
+def write_json(recorded: Recording, file: IO[str]) -> None:
+    """All findings as one JSON object."""
+    findings: list[dict[str, Any]] = [
+        {
+            "implementation": result.implementation,
+            "case": result.case,
+            "check": finding.check,
+            "status": finding.status,
+            "reason": finding.reason,
+            "measured": finding.measured,
+            "allowed": finding.allowed,
+            "warnings": list(finding.warnings),
+            "reproduce": reproduce_line(result.implementation, result.case, finding.check),
+        }
+        for result in recorded.results.values()
+        for finding in result.findings
+    ]
+    import msgspec
+
+    run = msgspec.to_builtins(recorded.run)
+    json.dump({"schema": SCHEMA, "run": run, "findings": findings}, file, indent=1)
+    file.write("\n")
+
+
+def reproduce_line(implementation: str, case: str, check: str) -> str:
+    """Command that runs one check of one case again."""
+    return f"attnbench reproduce '{case}' --check {check} {implementation}"
+
+
+def _command() -> str:
+    """What was typed, without folders that could tell a host or a user."""
+    return shlex.join(["attnbench", *(_without_folder(word) for word in sys.argv[1:])])
+
+
+def _without_folder(word: str) -> str:
+    option, equals, value = word.partition("=")
+    value = value or option
+    if value.rpartition(":")[0].endswith(".py"):
+        return shown(value)
+    if not Path(value).is_absolute():
+        return word
+    return f"{option}={Path(value).name}" if equals else Path(value).name

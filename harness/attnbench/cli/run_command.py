@@ -1,0 +1,57 @@
+"""``attnbench run``: conform, profile and report."""
+
+from typing import Any
+
+import click
+
+from attnbench.cli.jobs import (
+    Choice,
+    conform_into,
+    conform_plans,
+    profile_into,
+    profile_plans,
+    say_stored,
+    session_for,
+)
+from attnbench.cli.options import LENGTHS, QUICK_LENGTHS, options
+from attnbench.cli.recording import recording, write_json
+from attnbench.cli.selection import chosen_implementations, loadable, with_baselines
+from attnbench.cli.terminal import print_findings, print_timings
+
+
+@click.command("run")
+@click.argument("implementations", nargs=-1)
+@options("suite", "lengths", "passes", "device", "dtype", "shard", "expected", "processes", "threads", "timeout")
+@options("memory_limit", "work_limit", "results", "reports", "resume", "json")
+def command(implementations: tuple[str, ...], **given: Any) -> int:
+    """Conform, profile and report: the main job. The last line is the path of the report's page."""
+    from attnbench.report import write
+    from attnbench.results import read
+
+    choice = Choice(
+        suite=given["suite"],
+        dtypes=given["dtypes"],
+        device=given["device"],
+        shard=given["shard"],
+        expected=given["expected"],
+    )
+    lengths = given["lengths"] or (QUICK_LENGTHS if choice.suite == "quick" else LENGTHS)
+    chosen = with_baselines(chosen_implementations(implementations))
+    with session_for(given) as session:
+        plans = conform_plans(session, choice)
+        timed = profile_plans(session, choice, lengths=lengths, passes=given["passes"])
+        chosen = loadable(session, chosen, asked=bool(implementations))
+        with recording(
+            session, results=given["results"], suite=choice.suite, cases=[plan.case for plan in plans + timed],
+            implementations=chosen, resume=given["resume"],
+        ) as recorded:  # fmt: skip
+            conform_into(recorded, session, chosen, plans, choice)
+            profile_into(recorded, session, chosen, timed, level=choice.suite, processes=given["processes"])
+    if given["json_file"]:
+        write_json(recorded, given["json_file"])
+    to_stderr = given["json_file"] is not None and given["json_file"].name == "-"
+    print_findings(recorded.results.values(), err=to_stderr)
+    print_timings(recorded.results.values(), err=to_stderr)
+    say_stored(recorded)
+    click.echo(write([read(recorded.file.path)], given["reports"]), err=to_stderr)
+    return recorded.exit_code(implementations)

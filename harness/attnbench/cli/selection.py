@@ -1,0 +1,106 @@
+"""From options to what will be run: implementations and planned cases."""
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+import click
+
+from attnbench.cases import shard as part
+from attnbench.checks.catalogue import checks as catalogue
+from attnbench.registry import OPERATORS, PluginError, known, load_operator, names
+from attnbench.runner import Plan, Session
+
+__all__ = ["chosen_checks", "chosen_implementations", "loadable", "planned", "with_baselines"]
+
+
+def chosen_implementations(asked: Sequence[str]) -> list[str]:
+    """Names that were asked for, each known to lead somewhere, or all that are registered.
+
+    Raises: PluginError.
+    """
+    for name in asked:
+        known(name)
+    return list(dict.fromkeys(asked)) or names()
+
+
+def with_baselines(implementations: Sequence[str]) -> list[str]:
+    """These implementations after every operator's reference, against which speed is told."""
+    return list(dict.fromkeys([*(load_operator(name).baseline for name in names(OPERATORS)), *implementations]))
+
+
+def loadable(session: Session, implementations: Sequence[str], *, asked: bool) -> list[str]:
+    """Implementations that can be loaded; one that was asked for by name must be.
+
+    Raises: PluginError.
+    """
+    good = []
+    for name in implementations:
+        try:
+            session.supervise(name).close()
+        except PluginError as error:
+            if asked:
+                raise
+            click.echo(f"left out: {error}", err=True)
+            continue
+        good.append(name)
+    return good
+
+
+def chosen_checks(asked: Sequence[str]) -> frozenset[str] | None:
+    """Checks that were asked for, or None for all."""
+    for name in asked:
+        if name not in catalogue():
+            near = get_close_matches(name, catalogue(), n=3)
+            meant = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+            raise click.UsageError(f"--check: unknown check {name!r}; {meant}available: {', '.join(catalogue())}")
+    return frozenset(asked) or None
+
+
+def planned(
+    session: Session,
+    cases: Iterable[str],
+    *,
+    patterns: Sequence[str] = (),
+    checks: Sequence[str] = (),
+    dtypes: Sequence[str] = (),
+    device: str = "cpu",
+    shard: tuple[int, int] | None = None,
+) -> list[Plan]:
+    """Cases as they will be run, in the dtypes and on the device that were asked for."""
+    kept = _matching(session, list(cases), patterns)
+    rewritten = dict.fromkeys(_with(case, dtype, device) for case in kept for dtype in dtypes or (None,))
+    chosen = part(list(rewritten), *shard) if shard else list(rewritten)
+    plans = session.plan(chosen, chosen_checks(checks))
+    if not plans:
+        raise click.UsageError(
+            "nothing to run: no check that was asked for applies to the cases that were (--case, --check)"
+        )
+    lacking = {plan.missing for plan in plans}
+    if device != "cpu" and None not in lacking:
+        raise click.UsageError(f"--device: {lacking.pop()}")
+    return plans
+
+
+def _matching(session: Session, cases: list[str], patterns: Sequence[str]) -> list[str]:
+    if not patterns:
+        return cases
+    kept: list[str] = []
+    for pattern in patterns:
+        found = [case for case in cases if fnmatchcase(case, pattern)]
+        if not found and not set("*?[") & set(pattern):
+            # A whole id need not be in the suite.
+            fault = session.judge("parse", case=pattern).get("fault")
+            if fault:
+                raise click.UsageError(f"--case: {fault}")
+            found = [pattern]
+        if not found:
+            raise click.UsageError(f"--case: {pattern!r} matches none of {len(cases)} cases of the suite (--suite)")
+        kept += found
+    return list(dict.fromkeys(kept))
+
+
+def _with(case: str, dtype: str | None, device: str) -> str:
+    """Case id with another dtype and device; both are among its last parts, whatever the operator."""
+    head, own_dtype, own_device, mode = case.rsplit("/", 3)
+    return f"{head}/{dtype or own_dtype}/{own_device if device == 'cpu' else device}/{mode}"

@@ -1,0 +1,69 @@
+"""Tables for a terminal."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from attnbench.checks.catalogue import CHAPTERS, checks
+from attnbench.records import FAILURES, Result
+from attnbench.cli.recording import reproduce_line
+
+__all__ = ["print_findings"]
+
+# Failures that are printed in full; the run file has them all.
+PRINTED = 12
+# Width of a table where no terminal sets one.
+PLAIN_WIDTH = 110
+
+
+def console(*, err: bool = False) -> Console:
+    """Console as wide as the terminal, or wide enough where there is none."""
+    made = Console(stderr=err, highlight=False)
+    return made if made.is_terminal else Console(stderr=err, highlight=False, width=PLAIN_WIDTH)
+
+
+def print_findings(results: Iterable[Result], *, err: bool = False) -> None:
+    """Matrix of implementations and chapters, then what failed."""
+    by_cell: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    stored = list(results)
+    for result in stored:
+        for finding in result.findings:
+            known = checks().get(finding.check)
+            by_cell[result.implementation, known.chapter if known else "?"][finding.status] += 1
+    chapters = [chapter for chapter in CHAPTERS if any(key[1] == chapter for key in by_cell)]
+    table = Table("implementation", *chapters, title_justify="left", box=None, pad_edge=False)
+    for name in dict.fromkeys(result.implementation for result in stored):
+        table.add_row(name, *(_cell(by_cell[name, chapter]) for chapter in chapters))
+    out = console(err=err)
+    out.print(table)
+    out.print(Text("✓ passed   ✗ failed   ~ expected to fail   – refused, with a reason   · not run", style="dim"))
+    _print_failures(stored, err=err)
+
+
+def _cell(counts: Counter[str]) -> Text:
+    failed = sum(counts[status] for status in FAILURES)
+    parts = [
+        (f"✗ {failed} ", "bold red", failed),
+        (f"✓ {counts['passed']} ", "green", counts["passed"]),
+        (f"~ {counts['expected_failure']} ", "yellow", counts["expected_failure"]),
+        (f"– {counts['unsupported']} ", "dim", counts["unsupported"]),
+        (f"· {counts['not_run']} ", "dim", counts["not_run"]),
+    ]
+    return Text.assemble(*((text, style) for text, style, count in parts if count))
+
+
+def _print_failures(results: Sequence[Result], *, err: bool) -> None:
+    failures = [(result, f) for result in results for f in result.findings if f.status in FAILURES]
+    for result, finding in failures[:PRINTED]:
+        click.echo(f"\n{result.implementation}  {finding.check}: {finding.status}", err=err)
+        click.echo(f"  {finding.reason}", err=err)
+        click.echo(f"  {reproduce_line(result.implementation, result.case, finding.check)}", err=err)
+    if len(failures) > PRINTED:
+        click.echo(f"\n… and {len(failures) - PRINTED} more in the run file", err=err)
+    left_out = Counter((r.implementation, f.reason) for r in results for f in r.findings if f.status == "not_run")
+    for (name, reason), count in left_out.items():
+        click.echo(f"not run: {name}, {count} findings: {reason}", err=err)

@@ -1,0 +1,319 @@
+"""Tests of the built-in implementations, against ``torch.nn.MultiheadAttention`` itself."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnbench.cases import Case
+from attnbench.interface import Implementation
+from attnbench.operators.multihead import OPERATOR, MultiheadProblem
+from attnbench.registry import load, names, origin
+
+REFUSALS = Path(__file__).parent / "data" / "refusals.toml"
+# These refuse nothing of the reference's surface on a CPU.
+COMPLETE = ["batched_matmul", "naive_loop", "per_head", "reshaped", "sdpa", "sdpa_math"]
+OWN = [*COMPLETE, "sdpa_flash"]
+
+without_xformers = pytest.mark.skipif(
+    importlib.util.find_spec("xformers") is None, reason="needs xformers: pip install 'attnbench[xformers]'"
+)
+
+CROSS = MultiheadProblem(
+    batch=2, queries=5, keys=7, embed_dim=12, num_heads=3, bias=True, batch_first=True, need_weights=True
+)
+PROBLEMS = {
+    "plain": CROSS,
+    "no weights": replace(CROSS, need_weights=False),
+    "averaged": replace(CROSS, average_attn_weights=True),
+    "no bias": replace(CROSS, bias=False, batch_first=False, mask="bool2d"),
+    "widths": replace(CROSS, kdim=10, vdim=14, mask="bool3d+pad", need_weights=False),
+    "columns": replace(CROSS, add_bias_kv=True, add_zero_attn=True, mask="float3d+padfloat"),
+    "columns, causal": replace(CROSS, add_bias_kv=True, mask="causal", is_causal=True),
+    "unbatched": replace(CROSS, batch=None, mask="bool3d+pad"),
+    "numbers and lengths": replace(CROSS, mask="float2d+pad"),
+    "causal": replace(CROSS, mask="causal", is_causal=True, need_weights=False),
+    "causal, fewer keys": replace(CROSS, queries=7, keys=3, mask="causal", is_causal=True, need_weights=False),
+    "causal, padded": replace(CROSS, mask="causal+pad", is_causal=True),
+    "self": replace(CROSS, keys=5, self_attention=True, mask="pad", need_weights=False),
+    "peaked": replace(CROSS, regime="onehot", mask="bool2d"),
+    "dropout": replace(CROSS, dropout=0.5),
+}
+
+
+def case(problem: MultiheadProblem, *, mode: str = "eval", dtype: str = "float64") -> Case:
+    """Case in float64 unless said otherwise."""
+    return Case(operator="multihead", problem=problem, dtype=dtype, mode=mode)  # type: ignore[arg-type]
+
+
+def computed(implementation: Implementation, case: Case) -> dict[str, Tensor]:
+    """Outputs and gradients, those of parameters in the reference's layout."""
+    drawn = OPERATOR.inputs(case)
+    inputs = drawn.mapped(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()))
+    module = implementation.build(OPERATOR.reference(case, drawn)).train(case.mode == "train")
+    output, weights = module(**inputs.arguments())
+    values = {"output": output} | ({} if weights is None else {"weights": weights})
+    loss = sum((value * drawn.cotangents[name]).sum() for name, value in values.items())
+    leaves = {id(t): t for t in inputs.tensors.values() if t.requires_grad}.values()
+    own = dict(module.named_parameters())
+    found = torch.autograd.grad(loss, [*leaves, *own.values()], materialize_grads=True, allow_unused=True)
+    mapped = implementation.weights(inputs.parameters)
+    assert mapped.keys() == own.keys()
+    parameters = torch.autograd.grad(
+        [mapped[name] for name in own], list(inputs.parameters.values()), found[len(leaves) :]
+    )
+    values |= {f"input {i}": gradient for i, gradient in enumerate(found[: len(leaves)])}
+    return values | dict(zip(inputs.parameters, parameters, strict=True))
+
+
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.filterwarnings("ignore:.*mismatched key_padding_mask and attn_mask.*")
+def test_outputs_and_gradients_are_the_references(name: str, problem: MultiheadProblem) -> None:
+    """In float64 every output, weight and gradient agrees with the reference's to rounding."""
+    implementation = load(name)
+    if reason := implementation.unsupported(case(problem)):
+        assert name not in COMPLETE
+        pytest.skip(f"refused: {reason}")
+    # With a causal flag and extra columns only the reference's path that returns weights honours the mask.
+    expected = computed(load("torch_mha"), case(problem))
+    torch.testing.assert_close(computed(implementation, case(problem)), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", COMPLETE)
+def test_narrow_dtypes_are_computed_in_kind(name: str, dtype: str) -> None:
+    """Outputs, weights and gradients have the inputs' dtype and are near the reference's in float64."""
+    problem = replace(CROSS, mask="float3d+padfloat", add_bias_kv=True)
+    expected = computed(load("torch_mha"), case(problem))
+    for key, value in computed(load(name), case(problem, dtype=dtype)).items():
+        assert value.dtype == getattr(torch, dtype), key
+        limit = 16 * torch.finfo(value.dtype).eps * (1 + expected[key].abs().max())
+        assert (value - expected[key]).abs().max() < limit, key
+
+
+@pytest.mark.parametrize("mask", ["empty2d", "empty3d", "padempty", "empty3d+padempty"])
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("name", OWN)
+def test_rows_without_visible_keys_attend_to_nothing(name: str, mask: str, *, need_weights: bool) -> None:
+    """Such a row has zero weights and leaves the output projection's bias alone; every gradient is finite."""
+    implementation, empty = load(name), case(replace(CROSS, mask=mask, need_weights=need_weights))
+    if reason := implementation.unsupported(empty):
+        assert name not in COMPLETE
+        pytest.skip(f"refused: {reason}")
+    values, drawn = computed(implementation, empty), OPERATOR.inputs(empty)
+    assert all(value.isfinite().all() for value in values.values())
+    rows = OPERATOR.hidden_rows(empty, drawn)
+    if need_weights:
+        hidden = values["weights"][rows["weights"].expand_as(values["weights"])]
+        assert hidden.numel()
+        assert not hidden.any()
+    if mask != "empty3d":  # there the row's other heads see keys
+        last = values["output"][-1] if "pad" in mask else values["output"][:, empty.problem.queries // 2]
+        torch.testing.assert_close(last, drawn.parameters["out_proj.bias"].expand_as(last))
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize(("batch", "queries", "keys"), [(0, 5, 7), (2, 0, 7), (2, 5, 0)])
+def test_empty_sizes_give_empty_or_zero_attention(
+    name: str, batch: int, queries: int, keys: int, *, need_weights: bool
+) -> None:
+    """No batch or no queries give empty outputs; no keys give zero attention and zero gradients."""
+    reference = nn.MultiheadAttention(12, 3, batch_first=True, dtype=torch.float64)
+    nn.init.normal_(reference.out_proj.bias)
+    query, key = torch.randn(batch, queries, 12).double(), torch.randn(batch, keys, 12).double()
+    query.requires_grad_()
+    padding = torch.zeros(batch, keys, dtype=torch.bool)
+    output, weights = load(name).build(reference)(
+        query, key, key, key_padding_mask=padding, need_weights=need_weights, average_attn_weights=False
+    )
+    assert output.shape == (batch, queries, 12)
+    assert (weights.shape == (batch, 3, queries, keys)) if need_weights else weights is None
+    if keys == 0:
+        assert torch.equal(output, reference.out_proj.bias.expand_as(output))
+    output.sum().backward()
+    assert query.grad is not None
+    assert not query.grad.any()
+
+
+@pytest.mark.parametrize("p", [0.5, 1.0])
+@pytest.mark.parametrize("name", COMPLETE)
+def test_returned_weights_are_those_that_dropout_left(name: str, p: float) -> None:
+    """The output is the returned weights times the values; kept weights are scaled by 1 / (1 − p)."""
+    torch.manual_seed(0)
+    reference = nn.MultiheadAttention(8, 1, dropout=p, batch_first=True, bias=False, dtype=torch.float64)
+    with torch.no_grad():  # value and output projections do nothing
+        reference.in_proj_weight[16:] = reference.out_proj.weight[:] = torch.eye(8)
+    module = load(name).build(reference)
+    x = torch.randn(2, 16, 8).double()
+    output, dropped = module.train()(x, x, x)
+    torch.testing.assert_close(output, dropped @ x)
+    _, whole = module.eval()(x, x, x)
+    kept = dropped != 0
+    assert (1 - p) / 2 <= kept.double().mean() <= 1.5 * (1 - p)
+    torch.testing.assert_close(dropped[kept] * (1 - p), whole[kept])
+
+
+def refused() -> dict[str, dict[str, int]]:
+    """For each implementation, why cases of the suite core are refused on a CPU, and how many."""
+    counted = {}
+    for name in names():
+        if not origin(name).startswith("attnzoo."):
+            continue
+        implementation = load(name)
+        reasons = Counter(implementation.unsupported(case) for case in OPERATOR.suite("core"))
+        del reasons[None]
+        if reasons:
+            counted[name] = {str(reason): count for reason, count in sorted(reasons.items(), key=str)}
+    return counted
+
+
+def written(counts: dict[str, dict[str, int]]) -> str:
+    """Counts as the committed file has them."""
+    heading = "# Cases of the suite core that are refused on a CPU: reason = number, by implementation.\n"
+    tables = (
+        f"\n[{name}]\n" + "".join(f'"{reason}" = {count}\n' for reason, count in reasons.items())
+        for name, reasons in counts.items()
+    )
+    return heading + "".join(tables)
+
+
+@without_xformers
+def test_refusals_are_the_committed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is refused that was not before, and nothing more is accepted unnoticed."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    now = refused()
+    assert now == tomllib.loads(REFUSALS.read_text()), f"if this is meant, let {REFUSALS.name} read:\n\n{written(now)}"
+
+
+@pytest.mark.parametrize("name", ["xformers", "xformers_splitk"])
+def test_a_missing_package_is_refused_with_the_install_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without xFormers the refusal says how to get it."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    reason = load(name).unsupported(case(replace(CROSS, need_weights=False), mode="inference", dtype="float16"))
+    assert "not installed: pip install 'attnbench[xformers]'" in reason
+
+
+@pytest.mark.parametrize(
+    ("name", "operator"),
+    [
+        ("sdpa_flash", "aten::_scaled_dot_product_flash_attention_for_cpu"),
+        ("sdpa_math", "aten::_scaled_dot_product_attention_math"),
+    ],
+)
+def test_a_held_backend_is_the_one_that_runs(name: str, operator: str) -> None:
+    """The profiler sees the backend's own operator and no other's."""
+    drawn = OPERATOR.inputs(plain := case(PROBLEMS["no weights"]))
+    module = load(name).build(OPERATOR.reference(plain, drawn)).eval()
+    with torch.profiler.profile() as profile:
+        module(**drawn.arguments())
+    ran = {event.key for event in profile.key_averages() if event.key.startswith("aten::_scaled_dot_product")}
+    assert ran == {operator}
+
+
+def test_a_held_backend_raises_where_it_cannot_run() -> None:
+    """Flash on a CPU knows no dropout: the case is refused in torch's words, and the call is an error."""
+    dropped = case(replace(PROBLEMS["no weights"], dropout=0.5), mode="train")
+    flash, drawn = load("sdpa_flash"), OPERATOR.inputs(dropped)
+    assert flash.unsupported(dropped) == "Both fused kernels do not support non-zero dropout."
+    with (
+        pytest.warns(UserWarning, match="not used because|non-zero dropout"),
+        pytest.raises(RuntimeError, match="No available kernel"),
+    ):
+        flash.build(OPERATOR.reference(dropped, drawn)).train()(**drawn.arguments())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_cuda_backends_are_refused_without_cuda() -> None:
+    """What runs on CUDA alone says so."""
+    plain = case(PROBLEMS["no weights"], dtype="float16", mode="inference")
+    assert load("sdpa_efficient").unsupported(plain) == "needs a CUDA device"
+    assert load("sdpa_cudnn").unsupported(plain.with_fields(device="cuda")) == "no CUDA device"
+
+
+def test_the_naive_loop_predicts_its_time() -> None:
+    """The prediction grows with every query-key pair, and with the backward pass."""
+    naive = load("naive_loop")
+    once = naive.predicted_s(case(CROSS, mode="inference"))
+    assert naive.predicted_s(case(replace(CROSS, batch=4, queries=10), mode="inference")) == pytest.approx(4 * once)
+    assert naive.predicted_s(case(CROSS)) > once
+
+
+def test_per_head_cuts_parameters_at_the_heads() -> None:
+    """Head h owns rows h · head_dim to (h + 1) · head_dim of every projection but the output's."""
+    reference = nn.MultiheadAttention(6, 2, kdim=5, vdim=4, add_bias_kv=True)
+    per_head = load("per_head")
+    module = per_head.build(reference)
+    assert torch.equal(module.w_k[1], reference.k_proj_weight[3:])
+    assert torch.equal(module.b_v[0], reference.in_proj_bias[12:15])
+    assert torch.equal(module.column_v[1], reference.bias_v[0, 0, 3:])
+    own = {name: tensor.shape for name, tensor in per_head.weights(dict(reference.named_parameters())).items()}
+    assert own == {name: tensor.shape for name, tensor in module.named_parameters()}
+
+
+SPLITK = """
+import torch
+from attnbench.cases import Case
+from attnbench.operators.multihead import OPERATOR, MultiheadProblem
+from attnbench.registry import load
+
+splitk, worst = load("xformers_splitk"), 0.0
+for mask in ("none", "bool3d+pad", "float2d", "empty2d", "causal"):
+    problem = MultiheadProblem(batch=2, queries=17, keys=70, embed_dim=24, num_heads=3, mask=mask, bias=True)
+    case = Case(operator="multihead", problem=problem, dtype="float16", mode="inference")
+    assert splitk.unsupported(case) is None, splitk.unsupported(case)
+    assert splitk.untimed(case) == "interpreted by Triton on the CPU: its time says nothing"
+    inputs = OPERATOR.inputs(case)
+    wide = inputs.mapped(lambda t: t.double() if t.is_floating_point() else t)
+    expected, _ = OPERATOR.reference(case, wide).train()(**wide.arguments())
+    with torch.no_grad():
+        got, _ = splitk.build(OPERATOR.reference(case, inputs))(**inputs.arguments())
+    worst = max(worst, (got.double() - expected).abs().max().item())
+print(worst)
+"""
+
+
+@without_xformers
+def test_splitk_interpreted_agrees_with_the_reference() -> None:
+    """Under Triton's interpreter the kernel agrees in float16, hidden rows included, and warns of nothing."""
+    environment = {**os.environ, **load("xformers_splitk").environment()}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-W", "error::RuntimeWarning", "-c", SPLITK],
+        capture_output=True, text=True, env=environment, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "xFormers" not in done.stderr
+    assert float(done.stdout) < 8 * torch.finfo(torch.float16).eps
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+@pytest.mark.parametrize(
+    ("fields", "dtype", "reason"),
+    [
+        ({}, "bfloat16", "interpreted, it is wrong in bfloat16"),
+        ({}, "float64", "interpreted, it is wrong in float64"),
+        ({"embed_dim": 36}, "float16", "Triton needs a head width that is a power of two"),
+        ({"embed_dim": 384}, "float16", "for a head width of 128 it asks for the CUDA device's capability"),
+        ({}, "float32", None),
+    ],
+)
+@without_xformers
+def test_splitk_refuses_what_the_interpreter_gets_wrong(
+    fields: Any, dtype: str, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dtypes and head widths that were measured to be wrong or to fail are refused, each with its reason."""
+    asked = case(replace(CROSS, need_weights=False, **fields), dtype=dtype, mode="inference")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert load("xformers_splitk").unsupported(asked) == reason
+    monkeypatch.delenv("TRITON_INTERPRET")
+    assert "set TRITON_INTERPRET=1" in load("xformers_splitk").unsupported(asked)

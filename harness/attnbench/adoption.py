@@ -52,9 +52,10 @@ class ModuleImplementation(Implementation):
         arguments = reference_arguments(reference)
         required = {name: arguments.pop(name) for name in ("embed_dim", "num_heads")}
         given = {name: value for name, value in arguments.items() if self._takes(self._constructor, name)}
-        module = self._class(**required, **given)
+        # In the reference's dtype before it is loaded: a float64 weight must not pass through float32.
+        module = self._class(**required, **given).to(reference.out_proj.weight)
         module.load_state_dict(reference.state_dict())
-        return module.to(reference.out_proj.weight)
+        return module
 
     def prepare(self, module: Any, case: Case, inputs: Any) -> Any:  # noqa: ARG002
         """The module, called with those arguments that its forward has."""

@@ -10,7 +10,7 @@ number. A case that did not conform, or is refused, has no number.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from attnbench.records import Pass, Result
 from attnbench.runner import measure
@@ -18,6 +18,7 @@ from attnbench.stats import median_of_processes, ratio
 
 __all__ = ["benchmarks"]
 
+T = TypeVar("T")
 Cache = dict[tuple[str, int, Pass], Result]
 # Time that filling the cache may take, in seconds.
 TIMEOUT_S = 1800.0
@@ -43,12 +44,11 @@ def benchmarks(
             return measure(names, lengths, processes=processes, budget_s=budget_s)
 
         def track_time_ns(self, cache: Cache, implementation: str, length: int, name: Pass) -> float:
-            result = _timed(cache[implementation, length, name])
-            return median_of_processes(result.timing.samples_ns)
+            return median_of_processes(_there(cache[implementation, length, name].timing).samples_ns).value
 
         def track_time_ratio(self, cache: Cache, implementation: str, length: int, name: Pass) -> float:
-            result, reference = _timed(cache[implementation, length, name]), _timed(cache[baseline, length, name])
-            return ratio(result.timing.samples_ns, reference.timing.samples_ns).value
+            own, base = (_there(cache[one, length, name].timing) for one in (implementation, baseline))
+            return ratio(own.samples_ns, base.samples_ns).value
 
         def track_peak_bytes(self, cache: Cache, implementation: str, length: int, name: Pass) -> int:
             return _there(cache[implementation, length, name].memory).peak_bytes
@@ -56,4 +56,15 @@ def benchmarks(
         def track_saved_bytes(self, cache: Cache, implementation: str, length: int, name: Pass) -> int:
             return _there(_there(cache[implementation, length, name].memory).saved_bytes)
 
+        track_time_ns.unit = "ns"  # type: ignore[attr-defined]
+        track_time_ratio.unit = "× the reference's time"  # type: ignore[attr-defined]
+        track_peak_bytes.unit = track_saved_bytes.unit = "bytes"  # type: ignore[attr-defined]
+
     return Benchmarks
+
+
+def _there(value: T | None) -> T:
+    """The value, or what asv takes for n/a where there is none."""
+    if value is None:
+        raise NotImplementedError
+    return value

@@ -15,12 +15,19 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Dtype
+from attnbench.interface import Precision
 
 __all__ = ["FACTOR", "MODEL_RUNS", "ROUNDOFF", "Allowance", "allowances", "largest_error", "model_runs"]
 
 # Half a unit in the last place of 1, by dtype. For float64 the oracle is no more precise than what it judges: both
 # round, hence twice 2^-53.
-ROUNDOFF: dict[Dtype, float] = {"float64": 2.0**-52, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+ROUNDOFF: dict[Precision, float] = {
+    "float64": 2.0**-52,
+    "float32": 2.0**-24,
+    "tf32": 2.0**-11,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+}
 # Times the cost of rounding that an implementation may be off; 3 already sufficed for every correct variant measured.
 FACTOR = 4.0
 # Runs of the rounding model whose largest error counts.

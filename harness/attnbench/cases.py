@@ -6,10 +6,9 @@ reading and writing ids then needs no code of its own.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
-from fnmatch import fnmatchcase
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
 __all__ = [
     "DEVICES",
@@ -41,6 +40,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 # Each level holds the cases of the one before it.
 LEVELS: tuple[Level, ...] = get_args(Level)
 
+T = TypeVar("T")
 _KIND, _LABEL = "kind", "label"
 
 
@@ -197,12 +197,6 @@ def digest(case_ids: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(case_ids)).encode()).hexdigest()[:12]
 
 
-def shard(cases: list[Case], index: int, count: int) -> list[Case]:
+def shard(cases: Sequence[T], index: int, count: int) -> Sequence[T]:
     """Part ``index`` (from 1) of ``count`` parts that together hold every case once."""
     return cases[index - 1 :: count]
-
-
-def matching(cases: Iterable[Case], patterns: Iterable[str]) -> list[Case]:
-    """Cases whose id matches any of the shell-style patterns."""
-    wanted = list(patterns)
-    return [case for case in cases if any(fnmatchcase(case.id, pattern) for pattern in wanted)]

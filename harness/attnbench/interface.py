@@ -17,6 +17,7 @@ __all__ = [
     "Inputs",
     "Operator",
     "Policies",
+    "Precision",
     "Refusal",
     "Work",
     "reference_arguments",
@@ -24,6 +25,8 @@ __all__ = [
 
 # What a row of queries gets when every key is hidden from it: zero attention, or NaN.
 HiddenRows = Literal["zero", "nan"]
+# TF32 keeps as many digits as float16.
+Precision = Literal["float64", "float32", "tf32", "float16", "bfloat16"]
 # Takes the operator's arguments (of multihead: those of the reference's forward), returns its outputs.
 Call = Callable[..., Any]
 
@@ -41,8 +44,8 @@ class Policies:
     deterministic: bool = True
     # No backward: cases in a mode with gradients are refused.
     forward_only: bool = False
-    # Precision it computes in where that is coarser than the case's dtype ("tf32" on CUDA, say).
-    computes_in: str | None = None
+    # Precision it computes in where that is coarser than the case's dtype: its errors are budgeted by that.
+    computes_in: Precision | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,15 +103,15 @@ class Implementation:
     source: str = ""
     policies: Policies = Policies()
 
-    def unsupported(self, case: Case) -> str | None:
+    def unsupported(self, case: Case) -> str | None:  # noqa: ARG002
         """Why this case is refused, or None."""
         return None
 
-    def untimed(self, case: Case) -> str | None:
+    def untimed(self, case: Case) -> str | None:  # noqa: ARG002
         """Why this case is checked but never timed, or None (an interpreted kernel, say)."""
         return None
 
-    def predicted_s(self, case: Case) -> float | None:
+    def predicted_s(self, case: Case) -> float | None:  # noqa: ARG002
         """Expected time of one call in seconds where that is known beforehand; it guards the work limit."""
         return None
 
@@ -165,6 +168,9 @@ class Operator(Protocol):
 
         ``noise`` rounds at every stage; ``keep`` is the dropout mask where one is known.
         """
+
+    def noise(self, roundoff: float, seed: int) -> Any:
+        """Rounding for ``evaluate``: relative noise of one roundoff, from a seed."""
 
     def yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Any]]:
         """The same quantities from each path of the reference, in the case's own dtype."""

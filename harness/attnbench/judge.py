@@ -21,7 +21,7 @@ from attnbench.checks.requirement import applies
 from attnbench.checks.verdict import Truth, judge
 from attnbench.child import serve
 from attnbench.inputs import rounded, stored
-from attnbench.interface import Inputs, Operator, Policies
+from attnbench.interface import Inputs, Operator, Policies, Precision
 from attnbench.registry import load_operator, problems
 
 __all__ = ["Judge"]
@@ -38,7 +38,7 @@ class Judge:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._problems = problems()
-        self._truths: OrderedDict[str, Truth] = OrderedDict()
+        self._truths: OrderedDict[tuple[str, Precision], Truth] = OrderedDict()
 
     def handlers(self) -> dict[str, Any]:
         """Requests by name."""
@@ -93,19 +93,20 @@ class Judge:
         """Finding of a check from the observation that a worker stored."""
         parsed, operator = self._parsed(case)
         claims = restored(torch.load(observation, weights_only=True))
-        truth = self._truth(parsed, operator)
-        finding = judge(check, checks()[check].requirement, claims, truth, Policies(**policies))
+        declared = Policies(**policies)
+        truth = self._truth(parsed, operator, declared.computes_in or parsed.dtype)
+        finding = judge(check, checks()[check].requirement, claims, truth, declared)
         return asdict(finding)
 
     def _parsed(self, case: str) -> tuple[Case, Operator]:
         parsed = Case.parse(case, self._problems)
         return parsed, load_operator(parsed.operator)
 
-    def _truth(self, case: Case, operator: Operator) -> Truth:
-        key = case.id.replace(f"/{case.device}/", "/")
+    def _truth(self, case: Case, operator: Operator, precision: Precision) -> Truth:
+        key = (case.id.replace(f"/{case.device}/", "/"), precision)
         if key in self._truths:
             return self._truths[key]
-        truth = _truth(case, operator, operator.inputs(case))
+        truth = _truth(case, operator, operator.inputs(case), precision)
         if max(q.numel() for q in truth.quantities.values()) <= SMALL:
             self._truths[key] = truth
             while len(self._truths) > REMEMBERED:
@@ -113,13 +114,13 @@ class Judge:
         return truth
 
 
-def _truth(case: Case, operator: Operator, inputs: Inputs, keep: Tensor | None = None) -> Truth:
+def _truth(case: Case, operator: Operator, inputs: Inputs, precision: Precision, keep: Tensor | None = None) -> Truth:
     """The oracle's quantities on these very inputs, and how far each may be off."""
     exact = rounded(inputs, torch.float64)
     quantities = operator.evaluate(case, exact, keep=keep)
     runs = model_runs(operator.work(case).pairs)
     models = (
-        operator.evaluate(case, exact, noise=operator.noise(ROUNDOFF[case.dtype], seed), keep=keep)
+        operator.evaluate(case, exact, noise=operator.noise(ROUNDOFF[precision], seed), keep=keep)
         for seed in range(runs)
     )
     return Truth(
@@ -134,7 +135,7 @@ def _truth(case: Case, operator: Operator, inputs: Inputs, keep: Tensor | None =
         ),
         hidden_rows=operator.hidden_rows(case, exact),
         dtype=getattr(torch, case.dtype),
-        given=lambda mask: _truth(case, operator, inputs, mask),
+        given=lambda mask: _truth(case, operator, inputs, precision, mask),
     )
 
 

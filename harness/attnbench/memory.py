@@ -34,7 +34,7 @@ def peak_bytes(call: Callable[[], object], device: str) -> int:
         result = call()
         del result
     level = highest = 0
-    for event in profiler.profiler.kineto_results.events():  # type: ignore[union-attr]
+    for event in profiler.profiler.kineto_results.events():
         if event.name() == "[memory]":
             level += event.nbytes()
             highest = max(highest, level)

@@ -86,7 +86,7 @@ def load(name: str, group: str = IMPLEMENTATIONS) -> Any:
         module = _file_module(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except PluginError:
         raise
-    except Exception as error:  # noqa: BLE001  # a plug-in may raise anything on import; it becomes one line
+    except Exception as error:  # a plug-in may raise anything on import; it becomes one line
         raise PluginError(f"cannot import {name!r}: {type(error).__name__}: {_one_line(error)}") from error
     if not attribute:
         raise PluginError(f"{name!r} names no attribute; write {place}:NAME")

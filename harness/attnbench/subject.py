@@ -77,7 +77,7 @@ class Subject:
 
     @cached_property
     def gradients(self) -> dict[str, Tensor]:
-        """Gradients of the first call, ``grad.<name>``, of tensor inputs and of parameters in the reference's layout."""
+        """Gradients of the first call, ``grad.<name>``: of inputs, and of parameters in the reference's layout."""
         return self.gradients_of(self.outputs)
 
     def gradients_of(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Samples of calls in nanoseconds, taken in turns, so that whatever the machine does meets every implementation alike."""
+"""Samples of calls in nanoseconds, taken in turns: whatever the machine does meets every implementation alike."""
 
 import gc
 import random

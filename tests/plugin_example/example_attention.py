@@ -8,9 +8,7 @@ from attnbench.kernel import from_kernel
 __all__ = ["EINSUM", "einsum_attention"]
 
 
-def einsum_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, scale: float, dropout_p: float
-) -> Tensor:
+def einsum_attention(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, scale: float, dropout_p: float) -> Tensor:
     """O = softmax(scale · Q Kᵀ) V over the keys that ``mask`` keeps (boolean) or adds to.
 
     It has no keyword need_weights: cases that ask for the weights are refused.

@@ -46,3 +46,14 @@ def no_stale_state(subject: Subject) -> Iterator[Claim]:
         _, fresh_call = subject.build()
         fresh = subject.run(fresh_call)["output"].detach()
     yield Agree(value=used, expected=fresh, quantity="output", what="output on new values, against a fresh module's")
+
+
+@check(when=lambda case: not draws_dropout(case))
+def repeats_itself(subject: Subject) -> Iterator[Claim]:
+    """The same call gives the same bits; or, where that is declared otherwise, agrees within the error budget."""
+    first, second = subject.run()["output"].detach(), subject.run()["output"].detach()
+    what = "output of the same call again"
+    if subject.implementation.policies.deterministic:
+        yield Equal(value=second, expected=first, what=what)
+    else:
+        yield Agree(value=second, expected=first, quantity="output", what=what)

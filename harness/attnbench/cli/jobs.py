@@ -27,6 +27,7 @@ from attnbench.runner import (
 
 __all__ = ["Choice", "conform_into", "conform_plans", "profile_into", "profile_plans", "say_stored", "session_for"]
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """Options that both jobs share."""

@@ -38,7 +38,8 @@ def command(implementations: tuple[str, ...], device: str, json_file: Any) -> in
         reasons = list(row["refused"].items())
         told = [f"{count} × {reason}" for reason, count in reasons[:SHOWN]]
         told += [f"and {len(reasons) - SHOWN} more reasons"] if len(reasons) > SHOWN else []
-        table.add_row(row["name"], f"{row['supported']} of {row['cases']}", Text(row["fault"] or "\n".join(told)), row["origin"])
+        takes, refuses = f"{row['supported']} of {row['cases']}", Text(row["fault"] or "\n".join(told))
+        table.add_row(row["name"], takes, refuses, row["origin"])
     console().print(table)
     return 0
 

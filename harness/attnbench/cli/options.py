@@ -3,11 +3,12 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
 from attnbench.cases import DEVICES, DTYPES, LEVELS
+from attnbench.records import Pass
 
 __all__ = ["BUDGETS", "LENGTHS", "QUICK_LENGTHS", "options"]
 
@@ -18,10 +19,11 @@ QUICK_LENGTHS = (64, 128, 256, 512)
 LENGTHS = (128, 256, 512, 1024, 2048)
 # Processes, and seconds given to one case in one process, by level.
 BUDGETS = {"quick": (3, 0.4), "core": (10, 1.0), "full": (10, 2.0), "slow": (10, 4.0)}
+PASSES = get_args(Pass)
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
-class Lengths(click.ParamType):
+class Lengths(click.ParamType[tuple[int, ...]]):
     """Comma-separated sequence lengths, ascending."""
 
     name = "lengths"
@@ -39,7 +41,7 @@ class Lengths(click.ParamType):
         return tuple(sorted({int(part) for part in parts}))
 
 
-class Bytes(click.ParamType):
+class Bytes(click.ParamType[int]):
     """A number of bytes with a unit."""
 
     name = "bytes"
@@ -51,7 +53,7 @@ class Bytes(click.ParamType):
         return int(float(found[1]) * _UNITS[found[2] or ""])
 
 
-class Shard(click.ParamType):
+class Shard(click.ParamType[tuple[int, int]]):
     """Part I of N."""
 
     name = "I/N"
@@ -72,39 +74,40 @@ class Seconds(click.FloatRange):
         super().__init__(min=0, min_open=True)
 
 
-_ALL: dict[str, Callable[[F], F]] = {
-    "suite": click.option("--suite", type=click.Choice(LEVELS), default="quick", show_default=True, help="Cases to run."),
-    "case": click.option("--case", "patterns", multiple=True, help="Keep cases whose id matches, or add a case by its id."),
-    "check": click.option("--check", "checks", multiple=True, help="Keep these checks."),
-    "device": click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True),
-    "dtype": click.option("--dtype", "dtypes", type=click.Choice(DTYPES), multiple=True, help="Run every case in it."),
-    "lengths": click.option("--lengths", type=Lengths(), help="Sequence lengths, such as 128,256,512."),
-    "passes": click.option(
-        "--passes", type=click.Choice(["forward", "forward+backward"]), multiple=True, help="Passes to time; both if not given."
-    ),
-    "results": click.option(
-        "--results", type=click.Path(file_okay=False, path_type=Path), default=Path("results"), show_default=True,
-        help="Folder of run files.",
-    ),
-    "expected": click.option(
-        "--expected-failures", "expected", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
+FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def _option(*names: str, **settings: Any) -> Callable[[F], F]:
+    return click.option(*names, show_default=settings.get("default") is not None, **settings)
+
+
+_ALL: dict[str, Callable[[Any], Any]] = {
+    "suite": _option("--suite", type=click.Choice(LEVELS), default="quick", help="Cases to run."),
+    "case": _option("--case", "patterns", multiple=True, help="Keep cases whose id matches; a whole id adds its case."),
+    "check": _option("--check", "checks", multiple=True, help="Keep these checks."),
+    "device": _option("--device", type=click.Choice(DEVICES), default="cpu"),
+    "dtype": _option("--dtype", "dtypes", type=click.Choice(DTYPES), multiple=True, help="Run every case in it."),
+    "lengths": _option("--lengths", type=Lengths(), help="Sequence lengths, such as 128,256,512."),
+    "passes": _option("--passes", type=click.Choice(PASSES), multiple=True, help="Passes to time; both if not given."),
+    "results": _option("--results", type=FOLDER, default=Path("results"), help="Folder of run files."),
+    "reports": _option("--reports", type=FOLDER, default=Path("reports"), help="Folder of the report."),
+    "expected": _option(
+        "--expected-failures",
+        "expected",
+        type=FILE,
+        multiple=True,
         help="TOML file of known deviations; expected_failures.toml beside an implementation is always read.",
     ),
-    "timeout": click.option("--timeout", type=Seconds(), default=120.0, show_default=True, help="Of one check on one case."),
-    "memory_limit": click.option("--memory-limit", type=Bytes(), help="Of each worker, such as 8GiB."),
-    "work_limit": click.option(
-        "--work-limit", type=Seconds(), default=2.0, show_default=True, help="Predicted time of a call that is not started."
-    ),
-    "shard": click.option("--shard", type=Shard(), help="Run part I of N of the cases."),
-    "resume": click.option("--resume", metavar="RUN", help="Go on with a stored run: its id or its file."),
-    "json": click.option("--json", "json_file", type=click.File("w", lazy=True), help="Write findings as JSON; - for standard output."),
-    "processes": click.option("--processes", type=click.IntRange(min=1), help="Fresh timing processes."),
-    "threads": click.option("--threads", type=click.IntRange(min=1), help="Threads of every worker; torch's choice if not given."),
-    "reports": click.option(
-        "--reports", type=click.Path(file_okay=False, path_type=Path), default=Path("reports"), show_default=True,
-        help="Folder of the report.",
-    ),
-}  # fmt: skip
+    "timeout": _option("--timeout", type=Seconds(), default=120.0, help="Time of one check on one case."),
+    "memory_limit": _option("--memory-limit", type=Bytes(), help="Memory of each worker, such as 8GiB."),
+    "work_limit": _option("--work-limit", type=Seconds(), default=2.0, help="Longest predicted call to start."),
+    "shard": _option("--shard", type=Shard(), help="Run part I of N of the cases."),
+    "resume": _option("--resume", metavar="RUN", help="Go on with a stored run: its id or its file."),
+    "json": _option("--json", "json_file", type=click.File("w", lazy=True), help="Findings as JSON; - to print."),
+    "processes": _option("--processes", type=click.IntRange(min=1), help="Fresh timing processes."),
+    "threads": _option("--threads", type=click.IntRange(min=1), help="Threads of each worker."),
+}
 
 
 def options(*names: str) -> Callable[[F], F]:

@@ -7,7 +7,6 @@ from typing import Self
 
 import click
 
-
 __all__ = ["progress"]
 
 # Time between two plain lines, in seconds.
@@ -46,7 +45,7 @@ class _Bar:
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
         self._progress = Progress(
             TextColumn("{task.description:<8}"),
@@ -56,7 +55,7 @@ class _Bar:
             TextColumn("[dim]{task.fields[now]}", markup=True),
             console=Console(stderr=True),
         )
-        self._task: int | None = None
+        self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -77,7 +76,7 @@ class _Bar:
 
     def done(self) -> None:
         if self._task is not None:
-            self._progress.advance(self._task)  # type: ignore[arg-type]
+            self._progress.advance(self._task)
 
 
 def progress() -> "_Plain | _Bar":

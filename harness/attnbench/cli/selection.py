@@ -69,8 +69,8 @@ def planned(
 ) -> list[Plan]:
     """Cases as they will be run, in the dtypes and on the device that were asked for."""
     kept = _matching(session, list(cases), patterns)
-    rewritten = dict.fromkeys(_with(case, dtype, device) for case in kept for dtype in dtypes or (None,))
-    chosen = part(list(rewritten), *shard) if shard else list(rewritten)
+    rewritten = list(dict.fromkeys(_with(case, dtype, device) for case in kept for dtype in dtypes or (None,)))
+    chosen = part(rewritten, *shard) if shard else rewritten
     plans = session.plan(chosen, chosen_checks(checks))
     if not plans:
         raise click.UsageError(

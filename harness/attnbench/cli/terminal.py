@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import click
 from rich.console import Console
@@ -9,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from attnbench.checks.catalogue import CHAPTERS, checks
-from attnbench.records import FAILURES, Result
 from attnbench.cli.recording import reproduce_line
+from attnbench.records import FAILURES, Result
 
-__all__ = ["print_findings"]
+__all__ = ["console", "print_findings", "print_timings"]
 
 # Failures that are printed in full; the run file has them all.
 PRINTED = 12
@@ -67,3 +68,26 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
     left_out = Counter((r.implementation, f.reason) for r in results for f in r.findings if f.status == "not_run")
     for (name, reason), count in left_out.items():
         click.echo(f"not run: {name}, {count} findings: {reason}", err=err)
+
+
+def print_timings(results: Iterable[Result], *, err: bool = False) -> None:
+    """Time of every implementation and length, one table per pass, with the ratio to the reference's."""
+    from attnbench.report.tables import timings
+
+    table = timings(list(results))
+    out = console(err=err)
+    for name, part in table.groupby("pass", sort=False):
+        lengths = sorted(part["length"].unique())
+        shown = Table("implementation", *(f"{n}" for n in lengths), title=f"{name}: ms (ratio to the reference)")
+        shown.box, shown.pad_edge, shown.title_justify = None, False, "left"
+        for implementation, rows in part.groupby("implementation", sort=False):
+            by_length = {row["length"]: row for _, row in rows.iterrows()}
+            shown.add_row(str(implementation), *(_timing(by_length.get(n)) for n in lengths))
+        out.print(shown)
+
+
+def _timing(row: Any) -> str:
+    if row is None:
+        return "–"
+    ratio = f" ({row['ratio']:.2f}×)" if row["ratio"] == row["ratio"] else ""
+    return f"{row['median_ns'] / 1e6:.3f}{ratio}"

@@ -40,7 +40,7 @@ def _right(**replaced: Any) -> Callable[..., tuple[Tensor, Tensor]]:
     normalise: Step = replaced.get("normalise", softmax_over_visible)
     drop: Step = replaced.get("drop", _dropped)
     total: Step = replaced.get("total", torch.matmul)
-    told: Step = replaced.get("told", lambda clean, dropped: dropped)
+    told: Step = replaced.get("told", lambda _, dropped: dropped)
     before: Callable[..., tuple[Tensor, Tensor, Tensor]] = replaced.get("before", lambda q, k, v: (q, k, v))
 
     def kernel(
@@ -125,7 +125,7 @@ MUTANTS = (
         total=lambda weights, values: weights.bfloat16().to(values.dtype) @ values,
     ),
     _mutant("mask_inverted", "forward_parity", "keep and hide confused (hf/transformers#38094)", hide=_inverted),
-    _mutant("mask_as_boolean", "forward_parity", "a float mask taken for yes or no (pytorch#21518)", hide=_only_boolean),
+    _mutant("mask_as_boolean", "forward_parity", "a float mask read as yes or no (pytorch#21518)", hide=_only_boolean),
     _mutant(
         "mask_ignored", "padding_cannot_leak", "masked_fill whose result is discarded (opendilab/DI-engine#333)",
         hide=lambda logits, _: logits,
@@ -138,7 +138,7 @@ MUTANTS = (
     _mutant("causal_off_by_one", "future_cannot_leak", "each token sees the next one", hide=_causal_off_by_one),
     _mutant(
         "weights_before_dropout", "dropout_is_told_by_weights", "clean weights returned beside a dropped output",
-        told=lambda clean, dropped: clean,
+        told=lambda clean, _: clean,
     ),
     _mutant(
         "dropout_in_eval", "dropout_rests_in_eval", "a rate of its own that eval does not reach (pytorch#124464)",
@@ -147,7 +147,7 @@ MUTANTS = (
     _mutant("dropout_not_rescaled", "dropout_is_unbiased", "survivors not divided by 1 − p", drop=_not_rescaled),
     _mutant(
         "padding_weight_tiny", "weights_of_padding_are_zero", "an epsilon added against division by zero",
-        told=lambda clean, dropped: dropped + 1e-9,
+        told=lambda _, dropped: dropped + 1e-9,
     ),
     _mutant(
         "query_gradient_off_by_3_percent", "input_gradients", "a wrong factor in backward alone",
@@ -159,6 +159,6 @@ MUTANTS = (
     ),
     _mutant(
         "weights_averaged_over_keys", "weights_parity", "the wrong tensor handed out as weights",
-        told=lambda clean, dropped: dropped.mean(dim=-1, keepdim=True).expand_as(dropped),
+        told=lambda _, dropped: dropped.mean(dim=-1, keepdim=True).expand_as(dropped),
     ),
 )  # fmt: skip

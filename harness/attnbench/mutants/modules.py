@@ -57,25 +57,25 @@ class _WeightsAlways(_Right):
 
 
 class _HeadMajorMask(_Right):
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> tuple[Tensor, Tensor | None]:
+    def forward(self, *arguments: Any, **named: Any) -> tuple[Tensor, Tensor | None]:
         mask = named.get("attn_mask")
         if mask is not None and mask.dim() == 3:
             named["attn_mask"] = mask.unflatten(0, (self.num_heads, -1)).transpose(0, 1).flatten(0, 1)
-        return super().forward(query, key, value, **named)
+        return super().forward(*arguments, **named)
 
 
 class _InputScaledInPlace(_Right):
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> tuple[Tensor, Tensor | None]:
+    def forward(self, *arguments: Any, **named: Any) -> tuple[Tensor, Tensor | None]:
         with torch.no_grad():
-            query.mul_(1.0 + 2.0**-6)
-        return super().forward(query, key, value, **named)
+            named["query"].mul_(1.0 + 2.0**-6)
+        return super().forward(*arguments, **named)
 
 
 class _OutputBufferReused(_Right):
     _buffer: Tensor | None = None
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> tuple[Tensor, Tensor | None]:
-        output, weights = super().forward(query, key, value, **named)
+    def forward(self, *arguments: Any, **named: Any) -> tuple[Tensor, Tensor | None]:
+        output, weights = super().forward(*arguments, **named)
         if self._buffer is None or self._buffer.shape != output.shape:
             self._buffer = output
         else:
@@ -91,6 +91,12 @@ class _KeysCached(_Right):
         if self._cached is None:
             self._cached = (k, v)
         return q, *self._cached
+
+
+class _LastBitRandom(_Right):
+    def merge(self, heads: Tensor) -> Tensor:
+        merged = super().merge(heads)
+        return merged * (1 + torch.finfo(merged.dtype).eps * torch.randint_like(merged, 2))
 
 
 class _OutputInSingle(_Right):
@@ -116,12 +122,13 @@ MUTANTS = (
         "heads_merged_by_view", _HeadsMergedByView, "forward_parity",
         "heads joined without a transpose (jsbaan/transformer-from-scratch#6)",
     ),
-    _mutant("value_bias_missing", _ValueBiasMissing, "forward_parity", "invisible with the zero biases of a fresh module"),
+    _mutant("value_bias_missing", _ValueBiasMissing, "forward_parity", "invisible with a fresh module's zero biases"),
     _mutant("bias_gradient_cut", _BiasGradientCut, "parameter_gradients", "a fused projection that forgets one bias"),
     _mutant("weights_always", _WeightsAlways, "weights_only_on_request", "need_weights not looked at"),
     _mutant("mask_head_major", _HeadMajorMask, "forward_parity", "the (batch·heads) axis read in the other order"),
     _mutant("input_scaled_in_place", _InputScaledInPlace, "inputs_untouched", "an in-place operation on an argument"),
     _mutant("output_buffer_reused", _OutputBufferReused, "outputs_are_its_own", "one buffer for every call"),
     _mutant("keys_cached", _KeysCached, "no_stale_state", "a cache that is never emptied"),
+    _mutant("last_bit_random", _LastBitRandom, "repeats_itself", "atomic additions in any order, not declared"),
     _mutant("output_in_single", _OutputInSingle, "forward_parity", "half precision silently widened"),
 )  # fmt: skip

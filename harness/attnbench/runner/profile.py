@@ -52,7 +52,7 @@ def profile(
             yield result
     steps.begin("time", processes * len(plans))
     ready = {
-        plan.case: [name for name in implementations if (name, plan.case) in probed and _to_time(probed[name, plan.case])]
+        plan.case: [n for n in implementations if (n, plan.case) in probed and _to_time(probed[n, plan.case])]
         for plan in plans
     }
     taken, faults = _timed(session, plans, ready, steps=steps, processes=processes, budget_s=budget_s)

@@ -149,7 +149,7 @@ def _batch_first(problem: MultiheadProblem, tensor: Tensor) -> Tensor:
 
 
 def _heads(problem: MultiheadProblem, features: Tensor) -> Tensor:
-    return features.unflatten(-1, (problem.num_heads, problem.head_dim)).transpose(1, 2)
+    return torch.unflatten(features, -1, (problem.num_heads, problem.head_dim)).transpose(1, 2)
 
 
 def _projections(problem: MultiheadProblem, inputs: Inputs) -> list[tuple[Tensor, Tensor | float]]:

@@ -1,0 +1,179 @@
+"""Run files: JSON lines, append-only. This is the only file that knows the format.
+
+``<results>/<machine>/<run>.jsonl`` holds a Run on its first line and a Result on each line after it, every line an
+object with ``"record"`` ("run" or "result") before its fields. A kill loses at most the line being written.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import msgspec
+
+from attnbench.records import SCHEMA, Finding, Result, Run
+
+__all__ = ["ResultsError", "RunFile", "StoredRun", "find", "merged", "read"]
+
+
+class ResultsError(Exception):
+    """A run that cannot be stored, found or read; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRun:
+    """A run as it was read, with what could not be read."""
+
+    run: Run
+    results: tuple[Result, ...]
+    path: Path
+    # One line for each line of the file that is no record.
+    problems: tuple[str, ...] = ()
+
+
+class RunFile:
+    """A run file that is open for appending."""
+
+    def __init__(self, path: Path, stream: IO[bytes]) -> None:
+        self.path = path
+        self._stream = stream
+
+    @classmethod
+    def create(cls, results: Path, run: Run) -> Self:
+        """New file for a run.
+
+        Raises: ResultsError where the folder cannot be written.
+        """
+        path = results / run.machine.name / f"{run.id}.jsonl"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            made = cls(path, path.open("xb"))
+        except OSError as error:
+            raise ResultsError(
+                f"cannot write results to {results}: {error.strerror}; name another folder with --results DIR"
+            ) from error
+        made._write("run", run)
+        return made
+
+    @classmethod
+    def resume(cls, path: Path) -> Self:
+        """Existing file; a last line that was cut is ended, so that what follows stands on lines of its own.
+
+        Raises: ResultsError where the file cannot be written.
+        """
+        try:
+            whole = path.read_bytes().endswith(b"\n")
+            made = cls(path, path.open("ab"))
+        except OSError as error:
+            raise ResultsError(f"cannot go on with {path}: {error.strerror}") from error
+        if not whole:
+            made._stream.write(b"\n")
+        return made
+
+    def append(self, result: Result) -> None:
+        """Store a result, at once."""
+        self._write("result", result)
+
+    def _write(self, kind: str, record: Run | Result) -> None:
+        fields: dict[str, Any] = {"record": kind} | msgspec.to_builtins(record)
+        try:
+            self._stream.write(msgspec.json.encode(fields) + b"\n")
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+        except OSError as error:
+            raise ResultsError(f"cannot write to {self.path}: {error.strerror}; what was stored is kept") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.close()
+
+
+def read(path: Path) -> StoredRun:
+    """Run file as stored; a line that cannot be read is told among the problems.
+
+    Raises: ResultsError where there is no run in it, or one of a newer schema.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise ResultsError(f"cannot read {path}: {error.strerror}") from error
+    run, results, problems = None, [], []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            fields = msgspec.json.decode(line, type=dict[str, Any])
+            kind = fields.pop("record", None)
+            if kind == "run" and fields.get("schema", 0) > SCHEMA:
+                raise ResultsError(
+                    f"{path} was written by a newer attnbench (schema {fields['schema']}); "
+                    f"this one reads up to {SCHEMA}: upgrade attnbench"
+                )
+            if kind == "run":
+                run = msgspec.convert(fields, Run)
+            elif kind == "result":
+                results.append(msgspec.convert(fields, Result))
+            else:
+                problems.append(f"{path.name} line {number}: unknown record {kind!r}")
+        except (msgspec.MsgspecError, ValueError) as error:
+            problems.append(f"{path.name} line {number} cannot be read and is left out: {error}")
+    if run is None:
+        raise ResultsError(f"{path} holds no run: it is no run file, or its first line is lost")
+    return StoredRun(run=run, results=tuple(results), path=path, problems=tuple(problems))
+
+
+def find(results: Path, names: Sequence[str]) -> list[Path]:
+    """Files of runs named by id or path; the newest one where none is named.
+
+    Raises: ResultsError.
+    """
+    stored = {path.stem: path for path in sorted(results.glob("*/*.jsonl"), key=lambda path: path.stem)}
+    if not names:
+        if not stored:
+            raise ResultsError(
+                f"no run in {results}: make one with attnbench run, or name the folder with --results DIR"
+            )
+        return [list(stored.values())[-1]]
+    return [_found(results, stored, name) for name in names]
+
+
+def _found(results: Path, stored: dict[str, Path], name: str) -> Path:
+    if name in stored:
+        return stored[name]
+    if Path(name).is_file():
+        return Path(name)
+    near = get_close_matches(name, stored, n=3, cutoff=0.4)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise ResultsError(f"no run {name!r} in {results}{hint}")
+
+
+def merged(runs: Iterable[StoredRun]) -> list[Result]:
+    """Results of several runs, one per machine, implementation and case: the latest findings and measurements.
+
+    A profile stores a result as its probe ends and again once it is timed; a later result takes the place of an
+    earlier one, and keeps the earlier one's timing and memory only where it has the same findings and none itself.
+    """
+    latest: dict[tuple[str, str, str], Result] = {}
+    for stored in runs:
+        for result in stored.results:
+            key = (stored.run.machine.name, result.implementation, result.case)
+            before = latest.get(key)
+            latest[key] = result if before is None else _joined(before, result)
+    return list(latest.values())
+
+
+def _joined(before: Result, after: Result) -> Result:
+    if not _same_checks(before.findings, after.findings):
+        return after
+    return replace(after, timing=after.timing or before.timing, memory=after.memory or before.memory)
+
+
+def _same_checks(one: tuple[Finding, ...], other: tuple[Finding, ...]) -> bool:
+    return [(f.check, f.status) for f in one] == [(f.check, f.status) for f in other]

@@ -30,7 +30,7 @@ def benchmarks(
     *,
     baseline: str = "torch_mha",
     processes: int = 3,
-    budget_s: float = 0.4,
+    budget_s: float = 0.2,
 ) -> type:
     """Base class of asv benchmarks over implementation, length and pass."""
     names = list(dict.fromkeys([baseline, *implementations]))

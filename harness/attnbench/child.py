@@ -17,9 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["Child", "ChildDied", "ChildTimeout", "serve"]
+__all__ = ["Child", "ChildDied", "ChildTimeout", "serve", "without_home"]
 
-# Time that a child gets to end by itself once its socket is closed, in seconds.
+# Time that a child gets to end by itself once the socket is closed at either end, in seconds.
 GRACE_S = 2.0
 _CHUNK = 1 << 16
 
@@ -39,6 +39,8 @@ class Child:
         ours, theirs = socket.socketpair()
         self._socket, self._buffer, self._log = ours, b"", log
         with theirs, log.open("ab") as output:
+            # Children of one run share a log; what this one writes begins here.
+            self._log_begin = output.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
@@ -96,20 +98,44 @@ class Child:
         self.close()
 
     def _epitaph(self) -> str:
-        """How the child ended, with the last line that it wrote."""
-        code = self._process.wait()
-        self.kill()
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-        lines = self._log.read_text(errors="replace").split("\n") if self._log.exists() else []
+        """How the child ended, with the last line that it wrote where it exited by itself."""
+        try:
+            code = self._process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            return "the process closed its connection without an answer, and was killed"
+        finally:
+            self.kill()
+        if code < 0:
+            # The last lines are then faulthandler's, which say less than the signal.
+            return f"the process was killed by {_signal_name(-code)}"
+        with self._log.open("rb") as log:
+            log.seek(self._log_begin)
+            lines = log.read().decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f"the process was {how}" + (f" ({last[:200]})" if last and code > 0 else "")
+        return f"the process exited with code {code}" + (f" ({without_home(last)[:200]})" if last else "")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have no name
+        return f"signal {number}"
+
+
+def without_home(text: str) -> str:
+    """Text as it may be stored: without the user's home directory."""
+    home = str(Path.home())
+    return text.replace(home, "~") if home != os.sep else text
 
 
 def serve(handlers: Mapping[str, Callable[..., Any]], descriptor: int) -> None:
     """Answer requests ``{"do": name, ...keywords}`` on a descriptor until it is closed."""
+    owner = os.getpid()
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
         for line in stream:
             request = json.loads(line)
             answer = handlers[request.pop("do")](**request)
+            if os.getpid() != owner:
+                os._exit(1)  # a fork that came back from a handler: the answer is its parent's to give
             stream.write(json.dumps(answer).encode() + b"\n")
             stream.flush()

@@ -178,6 +178,12 @@ class Operator(Protocol):
     def hidden_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:
         """For each output, where it belongs to a row from which every key is hidden (boolean, broadcastable)."""
 
+    def script(self, case: Case, load: str) -> str:
+        """The case as a standalone program without the harness; ``load`` binds the name ``implementation``.
+
+        Raises: ValueError, with the reason, where there is none.
+        """
+
     def length(self, case: Case) -> int:
         """Length of the longest sum, on which accumulated rounding depends."""
 

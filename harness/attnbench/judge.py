@@ -22,6 +22,7 @@ from attnbench.checks.verdict import Truth, judge
 from attnbench.child import serve
 from attnbench.inputs import rounded, stored
 from attnbench.interface import Inputs, Operator, Policies, Precision
+from attnbench.records import Finding
 from attnbench.registry import load_operator, problems
 
 __all__ = ["Judge"]
@@ -46,6 +47,7 @@ class Judge:
             "suite": self.suite,
             "profile": self.profile,
             "parse": self.parse,
+            "script": self.script,
             "describe": self.describe,
             "inputs": self.inputs,
             "judge": self.judge,
@@ -67,6 +69,14 @@ class Judge:
         except ValueError as error:
             return {"fault": str(error)}
         return {}
+
+    def script(self, *, case: str, load: str) -> dict[str, str]:
+        """The case as a standalone program, or why there is none."""
+        parsed, operator = self._parsed(case)
+        try:
+            return {"script": operator.script(parsed, load)}
+        except ValueError as error:
+            return {"fault": str(error)}
 
     def describe(self, *, case: str) -> dict[str, Any]:
         """Checks that apply to a case, the work it needs, and what this machine lacks for it."""
@@ -92,10 +102,14 @@ class Judge:
     def judge(self, *, case: str, check: str, observation: str, policies: dict[str, Any]) -> dict[str, Any]:
         """Finding of a check from the observation that a worker stored."""
         parsed, operator = self._parsed(case)
-        claims = restored(torch.load(observation, weights_only=True))
         declared = Policies(**policies)
         truth = self._truth(parsed, operator, declared.computes_in or parsed.dtype)
-        finding = judge(check, checks()[check].requirement, claims, truth, declared)
+        try:
+            claims = restored(torch.load(observation, weights_only=True))
+            finding = judge(check, checks()[check].requirement, claims, truth, declared)
+        except Exception as error:  # noqa: BLE001  # what a plug-in handed over may be anything; it becomes a record
+            said = " ".join(str(error).split())[:400]
+            finding = Finding(check=check, status="error", reason=f"cannot be judged: {type(error).__name__}: {said}")
         return asdict(finding)
 
     def _parsed(self, case: str) -> tuple[Case, Operator]:

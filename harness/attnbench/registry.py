@@ -21,7 +21,10 @@ __all__ = [
     "IMPLEMENTATIONS",
     "OPERATORS",
     "PluginError",
+    "baseline",
+    "known",
     "load",
+    "load_lines",
     "load_operator",
     "names",
     "origin",
@@ -97,10 +100,29 @@ def load(name: str, group: str = IMPLEMENTATIONS) -> Any:
         raise PluginError(f"{place} has no attribute {attribute!r}{_hint(attribute, public)}") from None
 
 
+def load_lines(name: str) -> str:
+    """Python source that binds ``implementation`` to what a name leads to, without the registry.
+
+    Raises: PluginError.
+    """
+    place, colon, attribute = name.rpartition(":")
+    if not colon:
+        entry = _entry(name, IMPLEMENTATIONS)
+        place, attribute = entry.module, entry.attr
+    if not place.endswith(".py"):
+        return f"from {place} import {attribute} as implementation\n"
+    return f"import runpy\n\nimplementation = runpy.run_path({place!r})[{attribute!r}]\n"
+
+
 def load_operator(name: str) -> Operator:
     """Operator registered under a name."""
     operator: Operator = load(name, OPERATORS)
     return operator
+
+
+def baseline(case: str) -> str:
+    """Name of the implementation that is the reference of a case, given by its id."""
+    return load_operator(case.partition("/")[0]).baseline
 
 
 def problems() -> dict[str, type[Problem]]:

@@ -111,7 +111,7 @@ def read(path: Path) -> StoredRun:
         try:
             fields = msgspec.json.decode(line, type=dict[str, Any])
             kind = fields.pop("record", None)
-            if kind == "run" and fields.get("schema", 0) > SCHEMA:
+            if kind == "run" and isinstance(fields.get("schema"), int) and fields["schema"] > SCHEMA:
                 raise ResultsError(
                     f"{path} was written by a newer attnbench (schema {fields['schema']}); "
                     f"this one reads up to {SCHEMA}: upgrade attnbench"
@@ -157,8 +157,10 @@ def _found(results: Path, stored: dict[str, Path], name: str) -> Path:
 def merged(runs: Iterable[StoredRun]) -> list[Result]:
     """Results of several runs, one per machine, implementation and case: the latest findings and measurements.
 
-    A profile stores a result as its probe ends and again once it is timed; a later result takes the place of an
-    earlier one, and keeps the earlier one's timing and memory only where it has the same findings and none itself.
+    A profile stores a result as its probe ends and again once it is timed; a later result of the same run takes the
+    place of an earlier one, and keeps the earlier one's timing and memory only where it has the same findings and none
+    itself. Between runs nothing is joined, because a number belongs to the run that it was measured in: where the
+    findings are the same, a result that was measured stands against a later one that was not.
     """
     latest: dict[tuple[str, str, str], Result] = {}
     for stored in runs:
@@ -172,7 +174,13 @@ def merged(runs: Iterable[StoredRun]) -> list[Result]:
 def _joined(before: Result, after: Result) -> Result:
     if not _same_checks(before.findings, after.findings):
         return after
+    if before.run != after.run:
+        return before if _measured(before) > _measured(after) else after
     return replace(after, timing=after.timing or before.timing, memory=after.memory or before.memory)
+
+
+def _measured(result: Result) -> tuple[bool, bool]:
+    return result.timing is not None, result.memory is not None
 
 
 def _same_checks(one: tuple[Finding, ...], other: tuple[Finding, ...]) -> bool:

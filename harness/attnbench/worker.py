@@ -21,7 +21,7 @@ from attnbench.adoption import load_implementation
 from attnbench.cases import Case
 from attnbench.checks import claims
 from attnbench.checks.functions import check_function
-from attnbench.child import serve
+from attnbench.child import serve, without_home
 from attnbench.inputs import loaded
 from attnbench.interface import Implementation, Refusal
 from attnbench.registry import PluginError, load_operator, problems
@@ -70,12 +70,15 @@ class Worker:
             loaded_one = load_implementation(implementation)
         except PluginError as error:
             return {"fault": str(error)}
+        if loaded_one.operator not in self._problems:
+            wanted, known = loaded_one.operator, ", ".join(sorted(self._problems))
+            return {"fault": f"{implementation!r} computes an unknown operator {wanted!r}; available: {known}"}
         self._implementations[implementation] = loaded_one
         return {
             "operator": loaded_one.operator,
-            "source": loaded_one.source,
+            "source": str(loaded_one.source),
             "policies": asdict(loaded_one.policies),
-            "environment": dict(loaded_one.environment()),
+            "environment": {str(name): str(value) for name, value in loaded_one.environment().items()},
         }
 
     def describe(self, *, implementation: str, case: str) -> Outcome:
@@ -84,9 +87,9 @@ class Worker:
 
         def answer() -> Outcome:
             return {
-                "unsupported": one.unsupported(parsed),
-                "untimed": one.untimed(parsed),
-                "predicted_s": one.predicted_s(parsed),
+                "unsupported": _declared("unsupported", one.unsupported(parsed), str),
+                "untimed": _declared("untimed", one.untimed(parsed), str),
+                "predicted_s": _declared("predicted_s", one.predicted_s(parsed), int, float),
             }
 
         return _outcome(answer)
@@ -157,6 +160,16 @@ class Worker:
         return Subject(one, load_operator(parsed.operator), parsed, loaded(inputs, parsed.device))
 
 
+def _declared(name: str, value: Any, *kinds: type) -> Any:
+    """What an implementation said of a case, if it is of a kind that can be stored, or None.
+
+    Raises: Malformed.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
+        raise Malformed(f"{name}(case) must return {kinds[-1].__name__} or None, got {value!r}")
+    return value
+
+
 def _outcome(act: Callable[[], Outcome]) -> Outcome:
     """What ``act`` answers, or a status and a reason for what it raised."""
     try:
@@ -167,7 +180,7 @@ def _outcome(act: Callable[[], Outcome]) -> Outcome:
         return {"status": "failed", "reason": f"{error}."}
     except MemoryError as error:
         return {"status": "out_of_memory", "reason": _said(error)}
-    except Exception as error:  # noqa: BLE001  # an implementation may raise anything; it becomes a record
+    except BaseException as error:  # noqa: BLE001  # an implementation may raise anything, SystemExit too
         said = _said(error)
         return {"status": "out_of_memory" if _OUT_OF_MEMORY.search(said) else "error", "reason": said}
 
@@ -180,7 +193,7 @@ def _said(error: BaseException) -> str:
     )
     where = f" (at {Path(place.filename).name}:{place.lineno} in {place.name})" if place else ""
     # Stored results carry no home directory.
-    text = " ".join(str(error).split()).replace(str(Path.home()), "~")
+    text = without_home(" ".join(str(error).split()))
     return f"{type(error).__name__}: {text[:400]}{where}"
 
 

@@ -25,9 +25,9 @@ class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
-            return None
+            ctx.fail(f"unknown command {name!r}; available: {', '.join(COMMANDS)}")
         command: click.Command = importlib.import_module(f"attnbench.cli.{name}_command").command
         return command
 

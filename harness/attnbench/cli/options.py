@@ -1,5 +1,6 @@
 """One vocabulary of options for every command."""
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ __all__ = ["BUDGETS", "LENGTHS", "QUICK_LENGTHS", "options"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Sequence lengths of a quick profile, and those of any other.
-QUICK_LENGTHS = (64, 128, 256, 512)
+QUICK_LENGTHS = (32, 64, 128, 256, 512)
 LENGTHS = (128, 256, 512, 1024, 2048)
 # Processes, and seconds given to one case in one process, by level.
 BUDGETS = {"quick": (3, 0.4), "core": (10, 1.0), "full": (10, 2.0), "slow": (10, 4.0)}
@@ -48,9 +49,10 @@ class Bytes(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]i?B)?", str(value))
-        if not found:
+        number = int(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
+        if not number:
             self.fail(f"needs a number of bytes, got {value!r}; for example 8GiB", param, ctx)
-        return int(float(found[1]) * _UNITS[found[2] or ""])
+        return number
 
 
 class Shard(click.ParamType[tuple[int, int]]):
@@ -65,16 +67,34 @@ class Shard(click.ParamType[tuple[int, int]]):
         return int(found[1]), int(found[2])
 
 
-class Seconds(click.FloatRange):
+class Seconds(click.ParamType[float]):
     """A positive number of seconds."""
 
     name = "seconds"
 
-    def __init__(self) -> None:
-        super().__init__(min=0, min_open=True)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds < math.inf:
+            self.fail(f"needs a number of seconds above 0, got {value!r}; for example 2.5", param, ctx)
+        return seconds
 
 
-FOLDER = click.Path(file_okay=False, path_type=Path)
+class Folder(click.ParamType[Path]):
+    """A folder, there or to be made."""
+
+    name = "directory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(value)
+        if path.exists() and not path.is_dir():
+            self.fail(f"needs a folder, got the file {str(value)!r}; name another one", param, ctx)
+        return path
+
+
+FOLDER = Folder()
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -101,7 +121,7 @@ _ALL: dict[str, Callable[[Any], Any]] = {
     ),
     "timeout": _option("--timeout", type=Seconds(), default=120.0, help="Time of one check on one case."),
     "memory_limit": _option("--memory-limit", type=Bytes(), help="Memory of each worker, such as 8GiB."),
-    "work_limit": _option("--work-limit", type=Seconds(), default=2.0, help="Longest predicted call to start."),
+    "work_limit": _option("--work-limit", type=Seconds(), default=0.75, help="Longest predicted call to start."),
     "shard": _option("--shard", type=Shard(), help="Run part I of N of the cases."),
     "resume": _option("--resume", metavar="RUN", help="Go on with a stored run: its id or its file."),
     "json": _option("--json", "json_file", type=click.File("w", lazy=True), help="Findings as JSON; - to print."),

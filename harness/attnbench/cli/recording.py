@@ -1,7 +1,6 @@
 """A run being written: its file grows by one line as each result is known."""
 
 import contextlib
-import json
 import secrets
 import shlex
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import click
+import msgspec
 
 from attnbench.cases import digest
 from attnbench.environment import commit, machine, torch_warning, versions
@@ -108,16 +108,14 @@ def write_json(recorded: Recording, file: IO[str]) -> None:
         for result in recorded.results.values()
         for finding in result.findings
     ]
-    import msgspec
-
-    run = msgspec.to_builtins(recorded.run)
-    json.dump({"schema": SCHEMA, "run": run, "findings": findings}, file, indent=1)
-    file.write("\n")
+    # msgspec writes NaN and infinity, which JSON has no words for, as null.
+    encoded = msgspec.json.encode({"schema": SCHEMA, "run": recorded.run, "findings": findings})
+    file.write(msgspec.json.format(encoded, indent=1).decode() + "\n")
 
 
 def reproduce_line(implementation: str, case: str, check: str) -> str:
     """Command that runs one check of one case again."""
-    return f"attnbench reproduce '{case}' --check {check} {implementation}"
+    return f"attnbench reproduce '{case}' --check {check} {shlex.quote(implementation)}"
 
 
 def _command() -> str:
@@ -130,6 +128,6 @@ def _without_folder(word: str) -> str:
     value = value or option
     if value.rpartition(":")[0].endswith(".py"):
         return shown(value)
-    if not Path(value).is_absolute():
+    if not Path(value).is_absolute() and ".." not in Path(value).parts:
         return word
     return f"{option}={Path(value).name}" if equals else Path(value).name

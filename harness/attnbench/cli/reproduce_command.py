@@ -9,7 +9,7 @@ from attnbench.cli.jobs import session_for
 from attnbench.cli.options import options
 from attnbench.cli.selection import chosen_checks
 from attnbench.records import FAILURES
-from attnbench.registry import known
+from attnbench.registry import known, load_lines
 from attnbench.runner import Session, conform
 from attnbench.runner.session import Silent
 
@@ -48,7 +48,7 @@ def command(case: str, implementation: str, check: str, *, script: bool, **given
 
 
 def _print_script(session: Session, case: str, implementation: str) -> int:
-    answer = session.judge("script", case=case, implementation=implementation)
+    answer = session.judge("script", case=case, load=load_lines(implementation))
     if "fault" in answer:
         raise click.UsageError(f"--script: {answer['fault']}")
     click.echo(answer["script"], nl=False)

@@ -74,7 +74,7 @@ def planned(
     plans = session.plan(chosen, chosen_checks(checks))
     if not plans:
         raise click.UsageError(
-            "nothing to run: no check that was asked for applies to the cases that were (--case, --check)"
+            "nothing to run: no check that was asked for applies to the cases that were (--case, --check, --shard)"
         )
     lacking = {plan.missing for plan in plans}
     if device != "cpu" and None not in lacking:

@@ -43,8 +43,10 @@ def read_expectations(path: Path) -> list[Expectation]:
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8")).get("expected", [])
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ExpectationError(f"cannot read expected failures from {path}: {error}") from error
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ExpectationError(f"{path}: expected must be a list of tables, each under a line [[expected]]")
     for number, table in enumerate(tables, start=1):
         if sorted(table) != sorted(KEYS) or not all(isinstance(v, str) and v for v in table.values()):
             raise ExpectationError(f"{path}: entry {number} needs the strings {', '.join(KEYS)}, got {sorted(table)}")

@@ -27,7 +27,7 @@ class Limits:
     # Address space above what an idle worker has mapped; None: no limit.
     memory_bytes: int | None = None
     # Predicted time of one call beyond which a case is not started.
-    work_s: float = 2.0
+    work_s: float = 0.75
     # Threads of every worker; None: torch's own choice.
     threads: int | None = None
 
@@ -162,6 +162,8 @@ class Supervisor:
             return self._buried("crashed", str(error))
         except ChildTimeout as error:
             return self._buried("timeout", f"{error} (--timeout)")
+        except PluginError as error:  # it was loaded once, and cannot be loaded again after a death
+            return self._buried("crashed", str(error))
         return answer
 
     def close(self) -> None:

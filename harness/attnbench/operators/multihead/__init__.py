@@ -70,6 +70,12 @@ class Multihead:
 
         return hidden_rows(case, inputs)
 
+    def script(self, case: Case, load: str) -> str:
+        """The case as a standalone program."""
+        from attnbench.operators.multihead.script import script
+
+        return script(case, load)
+
     def length(self, case: Case) -> int:
         """Number of keys, over which softmax and weighted sum run."""
         problem: MultiheadProblem = case.problem

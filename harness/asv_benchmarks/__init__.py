@@ -1,0 +1,1 @@
+"""Benchmarks of this repository for asv; see docs/tracking.md."""

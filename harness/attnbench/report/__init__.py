@@ -1,0 +1,50 @@
+"""Pages, plots and tables from stored runs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from attnbench.results import ResultsError, StoredRun
+
+__all__ = ["write"]
+
+
+def write(runs: Sequence[StoredRun], folder: Path) -> Path:
+    """Write page, Markdown, plots and CSV files of these runs into a folder, and give the path of the page.
+
+    Raises: ResultsError where the folder cannot be written.
+    """
+    files = _files(runs)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+    except OSError as error:
+        raise ResultsError(
+            f"cannot write the report to {folder}: {error.strerror}; name another folder with --reports DIR"
+        ) from error
+    return folder / "index.html"
+
+
+def _files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
+    # matplotlib and pandas take a second to import, and only a report needs them.
+    from attnbench.report import markdown, page, plots, tables
+    from attnbench.report.content import gathered
+
+    content = gathered(runs)
+    looks = plots.looks([result.implementation for result in content.results])
+    files: dict[str, bytes] = {}
+    for series in content.series:
+        figures = {
+            "time": plots.time(series.timings, series.untimed, looks),
+            "memory": plots.memory(series.memory, series.untimed, looks),
+            "speed": plots.speed(series.timings, series.untimed, looks),
+        }
+        for name, figure in figures.items():
+            if figure is not None:
+                files[f"{name}{series.suffix}.svg"] = plots.draw(figure, "svg")
+                files[f"{name}{series.suffix}.png"] = plots.draw(figure, "png")
+    for name, frame in (("findings", tables.findings), ("timings", tables.timings), ("memory", tables.memory)):
+        files[f"{name}.csv"] = frame(content.results).to_csv(index=False, lineterminator="\n").encode()
+    files["report.md"] = markdown.render(content, set(files)).encode()
+    files["index.html"] = page.render(content, files).encode()
+    return files

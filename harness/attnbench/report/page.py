@@ -1,0 +1,147 @@
+"""The report as one HTML file that needs no other: styles and plots stand inside it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+import pandas as pd
+from markupsafe import Markup
+
+from attnbench.report import plots
+from attnbench.report.content import LEGEND, Content, Series, machine_text
+from attnbench.report.numbers import digits, interval_text, ratio_text
+from attnbench.report.tables import REFERENCE
+
+__all__ = ["MEASURES", "PLOTS", "Grid", "grids", "render"]
+
+# Name of a plot, its heading, and how it is read.
+PLOTS = (
+    (
+        "time",
+        "Time",
+        "Both axes are logarithmic, so a straight line is a power law: time that grows with L² rises two decades for "
+        "each decade of length. Bars are intervals of the median.",
+    ),
+    (
+        "memory",
+        "Peak memory",
+        "Bytes above the inputs at the highest point of a call; a curve that climbs twice as steeply as another holds "
+        "the L × L matrix of weights, the flatter one does not.",
+    ),
+    (
+        "speed",
+        "Speed relative to the reference",
+        "Above the line at 1 is faster than the reference, below it slower; an interval that crosses the line "
+        "does not tell which.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """One number of a table: its heading, the frame and column that it is read from, and what stands under it."""
+
+    title: str
+    frame: str
+    column: str
+
+
+MEASURES = (
+    Measure(title="Time of a call, ms", frame="timings", column="median_ns"),
+    Measure(title="Peak memory above the inputs, MiB", frame="memory", column="peak_bytes"),
+    Measure(title="Saved for backward, MiB", frame="memory", column="saved_bytes"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Table of one measure in one pass: implementations by lengths; a cell is a number and the lines under it."""
+
+    title: str
+    pass_: str
+    lengths: tuple[int, ...]
+    rows: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]
+
+
+def render(content: Content, files: Mapping[str, bytes]) -> str:
+    """Page of a report whose plots are among the files."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("attnbench.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["breakable"] = _breakable
+    return environment.get_template("report.html.j2").render(
+        content=content,
+        legend=LEGEND,
+        machine=machine_text,
+        measured=[(one, _figures(one, files), list(grids(one))) for one in content.series],
+    )
+
+
+def grids(series: Series) -> list[Grid]:
+    """Tables of a series, those without a number left out."""
+    frames = {"timings": series.timings, "memory": series.memory}
+    made = []
+    for measure in MEASURES:
+        frame = frames[measure.frame]
+        frame = frame[frame[measure.column].notna()]
+        made += [_grid(measure, str(name), part) for name, part in frame.groupby("pass")]
+    return made
+
+
+def _grid(measure: Measure, name: str, part: pd.DataFrame) -> Grid:
+    lengths = tuple(sorted(int(length) for length in part["length"].unique()))
+    rows = []
+    for implementation, own in part.groupby("implementation", sort=False):
+        by_length: dict[int, Any] = {row["length"]: row for _, row in own.iterrows()}
+        rows.append((str(implementation), tuple(_cell(measure, by_length.get(n)) for n in lengths)))
+    return Grid(title=measure.title, pass_=name, lengths=lengths, rows=tuple(rows))
+
+
+def _cell(measure: Measure, row: Any) -> tuple[str, ...]:
+    """Number of a table, and under it what it is worth: interval and ratio, or the exact bytes."""
+    if row is None:
+        return ("–",)
+    value = row[measure.column]
+    if measure.frame == "memory":
+        return digits(value / 2**20), f"{int(value):,} B".replace(",", " ")
+    interval = interval_text(row["low_ns"] / 1e6, row["high_ns"] / 1e6)
+    if pd.isna(row["ratio"]) or row["implementation"] == REFERENCE:
+        return digits(value / 1e6), interval
+    ratio = f"{ratio_text(row['ratio'])} ({interval_text(row['ratio_low'], row['ratio_high'])})"
+    return digits(value / 1e6), interval, ratio
+
+
+def _figures(series: Series, files: Mapping[str, bytes]) -> list[tuple[str, str, Markup]]:
+    """Heading, reading and drawing of each plot that was made."""
+    return [
+        (title, reading, _inline(files[f"{name}{series.suffix}.svg"].decode(), f"{name}{series.suffix}"))
+        for name, title, reading in PLOTS
+        if f"{name}{series.suffix}.svg" in files
+    ]
+
+
+def _inline(svg: str, name: str) -> Markup:
+    """Drawing to stand inside a page: no prologue, names of its own, and the page's colours and fonts for text.
+
+    matplotlib escapes every text that it draws, so nothing in it is markup of anybody else.
+    """
+    drawing = svg[svg.index("<svg") :]
+    drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
+    drawing = re.sub(r'(<svg[^>]*?) width="[^"]*"', r'\1 role="img"', drawing, count=1)
+    drawing = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", drawing, count=1)
+    drawing = re.sub(r'\bid="', f'id="{name}-', drawing)
+    drawing = drawing.replace("url(#", f"url(#{name}-").replace('href="#', f'href="#{name}-')
+    for colour, variable in ((plots.INK, "--ink"), (plots.MUTED, "--soft"), (plots.RULE, "--axis")):
+        drawing = drawing.replace(colour, f"var({variable})")
+    return Markup(drawing)  # noqa: S704  # made by matplotlib, see above
+
+
+def _breakable(text: str) -> Markup:
+    """Long name that may be broken after a slash, a dot or an underscore."""
+    return Markup("<wbr>").join(re.split(r"(?<=[/._+])", text))

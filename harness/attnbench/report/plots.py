@@ -1,0 +1,246 @@
+"""Plots of time, memory and speed against length, as SVG and PNG with the same bytes every time."""
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from attnbench.report.numbers import bytes_text, seconds_text
+from attnbench.report.tables import REFERENCE
+
+__all__ = ["INK", "MUTED", "Look", "draw", "looks", "memory", "speed", "time"]
+
+# Readable on white and on near-black alike; the page replaces them by its own text colours.
+INK, MUTED, RULE = "#77797f", "#808289", "#8a8c92"
+# Okabe and Ito's palette for colour-blind readers, its ends drawn towards mid-tones and its yellow left out.
+# Source: https://jfly.uni-koeln.de/color/
+COLOURS = ("#3185c5", "#d9650f", "#119a75", "#c2689c", "#c98b06", "#53a9d6", "#8f74cf", "#b5504a")
+MARKERS = ("o", "s", "D", "^", "v", "P", "X", "p")
+# Lines of the first eight implementations, of the next eight, and of all others.
+LINES = ("-", "--", ":")
+# Words of a reason that say that a call was predicted to take too long: there a curve is marked as ended.
+BEYOND = "--work-limit"
+
+SETTINGS: Any = {  # matplotlib's own type for it names every key
+    "svg.hashsalt": "attnbench",
+    "svg.fonttype": "none",
+    "font.family": ["sans-serif"],
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 8.5,
+    "axes.edgecolor": RULE,
+    "axes.labelcolor": MUTED,
+    "axes.titlecolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": RULE,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.5,
+    "xtick.color": RULE,
+    "ytick.color": RULE,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "text.color": INK,
+}
+
+# Unit: inches; a panel with the room for names at its right.
+PANEL, NAMES, HEIGHT = 3.6, 1.35, 3.5
+# Least distance of two names at a panel's right, as a share of its height.
+APART = 0.058
+
+
+# End of a curve: its value, its name and its colour.
+End = tuple[float, str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """How one implementation is drawn, in every plot of a report."""
+
+    colour: str
+    marker: str
+    line: str = "-"
+    width: float = 1.5
+
+
+def looks(implementations: Sequence[str]) -> dict[str, Look]:
+    """One look per implementation; the reference is drawn in the colour of text."""
+    made = {REFERENCE: Look(colour=INK, marker="o", width=2.2)}
+    for index, name in enumerate(sorted(set(implementations) - {REFERENCE})):
+        again, place = divmod(index, len(COLOURS))
+        made[name] = Look(colour=COLOURS[place], marker=MARKERS[place], line=LINES[min(again, len(LINES) - 1)])
+    return made
+
+
+def time(timings: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look]) -> Figure | None:
+    """Time of a call against length: medians and their intervals, one panel per pass."""
+    frame = timings.assign(value=timings["median_ns"], low=timings["low_ns"], high=timings["high_ns"])
+    return _panels(frame, untimed, styles, label="time of a call", text=lambda ns: seconds_text(ns / 1e9))
+
+
+def memory(memories: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look]) -> Figure | None:
+    """Peak memory of a call above its inputs against length, one panel per pass; calls that took none are left out."""
+    frame = memories[memories["peak_bytes"] > 0]
+    frame = frame.assign(value=frame["peak_bytes"], low=frame["peak_bytes"], high=frame["peak_bytes"])
+    return _panels(frame, untimed, styles, label="peak memory above the inputs", text=bytes_text, base=2)
+
+
+def speed(timings: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look]) -> Figure | None:
+    """Speed relative to the reference against length; above 1 is faster."""
+    frame = timings[timings["ratio"].notna()]
+    # The inverse of a time ratio turns its interval round.
+    frame = frame.assign(value=1 / frame["ratio"], low=1 / frame["ratio_high"], high=1 / frame["ratio_low"])
+    return _panels(
+        frame,
+        untimed,
+        styles,
+        label=f"speed relative to {REFERENCE}",
+        text=lambda value: f"{value:g}×",
+        steps=(1, 2, 5),
+    )
+
+
+def draw(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
+    """The figure as a file, without a date."""
+    stream = io.BytesIO()
+    with mpl.rc_context(SETTINGS):
+        if kind == "svg":
+            figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": "attnbench"})
+        else:
+            figure.savefig(stream, format="png", dpi=200, facecolor="white", metadata={"Software": "attnbench"})
+    return stream.getvalue()
+
+
+def _panels(
+    frame: pd.DataFrame,
+    untimed: pd.DataFrame,
+    styles: dict[str, Look],
+    *,
+    label: str,
+    text: Callable[[float], str],
+    base: int = 10,
+    steps: Sequence[int] = (1,),
+    equal: float | None = None,
+) -> Figure | None:
+    """Panels of curves; None where there is nothing to draw. ``equal`` is where the reference's own line stands."""
+    if frame.empty:
+        return None
+    passes = sorted(frame["pass"].unique())
+    with mpl.rc_context(SETTINGS):
+        figure = Figure(figsize=(len(passes) * (PANEL + NAMES) + 0.3, HEIGHT))
+        every = figure.subplots(1, len(passes), squeeze=False, sharey=True)[0]
+        ends = []
+        for axes, name in zip(every, passes, strict=True):
+            part = frame[frame["pass"] == name]
+            _axes(axes, part, text=text, base=base, steps=steps)
+            axes.set_title(name, loc="left", fontsize=9.5, fontweight="bold", pad=10)
+            axes.tick_params(labelleft=True)
+            if equal is not None:
+                axes.axhline(equal, color=INK, linewidth=1, zorder=1)
+            ends.append(_curves(axes, part, untimed[untimed["pass"] == name], styles))
+        # Panels share an axis that each curve may stretch, so names come last.
+        every[0].set_ylim(every[0].get_ylim())
+        for axes, own in zip(every, ends, strict=True):
+            _names(axes, own)
+        every[0].set_ylabel(label)
+        width = figure.get_figwidth()
+        figure.subplots_adjust(
+            left=0.72 / width, right=1 - NAMES / width, top=0.89, bottom=0.135, wspace=(NAMES + 0.45) / PANEL
+        )
+    return figure
+
+
+def _axes(axes: Axes, part: pd.DataFrame, *, text: Callable[[float], str], base: int, steps: Sequence[int]) -> None:
+    lengths = sorted(part["length"].unique())
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=base)
+    axes.set_xticks(lengths, [f"{n:,}".replace(",", " ") for n in lengths])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlim(lengths[0] / 1.12, lengths[-1] * 1.12)
+    axes.set_xlabel("length L")
+    decades = math.log10(part["high"].max() / part["low"].min())
+    subs = steps if decades > 1 or len(steps) > 1 else (1, 2, 5)
+    axes.yaxis.set_major_locator(LogLocator(base=base, subs=[float(s) for s in subs] if base != 2 else (1.0,)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axes.tick_params(length=3, width=0.6)
+
+
+def _curves(axes: Axes, part: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look]) -> list[End]:
+    """Draw curves, name those that end early, and give where each of the others ends."""
+    ends: list[End] = []
+    longest = part["length"].max()
+    for name in [name for name in styles if name in set(part["implementation"])]:
+        rows, look = part[part["implementation"] == name].sort_values("length"), styles[name]
+        beyond = _beyond(untimed, name, int(rows["length"].max()))
+        _curve(axes, rows, look)
+        last = rows.iloc[-1]
+        if beyond:
+            axes.plot(last["length"], last["value"], marker="x", color=look.colour, markersize=9, markeredgewidth=1.8)
+        if last["length"] < longest:
+            axes.annotate(
+                f"{name}: beyond the limit" if beyond else name, xy=(last["length"], last["value"]), xytext=(8, 0),
+                textcoords="offset points", color=look.colour, va="center",
+            )  # fmt: skip
+        else:
+            ends.append((float(last["value"]), name, look.colour))
+    return ends
+
+
+def _curve(axes: Axes, rows: pd.DataFrame, look: Look) -> None:
+    axes.fill_between(rows["length"], rows["low"], rows["high"], color=look.colour, alpha=0.18, linewidth=0)
+    axes.vlines(rows["length"], rows["low"], rows["high"], color=look.colour, linewidth=1)
+    axes.plot(
+        rows["length"], rows["value"], color=look.colour, marker=look.marker, markersize=4, linewidth=look.width,
+        linestyle=look.line, solid_capstyle="round",
+    )  # fmt: skip
+
+
+def _beyond(untimed: pd.DataFrame, name: str, last: int) -> bool:
+    """Whether a curve ends because longer calls were predicted to take too long."""
+    own = untimed[(untimed["implementation"] == name) & (untimed["length"] > last)]
+    return bool(own["reason"].str.contains(BEYOND, regex=False).any())
+
+
+def _names(axes: Axes, ends: Sequence[End]) -> None:
+    """Names at the right of the panel, each as near the end of its curve as its neighbours allow."""
+    low, high = axes.get_ylim()
+    wanted = sorted((math.log(value / low) / math.log(high / low), name, colour) for value, name, colour in ends)
+    heights = _spread([place for place, _, _ in wanted])
+    for (place, name, colour), height in zip(wanted, heights, strict=True):
+        axes.annotate(
+            name, xy=(1, place), xytext=(1.055, height), xycoords="axes fraction", textcoords="axes fraction",
+            color=colour, va="center", ha="left", annotation_clip=False, fontsize=8.5,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.7, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)},
+        )  # fmt: skip
+
+
+def _spread(places: Sequence[float]) -> list[float]:
+    """Ascending places moved as little as keeps each ``APART`` from the next.
+
+    Neighbours that are too near form a block around the mean of what they want; blocks that meet are joined.
+    """
+    blocks: list[list[float]] = []
+    for place in places:
+        blocks.append([place])
+        while len(blocks) > 1 and _bottom(blocks[-1]) < _bottom(blocks[-2]) + APART * len(blocks[-2]):
+            last = blocks.pop()
+            blocks[-1] += last
+    spread = [_bottom(block) + APART * index for block in blocks for index in range(len(block))]
+    # Nor does one stand above the panel or below it.
+    floor = [max(place, APART * index) for index, place in enumerate(spread)]
+    return [min(place, 1 - APART * (len(floor) - 1 - index)) for index, place in enumerate(floor)]
+
+
+def _bottom(block: Sequence[float]) -> float:
+    return sum(block) / len(block) - APART * (len(block) - 1) / 2

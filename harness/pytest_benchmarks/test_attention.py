@@ -1,0 +1,51 @@
+"""pytest-benchmark's tables of the built-in implementations.
+
+    pytest harness/pytest_benchmarks --benchmark-storage=file://results/pytest-benchmark --benchmark-autosave
+
+Samples were taken by the measuring core, in turns; pytest-benchmark only replays them, so that its statistics and its
+storage are fed without a second way of timing. A case without a timing is skipped with its reason.
+"""
+
+import pytest
+
+
+class Replay:
+    """A clock that ticks as stored samples did: two readings around a round differ by one sample."""
+
+    def __init__(self) -> None:
+        self._ticks = iter(())
+
+    def load(self, samples_ns: list[int]) -> None:
+        """Samples to replay from now on."""
+        now, ticks = 0, []
+        for sample in samples_ns:
+            ticks += [now / 1e9, (now + sample) / 1e9]
+            now += sample
+        self._ticks = iter(ticks)
+
+    def __call__(self) -> float:
+        """Next reading, in seconds."""
+        return next(self._ticks, 0.0)
+
+
+replay = Replay()
+
+
+@pytest.mark.benchmark(timer=replay)
+def test_attention(benchmark, measured, implementation, length, pass_name):
+    """Time of one call, with its exact bytes beside it."""
+    result = measured[implementation, length, pass_name]
+    if result.timing is None:
+        pytest.skip(f"no timing: {result.untimed}")
+    samples = [sample for process in result.timing.samples_ns for sample in process]
+    benchmark.group = f"{pass_name}, length {length}"
+    benchmark.extra_info.update(
+        case=result.case,
+        processes=len(result.timing.samples_ns),
+        peak_bytes=result.memory.peak_bytes,
+        saved_bytes=result.memory.saved_bytes,
+    )
+    replay.load(samples)
+    benchmark.pedantic(lambda: None, rounds=len(samples))
+    if benchmark.stats is not None:  # None under --benchmark-disable
+        assert benchmark.stats.stats.data == pytest.approx([sample / 1e9 for sample in samples])

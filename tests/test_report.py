@@ -1,0 +1,318 @@
+"""Tests of reports: what they say, that they say it safely, and that every number comes from the run file."""
+
+import csv
+import re
+import statistics
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from attnbench.records import Finding, Machine, Memory, Result, Run, Timing
+from attnbench.report import tables, write
+from attnbench.report.content import gathered
+from attnbench.report.numbers import bytes_text, digits, seconds_text
+from attnbench.results import ResultsError, StoredRun
+
+RUN = "20260101-000000-abcd"
+PLAIN = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/eval"
+NAMES = ("torch_mha", "quick_one", "slow_one")
+LENGTHS = (64, 128, 256)
+# Median time of a call in nanoseconds at length 64; each implementation grows with the square of the length.
+BASE_NS = {"torch_mha": 40_000, "quick_one": 20_000, "slow_one": 900_000}
+
+
+def run(**changes: object) -> Run:
+    """A run on a machine that nobody has."""
+    machine = Machine(name="some-cpu", cpu="Some CPU", cores=4, memory_bytes=8 * 2**30)
+    fields = {
+        "id": RUN,
+        "time": "2026-01-01T00:00:00+00:00",
+        "command": "attnbench run",
+        "machine": machine,
+        "versions": {"torch": "2.10.0"},
+        "threads": 2,
+        "suite": "quick",
+        "suite_digest": "0123456789ab",
+        "implementations": NAMES,
+    }
+    return Run(**(fields | changes))  # type: ignore[arg-type]
+
+
+def stored(*results: Result, of: Run | None = None) -> StoredRun:
+    """A run as it would be read."""
+    made = of or run()
+    return StoredRun(run=made, results=results, path=Path(f"{made.id}.jsonl"))
+
+
+def result(*findings: Finding, name: str = "quick_one", case: str = PLAIN) -> Result:
+    """Result of a check."""
+    return Result(run=RUN, implementation=name, case=case, findings=findings, suite="quick")
+
+
+def perf_case(length: int, mode: str) -> str:
+    """Case of a profile."""
+    return f"multihead/B1.L{length}.S{length}.E256.H4/bias/mask=none/regime=plain/seed=0/float32/cpu/{mode}"
+
+
+def timed(name: str, length: int, mode: str = "inference", *, processes: int = 3) -> Result:
+    """Result of a profile with three samples a process; the second process is a tenth slower, and so on."""
+    base = BASE_NS[name] * (length // 64) ** 2 * (1 if mode == "inference" else 3)
+    samples = tuple(tuple(base * (10 + p) // 10 + noise for noise in (0, 7, 90)) for p in range(processes))
+    return Result(
+        run=RUN,
+        implementation=name,
+        case=perf_case(length, mode),
+        findings=(Finding(check="forward_parity", status="passed", measured=1e-7, allowed=1e-6),),
+        timing=Timing(samples_ns=samples, threads=2, interleaved_with=tuple(n for n in NAMES if n != name)),
+        memory=Memory(
+            peak_bytes=length * length * 16,
+            saved_bytes=length * 4096 if mode == "train" else None,
+            threads=2,
+            method="allocator",
+        ),
+        flop=length * length * 1024,
+        suite="perf",
+    )
+
+
+def too_long(name: str, length: int, mode: str) -> Result:
+    """Result of a case beyond the work limit."""
+    reason = "predicted 5.2 s a call, over the limit of 2 s (--work-limit)"
+    return Result(
+        run=RUN,
+        implementation=name,
+        case=perf_case(length, mode),
+        findings=(Finding(check="forward_parity", status="not_run", reason=reason),),
+        untimed=f"not_run: {reason}",
+        suite="perf",
+    )
+
+
+def profiled() -> list[Result]:
+    """Profile of three implementations, the slow one of which ends early."""
+    calls = [(n, length, mode) for mode in ("inference", "train") for length in LENGTHS for n in NAMES]
+    return [too_long(*call) if call[:2] == ("slow_one", 256) else timed(*call) for call in calls]
+
+
+def checked() -> list[Result]:
+    """Conformance with one finding of every kind."""
+    return [
+        result(Finding(check="forward_parity", status="passed"), name="torch_mha"),
+        result(
+            Finding(
+                check="forward_parity", status="failed", reason="3 of 240 values are off", measured=2.0, allowed=1.0
+            ),
+            Finding(check="weights_parity", status="expected_failure", reason="weights are NaN"),
+            Finding(check="mask_gradients", status="unsupported", reason="its constructor takes no kdim"),
+            Finding(check="no_stale_state", status="not_run", reason="the worker died three times"),
+        ),
+    ]
+
+
+def page(results: list[Result], folder: Path) -> str:
+    """HTML of a report."""
+    return write([stored(*results)], folder).read_text(encoding="utf-8")
+
+
+def test_a_report_is_a_page_a_text_three_tables_and_three_plots(tmp_path: Path) -> None:
+    """The page's path is returned, and everything else lies beside it."""
+    written = write([stored(*checked(), *profiled())], tmp_path / "new" / "folder")
+    assert written == tmp_path / "new" / "folder" / "index.html"
+    assert sorted(path.name for path in written.parent.iterdir()) == [
+        "findings.csv", "index.html", "memory.csv", "memory.png", "memory.svg", "report.md", "speed.png", "speed.svg",
+        "time.png", "time.svg", "timings.csv",
+    ]  # fmt: skip
+
+
+def test_two_reports_of_the_same_runs_have_the_same_bytes(tmp_path: Path) -> None:
+    """Nothing in a report depends on when it is made."""
+    for name in ("one", "other"):
+        write([stored(*checked(), *profiled())], tmp_path / name)
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "other" / path.name).read_bytes(), path.name
+
+
+def test_names_and_reasons_are_never_markup(tmp_path: Path) -> None:
+    """Whatever a plug-in says is shown as text, in every part of the page and in its plots."""
+    hostile = "<script>alert(1)</script>\"'&|`$x$"
+    findings = [
+        Finding(check=hostile, status=status, reason=hostile, warnings=(hostile,))  # type: ignore[arg-type]
+        for status in ("failed", "expected_failure", "unsupported", "not_run")
+    ]
+    slow = timed("quick_one", 64)
+    named = Result(
+        run=RUN, implementation=hostile, case=slow.case, findings=slow.findings, timing=slow.timing, memory=slow.memory,
+        flop=1, suite="perf",
+    )  # fmt: skip
+    shown = stored(result(*findings, name=hostile), named, timed("torch_mha", 64), of=run(command=hostile))
+    write([shown], tmp_path)
+    for name in ("index.html", "time.svg"):
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        assert "<script" not in text
+        assert "&lt;script" in text
+    assert "\n<script" not in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
+def test_the_page_is_whole_html_and_asks_for_nothing_from_outside(tmp_path: Path) -> None:
+    """Tags are balanced, ids are unique, and there is no address that a browser would fetch."""
+    text = page([*checked(), *profiled()], tmp_path)
+    reader = _Reader()
+    reader.feed(text)
+    assert reader.open == []
+    assert len(reader.ids) == len(set(reader.ids))
+    assert not re.search(r'(src|href)="(?!#)|@import|url\((?!#)', text)
+
+
+class _Reader(HTMLParser):
+    """Tags that are open, and ids that were seen."""
+
+    empty = frozenset({"meta", "br", "wbr", "link", "hr", "img"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.ids += [value for name, value in attrs if name == "id" and value]
+        if tag not in self.empty:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.ids += [value for name, value in attrs if name == "id" and value]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_every_number_of_timings_csv_can_be_computed_from_the_samples(tmp_path: Path) -> None:
+    """Median, interval, ratio and rate are functions of the raw samples of the line's run, implementation and case."""
+    results = profiled()
+    write([stored(*results)], tmp_path)
+    samples = {(r.run, r.implementation, r.case): r.timing.samples_ns for r in results if r.timing}
+    flop = {r.case: r.flop for r in results if r.flop}
+    rows = list(csv.DictReader((tmp_path / "timings.csv").read_text(encoding="utf-8").splitlines()))
+    assert len(rows) == len(samples) == 16
+    for row in rows:
+        own = sorted(map(statistics.median, samples[row["run"], row["implementation"], row["case"]]))
+        base = sorted(map(statistics.median, samples[row["run"], "torch_mha", row["case"]]))
+        # Three processes: the interval is the whole range, and covers the median three times in four.
+        expected = (own[1], own[0], own[2], 0.75, 3, 9)
+        columns = ("median_ns", "low_ns", "high_ns", "level", "processes", "samples")
+        assert tuple(float(row[column]) for column in columns) == pytest.approx(expected)
+        ratios = sorted(o / b for o, b in zip(own, base, strict=True))
+        assert [float(row[c]) for c in ("ratio_low", "ratio", "ratio_high")] == pytest.approx(ratios)
+        assert float(row["gflop_per_s"]) == pytest.approx(flop[row["case"]] / own[1])
+
+
+def test_a_ratio_needs_samples_that_were_taken_in_turns() -> None:
+    """Without the reference in the same run and the same turns there is no ratio, and never a wrong one."""
+    alone = tables.timings([timed("quick_one", 64)])
+    assert alone["ratio"].isna().all()
+    turns = tables.timings([timed("quick_one", 64), timed("torch_mha", 64, processes=2)]).set_index("implementation")
+    assert turns["ratio"].isna().to_dict() == {"quick_one": True, "torch_mha": False}
+
+
+def test_length_pass_and_series_are_read_from_the_id() -> None:
+    """The length is the size L, the pass follows from the mode, and a series drops L, S and the mode."""
+    case = "other/B1.L128.S64.E32/-/mask=none/regime=plain/seed=0/float32/cpu/"
+    assert tables.length_of(case + "train") == 128
+    assert tables.length_of("other/E32.LX4/-/mask=none/regime=plain/seed=0/float32/cpu/train") == 0
+    assert tables.pass_of(case + "inference") == "forward"
+    assert tables.pass_of(case + "train") == tables.pass_of(case + "eval") == "forward+backward"
+    assert tables.series_of(case + "train") == "other/B1.E32/-/mask=none/regime=plain/seed=0/float32/cpu"
+
+
+def test_the_headline_counts_what_held_and_says_what_is_fastest_where() -> None:
+    """Refused and unrun findings are told apart from those that held, and neighbours in length are drawn together."""
+    content = gathered([stored(*checked(), *profiled())])
+    assert content.headline == (
+        "3 implementations, 7 cases, 4 checks: 1 of 19 findings did not hold.",
+        "1 failed as expected, 1 refused with a reason, 3 not run.",
+        "16 calls timed.",
+    )
+    assert content.fastest == (
+        "Forward, L = 64 to 256: quick_one is fastest, 2.0 times as fast as torch_mha.",
+        "Forward+backward, L = 64 to 256: quick_one is fastest, 2.0 times as fast as torch_mha.",
+    )
+
+
+def test_two_whose_intervals_meet_are_not_told_apart() -> None:
+    """A fastest implementation is named together with those that it cannot be told from."""
+    near = timed("quick_one", 64)
+    assert near.timing
+    samples = tuple(tuple(2 * ns + 1000 for ns in process) for process in near.timing.samples_ns)
+    timing = Timing(samples_ns=samples, threads=2, interleaved_with=("torch_mha",))
+    again = Result(run=RUN, implementation="near", case=near.case, findings=near.findings, timing=timing, suite="perf")
+    (line,) = gathered([stored(timed("torch_mha", 64), again)]).fastest
+    assert line == "Forward, L = 64: torch_mha is fastest, but its interval meets that of near."
+
+
+def test_a_failure_is_shown_with_its_reason_and_the_command_that_shows_it_again(tmp_path: Path) -> None:
+    """The command stands in the page and in the Markdown file."""
+    text = page(checked(), tmp_path)
+    assert "3 of 240 values are off" in text
+    command = f"attnbench reproduce '{PLAIN}' --check forward_parity quick_one"
+    assert command.replace("'", "&#39;") in text
+    assert f"$ {command}\n" in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_run_without_timings_says_so(tmp_path: Path) -> None:
+    """No plot is written or shown where nothing was timed."""
+    assert "Nothing was timed" in page(checked(), tmp_path)
+    assert not list(tmp_path.glob("*.svg"))
+    assert "Nothing was timed." in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_run_without_findings_says_so(tmp_path: Path) -> None:
+    """An empty run gives an empty report and no error."""
+    assert "These runs hold no findings: nothing was checked." in page([], tmp_path)
+    assert (tmp_path / "findings.csv").read_text().startswith("implementation,case,check,")
+
+
+def test_what_ends_at_the_work_limit_is_marked_and_listed(tmp_path: Path) -> None:
+    """A curve that ends early has a mark and says why, and the reason stands below."""
+    text = page(profiled(), tmp_path)
+    assert "slow_one: beyond the limit" in (tmp_path / "time.svg").read_text(encoding="utf-8")
+    assert "quick_one: beyond the limit" not in (tmp_path / "time.svg").read_text(encoding="utf-8")
+    assert "over the limit of 2 s (--work-limit)" in text
+
+
+def test_machines_and_dtypes_are_never_mixed_in_one_plot(tmp_path: Path) -> None:
+    """Each machine, device and dtype has plots of its own."""
+    other = Machine(name="gpu-box", cpu="Some CPU", cores=4, memory_bytes=2**30, gpu="Some GPU", driver="1")
+    there = [
+        Result(
+            run="later", implementation=r.implementation, case=r.case, findings=r.findings, timing=r.timing,
+            memory=r.memory, flop=r.flop, suite="perf",
+        )
+        for r in (timed("torch_mha", 64), timed("quick_one", 64))
+    ]  # fmt: skip
+    write([stored(*profiled()), stored(*there, of=run(id="later", machine=other))], tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("time*.svg")) == [
+        "time-gpu-box-cpu-float32.svg",
+        "time-some-cpu-cpu-float32.svg",
+    ]
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    """The message names the option that helps."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResultsError, match=r"^cannot write the report to .*; name another folder with --reports DIR$"):
+        write([stored(*checked())], tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (0.012345, "0.0123"), (1.0, "1.00"), (123.456, "123"), (98765.4, "98765"), (float("nan"), "–")],
+)
+def test_numbers_have_three_digits(value: float, text: str) -> None:
+    """A table shows three significant digits and no exponent where it can be helped."""
+    assert digits(value) == text
+
+
+def test_axes_have_units_that_keep_numbers_short() -> None:
+    """Ticks read 1 ms and 64 MiB."""
+    assert [seconds_text(s) for s in (2e-6, 1e-3, 0.02, 3)] == ["2 µs", "1 ms", "20 ms", "3 s"]
+    assert [bytes_text(b) for b in (512, 2**10, 2**26, 3 * 2**30)] == ["512 B", "1 KiB", "64 MiB", "3 GiB"]

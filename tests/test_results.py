@@ -1,0 +1,212 @@
+"""Tests of run files: what is written is read, and what is damaged costs no more than its line."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attnbench.records import Finding, Machine, Memory, Result, Run, Timing
+from attnbench.results import ResultsError, RunFile, StoredRun, find, merged, read
+
+DATA = Path(__file__).parent / "data"
+CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/eval"
+PASSED = Finding(check="forward_parity", status="passed", measured=1e-7, allowed=1e-6)
+MACHINE = Machine(name="some-cpu", cpu="Some CPU", cores=4, memory_bytes=2**33)
+TIMING = Timing(samples_ns=((10, 11), (12, 13)), waited_ns=((0, 0), (0, 1)), threads=2, interleaved_with=("torch_mha",))
+MEMORY = Memory(peak_bytes=1024, saved_bytes=None, threads=2, method="allocator")
+
+
+def run(name: str = "20260101-000000-abcd", *, machine: Machine = MACHINE) -> Run:
+    """A run."""
+    return Run(
+        id=name,
+        time="2026-01-01T00:00:00+00:00",
+        command="attnbench run",
+        machine=machine,
+        versions={"torch": "2.10.0"},
+        threads=2,
+    )
+
+
+def result(*, of: str = "20260101-000000-abcd", name: str = "sdpa", finding: Finding = PASSED) -> Result:
+    """A result without measurements."""
+    return Result(run=of, implementation=name, case=CASE, findings=(finding,), flop=1000, suite="quick")
+
+
+def stored(*results: Result, of: Run | None = None) -> StoredRun:
+    """A run as it would be read."""
+    return StoredRun(run=of or run(), results=results, path=Path("run.jsonl"))
+
+
+def written(folder: Path, *results: Result) -> Path:
+    """Run file with these results."""
+    with RunFile.create(folder, run()) as file:
+        for one in results:
+            file.append(one)
+    return file.path
+
+
+def test_what_is_appended_is_read(tmp_path: Path) -> None:
+    """Every field of a run and of its results comes back."""
+    results = (result(), replace(result(name="other"), timing=TIMING, memory=MEMORY))
+    path = written(tmp_path, *results)
+    assert path == tmp_path / "some-cpu" / "20260101-000000-abcd.jsonl"
+    assert read(path) == StoredRun(run=run(), results=results, path=path)
+
+
+def test_a_result_is_stored_as_soon_as_it_is_known(tmp_path: Path) -> None:
+    """A reader sees a result while the file is still open."""
+    with RunFile.create(tmp_path, run()) as file:
+        file.append(result())
+        assert read(file.path).results == (result(),)
+
+
+def test_a_run_file_is_never_written_over(tmp_path: Path) -> None:
+    """A second run of the same id is refused."""
+    written(tmp_path)
+    with pytest.raises(ResultsError, match=r"^cannot write results to .*: File exists; "):
+        RunFile.create(tmp_path, run())
+
+
+def test_a_line_cut_in_its_middle_costs_that_line_only(tmp_path: Path) -> None:
+    """The rest is read, and the loss is told."""
+    path = written(tmp_path, result(name="whole"), result(name="cut"))
+    path.write_bytes(path.read_bytes()[:-40])
+    found = read(path)
+    assert [r.implementation for r in found.results] == ["whole"]
+    (problem,) = found.problems
+    assert problem.startswith("20260101-000000-abcd.jsonl line 3 cannot be read and is left out: ")
+
+
+def test_going_on_with_a_cut_file_keeps_what_follows(tmp_path: Path) -> None:
+    """Resuming ends the cut line, so that the next result stands on a line of its own."""
+    path = written(tmp_path, result(name="whole"), result(name="cut"))
+    path.write_bytes(path.read_bytes()[:-40])
+    with RunFile.resume(path) as file:
+        file.append(result(name="cut"))
+    found = read(path)
+    assert [r.implementation for r in found.results] == ["whole", "cut"]
+    assert len(found.problems) == 1
+
+
+def test_going_on_with_a_whole_file_adds_no_empty_line(tmp_path: Path) -> None:
+    """A file that ends with a line end is left as it is."""
+    path = written(tmp_path, result(name="first"))
+    with RunFile.resume(path) as file:
+        file.append(result(name="second"))
+    assert path.read_bytes().count(b"\n") == 3
+    assert b"\n\n" not in path.read_bytes()
+
+
+def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    """The message says what to do."""
+    path = written(tmp_path)
+    path.write_text(path.read_text().replace('"schema":1', '"schema":99'))
+    with pytest.raises(
+        ResultsError, match=r"newer attnbench \(schema 99\); this one reads up to 1: upgrade attnbench$"
+    ):
+        read(path)
+
+
+def test_a_file_of_schema_1_is_read() -> None:
+    """A run file that was stored by the first version stays readable."""
+    found = read(DATA / "run-schema-1.jsonl")
+    assert found.problems == ()
+    assert (found.run.schema, found.run.machine.name, found.run.suite) == (1, "example-cpu", "quick")
+    statuses = [f.status for r in found.results for f in r.findings]
+    assert statuses == ["passed", "passed", "unsupported", "passed", "passed"]
+    timing, memory = found.results[2].timing, found.results[2].memory
+    assert timing is not None
+    assert memory is not None
+    assert timing.samples_ns == ((41250, 40980, 41105), (42010, 41870, 41900))
+    assert (memory.peak_bytes, memory.saved_bytes) == (98304, None)
+
+
+@pytest.mark.parametrize("line", ["not json", '{"record":"other"}', "[1]", '{"record":"result","run":"x"}'])
+def test_a_line_that_is_no_record_is_told_and_left_out(tmp_path: Path, line: str) -> None:
+    """Nothing that stands in a file stops the rest from being read."""
+    path = written(tmp_path, result())
+    with path.open("a") as file:
+        file.write(line + "\n")
+    found = read(path)
+    assert len(found.results) == len(found.problems) == 1
+    assert "line 3" in found.problems[0]
+
+
+def test_a_file_without_a_run_is_refused(tmp_path: Path) -> None:
+    """An empty file, or one whose first line is lost, is no run."""
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(ResultsError, match="holds no run"):
+        read(tmp_path / "empty.jsonl")
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    """The message names the folder and the option that helps."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResultsError) as caught:
+        RunFile.create(tmp_path / "file", run())
+    assert str(caught.value).endswith("; name another folder with --results DIR")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_newest_run_is_found_where_none_is_named(tmp_path: Path) -> None:
+    """Runs are ordered by their ids, which begin with their time."""
+    for name, machine in (("20260102-000000-aaaa", "a"), ("20260101-000000-ffff", "b")):
+        RunFile.create(tmp_path, run(name, machine=replace(MACHINE, name=machine))).__exit__(None, None, None)
+    assert find(tmp_path, []) == [tmp_path / "a" / "20260102-000000-aaaa.jsonl"]
+    assert find(tmp_path, ["20260101-000000-ffff"]) == [tmp_path / "b" / "20260101-000000-ffff.jsonl"]
+
+
+def test_a_run_is_found_by_its_path(tmp_path: Path) -> None:
+    """A file anywhere will do."""
+    assert find(tmp_path, [str(DATA / "run-schema-1.jsonl")]) == [DATA / "run-schema-1.jsonl"]
+
+
+def test_an_unknown_run_is_answered_with_one_that_is_near(tmp_path: Path) -> None:
+    """A slip of the finger is named."""
+    written(tmp_path)
+    with pytest.raises(
+        ResultsError, match=r"^no run '20260101-000000-abce' in .*; did you mean 20260101-000000-abcd\?$"
+    ):
+        find(tmp_path, ["20260101-000000-abce"])
+
+
+def test_no_run_at_all_says_how_to_make_one(tmp_path: Path) -> None:
+    """An empty folder of results is a message, not a crash."""
+    with pytest.raises(ResultsError, match="make one with attnbench run"):
+        find(tmp_path, [])
+
+
+def test_of_two_results_the_later_one_stands() -> None:
+    """One result is left for each machine, implementation and case."""
+    failed = Finding(check="forward_parity", status="failed", reason="off")
+    first, second = stored(result(finding=failed)), stored(result())
+    assert merged([first, second]) == [result()]
+    assert merged([second, first]) == [result(finding=failed)]
+
+
+def test_results_of_two_machines_both_stand() -> None:
+    """A machine does not replace another's results."""
+    other = run("other", machine=replace(MACHINE, name="other-cpu"))
+    assert merged([stored(result()), stored(result(of="other"), of=other)]) == [result(), result(of="other")]
+
+
+def test_memory_of_a_probe_and_timing_of_the_same_run_are_joined() -> None:
+    """A result that is stored again keeps what was measured before, if its checks say the same."""
+    probe, later = replace(result(), memory=MEMORY), replace(result(), timing=TIMING)
+    assert merged([stored(probe, later)]) == [replace(result(), memory=MEMORY, timing=TIMING)]
+
+
+def test_a_timing_is_dropped_where_a_later_check_fails() -> None:
+    """No speed without correctness."""
+    failed = Finding(check="forward_parity", status="failed", reason="off")
+    assert merged([stored(replace(result(), timing=TIMING), result(finding=failed))]) == [result(finding=failed)]
+
+
+def test_a_measurement_stays_with_the_run_that_made_it() -> None:
+    """A later run that measured nothing neither hides an earlier one's timing nor takes it over."""
+    measured = replace(result(), timing=TIMING, memory=MEMORY)
+    later = stored(result(of="later"), of=run("later"))
+    assert merged([stored(measured), later]) == [measured]
+    again = replace(result(of="later"), timing=TIMING, memory=MEMORY)
+    assert merged([stored(measured), stored(again, of=run("later"))]) == [again]

@@ -1,0 +1,66 @@
+"""Tests of medians, intervals and ratios, on numbers that can be worked by hand."""
+
+import pytest
+
+from attnbench.stats import estimate, median_of_processes, ratio
+
+
+@pytest.mark.parametrize(
+    ("count", "low", "high", "level"),
+    [
+        # 1 − 2/2ⁿ: with few processes the whole range covers less than 95 %.
+        (1, 1, 1, 0.0),
+        (2, 1, 2, 0.5),
+        (3, 1, 3, 0.75),
+        (5, 1, 5, 0.9375),
+        (6, 1, 6, 0.96875),
+        # 1 − 2(1 + 8)/2⁸ = 0.9297 would be too little.
+        (8, 1, 8, 0.9921875),
+        # 1 − 2(1 + 9)/2⁹.
+        (9, 2, 8, 0.9609375),
+        # 1 − 2(1 + 10)/2¹⁰.
+        (10, 2, 9, 0.978515625),
+        # 1 − 2(1 + 12 + 66)/2¹².
+        (12, 3, 10, 0.96142578125),
+    ],
+)
+def test_an_interval_runs_between_order_statistics(count: int, low: int, high: int, level: float) -> None:
+    """It is the narrowest that covers the median with at least 95 %, or the whole range with its true level."""
+    found = estimate(list(range(count, 0, -1)))
+    assert (found.low, found.high, found.level, found.processes) == (low, high, level, count)
+    assert found.value == (count + 1) / 2
+
+
+def test_an_estimate_of_nothing_is_refused() -> None:
+    """Without a process there is no number."""
+    with pytest.raises(ValueError, match="at least one process"):
+        estimate([])
+
+
+def test_a_process_counts_once_however_many_samples_it_gave() -> None:
+    """The time of a call is the median of the processes' medians, not of all samples."""
+    found = median_of_processes([[1, 2, 3], [10] * 100, [20, 22]])
+    assert (found.value, found.low, found.high, found.level) == (10, 2, 21, 0.75)
+
+
+def test_one_slow_sample_does_not_move_a_time() -> None:
+    """The median of a process is not its mean."""
+    assert median_of_processes([[10, 10, 10_000]]).value == 10
+
+
+def test_a_ratio_pairs_the_processes() -> None:
+    """A process that was slow for both gives the same ratio as one that was quick for both."""
+    found = ratio([[20], [200], [2000]], [[10], [100], [1000]])
+    assert (found.value, found.low, found.high, found.level) == (2, 2, 2, 0.75)
+
+
+def test_a_process_without_samples_is_left_out_of_a_ratio() -> None:
+    """Only processes that timed both count."""
+    found = ratio([[30], [], [50]], [[10], [10], [10]])
+    assert (found.value, found.low, found.high, found.processes) == (4, 3, 5, 2)
+
+
+def test_a_ratio_of_samples_from_different_processes_is_refused() -> None:
+    """Samples that were not taken in turns cannot be paired."""
+    with pytest.raises(ValueError, match="zip"):
+        ratio([[1], [2]], [[1]])

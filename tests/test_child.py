@@ -187,9 +187,7 @@ def test_child_that_cannot_start_is_dead(log: Path) -> None:
     """A module that does not exist is told as the death that it is."""
     with Child("attnbench.nonsense", log=log) as child, pytest.raises(ChildDied) as died:
         child.ask({"do": "echo"})
-    assert str(died.value) == (
-        f"the process exited with code 1 ({sys.executable}: No module named attnbench.nonsense)"
-    )
+    assert str(died.value) == (f"the process exited with code 1 ({sys.executable}: No module named attnbench.nonsense)")
 
 
 def test_home_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,12 +93,16 @@ def plans(session: Session) -> list[Plan]:
 
 
 def taken(
-    session: Session, names: Sequence[str], done: dict[tuple[str, str], Result] | None = None
+    session: Session,
+    names: Sequence[str],
+    *,
+    done: dict[tuple[str, str], Result] | None = None,
+    processes: int = PROCESSES,
 ) -> tuple[list[Result], Counted]:
     """All results of a profile, in order, and its steps."""
     steps = Counted()
     results = profile(
-        session, names, plans(session), run="r", steps=steps, processes=PROCESSES, budget_s=BUDGET_S, done=done
+        session, names, plans(session), run="r", steps=steps, processes=processes, budget_s=BUDGET_S, done=done
     )
     return list(results), steps
 
@@ -179,9 +183,9 @@ def test_what_is_done_is_not_repeated(session: Session, own: str, profiled: tupl
     """A profile that goes on after all is done runs nothing; one that had only probed takes the samples."""
     names = ["sdpa", f"{own}:HOARDS"]
     stored = {(r.implementation, r.case): r for r in profiled[0]}
-    assert taken(session, names, stored)[0] == []
+    assert taken(session, names, done=stored)[0] == []
     probed = {key: replace(result, timing=None) for key, result in stored.items()}
-    results, steps = taken(session, names, probed)
+    results, steps = taken(session, names, done=probed)
     assert [r.implementation for r in results] == ["sdpa", "own.py:HOARDS"] * 2
     assert all(r.timing is not None and r.memory == stored[r.implementation, r.case].memory for r in results)
     assert steps.made == {"probe": 4, "time": 4}
@@ -189,7 +193,7 @@ def test_what_is_done_is_not_repeated(session: Session, own: str, profiled: tupl
 
 def test_death_in_the_shared_process_is_the_reason_for_no_timing(session: Session, own: str) -> None:
     """A crash among several leaves that case untimed for all of them, with the reason, and the others timed."""
-    results, _ = taken(session, ["sdpa", f"{own}:DIES_LATE"])
+    results, _ = taken(session, ["sdpa", f"{own}:DIES_LATE"], processes=1)
     found = latest(results)
     for name in ("sdpa", "DIES_LATE"):
         assert found[name, 8].timing is not None

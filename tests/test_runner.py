@@ -15,7 +15,7 @@ from attnbench.runner import Expectation, ExpectationError, Limits, Session, Sil
 LINK = "https://example.org/1"
 
 # What one implementation does in its first call, by the seed of the case.
-MOODS = '''
+MOODS = """
 import math
 import sys
 
@@ -88,7 +88,7 @@ class Moody(Implementation):
 
 
 MOODY = Moody()
-'''
+"""
 
 # What each mood is told by: status, and a part of the reason.
 TOLD = {
@@ -118,7 +118,7 @@ TOLD = {
 }
 
 # Each ends or blocks its process on the cases with these seeds, and is right on the others.
-DEADLY = '''
+DEADLY = """
 import ctypes
 import os
 import time
@@ -147,7 +147,7 @@ SEGFAULTS = Deadly(lambda: ctypes.string_at(0), {1})
 HANGS = Deadly(lambda: time.sleep(60), {1})
 DIES_ALWAYS = Deadly(lambda: os._exit(9), range(1, 9))
 TAKES_MUCH = Deadly(lambda: torch.zeros(10**9), {1})
-'''
+"""
 
 POISON = '''
 import torch
@@ -196,9 +196,7 @@ def session(shared: Session) -> Session:
 def found(session: Session, name: str, seeds: range, expectations: tuple[Expectation, ...] = ()) -> list[Finding]:
     """Finding of parity with the oracle, for each case."""
     plans = session.plan([case(seed) for seed in seeds], frozenset({"forward_parity"}))
-    results: Iterator[Result] = conform(
-        session, [name], plans, run="r", steps=Silent(), expectations=expectations
-    )
+    results: Iterator[Result] = conform(session, [name], plans, run="r", steps=Silent(), expectations=expectations)
     return [finding for result in results for finding in result.findings]
 
 

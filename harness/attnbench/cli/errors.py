@@ -1,6 +1,5 @@
 """Errors of use: one line that names the argument and the remedy, exit code 2, no traceback."""
 
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,8 +14,6 @@ __all__ = ["one_line"]
 
 USAGE = 2
 INTERRUPTED = 130
-# As the shell has it for a program whose reader went away (128 + SIGPIPE).
-UNREAD = 141
 
 
 @contextmanager
@@ -25,10 +22,7 @@ def one_line() -> Iterator[None]:
     # A run that is told to end (by CI, say) ends its workers and says how to go on, as one that is interrupted does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
+        yield
     except click.ClickException as error:
         _fail(error.format_message())
     except (click.Abort, KeyboardInterrupt):
@@ -37,10 +31,6 @@ def one_line() -> Iterator[None]:
         _fail(str(error))
     except (ChildDied, ChildTimeout) as error:
         _fail(f"the judge's process ended: {error}; run again with fewer or smaller cases (--case, --lengths)")
-    except BrokenPipeError:
-        # Nobody reads on (attnbench list | head): what is left in the buffer must not fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(UNREAD)
     except OSError as error:
         if error.filename is None:
             raise

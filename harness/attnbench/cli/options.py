@@ -10,6 +10,7 @@ import click
 
 from attnbench.cases import DEVICES, DTYPES, LEVELS
 from attnbench.records import Pass
+from attnbench.runner import ExpectationError, read_expectations
 
 __all__ = ["BUDGETS", "LENGTHS", "QUICK_LENGTHS", "options"]
 
@@ -94,8 +95,20 @@ class Folder(click.ParamType[Path]):
         return path
 
 
+class Expectations(click.ParamType[Path]):
+    """A file of expected failures, read once before anything is run."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        try:
+            read_expectations(Path(value))
+        except ExpectationError as error:
+            self.fail(str(error), param, ctx)
+        return Path(value)
+
+
 FOLDER = Folder()
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def _option(*names: str, **settings: Any) -> Callable[[F], F]:
@@ -115,7 +128,7 @@ _ALL: dict[str, Callable[[Any], Any]] = {
     "expected": _option(
         "--expected-failures",
         "expected",
-        type=FILE,
+        type=Expectations(),
         multiple=True,
         help="TOML file of known deviations; expected_failures.toml beside an implementation is always read.",
     ),

@@ -1,28 +1,20 @@
 """What a report says, made once from the runs; the page and the Markdown file say it each in their own marks."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import pandas as pd
 
 from attnbench.checks.catalogue import CHAPTERS, checks
-from attnbench.records import FAILURES, Machine, Result, Status
+from attnbench.records import FAILURES, Result
 from attnbench.report import tables
-from attnbench.report.numbers import bytes_text, digits
+from attnbench.report.sentences import fastest, headline, methods
+from attnbench.report.series import Series, series_in
 from attnbench.results import StoredRun, merged
 
-__all__ = ["Cell", "Content", "Grouped", "Problem", "Series", "gathered"]
+__all__ = ["LEGEND", "Cell", "Content", "Grouped", "Problem", "gathered"]
 
-# Statuses that say nothing of right or wrong.
-SILENT: frozenset[Status] = frozenset({"unsupported", "not_run"})
-# How the headline tells of findings that neither held nor failed it.
-TOLD = {
-    "expected_failure": "failed as expected",
-    "unsupported": "refused with a reason",
-    "not_run": "not run",
-}
 # Mark of a kind of status, in the order of a cell.
 MARKS = (("bad", "✗"), ("good", "✓"), ("known", "~"), ("refused", "–"), ("left", "·"))
 LEGEND = (
@@ -66,18 +58,6 @@ class Grouped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """Measurements that may be compared: one machine, device and dtype, and cases that differ in length and pass."""
-
-    title: str
-    # Ending of its files' names; empty where a report has one series.
-    suffix: str
-    timings: pd.DataFrame
-    memory: pd.DataFrame
-    untimed: pd.DataFrame
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
     """Everything that a report shows, in the order in which it shows it."""
 
@@ -107,13 +87,13 @@ def gathered(runs: Sequence[StoredRun]) -> Content:
     found = tables.findings(results)
     requirements = {name: checks()[name].requirement if name in checks() else "" for name in found["check"].unique()}
     counted = tables.matrix(results)
-    series = tuple(_series(runs, results))
+    series = tuple(series_in(runs, results))
     untimed = tables.untimed(results)
     return Content(
         runs=tuple(runs),
         results=tuple(results),
-        headline=tuple(_headline(results, found, series)),
-        fastest=tuple(line for one in series for line in _fastest(one)),
+        headline=tuple(headline(results, found, series)),
+        fastest=tuple(line for one in series for line in fastest(one)),
         chapters=tuple(_chapters(counted)),
         requirements=requirements,
         cells={
@@ -121,23 +101,15 @@ def gathered(runs: Sequence[StoredRun]) -> Content:
             for name, row in counted.items()
         },
         problems=tuple(_problems(found, requirements)),
-        expected=_grouped(found[found["status"] == "expected_failure"], "check"),
+        expected=_grouped(_foreseen(found, requirements), "check"),
         refused=_grouped(found[found["status"] == "unsupported"], "case"),
         not_run=_grouped(found[found["status"] == "not_run"], "case"),
         untimed=_grouped(untimed.assign(of=untimed["pass"] + " L = " + untimed["length"].astype(str)), "of"),
         warned=_grouped(found[found["warnings"] != ""].assign(reason=found["warnings"]), "check"),
         series=series,
-        methods=tuple(_methods(series)),
+        methods=tuple(methods(series)),
         unreadable=tuple(line for run in runs for line in run.problems),
     )
-
-
-def machine_text(machine: Machine) -> str:
-    """Machine in one line."""
-    parts = [machine.name, machine.cpu, _many(machine.cores, "core"), f"{bytes_text(machine.memory_bytes)} of memory"]
-    parts += [machine.isa] if machine.isa else []
-    parts.append(f"{machine.gpu}, driver {machine.driver or 'unknown'}" if machine.gpu else "no GPU")
-    return " · ".join([*parts, machine.system] if machine.system else parts)
 
 
 def _chapters(counted: dict[str, dict[str, Counter[str]]]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -179,6 +151,16 @@ def _problems(found: pd.DataFrame, requirements: dict[str, str]) -> Iterator[Pro
         )
 
 
+def _foreseen(found: pd.DataFrame, requirements: dict[str, str]) -> pd.DataFrame:
+    """Expected failures, each with the reason that was given beforehand, without what the check then found."""
+    expected = found[found["status"] == "expected_failure"]
+    given = [
+        str(reason).partition(f": {requirements[str(check)]}")[0] if requirements[str(check)] else str(reason)
+        for reason, check in zip(expected["reason"], expected["check"], strict=True)
+    ]
+    return expected.assign(reason=given)
+
+
 def _grouped(frame: pd.DataFrame, column: str) -> tuple[Grouped, ...]:
     """Rows by implementation and reason, most frequent first; ``of`` names the values of a column, three at most."""
     made = []
@@ -192,131 +174,3 @@ def _grouped(frame: pd.DataFrame, column: str) -> tuple[Grouped, ...]:
         )
     order = {name: place for place, name in enumerate(frame["implementation"].unique())}
     return tuple(sorted(made, key=lambda one: (order[one.implementation], -one.count)))
-
-
-def _series(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterator[Series]:
-    machines = {stored.run.id: stored.run.machine.name for stored in runs}
-    keys: dict[tuple[str, str], list[Result]] = {}
-    for result in results:
-        if result.timing or result.memory:
-            keys.setdefault((machines[result.run], tables.series_of(result.case)), [])
-    for result in results:
-        key = machines[result.run], tables.series_of(result.case)
-        if key in keys:
-            keys[key].append(result)
-    for (machine, series), own in keys.items():
-        *_, dtype, device = series.split("/")
-        other = sum(
-            1 for m, s in keys if m == machine and s.endswith(f"/{dtype}/{device}") and (m, s) < (machine, series)
-        )
-        suffix = f"-{machine}-{device}-{dtype}" + (f"-{other + 1}" if other else "")
-        yield Series(
-            title=f"{machine}, {device}, {dtype}: {'/'.join(series.split('/')[:-2])}",
-            suffix=suffix if len(keys) > 1 else "",
-            timings=tables.timings(own),
-            memory=tables.memory(own),
-            untimed=tables.untimed(own),
-        )
-
-
-def _headline(results: Sequence[Result], found: pd.DataFrame, series: Sequence[Series]) -> Iterator[str]:
-    names, cases = len({r.implementation for r in results}), len({r.case for r in results})
-    counts = Counter(found["status"])
-    spoken = sum(count for status, count in counts.items() if status not in SILENT)
-    bad = sum(counts[status] for status in FAILURES)
-    if found.empty:
-        yield "These runs hold no findings: nothing was checked."
-        return
-    start = f"{_many(names, 'implementation')}, {_many(cases, 'case')}, {_many(found['check'].nunique(), 'check')}:"
-    if not spoken:
-        yield f"{start} nothing was checked."
-    elif bad:
-        yield f"{start} {_number(bad)} of {_many(spoken, 'finding')} did not hold."
-    elif counts["expected_failure"]:
-        held = _number(counts["passed"])
-        yield f"{start} of {_many(spoken, 'finding')}, {held} held and the others failed as expected."
-    else:
-        yield f"{start} all {_many(spoken, 'finding')} held."
-    told = [f"{_number(counts[status])} {words}" for status, words in TOLD.items() if counts[status]]
-    if told:
-        yield f"{', '.join(told)}."
-    timed = sum(len(one.timings) for one in series)
-    yield f"{_many(timed, 'call')} timed." if timed else "These runs hold no timings: speed was not asked for."
-
-
-def _fastest(series: Series) -> Iterator[str]:
-    for name, part in series.timings.groupby("pass"):
-        winners = [(int(str(length)), *_winner(rows)) for length, rows in part.groupby("length")]
-        for told, group in groupby(winners, key=lambda winner: winner[1]):
-            stretch = list(group)
-            lengths = [length for length, _, _ in stretch]
-            gains = [gain for *_, gain in stretch if gain == gain]
-            at = f"L = {lengths[0]}" if len(lengths) == 1 else f"L = {lengths[0]} to {lengths[-1]}"
-            low, high = (digits(min(gains), 2), digits(max(gains), 2)) if gains else ("", "")
-            gain = (
-                f", {low if low == high else f'{low} to {high}'} times as fast as {tables.REFERENCE}" if gains else ""
-            )
-            yield f"{str(name).capitalize()}, {at}: {told}{gain}."
-
-
-def _winner(rows: pd.DataFrame) -> tuple[str, float]:
-    """Who is fastest in words, those included whose interval meets the fastest one's, and its gain on the reference."""
-    ordered = rows.sort_values("median_ns")
-    best = ordered.iloc[0]
-    level = ordered[ordered["low_ns"] <= best["high_ns"]]["implementation"]
-    gain = float("nan") if best["implementation"] == tables.REFERENCE else 1 / best["ratio"]
-    if len(level) == 1:
-        return f"{best['implementation']} is fastest", gain
-    others = _sentence([name for name in level if name != best["implementation"]])
-    return f"{best['implementation']} is fastest, but its interval meets that of {others}", gain
-
-
-def _methods(series: Sequence[Series]) -> Iterator[str]:
-    timings = pd.concat([one.timings for one in series]) if series else pd.DataFrame()
-    memories = pd.concat([one.memory for one in series]) if series else pd.DataFrame()
-    if len(timings):
-        processes, samples = _range(timings["processes"]), _range(timings["samples"])
-        levels = _range((timings["level"] * 100).round(1))
-        yield (
-            f"Time: {', '.join(timings['method'].unique())} time of a call that a conformance check of the same case "
-            f"preceded; {processes} fresh processes, {samples} samples for each number, implementations called in turn "
-            f"in random order. A number is the median over processes of each process's median; its interval runs "
-            f"between two order statistics of the processes, and covers the true median with a probability of "
-            f"{levels} %. Threads: {_range(timings['threads'])}. No sample was dropped."
-        )
-        yield (
-            f"Ratio: time divided by that of {tables.REFERENCE} on the same case, one ratio of medians for each "
-            f"process that called both in turn, then the median over processes with the same kind of interval. Speed "
-            f"in the plot is its inverse."
-        )
-        yield (
-            "Gflop/s in timings.csv: what the case needs by closed form, divided by the time. "
-            "It is no count of what was executed."
-        )
-    if len(memories):
-        yield (
-            f"Memory: bytes above the inputs at the peak of one call, by {_sentence(memories['method'].unique())}. "
-            f"Saved bytes are what a forward keeps alive for its backward."
-        )
-    yield (
-        "Findings: each check compares with a float64 oracle of the written contract, within an error budget that "
-        "is derived for each case; measured error and budget stand in findings.csv."
-    )
-
-
-def _range(values: Iterable[float]) -> str:
-    low, high = min(values), max(values)
-    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
-
-
-def _number(count: int) -> str:
-    return f"{count:,}".replace(",", " ")
-
-
-def _many(count: int, word: str) -> str:
-    return f"{_number(count)} {word}" + ("s" if count != 1 else "")
-
-
-def _sentence(parts: Iterable[str]) -> str:
-    *first, last = [str(part) for part in parts]
-    return f"{', '.join(first)} and {last}" if first else last

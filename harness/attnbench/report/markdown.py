@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
-from attnbench.report.content import LEGEND, Content, Grouped, machine_text
+from attnbench.report.content import LEGEND, Content, Grouped
 from attnbench.report.page import PLOTS, grids
+from attnbench.report.sentences import machine_text
 
 __all__ = ["render"]
 
@@ -55,7 +56,7 @@ def _conformance(content: Content) -> list[str]:
             )
             for check in checks
         ]
-        parts += [f"### {chapter}", _table((chapter, *map(_code, names)), rows)]
+        parts += [f"### {chapter}", _table(("check", *map(_code, names)), rows)]
     parts.append(" · ".join(f"{mark} {words}" for _, mark, words in LEGEND))
     parts.append("## What did not hold")
     parts += [
@@ -71,7 +72,7 @@ def _conformance(content: Content) -> list[str]:
 
 def _measurements(content: Content, files: Collection[str]) -> list[str]:
     parts = ["## Speed and memory"]
-    if not content.series:
+    if all(series.timings.empty for series in content.series):
         parts.append("Nothing was timed.")
     for series in content.series:
         parts.append(f"### {_text(series.title)}")

@@ -10,8 +10,10 @@ import pandas as pd
 from markupsafe import Markup
 
 from attnbench.report import plots
-from attnbench.report.content import LEGEND, Content, Series, machine_text
+from attnbench.report.content import LEGEND, Content
 from attnbench.report.numbers import digits, interval_text, ratio_text
+from attnbench.report.sentences import machine_text
+from attnbench.report.series import Series
 from attnbench.report.tables import REFERENCE
 
 __all__ = ["MEASURES", "PLOTS", "Grid", "grids", "render"]
@@ -75,6 +77,7 @@ def render(content: Content, files: Mapping[str, bytes]) -> str:
         lstrip_blocks=True,
     )
     environment.filters["breakable"] = _breakable
+    environment.filters["unbroken"] = _unbroken
     return environment.get_template("report.html.j2").render(
         content=content,
         legend=LEGEND,
@@ -145,3 +148,8 @@ def _inline(svg: str, name: str) -> Markup:
 def _breakable(text: str) -> Markup:
     """Long name that may be broken after a slash, a dot or an underscore."""
     return Markup("<wbr>").join(re.split(r"(?<=[/._+])", text))
+
+
+def _unbroken(text: str) -> str:
+    """Text in which no number is parted from the word that it counts."""
+    return re.sub(r"(\d) (?=[a-z0-9])", "\\1\u00a0", text)

@@ -58,6 +58,11 @@ PANEL, NAMES, HEIGHT = 3.6, 1.35, 3.5
 APART = 0.058
 
 
+# Line from a name to the end of its curve.
+LEADER: dict[str, Any] = {
+    "arrowstyle": "-", "linewidth": 0.6, "alpha": 0.7, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5),
+}  # fmt: skip
+
 # End of a curve: its value, its name and its colour.
 End = tuple[float, str, str]
 
@@ -189,8 +194,8 @@ def _curves(axes: Axes, part: pd.DataFrame, untimed: pd.DataFrame, styles: dict[
             axes.plot(last["length"], last["value"], marker="x", color=look.colour, markersize=9, markeredgewidth=1.8)
         if last["length"] < longest:
             axes.annotate(
-                f"{name}: beyond the limit" if beyond else name, xy=(last["length"], last["value"]), xytext=(8, 0),
-                textcoords="offset points", color=look.colour, va="center",
+                f"{name}\nbeyond the limit" if beyond else name, xy=(last["length"], last["value"]), xytext=(8, 0),
+                textcoords="offset points", color=look.colour, va="center", linespacing=1.1,
             )  # fmt: skip
         else:
             ends.append((float(last["value"]), name, look.colour))
@@ -221,7 +226,7 @@ def _names(axes: Axes, ends: Sequence[End]) -> None:
         axes.annotate(
             name, xy=(1, place), xytext=(1.055, height), xycoords="axes fraction", textcoords="axes fraction",
             color=colour, va="center", ha="left", annotation_clip=False, fontsize=8.5,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.7, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)},
+            arrowprops=LEADER | {"color": colour},
         )  # fmt: skip
 
 

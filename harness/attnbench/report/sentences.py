@@ -1,0 +1,144 @@
+"""What a report says in plain words, made from its data."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+import pandas as pd
+
+from attnbench.records import FAILURES, Machine, Result, Status
+from attnbench.report import tables
+from attnbench.report.numbers import bytes_text, digits
+from attnbench.report.series import Series
+
+__all__ = ["fastest", "headline", "machine_text", "methods"]
+
+# Statuses that say nothing of right or wrong.
+SILENT: frozenset[Status] = frozenset({"unsupported", "not_run"})
+# How the headline tells of findings that neither held nor failed it.
+TOLD = {
+    "expected_failure": "failed as expected",
+    "unsupported": "refused with a reason",
+    "not_run": "not run",
+}
+
+
+def headline(results: Sequence[Result], found: pd.DataFrame, series: Sequence[Series]) -> Iterator[str]:
+    """What was checked, and how much of it held."""
+    names, cases = len({r.implementation for r in results}), len({r.case for r in results})
+    counts = Counter(found["status"])
+    spoken = sum(count for status, count in counts.items() if status not in SILENT)
+    bad = sum(counts[status] for status in FAILURES)
+    if found.empty:
+        yield "These runs hold no findings: nothing was checked."
+        return
+    start = f"{_many(names, 'implementation')}, {_many(cases, 'case')}, {_many(found['check'].nunique(), 'check')}:"
+    if not spoken:
+        yield f"{start} nothing was checked."
+    elif bad:
+        yield f"{start} {_number(bad)} of {_many(spoken, 'finding')} did not hold."
+    elif counts["expected_failure"]:
+        held = _number(counts["passed"])
+        yield f"{start} of {_many(spoken, 'finding')}, {held} held and the others failed as expected."
+    else:
+        yield f"{start} all {_many(spoken, 'finding')} held."
+    told = [f"{_number(counts[status])} {words}" for status, words in TOLD.items() if counts[status]]
+    if told:
+        yield f"{', '.join(told)}."
+    timed = sum(len(one.timings) for one in series)
+    if timed:
+        yield f"{_many(timed, 'call')} timed."
+    elif tables.untimed(results).empty:
+        yield "These runs hold no timings: speed was not asked for."
+    else:
+        yield "These runs hold no timings; why not stands with each call below."
+
+
+def fastest(series: Series) -> Iterator[str]:
+    """What is fastest at which lengths; neighbours with the same answer share a sentence."""
+    for name, part in series.timings.groupby("pass"):
+        winners = [(int(str(length)), *_winner(rows)) for length, rows in part.groupby("length")]
+        for told, group in groupby(winners, key=lambda winner: winner[1]):
+            stretch = list(group)
+            lengths = [length for length, _, _ in stretch]
+            gains = [gain for *_, gain in stretch if gain == gain]
+            at = f"L = {lengths[0]}" if len(lengths) == 1 else f"L = {lengths[0]} to {lengths[-1]}"
+            low, high = (digits(min(gains), 2), digits(max(gains), 2)) if gains else ("", "")
+            gain = (
+                f", {low if low == high else f'{low} to {high}'} times as fast as {tables.REFERENCE}" if gains else ""
+            )
+            yield f"{str(name).capitalize()}, {at}: {told}{gain}."
+
+
+def _winner(rows: pd.DataFrame) -> tuple[str, float]:
+    """Who is fastest in words, those included whose interval meets the fastest one's, and its gain on the reference."""
+    ordered = rows.sort_values("median_ns")
+    best = ordered.iloc[0]
+    level = ordered[ordered["low_ns"] <= best["high_ns"]]["implementation"]
+    # A gain on a reference that may be as fast would say more than was measured.
+    gain = math.nan if tables.REFERENCE in set(level) else 1 / best["ratio"]
+    if len(level) == 1:
+        return f"{best['implementation']} is fastest", gain
+    others = _sentence([name for name in level if name != best["implementation"]])
+    return f"{best['implementation']} is fastest, but its interval meets that of {others}", gain
+
+
+def methods(series: Sequence[Series]) -> Iterator[str]:
+    """How the numbers of a report were made."""
+    timings = pd.concat([one.timings for one in series]) if series else pd.DataFrame()
+    memories = pd.concat([one.memory for one in series]) if series else pd.DataFrame()
+    if len(timings):
+        processes, samples = _range(timings["processes"]), _range(timings["samples"])
+        levels = _range((timings["level"] * 100).round(1))
+        yield (
+            f"Time: {', '.join(timings['method'].unique())} time of a call that a conformance check of the same case "
+            f"preceded; {processes} fresh processes, {samples} samples for each number, implementations called in turn "
+            f"in random order. A number is the median over processes of each process's median; its interval runs "
+            f"between two order statistics of the processes, and covers the true median with a probability of "
+            f"{levels} %. Threads: {_range(timings['threads'])}. No sample was dropped."
+        )
+        yield (
+            f"Ratio: time divided by that of {tables.REFERENCE} on the same case, one ratio of medians for each "
+            f"process that called both in turn, then the median over processes with the same kind of interval. Speed "
+            f"in the plot is its inverse."
+        )
+        yield (
+            "Gflop/s in timings.csv: what the case needs by closed form, divided by the time. "
+            "It is no count of what was executed."
+        )
+    if len(memories):
+        yield (
+            f"Memory: bytes above the inputs at the peak of one call, by {_sentence(memories['method'].unique())}. "
+            f"Saved bytes are what a forward keeps alive for its backward."
+        )
+    yield (
+        "Findings: each check compares with a float64 oracle of the written contract, within an error budget that "
+        "is derived for each case; measured error and budget stand in findings.csv."
+    )
+
+
+def _range(values: Iterable[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+
+def _number(count: int) -> str:
+    return f"{count:,}".replace(",", " ")
+
+
+def _many(count: int, word: str) -> str:
+    return f"{_number(count)} {word}" + ("s" if count != 1 else "")
+
+
+def _sentence(parts: Iterable[str]) -> str:
+    *first, last = [str(part) for part in parts]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def machine_text(machine: Machine) -> str:
+    """Machine in one line."""
+    parts = [machine.name, machine.cpu, _many(machine.cores, "core"), f"{bytes_text(machine.memory_bytes)} of memory"]
+    parts += [machine.isa] if machine.isa else []
+    parts.append(f"{machine.gpu}, driver {machine.driver or 'unknown'}" if machine.gpu else "no GPU")
+    return " · ".join([*parts, machine.system] if machine.system else parts)

@@ -1,0 +1,50 @@
+"""Measurements that may be compared with one another."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from attnbench.records import Result
+from attnbench.report import tables
+from attnbench.results import StoredRun
+
+__all__ = ["Series", "series_in"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Measurements that may be compared: one machine, device and dtype, and cases that differ in length and pass."""
+
+    title: str
+    # Ending of its files' names; empty where a report has one series.
+    suffix: str
+    timings: pd.DataFrame
+    memory: pd.DataFrame
+    untimed: pd.DataFrame
+
+
+def series_in(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterator[Series]:
+    """Series in the results of these runs."""
+    machines = {stored.run.id: stored.run.machine.name for stored in runs}
+    keys: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        if result.timing or result.memory:
+            keys.setdefault((machines[result.run], tables.series_of(result.case)), [])
+    for result in results:
+        key = machines[result.run], tables.series_of(result.case)
+        if key in keys:
+            keys[key].append(result)
+    for (machine, series), own in keys.items():
+        *_, dtype, device = series.split("/")
+        other = sum(
+            1 for m, s in keys if m == machine and s.endswith(f"/{dtype}/{device}") and (m, s) < (machine, series)
+        )
+        suffix = f"-{machine}-{device}-{dtype}" + (f"-{other + 1}" if other else "")
+        yield Series(
+            title=f"{machine}, {device}, {dtype}: {'/'.join(series.split('/')[:-2])}",
+            suffix=suffix if len(keys) > 1 else "",
+            timings=tables.timings(own),
+            memory=tables.memory(own),
+            untimed=tables.untimed(own),
+        )

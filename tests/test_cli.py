@@ -1,0 +1,480 @@
+"""The command line: quick help, one line for every mistake, exit codes, and runs that can be gone on with."""
+
+import itertools
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attnbench.cli.recording import Recording
+from attnbench.cli.selection import planned
+from attnbench.environment import machine
+from attnbench.records import SCHEMA, Finding, Result, Run
+from attnbench.results import RunFile, merged, read
+from attnbench.runner import Session
+
+MY_ATTENTION = Path(__file__).parent / "plugin_example" / "my_attention.py"
+PROGRAM = "from attnbench.cli import main; main()"
+TINY = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/cpu/inference"
+DROPPING = "multihead/B2.L5.S7.E24.H3/bias+batch_first+dropout=0.5/mask=none/regime=plain/seed=0/float32/cpu/train"
+# Wall time of the quickest of five; an idle 2-core machine needs 0.08 s, and importing torch takes 1 s.
+HELP_S = 0.3
+
+SOURCE = """
+import os
+import time
+from pathlib import Path
+
+import torch
+
+
+class Base(torch.nn.MultiheadAttention):
+    pass
+
+
+class Right(Base):
+    def forward(self, *arguments, **keywords):
+        with open("calls", "a") as calls:
+            calls.write(".")
+        return super().forward(*arguments, **keywords)
+
+
+class Wrong(Base):
+    def forward(self, *arguments, **keywords):
+        output, weights = super().forward(*arguments, **keywords)
+        return output * float("nan"), weights
+
+
+class Raises(Base):
+    def forward(self, *arguments, **keywords):
+        print('{"findings": []}', flush=True)
+        raise OSError(f"cannot open {Path.home()}/weights.bin")
+
+
+class Hangs(Base):
+    def forward(self, *arguments, **keywords):
+        Path("pid").write_text(f"{os.getpid()}.")
+        time.sleep(60)
+
+
+def refuses(q, k, v, *, need_weights):
+    from attnbench.interface import Refusal
+
+    raise Refusal("never")
+"""
+
+
+class Done:
+    """What a command left behind."""
+
+    def __init__(self, ended: subprocess.CompletedProcess[str]) -> None:
+        self.code, self.out, self.err = ended.returncode, ended.stdout, ended.stderr
+
+    @property
+    def json(self) -> Any:
+        """Standard output as JSON, in the strict sense: NaN is no number."""
+
+        def refuse(word: str) -> None:
+            raise AssertionError(f"{word} is not JSON")
+
+        return json.loads(self.out, parse_constant=refuse)
+
+
+def attnbench(*arguments: str | Path, cwd: Path, **environment: str) -> Done:
+    """Run a command in a folder, with standard output and error apart."""
+    return Done(
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM, *map(str, arguments)],
+            cwd=cwd,
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    )
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """Working folder with somebody's own file in it."""
+    (tmp_path / "own.py").write_text(SOURCE)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """A judge, for what needs no command."""
+    with Session() as opened:
+        yield opened
+
+
+# Help
+
+
+def modules_after(program: str) -> set[str]:
+    """Top-level modules that a program leaves imported."""
+    tell = "import atexit, sys; atexit.register(lambda: print(*{m.partition('.')[0] for m in sys.modules}))\n"
+    done = subprocess.run([sys.executable, "-c", tell + program], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("command", ["", "list", "conform", "profile", "report", "reproduce", "run"])
+def test_help_imports_no_torch(command: str) -> None:
+    """Help of every command comes without torch, and the list of commands without anything heavy."""
+    words = ["attnbench", *command.split(), "--help"]
+    imported = modules_after(f"sys.argv = {words!r}\n{PROGRAM}")
+    assert "click" in imported
+    assert not imported & ({"torch"} if command else {"torch", "numpy", "pandas", "matplotlib", "rich", "msgspec"})
+
+
+def test_an_import_of_torch_would_be_seen() -> None:
+    """The test of help fails where torch is imported, however deep."""
+    assert "torch" in modules_after("import attnbench.kernel")
+
+
+def test_help_is_quick(tmp_path: Path) -> None:
+    """Help is there before one wonders."""
+    times_s = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        assert attnbench("--help", cwd=tmp_path).code == 0
+        times_s.append(time.perf_counter() - begin)
+    assert min(times_s) < HELP_S
+
+
+# Mistakes
+
+# Arguments, and what the line must hold, in order.
+MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "command": ("confrom", ("unknown command 'confrom'", "available: list, conform,")),
+    "option": ("conform --lenghts 8", ("--lenghts",)),
+    "implementation": ("conform spda", ("unknown implementation 'spda'", "did you mean 'sdpa'", "available: ")),
+    "profile": ("profile xformer", ("unknown implementation 'xformer'", "did you mean 'xformers'")),
+    "list": ("list spda", ("unknown implementation 'spda'", "did you mean 'sdpa'")),
+    "check": ("conform sdpa --check forward_party", ("--check", "'forward_party'", "did you mean 'forward_parity'")),
+    "suite": ("conform sdpa --suite qick", ("--suite", "'qick'", "'quick'")),
+    "no file": ("conform nowhere.py:X", ("no such file: nowhere.py",)),
+    "no name": ("conform own.py:", ("'own.py:'", "package.module:attribute or path/to/file.py:attribute")),
+    "no attribute": ("conform own.py:Rihgt", ("own.py has no attribute 'Rihgt'", "did you mean 'Right'")),
+    "syntax": ("conform syntax.py:X", ("cannot import 'syntax.py:X'", "SyntaxError", "line 2")),
+    "import": ("conform raises.py:X", ("cannot import 'raises.py:X'", "RuntimeError: two lines")),
+    "length 0": ("profile sdpa --lengths 0", ("--lengths", "at least 1", "'0'", "for example 128,256")),
+    "length -1": ("profile sdpa --lengths -1", ("--lengths", "at least 1", "'-1'", "for example 128,256")),
+    "length abc": ("profile sdpa --lengths 8,abc", ("--lengths", "at least 1", "'8,abc'", "for example 128,256")),
+    "dtype": ("conform sdpa --dtype int8", ("--dtype", "'int8'", "'float32'")),
+    "device": ("conform sdpa --device gpu", ("--device", "'gpu'", "'cpu', 'cuda'")),
+    "results": ("conform sdpa --results own.py", ("--results", "needs a folder", "'own.py'", "name another")),
+    "shard 3/2": ("conform sdpa --shard 3/2", ("--shard", "1 <= I <= N", "'3/2'", "for example 1/4")),
+    "shard abc": ("conform sdpa --shard abc", ("--shard", "1 <= I <= N", "'abc'", "for example 1/4")),
+    "case": ("conform sdpa --case *nothing*", ("--case", "'*nothing*' matches none of 21 cases", "--suite")),
+    "case id": ("conform sdpa --case multihead/B2", ("--case", "9 parts", "'multihead/B2'")),
+    "reproduce": ("reproduce multihead/B2 sdpa --check forward_parity", ("CASE", "9 parts", "'multihead/B2'")),
+    "applies": (f"reproduce {TINY.format(0)} sdpa --check input_gradients", ("--check", "input_gradients")),
+    "memory": ("conform sdpa --memory-limit abc", ("--memory-limit", "number of bytes", "'abc'", "for example 8GiB")),
+    "memory 0": ("conform sdpa --memory-limit 0", ("--memory-limit", "number of bytes", "'0'", "for example 8GiB")),
+    "timeout 0": ("conform sdpa --timeout 0", ("--timeout", "above 0", "'0'", "for example 2.5")),
+    "timeout nan": ("conform sdpa --timeout nan", ("--timeout", "above 0", "'nan'", "for example 2.5")),
+    "threads": ("conform sdpa --threads 0", ("--threads", "0")),
+    "expected": ("conform sdpa --expected-failures no.toml", ("--expected-failures", "no.toml", "No such file")),
+    "malformed": ("conform sdpa --expected-failures own.py", ("--expected-failures", "from own.py", "line 2")),
+    "no runs": ("report --results empty", ("no run in empty", "attnbench run", "--results DIR")),
+    "run": ("report 20990101 --results stored", ("no run '20990101' in stored", "did you mean 20990101-000000-abcd")),
+    "garbage": ("report garbage.jsonl", ("garbage.jsonl holds no run",)),
+    "folder": ("report stored", ("no run 'stored' in results",)),
+    "headless": ("report headless.jsonl", ("headless.jsonl holds no run", "first line is lost")),
+    "newer": ("report newer.jsonl", ("newer.jsonl", f"newer attnbench (schema {SCHEMA + 1})", "upgrade attnbench")),
+    "odd schema": ("report odd.jsonl", ("odd.jsonl holds no run",)),
+    "resume newer": ("conform sdpa --resume newer.jsonl", ("newer.jsonl", "newer attnbench", "upgrade attnbench")),
+    "resume other": ("conform sdpa --resume other.jsonl", ("--resume", "other.jsonl", "on m;", "same machine")),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_one_line(here: Path, mistake: str) -> None:
+    """What a user gets wrong ends with code 2 and one line that names the argument, what came, and the remedy."""
+    (here / "syntax.py").write_text("x = 1\nx = = 2\n")
+    (here / "raises.py").write_text("raise RuntimeError('two\\nlines')\n")
+    (here / "garbage.jsonl").write_bytes(bytes(range(256)))
+    for name, line in run_files().items():
+        (here / name).write_text(json.dumps(line) + "\n")
+    (here / "stored" / "m").mkdir(parents=True)
+    (here / "stored" / "m" / "20990101-000000-abcd.jsonl").write_text(json.dumps(run_files()["other.jsonl"]) + "\n")
+    arguments, parts = MISTAKES[mistake]
+    done = attnbench(*arguments.split(), cwd=here)
+    assert done.code == 2, done.err
+    assert done.out == ""
+    assert_one_line(done.err, *parts)
+
+
+def run_files() -> dict[str, dict[str, Any]]:
+    """First lines of run files, by file name."""
+    where = {"name": "m", "cpu": "c", "cores": 1, "memory_bytes": 1}
+    run: dict[str, Any] = {"id": "20990101-000000-abcd", "time": "t", "command": "c", "machine": where, "threads": 1}
+    run |= {"record": "run", "versions": {}, "suite": "quick", "schema": SCHEMA}
+    return {
+        "other.jsonl": run,
+        "newer.jsonl": run | {"schema": SCHEMA + 1},
+        "odd.jsonl": run | {"schema": "one"},
+        "headless.jsonl": {"record": "result", "run": "r", "implementation": "i", "case": "c", "findings": []},
+    }
+
+
+def assert_one_line(text: str, *parts: str) -> None:
+    """One line of attnbench's that holds these parts in order, and no traceback."""
+    assert text.startswith("attnbench: ")
+    assert text.count("\n") == 1
+    assert text.endswith("\n")
+    assert "Traceback" not in text
+    places = [text.find(part) for part in parts]
+    assert -1 not in places, (text, parts)
+    assert places == sorted(places), (text, parts)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_absent_device_is_one_line(here: Path) -> None:
+    """--device cuda without such a device is a mistake, not a run in which nothing is checked."""
+    done = attnbench("conform", "sdpa", "--device", "cuda", cwd=here)
+    assert done.code == 2
+    assert_one_line(done.err, "--device", "no CUDA device here", "leave out --device cuda")
+
+
+def test_unwritable_results_are_told_before_the_work(here: Path) -> None:
+    """A results folder that cannot be made is one line, and no check has run for nothing."""
+    done = attnbench("conform", "own.py:Right", "--results", "own.py/results", cwd=here)
+    assert done.code == 2
+    assert_one_line(done.err, "own.py/results", "Not a directory", "--results DIR")
+    assert not (here / "calls").exists()
+
+
+def test_output_that_nobody_reads_is_no_error(here: Path) -> None:
+    """A pipe that is closed early (attnbench --help | head) gives no traceback."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "--help"], cwd=here, stdout=writing, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writing)
+    assert done.stderr == b""
+    assert done.returncode == 1
+
+
+def test_broken_plugin_is_left_out_of_a_run_of_all(here: Path) -> None:
+    """A registered plug-in that cannot be imported is told and left out; the others are run."""
+    # Stands before the installed distribution of that name, whose own implementations are not registered then.
+    info = here / "path" / "attnbench-9.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: attnbench\nVersion: 9\n")
+    (info / "entry_points.txt").write_text(
+        "[attnbench.operators]\nmultihead = attnbench.operators.multihead:OPERATOR\n"
+        "[attnbench.implementations]\nbroken = broken_plugin:X\nright = own:Right\n"
+    )
+    (here / "path" / "broken_plugin.py").write_text("import a_library_that_is_missing\n")
+    path = os.pathsep.join([str(info.parent), str(here), os.environ.get("PYTHONPATH", "")])
+    done = attnbench("conform", "--case", TINY.format(0), "--check", "forward_parity", cwd=here, PYTHONPATH=path)
+    assert done.code == 0, done.err
+    fault = "cannot import 'broken': ModuleNotFoundError: No module named 'a_library_that_is_missing'"
+    assert f"left out: {fault}" in done.err.splitlines()
+    assert re.search(r"^right .*✓ 1", done.out, re.MULTILINE)
+
+
+def test_being_told_to_end_leaves_nothing_behind(here: Path) -> None:
+    """A run that is told to end (SIGTERM, as CI does, or Ctrl-C) ends its workers, and says how to go on."""
+    words = ["conform", "own.py:Hangs", "--case", TINY.format(0)]
+    started = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *words], cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    pid = ""
+    deadline = time.monotonic() + 60
+    while not pid.endswith(".") and time.monotonic() < deadline:
+        pid = (here / "pid").read_text() if (here / "pid").exists() else ""
+    started.send_signal(signal.SIGTERM)
+    _, said = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert said.splitlines()[-1] == "attnbench: interrupted: what was stored is kept; go on with --resume RUN"
+    assert "Traceback" not in said
+    assert not Path(f"/proc/{int(float(pid))}").exists()
+    (stored,) = here.glob("results/*/*.jsonl")
+    assert read(stored).results == ()
+
+
+# Exit codes
+
+
+def recorded(tmp_path: Path, statuses: dict[str, list[str]]) -> Recording:
+    """Run in which each implementation has findings of these statuses."""
+    run = Run(id="r", time="t", command="c", machine=machine(), versions={}, threads=1)
+    results = {
+        (name, TINY): Result(
+            run="r",
+            implementation=name,
+            case=TINY,
+            findings=tuple(Finding(check="x", status=s, reason="y") for s in found),  # type: ignore[arg-type]
+        )
+        for name, found in statuses.items()
+    }
+    return Recording(run=run, file=RunFile.create(tmp_path, run), results=results)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code"),
+    [
+        ({"a": ["passed"]}, 0),
+        ({"a": ["passed", "unsupported", "not_run", "expected_failure"]}, 0),
+        ({"a": ["expected_failure"]}, 0),
+        *(({"a": ["passed"], "b": ["passed", s]}, 1) for s in ("failed", "error", "timeout", "crashed")),
+        *(({"a": ["passed"], "b": ["passed", s]}, 1) for s in ("out_of_memory", "unexpected_pass")),
+        ({"a": ["passed"], "b": ["unsupported"]}, 3),
+        ({"a": ["passed"], "b": ["not_run"]}, 3),
+        ({"a": ["passed"]}, 3),
+        ({}, 3),
+    ],
+)
+def test_exit_code_tells_what_came_out(tmp_path: Path, statuses: dict[str, list[str]], code: int) -> None:
+    """0: all held, with a passed check for each that was named; 1: a failure; 3: one was not checked at all."""
+    asked = ["a", "b"] if "b" in statuses or code == 3 else ["a"]
+    recording = recorded(tmp_path, statuses)
+    with recording.file:
+        assert recording.exit_code(asked) == code
+
+
+def test_refusing_everything_is_inconclusive(here: Path) -> None:
+    """An implementation none of whose checks ran ends with code 3, and its reason is stored."""
+    done = attnbench(
+        "conform", "own.py:refuses", "--case", TINY.format(0), "--check", "forward_parity", "--json", "-", cwd=here
+    )
+    assert done.code == 3
+    assert [(f["status"], f["reason"]) for f in done.json["findings"]] == [("unsupported", "never")]
+
+
+def test_unexpected_pass_is_a_failure(here: Path) -> None:
+    """A deviation that is gone is told, with code 1."""
+    entry = '[[expected]]\nimplementation = "own.py:Right"\ncheck = "*"\ncase = "*"\nreason = "old"\nlink = "x"\n'
+    (here / "known.toml").write_text(entry)
+    words = ["--case", TINY.format(0), "--check", "forward_parity", "--expected-failures", "known.toml", "--json", "-"]
+    done = attnbench("conform", "own.py:Right", *words, cwd=here)
+    assert done.code == 1
+    (finding,) = done.json["findings"]
+    assert (finding["status"], finding["reason"]) == (
+        "unexpected_pass", "expected to fail (old): remove the entry, x"
+    )  # fmt: skip
+
+
+# Runs
+
+
+def test_failing_run_is_one_object_that_can_be_reproduced(here: Path) -> None:
+    """--json - prints one valid JSON object and nothing else; its command reproduces a failure.
+
+    Neither it nor the stored run holds a host, a user, a home or an absolute path.
+    """
+    home = here / "home" / "somebody-k7"
+    home.mkdir(parents=True)
+    words = ["conform", f"{here}/own.py:Raises", "own.py:Wrong", "--case", TINY.format(0), "--case", DROPPING]
+    words += ["--check", "forward_parity", "--check", "dropout_is_unbiased", f"--results={here}/stored", "--json", "-"]
+    done = attnbench(*words, cwd=here, HOME=str(home), USER="somebody-k7", LOGNAME="somebody-k7")
+    assert done.code == 1
+    told = done.json
+    assert set(told) == {"schema", "run", "findings"}
+    assert told["schema"] == SCHEMA
+    by_check = {(f["implementation"], f["check"]): f for f in told["findings"]}
+    assert len(told["findings"]) == len(by_check) == 4
+    raised, wrong = by_check["own.py:Raises", "forward_parity"], by_check["own.py:Wrong", "forward_parity"]
+    assert raised["status"] == "error"
+    assert raised["reason"].startswith("OSError: cannot open ~/weights.bin (at own.py:")
+    assert wrong["status"] == "failed"
+    assert by_check["own.py:Wrong", "dropout_is_unbiased"]["status"] == "failed"
+    (file,) = here.glob("stored/*/*.jsonl")
+    stored = read(file)
+    assert stored.problems == ()
+    assert stored.run.command == shlex.join(
+        ["attnbench", "conform", "own.py:Raises", *words[2:-3], "--results=stored", "--json", "-"]
+    )
+    for text in (done.out, file.read_text()):
+        assert not re.search(r"somebody-k7|Traceback", text)
+        assert str(here) not in text
+        assert not re.search(rf"\b{re.escape(socket.gethostname())}\b", text)
+    program, *again = shlex.split(wrong["reproduce"])
+    assert program == "attnbench"
+    once_more = attnbench(*again, cwd=here)
+    assert once_more.code == 1
+    assert once_more.out.splitlines()[0] == "own.py:Wrong  forward_parity: failed"
+    assert "output is nan at index (0, 0, 0)" in once_more.out
+
+
+def test_resuming_repeats_nothing(here: Path) -> None:
+    """A run whose file was cut in the middle of a line is gone on with: what is whole stays, the rest is run."""
+    words = ["conform", "own.py:Right", "--check", "forward_parity"]
+    words += itertools.chain(*(("--case", TINY.format(seed)) for seed in range(4)))
+    assert attnbench(*words, cwd=here).code == 0
+    (file,) = here.glob("results/*/*.jsonl")
+    lines = file.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 5
+    whole, cut = lines[:3], lines[3][: len(lines[3]) // 2]
+    file.write_bytes(b"".join(whole) + cut)
+    calls = len((here / "calls").read_text())
+    assert attnbench(*words, "--resume", file.stem, cwd=here).code == 0
+    assert (file,) == tuple(here.glob("results/*/*.jsonl"))
+    # As many calls for two cases as before for four.
+    assert len((here / "calls").read_text()) == calls + calls // 2
+    assert file.read_bytes().startswith(b"".join(whole) + cut + b"\n")
+    after = read(file)
+    assert len(after.problems) == 1
+    assert "line 4 cannot be read and is left out" in after.problems[0]
+    assert Counter(result.case for result in after.results) == {TINY.format(seed): 1 for seed in range(4)}
+    assert len(merged([after])) == 4
+
+
+def test_shards_hold_everything_once(session: Session) -> None:
+    """Parts 1/2 and 2/2 together are the whole, and share nothing."""
+    cases = session.judge("suite", operator="multihead", level="quick")
+    whole, first, second = (planned(session, cases, shard=part) for part in (None, (1, 2), (2, 2)))
+    assert sorted(p.case for p in [*first, *second]) == sorted(p.case for p in whole)
+    assert first
+    assert second
+
+
+def test_dtype_is_that_of_every_case(session: Session) -> None:
+    """--dtype runs each case in that dtype, once, whatever dtype it had; two dtypes run it twice."""
+    cases = session.judge("suite", operator="multihead", level="quick")
+    problems = {case.rsplit("/", 3)[0] + case.rsplit("/", 1)[1] for case in cases}
+    for dtypes in (("float64",), ("float64", "bfloat16")):
+        found = [plan.case for plan in planned(session, cases, dtypes=dtypes)]
+        assert len(found) == len(set(found)) == len(problems) * len(dtypes)
+        assert {case.split("/")[-3] for case in found} == set(dtypes)
+
+
+def test_foreign_module_conforms_from_a_foreign_folder(tmp_path: Path) -> None:
+    """Somebody's class, in a file with no line about attnbench, is checked from anywhere without an edit."""
+    words = ["--shard", "1/5", "--dtype", "float64", "--check", "forward_parity", "--check", "input_gradients"]
+    done = attnbench("conform", f"{MY_ATTENTION}:MyAttention", *words, "--json", "findings.json", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[1].startswith("my_attention.py:MyAttention")
+    findings = json.loads((tmp_path / "findings.json").read_text())["findings"]
+    assert {f["case"].split("/")[-3] for f in findings} == {"float64"}
+    assert Counter(f["status"] for f in findings)["passed"] >= 3
+    assert {f["status"] for f in findings} <= {"passed", "unsupported"}
+
+
+def test_one_check_of_one_case_can_be_run_alone(here: Path) -> None:
+    """A case that holds is reproduced with code 0, with its requirement and its numbers."""
+    done = attnbench("reproduce", TINY.format(3), "own.py:Right", "--check", "forward_parity", cwd=here)
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0] == "own.py:Right  forward_parity: passed"
+    assert lines[1] == "  requirement  The output equals the oracle's within the error budget."
+    assert re.fullmatch(r"  measured     \S+, allowed \S+", lines[2])
+    assert list(here.glob("results/**")) == []

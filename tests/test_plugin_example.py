@@ -1,0 +1,75 @@
+"""A distribution of somebody's own is found by its name once it is installed."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.install
+
+EXAMPLE = Path(__file__).parent / "plugin_example"
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+PROGRAM = "from attnbench.cli import main; main()"
+
+
+def succeed(*command: str | Path, cwd: Path, **environment: str) -> str:
+    """Standard output of a command that has to exit with 0."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command} exited with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder into which the example is installed, from a copy, so that nothing is built beside its source."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
+    for name in ("pyproject.toml", "example_attention.py"):
+        (source / name).write_text((EXAMPLE / name).read_text())
+    succeed(*PIP, "install", "--no-deps", "--no-build-isolation", "--target", target, source, cwd=source)
+    return target
+
+
+def attnbench(installed: Path, *arguments: str, cwd: Path) -> str:
+    """Standard output of a command that sees the installed example."""
+    path = os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])
+    return succeed(sys.executable, "-c", PROGRAM, *arguments, cwd=cwd, PYTHONPATH=path)
+
+
+def test_list_shows_it_with_its_distribution(installed: Path, tmp_path: Path) -> None:
+    """The list says where the name comes from, what it takes and why not the rest."""
+    (row,) = json.loads(attnbench(installed, "list", "example_einsum", "--json", "-", cwd=tmp_path))["implementations"]
+    assert row["name"] == "example_einsum"
+    assert row["origin"] == "example_attention:EINSUM (attnbench-plugin-example 0.1.0)"
+    assert row["fault"] == ""
+    assert 0 < row["supported"] < row["cases"]
+    assert list(row["refused"]) == ["the kernel takes no need_weights"]
+
+
+def test_it_conforms_by_its_name(installed: Path, tmp_path: Path) -> None:
+    """It is checked like a built-in one: nothing fails, and what needs weights is refused."""
+    words = ["--shard", "1/3", "--check", "forward_parity", "--check", "input_gradients", "--json", "-"]
+    findings = json.loads(attnbench(installed, "conform", "example_einsum", *words, cwd=tmp_path))["findings"]
+    assert {f["implementation"] for f in findings} == {"example_einsum"}
+    assert {f["status"] for f in findings} == {"passed", "unsupported"}
+    assert {f["reason"] for f in findings if f["status"] == "unsupported"} == {"the kernel takes no need_weights"}
+
+
+def test_it_is_timed_by_its_name(installed: Path, tmp_path: Path) -> None:
+    """Its profile stands beside the reference's, with a ratio for each length."""
+    words = ["--lengths", "8,16", "--passes", "forward", "--processes", "1"]
+    table = attnbench(installed, "profile", "example_einsum", *words, cwd=tmp_path)
+    (row,) = re.findall(r"^example_einsum .*$", table, re.MULTILINE)
+    assert len(re.findall(r"\d\.\d+×", row)) == 2, table

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -65,10 +64,12 @@ class Counted(Silent):
         self._stage = ""
 
     def begin(self, title: str, total: int) -> None:
+        """Announce."""
         self._stage = title
         self.announced[title], self.made[title] = total, 0
 
     def done(self) -> None:
+        """Count."""
         self.made[self._stage] += 1
 
 

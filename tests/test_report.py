@@ -319,6 +319,40 @@ def test_machines_and_dtypes_are_never_mixed_in_one_plot(tmp_path: Path) -> None
     ]
 
 
+def test_numbers_of_threads_are_never_mixed_in_one_plot() -> None:
+    """Times on one thread and on two do not stand in one plot, also where a later run timed fewer implementations."""
+    alone = [
+        replace(r, run="later", timing=replace(r.timing, threads=1))
+        for r in (timed("torch_mha", 64), timed("quick_one", 64))
+        if r.timing
+    ]
+    both = [stored(*(timed(name, 64) for name in NAMES)), stored(*alone, of=run(id="later", threads=1))]
+    series = gathered(both).series
+    assert [set(one.timings["threads"]) for one in series] == [{1}, {2}]
+    assert [one.title.split(":")[0] for one in series] == [
+        "some-cpu, cpu, float32, 1 thread",
+        "some-cpu, cpu, float32, 2 threads",
+    ]
+    assert len({one.suffix for one in series}) == 2
+
+
+def test_a_name_with_dollar_signs_is_drawn_as_it_is(tmp_path: Path) -> None:
+    """A plot reads no formula into a name; the command that shows a failure again quotes it for the shell."""
+    name = r"my dir/x.py:$\frac$"
+    failed = result(Finding(check="forward_parity", status="failed", reason="off"), name=name)
+    shown = [stored(failed, timed("torch_mha", 64), replace(timed("quick_one", 64), implementation=name))]
+    write(shown, tmp_path)
+    assert name in (tmp_path / "time.svg").read_text(encoding="utf-8")
+    assert gathered(shown).problems[0].command.endswith(f" --check forward_parity '{name}'")
+
+
+def test_the_level_of_an_interval_stands_with_the_times(tmp_path: Path) -> None:
+    """Three processes cover the median three times in four, and the page and the text say so above their tables."""
+    write([stored(*profiled())], tmp_path)
+    for name in ("index.html", "report.md"):
+        assert "covers the true median with a probability of 75 %, and in" in (tmp_path / name).read_text("utf-8")
+
+
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     """The message names the option that helps."""
     (tmp_path / "file").write_text("")

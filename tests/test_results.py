@@ -1,5 +1,7 @@
 """Tests of run files: what is written is read, and what is damaged costs no more than its line."""
 
+import errno
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,6 +135,47 @@ def test_a_line_that_is_no_record_is_told_and_left_out(tmp_path: Path, line: str
     assert "line 3" in found.problems[0]
 
 
+def test_two_files_that_were_put_together_are_not_one_run(tmp_path: Path) -> None:
+    """The first run is read; the second and its results are told and left out."""
+    path = written(tmp_path, result())
+    with RunFile.create(tmp_path, run("second")) as file:
+        file.append(result(of="second"))
+    path.write_bytes(path.read_bytes() + file.path.read_bytes())
+    found = read(path)
+    assert (found.run, found.results) == (run(), (result(),))
+    assert [problem.split(": ", 1)[1] for problem in found.problems] == [
+        "a second run; a file holds one, so its results are left out",
+        "it belongs to run 'second', and the file holds '20260101-000000-abcd'",
+    ]
+
+
+def test_a_result_whose_case_is_no_case_id_is_told_and_left_out(tmp_path: Path) -> None:
+    """What reads results may take ids apart."""
+    path = written(tmp_path, replace(result(), case="odd"), result())
+    found = read(path)
+    assert found.results == (result(),)
+    assert found.problems == ("20260101-000000-abcd.jsonl line 2 cannot be read and is left out: 'odd' is no case id",)
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    """Closing the file does not put an error of its own in the place of the message."""
+
+    class Full(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, _: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with (
+        pytest.raises(
+            ResultsError, match=r"^cannot write to run\.jsonl: No space left on device; what was stored is kept$"
+        ),
+        RunFile(Path("run.jsonl"), io.BufferedWriter(Full())) as file,
+    ):
+        file.append(result())
+
+
 def test_a_file_without_a_run_is_refused(tmp_path: Path) -> None:
     """An empty file, or one whose first line is lost, is no run."""
     (tmp_path / "empty.jsonl").write_text("")
@@ -200,7 +243,20 @@ def test_memory_of_a_probe_and_timing_of_the_same_run_are_joined() -> None:
 def test_a_timing_is_dropped_where_a_later_check_fails() -> None:
     """No speed without correctness."""
     failed = Finding(check="forward_parity", status="failed", reason="off")
-    assert merged([stored(replace(result(), timing=TIMING), result(finding=failed))]) == [result(finding=failed)]
+    (one,) = merged([stored(replace(result(), timing=TIMING), result(finding=failed))])
+    assert one == replace(result(finding=failed), untimed="forward_parity failed: off")
+
+
+def test_findings_of_two_checks_of_the_same_run_are_joined() -> None:
+    """A profile, which asks fewer checks, does not hide what a conformance run found on the same case."""
+    failed = Finding(check="no_stale_state", status="failed", reason="off")
+    conformed = replace(result(), findings=(PASSED, failed))
+    (one,) = merged([stored(conformed, replace(result(), timing=TIMING, memory=MEMORY))])
+    assert one.findings == (PASSED, failed)
+    assert (one.timing, one.memory, one.untimed) == (None, None, "no_stale_state failed: off")
+    held = replace(failed, status="passed", reason="")
+    (one,) = merged([stored(replace(conformed, findings=(PASSED, held)), replace(result(), timing=TIMING))])
+    assert (one.findings, one.timing) == ((PASSED, held), TIMING)
 
 
 def test_a_measurement_stays_with_the_run_that_made_it() -> None:

@@ -208,6 +208,7 @@ def written(folder: Path, name: str, text: str) -> str:
 
 def test_whatever_a_call_does_is_a_finding_of_its_case(session: Session, tmp_path: Path) -> None:
     """Exceptions, exits, interrupts, malformed answers and lies are told case by case; no process dies of them."""
+    session.limits = Limits(work_s=2)
     told = found(session, written(tmp_path, "moody.py", MOODS) + ":MOODY", range(len(TOLD)))
     # In the order of the seeds, which is that of MOODS in the file.
     order = MOODS.partition("MOODS = [")[2].partition("]")[0].replace('"', "").replace(",", " ").split()

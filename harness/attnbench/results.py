@@ -4,6 +4,7 @@
 object with ``"record"`` ("run" or "result") before its fields. A kill loses at most the line being written.
 """
 
+import contextlib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,9 @@ import msgspec
 from attnbench.records import SCHEMA, Finding, Result, Run
 
 __all__ = ["ResultsError", "RunFile", "StoredRun", "find", "merged", "read"]
+
+# ``operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode``.
+CASE_SLASHES = 8
 
 
 class ResultsError(Exception):
@@ -92,7 +96,9 @@ class RunFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stream.close()
+        # A line that could not be written was told by ``append``; closing tries it again, and fails again.
+        with contextlib.suppress(OSError):
+            self._stream.close()
 
 
 def read(path: Path) -> StoredRun:
@@ -116,10 +122,14 @@ def read(path: Path) -> StoredRun:
                     f"{path} was written by a newer attnbench (schema {fields['schema']}); "
                     f"this one reads up to {SCHEMA}: upgrade attnbench"
                 )
-            if kind == "run":
+            if kind == "run" and run is not None:
+                problems.append(
+                    f"{path.name} line {number}: a second run; a file holds one, so its results are left out"
+                )
+            elif kind == "run":
                 run = msgspec.convert(fields, Run)
             elif kind == "result":
-                results.append(msgspec.convert(fields, Result))
+                results.append(_result(fields, run))
             else:
                 problems.append(f"{path.name} line {number}: unknown record {kind!r}")
         except (msgspec.MsgspecError, ValueError) as error:
@@ -127,6 +137,15 @@ def read(path: Path) -> StoredRun:
     if run is None:
         raise ResultsError(f"{path} holds no run: it is no run file, or its first line is lost")
     return StoredRun(run=run, results=tuple(results), path=path, problems=tuple(problems))
+
+
+def _result(fields: dict[str, Any], run: Run | None) -> Result:
+    result = msgspec.convert(fields, Result)
+    if run is not None and result.run != run.id:
+        raise ValueError(f"it belongs to run {result.run!r}, and the file holds {run.id!r}")
+    if result.case.count("/") != CASE_SLASHES:
+        raise ValueError(f"{result.case!r} is no case id")
+    return result
 
 
 def find(results: Path, names: Sequence[str]) -> list[Path]:
@@ -157,10 +176,11 @@ def _found(results: Path, stored: dict[str, Path], name: str) -> Path:
 def merged(runs: Iterable[StoredRun]) -> list[Result]:
     """Results of several runs, one per machine, implementation and case: the latest findings and measurements.
 
-    A profile stores a result as its probe ends and again once it is timed; a later result of the same run takes the
-    place of an earlier one, and keeps the earlier one's timing and memory only where it has the same findings and none
-    itself. Between runs nothing is joined, because a number belongs to the run that it was measured in: where the
-    findings are the same, a result that was measured stands against a later one that was not.
+    A profile stores a result as its probe ends and again once it is timed, and asks fewer checks than a conformance
+    run. Two results of the same run are therefore joined: of each check the later finding stands, of timing and memory
+    the later one that there is; both are dropped where any check did not hold. Between runs nothing is joined, because
+    a number belongs to the run that it was measured in: the later result stands, unless its findings are the same and
+    only the earlier one was measured.
     """
     latest: dict[tuple[str, str, str], Result] = {}
     for stored in runs:
@@ -172,11 +192,17 @@ def merged(runs: Iterable[StoredRun]) -> list[Result]:
 
 
 def _joined(before: Result, after: Result) -> Result:
-    if not _same_checks(before.findings, after.findings):
-        return after
     if before.run != after.run:
-        return before if _measured(before) > _measured(after) else after
-    return replace(after, timing=after.timing or before.timing, memory=after.memory or before.memory)
+        kept = _same_checks(before.findings, after.findings) and _measured(before) > _measured(after)
+        return before if kept else after
+    findings = tuple(({f.check: f for f in before.findings} | {f.check: f for f in after.findings}).values())
+    timing, memory = after.timing or before.timing, after.memory or before.memory
+    broken = next((f for f in findings if f.status != "passed"), None)
+    if broken is None:
+        return replace(after, findings=findings, timing=timing, memory=memory)
+    measured = timing is not None or memory is not None
+    untimed = after.untimed or (f"{broken.check} {broken.status}: {broken.reason}" if measured else None)
+    return replace(after, findings=findings, timing=None, memory=None, untimed=untimed)
 
 
 def _measured(result: Result) -> tuple[bool, bool]:

@@ -95,6 +95,19 @@ class Folder(click.ParamType[Path]):
         return path
 
 
+class JsonFile(click.File):
+    """A file to be written when all is done, or - for standard output."""
+
+    def __init__(self) -> None:
+        super().__init__("w", lazy=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(value)
+        if path.is_dir() or not path.parent.is_dir():
+            self.fail(f"needs a file in a folder that is there, got {value!r}; - prints it", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class Expectations(click.ParamType[Path]):
     """A file of expected failures, read once before anything is run."""
 
@@ -137,7 +150,7 @@ _ALL: dict[str, Callable[[Any], Any]] = {
     "work_limit": _option("--work-limit", type=Seconds(), default=0.75, help="Longest predicted call to start."),
     "shard": _option("--shard", type=Shard(), help="Run part I of N of the cases."),
     "resume": _option("--resume", metavar="RUN", help="Go on with a stored run: its id or its file."),
-    "json": _option("--json", "json_file", type=click.File("w", lazy=True), help="Findings as JSON; - to print."),
+    "json": _option("--json", "json_file", type=JsonFile(), help="Findings as JSON; - to print."),
     "processes": _option("--processes", type=click.IntRange(min=1), help="Fresh timing processes."),
     "threads": _option("--threads", type=click.IntRange(min=1), help="Threads of each worker."),
 }

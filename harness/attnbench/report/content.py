@@ -1,5 +1,6 @@
 """What a report says, made once from the runs; the page and the Markdown file say it each in their own marks."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -102,8 +103,8 @@ def gathered(runs: Sequence[StoredRun]) -> Content:
         },
         problems=tuple(_problems(found, requirements)),
         expected=_grouped(_foreseen(found, requirements), "check"),
-        refused=_grouped(found[found["status"] == "unsupported"], "case"),
-        not_run=_grouped(found[found["status"] == "not_run"], "case"),
+        refused=_grouped(found[found["status"] == "unsupported"], "case", named=1),
+        not_run=_grouped(found[found["status"] == "not_run"], "case", named=1),
         untimed=_grouped(untimed.assign(of=untimed["pass"] + " L = " + untimed["length"].astype(str)), "of"),
         warned=_grouped(found[found["warnings"] != ""].assign(reason=found["warnings"]), "check"),
         series=series,
@@ -147,7 +148,7 @@ def _problems(found: pd.DataFrame, requirements: dict[str, str]) -> Iterator[Pro
             case=case,
             status=str(row.status).replace("_", " "),
             reason=str(row.reason),
-            command=f"attnbench reproduce '{case}' --check {check} {name}",
+            command=f"attnbench reproduce '{case}' --check {shlex.quote(check)} {shlex.quote(name)}",
         )
 
 
@@ -161,15 +162,18 @@ def _foreseen(found: pd.DataFrame, requirements: dict[str, str]) -> pd.DataFrame
     return expected.assign(reason=given)
 
 
-def _grouped(frame: pd.DataFrame, column: str) -> tuple[Grouped, ...]:
-    """Rows by implementation and reason, most frequent first; ``of`` names the values of a column, three at most."""
+def _grouped(frame: pd.DataFrame, column: str, *, named: int = 3) -> tuple[Grouped, ...]:
+    """Rows by implementation and reason, most frequent first; ``of`` names so many values of a column."""
     made = []
     for (name, reason), rows in frame.groupby(["implementation", "reason"], sort=False):
         values = list(dict.fromkeys(rows[column]))
-        more = f" and {len(values) - 3} more" if len(values) > 3 else ""
+        more = f" and {len(values) - named} more" if len(values) > named else ""
         made.append(
             Grouped(
-                implementation=str(name), reason=str(reason), count=len(rows), of=", ".join(map(str, values[:3])) + more
+                implementation=str(name),
+                reason=str(reason),
+                count=len(rows),
+                of=", ".join(map(str, values[:named])) + more,
             )
         )
     order = {name: place for place, name in enumerate(frame["implementation"].unique())}

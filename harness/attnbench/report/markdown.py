@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from attnbench.report.content import LEGEND, Content, Grouped
 from attnbench.report.page import PLOTS, grids
-from attnbench.report.sentences import machine_text
+from attnbench.report.sentences import machine_text, under_times
 
 __all__ = ["render"]
 
@@ -79,6 +79,8 @@ def _measurements(content: Content, files: Collection[str]) -> list[str]:
         for name, title, reading in PLOTS:
             if f"{name}{series.suffix}.png" in files:
                 parts += [f"![{title}]({name}{series.suffix}.png)", reading]
+        if not series.timings.empty:
+            parts.append(under_times(series))
         for grid in grids(series):
             rows = [(_code(name), *("<br>".join(cell) for cell in cells)) for name, cells in grid.rows]
             head = (f"{grid.title}: {grid.pass_}", *(f"L = {n}" for n in grid.lengths))

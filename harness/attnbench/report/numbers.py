@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-__all__ = ["bytes_text", "digits", "interval_text", "ratio_text", "seconds_text"]
+__all__ = ["bytes_text", "digits", "interval_text", "many", "ratio_text", "seconds_text", "thousands"]
 
 MISSING = "–"
 
@@ -38,6 +38,16 @@ def seconds_text(seconds: float) -> str:
 def bytes_text(count: float) -> str:
     """Bytes in the binary unit that makes them short."""
     return _scaled(count, ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")))
+
+
+def thousands(count: int) -> str:
+    """Whole number with a space before each three digits."""
+    return f"{count:,}".replace(",", " ")
+
+
+def many(count: int, word: str) -> str:
+    """Number and the word that it counts."""
+    return f"{thousands(count)} {word}" + ("s" if count != 1 else "")
 
 
 def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from attnbench.report import plots
 from attnbench.report.content import LEGEND, Content
 from attnbench.report.numbers import digits, interval_text, ratio_text
-from attnbench.report.sentences import machine_text
+from attnbench.report.sentences import machine_text, under_times
 from attnbench.report.series import Series
 from attnbench.report.tables import REFERENCE
 
@@ -52,6 +52,7 @@ class Measure:
 
 MEASURES = (
     Measure(title="Time of a call, ms", frame="timings", column="median_ns"),
+    Measure(title="Rate, Gflop/s", frame="timings", column="gflop_per_s"),
     Measure(title="Peak memory above the inputs, MiB", frame="memory", column="peak_bytes"),
     Measure(title="Saved for backward, MiB", frame="memory", column="saved_bytes"),
 )
@@ -82,6 +83,7 @@ def render(content: Content, files: Mapping[str, bytes]) -> str:
         content=content,
         legend=LEGEND,
         machine=machine_text,
+        under_times=under_times,
         measured=[(one, _figures(one, files), list(grids(one))) for one in content.series],
     )
 
@@ -113,6 +115,8 @@ def _cell(measure: Measure, row: Any) -> tuple[str, ...]:
     value = row[measure.column]
     if measure.frame == "memory":
         return digits(value / 2**20), f"{int(value):,} B".replace(",", " ")
+    if measure.column == "gflop_per_s":
+        return (digits(value),)
     interval = interval_text(row["low_ns"] / 1e6, row["high_ns"] / 1e6)
     if pd.isna(row["ratio"]) or row["implementation"] == REFERENCE:
         return digits(value / 1e6), interval

@@ -31,6 +31,8 @@ BEYOND = "--work-limit"
 SETTINGS: Any = {  # matplotlib's own type for it names every key
     "svg.hashsalt": "attnbench",
     "svg.fonttype": "none",
+    # Names are names, whatever dollar signs they hold.
+    "text.parse_math": False,
     "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 8.5,
@@ -82,7 +84,8 @@ def looks(implementations: Sequence[str]) -> dict[str, Look]:
     made = {REFERENCE: Look(colour=INK, marker="o", width=2.2)}
     for index, name in enumerate(sorted(set(implementations) - {REFERENCE})):
         again, place = divmod(index, len(COLOURS))
-        made[name] = Look(colour=COLOURS[place], marker=MARKERS[place], line=LINES[min(again, len(LINES) - 1)])
+        marker = MARKERS[(place + again * len(MARKERS) // 2) % len(MARKERS)]
+        made[name] = Look(colour=COLOURS[place], marker=marker, line=LINES[min(again, len(LINES) - 1)])
     return made
 
 

@@ -9,10 +9,10 @@ import pandas as pd
 
 from attnbench.records import FAILURES, Machine, Result, Status
 from attnbench.report import tables
-from attnbench.report.numbers import bytes_text, digits
+from attnbench.report.numbers import bytes_text, digits, many, thousands
 from attnbench.report.series import Series
 
-__all__ = ["fastest", "headline", "machine_text", "methods"]
+__all__ = ["fastest", "headline", "machine_text", "methods", "under_times"]
 
 # Statuses that say nothing of right or wrong.
 SILENT: frozenset[Status] = frozenset({"unsupported", "not_run"})
@@ -33,22 +33,22 @@ def headline(results: Sequence[Result], found: pd.DataFrame, series: Sequence[Se
     if found.empty:
         yield "These runs hold no findings: nothing was checked."
         return
-    start = f"{_many(names, 'implementation')}, {_many(cases, 'case')}, {_many(found['check'].nunique(), 'check')}:"
+    start = f"{many(names, 'implementation')}, {many(cases, 'case')}, {many(found['check'].nunique(), 'check')}:"
     if not spoken:
         yield f"{start} nothing was checked."
     elif bad:
-        yield f"{start} {_number(bad)} of {_many(spoken, 'finding')} did not hold."
+        yield f"{start} {thousands(bad)} of {many(spoken, 'finding')} did not hold."
     elif counts["expected_failure"]:
-        held = _number(counts["passed"])
-        yield f"{start} of {_many(spoken, 'finding')}, {held} held and the others failed as expected."
+        held = thousands(counts["passed"])
+        yield f"{start} of {many(spoken, 'finding')}, {held} held and the others failed as expected."
     else:
-        yield f"{start} all {_many(spoken, 'finding')} held."
-    told = [f"{_number(counts[status])} {words}" for status, words in TOLD.items() if counts[status]]
+        yield f"{start} all {many(spoken, 'finding')} held."
+    told = [f"{thousands(counts[status])} {words}" for status, words in TOLD.items() if counts[status]]
     if told:
         yield f"{', '.join(told)}."
     timed = sum(len(one.timings) for one in series)
     if timed:
-        yield f"{_many(timed, 'call')} timed."
+        yield f"{many(timed, 'call')} timed."
     elif tables.untimed(results).empty:
         yield "These runs hold no timings: speed was not asked for."
     else:
@@ -84,29 +84,33 @@ def _winner(rows: pd.DataFrame) -> tuple[str, float]:
     return f"{best['implementation']} is fastest, but its interval meets that of {others}", gain
 
 
+def under_times(series: Series) -> str:
+    """What stands under the times of a table."""
+    return (
+        f"Under each time stand the interval of its median, which covers the true median with a probability of "
+        f"{_levels(series.timings)}, and in the next line its ratio to the reference with its interval: below 1 is faster."
+    )
+
+
 def methods(series: Sequence[Series]) -> Iterator[str]:
     """How the numbers of a report were made."""
     timings = pd.concat([one.timings for one in series]) if series else pd.DataFrame()
     memories = pd.concat([one.memory for one in series]) if series else pd.DataFrame()
     if len(timings):
         processes, samples = _range(timings["processes"]), _range(timings["samples"])
-        levels = _range((timings["level"] * 100).round(1))
         yield (
             f"Time: {', '.join(timings['method'].unique())} time of a call that a conformance check of the same case "
             f"preceded; {processes} fresh processes, {samples} samples for each number, implementations called in turn "
             f"in random order. A number is the median over processes of each process's median; its interval runs "
             f"between two order statistics of the processes, and covers the true median with a probability of "
-            f"{levels} %. Threads: {_range(timings['threads'])}. No sample was dropped."
+            f"{_levels(timings)}. Threads: {_range(timings['threads'])}. No sample was dropped."
         )
         yield (
             f"Ratio: time divided by that of {tables.REFERENCE} on the same case, one ratio of medians for each "
             f"process that called both in turn, then the median over processes with the same kind of interval. Speed "
             f"in the plot is its inverse."
         )
-        yield (
-            "Gflop/s in timings.csv: what the case needs by closed form, divided by the time. "
-            "It is no count of what was executed."
-        )
+        yield ("Gflop/s: what the case needs by closed form, divided by the time. It is no count of what was executed.")
     if len(memories):
         yield (
             f"Memory: bytes above the inputs at the peak of one call, by {_sentence(memories['method'].unique())}. "
@@ -118,17 +122,13 @@ def methods(series: Sequence[Series]) -> Iterator[str]:
     )
 
 
+def _levels(timings: pd.DataFrame) -> str:
+    return f"{_range((timings['level'] * 100).round(1))} %"
+
+
 def _range(values: Iterable[float]) -> str:
     low, high = min(values), max(values)
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
-
-
-def _number(count: int) -> str:
-    return f"{count:,}".replace(",", " ")
-
-
-def _many(count: int, word: str) -> str:
-    return f"{_number(count)} {word}" + ("s" if count != 1 else "")
 
 
 def _sentence(parts: Iterable[str]) -> str:
@@ -138,7 +138,7 @@ def _sentence(parts: Iterable[str]) -> str:
 
 def machine_text(machine: Machine) -> str:
     """Machine in one line."""
-    parts = [machine.name, machine.cpu, _many(machine.cores, "core"), f"{bytes_text(machine.memory_bytes)} of memory"]
+    parts = [machine.name, machine.cpu, many(machine.cores, "core"), f"{bytes_text(machine.memory_bytes)} of memory"]
     parts += [machine.isa] if machine.isa else []
     parts.append(f"{machine.gpu}, driver {machine.driver or 'unknown'}" if machine.gpu else "no GPU")
     return " · ".join([*parts, machine.system] if machine.system else parts)

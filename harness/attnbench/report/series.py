@@ -7,6 +7,7 @@ import pandas as pd
 
 from attnbench.records import Result
 from attnbench.report import tables
+from attnbench.report.numbers import many
 from attnbench.results import StoredRun
 
 __all__ = ["Series", "series_in"]
@@ -14,7 +15,7 @@ __all__ = ["Series", "series_in"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Measurements that may be compared: one machine, device and dtype, and cases that differ in length and pass."""
+    """Measurements that may be compared: one machine, its threads, device, dtype; cases differ in length and pass."""
 
     title: str
     # Ending of its files' names; empty where a report has one series.
@@ -26,23 +27,22 @@ class Series:
 
 def series_in(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterator[Series]:
     """Series in the results of these runs."""
-    machines = {stored.run.id: stored.run.machine.name for stored in runs}
-    keys: dict[tuple[str, str], list[Result]] = {}
+    places = {stored.run.id: (stored.run.machine.name, stored.run.threads) for stored in runs}
+    keys: dict[tuple[str, int, str], list[Result]] = {}
     for result in results:
         if result.timing or result.memory:
-            keys.setdefault((machines[result.run], tables.series_of(result.case)), [])
+            keys.setdefault((*places[result.run], tables.series_of(result.case)), [])
     for result in results:
-        key = machines[result.run], tables.series_of(result.case)
+        key = *places[result.run], tables.series_of(result.case)
         if key in keys:
             keys[key].append(result)
-    for (machine, series), own in keys.items():
+    for (machine, threads, series), own in keys.items():
         *_, dtype, device = series.split("/")
-        other = sum(
-            1 for m, s in keys if m == machine and s.endswith(f"/{dtype}/{device}") and (m, s) < (machine, series)
-        )
+        alike = [(m, t, s) for m, t, s in keys if m == machine and s.endswith(f"/{dtype}/{device}")]
+        other = sum(key < (machine, threads, series) for key in alike)
         suffix = f"-{machine}-{device}-{dtype}" + (f"-{other + 1}" if other else "")
         yield Series(
-            title=f"{machine}, {device}, {dtype}: {'/'.join(series.split('/')[:-2])}",
+            title=f"{machine}, {device}, {dtype}, {many(threads, 'thread')}: {'/'.join(series.split('/')[:-2])}",
             suffix=suffix if len(keys) > 1 else "",
             timings=tables.timings(own),
             memory=tables.memory(own),

@@ -53,6 +53,7 @@ def _quick() -> Iterator[Case]:
         yield _case(weights, dtype=dtype)
     yield _case(CROSS, dtype="bfloat16", mode="inference")
     yield _case(CROSS, dtype="float16", mode="inference")
+    yield _case(replace(CROSS, mask="float2d+pad"), dtype="float16", mode="inference")
     yield _case(replace(weights, average_attn_weights=True), mode="inference")
     yield _case(replace(CROSS, kdim=10, vdim=14, mask="bool3d+pad"))
     yield _case(replace(weights, add_bias_kv=True, add_zero_attn=True, mask="float3d+padfloat"))

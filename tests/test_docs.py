@@ -1,0 +1,60 @@
+"""What the documents say of the code is so."""
+
+from pathlib import Path
+
+from attnbench.cases import LEVELS
+from attnbench.checks.catalogue import checks
+from attnbench.cli import COMMANDS
+from attnbench.mutants import MUTANTS
+from attnbench.operators.multihead import OPERATOR
+from attnbench.records import STATUSES
+from attnbench.registry import names
+
+ROOT = Path(__file__).parent.parent
+
+
+def _read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_conformance_lists_every_check_with_its_requirement() -> None:
+    """docs/conformance.md has a row for every check, in the catalogue's words, and no other."""
+    rows = [f"| {c.chapter} | `{c.name}` | {c.requirement} |" for c in checks().values()]
+    written = [line for line in _read("docs/conformance.md").splitlines() if line.startswith("| ") and "`" in line]
+    assert written == rows
+
+
+def test_conformance_counts_mutants_and_cases() -> None:
+    """docs/conformance.md gives the number of mutants, and of the cases of each level."""
+    text = _read("docs/conformance.md")
+    assert f"{len(MUTANTS)} of them" in text
+    assert f"({', '.join(str(len(OPERATOR.suite(level))) for level in LEVELS)} cases)" in text
+
+
+def test_implementations_are_all_described() -> None:
+    """docs/implementations.md names every registered built-in implementation."""
+    text = _read("docs/implementations.md")
+    assert [name for name in names() if f"`{name}`" not in text] == []
+
+
+def test_results_lists_every_status() -> None:
+    """docs/results.md names every status of the closed set."""
+    text = _read("docs/results.md")
+    assert [status for status in STATUSES if status not in text] == []
+
+
+def test_readme_starts_with_the_two_commands() -> None:
+    """The README's first screen has both set-up commands, and CI calls the test command."""
+    first_screen = "\n".join(_read("README.md").splitlines()[:20])
+    assert "make report" in first_screen
+    assert "make test" in first_screen
+    assert "make test" in _read(".ci/run")
+
+
+def test_readme_names_only_commands_that_exist() -> None:
+    """Every ``attnbench <command>`` of the README is a command."""
+    words = [
+        line.split("attnbench ", 1)[1].split()[0] for line in _read("README.md").splitlines() if "$ attnbench " in line
+    ]
+    assert words
+    assert set(words) <= COMMANDS.keys()

@@ -242,13 +242,35 @@ def test_the_headline_counts_what_held_and_says_what_is_fastest_where() -> None:
 
 def test_two_whose_intervals_meet_are_not_told_apart() -> None:
     """A fastest implementation is named together with those that it cannot be told from."""
-    near = timed("quick_one", 64)
-    assert near.timing
-    samples = tuple(tuple(2 * ns + 1000 for ns in process) for process in near.timing.samples_ns)
+    shown = stored(timed("torch_mha", 64), beside_the_reference(0.99, 1.02, 1.05))
+    assert gathered([shown]).fastest == ("Forward, L = 64: torch_mha is fastest, but its interval meets that of near.",)
+
+
+def test_what_took_turns_is_told_apart_by_ratio_and_not_by_time() -> None:
+    """A small difference that holds in every process counts, however far apart the processes are."""
+    shown = stored(timed("torch_mha", 64), beside_the_reference(0.97, 0.98, 0.99))
+    frame = tables.timings(shown.results).set_index("implementation")
+    assert frame.loc["torch_mha", "low_ns"] < frame.loc["near", "high_ns"]
+    assert gathered([shown]).fastest == ("Forward, L = 64: near is fastest, 1.02 times as fast as torch_mha.",)
+
+
+def beside_the_reference(*ratios: float) -> Result:
+    """Implementation whose time is these multiples of the reference's, a process each."""
+    base = timed("torch_mha", 64).timing
+    assert base
+    samples = tuple(tuple(int(ns * r) for ns in own) for own, r in zip(base.samples_ns, ratios, strict=True))
     timing = Timing(samples_ns=samples, threads=2, interleaved_with=("torch_mha",))
-    again = Result(run=RUN, implementation="near", case=near.case, findings=near.findings, timing=timing, suite="perf")
-    (line,) = gathered([stored(timed("torch_mha", 64), again)]).fastest
-    assert line == "Forward, L = 64: torch_mha is fastest, but its interval meets that of near."
+    return replace(timed("quick_one", 64), implementation="near", timing=timing)
+
+
+def test_one_panel_is_not_stretched_and_a_narrow_axis_has_ticks(tmp_path: Path) -> None:
+    """A profile of one pass and almost one speed stays readable."""
+    text = page([timed("torch_mha", 64), beside_the_reference(0.95, 0.97, 0.99)], tmp_path)
+    widths = [int(width) for width in re.findall(r'role="img" style="max-width:(\d+)px"', text)]
+    assert len(widths) == 3
+    assert all(500 < width < 700 for width in widths)
+    drawn = re.findall(r">([\d.]+)×<", (tmp_path / "speed.svg").read_text("utf-8"))
+    assert len(drawn) >= 3
 
 
 def test_a_failure_is_shown_with_its_reason_and_the_command_that_shows_it_again(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from attnbench.records import Pass, Result
 from attnbench.runner import measure
 
 IMPLEMENTATIONS = ("torch_mha", "naive_loop", "per_head", "batched_matmul", "reshaped", "sdpa")
@@ -17,6 +18,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def measured():
+def measured() -> dict[tuple[str, int, Pass], Result]:
     """Results by implementation, length and pass, timed in turns by the measuring core."""
     return measure(IMPLEMENTATIONS, LENGTHS, processes=3, budget_s=0.2)

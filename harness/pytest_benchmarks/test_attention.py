@@ -6,18 +6,24 @@ Samples were taken by the measuring core, in turns; pytest-benchmark only replay
 storage are fed without a second way of timing. A case without a timing is skipped with its reason.
 """
 
+from collections.abc import Iterator
+
 import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from attnbench.records import Pass, Result
 
 
 class Replay:
     """A clock that ticks as stored samples did: two readings around a round differ by one sample."""
 
     def __init__(self) -> None:
-        self._ticks = iter(())
+        self._ticks: Iterator[float] = iter(())
 
     def load(self, samples_ns: list[int]) -> None:
         """Samples to replay from now on."""
-        now, ticks = 0, []
+        now = 0
+        ticks: list[float] = []
         for sample in samples_ns:
             ticks += [now / 1e9, (now + sample) / 1e9]
             now += sample
@@ -32,13 +38,20 @@ replay = Replay()
 
 
 @pytest.mark.benchmark(timer=replay)
-def test_attention(benchmark, measured, implementation, length, pass_name):
+def test_attention(
+    benchmark: BenchmarkFixture,
+    measured: dict[tuple[str, int, Pass], Result],
+    implementation: str,
+    length: int,
+    pass_name: Pass,
+) -> None:
     """Time of one call, with its exact bytes beside it."""
     result = measured[implementation, length, pass_name]
     if result.timing is None:
         pytest.skip(f"no timing: {result.untimed}")
     samples = [sample for process in result.timing.samples_ns for sample in process]
     benchmark.group = f"{pass_name}, length {length}"
+    assert result.memory is not None
     benchmark.extra_info.update(
         case=result.case,
         processes=len(result.timing.samples_ns),

@@ -41,6 +41,10 @@ PLOTS = (
 )
 
 
+# Width of a drawing at its largest, in pixels for each of its points: two panels fill the page.
+PX_PER_PT = 1.65
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
     """One number of a table: its heading, the frame and column that it is read from, and what stands under it."""
@@ -140,13 +144,18 @@ def _inline(svg: str, name: str) -> Markup:
     """
     drawing = svg[svg.index("<svg") :]
     drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
-    drawing = re.sub(r'(<svg[^>]*?) width="[^"]*"', r'\1 role="img"', drawing, count=1)
+    # A drawing of one panel would otherwise be stretched to the width of two.
+    drawing = re.sub(r'(<svg[^>]*?) width="([\d.]+)pt"', _limited, drawing, count=1)
     drawing = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", drawing, count=1)
     drawing = re.sub(r'\bid="', f'id="{name}-', drawing)
     drawing = drawing.replace("url(#", f"url(#{name}-").replace('href="#', f'href="#{name}-')
     for colour, variable in ((plots.INK, "--ink"), (plots.MUTED, "--soft"), (plots.RULE, "--axis")):
         drawing = drawing.replace(colour, f"var({variable})")
     return Markup(drawing)  # noqa: S704  # made by matplotlib, see above
+
+
+def _limited(opening: re.Match[str]) -> str:
+    return f'{opening[1]} role="img" style="max-width:{float(opening[2]) * PX_PER_PT:.0f}px"'
 
 
 def _breakable(text: str) -> Markup:

@@ -10,7 +10,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from attnbench.report.numbers import bytes_text, seconds_text
 from attnbench.report.tables import REFERENCE
@@ -56,6 +56,7 @@ SETTINGS: Any = {  # matplotlib's own type for it names every key
 
 # Unit: inches; a panel with the room for names at its right.
 PANEL, NAMES, HEIGHT = 3.6, 1.35, 3.5
+FEWEST_TICKS = 3
 # Least distance of two names at a panel's right, as a share of its height.
 APART = 0.058
 
@@ -137,9 +138,8 @@ def _panels(
     text: Callable[[float], str],
     base: int = 10,
     steps: Sequence[int] = (1,),
-    equal: float | None = None,
 ) -> Figure | None:
-    """Panels of curves; None where there is nothing to draw. ``equal`` is where the reference's own line stands."""
+    """Panels of curves; None where there is nothing to draw."""
     if frame.empty:
         return None
     passes = sorted(frame["pass"].unique())
@@ -152,11 +152,11 @@ def _panels(
             _axes(axes, part, text=text, base=base, steps=steps)
             axes.set_title(name, loc="left", fontsize=9.5, fontweight="bold", pad=10)
             axes.tick_params(labelleft=True)
-            if equal is not None:
-                axes.axhline(equal, color=INK, linewidth=1, zorder=1)
             ends.append(_curves(axes, part, untimed[untimed["pass"] == name], styles))
         # Panels share an axis that each curve may stretch, so names come last.
-        every[0].set_ylim(every[0].get_ylim())
+        low, high = every[0].get_ylim()
+        every[0].set_ylim(low, high)
+        _more_ticks(every[0], low, high, base=base)
         for axes, own in zip(every, ends, strict=True):
             _names(axes, own)
         every[0].set_ylabel(label)
@@ -182,6 +182,15 @@ def _axes(axes: Axes, part: pd.DataFrame, *, text: Callable[[float], str], base:
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
     axes.tick_params(length=3, width=0.6)
+
+
+def _more_ticks(axes: Axes, low: float, high: float, *, base: int) -> None:
+    """Evenly spaced ticks where the range is so narrow that fewer than three stand at powers."""
+    if sum(low <= tick <= high for tick in axes.yaxis.get_majorticklocs()) >= FEWEST_TICKS:
+        return
+    unit = 1024.0 ** max(0, math.floor(math.log(high, 1024))) if base == 2 else 1.0
+    even = MaxNLocator(nbins=5, steps=[1, 2, 5, 10]).tick_values(low / unit, high / unit)
+    axes.set_yticks([tick * unit for tick in map(float, list(even)) if low <= tick * unit <= high])
 
 
 def _curves(axes: Axes, part: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look]) -> list[End]:

@@ -14,6 +14,7 @@ from attnbench.report.series import Series
 
 __all__ = ["fastest", "headline", "machine_text", "methods", "under_times"]
 
+RATIO = ("ratio", "ratio_low", "ratio_high")
 # Statuses that say nothing of right or wrong.
 SILENT: frozenset[Status] = frozenset({"unsupported", "not_run"})
 # How the headline tells of findings that neither held nor failed it.
@@ -64,18 +65,27 @@ def fastest(series: Series) -> Iterator[str]:
             lengths = [length for length, _, _ in stretch]
             gains = [gain for *_, gain in stretch if gain == gain]
             at = f"L = {lengths[0]}" if len(lengths) == 1 else f"L = {lengths[0]} to {lengths[-1]}"
-            low, high = (digits(min(gains), 2), digits(max(gains), 2)) if gains else ("", "")
+            low, high = (_gain(min(gains)), _gain(max(gains))) if gains else ("", "")
             gain = (
                 f", {low if low == high else f'{low} to {high}'} times as fast as {tables.REFERENCE}" if gains else ""
             )
             yield f"{str(name).capitalize()}, {at}: {told}{gain}."
 
 
+def _gain(value: float) -> str:
+    # 1.02 in two digits would read as no gain at all.
+    return digits(value, 3 if value < 1.1 else 2)
+
+
 def _winner(rows: pd.DataFrame) -> tuple[str, float]:
-    """Who is fastest in words, those included whose interval meets the fastest one's, and its gain on the reference."""
-    ordered = rows.sort_values("median_ns")
+    """Who is fastest in words, those included whose interval meets the fastest one's, and its gain on the reference.
+
+    Ratios decide where all took turns with the reference: times carry whatever the machine did to each process.
+    """
+    value, low, high = ("median_ns", "low_ns", "high_ns") if rows["ratio"].isna().any() else RATIO
+    ordered = rows.sort_values(value)
     best = ordered.iloc[0]
-    level = ordered[ordered["low_ns"] <= best["high_ns"]]["implementation"]
+    level = ordered[ordered[low] <= best[high]]["implementation"]
     # A gain on a reference that may be as fast would say more than was measured.
     gain = math.nan if tables.REFERENCE in set(level) else 1 / best["ratio"]
     if len(level) == 1:
@@ -88,7 +98,8 @@ def under_times(series: Series) -> str:
     """What stands under the times of a table."""
     return (
         f"Under each time stand the interval of its median, which covers the true median with a probability of "
-        f"{_levels(series.timings)}, and in the next line its ratio to the reference with its interval: below 1 is faster."
+        f"{_levels(series.timings)}, and in the next line its ratio to the reference with its interval: "
+        f"below 1 is faster."
     )
 
 

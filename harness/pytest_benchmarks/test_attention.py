@@ -59,6 +59,6 @@ def test_attention(
         saved_bytes=result.memory.saved_bytes,
     )
     replay.load(samples)
-    benchmark.pedantic(lambda: None, rounds=len(samples))
+    benchmark.pedantic(lambda: None, rounds=len(samples))  # type: ignore[no-untyped-call]
     if benchmark.stats is not None:  # None under --benchmark-disable
         assert benchmark.stats.stats.data == pytest.approx([sample / 1e9 for sample in samples])

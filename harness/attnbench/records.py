@@ -4,10 +4,25 @@ History of SCHEMA
 1  first version
 """
 
+import shlex
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-__all__ = ["SCHEMA", "STATUSES", "Finding", "Machine", "Memory", "Pass", "Record", "Result", "Run", "Status", "Timing"]
+__all__ = [
+    "FAILURES",
+    "SCHEMA",
+    "STATUSES",
+    "Finding",
+    "Machine",
+    "Memory",
+    "Pass",
+    "Record",
+    "Result",
+    "Run",
+    "Status",
+    "Timing",
+    "reproduce_line",
+]
 
 SCHEMA = 1
 
@@ -138,3 +153,8 @@ class Result:
 
 
 Record = Run | Result
+
+
+def reproduce_line(implementation: str, case: str, check: str) -> str:
+    """Command that runs one check of one case again."""
+    return f"attnbench reproduce '{case}' --check {shlex.quote(check)} {shlex.quote(implementation)}"

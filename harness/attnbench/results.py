@@ -155,11 +155,13 @@ def find(results: Path, names: Sequence[str]) -> list[Path]:
     """
     stored = {path.stem: path for path in sorted(results.glob("*/*.jsonl"), key=lambda path: path.stem)}
     if not names:
-        if not stored:
+        # A run that was interrupted before its first result says nothing.
+        telling = [path for path in stored.values() if path.read_bytes().count(b"\n") > 1]
+        if not telling:
             raise ResultsError(
                 f"no run in {results}: make one with attnbench run, or name the folder with --results DIR"
             )
-        return [list(stored.values())[-1]]
+        return [telling[-1]]
     return [_found(results, stored, name) for name in names]
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from attnbench.cases import digest
 from attnbench.environment import commit, machine, torch_warning, versions
-from attnbench.records import FAILURES, SCHEMA, Result, Run
+from attnbench.records import FAILURES, SCHEMA, Result, Run, reproduce_line
 from attnbench.registry import shown
 from attnbench.results import ResultsError, RunFile, find, merged, read
 from attnbench.runner import Session
@@ -111,11 +111,6 @@ def write_json(recorded: Recording, file: IO[str]) -> None:
     # msgspec writes NaN and infinity, which JSON has no words for, as null.
     encoded = msgspec.json.encode({"schema": SCHEMA, "run": recorded.run, "findings": findings})
     file.write(msgspec.json.format(encoded, indent=1).decode() + "\n")
-
-
-def reproduce_line(implementation: str, case: str, check: str) -> str:
-    """Command that runs one check of one case again."""
-    return f"attnbench reproduce '{case}' --check {check} {shlex.quote(implementation)}"
 
 
 def _command() -> str:

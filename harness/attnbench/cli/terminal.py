@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnbench.checks.catalogue import CHAPTERS, checks
-from attnbench.cli.recording import reproduce_line
-from attnbench.records import FAILURES, Result
+from attnbench.records import FAILURES, Result, reproduce_line
 
 __all__ = ["console", "print_findings", "print_timings"]
 

@@ -1,6 +1,5 @@
 """What a report says, made once from the runs; the page and the Markdown file say it each in their own marks."""
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from attnbench.checks.catalogue import CHAPTERS, checks
-from attnbench.records import FAILURES, Result
+from attnbench.records import FAILURES, Result, reproduce_line
 from attnbench.report import tables
 from attnbench.report.sentences import fastest, headline, methods
 from attnbench.report.series import Series, series_in
@@ -148,7 +147,7 @@ def _problems(found: pd.DataFrame, requirements: dict[str, str]) -> Iterator[Pro
             case=case,
             status=str(row.status).replace("_", " "),
             reason=str(row.reason),
-            command=f"attnbench reproduce '{case}' --check {shlex.quote(check)} {shlex.quote(name)}",
+            command=reproduce_line(name, case, check),
         )
 
 

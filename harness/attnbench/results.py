@@ -17,7 +17,7 @@ import msgspec
 
 from attnbench.records import SCHEMA, Finding, Result, Run
 
-__all__ = ["ResultsError", "RunFile", "StoredRun", "find", "merged", "read"]
+__all__ = ["ResultsError", "RunFile", "StoredRun", "find", "joined", "merged", "read"]
 
 # ``operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode``.
 CASE_SLASHES = 8
@@ -189,11 +189,12 @@ def merged(runs: Iterable[StoredRun]) -> list[Result]:
         for result in stored.results:
             key = (stored.run.machine.name, result.implementation, result.case)
             before = latest.get(key)
-            latest[key] = result if before is None else _joined(before, result)
+            latest[key] = result if before is None else joined(before, result)
     return list(latest.values())
 
 
-def _joined(before: Result, after: Result) -> Result:
+def joined(before: Result, after: Result) -> Result:
+    """Two results of one implementation on one case, as one."""
     if before.run != after.run:
         kept = _same_checks(before.findings, after.findings) and _measured(before) > _measured(after)
         return before if kept else after

@@ -17,7 +17,7 @@ from attnbench.cases import digest
 from attnbench.environment import commit, machine, torch_warning, versions
 from attnbench.records import FAILURES, SCHEMA, Result, Run, reproduce_line
 from attnbench.registry import shown
-from attnbench.results import ResultsError, RunFile, find, merged, read
+from attnbench.results import ResultsError, RunFile, find, joined, merged, read
 from attnbench.runner import Session
 
 __all__ = ["Recording", "recording", "write_json"]
@@ -34,9 +34,10 @@ class Recording:
     results: dict[tuple[str, str], Result] = field(default_factory=dict)
 
     def add(self, result: Result) -> None:
-        """Store a result; a later one of the same implementation and case takes its place."""
+        """Store a result; it joins an earlier one of the same implementation and case."""
         self.file.append(result)
-        self.results[result.implementation, result.case] = result
+        key = (result.implementation, result.case)
+        self.results[key] = joined(self.results[key], result) if key in self.results else result
 
     def exit_code(self, asked: Sequence[str]) -> int:
         """0 if everything held, 1 after a failure, 3 where nothing of an implementation asked for was checked."""

@@ -93,16 +93,18 @@ def measure(
     implementations: Sequence[str], lengths: Sequence[int], *, processes: int, budget_s: float
 ) -> dict[tuple[str, int, Pass], Result]:
     """Profile without a run file, by implementation, length and pass: what asv and pytest-benchmark read."""
-    measured: dict[tuple[str, int, Pass], Result] = {}
     with Session(limits=Limits()) as session:
-        for length in lengths:
-            for name in MODES:
-                plans = session.plan(profile_cases(session, [length], [name]), gating_checks())
-                results = profile(
-                    session, implementations, plans, run="", steps=Silent(), processes=processes, budget_s=budget_s
-                )
-                measured |= {(result.implementation, length, name): result for result in results}
-    return measured
+        place = {
+            case: (length, name)
+            for length in lengths
+            for name in MODES
+            for case in profile_cases(session, [length], [name])
+        }
+        plans = session.plan(place, gating_checks())
+        results = profile(
+            session, implementations, plans, run="", steps=Silent(), processes=processes, budget_s=budget_s
+        )
+        return {(result.implementation, *place[result.case]): result for result in results}
 
 
 def _to_time(result: Result) -> bool:

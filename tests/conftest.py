@@ -1,0 +1,59 @@
+"""What several test modules share: checks that run and are judged in this process."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from attnbench.cases import Case
+from attnbench.checks.catalogue import checks
+from attnbench.checks.claims import stored
+from attnbench.checks.functions import check_function
+from attnbench.inputs import loaded
+from attnbench.interface import Implementation
+from attnbench.judge import Judge
+from attnbench.records import Finding
+from attnbench.registry import load_operator
+from attnbench.subject import Malformed, Subject
+
+
+class Conformance:
+    """Findings of checks, without worker processes: an implementation here is one of ours."""
+
+    def __init__(self, folder: Path) -> None:
+        self._judge = Judge(folder)
+        self._observation = folder / "observation"
+
+    def subject(self, implementation: Implementation, case: Case) -> Subject:
+        """Implementation on fresh inputs of a case."""
+        path = self._judge.inputs(case=case.id)
+        return Subject(implementation, load_operator(case.operator), case, loaded(path, case.device))
+
+    def applicable(self, case: Case) -> list[str]:
+        """Names of the checks that apply to a case."""
+        return list(self._judge.describe(case=case.id)["checks"])
+
+    def finding(self, implementation: Implementation, case: Case, check: str) -> Finding:
+        """What a check says of an implementation on a case."""
+        assert check in checks()
+        try:
+            claims = list(check_function(check)(self.subject(implementation, case)))
+        except Malformed as malformed:
+            return Finding(check=check, status="failed", reason=f"{malformed}.")
+        torch.save(stored(claims), self._observation)
+        policies = asdict(implementation.policies)
+        found = self._judge.judge(case=case.id, check=check, observation=str(self._observation), policies=policies)
+        return Finding(**found)
+
+
+@pytest.fixture(scope="session")
+def conformance(tmp_path_factory: pytest.TempPathFactory) -> Conformance:
+    """Checks that run and are judged here; what the oracle said of a case is kept for the session."""
+    return Conformance(tmp_path_factory.mktemp("conformance"))
+
+
+@pytest.fixture(scope="session")
+def drawn_cases() -> list[Case]:
+    """Cases of the suite ``quick`` that need no sentence encoder."""
+    return [case for case in load_operator("multihead").suite("quick") if case.problem.encoder_layer is None]

@@ -1,0 +1,137 @@
+"""Tests of how far an implementation may be off, on numbers that can be worked by hand."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnbench.budget import Allowance, allowances, largest_error, model_runs
+from attnbench.cases import DTYPES, Dtype
+
+INF, NAN = math.inf, math.nan
+ZEROS = torch.zeros(4, dtype=torch.float64)
+
+
+def off(error: float) -> dict[str, Tensor]:
+    """Output whose largest error against ``ZEROS`` is ``error``."""
+    return {"output": torch.tensor([0.0, -error, error / 2, 0.0], dtype=torch.float64)}
+
+
+def allowed(
+    *, models: list[float], yardsticks: list[float], dtype: Dtype = "float32", length: int = 7
+) -> Allowance:
+    """Allowance of an output that is 0, from the errors of models and yardsticks."""
+    return allowances(
+        {"output": ZEROS},
+        models=[off(error) for error in models],
+        yardsticks=[off(error) for error in yardsticks],
+        dtype=dtype,
+        length=length,
+    )["output"]
+
+
+@pytest.mark.parametrize(
+    ("models", "yardsticks", "expected"),
+    [
+        # 4 times the larger of the two.
+        ([1.0], [0.5], 4.0),
+        ([1.0], [3.0], 12.0),
+        # The largest of several counts.
+        ([0.25, 1.0, 0.5], [0.1, 0.2], 4.0),
+        ([1.0], [0.5, 2.0], 8.0),
+        # A yardstick counts no more than 8 times the model: it is itself suspect.
+        ([1.0], [8.0], 32.0),
+        ([1.0], [100.0], 32.0),
+        ([1.0], [INF], 4.0),
+        ([1.0], [NAN], 4.0),
+        # Without a yardstick, the model alone.
+        ([1.0], [], 4.0),
+    ],
+)
+def test_four_times_the_larger_cost_of_rounding(models: list[float], yardsticks: list[float], expected: float) -> None:
+    """What is allowed comes from the model and the yardsticks on this very case."""
+    assert allowed(models=models, yardsticks=yardsticks).allowed == expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "smallest"),
+    [("float64", 2.0**-1074), ("float32", 2.0**-149), ("bfloat16", 2.0**-133), ("float16", 2.0**-24)],
+)
+def test_the_floor_is_the_smallest_number_of_the_dtype(dtype: Dtype, smallest: float) -> None:
+    """Where rounding costs nothing, a few of the smallest subnormal numbers are still allowed, and no more."""
+    assert allowed(models=[0.0], yardsticks=[1.0], dtype=dtype).allowed == 4 * smallest
+
+
+@pytest.mark.parametrize(
+    ("dtype", "length", "factor"),
+    [
+        ("float32", 512, 4.0),
+        ("float32", 2048, 8.0),
+        ("float64", 511, 4.0),
+        ("float64", 8192, 16.0),
+        ("float32", 513, 4 * math.sqrt(513 / 512)),
+        # A sum in half precision is kept in float32 and grows with nothing.
+        ("bfloat16", 8192, 4.0),
+        ("float16", 8192, 4.0),
+    ],
+)
+def test_sums_of_more_than_512_terms_allow_more_in_single_and_double(dtype: Dtype, length: int, factor: float) -> None:
+    """The factor grows with the root of the length, from 512 on."""
+    assert allowed(models=[1.0], yardsticks=[], dtype=dtype, length=length).factor == factor
+
+
+def test_every_quantity_has_its_own_allowance() -> None:
+    """What only one path gives counts where it is given, and what the oracle has not is passed over."""
+    truth = {"output": ZEROS, "weights": ZEROS}
+    models = [off(1.0) | {"weights": ZEROS + 2}, off(0.5)]
+    yardsticks = [{"weights": ZEROS + 3, "grad.query": ZEROS + 9}, off(0.25)]
+    found = allowances(truth, models=models, yardsticks=yardsticks, dtype="float32", length=1)
+    assert {name: (a.model, a.yardstick, a.allowed) for name, a in found.items()} == {
+        "output": (1.0, 0.25, 4.0),
+        "weights": (2.0, 3.0, 12.0),
+    }
+
+
+def test_an_allowance_says_where_it_comes_from() -> None:
+    """The words name the factor and both errors."""
+    assert allowed(models=[0.000125], yardsticks=[0.5], length=2048).origin() == (
+        "8 × the larger of the rounding model's error 0.000125 and the reference's own 0.5"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "truth", "expected"),
+    [
+        ([1.0, 2.0], [1.0, 2.5], 0.5),
+        ([1.0, -2.0], [1.5, 2.0], 4.0),
+        # A NaN or an infinity is a fault of another kind: the pattern is judged apart.
+        ([NAN, 2.0], [1.0, 2.25], 0.25),
+        ([INF, 2.0], [INF, 2.25], 0.25),
+        ([1.0, 2.0], [-INF, 2.25], 0.25),
+        ([NAN, INF], [NAN, INF], 0.0),
+        ([], [], 0.0),
+    ],
+)
+def test_the_largest_error_is_taken_where_both_are_finite(
+    value: list[float], truth: list[float], expected: float
+) -> None:
+    """It is absolute, and 0 where nothing is finite."""
+    assert largest_error(torch.tensor(value), torch.tensor(truth)) == expected
+
+
+def test_errors_are_taken_in_double_precision() -> None:
+    """The difference of two numbers of a narrow type is not rounded to that type."""
+    assert largest_error(torch.tensor([256.0], dtype=torch.bfloat16), torch.tensor([257.0])) == 1.0
+    assert largest_error(torch.tensor([1e-5]), torch.tensor([0.0], dtype=torch.float64)) == pytest.approx(1e-5)
+
+
+def test_large_cases_run_the_model_twice() -> None:
+    """Eight runs up to a million elements; beyond, one run samples enough."""
+    assert (model_runs(1), model_runs(1_000_000), model_runs(1_000_001)) == (8, 8, 2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_allowed_is_never_nothing(dtype: Dtype) -> None:
+    """Even without any error to go by, a result may be off by the last digit of 0."""
+    assert allowances({"output": ZEROS}, models=[], yardsticks=[], dtype=dtype, length=1)["output"].allowed > 0

@@ -1,0 +1,92 @@
+"""Tests of the catalogue of checks, and of what a check may hand to its judge."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from attnbench import checks as package
+from attnbench.checks.catalogue import CHAPTERS, checks
+from attnbench.checks.claims import Agree, Average, Claim, Equal, Holds, Match, restored, stored
+from attnbench.checks.functions import check_function
+
+CATALOGUE = "from attnbench.checks.catalogue import checks; assert checks()"
+
+
+def marked(module: ModuleType) -> list[str]:
+    """Functions of a module that are marked as checks, in the order of the file."""
+    return [name for name, thing in vars(module).items() if hasattr(thing, "when") and callable(thing)]
+
+
+def loads_torch(program: str) -> bool:
+    """Whether a program, in a fresh interpreter, imports torch."""
+    told = subprocess.run(
+        [sys.executable, "-c", f"{program}; import sys; print('torch' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    return {"True\n": True, "False\n": False}[told]
+
+
+def test_the_catalogue_lists_exactly_what_is_marked() -> None:
+    """Names read from the source are the functions that import finds, chapter by chapter, in order."""
+    for chapter in CHAPTERS:
+        listed = [check.name for check in checks().values() if check.chapter == chapter]
+        assert listed == marked(import_module(f"attnbench.checks.{chapter}"))
+        assert listed
+
+
+def test_no_check_stands_outside_the_chapters() -> None:
+    """Every other file of the package marks nothing."""
+    folder = Path(package.__path__[0])
+    others = {path.stem for path in folder.glob("*.py")} - {"__init__", *CHAPTERS}
+    assert others == {"catalogue", "claims", "functions", "requirement", "verdict"}
+    for other in others:
+        assert marked(import_module(f"attnbench.checks.{other}")) == []
+
+
+@pytest.mark.parametrize("name", checks())
+def test_a_requirement_is_the_sentence_that_the_docstring_begins_with(name: str) -> None:
+    """The first line is a whole sentence: it begins a failure's message, and the fault follows it."""
+    requirement = checks()[name].requirement
+    assert requirement == str(check_function(name).__doc__).splitlines()[0]
+    assert requirement[0].isupper()
+    assert requirement.endswith(".")
+    assert not requirement.endswith("..")
+
+
+def test_the_catalogue_needs_no_torch() -> None:
+    """Listing checks is quick: a fresh interpreter that reads the catalogue has not imported torch."""
+    assert not loads_torch(CATALOGUE)
+
+
+def test_an_import_of_torch_would_be_seen() -> None:
+    """The test before this one can fail: the functions of the checks do need torch."""
+    assert loads_torch(f"{CATALOGUE}; from attnbench.checks.functions import check_function")
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        Match(quantities={"output": torch.ones(2, requires_grad=True)}, keep=torch.tensor([True, False])),
+        Match(quantities={}),
+        Equal(value=torch.ones(1), expected=torch.zeros(1), what="x"),
+        Agree(value=torch.ones(1), expected=torch.zeros(1), quantity="output", what="x"),
+        Average(quantity="output", mean=torch.ones(1), std=torch.zeros(1), draws=4),
+        Holds(holds=False, what="x", measured=1.0, allowed=0.5),
+    ],
+    ids=lambda claim: type(claim).__name__,
+)
+def test_claims_survive_the_way_to_the_judge(tmp_path: Path, claim: Claim) -> None:
+    """Every kind is restored from a file of plain containers and tensors, without its graph."""
+    torch.save(stored([claim]), tmp_path / "claims")
+    (again,) = restored(torch.load(tmp_path / "claims", weights_only=True))
+    assert type(again) is type(claim)
+    assert str(stored([again])) == str(stored([claim]))
+    assert "grad" not in str(stored([again]))

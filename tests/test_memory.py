@@ -1,0 +1,125 @@
+"""Tests of counted bytes against closed forms: they are exact, to the byte."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from attnbench.memory import peak_bytes, peak_method, saved_bytes
+
+FLOAT32 = 4
+BATCH, HEADS, LENGTH, HEAD_DIM = 2, 3, 16, 8
+# Bytes of all logits, and of one tensor of head-split tokens.
+LOGITS = BATCH * HEADS * LENGTH * LENGTH * FLOAT32
+TOKENS = BATCH * HEADS * LENGTH * HEAD_DIM * FLOAT32
+
+
+@pytest.fixture
+def restored_threads() -> Iterator[None]:
+    """Number of threads as it was before, afterwards."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def heads(length: int = LENGTH, *, gradients: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """Random q, k and v, split into heads."""
+    return tuple(torch.randn(BATCH, HEADS, length, HEAD_DIM, requires_grad=gradients) for _ in range(3))
+
+
+def naive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention that holds all logits and all weights at once."""
+    logits = q @ k.mT
+    logits = logits.mul_(1 / math.sqrt(HEAD_DIM))
+    weights = torch.softmax(logits, dim=-1)
+    return weights @ v
+
+
+def test_a_naive_kernel_peaks_at_logits_weights_and_output() -> None:
+    """Two tensors of all query-key pairs and the output: 2S + T, and no byte of the inputs."""
+    inputs = heads()
+    assert peak_bytes(lambda: naive(*inputs), "cpu") == 2 * LOGITS + TOKENS == 15_360
+
+
+def test_what_is_freed_before_the_peak_does_not_count() -> None:
+    """Two temporaries, one after another, peak at the larger one."""
+
+    def in_turn() -> None:
+        torch.empty(1000)
+        torch.empty(3000)
+        torch.empty(2000)
+
+    assert peak_bytes(in_turn, "cpu") == 3000 * FLOAT32
+
+
+def test_a_call_that_allocates_nothing_has_no_peak() -> None:
+    """Work in place costs nothing above the inputs."""
+    tensor = torch.ones(100)
+    assert peak_bytes(lambda: tensor.mul_(2), "cpu") == 0
+
+
+def test_workspaces_that_are_made_once_do_not_count() -> None:
+    """The call runs once before it is counted."""
+    made: dict[str, Tensor] = {}
+    assert peak_bytes(lambda: made.setdefault("workspace", torch.empty(1000)) if not made else None, "cpu") == 0
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("length", "query_block"), [(16, 16), (64, 32), (200, 64)])
+def test_scratch_inside_a_fused_kernel_counts(
+    restored_threads: None, length: int, query_block: int, threads: int
+) -> None:
+    """The fused kernel takes output, log-sum-exp and, per thread, one block of logits with its sums and its output.
+
+    Source: block sizes and buffers in aten/src/ATen/native/cpu/FlashAttentionKernel.cpp.
+    """
+    torch.set_num_threads(threads)
+    inputs = heads(length)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        peak = peak_bytes(lambda: scaled_dot_product_attention(*inputs), "cpu")
+    output, log_sum_exp = BATCH * HEADS * length * HEAD_DIM, BATCH * HEADS * length
+    key_block = min(512, length)
+    per_thread = query_block * key_block + 2 * query_block + query_block * HEAD_DIM
+    assert peak == FLOAT32 * (output + log_sum_exp + threads * per_thread)
+
+
+def test_backward_counts() -> None:
+    """Forward and backward of Σ exp(x): the saved exponentials, the gradient, and two numbers."""
+    x = torch.randn(1000, requires_grad=True)
+    peak = peak_bytes(lambda: torch.autograd.grad(x.exp().sum(), x), "cpu")
+    assert peak == FLOAT32 * (1000 + 1000 + 2)
+
+
+def test_a_naive_kernel_saves_its_weights() -> None:
+    """What backward needs beyond q, k and v are the weights: S bytes, though many saved tensors are views."""
+    inputs = heads(gradients=True)
+    assert saved_bytes(lambda: naive(*inputs), list(inputs)) == LOGITS == 6_144
+
+
+def test_views_of_one_storage_are_saved_once() -> None:
+    """A tensor that is saved twice, and once more as a view of itself, is counted once, whole."""
+    x = torch.randn(10, 10, requires_grad=True)
+
+    def call() -> Tensor:
+        squares = x.exp()
+        return squares * squares * squares.T + squares[:2].sum()
+
+    # exp saves its result; of the products, the first factor of the second one is new.
+    assert saved_bytes(call, [x]) == 2 * 100 * FLOAT32
+
+
+def test_inputs_are_not_saved_by_the_call() -> None:
+    """A call that saves nothing but its inputs keeps nothing alive."""
+    x = torch.randn(100, requires_grad=True)
+    assert saved_bytes(lambda: x * x, [x]) == 0
+    assert saved_bytes(lambda: x * x, []) == 100 * FLOAT32
+
+
+def test_the_record_names_how_bytes_were_counted() -> None:
+    """Another device is counted by other means."""
+    assert peak_method("cpu") == "torch.profiler memory events"
+    assert peak_method("cuda") == "torch.cuda.max_memory_allocated"

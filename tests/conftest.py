@@ -57,3 +57,9 @@ def conformance(tmp_path_factory: pytest.TempPathFactory) -> Conformance:
 def drawn_cases() -> list[Case]:
     """Cases of the suite ``quick`` that need no sentence encoder."""
     return [case for case in load_operator("multihead").suite("quick") if case.problem.encoder_layer is None]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """One thread: tensors are tiny here, and on a busy machine several threads mostly wait for one another."""
+    torch.set_num_threads(1)

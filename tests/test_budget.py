@@ -18,9 +18,7 @@ def off(error: float) -> dict[str, Tensor]:
     return {"output": torch.tensor([0.0, -error, error / 2, 0.0], dtype=torch.float64)}
 
 
-def allowed(
-    *, models: list[float], yardsticks: list[float], dtype: Dtype = "float32", length: int = 7
-) -> Allowance:
+def allowed(*, models: list[float], yardsticks: list[float], dtype: Dtype = "float32", length: int = 7) -> Allowance:
     """Allowance of an output that is 0, from the errors of models and yardsticks."""
     return allowances(
         {"output": ZEROS},

@@ -1,6 +1,6 @@
 """Tests of the checks: each catches the mistakes that it is there for, and none fails what is right."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from conftest import Conformance
 
 
-def findings(conformance: "Conformance", implementation: Implementation, cases: list[Case], check: str) -> list[Finding]:
+def findings(
+    conformance: "Conformance", implementation: Implementation, cases: list[Case], check: str
+) -> list[Finding]:
     """Findings of one check on the cases that it applies to, up to the first that did not pass."""
     found = []
     for case in cases:
@@ -46,6 +48,27 @@ def test_names_are_unique_and_every_mistake_has_its_reason() -> None:
     names = [mutant.name for mutant in MUTANTS] + [variant.name for variant in VARIANTS]
     assert len(set(names)) == len(names)
     assert all(mutant.why for mutant in MUTANTS)
+
+
+class QueryReturned(Implementation):
+    """Hands out a view of its own argument as the output."""
+
+    def build(self, reference: Any) -> Any:
+        """The reference, which is not called."""
+        return reference
+
+    def prepare(self, module: Any, case: Case, inputs: Any) -> Any:
+        """A call that computes nothing."""
+        return lambda **arguments: (arguments["query"][:], None)
+
+
+def test_an_output_that_is_a_view_of_an_input_is_told(conformance: "Conformance", drawn_cases: list[Case]) -> None:
+    """The second half of a requirement is checked too: memory shared with an input is a fault of its own."""
+    case = next(case for case in drawn_cases if not case.problem.need_weights)
+    assert conformance.finding(QueryReturned(), case, "outputs_are_its_own").reason == (
+        "An output shares no memory with an input and is not overwritten by the next call. "
+        "But the output shares memory with an input."
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

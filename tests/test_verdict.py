@@ -281,9 +281,7 @@ def test_a_mean_further_off_fails_with_its_place() -> None:
 
 def test_draws_that_are_all_the_same_are_no_draws() -> None:
     """Where nothing varies, nothing was dropped, however right the mean is."""
-    assert told(average(EXPECTED, std=0.0)).reason == (
-        "Needed. But 9 draws gave the same output: nothing was dropped."
-    )
+    assert told(average(EXPECTED, std=0.0)).reason == ("Needed. But 9 draws gave the same output: nothing was dropped.")
 
 
 def test_a_mean_that_is_nan_fails() -> None:

@@ -114,6 +114,13 @@ def _int(text: str, part: str) -> int:
     return int(text)
 
 
+def _float(text: str, part: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"expected a number in {part!r}") from None
+
+
 def _parse_sizes(cls: type[Problem], text: str) -> dict[str, Any]:
     by_label = {f.metadata[_LABEL]: f.name for f in _of_kind(cls, "size")}
     values: dict[str, Any] = {}
@@ -134,7 +141,7 @@ def _parse_flags(cls: type[Problem], text: str) -> dict[str, Any]:
         if word in flags:
             values[word] = True
         elif name in amounts:
-            values[name] = float(value)
+            values[name] = _float(value, word)
         elif word != cls._missing:
             raise ValueError(f"unknown flag {word!r}; {cls.__name__} has {', '.join(sorted(flags | amounts))}")
     return values

@@ -21,7 +21,7 @@ def machine() -> Machine:
     """This machine, named after its CPU and GPU model."""
     cpu = _cpu_model()
     gpu, driver = _gpu()
-    words = re.findall(r"[a-z0-9]+", re.sub(r"\((r|tm)\)|processor|cpu|@.*", "", f"{cpu} {gpu or ''}".lower()))
+    words = re.findall(r"[a-z0-9]+", re.sub(r"\((r|tm)\)|processor|cpu|@ *\S+", "", f"{cpu} {gpu or ''}".lower()))
     return Machine(
         name="-".join(words) or "unknown",
         cpu=cpu,

@@ -30,7 +30,7 @@ def peak_bytes(call: Callable[[], object], device: str) -> int:
         del result
         return int(torch.cuda.max_memory_allocated() - before)
     # The events themselves, not the exported trace, which some builds leave empty (pytorch#166121).
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         result = call()
         del result
     level = highest = 0

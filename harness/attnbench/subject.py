@@ -25,7 +25,10 @@ class Subject:
         self.implementation = implementation
         self.operator = operator
         self.case = case
-        self.inputs = inputs.mapped(lambda t: t.requires_grad_() if self._tracks(t) else t)
+        self.inputs = inputs
+        # Not the cotangents: through them every loss would have a gradient, that of a detached output too.
+        for tensor in inputs.tensors.values():
+            tensor.requires_grad_(self._tracks(tensor))
         self.reference = operator.reference(case, inputs)
         self.module, self.call = self.build()
 

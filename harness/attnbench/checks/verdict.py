@@ -113,12 +113,13 @@ def _within(what: str, value: Tensor, expected: Tensor, *, allowed: float, origi
     if value.shape != expected.shape:
         return _Verdict(fault=f"But {what} has shape {tuple(value.shape)}, must be {tuple(expected.shape)}.")
     value, expected = value.double(), expected.double()
-    strange = _first(value.isfinite() != expected.isfinite()) or _first(value.isnan() != expected.isnan())
-    if strange:
-        count = int((value.isfinite() != expected.isfinite()).sum())
+    # Two numbers that are not finite are the same only if both are NaN, or the same infinity.
+    same = (value.isfinite() & expected.isfinite()) | (value == expected) | (value.isnan() & expected.isnan())
+    strange = _first(~same)
+    if strange is not None:
         return _Verdict(
             fault=f"But {what} is {value[strange]:g} at index {strange}, must be {expected[strange]:g} "
-            f"({_share(count, value.numel())} wrongly finite or not)."
+            f"({_share(int((~same).sum()), value.numel())} wrongly finite or not)."
         )
     error = torch.where(expected.isfinite(), (value - expected).abs(), 0.0)
     if error.numel() == 0:

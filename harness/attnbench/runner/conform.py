@@ -1,13 +1,13 @@
 """Conformance: every check of every case, one worker process per implementation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from attnbench.records import Finding, Result
 from attnbench.registry import shown
 from attnbench.runner.expectations import Expectation, applied
 from attnbench.runner.session import Outcome, Plan, Session, Steps, Supervisor
 
-__all__ = ["conform", "findings"]
+__all__ = ["conform", "findings", "left_of"]
 
 
 def conform(
@@ -26,17 +26,10 @@ def conform(
     Raises: PluginError where an implementation cannot be loaded.
     """
     steps.begin("conform", len(implementations) * len(plans))
-    for name in implementations:
-        left = [plan for plan in plans if (shown(name), plan.case) not in done]
-        for _ in range(len(plans) - len(left)):
-            steps.done()
-        if not left:
-            continue
-        with session.supervise(name) as worker:
-            for plan in left:
-                if plan.operator != worker.operator:
-                    steps.done()
-                    continue
+    left = left_of(implementations, plans, done, steps)
+    for name, worker in session.supervised(list(left)):
+        for plan in left[name]:
+            if plan.operator == worker.operator:
                 steps.now(f"{name} {plan.case}")
                 found = tuple(
                     applied(finding, expectations, shown(name), plan.case)
@@ -45,7 +38,21 @@ def conform(
                 yield Result(
                     run=run, implementation=shown(name), case=plan.case, findings=found, flop=plan.flop, suite=suite
                 )
+            steps.done()
+
+
+def left_of(
+    implementations: Sequence[str], plans: Sequence[Plan], done: Container[tuple[str, str]], steps: Steps
+) -> dict[str, list[Plan]]:
+    """Plans of each implementation that has any which is not done; steps that are done count at once."""
+    left: dict[str, list[Plan]] = {}
+    for name in implementations:
+        for plan in plans:
+            if (shown(name), plan.case) in done:
                 steps.done()
+            else:
+                left.setdefault(name, []).append(plan)
+    return left
 
 
 def findings(session: Session, worker: Supervisor, implementation: str, plan: Plan) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from attnbench.checks.catalogue import checks
 from attnbench.records import Memory, Pass, Result, Timing
 from attnbench.registry import OPERATORS, names, shown
-from attnbench.runner.conform import findings
+from attnbench.runner.conform import findings, left_of
 from attnbench.runner.session import Limits, Plan, Session, Silent, Steps, Supervisor
 
 __all__ = ["GATES", "MODES", "gating_checks", "measure", "profile", "profile_cases"]
@@ -44,12 +44,20 @@ def profile(
     Raises: PluginError where an implementation cannot be loaded.
     """
     # By the name that was asked for; results carry the name that is shown.
-    probed = {(n, p.case): r for n in implementations for p in plans if (r := (done or {}).get((shown(n), p.case)))}
+    before = done or {}
+    probed = {
+        (n, p.case): before[shown(n), p.case] for n in implementations for p in plans if (shown(n), p.case) in before
+    }
     steps.begin("probe", len(implementations) * len(plans))
-    for name in implementations:
-        for result in _probes(session, name, plans, run=run, steps=steps, done=probed):
-            probed[name, result.case] = result
-            yield result
+    left = left_of(implementations, plans, before, steps)
+    for name, worker in session.supervised(list(left)):
+        for plan in left[name]:
+            if plan.operator == worker.operator:
+                steps.now(f"{name} {plan.case}")
+                result = _probe(session, worker, name, plan, run=run)
+                probed[name, plan.case] = result
+                yield result
+            steps.done()
     steps.begin("time", processes * len(plans))
     ready = {
         plan.case: [n for n in implementations if (n, plan.case) in probed and _to_time(probed[n, plan.case])]
@@ -110,31 +118,6 @@ def measure(
 def _to_time(result: Result) -> bool:
     """Whether a probed result is fit to be timed, and not timed yet."""
     return result.timing is None and result.untimed is None
-
-
-def _probes(
-    session: Session,
-    name: str,
-    plans: Sequence[Plan],
-    *,
-    run: str,
-    steps: Steps,
-    done: dict[tuple[str, str], Result],
-) -> Iterator[Result]:
-    """Result of one implementation alone on each case: findings, memory, or why it will not be timed."""
-    left = [plan for plan in plans if (name, plan.case) not in done]
-    for _ in range(len(plans) - len(left)):
-        steps.done()
-    if not left:
-        return
-    with session.supervise(name) as worker:
-        for plan in left:
-            if plan.operator != worker.operator:
-                steps.done()
-                continue
-            steps.now(f"{name} {plan.case}")
-            yield _probe(session, worker, name, plan, run=run)
-            steps.done()
 
 
 def _probe(session: Session, worker: Supervisor, name: str, plan: Plan, *, run: str) -> Result:

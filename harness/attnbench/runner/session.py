@@ -2,8 +2,10 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -121,6 +123,24 @@ class Session:
         Raises: PluginError where the implementation cannot be loaded.
         """
         return Supervisor(self, [implementation], PATIENT)
+
+    def supervised(self, implementations: Sequence[str]) -> Iterator[tuple[str, "Supervisor"]]:
+        """Worker of each implementation in turn; the next one starts while the present one is in use.
+
+        Raises: PluginError where one cannot be loaded.
+        """
+        coming = None
+        with ThreadPoolExecutor(max_workers=1) as ahead:
+            try:
+                for name, following in zip_longest(implementations, implementations[1:]):
+                    worker = coming.result() if coming else self.supervise(name)
+                    coming = ahead.submit(self.supervise, following) if following else None
+                    with worker:
+                        yield name, worker
+            finally:
+                # Left early: what was started ahead is ended, whether or not it could be loaded.
+                if coming is not None and coming.exception() is None:
+                    coming.result().close()
 
     def supervise_together(self, implementations: list[str]) -> "Supervisor":
         """One worker that holds several implementations, to time them in turns."""

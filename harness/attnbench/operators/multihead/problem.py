@@ -45,6 +45,8 @@ class MultiheadProblem(Problem):
 
     def __post_init__(self) -> None:
         """Refuse what is no problem of this operator."""
+        if min(self.embed_dim, self.num_heads) < 1:
+            raise ValueError(f"embed_dim and num_heads must be at least 1, got E{self.embed_dim} and H{self.num_heads}")
         if self.embed_dim % self.num_heads:
             raise ValueError(f"embed_dim must be divisible by num_heads, got E{self.embed_dim} and H{self.num_heads}")
         if self.self_attention and (self.queries != self.keys or self.kdim or self.vdim):
@@ -53,10 +55,15 @@ class MultiheadProblem(Problem):
         unknown = [part for part in self.mask.split("+") if part not in known]
         if unknown:
             raise ValueError(f"unknown mask {unknown[0]!r}; available: {', '.join(sorted(known))}")
+        named = [part for part in (self.attention_mask, self.padding_mask) if part]
+        if sorted(self.mask.split("+")) != sorted(named or ["none"]):
+            raise ValueError(f"a mask is one attn_mask, one key_padding_mask or both, got {self.mask!r}")
         if self.regime not in LOGIT_STD and self.encoder_layer is None:
             raise ValueError(f"unknown regime {self.regime!r}; available: {', '.join(LOGIT_STD)}, minilm0 to minilm5")
         if self.is_causal and self.attention_mask != "causal":
             raise ValueError("is_causal promises a causal attn_mask: use mask=causal")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and less than 1, got {self.dropout:g}")
 
     @property
     def head_dim(self) -> int:

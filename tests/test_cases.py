@@ -84,9 +84,13 @@ def test_common_fields_are_read_back() -> None:
         (
             "mask=none",
             "mask=bool2d+float2d",
-            "a mask is one attn_mask, one key_padding_mask or both, got 'bool2d+float2d'",
+            "a mask is an attn_mask, a key_padding_mask or both in this order, got 'bool2d+float2d'",
         ),
-        ("mask=none", "mask=none+pad", "a mask is one attn_mask, one key_padding_mask or both, got 'none+pad'"),
+        (
+            "mask=none",
+            "mask=none+pad",
+            "a mask is an attn_mask, a key_padding_mask or both in this order, got 'none+pad'",
+        ),
         (
             "regime=plain",
             "regime=wild",

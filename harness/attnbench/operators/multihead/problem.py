@@ -56,8 +56,8 @@ class MultiheadProblem(Problem):
         if unknown:
             raise ValueError(f"unknown mask {unknown[0]!r}; available: {', '.join(sorted(known))}")
         named = [part for part in (self.attention_mask, self.padding_mask) if part]
-        if sorted(self.mask.split("+")) != sorted(named or ["none"]):
-            raise ValueError(f"a mask is one attn_mask, one key_padding_mask or both, got {self.mask!r}")
+        if self.mask.split("+") != (named or ["none"]):
+            raise ValueError(f"a mask is an attn_mask, a key_padding_mask or both in this order, got {self.mask!r}")
         if self.regime not in LOGIT_STD and self.encoder_layer is None:
             raise ValueError(f"unknown regime {self.regime!r}; available: {', '.join(LOGIT_STD)}, minilm0 to minilm5")
         if self.is_causal and self.attention_mask != "causal":

@@ -1,0 +1,128 @@
+"""The reference's forward around an attention that is yet to be written."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.interface import reference_arguments
+from attnbench.masks import extended, reference_mask
+
+__all__ = ["ReferenceForward"]
+
+
+class ReferenceForward(nn.Module):
+    """The reference's forward around ``attention``: layouts, masks and the causal flag."""
+
+    def __init__(self, reference: nn.MultiheadAttention) -> None:
+        super().__init__()
+        arguments = reference_arguments(reference)
+        self.embed_dim: int = arguments["embed_dim"]
+        self.num_heads: int = arguments["num_heads"]
+        self.kdim: int = arguments["kdim"]
+        self.vdim: int = arguments["vdim"]
+        self.dropout: float = arguments["dropout"]
+        self.add_zero_attn: bool = arguments["add_zero_attn"]
+        self.batch_first: bool = arguments["batch_first"]
+        self.head_dim = self.embed_dim // self.num_heads
+        # Keys beyond the given ones: the learned column and the zero column.
+        self.columns = arguments["add_bias_kv"] + self.add_zero_attn
+        self.adopt(dict(reference.named_parameters()))
+        self.train(reference.training)
+
+    def adopt(self, parameters: Mapping[str, Tensor]) -> None:
+        """Take the reference's parameters, given under the reference's names."""
+        raise NotImplementedError
+
+    def attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        mask: Tensor | None,
+        is_causal: bool,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output (batch, queries, embed_dim) and weights (batch, heads, queries, keys) if asked for.
+
+        ``mask`` and the weights have the extra columns; ``is_causal`` says that the mask is causal, no more.
+
+        Shape: query (batch, queries, embed_dim), key (batch, keys, kdim), value (batch, keys, vdim), mask
+        broadcastable to (batch, heads, queries, keys).
+        """
+        raise NotImplementedError
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,  # noqa: FBT001, FBT002  # the reference's signature
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,  # noqa: FBT001, FBT002
+        is_causal: bool = False,  # noqa: FBT001, FBT002
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attention as the reference computes it.
+
+        Shape: (batch, length, embed_dim) if batch_first, else (length, batch, embed_dim); unbatched
+        (length, embed_dim).
+        """
+        if query.dim() not in (2, 3) or not query.dim() == key.dim() == value.dim():
+            dims = f"{query.dim()}, {key.dim()} and {value.dim()}"
+            raise ValueError(f"query, key and value must all have 3 dimensions, or 2 without a batch, got {dims}")
+        batched = query.dim() == 3
+        swapped = batched and not self.batch_first
+        if not batched:
+            query, key, value = query[None], key[None], value[None]
+            key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
+        elif swapped:
+            query, key, value = query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1)
+        self._check(query, key, value, attn_mask=attn_mask, key_padding_mask=key_padding_mask)
+
+        if is_causal and attn_mask is None:
+            raise ValueError("is_causal=True needs attn_mask: pass the causal mask that it promises")
+        # The flag promises that attn_mask is causal. It replaces the mask only where nothing else hides or
+        # adds keys.
+        causal_only = is_causal and key_padding_mask is None and self.columns == 0
+        mask = reference_mask(attn_mask, key_padding_mask, num_heads=self.num_heads, dtype=query.dtype)
+        mask = extended(mask, self.columns)
+        output, weights = self.attention(query, key, value, mask=mask, is_causal=causal_only, need_weights=need_weights)
+
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(dim=1)  # (batch, queries, keys)
+        if not batched:
+            return output[0], None if weights is None else weights[0]
+        return (output.transpose(0, 1) if swapped else output), weights
+
+    def _check(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        attn_mask: Tensor | None,
+        key_padding_mask: Tensor | None,
+    ) -> None:
+        """Refuse shapes that would broadcast into a wrong answer; all are batch first here."""
+        (batch, queries), keys = query.shape[:2], key.shape[1]
+        _demand("query", query, (batch, queries, self.embed_dim))
+        _demand("key", key, (batch, keys, self.kdim))
+        _demand("value", value, (batch, keys, self.vdim))
+        if attn_mask is not None:
+            _demand_mask("attn_mask", attn_mask, (queries, keys), (batch * self.num_heads, queries, keys))
+        if key_padding_mask is not None:
+            _demand_mask("key_padding_mask", key_padding_mask, (batch, keys))
+
+
+def _demand(name: str, tensor: Tensor, *shapes: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) not in shapes:
+        wanted = " or ".join(str(shape) for shape in shapes)
+        raise ValueError(f"{name} must have shape {wanted}, batch first, got {tuple(tensor.shape)}")
+
+
+def _demand_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
+    _demand(name, mask, *shapes)
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise TypeError(f"{name} must be boolean (true hides) or floating point (added), got {mask.dtype}")

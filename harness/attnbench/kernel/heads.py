@@ -1,0 +1,99 @@
+"""The reference's parameters, its projections and its extra columns around attention on split heads."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.kernel.forward import ReferenceForward
+
+__all__ = ["HeadSplitAttention"]
+
+
+class HeadSplitAttention(ReferenceForward):
+    """The reference's parameters and projections around ``attend``.
+
+    Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim).
+    """
+
+    in_proj_weight: Tensor | None
+    q_proj_weight: Tensor
+    k_proj_weight: Tensor
+    v_proj_weight: Tensor
+    in_proj_bias: Tensor | None
+    bias_k: Tensor | None
+    bias_v: Tensor | None
+
+    def adopt(self, parameters: Mapping[str, Tensor]) -> None:
+        """Take the reference's parameters under the reference's names."""
+        copies = {name: nn.Parameter(value.detach().clone()) for name, value in parameters.items()}
+        names = (
+            "in_proj_weight",
+            "q_proj_weight",
+            "k_proj_weight",
+            "v_proj_weight",
+            "in_proj_bias",
+            "bias_k",
+            "bias_v",
+        )
+        for name in names:
+            self.register_parameter(name, copies.get(name))
+        # On "meta" it draws no random numbers for weights that are replaced at once.
+        self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias="out_proj.bias" in copies, device="meta")
+        for name in ("weight", "bias"):
+            self.out_proj.register_parameter(name, copies.get(f"out_proj.{name}"))
+
+    def attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        mask: Tensor | None,
+        is_causal: bool,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Project, attend in every head at once, project back."""
+        q, k, v = self.project(query, key, value)
+        k, v = self.extend(k, v)
+        output, weights = self.attend(q, k, v, mask=mask, is_causal=is_causal, need_weights=need_weights)
+        return self.merge(output), weights
+
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of every head: (batch, heads, length, head_dim)."""
+        if self.in_proj_weight is not None:
+            w_q, w_k, w_v = self.in_proj_weight.chunk(3)
+        else:
+            w_q, w_k, w_v = self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
+        b_q, b_k, b_v = self.in_proj_bias.chunk(3) if self.in_proj_bias is not None else (None, None, None)
+        linear = nn.functional.linear
+        return (
+            self.split(linear(query, w_q, b_q)),
+            self.split(linear(key, w_k, b_k)),
+            self.split(linear(value, w_v, b_v)),
+        )
+
+    def split(self, features: Tensor) -> Tensor:
+        """Heads out of features: (batch, length, embed_dim) to (batch, heads, length, head_dim)."""
+        return torch.unflatten(features, -1, (self.num_heads, self.head_dim)).transpose(1, 2)
+
+    def merge(self, heads: Tensor) -> Tensor:
+        """Concatenate and project: (batch, heads, queries, head_dim) to (batch, queries, embed_dim)."""
+        return self.out_proj(heads.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values with the learned column (bias_k, bias_v), then the zero column."""
+        if self.bias_k is not None and self.bias_v is not None:
+            batch = k.shape[0]
+            k = torch.cat([k, self.split(self.bias_k.to(k.dtype).expand(batch, 1, -1))], dim=2)
+            v = torch.cat([v, self.split(self.bias_v.to(v.dtype).expand(batch, 1, -1))], dim=2)
+        if self.add_zero_attn:
+            k = nn.functional.pad(k, (0, 0, 0, 1))
+            v = nn.functional.pad(v, (0, 0, 0, 1))
+        return k, v
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output (batch, heads, queries, head_dim) and weights (batch, heads, queries, keys) if asked for."""
+        raise NotImplementedError

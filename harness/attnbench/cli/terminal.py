@@ -64,9 +64,13 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
         click.echo(f"  {reproduce_line(result.implementation, result.case, finding.check)}", err=err)
     if len(failures) > PRINTED:
         click.echo(f"\n… and {len(failures) - PRINTED} more in the run file", err=err)
-    left_out = Counter((r.implementation, f.reason) for r in results for f in r.findings if f.status == "not_run")
-    for (name, reason), count in left_out.items():
-        click.echo(f"not run: {name}, {count} findings: {reason}", err=err)
+    left_out: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for result in results:
+        left_out[result.implementation].update(f.reason for f in result.findings if f.status == "not_run")
+    for name, reasons in left_out.items():
+        if reasons:
+            others = f" (and {len(reasons) - 1} more reasons)" if len(reasons) > 1 else ""
+            click.echo(f"not run: {name}, {reasons.total()} findings: {next(iter(reasons))}{others}", err=err)
 
 
 def print_timings(results: Iterable[Result], *, err: bool = False) -> None:

@@ -31,7 +31,7 @@ print(name)
 endef
 export ASV_MACHINE
 
-.PHONY: help setup report test lint asv oldest-torch test-oldest clean
+.PHONY: help setup report test lint asv tables oldest-torch test-oldest clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ lint: $(READY)  ## ruff, mypy and the import rules
 asv: $(READY)  ## measure commits with asv, write reports/asv/index.html (ASV_ARGS)
 	$(ASV_ENV) $(BIN)/asv run --machine "$$($(BIN)/python -c "$$ASV_MACHINE")" $(ASV_ARGS)
 	$(BIN)/asv publish
+
+tables: $(READY)  ## pytest-benchmark's tables, stored under results/pytest-benchmark
+	$(BIN)/python -m pytest harness/pytest_benchmarks --benchmark-storage=file://results/pytest-benchmark --benchmark-autosave
 
 oldest-torch:  ## make .venv-oldest with the oldest supported torch
 	@$(MAKE) --no-print-directory setup VENV=.venv-oldest PINS='$(OLDEST_PINS)'

@@ -6,11 +6,12 @@
         pass
 
 All implementations are measured together, in turns, when asv fills the class's cache; each benchmark then reads one
-number. A case that did not conform, or is refused, has no number.
+number. A case that did not conform, was refused or was not started has none: asv shows n/a.
 """
 
+import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from attnbench.records import Pass, Result
 from attnbench.runner import measure
@@ -18,7 +19,6 @@ from attnbench.stats import median_of_processes, ratio
 
 __all__ = ["benchmarks"]
 
-T = TypeVar("T")
 Cache = dict[tuple[str, int, Pass], Result]
 # Time that filling the cache may take, in seconds.
 TIMEOUT_S = 1800.0
@@ -44,27 +44,23 @@ def benchmarks(
             return measure(names, lengths, processes=processes, budget_s=budget_s)
 
         def track_time_ns(self, cache: Cache, implementation: str, length: int, name: Pass) -> float:
-            return median_of_processes(_there(cache[implementation, length, name].timing).samples_ns).value
+            timing = cache[implementation, length, name].timing
+            return median_of_processes(timing.samples_ns).value if timing else math.nan
 
         def track_time_ratio(self, cache: Cache, implementation: str, length: int, name: Pass) -> float:
-            own, base = (_there(cache[one, length, name].timing) for one in (implementation, baseline))
-            return ratio(own.samples_ns, base.samples_ns).value
+            own, base = (cache[one, length, name].timing for one in (implementation, baseline))
+            return ratio(own.samples_ns, base.samples_ns).value if own and base else math.nan
 
-        def track_peak_bytes(self, cache: Cache, implementation: str, length: int, name: Pass) -> int:
-            return _there(cache[implementation, length, name].memory).peak_bytes
+        def track_peak_bytes(self, cache: Cache, implementation: str, length: int, name: Pass) -> float:
+            memory = cache[implementation, length, name].memory
+            return memory.peak_bytes if memory else math.nan
 
-        def track_saved_bytes(self, cache: Cache, implementation: str, length: int, name: Pass) -> int:
-            return _there(_there(cache[implementation, length, name].memory).saved_bytes)
+        def track_saved_bytes(self, cache: Cache, implementation: str, length: int, name: Pass) -> float:
+            memory = cache[implementation, length, name].memory
+            return memory.saved_bytes if memory and memory.saved_bytes is not None else math.nan
 
         track_time_ns.unit = "ns"  # type: ignore[attr-defined]
         track_time_ratio.unit = "× the reference's time"  # type: ignore[attr-defined]
         track_peak_bytes.unit = track_saved_bytes.unit = "bytes"  # type: ignore[attr-defined]
 
     return Benchmarks
-
-
-def _there(value: T | None) -> T:
-    """The value, or what asv takes for n/a where there is none."""
-    if value is None:
-        raise NotImplementedError
-    return value

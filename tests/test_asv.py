@@ -1,0 +1,42 @@
+"""Benchmarks for asv, read from one profile."""
+
+import math
+import pickle
+
+import pytest
+
+from attnbench.asv import benchmarks
+from attnbench.stats import median_of_processes
+
+
+@pytest.fixture(scope="module")
+def suite() -> object:
+    """Benchmarks of one implementation at one length."""
+    return benchmarks(["reshaped", "naive_loop"], [8], processes=1, budget_s=0.05)()
+
+
+@pytest.fixture(scope="module")
+def cache(suite) -> dict:
+    """What asv stores between processes."""
+    return pickle.loads(pickle.dumps(suite.setup_cache()))
+
+
+def test_parameters_are_implementation_length_and_pass(suite) -> None:
+    """The reference comes first, since ratios are told against it."""
+    assert suite.param_names == ["implementation", "length", "pass"]
+    assert suite.params == [["torch_mha", "reshaped", "naive_loop"], [8], ["forward", "forward+backward"]]
+
+
+@pytest.mark.parametrize("name", ["forward", "forward+backward"])
+def test_numbers_are_those_of_the_profile(suite, cache, name: str) -> None:
+    """Nothing is measured again: each benchmark reads one number of the profile."""
+    result = cache["reshaped", 8, name]
+    assert suite.track_time_ns(cache, "reshaped", 8, name) == median_of_processes(result.timing.samples_ns).value
+    assert suite.track_time_ratio(cache, "torch_mha", 8, name) == 1.0
+    assert suite.track_peak_bytes(cache, "reshaped", 8, name) == result.memory.peak_bytes > 0
+
+
+def test_what_is_not_there_is_not_available(suite, cache) -> None:
+    """A forward pass saves nothing for backward: asv shows NaN as n/a."""
+    assert math.isnan(suite.track_saved_bytes(cache, "reshaped", 8, "forward"))
+    assert suite.track_saved_bytes(cache, "reshaped", 8, "forward+backward") > 0

@@ -22,6 +22,7 @@ import math
 import os
 import warnings
 from functools import cache
+from importlib import metadata
 from typing import Any
 
 import torch
@@ -65,6 +66,8 @@ def refusal(case: Case) -> str | None:
     head_dim: int = case.problem.head_dim
     if not _interpreted():
         return f"a CPU only interprets it: set {INTERPRET}=1 before Python starts"
+    if _version("triton") < (3, 7) and _version("numpy") >= (2, 4):
+        return "Triton's interpreter before 3.7 fails under numpy 2.4: pip install 'triton>=3.7' or 'numpy<2.4'"
     if case.dtype not in ("float16", "float32"):
         return f"interpreted, it is wrong in {case.dtype}"
     if head_dim & (head_dim - 1):
@@ -98,6 +101,12 @@ def predicted_s(case: Case) -> float | None:
     steps = math.ceil(problem.queries / QUERIES_A_PROGRAM) * math.ceil(problem.columns / KEYS_A_STEP)
     programs = (problem.batch or 1) * problem.num_heads * steps
     return float(programs) * INTERPRETED_S if _interpreted() else None
+
+
+def _version(package: str) -> tuple[int, int]:
+    """Major and minor release of an installed package."""
+    major, minor = metadata.version(package).split(".")[:2]
+    return int(major), int(minor)
 
 
 def _interpreted() -> bool:

@@ -37,7 +37,7 @@ def command(implementations: tuple[str, ...], device: str, json_file: Any) -> in
     for row in rows:
         reasons = list(row["refused"].items())
         told = [f"{count} × {reason}" for reason, count in reasons[:SHOWN]]
-        told += [f"and {len(reasons) - SHOWN} more reasons"] if len(reasons) > SHOWN else []
+        told += [f"and {len(reasons) - SHOWN} more"] if len(reasons) > SHOWN else []
         takes, refuses = f"{row['supported']} of {row['cases']}", Text(row["fault"] or "\n".join(told))
         table.add_row(row["name"], takes, refuses, row["origin"])
     console().print(table)

@@ -69,7 +69,7 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
         left_out[result.implementation].update(f.reason for f in result.findings if f.status == "not_run")
     for name, reasons in left_out.items():
         if reasons:
-            others = f" (and {len(reasons) - 1} more reasons)" if len(reasons) > 1 else ""
+            others = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
             click.echo(f"not run: {name}, {reasons.total()} findings: {next(iter(reasons))}{others}", err=err)
 
 

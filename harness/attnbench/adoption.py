@@ -54,7 +54,14 @@ class ModuleImplementation(Implementation):
         given = {name: value for name, value in arguments.items() if self._takes(self._constructor, name)}
         # In the reference's dtype before it is loaded: a float64 weight must not pass through float32.
         module = self._class(**required, **given).to(reference.out_proj.weight)
-        module.load_state_dict(reference.state_dict())
+        missing, unexpected = module.load_state_dict(reference.state_dict(), strict=False)
+        # Buffers of its own are its own affair; parameters are not.
+        strangers = [*unexpected, *(name for name in missing if name in dict(module.named_parameters()))]
+        if strangers:
+            raise TypeError(
+                f"its parameters and the reference's differ in {', '.join(strangers)}; "
+                "an attnbench.Implementation with weights() can hold them otherwise"
+            )
         return module
 
     def prepare(self, module: Any, case: Case, inputs: Any) -> Any:  # noqa: ARG002

@@ -42,7 +42,7 @@ def changes(base: StoredRun, new: StoredRun, *, threshold: float) -> Iterator[Ch
     for (name, case), old in before.items():
         now = after.get((name, case))
         if now is None:
-            if name in new.run.implementations and base.run.suite == new.run.suite:
+            if name in new.run.implementations and base.run.suite_digest == new.run.suite_digest:
                 told = "the new run has no result"
                 yield Change(implementation=name, case=case, aspect="result", verdict="gone", told=told)
             continue

@@ -9,7 +9,15 @@ from pathlib import Path
 
 from attnbench.records import Machine
 
-__all__ = ["TESTED_TORCH", "address_space_bytes", "commit", "machine", "torch_warning", "versions"]
+__all__ = [
+    "TESTED_TORCH",
+    "address_space_bytes",
+    "commit",
+    "machine",
+    "memory_available_bytes",
+    "torch_warning",
+    "versions",
+]
 
 # First and last minor release of torch that the suite was run on.
 TESTED_TORCH = ((2, 10), (2, 13))
@@ -80,6 +88,15 @@ def address_space_bytes() -> int:
         return int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE_BYTES
     except OSError:
         return 0
+
+
+def memory_available_bytes() -> int:
+    """Memory that could be had without swapping; 0 where the system does not say."""
+    try:
+        found = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found[1]) * 1024 if found else 0
 
 
 def _cpu_model() -> str:

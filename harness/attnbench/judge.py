@@ -20,6 +20,7 @@ from attnbench.checks.functions import check_function
 from attnbench.checks.requirement import applies
 from attnbench.checks.verdict import Truth, judge
 from attnbench.child import serve
+from attnbench.environment import memory_available_bytes
 from attnbench.inputs import rounded, stored
 from attnbench.interface import Inputs, Operator, Policies, Precision
 from attnbench.records import Finding
@@ -29,6 +30,9 @@ __all__ = ["Judge"]
 
 # Cases whose oracle is kept in memory; implementations walk them in the same order, one implementation at a time.
 REMEMBERED = 512
+# Memory of the oracle in float64 for each query-key pair, forward alone and with gradients; measured as 45 and 61
+# bytes at 1024 keys.
+BYTES_A_PAIR = (64, 96)
 # Elements of the largest intermediate beyond which nothing is remembered.
 SMALL = 1_000_000
 
@@ -84,6 +88,7 @@ class Judge:
         lacking = operator.missing(parsed)
         if parsed.device == "cuda" and not torch.cuda.is_available():
             lacking = "no CUDA device here: leave out --device cuda, or run where there is one"
+        lacking = lacking or _too_large(operator.work(parsed).pairs, parsed)
         names = [
             name
             for name, check in checks().items()
@@ -126,6 +131,15 @@ class Judge:
             while len(self._truths) > REMEMBERED:
                 self._truths.popitem(last=False)
         return truth
+
+
+def _too_large(pairs: int, case: Case) -> str | None:
+    """Why the oracle of a case cannot be computed here, or None; predicted, so that nothing has to die for it."""
+    need = pairs * BYTES_A_PAIR[case.mode != "inference"]
+    free = memory_available_bytes()
+    if not free or need <= free:
+        return None
+    return f"its oracle needs about {need / 2**30:.3g} GiB and {free / 2**30:.3g} GiB are free: take a shorter length"
 
 
 def _truth(case: Case, operator: Operator, inputs: Inputs, precision: Precision, keep: Tensor | None = None) -> Truth:

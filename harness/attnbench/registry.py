@@ -111,7 +111,7 @@ def load_lines(name: str) -> str:
         place, attribute = entry.module, entry.attr
     if not place.endswith(".py"):
         return f"from {place} import {attribute} as implementation\n"
-    return f"import runpy\n\nimplementation = runpy.run_path({place!r})[{attribute!r}]\n"
+    return f"import runpy\n\nimplementation = runpy.run_path({str(Path(place).resolve())!r})[{attribute!r}]\n"
 
 
 def load_operator(name: str) -> Operator:

@@ -37,15 +37,26 @@ def outputs_are_its_own(subject: Subject) -> Iterator[Claim]:
 
 @check(when=lambda case: not draws_dropout(case))
 def no_stale_state(subject: Subject) -> Iterator[Claim]:
-    """New values written into the inputs give what a fresh module gives on them."""
+    """New values written into inputs and parameters give what a fresh module gives on them."""
     tensors = subject.inputs.tensors
     names = {"query", "key", "value"} & tensors.keys()
     subject.run()
     with subject.overwritten({name: torch.flip(tensors[name].detach(), (-1,)) for name in names}):
-        used = subject.run()["output"].detach().clone()
-        _, fresh_call = subject.build()
+        fresh_module, fresh_call = subject.build()
+        _scale_parameters(fresh_module, 0.5)
         fresh = subject.run(fresh_call)["output"].detach()
+        _scale_parameters(subject.module, 0.5)
+        used = subject.run()["output"].detach().clone()
+        _scale_parameters(subject.module, 2.0)
     yield Agree(value=used, expected=fresh, quantity="output", what="output on new values, against a fresh module's")
+
+
+def _scale_parameters(module: object, factor: float) -> None:
+    """As an optimiser does, in place; by a power of two, so that nothing is rounded."""
+    if isinstance(module, torch.nn.Module):
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.mul_(factor)
 
 
 @check(when=lambda case: not draws_dropout(case))

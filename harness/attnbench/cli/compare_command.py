@@ -25,7 +25,8 @@ def command(base: str, new: str, *, threshold: float, results: Path, json_file: 
     """What became slower, faster, bigger or wrong from run BASE to run NEW.
 
     Times are compared by their ratios to the reference, each taken in turns with it in its own run; bytes as they are.
-    Exit code 0: nothing became worse; 1: something did; 3: the runs have nothing in common.
+    A change whose interval is too wide to tell is unknown, and not listed. Exit code 0: nothing became worse;
+    1: something did, or a result is gone; 3: the runs have nothing in common.
     """
     from attnbench.comparison import WORSE, changes
     from attnbench.results import find, read

@@ -130,7 +130,9 @@ def _option(*names: str, **settings: Any) -> Callable[[F], F]:
 
 _ALL: dict[str, Callable[[Any], Any]] = {
     "suite": _option("--suite", type=click.Choice(LEVELS), default="quick", help="Cases to run."),
-    "case": _option("--case", "patterns", multiple=True, help="Keep cases whose id matches; a whole id adds its case."),
+    "case": _option(
+        "--case", "patterns", multiple=True, help="Keep cases whose id matches, such as '*bfloat16*'; or a whole id."
+    ),
     "check": _option("--check", "checks", multiple=True, help="Keep these checks."),
     "device": _option("--device", type=click.Choice(DEVICES), default="cpu"),
     "dtype": _option("--dtype", "dtypes", type=click.Choice(DTYPES), multiple=True, help="Run every case in it."),

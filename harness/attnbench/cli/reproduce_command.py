@@ -35,9 +35,10 @@ def command(case: str, implementation: str, check: str, *, script: bool, **given
         (result,) = conform(session, [implementation], plans, run="", steps=Silent())
     (finding,) = result.findings
     click.echo(f"{implementation}  {check}: {finding.status}")
-    click.echo(f"  requirement  {checks()[check].requirement}")
+    requirement = checks()[check].requirement
+    click.echo(f"  requirement  {requirement}")
     if finding.reason:
-        click.echo(f"  reason       {finding.reason}")
+        click.echo(f"  reason       {finding.reason.removeprefix(requirement).strip()}")
     if finding.measured is not None:
         click.echo(f"  measured     {finding.measured:.6g}, allowed {finding.allowed:.6g}")
     for warning in finding.warnings:

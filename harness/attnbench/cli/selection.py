@@ -8,7 +8,7 @@ import click
 
 from attnbench.cases import shard as part
 from attnbench.checks.catalogue import checks as catalogue
-from attnbench.registry import OPERATORS, PluginError, known, load_operator, names
+from attnbench.registry import OPERATORS, PluginError, known, load_operator, names, shown
 from attnbench.runner import Plan, Session
 
 __all__ = ["chosen_checks", "chosen_implementations", "loadable", "planned", "with_baselines"]
@@ -19,9 +19,16 @@ def chosen_implementations(asked: Sequence[str]) -> list[str]:
 
     Raises: PluginError.
     """
-    for name in asked:
+    stored: dict[str, str] = {}
+    for name in dict.fromkeys(asked):
         known(name)
-    return list(dict.fromkeys(asked)) or names()
+        other = stored.setdefault(shown(name), name)
+        if other != name:
+            raise click.UsageError(
+                f"{other!r} and {name!r} would both be stored as {shown(name)!r}: "
+                "start from a folder that holds both, or name one file otherwise"
+            )
+    return list(stored.values()) or names()
 
 
 def with_baselines(implementations: Sequence[str]) -> list[str]:
@@ -98,7 +105,7 @@ def _matching(session: Session, cases: list[str], patterns: Sequence[str]) -> li
             # A whole id need not be in the suite.
             fault = session.judge("parse", case=pattern).get("fault")
             if fault:
-                raise click.UsageError(f"--case: {fault}")
+                raise click.UsageError(f"--case: {fault}; for a part of ids write '*{pattern}*'")
             found = [pattern]
         if not found:
             raise click.UsageError(f"--case: {pattern!r} matches none of {len(cases)} cases of the suite (--suite)")

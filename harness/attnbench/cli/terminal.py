@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from attnbench.checks.catalogue import CHAPTERS, checks
-from attnbench.records import FAILURES, Result, reproduce_line
+from attnbench.records import FAILURES, Finding, Result, reproduce_line
 
 __all__ = ["console", "print_findings", "print_timings"]
 
-# Failures that are printed in full; the run file has them all.
+# Checks whose first failure is printed in full; the run file has them all.
 PRINTED = 12
 # Width of a table where no terminal sets one.
 PLAIN_WIDTH = 110
@@ -57,20 +57,37 @@ def _cell(counts: Counter[str]) -> Text:
 
 
 def _print_failures(results: Sequence[Result], *, err: bool) -> None:
-    failures = [(result, f) for result in results for f in result.findings if f.status in FAILURES]
-    for result, finding in failures[:PRINTED]:
-        click.echo(f"\n{result.implementation}  {finding.check}: {finding.status}", err=err)
-        click.echo(f"  {finding.reason}", err=err)
-        click.echo(f"  {reproduce_line(result.implementation, result.case, finding.check)}", err=err)
-    if len(failures) > PRINTED:
-        click.echo(f"\n… and {len(failures) - PRINTED} more in the run file", err=err)
-    left_out: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    """One failure of each check in full, then why the rest was refused or not run, then a verdict."""
+    failures: defaultdict[tuple[str, str], list[tuple[Result, Finding]]] = defaultdict(list)
     for result in results:
-        left_out[result.implementation].update(f.reason for f in result.findings if f.status == "not_run")
-    for name, reasons in left_out.items():
-        if reasons:
-            others = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-            click.echo(f"not run: {name}, {reasons.total()} findings: {next(iter(reasons))}{others}", err=err)
+        for finding in result.findings:
+            if finding.status in FAILURES:
+                failures[result.implementation, finding.check].append((result, finding))
+    for (name, check), found in list(failures.items())[:PRINTED]:
+        result, finding = found[0]
+        others = f", and on {len(found) - 1} more cases" if len(found) > 1 else ""
+        click.echo(f"\n{name}  {check}: {finding.status}{others}", err=err)
+        click.echo(f"  {finding.reason}", err=err)
+        click.echo(f"  {reproduce_line(name, result.case, check)}", err=err)
+    if len(failures) > PRINTED:
+        click.echo(f"\n… and {len(failures) - PRINTED} more checks that failed, in the run file", err=err)
+    for status, words in (("unsupported", "refused"), ("not_run", "not run")):
+        _print_left_out(results, status, words, err=err)
+    counts = Counter(finding.status for result in results for finding in result.findings)
+    failed = sum(counts[status] for status in FAILURES)
+    asked = counts.total() - counts["unsupported"] - counts["not_run"]
+    click.echo(f"{failed} of {asked} findings failed" if failed else f"all {asked} findings held", err=err)
+
+
+def _print_left_out(results: Sequence[Result], status: str, words: str, *, err: bool) -> None:
+    reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for result in results:
+        reasons[result.implementation].update(f.reason for f in result.findings if f.status == status)
+    for name, found in reasons.items():
+        if found:
+            (reason, _), *others = found.most_common()
+            more = f" (and {len(others)} more)" if others else ""
+            click.echo(f"{words}: {name}, {found.total()} findings: {reason}{more}", err=err)
 
 
 def print_timings(results: Iterable[Result], *, err: bool = False) -> None:

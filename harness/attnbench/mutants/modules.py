@@ -93,6 +93,16 @@ class _KeysCached(_Right):
         return q, *self._cached
 
 
+class _WeightsCached(_Right):
+    _cached: Tensor | None = None
+
+    def merge(self, heads: Tensor) -> Tensor:
+        if self._cached is None:
+            self._cached = self.out_proj.weight.detach().clone()
+        stale = self._cached - self.out_proj.weight.detach()
+        return super().merge(heads) + heads.transpose(1, 2).flatten(2) @ stale.mT
+
+
 class _LastBitRandom(_Right):
     def merge(self, heads: Tensor) -> Tensor:
         merged = super().merge(heads)
@@ -129,6 +139,7 @@ MUTANTS = (
     _mutant("input_scaled_in_place", _InputScaledInPlace, "inputs_untouched", "an in-place operation on an argument"),
     _mutant("output_buffer_reused", _OutputBufferReused, "outputs_are_its_own", "one buffer for every call"),
     _mutant("keys_cached", _KeysCached, "no_stale_state", "a cache that is never emptied"),
+    _mutant("weights_cached", _WeightsCached, "no_stale_state", "a packed copy that an optimiser does not reach"),
     _mutant("last_bit_random", _LastBitRandom, "repeats_itself", "atomic additions in any order, not declared"),
     _mutant("output_in_single", _OutputInSingle, "forward_parity", "half precision silently widened"),
 )  # fmt: skip

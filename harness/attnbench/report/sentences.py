@@ -69,7 +69,9 @@ def fastest(series: Series) -> Iterator[str]:
             gain = (
                 f", {low if low == high else f'{low} to {high}'} times as fast as {tables.REFERENCE}" if gains else ""
             )
-            yield f"{str(name).capitalize()}, {at}: {told}{gain}."
+            fastest_one, *rest = told.split(", but ")
+            but = f", but {rest[0]}" if rest else ""
+            yield f"{str(name).capitalize()}, {at}: {fastest_one}{gain}{but}."
 
 
 def _gain(value: float) -> str:

@@ -72,29 +72,31 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
     if len(failures) > PRINTED:
         click.echo(f"\n… and {len(failures) - PRINTED} more checks that failed, in the run file", err=err)
     for status, words in (("unsupported", "refused"), ("not_run", "not run")):
-        _print_left_out(results, status, words, err=err)
+        told = ((r.implementation, f.reason) for r in results for f in r.findings if f.status == status)
+        _print_left_out(words, "findings", told, err=err)
     counts = Counter(finding.status for result in results for finding in result.findings)
     failed = sum(counts[status] for status in FAILURES)
     asked = counts.total() - counts["unsupported"] - counts["not_run"]
     click.echo(f"{failed} of {asked} findings failed" if failed else f"all {asked} findings held", err=err)
 
 
-def _print_left_out(results: Sequence[Result], status: str, words: str, *, err: bool) -> None:
+def _print_left_out(words: str, things: str, told: Iterable[tuple[str, str]], *, err: bool) -> None:
+    """A line for each implementation: how many were left out, and the commonest reason."""
     reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for result in results:
-        reasons[result.implementation].update(f.reason for f in result.findings if f.status == status)
+    for name, reason in told:
+        reasons[name][reason] += 1
     for name, found in reasons.items():
-        if found:
-            (reason, _), *others = found.most_common()
-            more = f" (and {len(others)} more)" if others else ""
-            click.echo(f"{words}: {name}, {found.total()} findings: {reason}{more}", err=err)
+        (reason, _), *others = found.most_common()
+        more = f" (and {len(others)} more)" if others else ""
+        click.echo(f"{words}: {name}, {found.total()} {things}: {reason}{more}", err=err)
 
 
 def print_timings(results: Iterable[Result], *, err: bool = False) -> None:
     """Time of every implementation and length, one table per pass, with the ratio to the reference's."""
     from attnbench.report.tables import timings
 
-    table = timings(list(results))
+    stored = list(results)
+    table = timings(stored)
     out = console(err=err)
     for name, part in table.groupby("pass", sort=False):
         lengths = sorted(part["length"].unique())
@@ -104,6 +106,8 @@ def print_timings(results: Iterable[Result], *, err: bool = False) -> None:
             by_length = {row["length"]: row for _, row in rows.iterrows()}
             shown.add_row(str(implementation), *(_timing(by_length.get(n)) for n in lengths))
         out.print(shown)
+    untimed = ((r.implementation, r.untimed) for r in stored if r.untimed)
+    _print_left_out("not timed", "calls", untimed, err=err)
 
 
 def _timing(row: Any) -> str:

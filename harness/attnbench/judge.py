@@ -88,13 +88,14 @@ class Judge:
         lacking = operator.missing(parsed)
         if parsed.device == "cuda" and not torch.cuda.is_available():
             lacking = "no CUDA device here: leave out --device cuda, or run where there is one"
-        lacking = lacking or _too_large(operator.work(parsed).pairs, parsed)
+        work = operator.work(parsed)
+        lacking = lacking or _too_large(work.pairs, parsed)
         names = [
             name
             for name, check in checks().items()
             if check.chapter in operator.chapters and applies(check_function(name), parsed)
         ]
-        return {"checks": names, "missing": lacking, "work": asdict(operator.work(parsed))}
+        return {"checks": names, "missing": lacking, "work": asdict(work)}
 
     def inputs(self, *, case: str) -> str:
         """Path of the case's inputs, drawn at the first request."""

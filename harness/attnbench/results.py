@@ -15,7 +15,7 @@ from typing import IO, Any, Self
 
 import msgspec
 
-from attnbench.records import SCHEMA, Finding, Result, Run
+from attnbench.records import SCHEMA, Finding, Record, Result, Run
 
 __all__ = ["ResultsError", "RunFile", "StoredRun", "find", "joined", "merged", "read"]
 
@@ -81,7 +81,7 @@ class RunFile:
         """Store a result, at once."""
         self._write("result", result)
 
-    def _write(self, kind: str, record: Run | Result) -> None:
+    def _write(self, kind: str, record: Record) -> None:
         fields: dict[str, Any] = {"record": kind} | msgspec.to_builtins(record)
         try:
             self._stream.write(msgspec.json.encode(fields) + b"\n")

@@ -155,23 +155,6 @@ def test_a_layout_that_is_not_declared_is_told_with_the_remedy() -> None:
     )
 
 
-@pytest.mark.parametrize("mode", ["inference", "eval", "train"])
-def test_the_mode_decides_on_training_and_gradients(mode: Mode) -> None:
-    """In inference nothing is tracked; only in train is the module training."""
-    seen: list[tuple[bool, bool]] = []
-
-    def look(output: Tensor, weights: Tensor | None) -> tuple[Tensor, None]:
-        seen.append((torch.is_grad_enabled(), output.requires_grad))
-        return output, None
-
-    on = subject(look, case(mode))
-    on.run()
-    tracked = mode != "inference"
-    assert seen == [(tracked, tracked)]
-    assert on.module.training is (mode == "train")
-    assert all(tensor.requires_grad == tracked for tensor in on.inputs.tensors.values())
-
-
 def test_boolean_masks_take_no_gradients() -> None:
     """Only floating tensors are leaves."""
     on = subject(load("torch_mha"), case(mask="bool2d+pad"))
@@ -230,3 +213,90 @@ def test_a_subject_gets_inputs_of_its_own(conformance: "Conformance") -> None:
     with torch.no_grad():
         first.inputs.tensors["query"].zero_()
     assert bool(conformance.subject(load("torch_mha"), one).inputs.tensors["query"].any())
+
+
+class Watcher(nn.Module):
+    """Returns its query scaled by a parameter, and notes how it was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(()))
+        self.seen: dict[str, bool] = {}
+
+    def forward(self, **arguments: Any) -> tuple[Tensor, None]:
+        """Note what a call can see of its mode."""
+        self.seen = {
+            "training": self.training,
+            "gradients": torch.is_grad_enabled(),
+            "inference_mode": torch.is_inference_mode_enabled(),
+            "autocast": torch.is_autocast_enabled("cpu"),
+            "inputs": arguments["query"].requires_grad,
+            "parameters": self.factor.requires_grad,
+        }
+        return arguments["query"] * self.factor, None
+
+
+class Watching(Implementation):
+    """An implementation whose module tells how it was called."""
+
+    def build(self, reference: Any) -> Watcher:
+        """A module without the reference's weights."""
+        return Watcher().to(reference.out_proj.weight)
+
+
+@pytest.mark.parametrize(
+    ("mode", "told"),
+    [
+        ("inference", set()),
+        ("inference_mode", {"inference_mode"}),
+        ("eval", {"gradients", "inputs", "parameters"}),
+        ("train", {"training", "gradients", "inputs", "parameters"}),
+        ("sampling", {"training"}),
+        ("frozen", {"training", "gradients", "inputs"}),
+        ("tuning", {"gradients", "parameters"}),
+        ("autocast", {"training", "gradients", "autocast", "inputs", "parameters"}),
+    ],
+)
+def test_a_mode_is_how_a_module_is_called(mode: Mode, told: set[str]) -> None:
+    """Each mode shows inside the call, and nothing of it outlives the call."""
+    watched = subject(Watching(), case(mode).with_fields(dtype="bfloat16"))
+    watched.run()
+    assert {name for name, on in watched.module.seen.items() if on} == told
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+    assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("mode", ["aot", "exported"])
+def test_a_compiled_mode_compiles(mode: Mode) -> None:
+    """In a mode with a compiler the call is no longer the module's own, and gives what the module gives."""
+    built = subject(load("reshaped"), case(mode))
+    assert built.call is not built.module
+    with torch.set_grad_enabled(built.case.differentiates):
+        eager = built.module(**built.inputs.arguments())[0]
+    torch.testing.assert_close(built.run()["output"], eager)
+
+
+class Liar(Tensor):
+    """Says that it has another shape."""
+
+    @property
+    def shape(self) -> Any:
+        """Not its shape."""
+        return torch.Size([99])
+
+
+class Lying(Watching):
+    """Hands out a tensor of a class of its own."""
+
+    def prepare(self, module: Any, case: Case, inputs: Any) -> Any:
+        """A call that wraps its output."""
+        return lambda **arguments: (arguments["query"].detach().as_subclass(Liar), None)
+
+
+def test_a_subclass_of_tensor_is_judged_by_what_it_holds() -> None:
+    """What an output says of itself does not count."""
+    lied = subject(Lying(), case())
+    output = lied.run()["output"]
+    assert type(output) is Tensor
+    assert output.shape == lied.inputs.tensors["query"].shape

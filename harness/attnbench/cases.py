@@ -14,11 +14,15 @@ __all__ = [
     "DEVICES",
     "DTYPES",
     "LEVELS",
+    "MANNERS",
     "MODES",
+    "NESTED",
     "Case",
+    "Compiler",
     "Device",
     "Dtype",
     "Level",
+    "Manner",
     "Mode",
     "Problem",
     "amount",
@@ -30,15 +34,63 @@ __all__ = [
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 Device = Literal["cpu", "cuda"]
-# inference: eval() without gradients; eval: eval() with gradients; train: train() with gradients.
-Mode = Literal["inference", "eval", "train"]
-Level = Literal["quick", "core", "full", "slow"]
+Mode = Literal[
+    "inference",
+    "eval",
+    "train",
+    "inference_mode",
+    "sampling",
+    "frozen",
+    "tuning",
+    "autocast",
+    "aot",
+    "inductor",
+    "inductor_train",
+    "exported",
+]
+Compiler = Literal["aot_eager", "inductor", "export"]
+Level = Literal["quick", "core", "full", "slow", "gpu", "huge"]
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How a module is called in a mode."""
+
+    # In train(), not in eval().
+    training: bool = False
+    inputs_track: bool = False
+    parameters_track: bool = False
+    # Under torch.autocast to the case's dtype; inputs and parameters are float32.
+    autocast: bool = False
+    # Under torch.inference_mode, not torch.no_grad, where nothing tracks gradients.
+    inference_mode: bool = False
+    compiler: Compiler | None = None
+
+
+_ALL_TRACK: dict[str, Any] = {"inputs_track": True, "parameters_track": True}
+MANNERS: dict[Mode, Manner] = {
+    "inference": Manner(),
+    "eval": Manner(**_ALL_TRACK),
+    "train": Manner(training=True, **_ALL_TRACK),
+    "inference_mode": Manner(inference_mode=True),
+    # Drawing outputs under dropout, as Monte Carlo dropout does.
+    "sampling": Manner(training=True),
+    # A frozen layer inside a network that is trained.
+    "frozen": Manner(training=True, inputs_track=True),
+    # The first layer of a network: nothing asks for the gradient of its inputs.
+    "tuning": Manner(parameters_track=True),
+    "autocast": Manner(training=True, autocast=True, **_ALL_TRACK),
+    "aot": Manner(compiler="aot_eager", **_ALL_TRACK),
+    "inductor": Manner(compiler="inductor"),
+    "inductor_train": Manner(training=True, compiler="inductor", **_ALL_TRACK),
+    "exported": Manner(compiler="export"),
+}
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 DEVICES: tuple[Device, ...] = get_args(Device)
 MODES: tuple[Mode, ...] = get_args(Mode)
-# Each level holds the cases of the one before it.
 LEVELS: tuple[Level, ...] = get_args(Level)
+# Each of these holds the cases of the one before it; the other levels stand alone and are asked for.
+NESTED: tuple[Level, ...] = ("quick", "core", "full", "slow")
 
 T = TypeVar("T")
 _KIND, _LABEL = "kind", "label"
@@ -167,6 +219,46 @@ class Case:
         """Seed of the data: a stable hash of the id without dtype, device and mode, so all of those share it."""
         text = f"{self.operator}/{self.problem.id()}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+
+    @property
+    def manner(self) -> Manner:
+        """How the module is called."""
+        return MANNERS[self.mode]
+
+    @property
+    def given_dtype(self) -> Dtype:
+        """Dtype of inputs and parameters: under autocast float32, else the case's own."""
+        return "float32" if self.autocast else self.dtype
+
+    @property
+    def training(self) -> bool:
+        """Whether the module is in train()."""
+        return self.manner.training
+
+    @property
+    def tracks_inputs(self) -> bool:
+        """Whether inputs and masks require gradients."""
+        return self.manner.inputs_track
+
+    @property
+    def tracks_parameters(self) -> bool:
+        """Whether parameters require gradients."""
+        return self.manner.parameters_track
+
+    @property
+    def differentiates(self) -> bool:
+        """Whether anything requires gradients."""
+        return self.tracks_inputs or self.tracks_parameters
+
+    @property
+    def compiler(self) -> Compiler | None:
+        """What compiles the module, if anything does."""
+        return self.manner.compiler
+
+    @property
+    def autocast(self) -> bool:
+        """Whether the module is called under autocast."""
+        return self.manner.autocast
 
     def with_fields(self, **common: Any) -> "Case":
         """This case with other common fields (dtype, device, mode)."""

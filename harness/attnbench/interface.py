@@ -1,17 +1,20 @@
 """What an implementation and an operator declare. Importing this imports no torch."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
-from attnbench.cases import Case, Level, Problem
+from attnbench.cases import Case, Dtype, Level, Problem
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "Alignment",
+    "Axis",
     "Call",
+    "HiddenNan",
     "HiddenRows",
     "Implementation",
     "Inputs",
@@ -25,6 +28,10 @@ __all__ = [
 
 # What a row of queries gets when every key is hidden from it: zero attention, or NaN.
 HiddenRows = Literal["zero", "nan"]
+# Which key the first query sees under a causal flag without a mask, where queries and keys differ in number.
+Alignment = Literal["top_left", "bottom_right"]
+# What NaN in a hidden key or value does: 0 · NaN is NaN unless a kernel never reads what is hidden.
+HiddenNan = Literal["propagates", "blocked"]
 # TF32 keeps as many digits as float16.
 Precision = Literal["float64", "float32", "tf32", "float16", "bfloat16"]
 # Takes the operator's arguments (of multihead: those of the reference's forward), returns its outputs.
@@ -40,12 +47,21 @@ class Policies:
     """What an implementation does where the contract leaves a choice, or where it deviates by design."""
 
     hidden_rows: HiddenRows = "zero"
+    # How its causal flag is aligned; ``from_kernel`` hands over a mask where that is not what the contract says.
+    causal: Alignment = "top_left"
+    hidden_nan: HiddenNan = "propagates"
+    # Its gradients have gradients.
+    twice_differentiable: bool = False
     # The same call gives the same bits.
     deterministic: bool = True
     # No backward: cases in a mode with gradients are refused.
     forward_only: bool = False
     # Precision it computes in where that is coarser than the case's dtype: its errors are budgeted by that.
     computes_in: Precision | None = None
+
+    def precision(self, dtype: Dtype) -> Precision:
+        """Precision that results in a dtype have: the coarser of both."""
+        return max(self.computes_in or dtype, dtype, key=get_args(Precision).index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +96,18 @@ class Inputs:
             options=dict(self.options),
             cotangents={name: once(tensor) for name, tensor in self.cotangents.items()},
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """What the positions along one dimension of a quantity are, in words."""
+
+    dimension: int
+    word: str
+    # Of each position its number, or a name of its own.
+    positions: Sequence[int | str] | Sequence[int]
+    # Tells what a position belongs to, beside another axis that tells which it is.
+    belongs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +171,8 @@ class Operator(Protocol):
     problem: type[Problem]
     # Name of the implementation that is the reference itself: what others' speed is told against.
     baseline: str
+    # Version of its case lists: results are comparable at an equal one.
+    list_version: str
     # Names of what a call returns, in order.
     outputs: tuple[str, ...]
     # Chapters of checks that apply.
@@ -154,6 +184,9 @@ class Operator(Protocol):
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
         """Cases of the suite ``perf``: one per length and pass."""
 
+    def drawn(self, draw: Any) -> Case:
+        """A case on the CPU as Hypothesis' ``draw`` makes it; it shrinks towards what is small and plain."""
+
     def missing(self, case: Case) -> str | None:
         """What this machine lacks to draw the inputs of the case, with the remedy, or None."""
 
@@ -163,20 +196,35 @@ class Operator(Protocol):
     def reference(self, case: Case, inputs: Inputs) -> Any:
         """The reference with these inputs' parameters, in the case's dtype, device and mode."""
 
-    def evaluate(self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None) -> dict[str, Any]:
+    def evaluate(
+        self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, mistake: Any = None
+    ) -> dict[str, Any]:
         """Quantities by name from the formula, in the inputs' own precision (the oracle: float64).
 
-        ``noise`` rounds at every stage; ``keep`` is the dropout mask where one is known.
+        ``noise`` rounds at every stage; ``keep`` is the dropout mask where one is known; ``mistake`` is one of
+        ``mistakes``, made on purpose.
         """
+
+    def mistakes(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:
+        """Known mistakes that may show in these quantities of the case, by what a user reads of each."""
+
+    def axes(self, case: Case, quantity: str) -> Sequence[Axis]:
+        """What the dimensions of a quantity are, in words."""
 
     def noise(self, roundoff: float, seed: int) -> Any:
         """Rounding for ``evaluate``: relative noise of one roundoff, from a seed."""
+
+    def scaled(self, case: Case, inputs: Inputs, factor: float) -> Inputs:
+        """Inputs of which the logits are ``factor`` times as large, and everything else is the same."""
 
     def yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Any]]:
         """The same quantities from each path of the reference, in the case's own dtype."""
 
     def hidden_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:
         """For each output, where it belongs to a row from which every key is hidden (boolean, broadcastable)."""
+
+    def visible(self, case: Case, inputs: Inputs) -> Any:
+        """Which keys each query may see: boolean, one dimension for each part of an index."""
 
     def script(self, case: Case, load: str) -> str:
         """The case as a standalone program without the harness; ``load`` binds the name ``implementation``.

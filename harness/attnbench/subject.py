@@ -1,7 +1,9 @@
 """One implementation on one case: built, prepared, called, its inputs changed, its gradients taken."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -9,7 +11,8 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case
-from attnbench.interface import Implementation, Inputs, Operator
+from attnbench.compilation import compiled
+from attnbench.interface import Implementation, Inputs, Operator, Refusal
 
 __all__ = ["Malformed", "Subject"]
 
@@ -33,32 +36,48 @@ class Subject:
         self.module, self.call = self.build()
 
     def _tracks(self, tensor: Tensor) -> bool:
-        return self.case.mode != "inference" and tensor.is_floating_point()
+        return self.case.tracks_inputs and tensor.is_floating_point()
 
-    def build(self) -> tuple[Any, Callable[..., Any]]:
-        """A fresh module with the reference's weights, in the case's mode, and its prepared call."""
-        module = self.implementation.build(copy.deepcopy(self.reference))
+    def build(self, reference: Any = None) -> tuple[Any, Callable[..., Any]]:
+        """A fresh module with the weights of the reference (the case's own unless given), and its prepared call."""
+        module = self.implementation.build(copy.deepcopy(self.reference if reference is None else reference))
         if isinstance(module, torch.nn.Module):
-            module.train(self.case.mode == "train")
-        with self._gradient_mode():
-            return module, self.implementation.prepare(module, self.case, self.inputs)
+            module.train(self.case.training).requires_grad_(self.case.tracks_parameters)
+        return module, self.prepare(module, self.case, self.inputs)
+
+    def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
+        """The call of a module on inputs of a case, compiled where the mode says so."""
+        with self.manner():
+            call = self.implementation.prepare(module, case, inputs)
+            return compiled(call, module, case, inputs) if case.compiler else call
 
     def parameters(self) -> dict[str, Tensor]:
         """The module's own parameters by name; none where it is not torch's."""
         return dict(self.module.named_parameters()) if isinstance(self.module, torch.nn.Module) else {}
 
-    def run(self, call: Callable[..., Any] | None = None) -> dict[str, Tensor]:
-        """Outputs by name of one call on the inputs as they are now.
+    def run(self, call: Callable[..., Any] | None = None, **changed: Any) -> dict[str, Tensor]:
+        """Outputs by name of one call on the inputs as they are now; ``changed`` replaces arguments.
 
         Raises: Malformed where the call returned no such thing.
         """
-        with self._gradient_mode():
-            returned = (call or self.call)(**self.inputs.arguments())
+        with self.manner():
+            returned = (self.call if call is None else call)(**self.inputs.arguments() | changed)
         self.implementation.synchronize()
         return self._named(returned)
 
-    def _gradient_mode(self) -> torch.set_grad_enabled:
-        return torch.set_grad_enabled(self.case.mode != "inference")
+    @contextmanager
+    def manner(self) -> Iterator[None]:
+        """Gradient mode and autocast as the case's mode has them."""
+        case = self.case
+        modes: list[AbstractContextManager[Any]] = [torch.set_grad_enabled(case.differentiates)]
+        if case.manner.inference_mode:
+            modes.append(torch.inference_mode())
+        if case.autocast:
+            modes.append(torch.autocast(case.device, dtype=getattr(torch, case.dtype)))
+        with ExitStack() as stack:
+            for mode in modes:
+                stack.enter_context(mode)
+            yield
 
     def _named(self, returned: Any) -> dict[str, Tensor]:
         names = self.operator.outputs
@@ -71,7 +90,8 @@ class Subject:
         for name, value in named.items():
             if value is not None and not isinstance(value, Tensor):
                 raise Malformed(f"{name} must be a Tensor or None, got {type(value).__name__}")
-        return {name: value for name, value in named.items() if value is not None}
+        # A subclass of Tensor may say anything of itself; what it holds may not.
+        return {name: Tensor.as_subclass(value, Tensor) for name, value in named.items() if value is not None}
 
     @cached_property
     def outputs(self) -> dict[str, Tensor]:
@@ -83,23 +103,33 @@ class Subject:
         """Gradients of the first call, ``grad.<name>``: of inputs, and of parameters in the reference's layout."""
         return self.gradients_of(self.outputs)
 
-    def gradients_of(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Gradients of the loss Σ output · cotangent; zero where nothing reaches."""
-        inputs = self._leaves()
-        own = self.parameters()
+    def loss(self, outputs: dict[str, Tensor]) -> Tensor:
+        """Σ output · cotangent.
+
+        Raises: Malformed where it has no gradient.
+        """
         loss = sum(
             ((value * self.inputs.cotangents[name]).sum() for name, value in outputs.items()),
             next(iter(outputs.values())).new_zeros(()),
         )
         if not loss.requires_grad:
             raise Malformed("no gradient reaches the inputs: the outputs do not require grad")
+        return loss
+
+    def gradients_of(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Gradients of the loss by everything that the case tracks; zero where nothing reaches."""
+        inputs = self.leaves()
+        own = self.parameters() if self.case.tracks_parameters else {}
         leaves = [*inputs.values(), *own.values()]
-        found = torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=True, materialize_grads=True)
+        found = torch.autograd.grad(
+            self.loss(outputs), leaves, allow_unused=True, retain_graph=True, materialize_grads=True
+        )
         gradients = dict(zip(inputs, found[: len(inputs)], strict=True))
-        gradients |= self._in_reference_layout(dict(zip(own, found[len(inputs) :], strict=True)))
+        if self.case.tracks_parameters:
+            gradients |= self._in_reference_layout(dict(zip(own, found[len(inputs) :], strict=True)))
         return {f"grad.{name}": gradient for name, gradient in gradients.items()}
 
-    def _leaves(self) -> dict[str, Tensor]:
+    def leaves(self) -> dict[str, Tensor]:
         """Tensor inputs that take gradients, each once under its first name."""
         leaves: dict[str, Tensor] = {}
         for name, tensor in self.inputs.tensors.items():
@@ -123,17 +153,39 @@ class Subject:
         )  # fmt: skip
         return dict(zip(parameters, found, strict=True))
 
+    def like(self, **changes: Any) -> dict[str, Tensor]:
+        """Outputs of this module for the same inputs with other options, such as ``need_weights``.
+
+        Raises: Refusal where the implementation does not take the case that this makes.
+        """
+        case = self.case.with_problem(**changes)
+        inputs = replace(self.inputs, options=self.inputs.options | changes)
+        return self.on(case, inputs)
+
+    def on(self, case: Case, inputs: Inputs, module: Any = None) -> dict[str, Tensor]:
+        """Outputs of this module, or of another one, for another case of the same parameters.
+
+        Raises: Refusal where the implementation does not take that case.
+        """
+        if reason := self.implementation.unsupported(case):
+            raise Refusal(reason)
+        call = self.prepare(self.module if module is None else module, case, inputs)
+        with self.manner():
+            returned = call(**inputs.arguments())
+        self.implementation.synchronize()
+        return self._named(returned)
+
     def step(self) -> Callable[[], Any]:
         """One pass as it is timed: forward, and backward to every input and parameter unless in inference."""
         arguments, call = self.inputs.arguments(), self.call
-        if self.case.mode == "inference":
+        if not self.case.differentiates:
 
             def forward() -> Any:
                 with torch.no_grad():
                     return call(**arguments)
 
             return forward
-        leaves = [*self._leaves().values(), *self.parameters().values()]
+        leaves = [*self.leaves().values(), *(p for p in self.parameters().values() if p.requires_grad)]
         cotangent = self.inputs.cotangents[self.operator.outputs[0]]
 
         def forward_and_backward() -> Any:

@@ -30,7 +30,7 @@ class _KernelAttention(HeadSplitAttention):
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         takes = self._kernel.takes
-        is_causal = is_causal and takes("is_causal")
+        is_causal = is_causal and takes("is_causal") and self._kernel.aligns(q.shape[-2], k.shape[-2])
         if is_causal:
             mask = None
         elif mask is not None and (self._kernel.additive_mask or mask.dtype != torch.bool):
@@ -86,6 +86,10 @@ class Kernel(Implementation):
         """Whether the function's signature has this keyword."""
         return self._accepted is None or keyword in self._accepted
 
+    def aligns(self, queries: int, keys: int) -> bool:
+        """Whether its causal flag means what the contract says: query i sees keys 0 to i."""
+        return self.policies.causal == "top_left" or queries == keys
+
     def lacks(self, needs: Mapping[str, bool]) -> str | None:
         """Which keyword is needed and not in the function's signature, as a reason, or None."""
         return next(
@@ -97,15 +101,20 @@ class Kernel(Implementation):
         """Refuse what needs a keyword that the function does not have, then what its author refuses."""
         problem = case.problem
         extra_columns = problem.add_bias_kv or problem.add_zero_attn
-        flag_suffices = problem.is_causal and problem.mask == "causal" and not extra_columns
+        flag_suffices = (
+            problem.is_causal
+            and problem.mask == "causal"
+            and not extra_columns
+            and self.aligns(problem.queries, problem.keys)
+        )
         needs = {
             "need_weights": problem.need_weights,
-            "dropout_p": problem.dropout > 0 and case.mode == "train",
+            "dropout_p": problem.dropout > 0 and case.training,
             "mask": problem.mask != "none" and not (flag_suffices and self.takes("is_causal")),
         }
         if reason := self.lacks(needs):
             return reason
-        if self.policies.forward_only and case.mode != "inference":
+        if self.policies.forward_only and case.differentiates:
             return FORWARD_ONLY
         return self._unsupported(case) if self._unsupported else None
 

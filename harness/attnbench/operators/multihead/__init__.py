@@ -1,10 +1,10 @@
 """Multi-head attention; the reference is ``torch.nn.MultiheadAttention``. Importing this imports no torch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from attnbench.cases import Case, Level
-from attnbench.interface import Inputs, Work
+from attnbench.interface import Axis, Inputs, Work
 from attnbench.operators.multihead import suites
 from attnbench.operators.multihead.problem import MultiheadProblem
 
@@ -18,7 +18,11 @@ class Multihead:
     problem = MultiheadProblem
     baseline = "torch_mha"
     outputs = ("output", "weights")
-    chapters = ("forward", "weights", "gradients", "masks", "dropout", "hygiene")
+    list_version = suites.VERSION
+    chapters = (
+        "forward", "exact", "weights", "gradients", "masks", "shapes", "layouts", "numerics", "invariants", "dropout",
+        "paths", "hygiene", "protocol", "compilation", "autocast", "refusals", "determinism", "size",
+    )  # fmt: skip
 
     def suite(self, level: Level) -> Sequence[Case]:
         """Cases of a level."""
@@ -27,6 +31,12 @@ class Multihead:
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
         """One case per length and pass."""
         return suites.profile(lengths)
+
+    def drawn(self, draw: Any) -> Case:
+        """A case of any form but a compiled one."""
+        from attnbench.operators.multihead.drawing import drawn
+
+        return drawn(draw)
 
     def missing(self, case: Case) -> str | None:
         """What this machine lacks for the case, with the remedy."""
@@ -46,17 +56,37 @@ class Multihead:
 
         return reference(case, inputs)
 
-    def evaluate(self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None) -> dict[str, Any]:
+    def evaluate(
+        self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, mistake: Any = None
+    ) -> dict[str, Any]:
         """The oracle's quantities."""
-        from attnbench.operators.multihead.oracle import evaluate
+        from attnbench.operators.multihead.oracle import RIGHT, evaluate
 
-        return evaluate(case, inputs, noise=noise, keep=keep)
+        return evaluate(case, inputs, noise=noise, keep=keep, steps=mistake or RIGHT)
+
+    def mistakes(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:
+        """Steps of the formula as they are often got wrong."""
+        from attnbench.operators.multihead.mistakes import mistakes
+
+        return mistakes(case, quantities)
+
+    def axes(self, case: Case, quantity: str) -> Sequence[Axis]:
+        """Batch, head, query, key and the rest, by dimension."""
+        from attnbench.operators.multihead.axes import axes
+
+        return axes(case, quantity)
 
     def noise(self, roundoff: float, seed: int) -> Any:
         """Rounding at every stage, for ``evaluate``."""
         from attnbench.operators.multihead.oracle import Noise
 
         return Noise(roundoff, seed)
+
+    def scaled(self, case: Case, inputs: Inputs, factor: float) -> Inputs:
+        """Inputs with another softmax scale, so to speak."""
+        from attnbench.operators.multihead.inputs import scaled
+
+        return scaled(case, inputs, factor)
 
     def yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Any]]:
         """Both paths of the reference in the case's dtype."""
@@ -69,6 +99,12 @@ class Multihead:
         from attnbench.operators.multihead.rows import hidden_rows
 
         return hidden_rows(case, inputs)
+
+    def visible(self, case: Case, inputs: Inputs) -> Any:
+        """Which keys each query of each head may see."""
+        from attnbench.operators.multihead.rows import visible
+
+        return visible(case, inputs)
 
     def script(self, case: Case, load: str) -> str:
         """The case as a standalone program."""
@@ -88,7 +124,7 @@ class Multihead:
         reference computes them.
         """
         problem: MultiheadProblem = case.problem
-        batch, embed = problem.batch or 1, problem.embed_dim
+        batch, embed = problem.sequences, problem.embed_dim
         pairs = batch * problem.num_heads * problem.queries * problem.columns
         projections = (
             2
@@ -97,7 +133,7 @@ class Multihead:
             * (problem.queries * 2 * embed + problem.keys * ((problem.kdim or embed) + (problem.vdim or embed)))
         )
         forward = projections + 4 * pairs * problem.head_dim
-        return Work(flop=forward * (3 if case.mode == "train" else 1), pairs=pairs)
+        return Work(flop=forward * (3 if case.differentiates else 1), pairs=pairs)
 
 
 OPERATOR = Multihead()

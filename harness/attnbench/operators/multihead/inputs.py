@@ -1,6 +1,7 @@
 """Inputs of multi-head attention: drawn, or taken from the real sentence encoder."""
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -9,16 +10,14 @@ from attnbench import encoder
 from attnbench.cases import Case
 from attnbench.inputs import Draw, rounded
 from attnbench.interface import Inputs
-from attnbench.masks import causal, from_lengths
-from attnbench.operators.multihead.problem import LOGIT_STD, MultiheadProblem
+from attnbench.operators.multihead.identity import exact_tokens, identity_parameters
+from attnbench.operators.multihead.masks import drawn_masks
+from attnbench.operators.multihead.problem import EXACT_MASKS, IDENTITY_REGIMES, LOGIT_STD, MultiheadProblem
 
-__all__ = ["inputs", "missing"]
+__all__ = ["inputs", "missing", "scaled"]
 
 # Standard deviation of every bias relative to what it is added to: large enough that leaving one out shows.
 BIAS_STD = 0.5
-# Share of keys that a drawn mask hides from a row. Key 0 stays visible, so that only the ``empty`` masks have rows
-# without any key.
-HIDDEN_SHARE = 0.4
 
 
 def missing(case: Case) -> str | None:
@@ -27,17 +26,21 @@ def missing(case: Case) -> str | None:
 
 
 def inputs(case: Case) -> Inputs:
-    """Seeded inputs of the case on the CPU, rounded to its dtype.
+    """Seeded inputs of the case on the CPU, rounded to the dtype in which it is given.
 
     Parameters are all random, biases too: the reference's own initialisation has zero biases, which hide a missing
     one. Query weights carry the regime's scale, so that the logits have its standard deviation.
     """
     problem: MultiheadProblem = case.problem
     draw = Draw(case.seed)
-    if problem.encoder_layer is None:
-        parameters, tensors = _parameters(problem, draw), _tokens(problem, draw) | _masks(problem, draw)
-    else:
+    if problem.encoder_layer is not None:
         parameters, tensors = _sentences(problem)
+    else:
+        projects = problem.regime not in IDENTITY_REGIMES
+        parameters = _parameters(problem, draw) if projects else identity_parameters(problem, draw)
+        tensors = _tokens(problem, draw) | drawn_masks(problem, draw)
+        if problem.regime in EXACT_MASKS:
+            tensors |= exact_tokens(problem, draw, tensors)
     output_shape = tensors["query"].shape
     rows = (problem.queries, problem.columns)
     batch = () if problem.batch is None else (problem.batch,)
@@ -55,7 +58,19 @@ def inputs(case: Case) -> Inputs:
             "weights": draw.normal("cotangent.weights", *batch, *heads, *rows),
         },
     )
-    return rounded(drawn, getattr(torch, case.dtype))
+    return rounded(drawn, getattr(torch, case.given_dtype))
+
+
+def scaled(case: Case, inputs: Inputs, factor: float) -> Inputs:
+    """Inputs of which the logits before masks are ``factor`` times as large: the query projection carries it."""
+    embed = case.problem.embed_dim
+    parameters = dict(inputs.parameters)
+    for name in ("in_proj_weight", "q_proj_weight", "in_proj_bias"):
+        if name in parameters:
+            changed = parameters[name].clone()
+            changed[:embed] *= factor
+            parameters[name] = changed
+    return replace(inputs, parameters=parameters)
 
 
 def _parameters(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
@@ -98,57 +113,14 @@ def _tokens(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
     query = tokens("query", problem.queries, embed)
     if problem.self_attention:
         return {"query": query, "key": query, "value": query}
-    return {
-        "query": query,
-        "key": tokens("key", problem.keys, problem.kdim or embed),
-        "value": tokens("value", problem.keys, problem.vdim or embed),
-    }
-
-
-def _masks(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
-    """attn_mask and key_padding_mask, in the reference's polarity: true hides."""
-    masks: dict[str, Tensor] = {}
-    if problem.attention_mask:
-        masks["attn_mask"] = _attention_mask(problem, draw)
-    if problem.padding_mask:
-        mask = _padding_mask(problem, draw)
-        masks["key_padding_mask"] = mask[0] if problem.batch is None else mask
-    return masks
-
-
-def _attention_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
-    queries, keys = problem.queries, problem.keys
-    if problem.attention_mask == "causal":
-        return ~causal(queries, keys)
-    kind = str(problem.attention_mask)
-    shared = kind.endswith("2d")
-    shape = (queries, keys) if shared else ((problem.batch or 1) * problem.num_heads, queries, keys)
-    hide = draw.uniform("attn_mask.hidden", *shape) < HIDDEN_SHARE
-    hide[..., :1] = False
-    if kind.startswith("empty"):
-        # The middle row (2d), or that of one head of the last batch element (3d).
-        hide[(queries // 2,) if shared else (-1, queries // 2)] = True
-    if kind.startswith("float"):
-        return draw.normal("attn_mask.values", *shape).masked_fill(hide, float("-inf"))
-    return hide
-
-
-def _padding_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
-    """Mask of shape (batch, keys): the first sequence is full, each other one ends earlier."""
-    batch, keys = problem.batch or 1, problem.keys
-    lengths = 1 + (draw.uniform("lengths", batch) * (keys - 1)).long()
-    lengths[0] = keys if batch > 1 else max(1, keys - 2)
-    if problem.padding_mask == "padempty":
-        lengths[-1] = 0
-    hide = from_lengths(lengths, keys)
-    if problem.padding_mask == "padfloat":
-        return draw.normal("key_padding_mask.values", batch, keys).masked_fill(hide, float("-inf"))
-    return hide
+    key = query if problem.query_is_key else tokens("key", problem.keys, problem.kdim or embed)
+    value = key if problem.key_is_value else tokens("value", problem.keys, problem.vdim or embed)
+    return {"query": query, "key": key, "value": value}
 
 
 def _sentences(problem: MultiheadProblem) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Weights of a real encoder layer, and the hidden states of real sentences that reach its attention."""
-    layer = encoder.layer_input(problem.encoder_layer or 0, problem.batch or 1, problem.queries)
+    layer = encoder.layer_input(problem.encoder_layer or 0, problem.sequences, problem.queries)
     tensors = {"query": layer.hidden, "key": layer.hidden, "value": layer.hidden}
     if problem.padding_mask:
         tensors["key_padding_mask"] = layer.hidden_keys

@@ -13,6 +13,8 @@ Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ from attnbench.cases import Case
 from attnbench.interface import Inputs
 from attnbench.operators.multihead.problem import MultiheadProblem
 
-__all__ = ["Noise", "evaluate", "logits_mask"]
+__all__ = ["RIGHT", "Noise", "Steps", "evaluate", "logits_mask", "softmax"]
 
 
 class Noise:
@@ -36,6 +38,17 @@ class Noise:
         """Tensor with each element off by its own relative error."""
         errors = torch.rand(tensor.shape, generator=self.generator, dtype=tensor.dtype)
         return tensor * (1 + self.roundoff * (2 * errors - 1))
+
+    def recomputed(self, logits: Tensor) -> Tensor:
+        """By what a row of exp(x − L) is off when L, the row's rounded logsumexp, is all that was kept of it.
+
+        Shape: returns (…, queries, 1).
+        """
+        if logits.shape[-1] == 0:
+            return torch.ones_like(logits[..., :1])
+        logsumexp = logits.detach().logsumexp(dim=-1, keepdim=True)
+        errors = torch.rand(logsumexp.shape, generator=self.generator, dtype=logits.dtype)
+        return 1 + self.roundoff * (2 * errors - 1) * logsumexp.masked_fill(logsumexp == -math.inf, 0.0).abs()
 
     def __call__(self, tensor: Tensor) -> Tensor:
         """Noisy identity, forward and backward."""
@@ -56,14 +69,16 @@ class _NoisyIdentity(torch.autograd.Function):
 class _NoisySoftmax(torch.autograd.Function):
     """Softmax whose backward is rounded as fused kernels round it: dS = P (dP − δ), with noise on dP and on δ.
 
+    P is recomputed from the logits and their logsumexp.
+
     Source: Dao 2023, https://arxiv.org/abs/2307.08691, algorithm 2.
     """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, noise: Noise) -> Tensor:
         ctx.noise = noise
-        probabilities = noise.on(_softmax(logits))
-        ctx.save_for_backward(probabilities)
+        probabilities = noise.on(softmax(logits))
+        ctx.save_for_backward(probabilities * noise.recomputed(logits))
         return probabilities
 
     @staticmethod
@@ -74,21 +89,95 @@ class _NoisySoftmax(torch.autograd.Function):
         return noise.on(probabilities * (noise.on(gradients[0]) - noise.on(delta))), None
 
 
+class _NoisyProduct(torch.autograd.Function):
+    """Weights times values, whose backward takes the weights as they are recomputed."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, v: Tensor, recomputed: Tensor) -> Tensor:
+        ctx.save_for_backward(weights * recomputed, v)
+        return weights @ v
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        weights, v = ctx.saved_tensors
+        return gradients[0] @ v.mT, weights.mT @ gradients[0], None
+
+
+def softmax(logits: Tensor, noise: Noise | None = None) -> Tensor:
+    """exp(x − max) / Σ over keys, and 0 in a row whose logits are all minus infinity."""
+    if noise:
+        return _NoisySoftmax.apply(logits, noise)  # type: ignore[no-any-return, no-untyped-call]
+    if logits.shape[-1] == 0:
+        return logits
+    largest = logits.detach().amax(dim=-1, keepdim=True)
+    exponentials = (logits - largest.masked_fill(largest == -math.inf, 0.0)).exp()
+    total = exponentials.sum(dim=-1, keepdim=True)
+    return exponentials / total.masked_fill(total == 0, 1.0)
+
+
+def logits_mask(problem: MultiheadProblem, inputs: Inputs) -> Tensor | None:
+    """What the reference's masks add to the logits, broadcastable to (batch, heads, queries, columns)."""
+    total: Tensor | None = None
+    for name in ("attn_mask", "key_padding_mask"):
+        mask = inputs.tensors.get(name)
+        if mask is None:
+            continue
+        if mask.dtype == torch.bool:
+            precision = inputs.parameters["out_proj.weight"].dtype
+            mask = torch.zeros(mask.shape, dtype=precision).masked_fill(mask, -math.inf)
+        if name == "key_padding_mask":
+            mask = mask.reshape(problem.sequences, 1, 1, problem.keys)
+        elif mask.dim() == 3:
+            mask = mask.reshape(problem.sequences, problem.num_heads, problem.queries, problem.keys)
+        total = mask if total is None else total + mask
+    if total is not None and problem.columns > problem.keys:
+        total = torch.nn.functional.pad(total, (0, problem.columns - problem.keys))
+    return total
+
+
+def _split(problem: MultiheadProblem, features: Tensor) -> Tensor:
+    """(batch, length, embed_dim) to (batch, heads, length, head_dim)."""
+    return torch.unflatten(features, -1, (problem.num_heads, problem.head_dim)).transpose(1, 2)
+
+
+def _merge(heads: Tensor) -> Tensor:
+    """(batch, heads, queries, head_dim) to (batch, queries, embed_dim)."""
+    return heads.transpose(1, 2).flatten(2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """The steps of the formula that known mistakes replace; as they stand here they are right."""
+
+    # Problem and inputs as they are used.
+    receive: Callable[[MultiheadProblem, Inputs], tuple[MultiheadProblem, Inputs]] = lambda *given: given
+    split: Callable[[MultiheadProblem, Tensor], Tensor] = _split
+    mask: Callable[[MultiheadProblem, Inputs], Tensor | None] = logits_mask
+    normalise: Callable[[Tensor, Noise | None], Tensor] = softmax
+    merge: Callable[[Tensor], Tensor] = _merge
+
+
+RIGHT = Steps()
+
+
 def evaluate(
-    case: Case, inputs: Inputs, *, noise: Noise | None = None, keep: Tensor | None = None
+    case: Case, inputs: Inputs, *, noise: Noise | None = None, keep: Tensor | None = None, steps: Steps = RIGHT
 ) -> dict[str, Tensor]:
-    """Quantities by name: output, weights if asked for, and gradients (``grad.<name>``) unless in inference.
+    """Quantities by name: output, weights if asked for, and gradients (``grad.<name>``) that the case takes.
 
-    ``keep`` is a dropout mask, true where a weight was kept.
+    ``keep`` is a dropout mask, true where a weight was kept; gradients are by the inputs as they are given, whatever
+    ``steps`` makes of them.
 
-    Shape: keep (batch, heads, queries, columns).
+    Shape: keep broadcastable to (batch, heads, queries, columns).
     """
     problem: MultiheadProblem = case.problem
-    gradients = case.mode != "inference"
-    leaves, inputs = _leaves(inputs) if gradients else ({}, inputs)
-    output, weights = _attention(problem, inputs, noise, keep)
+    if noise and case.autocast:
+        # Autocast rounds what comes in, too.
+        inputs = inputs.mapped(lambda tensor: noise.on(tensor) if tensor.is_floating_point() else tensor)
+    leaves, inputs = _leaves(case, inputs)
+    output, weights = _attention(problem, inputs, noise, keep, steps)
     quantities = {"output": output} | ({"weights": weights} if problem.need_weights else {})
-    if gradients:
+    if leaves:
         loss = sum(
             ((value * inputs.cotangents[name]).sum() for name, value in quantities.items()), output.new_zeros(())
         )
@@ -100,40 +189,44 @@ def evaluate(
     return {name: value.detach() for name, value in quantities.items()}
 
 
-def _leaves(inputs: Inputs) -> tuple[dict[str, Tensor], Inputs]:
-    """Inputs whose floating tensors require gradients, and those tensors by name, each once."""
+def _leaves(case: Case, inputs: Inputs) -> tuple[dict[str, Tensor], Inputs]:
+    """Tensors that the case takes gradients of, by name and each once, and inputs that hold them."""
+    if not case.differentiates:
+        return {}, inputs
     tracked = inputs.mapped(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()))
+    wanted = (tracked.tensors if case.tracks_inputs else {}) | (tracked.parameters if case.tracks_parameters else {})
     leaves: dict[str, Tensor] = {}
-    for name, tensor in (tracked.tensors | tracked.parameters).items():
+    for name, tensor in wanted.items():
         if tensor.requires_grad and not any(tensor is known for known in leaves.values()):
             leaves[name] = tensor
     return leaves, tracked
 
 
 def _attention(
-    problem: MultiheadProblem, inputs: Inputs, noise: Noise | None, keep: Tensor | None
+    problem: MultiheadProblem, inputs: Inputs, noise: Noise | None, keep: Tensor | None, steps: Steps = RIGHT
 ) -> tuple[Tensor, Tensor]:
     rounded = noise or (lambda tensor: tensor)
+    problem, inputs = steps.receive(problem, inputs)
     tokens = [_batch_first(problem, inputs.tensors[name]) for name in ("query", "key", "value")]
     q, k, v = (
-        _heads(problem, rounded(tensor @ weight.mT + bias))
+        steps.split(problem, rounded(tensor @ weight.mT + bias))
         for tensor, (weight, bias) in zip(tokens, _projections(problem, inputs), strict=True)
     )  # (batch, heads, length, head_dim)
-    k, v = _with_columns(problem, inputs, k, v)
+    k, v = _with_columns(problem, inputs, k, v, steps)
 
     logits = rounded(rounded(q / math.sqrt(problem.head_dim)) @ k.mT)
-    mask = logits_mask(problem, inputs)
+    mask = steps.mask(problem, inputs)
     if mask is not None:
         logits = rounded(logits + mask)
-    weights = _NoisySoftmax.apply(logits, noise) if noise else _softmax(logits)  # type: ignore[no-untyped-call]
+    weights = steps.normalise(logits, noise)
     if keep is not None:
         weights = rounded(weights * keep / (1 - problem.dropout))
 
-    merged = rounded(weights @ v).transpose(1, 2).flatten(2)  # (batch, queries, embed_dim)
-    output = merged @ inputs.parameters["out_proj.weight"].mT
+    heads = _NoisyProduct.apply(weights, v, noise.recomputed(logits)) if noise else weights @ v  # type: ignore[no-untyped-call]
+    output = steps.merge(rounded(heads)) @ inputs.parameters["out_proj.weight"].mT
     if problem.bias:
         output = output + inputs.parameters["out_proj.bias"]
-    output = rounded(output)
+    output = rounded(output)  # (batch, queries, embed_dim)
     if problem.average_attn_weights:
         weights = rounded(weights.mean(dim=1))
     if problem.batch is None:
@@ -148,10 +241,6 @@ def _batch_first(problem: MultiheadProblem, tensor: Tensor) -> Tensor:
     return tensor if problem.batch_first else tensor.transpose(0, 1)
 
 
-def _heads(problem: MultiheadProblem, features: Tensor) -> Tensor:
-    return torch.unflatten(features, -1, (problem.num_heads, problem.head_dim)).transpose(1, 2)
-
-
 def _projections(problem: MultiheadProblem, inputs: Inputs) -> list[tuple[Tensor, Tensor | float]]:
     """Weight and bias of queries, keys and values."""
     parameters = inputs.parameters
@@ -163,41 +252,13 @@ def _projections(problem: MultiheadProblem, inputs: Inputs) -> list[tuple[Tensor
     return list(zip(weights, biases, strict=True))
 
 
-def _with_columns(problem: MultiheadProblem, inputs: Inputs, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def _with_columns(
+    problem: MultiheadProblem, inputs: Inputs, k: Tensor, v: Tensor, steps: Steps
+) -> tuple[Tensor, Tensor]:
     batch = k.shape[0]
     if problem.add_bias_kv:
-        columns = [_heads(problem, inputs.parameters[name].expand(batch, 1, -1)) for name in ("bias_k", "bias_v")]
-        k, v = torch.cat([k, columns[0]], dim=2), torch.cat([v, columns[1]], dim=2)
+        learned = (inputs.parameters[name].expand(batch, 1, -1) for name in ("bias_k", "bias_v"))
+        k, v = (torch.cat([t, steps.split(problem, column)], dim=2) for t, column in zip((k, v), learned, strict=True))
     if problem.add_zero_attn:
         k, v = (torch.cat([t, torch.zeros_like(t[:, :, :1])], dim=2) for t in (k, v))
     return k, v
-
-
-def logits_mask(problem: MultiheadProblem, inputs: Inputs) -> Tensor | None:
-    """What the reference's masks add to the logits, broadcastable to (batch, heads, queries, columns)."""
-    total: Tensor | None = None
-    for name in ("attn_mask", "key_padding_mask"):
-        mask = inputs.tensors.get(name)
-        if mask is None:
-            continue
-        if mask.dtype == torch.bool:
-            precision = inputs.parameters["out_proj.weight"].dtype
-            mask = torch.zeros(mask.shape, dtype=precision).masked_fill(mask, -math.inf)
-        if name == "key_padding_mask":
-            mask = mask.reshape(problem.batch or 1, 1, 1, problem.keys)
-        elif mask.dim() == 3:
-            mask = mask.reshape(problem.batch or 1, problem.num_heads, problem.queries, problem.keys)
-        total = mask if total is None else total + mask
-    if total is not None and problem.columns > problem.keys:
-        total = torch.nn.functional.pad(total, (0, problem.columns - problem.keys))
-    return total
-
-
-def _softmax(logits: Tensor) -> Tensor:
-    """exp(x − max) / Σ, and 0 in a row whose logits are all minus infinity."""
-    if logits.shape[-1] == 0:
-        return logits
-    largest = logits.detach().amax(dim=-1, keepdim=True)
-    exponentials = (logits - largest.masked_fill(largest == -math.inf, 0.0)).exp()
-    total = exponentials.sum(dim=-1, keepdim=True)
-    return exponentials / total.masked_fill(total == 0, 1.0)

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -31,33 +32,44 @@ def reference(case: Case, inputs: Inputs) -> nn.MultiheadAttention:
         dtype=weight.dtype,
     )
     module.load_state_dict(inputs.parameters)
-    return module.train(case.mode == "train")
+    return module.train(case.training).requires_grad_(case.tracks_parameters)
 
 
 def yardsticks(case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
     """Quantities by name from both paths of the reference: with weights (softmax spelled out) and without (fused)."""
     for need_weights in (True, False):
         tracked = inputs.mapped(
-            lambda t: t.detach().clone().requires_grad_(t.is_floating_point() and case.mode != "inference")
+            lambda t: t.detach().clone().requires_grad_(t.is_floating_point() and case.tracks_inputs)
         )
         module = reference(case, inputs)
         module.dropout = 0.0
-        with warnings.catch_warnings(), torch.set_grad_enabled(case.mode != "inference"):
-            # One boolean and one float mask are deprecated there, and still right.
-            warnings.filterwarnings("ignore", message=".*mismatched key_padding_mask and attn_mask.*")
-            output, weights = module(**tracked.arguments() | {"need_weights": need_weights})
+        with _called_like(case):
+            try:
+                output, weights = module(**tracked.arguments() | {"need_weights": need_weights})
+            except RuntimeError:  # a path of the reference that refuses the case measures nothing
+                continue
         quantities = {"output": output} | ({"weights": weights} if weights is not None else {})
-        if case.mode != "inference":
+        if case.differentiates:
             quantities |= _gradients(case, module, tracked, quantities)
         if not case.problem.need_weights:
             quantities.pop("weights", None)
         yield {name: value.detach() for name, value in quantities.items()}
 
 
+@contextmanager
+def _called_like(case: Case) -> Iterator[None]:
+    autocast = torch.autocast(case.device, dtype=getattr(torch, case.dtype), enabled=case.autocast)
+    with warnings.catch_warnings(), torch.set_grad_enabled(case.differentiates), autocast:
+        # One boolean and one float mask are deprecated there, and still right.
+        warnings.filterwarnings("ignore", message=".*mismatched key_padding_mask and attn_mask.*")
+        yield
+
+
 def _gradients(
     case: Case, module: nn.MultiheadAttention, inputs: Inputs, quantities: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    leaves = {name: t for name, t in inputs.tensors.items() if t.requires_grad} | dict(module.named_parameters())
+    leaves = {name: t for name, t in inputs.tensors.items() if t.requires_grad}
+    leaves |= {name: p for name, p in module.named_parameters() if p.requires_grad}
     # Weights take part in the loss only where the case asks for them; the path without weights lacks their share.
     if case.problem.need_weights and "weights" not in quantities:
         return {}

@@ -1,7 +1,8 @@
-"""Rows of queries from which every key is hidden: the contract leaves open what they get."""
+"""Which keys a row of queries may see, and rows that see none: the contract leaves open what they get."""
 
 import math
 
+import torch
 from torch import Tensor
 
 from attnbench.cases import Case
@@ -9,7 +10,20 @@ from attnbench.interface import Inputs
 from attnbench.operators.multihead.oracle import logits_mask
 from attnbench.operators.multihead.problem import MultiheadProblem
 
-__all__ = ["hidden_rows"]
+__all__ = ["hidden_rows", "visible"]
+
+
+def visible(case: Case, inputs: Inputs) -> Tensor:
+    """True where a query may see a key; extra columns are left out.
+
+    Shape: (batch, heads, queries, keys).
+    """
+    problem: MultiheadProblem = case.problem
+    shape = (problem.sequences, problem.num_heads, problem.queries, problem.keys)
+    mask = logits_mask(problem, inputs)
+    if mask is None:
+        return torch.ones(shape, dtype=torch.bool)
+    return (mask != -math.inf)[..., : problem.keys].expand(shape)
 
 
 def hidden_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
@@ -23,7 +37,7 @@ def hidden_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
     mask = logits_mask(problem, inputs)
     if mask is None or problem.columns == 0:
         return {}
-    batch = problem.batch or 1
+    batch = problem.sequences
     rows = (mask == -math.inf).all(dim=-1)  # broadcastable to (batch, heads, queries)
     if not rows.any():
         return {}

@@ -1,22 +1,24 @@
 """A case as a standalone program: torch and the implementation, nothing of the harness."""
 
 from attnbench.cases import Case
-from attnbench.operators.multihead.inputs import BIAS_STD, HIDDEN_SHARE
-from attnbench.operators.multihead.problem import LOGIT_STD, MultiheadProblem
+from attnbench.operators.multihead.inputs import inputs
+from attnbench.operators.multihead.problem import MultiheadProblem
+from attnbench.operators.multihead.redrawn import draws
+from attnbench.operators.multihead.rows import hidden_rows
 
 __all__ = ["script"]
 
 _HEAD = '''\
 """{case}
 
-The numbers of this case, the reference in float64, and one call of the implementation, in one file.
+The reference in float64 and one call of the implementation, on the numbers of this case.
 """
 
 import hashlib
 import math
 
 import torch
-
+{load}
 
 def stream(name):
     digest = hashlib.sha256(f"{seed}/{{name}}".encode()).digest()[:7]
@@ -26,44 +28,77 @@ def stream(name):
 def normal(name, *shape, std=1.0):
     return std * torch.randn(shape, generator=stream(name), dtype=torch.float64)
 
+'''
 
+_UNIFORM = """
 def uniform(name, *shape):
     return torch.rand(shape, generator=stream(name), dtype=torch.float64)
 
-'''
+"""
+
+_ROUNDED = """
+
+def rounded(tensors, dtype):
+    return {{name: {to} for name, t in tensors.items()}}
+
+
+dtype = torch.{dtype}
+parameters, call, cotangents = (rounded(tensors, dtype) for tensors in (parameters, call, cotangents))
+options = {options}
+
+
+def reference(dtype):
+    module = torch.nn.MultiheadAttention({constructor}).to({place})
+    module.load_state_dict(parameters)
+    return module.train({train}).requires_grad_({parameters_track})
+
+
+def run(module, dtype, **options):
+    given = rounded(call, dtype)
+{aliases}"""
+
+_FORWARD = """\
+    output, weights = module(**given, **options)
+    return {"output": output} | ({} if weights is None else {"weights": weights})
+
+"""
+
+_BACKWARD = """\
+    leaves = {leaves}
+    output, weights = module(**given, **options)
+    found = {{"output": output}} | ({{}} if weights is None else {{"weights": weights}})
+    loss = sum((found[name] * cotangents[name].to(found[name].dtype)).sum() for name in cotangents)
+    gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    return found | {{f"gradient of {{name}}": gradient for name, gradient in zip(leaves, gradients)}}
+
+"""
 
 _TAIL = """
-dtype = torch.{dtype}
-parameters = {{name: tensor.to(dtype) for name, tensor in parameters.items()}}
-call = {{name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in call.items()}}
-{same_object}options = {options}
-
-
-def reference(precision):
-    module = torch.nn.MultiheadAttention({constructor}).to(precision)
-    module.load_state_dict(parameters)
-    module.train({train})
-    return module
-
-
-def truth(need_weights):
-    wide = {{name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in call.items()}}
-    return reference(torch.float64)(**wide, **options | {{"need_weights": need_weights}})
-
-
-{load}
-with torch.set_grad_enabled({gradients}):
-    module = implementation.build(reference(dtype)) if hasattr(implementation, "build") else None
-    if module is None:
-        module = implementation({constructor}).to(dtype)
-        module.load_state_dict(parameters)
-    output, weights = module.train({train})(**call, **options)
-
-# Without weights the reference gives zero attention, not NaN, to a row from which every key is hidden.
-print("output: largest error", (output.double() - truth(False)[0]).abs().max().item())
-if weights is not None:
-    print("weights: largest error", (weights.double() - truth(True)[1]).abs().max().item())
+exact = reference(torch.float64).train()
+exact.dropout = 0.0
+expected = run(exact, torch.float64, **options | {told})
+{weights}{built}{compiled}with {manner}:
+    found = run(module, dtype, **options)
+for name, value in found.items():
+    if name in expected:
+        print(f"{{name}}: largest error {{(value.double() - expected[name]).abs().max():.3g}}")
 """
+
+_BUILT = """\
+if hasattr(implementation, "build"):
+    module = implementation.build(reference(dtype))
+else:
+    module = implementation({constructor}).to({place})
+    module.load_state_dict(parameters)
+module.train({train}).requires_grad_({parameters_track})
+"""
+
+_COMPILED = {
+    None: "",
+    "aot_eager": 'module = torch.compile(module, backend="aot_eager")\n',
+    "inductor": "module = torch.compile(module)\n",
+    "export": "module = torch.export.export(module, (), {**call, **options}).module()\n",
+}
 
 
 def script(case: Case, load: str) -> str:
@@ -74,110 +109,97 @@ def script(case: Case, load: str) -> str:
     problem: MultiheadProblem = case.problem
     if problem.encoder_layer is not None:
         raise ValueError("a case on the real encoder's weights has no standalone program")
-    if problem.dropout and case.mode == "train":
+    if problem.dropout and case.training:
         raise ValueError("a case with dropout in training has no single right answer to print")
-    options = {
-        "need_weights": problem.need_weights,
-        "average_attn_weights": problem.average_attn_weights,
-        "is_causal": problem.is_causal,
-    }
-    constructor = {
-        name: getattr(problem, name)
-        for name in ("dropout", "bias", "add_bias_kv", "add_zero_attn", "kdim", "vdim", "batch_first")
-    }
-    arguments = ", ".join(f"{name}={value!r}" for name, value in constructor.items())
-    same = 'call["key"] = call["value"] = call["query"]\n' if problem.self_attention else ""
-    return (
-        _HEAD.format(case=case.id, seed=case.seed)
-        + "\n".join([*_parameters(problem), *_tokens(problem), *_masks(problem)])
-        + _TAIL.format(
-            dtype=case.dtype,
-            same_object=same,
-            options=options,
-            constructor=f"{problem.embed_dim}, {problem.num_heads}, {arguments}",
-            train=case.mode == "train",
-            gradients=case.mode != "inference",
-            load=load,
-        )
-    )
-
-
-def _parameters(problem: MultiheadProblem) -> list[str]:
-    embed, logit_std = problem.embed_dim, LOGIT_STD[problem.regime]
-    widths = {"q": embed, "k": problem.kdim or embed, "v": problem.vdim or embed}
-    lines = [
-        f"{name} = normal('{name}_proj_weight', {embed}, {width}, std=1 / math.sqrt({width}))"
-        for name, width in widths.items()
-    ]
-    lines.append(f"q = q * {logit_std}")
-    if set(widths.values()) == {embed}:
-        lines.append("parameters = {'in_proj_weight': torch.cat([q, k, v])}")
-    else:
-        lines.append("parameters = {'q_proj_weight': q, 'k_proj_weight': k, 'v_proj_weight': v}")
-    if problem.bias:
-        lines += [
-            f"parameters['in_proj_bias'] = normal('in_proj_bias', {3 * embed}, std={BIAS_STD})",
-            f"parameters['in_proj_bias'][:{embed}] *= {logit_std}",
-            f"parameters['out_proj.bias'] = normal('out_proj.bias', {embed}, std={BIAS_STD})",
+    empty = bool(hidden_rows(case, inputs(case)))
+    # With weights, the reference gives NaN to rows without any key, and to every gradient.
+    gradients = case.differentiates and not (empty and problem.need_weights)
+    constructor, place = _constructor(problem), "dtype" if case.device == "cpu" else '"cuda", dtype'
+    words = {"constructor": constructor, "place": place, "train": case.training}
+    words["parameters_track"] = case.tracks_parameters
+    lines = "\n".join([*draws(problem), _cotangents(problem, gradients=gradients)])
+    return "".join(
+        [
+            _HEAD.format(case=case.id, seed=case.seed, load=load),
+            _UNIFORM if "uniform(" in lines else "",
+            f"\n{lines}\n",
+            _ROUNDED.format(
+                to=f"t.to({place}) if t.is_floating_point() else t" + ("" if case.device == "cpu" else ".cuda()"),
+                dtype=case.given_dtype,
+                options=_options(problem),
+                aliases=_aliases(problem),
+                **words,
+            ),
+            _BACKWARD.format(leaves=_leaves(case)) if gradients else _FORWARD,
+            _TAIL.format(
+                # Weights that are not asked for are not printed; the hint is what the reference gets wrong.
+                told={"need_weights": not empty, "is_causal": False},
+                weights=_weights(problem) if empty and problem.need_weights else "",
+                built=_BUILT.format(**words),
+                compiled=_COMPILED[case.compiler],
+                manner=_manner(case),
+            ),
         ]
-    if problem.add_bias_kv:
-        lines += [f"parameters['{name}'] = normal('{name}', 1, 1, {embed})" for name in ("bias_k", "bias_v")]
-    lines.append(
-        f"parameters['out_proj.weight'] = normal('out_proj.weight', {embed}, {embed}, std=1 / math.sqrt({embed}))"
     )
-    return lines
 
 
-def _tokens(problem: MultiheadProblem) -> list[str]:
-    def drawn(name: str, length: int, width: int) -> str:
-        if problem.batch is None:
-            return f"normal('{name}', {length}, {width})"
-        tokens = f"normal('{name}', {problem.batch}, {length}, {width})"
-        return tokens if problem.batch_first else f"{tokens}.transpose(0, 1).contiguous()"
+def _constructor(problem: MultiheadProblem) -> str:
+    """Arguments of the reference's constructor, without those that are left at their defaults."""
+    defaults = {
+        "dropout": 0.0, "bias": True, "add_bias_kv": False, "add_zero_attn": False, "kdim": None, "vdim": None,
+        "batch_first": False,
+    }  # fmt: skip
+    given = {name: getattr(problem, name) for name in defaults}
+    words = [f"{name}={value!r}" for name, value in given.items() if value != defaults[name]]
+    return ", ".join([str(problem.embed_dim), str(problem.num_heads), *words])
 
-    embed = problem.embed_dim
-    lines = [f"call = {{'query': {drawn('query', problem.queries, embed)}}}"]
+
+def _options(problem: MultiheadProblem) -> dict[str, bool]:
+    names = ("need_weights", "average_attn_weights", "is_causal")
+    return {name: getattr(problem, name) for name in names}
+
+
+def _cotangents(problem: MultiheadProblem, *, gradients: bool) -> str:
+    if not gradients:
+        return "cotangents = {}"
+    batch = [] if problem.batch is None else [problem.batch]
+    tokens = [*batch, problem.queries] if problem.batch_first else [problem.queries, *batch]
+    shapes = {"output": [*tokens, problem.embed_dim]}
+    if problem.need_weights:
+        heads = [] if problem.average_attn_weights else [problem.num_heads]
+        shapes["weights"] = [*batch, *heads, problem.queries, problem.columns]
+    drawn = (f"'{name}': normal('cotangent.{name}', {', '.join(map(str, s))})" for name, s in shapes.items())
+    return f"cotangents = {{{', '.join(drawn)}}}"
+
+
+def _aliases(problem: MultiheadProblem) -> str:
+    """What rounding took apart is one tensor again."""
     if problem.self_attention:
-        lines.append("call['key'] = call['value'] = call['query']")
-    else:
-        lines.append(f"call['key'] = {drawn('key', problem.keys, problem.kdim or embed)}")
-        lines.append(f"call['value'] = {drawn('value', problem.keys, problem.vdim or embed)}")
-    return lines
+        return '    given["key"] = given["value"] = given["query"]\n'
+    if problem.key_is_value:
+        return '    given["value"] = given["key"]\n'
+    return '    given["key"] = given["query"]\n' if problem.query_is_key else ""
 
 
-def _masks(problem: MultiheadProblem) -> list[str]:
-    return [*_attention_mask(problem), *_padding_mask(problem)]
+def _leaves(case: Case) -> str:
+    inputs = "{name: t.requires_grad_() for name, t in given.items() if t.is_floating_point()}"
+    own = "{name: p for name, p in module.named_parameters() if p.requires_grad}"
+    return " | ".join(
+        leaves for leaves, wanted in ((inputs, case.tracks_inputs), (own, case.tracks_parameters)) if wanted
+    )
 
 
-def _attention_mask(problem: MultiheadProblem) -> list[str]:
-    kind, queries, keys = problem.attention_mask, problem.queries, problem.keys
-    if kind is None:
-        return []
-    if kind == "causal":
-        return [f"call['attn_mask'] = ~torch.ones({queries}, {keys}, dtype=torch.bool).tril()"]
-    shared = kind.endswith("2d")
-    shape = f"{queries}, {keys}" if shared else f"{(problem.batch or 1) * problem.num_heads}, {queries}, {keys}"
-    lines = [f"hide = uniform('attn_mask.hidden', {shape}) < {HIDDEN_SHARE}", "hide[..., :1] = False"]
-    if kind.startswith("empty"):
-        lines.append(f"hide[{queries // 2}] = True" if shared else f"hide[-1, {queries // 2}] = True")
-    if kind.startswith("float"):
-        return [*lines, f"call['attn_mask'] = normal('attn_mask.values', {shape}).masked_fill(hide, -math.inf)"]
-    return [*lines, "call['attn_mask'] = hide"]
+def _weights(problem: MultiheadProblem) -> str:
+    del problem
+    return (
+        "# Its weights of a row without any key are NaN; its output is only so where it returns weights.\n"
+        'expected["weights"] = run(exact, torch.float64, **options | {"is_causal": False})["weights"].nan_to_num()\n'
+    )
 
 
-def _padding_mask(problem: MultiheadProblem) -> list[str]:
-    kind, batch, keys = problem.padding_mask, problem.batch or 1, problem.keys
-    if kind is None:
-        return []
-    lines = [
-        f"lengths = 1 + (uniform('lengths', {batch}) * {keys - 1}).long()",
-        f"lengths[0] = {keys if batch > 1 else max(1, keys - 2)}",
-    ]
-    if kind == "padempty":
-        lines.append("lengths[-1] = 0")
-    lines.append(f"padding = torch.arange({keys}) >= lengths[:, None]")
-    if kind == "padfloat":
-        values = f"normal('key_padding_mask.values', {batch}, {keys})"
-        lines.append(f"padding = {values}.masked_fill(padding, -math.inf)")
-    lines.append(f"call['key_padding_mask'] = padding{'[0]' if problem.batch is None else ''}")
-    return lines
+def _manner(case: Case) -> str:
+    if case.manner.inference_mode:
+        return "torch.inference_mode()"
+    if case.autocast:
+        return f'torch.autocast("{case.device}", dtype=torch.{case.dtype})'
+    return f"torch.set_grad_enabled({case.differentiates})"

@@ -1,0 +1,58 @@
+"""Inputs without projections: what comes in is what the heads see, so that the core alone is left to judge.
+
+W_q = 2 I, W_k = W_o = I and W_v is a permutation: all exact in every dtype. In the exact regimes the attention itself
+is exact too, whatever its order of sums, so that nothing is allowed there. A value needs no more than the 8 significant
+bits of bfloat16.
+"""
+
+import torch
+from torch import Tensor
+
+from attnbench.inputs import Draw
+from attnbench.operators.multihead.problem import MultiheadProblem
+
+__all__ = ["exact_tokens", "identity_parameters"]
+
+# Standard deviation of the logits of standard normal queries and keys.
+QUERY_SCALE = 2.0
+# Visible values of ``uniform`` are −1, 0 or 1, so that a sum of up to 256 is exact; hidden ones show at once.
+HIDDEN_UNIFORM = 64.0
+# Values of ``selection`` lie between −127 and 127.
+LARGEST_SELECTED = 127
+# Hidden values of ``zeroleak``: a leak of one part in 10^8 would show in float16.
+HIDDEN_ZEROLEAK = 8192.0
+
+
+def identity_parameters(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
+    """Parameters that project nothing."""
+    embed = problem.embed_dim
+    identity = torch.eye(embed, dtype=torch.float64)
+    values = identity[draw.uniform("v_proj_weight", embed).argsort()]
+    return {
+        "in_proj_weight": torch.cat([QUERY_SCALE * identity, identity, values]),
+        "out_proj.weight": identity.clone(),
+    }
+
+
+def exact_tokens(problem: MultiheadProblem, draw: Draw, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What replaces drawn tokens where the output is to be exact."""
+    query, value = tensors["query"], tensors["value"]
+    if problem.regime == "selection":
+        span = 2 * LARGEST_SELECTED + 1
+        return {"value": (draw.uniform("value.whole", *value.shape) * span).floor() - LARGEST_SELECTED}
+    if problem.regime == "zeroleak":
+        return {"value": torch.zeros_like(value).masked_fill(_padded(problem, tensors), HIDDEN_ZEROLEAK)}
+    whole = (draw.uniform("value.whole", *value.shape) * 3).floor() - 1
+    return {
+        "query": torch.zeros_like(query),
+        "value": whole.masked_fill(_padded(problem, tensors), HIDDEN_UNIFORM),
+    }
+
+
+def _padded(problem: MultiheadProblem, tensors: dict[str, Tensor]) -> Tensor:
+    """Where a token is padding, in the layout of the problem with one feature."""
+    mask = tensors.get("key_padding_mask")
+    if mask is None:
+        return torch.zeros(1, dtype=torch.bool)
+    padded = mask if mask.dtype == torch.bool else mask.isinf()
+    return (padded if problem.batch is None or problem.batch_first else padded.T)[..., None]

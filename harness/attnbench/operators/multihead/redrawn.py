@@ -1,0 +1,139 @@
+"""The numbers of a case as lines of a program: what ``inputs`` and ``masks`` draw, written out for this case."""
+
+import math
+from collections.abc import Iterator
+
+from attnbench.operators.multihead.identity import HIDDEN_UNIFORM, HIDDEN_ZEROLEAK, LARGEST_SELECTED, QUERY_SCALE
+from attnbench.operators.multihead.inputs import BIAS_STD
+from attnbench.operators.multihead.masks import HIDDEN_SHARE, LOW, LOWEST, union_row
+from attnbench.operators.multihead.problem import EXACT_MASKS, IDENTITY_REGIMES, LOGIT_STD, MultiheadProblem
+
+__all__ = ["draws"]
+
+
+def draws(problem: MultiheadProblem) -> Iterator[str]:
+    """Lines that bind ``parameters`` and ``call``; they use ``normal`` and ``uniform`` of a name and a shape."""
+    yield from _identity(problem) if problem.regime in IDENTITY_REGIMES else _parameters(problem)
+    yield from _tokens(problem)
+    if problem.attention_mask:
+        yield from _attention_mask(problem)
+    if problem.padding_mask:
+        yield from _padding_mask(problem)
+    if problem.regime in EXACT_MASKS:
+        yield from _exact_tokens(problem)
+
+
+def _parameters(problem: MultiheadProblem) -> Iterator[str]:
+    embed, logit_std = problem.embed_dim, LOGIT_STD[problem.regime]
+    widths = {"q": embed, "k": problem.kdim or embed, "v": problem.vdim or embed}
+    for name, width in widths.items():
+        scale = f" * {logit_std}" if name == "q" else ""
+        yield f"{name} = normal('{name}_proj_weight', {embed}, {width}, std=1 / math.sqrt({width})){scale}"
+    yield f"out = normal('out_proj.weight', {embed}, {embed}, std=1 / math.sqrt({embed}))"
+    if set(widths.values()) == {embed}:
+        yield "parameters = {'in_proj_weight': torch.cat([q, k, v]), 'out_proj.weight': out}"
+    else:
+        separate = "'q_proj_weight': q, 'k_proj_weight': k, 'v_proj_weight': v"
+        yield f"parameters = {{{separate}, 'out_proj.weight': out}}"
+    if problem.bias:
+        yield f"parameters['in_proj_bias'] = normal('in_proj_bias', {3 * embed}, std={BIAS_STD})"
+        yield f"parameters['in_proj_bias'][:{embed}] *= {logit_std}"
+        yield f"parameters['out_proj.bias'] = normal('out_proj.bias', {embed}, std={BIAS_STD})"
+    if problem.add_bias_kv:
+        yield f"parameters |= {{name: normal(name, 1, 1, {embed}) for name in ('bias_k', 'bias_v')}}"
+
+
+def _identity(problem: MultiheadProblem) -> Iterator[str]:
+    yield f"one = torch.eye({problem.embed_dim}, dtype=torch.float64)"
+    yield f"v = one[uniform('v_proj_weight', {problem.embed_dim}).argsort()]"
+    yield f"parameters = {{'in_proj_weight': torch.cat([{QUERY_SCALE} * one, one, v]), 'out_proj.weight': one}}"
+
+
+def _tokens(problem: MultiheadProblem) -> Iterator[str]:
+    embed, keys = problem.embed_dim, problem.keys
+    yield f"call = {{'query': {_drawn(problem, 'query', problem.queries, embed)}}}"
+    key = _drawn(problem, "key", keys, problem.kdim or embed)
+    value = _drawn(problem, "value", keys, problem.vdim or embed)
+    if problem.shares_queries:
+        key = "call['query']"
+    if problem.self_attention or problem.key_is_value:
+        value = "call['key']"
+    yield f"call['key'] = {key}"
+    yield f"call['value'] = {value}"
+
+
+def _drawn(problem: MultiheadProblem, name: str, length: int, width: int) -> str:
+    if problem.batch is None:
+        return f"normal('{name}', {length}, {width})"
+    tokens = f"normal('{name}', {problem.batch}, {length}, {width})"
+    return tokens if problem.batch_first else f"{tokens}.transpose(0, 1).contiguous()"
+
+
+def _attention_mask(problem: MultiheadProblem) -> Iterator[str]:
+    kind, queries, keys = str(problem.attention_mask), problem.queries, problem.keys
+    if kind == "causal":
+        yield f"call['attn_mask'] = ~torch.ones({queries}, {keys}, dtype=torch.bool).tril()"
+        return
+    shared = kind.endswith("2d")
+    shape = f"{queries}, {keys}" if shared else f"{problem.sequences * problem.num_heads}, {queries}, {keys}"
+    middle, some = queries // 2, min(problem.sequences, queries, keys) > 0
+    if problem.regime in ("uniform", "selection"):
+        visible = _power_of_two(keys) if problem.regime == "uniform" else 1
+        order = f"uniform('attn_mask.hidden', {shape}).argsort(-1).argsort(-1)"
+        yield f"call['attn_mask'] = {order} >= {visible}"
+        return
+    yield f"hide = uniform('attn_mask.hidden', {shape}) < {HIDDEN_SHARE}"
+    yield "hide[..., :1] = False"
+    if kind == "lowest2d":
+        yield f"low = torch.where(uniform('attn_mask.values', {shape}) < 0.5, {LOW}, {LOWEST}).double()"
+        yield "call['attn_mask'] = low * hide"
+        if some:
+            yield f"call['attn_mask'][{middle}] = {LOW}"
+        return
+    if "empty" in kind and some:
+        yield f"hide[{middle}] = True" if shared else f"hide[-1, {middle}] = True"
+    if kind == "union2d" and some:
+        yield f"hide[{union_row(problem)}, :-1], hide[{union_row(problem)}, -1] = True, False"
+    values = f"normal('attn_mask.values', {shape}).masked_fill(hide, -math.inf)"
+    yield f"call['attn_mask'] = {values if kind.startswith('float') else 'hide'}"
+
+
+def _power_of_two(keys: int) -> int:
+    """The largest one below the number of keys."""
+    power: int = 2 ** int(math.log2(max(keys - 1, 1)))
+    return power
+
+
+def _padding_mask(problem: MultiheadProblem) -> Iterator[str]:
+    kind, batch, keys = problem.padding_mask, problem.sequences, problem.keys
+    yield f"lengths = (1 + (uniform('lengths', {batch}) * {keys - 1}).long()).clamp(max={keys})"
+    first = keys if batch > 1 else max(min(1, keys), keys - 2)
+    if problem.regime == "uniform":
+        yield "lengths = 2 ** lengths.clamp(min=1).double().log2().long()"
+        first = _power_of_two(keys)
+    yield f"lengths[:1] = {first}"
+    if kind == "padempty":
+        yield "lengths[-1:] = 0"
+    yield f"padding = torch.arange({keys}) >= lengths[:, None]"
+    masks = {
+        "padfloat": f"normal('key_padding_mask.values', {batch}, {keys}).masked_fill(padding, -math.inf)",
+        "padlowest": f"padding.double() * {LOWEST}",
+    }
+    mask = masks.get(str(kind), "padding")
+    yield f"call['key_padding_mask'] = {mask if problem.batch is not None else f'({mask})[0]'}"
+
+
+def _exact_tokens(problem: MultiheadProblem) -> Iterator[str]:
+    shape = [problem.keys, problem.embed_dim]
+    if problem.batch is not None:
+        shape.insert(0 if problem.batch_first else 1, problem.batch)
+    drawn = f"uniform('value.whole', {', '.join(map(str, shape))})"
+    rows = "padding[0]" if problem.batch is None else "padding" if problem.batch_first else "padding.T"
+    hidden = f".masked_fill({rows}[..., None], {{}})" if problem.padding_mask else ""
+    if problem.regime == "selection":
+        yield f"call['value'] = ({drawn} * {2 * LARGEST_SELECTED + 1}).floor() - {LARGEST_SELECTED}"
+    elif problem.regime == "zeroleak":
+        yield f"call['value'] = torch.zeros_like(call['value']){hidden.format(HIDDEN_ZEROLEAK)}"
+    else:
+        yield "call['query'] = torch.zeros_like(call['query'])"
+        yield f"call['value'] = (({drawn} * 3).floor() - 1){hidden.format(HIDDEN_UNIFORM)}"

@@ -1,0 +1,155 @@
+"""What is right for one case: the oracle's quantities, and how far each may be off."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.budget import ROUNDOFF, SCALE_STEP, Allowance, allowances, along, model_runs
+from attnbench.cases import Case
+from attnbench.inputs import rounded
+from attnbench.interface import Inputs, Operator, Precision
+
+__all__ = ["Known", "Probe", "Truth"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """What the oracle says of a case."""
+
+    quantities: dict[str, Tensor]
+    allowances: dict[str, Allowance]
+    # For each output, where it belongs to a row from which every key is hidden.
+    hidden_rows: dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """A direction in which all elements of a quantity may be off together."""
+
+    direction: Tensor
+    # How far the runs of the rounding model are off along it at the most.
+    model: float
+
+
+class Known:
+    """Everything that judging a case may need to know, computed when it is asked for.
+
+    ``truth`` is what was computed before, where something was.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        operator: Operator,
+        precision: Precision,
+        inputs: Callable[[], Inputs],
+        *,
+        truth: Truth | None = None,
+    ) -> None:
+        self.case = case
+        self.operator = operator
+        self.precision = precision
+        self._drawn = inputs
+        if truth is not None:
+            self.truth = truth
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """The case's inputs, as implementations get them."""
+        return self._drawn()
+
+    @cached_property
+    def exact(self) -> Inputs:
+        """The same numbers in float64."""
+        return rounded(self.inputs, torch.float64)
+
+    @cached_property
+    def truth(self) -> Truth:
+        """The oracle's quantities and their allowances."""
+        return self._computed(self.case, self.inputs)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype that outputs must have."""
+        dtype: torch.dtype = getattr(torch, self.case.dtype)
+        return dtype
+
+    @property
+    def gradient_dtype(self) -> torch.dtype:
+        """Dtype that gradients must have: that of what they belong to."""
+        dtype: torch.dtype = getattr(torch, self.case.given_dtype)
+        return dtype
+
+    def given(self, keep: Tensor) -> Truth:
+        """What is right under a dropout mask."""
+        return self._computed(self.case, self.inputs, keep)
+
+    def probes(self, quantity: str) -> dict[str, Probe]:
+        """What a quantity shows as a whole, by name; what it does not depend on is left out."""
+        return {
+            name: probes[quantity] for name, probes in self._probes.items() if bool(probes[quantity].direction.any())
+        }
+
+    @cached_property
+    def _probes(self) -> dict[str, dict[str, Probe]]:
+        """With g a direction, a quantity is off along it by ⟨value − oracle, g⟩ / ⟨g, g⟩."""
+        right = self.truth.quantities
+        up, down = (
+            self.operator.evaluate(self.case, self.operator.scaled(self.case, self.exact, 1 + step))
+            for step in (SCALE_STEP, -SCALE_STEP)
+        )
+        directions = {
+            # The derivative by the logarithm of the scale.
+            "softmax scale": {name: (up[name] - down[name]) / (2 * SCALE_STEP) for name in right},
+            "amplitude": right,
+        }
+        models = list(self.models(self.case, self.exact))
+        return {
+            what: {
+                name: Probe(
+                    direction=direction,
+                    model=max(abs(along(model[name], right[name], direction)) for model in models),
+                )
+                for name, direction in named.items()
+            }
+            for what, named in directions.items()
+        }
+
+    @cached_property
+    def dropped(self) -> dict[str, Tensor]:
+        """The oracle's outputs where dropout drops everything."""
+        keep = torch.zeros((), dtype=torch.float64)
+        return self.operator.evaluate(self.case.with_fields(mode="inference"), self.exact, keep=keep)
+
+    def models(self, case: Case, exact: Inputs, keep: Tensor | None = None) -> Iterator[dict[str, Tensor]]:
+        """Runs of the rounding model."""
+        operator = self.operator
+        for seed in range(model_runs(operator.work(case).pairs)):
+            yield operator.evaluate(case, exact, noise=operator.noise(ROUNDOFF[self.precision], seed), keep=keep)
+
+    def mistaken(
+        self, mistake: Any, case: Case, keep: Tensor | None = None, *, noisy: bool = False
+    ) -> dict[str, Tensor]:
+        """The oracle's quantities with a known mistake in its formula; ``case`` says which, ``noisy`` rounds."""
+        noise = self.operator.noise(ROUNDOFF[self.precision], 0) if noisy else None
+        return self.operator.evaluate(case, self.exact, noise=noise, keep=keep, mistake=mistake)
+
+    def _computed(self, case: Case, inputs: Inputs, keep: Tensor | None = None) -> Truth:
+        operator, exact = self.operator, rounded(inputs, torch.float64)
+        quantities = operator.evaluate(case, exact, keep=keep)
+        return Truth(
+            quantities=quantities,
+            allowances=allowances(
+                quantities,
+                models=self.models(case, exact, keep),
+                # A path of the reference draws a dropout mask of its own: it measures nothing under a given one.
+                yardsticks=operator.yardsticks(case, inputs) if keep is None else (),
+                dtype=case.dtype,
+                length=operator.length(case),
+            ),
+            hidden_rows=operator.hidden_rows(case, exact),
+        )

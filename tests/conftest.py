@@ -1,6 +1,5 @@
 """What several test modules share: checks that run and are judged in this process."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from attnbench.checks.catalogue import checks
 from attnbench.checks.claims import stored
 from attnbench.checks.functions import check_function
 from attnbench.inputs import loaded
-from attnbench.interface import Implementation
+from attnbench.interface import Implementation, Refusal
 from attnbench.judge import Judge
 from attnbench.records import Finding
 from attnbench.registry import load_operator
@@ -23,7 +22,6 @@ class Conformance:
 
     def __init__(self, folder: Path) -> None:
         self._judge = Judge(folder)
-        self._observation = folder / "observation"
 
     def subject(self, implementation: Implementation, case: Case) -> Subject:
         """Implementation on fresh inputs of a case."""
@@ -32,7 +30,7 @@ class Conformance:
 
     def applicable(self, case: Case) -> list[str]:
         """Names of the checks that apply to a case."""
-        return list(self._judge.describe(case=case.id)["checks"])
+        return list(self._judge.describe(cases=[case.id])[0]["checks"])
 
     def finding(self, implementation: Implementation, case: Case, check: str) -> Finding:
         """What a check says of an implementation on a case."""
@@ -41,10 +39,9 @@ class Conformance:
             claims = list(check_function(check)(self.subject(implementation, case)))
         except Malformed as malformed:
             return Finding(check=check, status="failed", reason=f"{malformed}.")
-        torch.save(stored(claims), self._observation)
-        policies = asdict(implementation.policies)
-        found = self._judge.judge(case=case.id, check=check, observation=str(self._observation), policies=policies)
-        return Finding(**found)
+        except Refusal as refusal:
+            return Finding(check=check, status="unsupported", reason=str(refusal))
+        return self._judge.findings(case.id, {check: stored(claims)}, implementation.policies)[check]
 
 
 @pytest.fixture(scope="session")

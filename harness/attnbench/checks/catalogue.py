@@ -10,7 +10,10 @@ from importlib.resources import files
 
 __all__ = ["CHAPTERS", "Check", "checks"]
 
-CHAPTERS = ("forward", "weights", "gradients", "masks", "dropout", "hygiene")
+CHAPTERS = (
+    "forward", "exact", "weights", "gradients", "masks", "shapes", "layouts", "numerics", "invariants", "dropout",
+    "paths", "hygiene", "protocol", "compilation", "autocast", "refusals", "determinism", "size",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

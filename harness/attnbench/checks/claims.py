@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["Agree", "Average", "Claim", "Equal", "Holds", "Match", "restored", "stored"]
+__all__ = ["Agree", "Average", "Claim", "Equal", "Exact", "Holds", "Match", "Scale", "restored", "stored"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +19,23 @@ class Match:
     quantities: dict[str, Tensor]
     # The dropout mask that the implementation drew, where its weights reveal it.
     keep: Tensor | None = None
+    # Quantities that may have any dtype (autocast leaves that of returned weights open).
+    any_dtype: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exact:
+    """Quantities are the oracle's, bit for bit: the case is one in which no rounding can occur."""
+
+    quantities: dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """A quantity shows the softmax scale, or the amplitude, that the oracle has."""
+
+    quantity: str
+    value: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +81,8 @@ class Holds:
     allowed: float | None = None
 
 
-Claim = Match | Equal | Agree | Average | Holds
-_KINDS = {kind.__name__: kind for kind in (Match, Equal, Agree, Average, Holds)}
+Claim = Match | Exact | Scale | Equal | Agree | Average | Holds
+_KINDS = {kind.__name__: kind for kind in (Match, Exact, Scale, Equal, Agree, Average, Holds)}
 
 
 def stored(claims: list[Claim]) -> list[dict[str, Any]]:

@@ -5,12 +5,17 @@ from collections.abc import Iterator
 
 import torch
 
+from attnbench.budget import DIFFERENCE_STEP, allowed_of_a_difference
+from attnbench.cases import Case
 from attnbench.checks.claims import Average, Claim, Equal, Holds, Match
 from attnbench.checks.requirement import check, draws_dropout
+from attnbench.interface import Refusal
 from attnbench.subject import Subject
 
 # Draws whose mean is compared, each from its own seed.
 DRAWS = 256
+# Draws over which it is compared how often neighbours are dropped together.
+PAIRED_DRAWS = 64
 # Standard deviations that the share of dropped weights may be off: 1 in 10^9 by chance.
 SIGMAS = 6.0
 
@@ -27,7 +32,14 @@ def dropout_rests_in_eval(subject: Subject) -> Iterator[Claim]:
     yield Equal(value=subject.run()["output"].detach(), expected=first, what="output of two calls from different seeds")
 
 
-@check(when=lambda case: draws_dropout(case) and case.problem.need_weights and not case.problem.average_attn_weights)
+def _tells(case: Case) -> bool:
+    """Whether the weights of each head show what was dropped."""
+    problem = case.problem
+    tells = problem.need_weights and not problem.average_attn_weights and problem.columns > 0
+    return draws_dropout(case) and tells and case.compiler is None and not case.autocast
+
+
+@check(when=_tells)
 def dropout_is_told_by_weights(subject: Subject) -> Iterator[Claim]:
     """Returned weights are the dropped ones: with the mask that they show, output and gradients are the oracle's."""
     torch.manual_seed(0)
@@ -49,10 +61,11 @@ def dropout_is_told_by_weights(subject: Subject) -> Iterator[Claim]:
         allowed=bound,
     )
     keep_heads = keep if subject.case.problem.batch is not None else keep[None]
-    yield Match(quantities=outputs | subject.gradients_of(outputs), keep=keep_heads)
+    gradients = subject.gradients_of(outputs) if subject.case.differentiates else {}
+    yield Match(quantities=outputs | gradients, keep=keep_heads)
 
 
-@check(when=draws_dropout)
+@check(when=lambda case: draws_dropout(case) and case.compiler is None and not case.autocast)
 def dropout_is_unbiased(subject: Subject) -> Iterator[Claim]:
     """In training the output is random, and its mean is the output without dropout."""
     draws = []
@@ -61,3 +74,83 @@ def dropout_is_unbiased(subject: Subject) -> Iterator[Claim]:
         draws.append(subject.run()["output"].detach().double())
     stacked = torch.stack(draws)
     yield Average(quantity="output", mean=stacked.mean(0), std=stacked.std(0), draws=DRAWS)
+
+
+@check(when=_tells)
+def dropout_masks_are_independent(subject: Subject) -> Iterator[Claim]:
+    """Dropout decides on each weight by itself: neighbours in batch, heads, queries and keys agree as chance has it."""
+    kept = []
+    for seed in range(PAIRED_DRAWS):
+        torch.manual_seed(seed)
+        kept.append(subject.run()["weights"].detach() != 0)
+    masks = torch.stack(kept)
+    weights = subject.operator.evaluate(subject.case, subject.inputs)["weights"]
+    rate = subject.case.problem.dropout
+    agreeing = rate**2 + (1 - rate) ** 2
+    axes = ("batch", "heads", "queries", "keys")[-weights.dim() :]
+    for axis, name in enumerate(axes):
+        if weights.shape[axis] < 2:
+            continue
+        both = (weights != 0) & (weights.roll(1, axis) != 0)
+        same = (masks == masks.roll(1, axis + 1))[:, both]
+        spread = math.sqrt(agreeing * (1 - agreeing) / max(same.numel(), 1))
+        # Pairs that share a weight are not independent: each weight is in two of them.
+        off, bound = abs(float(same.double().mean()) - agreeing), SIGMAS * math.sqrt(2) * spread
+        yield Holds(
+            holds=off <= bound, what=f"neighbouring {name} are dropped together {off:.1%} off what chance gives",
+            measured=off, allowed=bound,
+        )  # fmt: skip
+
+
+@check(when=lambda case: draws_dropout(case) and case.compiler is None)
+def dropout_follows_the_seed(subject: Subject) -> Iterator[Claim]:
+    """The same seed drops the same weights; another seed drops others."""
+    torch.manual_seed(1)
+    first = subject.run()["output"].detach().clone()
+    torch.manual_seed(2)
+    other = subject.run()["output"].detach().clone()
+    torch.manual_seed(1)
+    yield Equal(value=subject.run()["output"].detach(), expected=first, what="output of the same seed again")
+    yield Holds(holds=not torch.equal(first, other), what="two seeds gave the same output")
+
+
+@check(
+    when=lambda case: (
+        draws_dropout(case) and case.dtype == "float64" and case.tracks_inputs and not case.problem.shares_queries
+    )
+)
+def dropout_gradients(subject: Subject) -> Iterator[Claim]:
+    """Backward uses the mask of its own forward: the gradient is the slope that the same seed shows."""
+    for name in ("query", "value"):
+        tensor = subject.inputs.tensors[name]
+        direction = torch.cos(torch.arange(tensor.numel(), dtype=tensor.dtype)).view_as(tensor)
+
+        def loss() -> torch.Tensor:
+            torch.manual_seed(3)
+            return subject.loss(subject.run())
+
+        (gradient,) = torch.autograd.grad(loss(), [tensor])
+        ends = []
+        for step in (DIFFERENCE_STEP, -DIFFERENCE_STEP):
+            with subject.overwritten({name: tensor.detach() + step * direction}):
+                ends.append(float(loss().detach()))
+        slope = (ends[0] - ends[1]) / (2 * DIFFERENCE_STEP)
+        off, allowed = abs(float((gradient * direction).sum()) - slope), allowed_of_a_difference(slope)
+        yield Holds(
+            holds=off <= allowed, what=f"the gradient of {name} is off by {off:.3g} of {slope:.3g}",
+            measured=off, allowed=allowed,
+        )  # fmt: skip
+
+
+@check(when=lambda case: draws_dropout(case) and case.compiler is None)
+def dropout_survives_eval(subject: Subject) -> Iterator[Claim]:
+    """A call in eval() between two in train() changes neither dropout nor its rate."""
+    if not isinstance(subject.module, torch.nn.Module):
+        raise Refusal("its module is no torch.nn.Module, which alone has train() and eval()")
+    torch.manual_seed(4)
+    first = subject.run()["output"].detach().clone()
+    subject.module.eval()
+    subject.run()
+    subject.module.train()
+    torch.manual_seed(4)
+    yield Equal(value=subject.run()["output"].detach(), expected=first, what="output after a call in eval()")

@@ -1,34 +1,142 @@
-"""Chapter *gradients*: backward is forward's derivative."""
+"""Chapter *gradients*: backward is forward's derivative, whoever asks for it and how."""
 
 from collections.abc import Iterator
 
+import torch
+from torch import Tensor
+
+from attnbench.budget import DIFFERENCE_STEP, allowed_of_a_difference
 from attnbench.cases import Case
-from attnbench.checks.claims import Claim, Match
-from attnbench.checks.requirement import check, draws_dropout
+from attnbench.checks.claims import Agree, Claim, Equal, Holds, Match
+from attnbench.checks.requirement import check, eager
+from attnbench.interface import Refusal
 from attnbench.subject import Subject
 
 _MASKS = ("grad.attn_mask", "grad.key_padding_mask")
+_TOKENS = ("grad.query", "grad.key", "grad.value")
 
 
-def _differentiable(case: Case) -> bool:
-    return case.mode != "inference" and not draws_dropout(case)
+def _of_inputs(case: Case) -> bool:
+    return case.tracks_inputs and eager(case)
 
 
-@check(when=_differentiable)
+@check(when=_of_inputs)
 def input_gradients(subject: Subject) -> Iterator[Claim]:
     """Gradients of query, key and value equal the oracle's within the error budget."""
-    wanted = ("grad.query", "grad.key", "grad.value")
-    yield Match(quantities={name: subject.gradients[name] for name in wanted if name in subject.gradients})
+    yield Match(quantities={name: subject.gradients[name] for name in _TOKENS if name in subject.gradients})
 
 
-@check(when=_differentiable)
+@check(when=lambda case: case.tracks_parameters and eager(case))
 def parameter_gradients(subject: Subject) -> Iterator[Claim]:
     """Gradients of every parameter, in the reference's layout, equal the oracle's within the error budget."""
     wanted = (f"grad.{name}" for name in subject.inputs.parameters)
     yield Match(quantities={name: subject.gradients[name] for name in wanted})
 
 
-@check(when=lambda case: _differentiable(case) and "float" in case.problem.mask)
+@check(when=lambda case: _of_inputs(case) and case.problem.additive_masks)
 def mask_gradients(subject: Subject) -> Iterator[Claim]:
     """Gradients of additive masks equal the oracle's within the error budget."""
     yield Match(quantities={name: subject.gradients[name] for name in _MASKS if name in subject.gradients})
+
+
+@check(when=lambda case: _of_inputs(case) and case.problem.mask != "none" and not case.problem.shares_queries)
+def hidden_keys_get_no_gradient(subject: Subject) -> Iterator[Claim]:
+    """A token that is hidden from every query gets a gradient of exactly zero."""
+    problem = subject.case.problem
+    hidden = ~subject.operator.visible(subject.case, subject.inputs).flatten(1, 2).any(dim=1)  # (batch, keys)
+    for name in ("grad.key", "grad.value"):
+        if name in subject.gradients:
+            found = subject.gradients[name]
+            tokens = found[None] if problem.batch is None else found if problem.batch_first else found.transpose(0, 1)
+            there = tokens[hidden]
+            yield Equal(value=there, expected=torch.zeros_like(there), what=f"{name} of hidden tokens")
+
+
+@check(when=_of_inputs)
+def backward_repeats(subject: Subject) -> Iterator[Claim]:
+    """A second backward over the same graph gives the same gradients."""
+    outputs = subject.run()
+    first, second = subject.gradients_of(outputs), subject.gradients_of(outputs)
+    yield from (_same(second[name], first[name], name, "of the second backward") for name in first)
+
+
+@check(when=lambda case: _of_inputs(case) and case.problem.regime in ("plain", "flat", "identity"))
+def one_gradient_alone(subject: Subject) -> Iterator[Claim]:
+    """A gradient is the same when nothing else requires one."""
+    leaves = subject.leaves()
+    alone = [name for name in leaves if name in subject.case.problem.additive_masks] or ["query"]
+    tracked = [*leaves.values(), *subject.parameters().values()]
+    before = [tensor.requires_grad for tensor in tracked]
+    for name in alone:
+        try:
+            for tensor in tracked:
+                tensor.requires_grad_(tensor is leaves[name])
+            (found,) = torch.autograd.grad(subject.loss(subject.run()), [leaves[name]])
+        finally:
+            for tensor, required in zip(tracked, before, strict=True):
+                tensor.requires_grad_(required)
+        yield _same(found, subject.gradients[f"grad.{name}"], f"grad.{name}", "alone")
+
+
+@check(when=lambda case: _of_inputs(case) and case.problem.regime in ("plain", "flat", "identity"))
+def cotangent_layout_is_free(subject: Subject) -> Iterator[Claim]:
+    """What comes back from above may have any strides: a sum's gradient of stride 0 gives what a full one gives."""
+    leaves = subject.leaves()
+    output = subject.run()["output"]
+    one = torch.ones((), dtype=output.dtype, device=output.device).expand(output.shape)
+    spread, full = (
+        torch.autograd.grad(
+            output, list(leaves.values()), ones, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        for ones in (one, one.contiguous())
+    )
+    for name, value, expected in zip(leaves, spread, full, strict=True):
+        yield Agree(
+            value=value, expected=expected, quantity=f"grad.{name}", what=f"grad.{name} of a sum, against that of ones"
+        )
+
+
+@check(
+    when=lambda case: (
+        _of_inputs(case) and case.dtype == "float64" and case.problem.regime in ("plain", "flat") and _has_tokens(case)
+    )
+)
+def second_derivatives(subject: Subject) -> Iterator[Claim]:
+    """Where it is declared, gradients have gradients: those that differences of gradients show."""
+    if not subject.implementation.policies.twice_differentiable:
+        raise Refusal("not declared twice differentiable")
+    query = subject.inputs.tensors["query"]
+
+    def gradient(*, graph: bool = False) -> Tensor:
+        (found,) = torch.autograd.grad(subject.loss(subject.run()), [query], create_graph=graph)
+        return found
+
+    first = gradient(graph=True)
+    weights = torch.cos(first.detach())
+    names = [name for name in ("key", "value") if subject.inputs.tensors[name] is not query]
+    for name in names:
+        tensor = subject.inputs.tensors[name]
+        direction = torch.sin(torch.arange(tensor.numel(), dtype=tensor.dtype)).view_as(tensor)
+        (second,) = torch.autograd.grad(first, [tensor], weights, retain_graph=True)
+        ends = []
+        for step in (DIFFERENCE_STEP, -DIFFERENCE_STEP):
+            with subject.overwritten({name: tensor.detach() + step * direction}):
+                ends.append(float((gradient() * weights).sum()))
+        slope = (ends[0] - ends[1]) / (2 * DIFFERENCE_STEP)
+        off, allowed = abs(float((second * direction).sum()) - slope), allowed_of_a_difference(slope)
+        yield Holds(
+            holds=off <= allowed,
+            what=f"a second derivative by {name} is off by {off:.3g} of {slope:.3g}; allowed {allowed:.3g}",
+            measured=off,
+            allowed=allowed,
+        )
+
+
+def _has_tokens(case: Case) -> bool:
+    problem = case.problem
+    return min(problem.sequences, problem.queries, problem.keys) > 0 and not problem.self_attention
+
+
+def _same(value: Tensor, expected: Tensor, name: str, how: str) -> Claim:
+    what = f"{name} {how}"
+    return Agree(value=value, expected=expected, quantity=name, what=what)

@@ -1,11 +1,14 @@
 """Chapter *hygiene*: a call leaves the world as it was and depends on its arguments alone."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 
+from attnbench import torchstate
 from attnbench.checks.claims import Agree, Claim, Equal, Holds
-from attnbench.checks.requirement import check, draws_dropout
+from attnbench.checks.requirement import check, draws_dropout, eager
 from attnbench.subject import Subject
 
 
@@ -15,13 +18,13 @@ def inputs_untouched(subject: Subject) -> Iterator[Claim]:
     watched = subject.inputs.tensors | subject.parameters()
     before = {name: tensor.detach().clone() for name, tensor in watched.items()}
     outputs = subject.run()
-    if subject.case.mode != "inference":
+    if subject.case.differentiates:
         subject.gradients_of(outputs)
     for name, tensor in watched.items():
         yield Equal(value=tensor.detach(), expected=before[name], what=f"{name} after the call")
 
 
-@check(when=lambda case: not draws_dropout(case))
+@check(when=eager)
 def outputs_are_its_own(subject: Subject) -> Iterator[Claim]:
     """An output shares no memory with an input and is not overwritten by the next call."""
     first = subject.run()
@@ -35,7 +38,7 @@ def outputs_are_its_own(subject: Subject) -> Iterator[Claim]:
         yield Equal(value=value.detach(), expected=kept[name], what=f"{name} of the first call after a second one")
 
 
-@check(when=lambda case: not draws_dropout(case))
+@check(when=eager)
 def no_stale_state(subject: Subject) -> Iterator[Claim]:
     """New values written into inputs and parameters give what a fresh module gives on them."""
     tensors = subject.inputs.tensors
@@ -49,6 +52,16 @@ def no_stale_state(subject: Subject) -> Iterator[Claim]:
         used = subject.run()["output"].detach().clone()
         _scale_parameters(subject.module, 2.0)
     yield Agree(value=used, expected=fresh, quantity="output", what="output on new values, against a fresh module's")
+    masks = {name: torch.flip(tensor.detach(), (-1,)) for name, tensor in tensors.items() if name.endswith("mask")}
+    if masks and not subject.inputs.options.get("is_causal"):
+        # Prepared anew: a call may hold its mask in a form of its own.
+        other = replace(subject.inputs, tensors=tensors | masks)
+        yield Agree(
+            value=subject.on(subject.case, other)["output"],
+            expected=subject.on(subject.case, other, subject.build()[0])["output"],
+            quantity="output",
+            what="output under new masks, against a fresh module's",
+        )
 
 
 def _scale_parameters(module: object, factor: float) -> None:
@@ -59,12 +72,33 @@ def _scale_parameters(module: object, factor: float) -> None:
                 parameter.mul_(factor)
 
 
-@check(when=lambda case: not draws_dropout(case))
-def repeats_itself(subject: Subject) -> Iterator[Claim]:
-    """The same call gives the same bits; or, where that is declared otherwise, agrees within the error budget."""
-    first, second = subject.run()["output"].detach(), subject.run()["output"].detach()
-    what = "output of the same call again"
-    if subject.implementation.policies.deterministic:
-        yield Equal(value=second, expected=first, what=what)
-    else:
-        yield Agree(value=second, expected=first, quantity="output", what=what)
+@check()
+def global_state_untouched(subject: Subject) -> Iterator[Claim]:
+    """Building and calling leave torch as it was; outside training a call draws no random number."""
+    before = torchstate.noted()
+    _, call = subject.build()
+    # Not where a seed leaves it: a call that seeds the generator anew moves it too.
+    torch.rand(1)
+    random = torch.get_rng_state()
+    inside: list[dict[str, Any]] = []
+
+    def watched(**arguments: Any) -> Any:
+        """The call, looked at from within the gradient mode and autocast of the case, which restore themselves."""
+        inside.append(torchstate.noted())
+        returned = call(**arguments)
+        inside.append(torchstate.noted())
+        return returned
+
+    outputs = subject.run(watched)
+    drew = not torch.equal(random, torch.get_rng_state())
+    if subject.case.differentiates:
+        subject.gradients_of(outputs)
+    changed = {
+        f"{name} from {first[name]} to {then[name]}": None
+        for first, then in (inside, (before, torchstate.noted()))
+        for name in before
+        if first[name] != then[name]
+    }
+    yield Holds(holds=not changed, what=f"it changed {', '.join(changed)}")
+    if not draws_dropout(subject.case):
+        yield Holds(holds=not drew, what="the random generator moved during a call that draws nothing")

@@ -6,7 +6,7 @@ from attnbench.cases import Case
 from attnbench.checks.claims import Claim
 from attnbench.subject import Subject
 
-__all__ = ["CheckFunction", "applies", "check", "draws_dropout"]
+__all__ = ["CheckFunction", "applies", "check", "draws_dropout", "eager"]
 
 CheckFunction = Callable[[Subject], Iterator[Claim]]
 Condition = Callable[[Case], bool]
@@ -30,4 +30,9 @@ def applies(function: CheckFunction, case: Case) -> bool:
 
 def draws_dropout(case: Case) -> bool:
     """Whether the case's outputs are random."""
-    return bool(case.problem.dropout) and case.mode == "train"
+    return bool(case.problem.dropout) and case.training
+
+
+def eager(case: Case) -> bool:
+    """Whether the case's outputs are the oracle's, computed in its dtype throughout, by the code as it is written."""
+    return not draws_dropout(case) and not case.autocast and case.compiler is None

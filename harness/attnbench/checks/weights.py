@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
-from attnbench.checks.claims import Claim, Equal, Holds, Match
-from attnbench.checks.requirement import check, draws_dropout
+from attnbench.budget import allowed_of_a_sum
+from attnbench.checks.claims import Agree, Claim, Equal, Holds, Match
+from attnbench.checks.requirement import check, eager
 from attnbench.subject import Subject
 
 
@@ -18,20 +20,79 @@ def weights_only_on_request(subject: Subject) -> Iterator[Claim]:
     )
 
 
-@check(when=lambda case: case.problem.need_weights and not draws_dropout(case))
+@check(when=lambda case: case.problem.need_weights and eager(case))
 def weights_parity(subject: Subject) -> Iterator[Claim]:
     """The returned weights, of each head or averaged, equal the oracle's within the error budget."""
     if "weights" in subject.outputs:
         yield Match(quantities={"weights": subject.outputs["weights"]})
 
 
-@check(when=lambda case: case.problem.need_weights and case.problem.padding_mask in ("pad", "padempty"))
-def weights_of_padding_are_zero(subject: Subject) -> Iterator[Claim]:
-    """The weight of every padded key is exactly zero."""
+@check(when=lambda case: case.problem.need_weights and case.problem.mask != "none")
+def weights_of_hidden_keys_are_zero(subject: Subject) -> Iterator[Claim]:
+    """The weight of every hidden key is exactly zero."""
     if "weights" not in subject.outputs:
         return
-    padded = subject.inputs.tensors["key_padding_mask"]
-    weights = subject.outputs["weights"][..., : padded.shape[-1]]
-    rows = padded if padded.dim() == 1 else padded.reshape(padded.shape[0], *[1] * (weights.dim() - 2), -1)
-    hidden = weights[rows.expand_as(weights)]
-    yield Equal(value=hidden, expected=torch.zeros_like(hidden), what="weights of padded keys")
+    problem = subject.case.problem
+    weights = subject.outputs["weights"][..., : problem.keys].detach()
+    visible = subject.operator.visible(subject.case, subject.inputs)
+    if problem.average_attn_weights:
+        visible = visible.any(dim=1)
+    visible = visible[0] if problem.batch is None else visible
+    seen = (
+        visible if subject.implementation.policies.hidden_rows == "zero" else visible | ~visible.any(-1, keepdim=True)
+    )
+    if weights.shape == seen.shape:  # of another shape, weights_parity tells
+        hidden = weights[~seen]
+        yield Equal(value=hidden, expected=torch.zeros_like(hidden), what="weights of hidden keys")
+
+
+@check(when=lambda case: case.problem.need_weights and eager(case) and case.problem.columns > 0)
+def weights_are_shares(subject: Subject) -> Iterator[Claim]:
+    """Weights are not negative, and those of a query sum to one, or to zero where it sees no key."""
+    if "weights" not in subject.outputs:
+        return
+    weights = subject.outputs["weights"].detach().double()
+    smallest = float(weights.nan_to_num().amin()) if weights.numel() else 0.0
+    yield Holds(holds=smallest >= 0, what=f"the smallest weight is {smallest:g}")
+    off = _off_a_share(weights.sum(dim=-1), subject)
+    precision = subject.implementation.policies.precision(subject.case.dtype)
+    allowed = allowed_of_a_sum(precision, subject.case.problem.columns)
+    yield Holds(
+        holds=off <= allowed, what=f"a sum of weights is off by {off:.3g}; allowed {allowed:.3g}",
+        measured=off, allowed=allowed,
+    )  # fmt: skip
+
+
+def _off_a_share(sums: Tensor, subject: Subject) -> float:
+    """Largest distance of a sum from 1; with heads averaged, a share of them may see nothing."""
+    heads = subject.case.problem.num_heads if subject.case.problem.average_attn_weights else 1
+    rows = subject.operator.hidden_rows(subject.case, subject.inputs)
+    with_keys = torch.ones_like(sums, dtype=torch.bool)
+    if "weights" in rows:
+        with_keys = ~rows["weights"].expand(*sums.shape, 1)[..., 0]
+        if subject.implementation.policies.hidden_rows == "nan":
+            sums = torch.where(with_keys, sums, 0.0)
+    steps = torch.where(with_keys, 1.0, (sums * heads).round() / heads)
+    return float((sums - steps).abs().nan_to_num(torch.inf).max()) if sums.numel() else 0.0
+
+
+@check(when=lambda case: case.problem.need_weights and eager(case))
+def weights_change_no_output(subject: Subject) -> Iterator[Claim]:
+    """Asking for weights does not change the output."""
+    without = subject.like(need_weights=False, average_attn_weights=False)
+    yield Agree(
+        value=without["output"], expected=subject.outputs["output"], quantity="output",
+        what="the output without weights, against that beside weights",
+    )  # fmt: skip
+
+
+@check(when=lambda case: case.problem.average_attn_weights and case.problem.need_weights and eager(case))
+def average_is_the_mean_of_heads(subject: Subject) -> Iterator[Claim]:
+    """Averaged weights are the mean of the weights of each head."""
+    if "weights" not in subject.outputs:
+        return
+    each = subject.like(average_attn_weights=False)["weights"]
+    yield Agree(
+        value=subject.outputs["weights"], expected=each.mean(dim=-3), quantity="weights",
+        what="averaged weights, against the mean over heads",
+    )  # fmt: skip

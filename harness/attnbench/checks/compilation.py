@@ -1,0 +1,37 @@
+"""Chapter *compilation*: what torch's compilers make of an implementation is right, too."""
+
+from collections.abc import Iterator
+
+from attnbench.checks.claims import Agree, Claim, Match
+from attnbench.checks.requirement import check, draws_dropout
+from attnbench.interface import Refusal
+from attnbench.subject import Subject
+
+
+@check(when=lambda case: case.compiler is not None and not draws_dropout(case))
+def compiled_parity(subject: Subject) -> Iterator[Claim]:
+    """Compiled, outputs and gradients equal the oracle's within the error budget."""
+    yield Match(quantities=subject.outputs | (subject.gradients if subject.case.differentiates else {}))
+
+
+@check(when=lambda case: case.compiler == "aot_eager" and not draws_dropout(case))
+def compiled_for_other_lengths(subject: Subject) -> Iterator[Claim]:
+    """One compiled module called at another length gives what it gives without a compiler."""
+    if not isinstance(
+        subject.implementation.prepare(subject.module, subject.case, subject.inputs), type(subject.module)
+    ):
+        raise Refusal("its calls are prepared for each case")
+    problem = subject.case.problem
+    longer = subject.case.with_problem(
+        queries=problem.queries + 1, keys=problem.keys + 1, mask=problem.mask, seed=problem.seed + 1
+    )
+    inputs = subject.operator.inputs(longer)
+    subject.run()
+    compiled = subject.call(**inputs.arguments())[0]
+    eager = subject.module(**inputs.arguments())[0]
+    yield Agree(
+        value=compiled,
+        expected=eager,
+        quantity="output",
+        what="the compiled output at another length, against the eager one",
+    )

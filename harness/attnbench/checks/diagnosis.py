@@ -1,0 +1,134 @@
+"""Why a claim failed: which known mistake in the oracle's formula gives what the implementation gave."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from attnbench.budget import FACTOR, Allowance, largest_error
+from attnbench.checks.claims import Average, Claim, Exact, Match
+from attnbench.checks.measurement import verdicts
+from attnbench.interface import Policies
+from attnbench.truth import Known, Truth
+
+__all__ = ["diagnosis"]
+
+# Times what rounding is allowed that a result may be away from that of a mistake.
+LOOSE = 2.0
+# A mistake explains a failure where at most this share of the error is left.
+EXPLAINED = 0.5
+# Where less than this share is left, it is looked at what rounding costs under the mistake: larger logits cost more.
+PROMISING = 1 / 16
+# Query-key pairs beyond which a few dozen evaluations of the oracle cost more than their answer is worth.
+PAIRS = 4_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Suspect:
+    """A mistake whose result the implementation's is near."""
+
+    words: str
+    # Error left as a share of what was allowed.
+    left: float
+    quantities: Mapping[str, Tensor]
+
+
+def diagnosis(claim: Claim, truth: Truth, known: Known, policies: Policies) -> str:
+    """Sentence that names the mistake that a failed claim looks like, or nothing.
+
+    Several that give the same result on this case are all named.
+    """
+    if isinstance(claim, Exact):
+        claim = Match(quantities=claim.quantities)
+    if not isinstance(claim, Match | Average) or known.operator.work(known.case).pairs > PAIRS:
+        return ""
+    names = {claim.quantity} if isinstance(claim, Average) else claim.quantities.keys()
+    if not names <= truth.quantities.keys():
+        return ""
+    suspects = _Lineup(claim, names, truth, known, policies).suspects()
+    if not suspects:
+        return ""
+    nearest = min(suspects, key=lambda suspect: suspect.left)
+    same = [s.words for s in suspects if not _apart(s.quantities, nearest.quantities, names, truth.allowances)]
+    return f"Diagnosis: looks like {' or '.join(same)}."
+
+
+class _Lineup:
+    """Known mistakes beside one failed claim."""
+
+    def __init__(
+        self, claim: Match | Average, names: Collection[str], truth: Truth, known: Known, policies: Policies
+    ) -> None:
+        self.claim = claim
+        self.names = names
+        self.truth = truth
+        self.known = known
+        self.policies = policies
+        gradients = any(name.startswith("grad.") for name in names)
+        # Without gradients in the claim none need to be computed.
+        self.case = known.case if gradients else known.case.with_fields(mode="inference")
+        self.keep = claim.keep if isinstance(claim, Match) else None
+
+    def suspects(self) -> list[_Suspect]:
+        """Mistakes that explain the failure."""
+        whole = self._left(self.truth.quantities, self.truth.allowances)
+        mistakes = self.known.operator.mistakes(self.known.case, self.names)
+        found = (self._suspect(words, mistake, whole) for words, mistake in mistakes.items())
+        return [suspect for suspect in found if suspect is not None]
+
+    def _suspect(self, words: str, mistake: object, whole: float) -> _Suspect | None:
+        quantities = self.known.mistaken(mistake, self.case, self.keep)
+        left = self._left(quantities, self.truth.allowances)
+        if left > LOOSE and left < PROMISING * whole:
+            noisy = self.known.mistaken(mistake, self.case, self.keep, noisy=True)
+            left = self._left(quantities, {name: self._allowance(name, quantities, noisy) for name in self.names})
+        if left > min(LOOSE, EXPLAINED * whole) or self._cut(quantities):
+            return None
+        return _Suspect(words=words, left=left, quantities=quantities)
+
+    def _left(self, quantities: Mapping[str, Tensor], allowances: Mapping[str, Allowance]) -> float:
+        """Error of the claim where these quantities are taken for right, as a share of what is allowed."""
+        # Under the mistake, the hidden rows may be others than they should be, or none.
+        return min(self._error(quantities, allowances, rows) for rows in (self.truth.hidden_rows, {}))
+
+    def _error(
+        self, quantities: Mapping[str, Tensor], allowances: Mapping[str, Allowance], rows: Mapping[str, Tensor]
+    ) -> float:
+        mistaken = Truth(quantities=dict(quantities), allowances=dict(allowances), hidden_rows=dict(rows))
+        found = verdicts(self.claim, mistaken, self.known, self.policies)
+        return max(math.inf if verdict.measured is None else verdict.share for verdict in found)
+
+    def _allowance(self, name: str, quantities: Mapping[str, Tensor], noisy: Mapping[str, Tensor]) -> Allowance:
+        allowance = self.truth.allowances[name]
+        model = FACTOR / allowance.factor * largest_error(noisy[name], quantities[name])
+        return replace(allowance, model=max(allowance.model, model))
+
+    def _cut(self, quantities: Mapping[str, Tensor]) -> bool:
+        """Whether the claim is NaN all over, or a gradient of nothing but zeros, where the mistake shows.
+
+        Many a mistake looks like that.
+        """
+        if isinstance(self.claim, Average):
+            return False
+        differing = [
+            name for name in self.names if _apart(quantities, self.truth.quantities, [name], self.truth.allowances)
+        ]
+        return not any(_tells(name, self.claim.quantities[name]) for name in differing)
+
+
+def _tells(name: str, value: Tensor) -> bool:
+    finite = value.isfinite()
+    return bool((finite & (value != 0)).any() if name.startswith("grad.") else finite.any())
+
+
+def _apart(
+    one: Mapping[str, Tensor], other: Mapping[str, Tensor], names: Collection[str], allowances: Mapping[str, Allowance]
+) -> bool:
+    """Whether two results differ by more than rounding in one of these quantities."""
+    return any(
+        one[name].shape != other[name].shape
+        or not bool((one[name].isfinite() == other[name].isfinite()).all())
+        or largest_error(one[name], other[name]) > allowances[name].allowed
+        for name in names
+    )

@@ -1,0 +1,128 @@
+"""Chapter *layouts*: numbers count, not where they lie in memory."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attnbench import siblings
+from attnbench.cases import Case
+from attnbench.checks.claims import Claim
+from attnbench.checks.requirement import check, eager
+from attnbench.checks.runs import agree
+from attnbench.interface import Inputs
+from attnbench.subject import Subject
+
+__all__ = ["LAYOUTS", "repeated"]
+
+_REGIMES = ("flat", "plain", "identity")
+# Elements before the first one; odd, so that nothing is aligned any more.
+OFFSET = 3
+
+
+def _ordinary(case: Case) -> bool:
+    problem = case.problem
+    return eager(case) and problem.regime in _REGIMES and min(problem.sequences, problem.queries, problem.keys) > 0
+
+
+@check(when=_ordinary)
+def strided_inputs(subject: Subject) -> Iterator[Claim]:
+    """Inputs and masks that are not contiguous give the outputs and gradients that contiguous ones give."""
+    expected = _results(subject, subject.inputs)
+    for how, layout in LAYOUTS.items():
+        inputs = siblings.changed(subject.inputs, lambda _, tensor, layout=layout: layout(tensor))  # type: ignore[misc]
+        yield from agree(_results(subject, inputs), expected, f"of inputs {how}, against that of contiguous ones")
+
+
+@check(when=lambda case: _ordinary(case) and case.problem.sequences > 1)
+def expanded_inputs(subject: Subject) -> Iterator[Claim]:
+    """One sequence, and one mask, repeated by a stride of 0 give what their copies give."""
+    case = subject.case
+
+    def repeat(name: str, tensor: Tensor) -> Tensor:
+        if name == "attn_mask":
+            # A causal mask must stay one; any other one gives its last row to all queries.
+            shared_by_causal = case.problem.attention_mask == "causal"
+            return tensor if shared_by_causal else repeated(tensor, 0, len(tensor) - 1)
+        return repeated(tensor, 0 if name == "key_padding_mask" else siblings.sequence_axis(case), 1)
+
+    expanded = siblings.changed(subject.inputs, repeat)
+    copies = siblings.changed(expanded, lambda _, tensor: tensor.clone(memory_format=torch.contiguous_format))
+    yield from agree(
+        _results(subject, expanded), _results(subject, copies), "of expanded inputs, against their copies'"
+    )
+
+
+@check(
+    when=lambda case: (
+        _ordinary(case) and not (case.problem.self_attention or case.problem.key_is_value or case.problem.query_is_key)
+    )
+)
+def packed_inputs(subject: Subject) -> Iterator[Claim]:
+    """Slices of one packed tensor as query, key and value give what three tensors of their own give."""
+    tensors, problem = subject.inputs.tensors, subject.case.problem
+    names = ("query", "key", "value") if problem.queries == problem.keys else ("key", "value")
+    widths = [tensors[name].shape[-1] for name in names]
+    parts = torch.split(torch.cat([tensors[name].detach() for name in names], dim=-1), widths, dim=-1)
+    slices = {name: part.requires_grad_(tensors[name].requires_grad) for name, part in zip(names, parts, strict=True)}
+    found = _results(subject, replace(subject.inputs, tensors=tensors | slices))
+    yield from agree(found, _results(subject, subject.inputs), "of slices of one tensor, against that of three tensors")
+
+
+def _results(subject: Subject, inputs: Inputs) -> dict[str, Tensor]:
+    """Outputs, and gradients of the inputs where the case takes them."""
+    outputs = subject.run() if inputs is subject.inputs else subject.on(subject.case, inputs)
+    if not subject.case.tracks_inputs:
+        return outputs
+    # One tensor under several names is one leaf; backwards, so that its first name stays.
+    leaves = {id(tensor): (name, tensor) for name, tensor in reversed(inputs.tensors.items()) if tensor.requires_grad}
+    found = torch.autograd.grad(
+        subject.loss(outputs), [tensor for _, tensor in leaves.values()],
+        retain_graph=True, allow_unused=True, materialize_grads=True,
+    )  # fmt: skip
+    return outputs | {f"grad.{name}": gradient for (name, _), gradient in zip(leaves.values(), found, strict=True)}
+
+
+def _gap(tensor: Tensor) -> float | bool:
+    """What lies between the elements: it shows wherever it is read."""
+    return True if tensor.dtype == torch.bool else math.nan
+
+
+def _sliced(tensor: Tensor) -> Tensor:
+    """Rows of a wider tensor."""
+    wide = tensor.new_full((*tensor.shape[:-1], tensor.shape[-1] + OFFSET), _gap(tensor))
+    return wide[..., OFFSET:].copy_(tensor)
+
+
+def _spread(tensor: Tensor) -> Tensor:
+    """Every second element of every row, and every second row."""
+    wide = tensor.new_full((*tensor.shape[:-1], 2 * tensor.shape[-1] + OFFSET), _gap(tensor))
+    return wide[..., OFFSET::2].copy_(tensor)
+
+
+def _swapped(tensor: Tensor) -> Tensor:
+    """Columns of a transposed tensor; of a single row, every second element."""
+    return _sliced(tensor.mT.contiguous()).mT if tensor.dim() > 1 else _spread(tensor)
+
+
+def _backwards(tensor: Tensor) -> Tensor:
+    """First and last axis swapped in memory, as in (features, length, batch)."""
+    return tensor.transpose(0, -1).contiguous().transpose(0, -1)
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sliced from wider rows": _sliced,
+    "with every second element left out": _spread,
+    "stored transposed": _swapped,
+    "stored with the first axis last": _backwards,
+}
+
+
+def repeated(tensor: Tensor, axis: int, one: int) -> Tensor:
+    """One part of a tensor along an axis in place of each, with a stride of 0, and gaps behind it in memory."""
+    part = tensor.narrow(axis, one, 1)
+    shape = list(part.shape)
+    shape[axis] = 2
+    return tensor.new_full(shape, _gap(tensor)).narrow(axis, 0, 1).copy_(part).expand(tensor.shape)

@@ -1,0 +1,40 @@
+"""What runs of one implementation come to: two of them say the same, or one raises."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+from torch import Tensor
+
+from attnbench.checks.claims import Agree, Claim, Equal
+from attnbench.interface import Refusal
+from attnbench.subject import Malformed, Subject
+
+__all__ = ["agree", "attempted", "same"]
+
+Result = TypeVar("Result")
+# Characters of an exception's message that a finding repeats.
+MESSAGE = 200
+
+
+def agree(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], how: str) -> Iterator[Claim]:
+    """Every quantity of both runs agrees; ``how`` says of which run the first one is, against which other."""
+    for name in [name for name in found if name in expected]:
+        yield Agree(value=found[name].detach(), expected=expected[name].detach(), quantity=name, what=f"{name} {how}")
+
+
+def same(subject: Subject, value: Tensor, expected: Tensor, how: str) -> Claim:
+    """The output is the same bits; or, where the implementation declares otherwise, it agrees."""
+    value, expected, what = value.detach(), expected.detach(), f"output {how}"
+    if subject.implementation.policies.deterministic:
+        return Equal(value=value, expected=expected, what=what)
+    return Agree(value=value, expected=expected, quantity="output", what=what)
+
+
+def attempted(step: Callable[[], Result]) -> tuple[Result | None, str]:
+    """What a step gave, and what it raised, in one line: one of the two. A refusal goes its way."""
+    try:
+        return step(), ""
+    except (Refusal, Malformed):
+        raise
+    except Exception as error:  # noqa: BLE001  # an implementation may raise anything; what it raised is the finding
+        return None, f"{type(error).__name__}: {' '.join(str(error).split())[:MESSAGE]}"

@@ -1,0 +1,34 @@
+"""Tests of the chapter *layouts* beyond its mutants."""
+
+import pytest
+import torch
+
+from attnbench.checks.layouts import LAYOUTS, repeated
+
+TENSORS = [
+    torch.arange(30.0).reshape(2, 3, 5),
+    torch.arange(30).reshape(2, 3, 5) % 2 == 0,
+    torch.arange(15.0).reshape(3, 5),
+]
+
+
+@pytest.mark.parametrize("tensor", TENSORS, ids=lambda tensor: f"{tensor.dtype}, {tensor.dim()}")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_changes_the_memory_and_no_value(layout: str, tensor: torch.Tensor) -> None:
+    """What is read by strides is what was stored; what is read in the order of memory is not."""
+    other = LAYOUTS[layout](tensor)
+    assert other.equal(tensor)
+    assert not other.is_contiguous()
+    in_order = other.as_strided(other.shape, tensor.stride(), 0)
+    assert not in_order.equal(tensor)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_repeated_part_is_followed_by_gaps(axis: int) -> None:
+    """Every place along the axis is one place in memory, and beyond it lies nothing that could be meant."""
+    tensor = TENSORS[0]
+    other = repeated(tensor, axis, 1)
+    assert other.equal(tensor.narrow(axis, 1, 1).expand(tensor.shape))
+    assert other.stride(axis) == 0
+    whole = other.as_strided((other.untyped_storage().nbytes() // 4,), (1,), 0)
+    assert int(whole.isnan().sum()) == whole.numel() // 2

@@ -1,0 +1,126 @@
+"""Tests of the chapter *protocol* beyond its mutants."""
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnbench.cases import Case
+from attnbench.checks.catalogue import checks
+from attnbench.checks.functions import check_function
+from attnbench.interface import Implementation, Refusal
+from attnbench.kernel import from_kernel
+from attnbench.mutants.formula import Arguments, Formula, Result
+from attnbench.mutants.mutant import Written, shown
+from attnbench.registry import problems
+
+if TYPE_CHECKING:
+    from conftest import Conformance
+
+PROTOCOL = [check.name for check in checks().values() if check.chapter == "protocol"]
+OWN = [
+    check.name
+    for check in checks().values()
+    if check.chapter in ("shapes", "layouts", "invariants", "protocol", "refusals")
+]
+
+
+def case(**changes: Any) -> Case:
+    """The plainest case with some fields changed."""
+    return Case.parse(shown(**changes), problems())
+
+
+class Foreign(Implementation):
+    """A call that no torch module stands behind."""
+
+    name = "foreign"
+
+    def build(self, reference: Any) -> Any:
+        """The reference's forward alone."""
+        return reference.forward
+
+
+@pytest.mark.parametrize("check", PROTOCOL)
+def test_what_is_no_module_is_asked_nothing(conformance: "Conformance", check: str) -> None:
+    """The chapter speaks of torch's modules; for anything else the finding is that it does not apply."""
+    finding = conformance.finding(Foreign(), case(), check)
+    assert (finding.status, finding.reason) == ("unsupported", "its module is no torch.nn.Module")
+
+
+def test_a_kernel_that_pickle_cannot_store_is_no_fault(conformance: "Conformance") -> None:
+    """The function is the implementation's code; what is copied is the module around it."""
+    kernel = from_kernel(lambda q, k, v, *, scale: torch.softmax(q @ k.mT * scale, dim=-1) @ v, name="unnamed")
+    assert conformance.finding(kernel, case(), "copies_work").status == "passed"
+
+
+class _RegistersInCall(Formula):
+    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+        self.register_buffer("mean", output.detach().mean())
+        return output, weights
+
+
+def test_names_that_a_call_adds_to_the_state_are_told(conformance: "Conformance") -> None:
+    """What was saved before the first call could not be loaded after it."""
+    finding = conformance.finding(Written(_RegistersInCall), case(), "state_dict_round_trip")
+    assert finding.status == "failed"
+    assert finding.reason.endswith("But a call changed the names in the state dict.")
+
+
+class _KeepsItsGraph(Formula):
+    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+        self.last = output
+        return output, weights
+
+
+def test_an_output_kept_in_the_module_forbids_its_copy(conformance: "Conformance") -> None:
+    """Torch copies no tensor that has a history; the finding repeats what it says."""
+    finding = conformance.finding(Written(_KeepsItsGraph), case(), "copies_work")
+    assert finding.status == "failed"
+    assert "making a deep copy raised RuntimeError: Only Tensors created explicitly by the user" in finding.reason
+
+
+class _OneTensor(Formula):
+    def receive(self, given: Arguments) -> Arguments:
+        if given["query"] is given["key"] is given["value"]:
+            return given
+        raise Refusal("three tensors where there was one")
+
+
+class _SingleOnly(Written):
+    def unsupported(self, case: Case) -> str | None:
+        return None if case.dtype in self.dtypes else "another dtype"
+
+    dtypes = ("float32", "float16")
+
+
+def test_a_module_is_converted_from_a_dtype_that_it_takes(conformance: "Conformance") -> None:
+    """Where it takes a single one, there is nothing to convert from."""
+    implementation = _SingleOnly(Formula)
+    assert conformance.finding(implementation, case(), "tensors_are_registered").status == "passed"
+    implementation.dtypes = ("float32",)
+    finding = conformance.finding(implementation, case(), "tensors_are_registered")
+    assert (finding.status, finding.reason) == ("unsupported", "it takes no dtype but float32")
+
+
+@pytest.mark.parametrize("check", [name for name in OWN if name not in ("packed_inputs", "query_independence")])
+def test_what_was_one_tensor_stays_one(conformance: "Conformance", check: str) -> None:
+    """Fast paths go by identity: whatever a check changes, one object under three names is one object afterwards."""
+    one = case(batch=3, queries=7, self_attention=True, num_heads=2, mask="float2d+padfloat")
+    assert check in conformance.applicable(one)
+    assert conformance.finding(Written(_OneTensor), one, check).status == "passed"
+
+
+@pytest.mark.parametrize("check", OWN)
+def test_a_check_leaves_its_subject_as_it_was(conformance: "Conformance", check: str) -> None:
+    """Checks of a case share one subject: inputs, parameters and modes are the same bits afterwards."""
+    one = case(mask="float2d+padfloat", dropout=0.25, need_weights=True)
+    assert check in conformance.applicable(one)
+    subject = conformance.subject(Written(Formula), one)
+    watched = subject.inputs.tensors | subject.parameters()
+    before = {name: (tensor.detach().clone(), tensor.requires_grad) for name, tensor in watched.items()}
+    assert list(check_function(check)(subject))
+    for name, (values, tracks) in before.items():
+        assert watched[name].detach().equal(values), name
+        assert watched[name].requires_grad == tracks
+    assert not subject.module.training

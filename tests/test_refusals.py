@@ -1,0 +1,126 @@
+"""Tests of the chapter *refusals* beyond its mutants."""
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnbench.adoption import adopt
+from attnbench.cases import Case
+from attnbench.checks.refusals import bad_dtypes, bad_shapes
+from attnbench.interface import Policies
+from attnbench.mutants.formula import Arguments, Formula
+from attnbench.mutants.mutant import Written, shown
+from attnbench.registry import load, problems
+
+if TYPE_CHECKING:
+    from conftest import Conformance
+
+LAYOUTS: list[dict[str, Any]] = [
+    {"mask": "bool3d+pad"},
+    {"mask": "float2d+padfloat", "batch_first": False, "mode": "train"},
+    {"batch": None, "mask": "bool2d", "mode": "inference"},
+    {"queries": 7, "self_attention": True, "mask": "pad", "mode": "train"},
+    {"queries": 7, "query_is_key": True, "kdim": None, "vdim": 10, "mode": "frozen"},
+    {"key_is_value": True, "kdim": 10, "vdim": 10, "add_bias_kv": True},
+]
+
+
+def case(**changes: Any) -> Case:
+    """The plainest case with some fields changed."""
+    return Case.parse(shown(**changes), problems())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("check", ["bad_shapes_are_refused", "bad_dtypes_are_refused", "refusals_leave_no_trace"])
+def test_the_reference_refuses_whatever_must_be_refused(
+    conformance: "Conformance", check: str, layout: dict[str, Any]
+) -> None:
+    """Nothing is asked of an implementation that the reference does not do, its fast path apart."""
+    assert check in conformance.applicable(case(**layout))
+    finding = conformance.finding(load("torch_mha"), case(**layout), check)
+    assert finding.status == "passed", finding.reason
+
+
+def test_the_fast_path_of_the_reference_takes_any_mask_of_the_right_count(conformance: "Conformance") -> None:
+    """Without gradients and on one tensor it views the mask as what it needs."""
+    fast = case(batch=3, queries=7, self_attention=True, num_heads=2, mask="pad", mode="inference")
+    finding = conformance.finding(load("torch_mha"), fast, "bad_shapes_are_refused")
+    assert finding.status == "failed"
+    assert finding.reason.endswith("But attn_mask of shape (49,) was taken.")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_every_bad_call_has_a_name_of_its_own(conformance: "Conformance", layout: dict[str, Any]) -> None:
+    """A finding that says what was taken says it of one call."""
+    one = case(**layout)
+    inputs = conformance.subject(Written(Formula), one).inputs
+    told = [bad.what for bad in (*bad_shapes(one, inputs), *bad_dtypes(one, inputs))]
+    assert len(set(told)) == len(told) > 40
+
+
+class _HintApplied(Formula):
+    """Takes the hint for the mask where there is none."""
+
+    corner = 0
+
+    def receive(self, given: Arguments) -> Arguments:
+        if not given["is_causal"] or given["attn_mask"] is not None:
+            return given
+        queries, keys = (given[name].shape[1] for name in ("query", "key"))
+        hidden = torch.ones(queries, keys, dtype=torch.bool).triu(1 + self.corner * (keys - queries))
+        return given | {"attn_mask": hidden, "is_causal": False}
+
+
+class _HintAppliedToTheEnd(_HintApplied):
+    corner = 1
+
+
+@pytest.mark.parametrize(
+    ("module", "declared", "status"),
+    [
+        (_HintApplied, "top_left", "passed"),
+        (_HintAppliedToTheEnd, "bottom_right", "passed"),
+        (_HintAppliedToTheEnd, "top_left", "failed"),
+    ],
+)
+def test_a_hint_that_stands_for_its_mask_is_held_to_the_declared_corner(
+    conformance: "Conformance", module: type[Formula], declared: Any, status: str
+) -> None:
+    """A hint alone may be refused or applied; applied, it hides what the policy says."""
+    implementation = Written(module, policies=Policies(causal=declared))
+    assert conformance.finding(implementation, case(), "bad_shapes_are_refused").status == status
+
+
+class _RefusesAndChanges(Formula):
+    """Scales its queries before it looks at the masks."""
+
+    def receive(self, given: Arguments) -> Arguments:
+        query: Tensor = given["query"]
+        if query.is_floating_point() and given["attn_mask"] is not None and given["attn_mask"].dim() == 1:
+            with torch.no_grad():
+                query.mul_(0.5)
+        return given
+
+
+def test_an_input_that_a_refused_call_changed_is_told(conformance: "Conformance") -> None:
+    """The exception comes too late for what was written before it."""
+    finding = conformance.finding(Written(_RefusesAndChanges), case(), "refusals_leave_no_trace")
+    assert finding.status == "failed"
+    assert "output of the right call after refused ones differ" in finding.reason
+
+
+class _TokensOnly(nn.MultiheadAttention):
+    """Takes neither a mask nor a hint."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        """The reference without weights."""
+        return super().forward(query, key, value, need_weights=False)[0], None
+
+
+@pytest.mark.parametrize("check", ["bad_shapes_are_refused", "bad_dtypes_are_refused", "refusals_leave_no_trace"])
+def test_a_module_is_not_blamed_for_arguments_that_it_does_not_have(conformance: "Conformance", check: str) -> None:
+    """Nothing hands them to it, so that it never sees that they are wrong."""
+    finding = conformance.finding(adopt(_TokensOnly, "tokens_only"), case(mode="train"), check)
+    assert finding.status == "passed", finding.reason

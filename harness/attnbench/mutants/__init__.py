@@ -1,9 +1,44 @@
 """Wrong implementations and correct variants; they prove that the checks can fail, and that they do not fail idly."""
 
-from attnbench.mutants import kernels, modules, variants
-from attnbench.mutants.mutant import Mutant
+from attnbench.mutants import (
+    backward,
+    causality,
+    columns,
+    compilers,
+    dropout,
+    effects,
+    equivalents,
+    layouts,
+    masks,
+    modes,
+    precision,
+    protocol,
+    refusals,
+    scale,
+    sizes,
+    state,
+    variants,
+)
+from attnbench.mutants.mutant import Equivalent, Mutant
 
-__all__ = ["MUTANTS", "VARIANTS", "Mutant"]
+__all__ = ["EQUIVALENTS", "MUTANTS", "VARIANTS", "Equivalent", "Mutant"]
 
-MUTANTS: tuple[Mutant, ...] = (*kernels.MUTANTS, *modules.MUTANTS)
+MUTANTS: tuple[Mutant, ...] = (
+    *scale.mistake,
+    *masks.mistake,
+    *causality.mistake,
+    *columns.mistake,
+    *precision.mistake,
+    *sizes.mistake,
+    *backward.mistake,
+    *dropout.mistake,
+    *modes.mistake,
+    *layouts.mistake,
+    *state.mistake,
+    *effects.mistake,
+    *protocol.mistake,
+    *compilers.mistake,
+    *refusals.mistake,
+)
+EQUIVALENTS: tuple[Equivalent, ...] = equivalents.EQUIVALENTS
 VARIANTS = variants.VARIANTS

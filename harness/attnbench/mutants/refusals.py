@@ -1,0 +1,117 @@
+"""Mistakes about bad input: taken, stretched or converted where it must be refused."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from attnbench.mutants.formula import Arguments, Formula, Result
+from attnbench.mutants.mutant import Mistakes
+
+__all__ = ["mistake"]
+
+mistake = Mistakes()
+
+
+@mistake("bad_shapes_are_refused", "a mask for one head stretched over all", mask="bool3d")
+class _MaskStretched(Formula):
+    def receive(self, given: Arguments) -> Arguments:
+        mask, query = given["attn_mask"], given["query"]
+        if mask is None or mask.dim() != 3 or mask.shape[0] != 1 or query.dim() != 3:
+            return given
+        batch = query.shape[0 if self.batch_first else 1]
+        return given | {"attn_mask": mask.expand(batch * self.num_heads, -1, -1)}
+
+
+@mistake("bad_shapes_are_refused", "any mask with the right number of elements, by a view", mask="bool2d")
+class _MaskByCount(Formula):
+    def receive(self, given: Arguments) -> Arguments:
+        mask, axis = given["attn_mask"], 1 if self.batch_first and given["query"].dim() == 3 else 0
+        shape = (given["query"].shape[axis], given["key"].shape[axis])
+        fits = mask is not None and mask.dim() != 3 and mask.numel() == shape[0] * shape[1]
+        return given | {"attn_mask": mask.reshape(shape)} if fits else given
+
+
+@mistake("bad_shapes_are_refused", "one padding mask stretched over the batch", mask="pad")
+class _PaddingStretched(Formula):
+    def receive(self, given: Arguments) -> Arguments:
+        mask, query = given["key_padding_mask"], given["query"]
+        if mask is None or query.dim() != 3 or (mask.dim() == 2 and mask.shape[0] != 1):
+            return given
+        batch = query.shape[0 if self.batch_first else 1]
+        return given | {"key_padding_mask": mask.expand(batch, mask.shape[-1])}
+
+
+@mistake("bad_shapes_are_refused", "keys of one sequence stretched over the batch", mode="inference")
+class _KeysStretched(Formula):
+    def receive(self, given: Arguments) -> Arguments:
+        axis, query = 0 if self.batch_first else 1, given["query"]
+        if query.dim() != 3:
+            return given
+        size = [-1, -1, -1]
+        size[axis] = query.shape[axis]
+        stretch = {
+            n: given[n].expand(size) for n in ("key", "value") if given[n].dim() == 3 and given[n].shape[axis] == 1
+        }
+        return given | stretch
+
+
+@mistake("bad_dtypes_are_refused", "masks of whole numbers taken as true and false", mask="bool2d")
+class _WholeNumberMaskTaken(Formula):
+    def receive(self, given: Arguments) -> Arguments:
+        masks = {name: given[name] for name in ("attn_mask", "key_padding_mask") if given[name] is not None}
+        whole = {name: m.bool() for name, m in masks.items() if not (m.is_floating_point() or m.is_complex())}
+        return given | whole
+
+
+@mistake("bad_dtypes_are_refused", "queries of another dtype converted without a word", mode="train")
+class _QueryConverted(Formula):
+    def receive(self, given: Arguments) -> Arguments:
+        if torch.is_autocast_enabled("cpu"):
+            return given
+        tokens = {name: given[name] for name in ("query", "key", "value") if not given[name].is_complex()}
+        return given | {name: tensor.to(self.out_proj.weight.dtype) for name, tensor in tokens.items()}
+
+
+@mistake(
+    "bad_shapes_are_refused",
+    "is_causal without a mask ignored, as the reference's fast path does",
+    queries=7,
+)
+class _HintWithoutMaskIgnored(Formula):
+    def receive(self, given: Arguments) -> Arguments:
+        return given | {"is_causal": given["is_causal"] and given["attn_mask"] is not None}
+
+
+@mistake(
+    "refusals_leave_no_trace",
+    "batch_first set for the length of a call, and left so when the call is refused",
+    batch_first=False,
+)
+class _RefusalLeavesBatchFirst(Formula):
+    def receive(self, given: Arguments) -> Arguments:
+        if self.batch_first or given["query"].dim() != 3:
+            return given
+        self.batch_first = True
+        return given | {name: given[name].transpose(0, 1) for name in ("query", "key", "value")}
+
+    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+        if not self.was_first and output.dim() == 3:
+            self.batch_first = False
+            return output.transpose(0, 1), weights
+        return output, weights
+
+    def adopt(self, parameters: Mapping[str, Tensor]) -> None:
+        super().adopt(parameters)
+        self.was_first = self.batch_first
+
+
+@mistake("refusals_are_alike", "a fast path for one tensor with exceptions of its own", queries=7, self_attention=True)
+class _FastPathRefusesOtherwise(Formula):
+    def receive(self, given: Arguments) -> Arguments:
+        mask, key = given["key_padding_mask"], given["key"]
+        if given["query"] is key is given["value"] and mask is not None:
+            axis = 1 if self.batch_first and key.dim() == 3 else 0
+            if mask.shape[-1] != key.shape[axis]:
+                raise RuntimeError(f"mask of {mask.shape[-1]} keys for {key.shape[axis]}")
+        return given

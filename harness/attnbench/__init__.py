@@ -1,10 +1,34 @@
 """Check, measure and track implementations of multi-head attention in PyTorch."""
 
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from attnbench.cases import Case, Problem
 from attnbench.interface import Implementation, Inputs, Operator, Policies, Refusal
 
-__all__ = ["Case", "Implementation", "Inputs", "Operator", "Policies", "Problem", "Refusal", "__version__"]
+if TYPE_CHECKING:
+    from attnbench.conformance import Report, conform
+
+__all__ = [
+    "Case",
+    "Implementation",
+    "Inputs",
+    "Operator",
+    "Policies",
+    "Problem",
+    "Refusal",
+    "Report",
+    "__version__",
+    "conform",
+]
 
 __version__ = version("attnbench")
+
+
+def __getattr__(name: str) -> Any:
+    """What runs checks is imported when it is first asked for: declaring an implementation needs none of it."""
+    if name not in ("Report", "conform"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from attnbench import conformance
+
+    return getattr(conformance, name)

@@ -1,0 +1,334 @@
+"""``attnbench.conform`` checks an object or a name, and its report says what came of it."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import attnbench
+from attnbench import Report, conform
+from attnbench.cases import Case
+from attnbench.checks.catalogue import checks
+from attnbench.conformance import Bench, ConformanceError, Selection, told
+from attnbench.conformance.outcome import TOLD
+from attnbench.operators.multihead.problem import MultiheadProblem
+from attnbench.records import Finding, Result
+from attnbench.registry import PluginError
+from attnbench.runner import ExpectationError, Limits, Plan
+
+PROBLEM = MultiheadProblem(batch=2, queries=5, keys=7, embed_dim=24, num_heads=3, bias=True, batch_first=True)
+CASE = Case(operator="multihead", problem=PROBLEM, mode="inference").id
+OTHER = Case(operator="multihead", problem=PROBLEM, dtype="float64", mode="inference").id
+LINK = "https://example.org/1"
+
+KERNELS = """
+import os
+
+import torch
+
+
+def right(q, k, v, *, mask, scale):
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+
+
+def wrong(q, k, v, *, mask, scale):
+    return right(q, k, v, mask=mask, scale=scale) * 1.01
+
+
+def dies(q, k, v):
+    os._exit(3)
+"""
+
+SCRIPT = """
+import sys
+
+import attnbench
+from kernels import right
+
+
+def mine(q, k, v, *, mask, scale):
+    return right(q, k, v, mask=mask, scale=scale) * 1.01
+
+
+def check():
+    report = attnbench.conform(mine, suite="quick", cases=[CASE], checks=["forward_parity"])
+    print(report)
+    print(sorted({"torch", "click", "rich", "msgspec"} & set(sys.modules)))
+
+
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Working directory with kernels in a file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernels.py").write_text(KERNELS)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    """A judge and workers, which are started again where a test ends them; none is left behind."""
+    opened = Bench(Limits(timeout_s=60, threads=1))
+    yield opened
+    opened.close()
+
+
+PARITY = "forward_parity"
+
+
+def plan(case: str = CASE, *checks: str) -> Plan:
+    """Checks of one case."""
+    return Plan(case=case, checks=checks or (PARITY,), missing=None, flop=0)
+
+
+def report(*findings: Finding) -> Report:
+    """Report with these findings on one case."""
+    result = Result(run="", implementation="mine.py:Mine", case=CASE, findings=findings)
+    return Report(implementation="mine.py:Mine", suite="quick", results=(result,))
+
+
+def finding(check: str, status: str = "passed", reason: str = "because") -> Finding:
+    """Finding with a reason."""
+    return Finding(check=check, status=status, reason=reason)
+
+
+# The package
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    """``import attnbench`` is for declaring implementations; what runs checks comes when it is asked for."""
+    program = "import attnbench, sys; print(sorted({'torch', 'click', 'rich', 'msgspec', 'attnbench.runner'} & "
+    program += "set(sys.modules))); attnbench.conform; attnbench.Report; print('attnbench.runner' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["[]", "True"]
+
+
+def test_package_offers_at_most_ten_names() -> None:
+    """Every name of ``__all__`` is there, and an unknown one is an AttributeError."""
+    assert len(attnbench.__all__) <= 10
+    assert [name for name in attnbench.__all__ if not hasattr(attnbench, name)] == []
+    with pytest.raises(AttributeError, match="module 'attnbench' has no attribute 'conforms'"):
+        attnbench.conforms  # noqa: B018
+
+
+# A run
+
+
+def test_a_script_checks_its_own_function(here: Path) -> None:
+    """A function of a script is checked in a process of its own, which finds what the script imports."""
+    (here / "tools").mkdir()
+    (here / "kernels.py").rename(here / "tools/kernels.py")
+    (here / "tools/script.py").write_text(f"CASE = {CASE!r}\n{SCRIPT}if __name__ == '__main__':\n    check()\n")
+    done = subprocess.run([sys.executable, "tools/script.py"], capture_output=True, text=True, check=True, cwd=here)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "tools/script.py:mine: 1 case of the suite quick"
+    assert lines[1] == "  forward  ✗ 1"
+    assert "forward_parity: failed" in lines
+    assert f"  attnbench reproduce '{CASE}' --check forward_parity tools/script.py:mine" in lines
+    assert lines[-2] == "1 of 1 findings failed"
+    # torch is there because kernels.py imports it.
+    assert lines[-1] == "['torch']"
+
+
+def test_a_script_without_a_guard_is_told_so(here: Path) -> None:
+    """A call at the top level would run again in the process that imports the script; it ends there."""
+    (here / "script.py").write_text(f"CASE = {CASE!r}\n{SCRIPT}check()\n")
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=False, cwd=here)
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("put the call under if __name__ == '__main__':")
+
+
+def test_expected_failures_are_met_or_told(here: Path) -> None:
+    """What is expected to fail is no failure, a pass of it is one, and in a part of a suite nothing is unmatched."""
+    expected = {("forward_parity", CASE): ("1 % off", LINK), "inputs_untouched": ("never", LINK)}
+    names = ("forward_parity", "inputs_untouched")
+    found = conform("kernels.py:wrong", suite="quick", cases=CASE, checks=names, expected_failures=expected, threads=1)
+    assert [one.status for one in found.findings] == ["expected_failure", "unexpected_pass"]
+    assert found.findings[0].reason.startswith(f"1 % off ({LINK}): ")
+    assert not found.ok
+    assert [failure.finding.check for failure in found.failures] == ["inputs_untouched"]
+
+
+@pytest.mark.parametrize(
+    ("selection", "fault"),
+    [
+        ({"suite": "quikc"}, "unknown suite 'quikc'; available: quick, core"),
+        ({"checks": ("forward",)}, "unknown check 'forward'; available: forward_parity"),
+        ({"cases": ("*no such*",)}, r"'\*no such\*' matches none of \d+ cases of the suite"),
+        ({"cases": ("no such",)}, "a case id has 9 parts"),
+        ({"cases": (CASE,), "checks": ("mask_gradients",)}, "nothing to run: none of mask_gradients applies"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(bench: Bench, selection: dict[str, object], fault: str) -> None:
+    """The error names what was asked for and what there is."""
+    with pytest.raises(ValueError, match=fault):
+        bench.plans(Selection(**{"suite": "quick", **selection}))
+
+
+def test_expected_failures_that_mean_nothing_are_refused(bench: Bench, here: Path) -> None:
+    """A file that is not there, a mapping without its links, and an entry that nothing can match."""
+    for given, error, fault in (
+        ("missing.toml", ExpectationError, r"cannot read expected failures from missing\.toml"),
+        ({"forward_parity": "it is off"}, ValueError, r"needs a \(reason, link\) for each check"),
+        ({"forward_partiy": ("typo", LINK)}, ExpectationError, r"no check 'forward_partiy'; did you mean"),
+        ({("mask_gradients", CASE): ("none", LINK)}, ExpectationError, "'mask_gradients' applies to no case of any"),
+    ):
+        with pytest.raises(error, match=fault):
+            bench.expectations(["kernels.py:right"], given, [plan()])
+
+
+def test_what_cannot_be_loaded_is_refused(here: Path) -> None:
+    """A name that leads nowhere is one line."""
+    with pytest.raises(PluginError, match=r"kernels\.py has no attribute 'wright'; did you mean"):
+        conform("kernels.py:wright", suite="quick", cases=CASE)
+
+
+# The report
+
+
+def test_report_that_held() -> None:
+    """Passes and expected failures are enough; refusals beside them do no harm."""
+    held = report(
+        finding("forward_parity", reason=""), finding("weights_parity", "expected_failure"), finding("x", "unsupported")
+    )
+    assert held.ok
+    assert held.failures == ()
+    assert held.counts == {"passed": 1, "expected_failure": 1, "unsupported": 1}
+    assert held.raise_if_failed() is held
+    assert str(held).splitlines() == [
+        "mine.py:Mine: 1 case of the suite quick",
+        "  forward  ✓ 1",
+        "  weights  ~ 1",
+        "  ?        – 1",
+        "✓ passed   ✗ failed   ~ expected to fail   – refused, with a reason   · not run",
+        "refused: 1 finding: because",
+        "all 2 findings held",
+    ]
+
+
+@pytest.mark.parametrize("status", ["failed", "unexpected_pass", "error", "timeout", "crashed", "out_of_memory"])
+def test_report_of_a_failure(status: str) -> None:
+    """Every way to fail is told with its command, and raises."""
+    failed = report(finding("forward_parity", reason=""), finding("inputs_untouched", status))
+    assert not failed.ok
+    (failure,) = failed.failures
+    assert failure.reproduce == f"attnbench reproduce '{CASE}' --check inputs_untouched mine.py:Mine"
+    with pytest.raises(ConformanceError) as raised:
+        failed.raise_if_failed()
+    text = str(raised.value)
+    assert text.startswith("mine.py:Mine does not conform\nmine.py:Mine: 1 case of the suite quick\n")
+    assert f"\ninputs_untouched: {status}\n  because\n  {failure.reproduce}\n" in text
+    assert text.endswith("\n1 of 2 findings failed")
+
+
+def test_report_of_nothing() -> None:
+    """An implementation that refuses everything was not checked."""
+    refused = report(
+        finding("forward_parity", "unsupported"),
+        *(finding(name, "not_run", "out of reach") for name in ("weights_parity", "repeats_itself")),
+        finding("inputs_untouched", "not_run", "too slow"),
+    )
+    assert not refused.ok
+    assert "not run: 3 findings, 2 of them: out of reach (and 1 more reason)" in str(refused)
+    assert str(refused).endswith("\nnothing was checked")
+
+
+def test_report_tells_some_checks_and_counts_the_rest() -> None:
+    """A report of many failures stays readable."""
+    many = report(*(finding(name, "failed") for name in [*checks(), *checks()]))
+    lines = str(many).splitlines()
+    assert sum(line.endswith(": failed, and on 1 more case") for line in lines) == min(TOLD, len(checks()))
+    assert f"… and {len(checks()) - TOLD} more checks that failed" in lines
+
+
+def test_finding_in_words() -> None:
+    """Fault first, then the requirement and the command; the requirement is not said twice."""
+    requirement = checks()["forward_parity"].requirement
+    one = finding("forward_parity", "failed", f"{requirement} But 3 of 4 elements are off.")
+    assert told("mine.py:Mine", CASE, one).splitlines() == [
+        "3 of 4 elements are off.",
+        f"  requirement  {requirement}",
+        f"  reproduce    attnbench reproduce '{CASE}' --check forward_parity mine.py:Mine",
+    ]
+    assert told("m", CASE, finding("forward_parity", "out_of_memory")).startswith("out of memory: because\n")
+
+
+# The bench
+
+
+def test_bench_keeps_its_processes_until_it_is_closed(bench: Bench, here: Path) -> None:
+    """One worker does all tests of an implementation; the judge is asked once for a selection."""
+    selection = Selection(suite="quick", cases=(CASE, OTHER), checks=(PARITY,))
+    plans = bench.plans(selection)
+    assert [(one.case, one.checks) for one in plans] == [(CASE, (PARITY,)), (OTHER, (PARITY,))]
+    assert bench.plans(selection) is plans
+    statuses = [bench.finding("kernels.py:right", one, PARITY).status for one in plans]
+    processes = [worker._child._process for worker in bench._workers.values()]
+    processes.append(bench._session._judge._process)
+    assert statuses == ["passed", "passed"]
+    assert [process.poll() for process in processes] == [None, None]
+    bench.close()
+    assert None not in [process.poll() for process in processes]
+
+
+def test_bench_finds_together_what_was_asked_for(bench: Bench, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks of one case that will be wanted are made in one go; one that is wanted again is made again."""
+    asked: list[tuple[str, ...]] = []
+
+    def findings(session: object, worker: object, implementation: str, plan: Plan) -> list[Finding]:
+        asked.append(plan.checks)
+        return [finding(check) for check in plan.checks]
+
+    monkeypatch.setattr("attnbench.conformance.bench.findings", findings)
+    monkeypatch.setattr(Bench, "_worker", lambda *_: SimpleNamespace(operator="multihead"))
+    one = plan(CASE, "forward_parity", "inputs_untouched", "repeats_itself")
+    bench.ask_for("another", CASE, "repeats_itself")
+    bench.ask_for("another", OTHER, "inputs_untouched")
+    assert asked == []
+    for check in ("forward_parity", "repeats_itself", "forward_parity"):
+        assert bench.finding("another", one, check).check == check
+    assert asked == [("forward_parity", "repeats_itself"), ("forward_parity",)]
+
+
+def test_bench_lives_on_after_deaths(bench: Bench, here: Path) -> None:
+    """A crash is a finding of its test; so is the end of the judge, after which there is a new one."""
+    assert bench.finding("kernels.py:dies", plan(), PARITY).reason == "the process exited with code 3"
+    bench._session._judge._process.kill()
+    ended = bench.finding("kernels.py:right", plan(), PARITY)
+    assert (ended.status, bench.finding("kernels.py:right", plan(), PARITY).status) == ("error", "passed")
+    assert ended.reason.startswith("the judge's process ended: ")
+
+
+def test_bench_says_once_that_something_cannot_be_loaded(bench: Bench, here: Path) -> None:
+    """The first test fails with the reason, and the others are not run for it."""
+    told = [bench.finding("kernels.py:left", plan(case), PARITY) for case in (CASE, OTHER)]
+    assert [one.status for one in told] == ["error", "not_run"]
+    assert told[0].reason == told[1].reason
+    assert told[0].reason.startswith("kernels.py has no attribute 'left'")
+
+
+def test_bench_that_is_interrupted_starts_anew(bench: Bench, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an interruption, as by a time limit of pytest's, no answer is taken for that of another request."""
+    right = "kernels.py:right"
+    assert bench.finding(right, plan(), PARITY).status == "passed"
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench._workers[right], "ask", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            bench.finding(right, plan(), PARITY)
+    assert (bench._session, bench._workers) == (None, {})
+    assert bench.finding("kernels.py:wrong", plan(), PARITY).status == "failed"
+
+
+def test_bench_leaves_other_operators_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A case of an operator that the implementation does not compute is unsupported."""
+    monkeypatch.setattr(Bench, "_worker", lambda *_: SimpleNamespace(operator="another"))
+    assert bench.finding("mine", plan(), PARITY).reason == "it computes another"

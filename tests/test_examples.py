@@ -1,0 +1,86 @@
+"""Attention of well-known libraries, wrapped as a user would: what they support holds, the rest is refused aloud."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+PROGRAM = "from attnbench.cli import main; main()"
+# Implementation to the library that it needs.
+LIBRARIES = {
+    "x_transformers_attention.py:X_TRANSFORMERS": "x_transformers",
+    "bert_attention.py:BERT": "transformers",
+    "bert_attention.py:BERT_CROSS": "transformers",
+    "hugging_face_sdpa.py:HUGGING_FACE_SDPA": "transformers",
+}
+# Beside the suite ``quick``, what these libraries are used for: one sequence for keys and values, and no biases.
+CASES = [
+    "multihead/B2.L5.S7.E24.H3.K10.V10/add_bias_kv+add_zero_attn+key_is_value+need_weights/mask=float3d+padfloat/"
+    "regime=plain/seed=0/float32/cpu/train",
+    "multihead/B2.L5.S7.E24.H3/bias+key_is_value/mask=union2d+pad/regime=plain/seed=0/float32/cpu/inference",
+    "multihead/B3.L5.S5.E24.H2/bias+batch_first+self_attention+is_causal/mask=causal/regime=plain/seed=0/float16/cpu/eval",
+    "multihead/B3.L5.S5.E24.H2/bias+self_attention+need_weights+dropout=0.25/mask=bool2d+pad/"
+    "regime=plain/seed=0/float32/cpu/train",
+    "multihead/B3.L5.S5.E24.H2/bias+batch_first+self_attention/mask=pad/regime=plain/seed=0/bfloat16/cpu/autocast",
+    "multihead/B0.L5.S5.E24.H2/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference",
+]
+
+
+def lacks(library: str) -> bool:
+    """Whether a library is not installed."""
+    return find_spec(library) is None
+
+
+def conform(folder: Path, *words: str) -> tuple[int, list[dict[str, str]], str]:
+    """Exit code, findings and words of a run over the suite ``quick`` in a folder."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "conform", *words, "--threads", "1", "--results", folder / "results",
+         "--json", folder / "found.json"],
+        cwd=EXAMPLES, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert (folder / "found.json").exists(), done.stderr
+    return done.returncode, json.loads((folder / "found.json").read_text())["findings"], done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    """Findings of a run over the libraries that are here."""
+    here = [name for name, library in LIBRARIES.items() if not lacks(library)]
+    cases = [word for case in ("*", *CASES) for word in ("--case", case)]
+    code, findings, said = conform(tmp_path_factory.mktemp("examples"), *here, *cases)
+    assert code == 0, said
+    return findings
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.skipif(lacks(library), reason=f"pip install {library.replace('_', '-')}"))
+        for name, library in LIBRARIES.items()
+    ],
+)
+def test_libraries_hold_in_what_they_support(found: list[dict[str, str]], name: str) -> None:
+    """Every check passes, or its case is refused with a reason; outputs, gradients and masks are all checked."""
+    own = [finding for finding in found if finding["implementation"] == name]
+    assert {finding["status"] for finding in own} <= {"passed", "unsupported", "not_run"}
+    assert all(finding["reason"] for finding in own if finding["status"] != "passed")
+    passed = Counter(finding["check"] for finding in own if finding["status"] == "passed")
+    for check in ("forward_parity", "input_gradients", "parameter_gradients", "padding_cannot_leak", "autocast_parity"):
+        assert passed[check], check
+
+
+@pytest.mark.skipif(lacks("transformers"), reason="pip install transformers")
+def test_a_mask_that_is_handed_over_inverted_is_seen(tmp_path: Path) -> None:
+    """The mistake that wrapping a library invites, its masks' polarity taken for the reference's, fails."""
+    right = (EXAMPLES / "bert_attention.py").read_text()
+    wrong = tmp_path / "inverted.py"
+    wrong.write_text(right.replace("additive(mask,", "additive(~mask,"))
+    assert wrong.read_text() != right
+    code, findings, _ = conform(tmp_path, f"{wrong}:BERT_CROSS", "--case", CASES[1], "--check", "forward_parity")
+    assert code == 1
+    assert [finding["status"] for finding in findings] == ["failed"]

@@ -6,8 +6,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnbench.budget import Allowance, allowances, largest_error, model_runs
+from attnbench.budget import (
+    Allowance,
+    allowances,
+    allowed_of_a_difference,
+    allowed_of_a_probe,
+    along,
+    largest_error,
+    model_runs,
+    rounding_of_a_whole,
+)
 from attnbench.cases import DTYPES, Dtype
+from attnbench.interface import Precision
 
 INF, NAN = math.inf, math.nan
 ZEROS = torch.zeros(4, dtype=torch.float64)
@@ -133,3 +143,49 @@ def test_large_cases_run_the_model_twice() -> None:
 def test_what_is_allowed_is_never_nothing(dtype: Dtype) -> None:
     """Even without any error to go by, a result may be off by the last digit of 0."""
     assert allowances({"output": ZEROS}, models=[], yardsticks=[], dtype=dtype, length=1)["output"].allowed > 0
+
+
+# A tensor as a whole
+
+
+def test_how_far_a_value_is_off_along_a_direction() -> None:
+    """What is off by half a direction, and by anything across it, is off by 0.5 along it."""
+    direction = torch.tensor([3.0, 0.0, -4.0], dtype=torch.float64)
+    across = torch.tensor([4.0, 7.0, 3.0], dtype=torch.float64)
+    truth = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    assert along(truth + 0.5 * direction + across, truth, direction) == pytest.approx(0.5)
+    assert along(truth.bfloat16(), truth, direction) == 0
+    assert along(truth + across, truth, 0 * direction) == 0
+    assert math.isnan(along(truth * NAN, truth, direction))
+
+
+@pytest.mark.parametrize(
+    ("elements", "model", "expected"),
+    [
+        # 0.9 roundoffs where rounding averages out, whatever the model's few runs came to.
+        (2000, 0.0, 0.9),
+        (2000, 1.0, 0.9),
+        # Of few elements, or badly conditioned ones, 8 times the model; never less than that.
+        (1999, 0.0, 0.9),
+        (1999, 0.5, 4.0),
+        (2000, 1.5, 12.0),
+    ],
+)
+def test_a_scale_may_be_off_by_less_than_a_roundoff(elements: int, model: float, expected: float) -> None:
+    """All elements together show what rounding hides in each of them."""
+    u = 2.0**-11
+    allowed = allowed_of_a_probe("float16", gradient=False, elements=elements, model=model * u)
+    assert allowed == pytest.approx(expected * u)
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32", "tf32", "float16", "bfloat16"])
+def test_gradients_may_be_off_by_more_and_one_percent_is_seen(precision: Precision) -> None:
+    """In every precision the scale of an output is told to within 1 %, and the amplitude of a gradient."""
+    output, gradient = (rounding_of_a_whole(precision, gradient=of_gradient) for of_gradient in (False, True))
+    assert 0 < output < gradient < 0.01
+
+
+def test_a_difference_is_as_good_as_its_step() -> None:
+    """A slope by differences is allowed a millionth of its size, and of 1 where it is small."""
+    assert allowed_of_a_difference(1e3) > allowed_of_a_difference(0.0) > 0
+    assert allowed_of_a_difference(-1e3) == allowed_of_a_difference(1e3)

@@ -5,6 +5,7 @@ import warnings
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,15 +15,19 @@ from attnbench.cases import Case
 from attnbench.checks.requirement import draws_dropout
 from attnbench.inputs import rounded
 from attnbench.interface import Inputs
+from attnbench.operators.multihead import OPERATOR
 from attnbench.operators.multihead.inputs import inputs
-from attnbench.operators.multihead.oracle import Noise, _attention, evaluate
+from attnbench.operators.multihead.oracle import Noise, _attention, evaluate, logits_mask
 from attnbench.operators.multihead.problem import MultiheadProblem
 from attnbench.operators.multihead.reference import reference
 from attnbench.operators.multihead.rows import hidden_rows
 from attnbench.operators.multihead.suites import CROSS, SELF, suite
+from attnbench.truth import Known
 
 # Largest difference relative to the largest element, or to 1: float64 keeps 1e-16, and 30 is the largest logit's std.
 CLOSE = 1e-12
+# The same beside numbers of 60000, whose last digit is 7e-12.
+FAR = 1e-10
 
 needs_encoder = pytest.mark.skipif(encoder.missing() is not None, reason=str(encoder.missing()))
 
@@ -33,38 +38,57 @@ def case(problem: MultiheadProblem = CROSS, mode: Any = "eval", **changes: Any) 
 
 
 def core(*, encoded: bool) -> list[Case]:
-    """Cases of the suite core in float64, each once."""
-    cases = {one.id: one for one in (one.with_fields(dtype="float64") for one in suite("core"))}
-    return [one for one in cases.values() if (one.problem.encoder_layer is not None) == encoded]
+    """Cases of the suite core in float64, each once.
+
+    Not compiled ones, which are the same to the oracle, and none under autocast, which knows no float64.
+    """
+    double = (one.with_fields(dtype="float64", mode="train" if one.autocast else one.mode) for one in suite("core"))
+    return [
+        one
+        for one in dict.fromkeys(double)
+        if (one.problem.encoder_layer is not None) == encoded and one.compiler is None and not draws_dropout(one)
+    ]
 
 
 def of_reference(one: Case, given: Inputs) -> dict[str, Tensor]:
-    """Outputs and gradients of ``torch.nn.MultiheadAttention``, by name."""
-    tracked = given.mapped(
-        lambda t: t.detach().clone().requires_grad_(t.is_floating_point() and one.mode != "inference")
-    )
-    module = reference(one, given)
-    with warnings.catch_warnings(), torch.set_grad_enabled(one.mode != "inference"):
+    """Outputs and gradients of ``torch.nn.MultiheadAttention``, by name.
+
+    Not by its fast path, and without the causal hint: there it disagrees with itself. Nor without weights where there
+    is nothing to attend to: masks are refused then.
+    """
+    problem = one.problem
+    tracked = given.mapped(lambda t: t.detach().clone().requires_grad_(t.is_floating_point() and one.tracks_inputs))
+    module = reference(one, given).train()
+    if not one.training:
+        module.dropout = 0.0
+    nothing = min(problem.sequences, problem.queries, problem.keys) == 0
+    changed = {"is_causal": False} | ({"need_weights": True} if nothing else {})
+    with warnings.catch_warnings(), torch.set_grad_enabled(one.differentiates):
         warnings.filterwarnings("ignore", message=".*mismatched key_padding_mask and attn_mask.*")
-        output, weights = module(**tracked.arguments())
-    found = {"output": output} | ({"weights": weights} if weights is not None else {})
-    if one.mode != "inference":
-        sum((value * given.cotangents[name]).sum() for name, value in found.items()).backward()
-        leaves = tracked.tensors | dict(module.named_parameters())
-        found |= {f"grad.{name}": leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+        output, weights = module(**tracked.arguments() | changed)
+    found = {"output": output} | ({"weights": weights} if problem.need_weights else {})
+    if one.differentiates:
+        loss = sum(((value * given.cotangents[name]).sum() for name, value in found.items()), torch.zeros(()))
+        leaves = {name: leaf for name, leaf in tracked.tensors.items() if leaf.requires_grad}
+        leaves |= {name: leaf for name, leaf in module.named_parameters() if leaf.requires_grad}
+        gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        found |= {f"grad.{name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}
     return {name: value.detach() for name, value in found.items()}
 
 
 def disagreements(one: Case, found: dict[str, Tensor], expected: dict[str, Tensor]) -> list[str]:
     """What is too far off, in words."""
-    # One tensor that is query, key and value has one gradient: under its first name here, under all three there.
-    expected = {name: value for name, value in expected.items() if name in found or not one.problem.self_attention}
+    # One tensor under several names has one gradient: under its first name here, under all of them there.
+    problem = one.problem
+    shared = problem.self_attention or problem.key_is_value or problem.query_is_key
+    expected = {name: value for name, value in expected.items() if name in found or not shared}
     if found.keys() != expected.keys():
         return [f"{one.id}: {sorted(found.keys() ^ expected.keys())} are missing"]
     return [
         f"{one.id}: {name} is off by {error:.3g}"
         for name in found
-        if not (error := relative_error(found[name], expected[name])) <= CLOSE
+        if not (error := relative_error(found[name], expected[name]))
+        <= (FAR if "lowest" in one.problem.mask else CLOSE)
     ]
 
 
@@ -72,6 +96,8 @@ def relative_error(value: Tensor, expected: Tensor) -> float:
     """Largest difference relative to the largest element, at least 1; NaN where a shape is wrong or an element NaN."""
     if value.shape != expected.shape:
         return math.nan
+    if not value.numel():
+        return 0.0
     return float((value - expected).abs().max() / expected.abs().max().clamp(min=1))
 
 
@@ -81,17 +107,17 @@ def relative_error(value: Tensor, expected: Tensor) -> float:
 def test_the_oracle_is_the_reference_in_double_precision() -> None:
     """Outputs, weights and all gradients agree on every drawn problem of core, in every mode.
 
-    Left out are random ones, and those where the reference itself gives NaN with weights and zero without.
+    Left out are random ones, and those where the reference gives NaN with weights and zero without.
     """
     wrong, compared = [], 0
     for one in core(encoded=False):
         given = inputs(one)
-        if draws_dropout(one) or (one.problem.need_weights and hidden_rows(one, given)):
+        if one.problem.need_weights and hidden_rows(one, given):
             continue
         compared += 1
         wrong += disagreements(one, evaluate(one, given), of_reference(one, given))
     assert wrong == []
-    assert compared > 150
+    assert compared > 150, compared
 
 
 @needs_encoder
@@ -150,47 +176,151 @@ def test_rows_without_keys_get_zero_attention(changes: dict[str, Any], hidden: t
 # Against the formula
 
 
+def batch_first(problem: MultiheadProblem, tokens: Tensor) -> Tensor:
+    """Tokens as (batch, length, width)."""
+    if problem.batch is None:
+        return tokens[None]
+    return tokens if problem.batch_first else tokens.transpose(0, 1)
+
+
+def projections(given: Inputs) -> tuple[list[Tensor], list[Tensor]]:
+    """Weights and biases of queries, keys and values."""
+    parameters = given.parameters
+    packed = parameters.get("in_proj_weight")
+    weights = [parameters[f"{x}_proj_weight"] for x in "qkv"] if packed is None else list(packed.chunk(3))
+    nothing = torch.zeros(3 * len(weights[0]), dtype=torch.float64)
+    return weights, list(parameters.get("in_proj_bias", nothing).chunk(3))
+
+
+def hidden_by(problem: MultiheadProblem, given: Inputs, b: int, h: int, i: int, j: int) -> float:
+    """What the masks add to one logit."""
+    total = 0.0
+    attention, padding = (given.tensors.get(name) for name in ("attn_mask", "key_padding_mask"))
+    elements = []
+    if attention is not None:
+        elements.append(attention[i, j] if attention.dim() == 2 else attention[b * problem.num_heads + h, i, j])
+    if padding is not None:
+        elements.append(padding[j] if padding.dim() == 1 else padding[b, j])
+    for element in elements:
+        total += (-math.inf if element else 0.0) if element.dtype == torch.bool else float(element)
+    return total
+
+
 def by_loops(problem: MultiheadProblem, given: Inputs) -> Tensor:
     """Output (batch, queries, embed_dim), one batch element, head and query after another."""
-    parameters, tensors = given.parameters, given.tensors
-    w_q, w_k, w_v = parameters["in_proj_weight"].chunk(3)
-    b_q, b_k, b_v = parameters["in_proj_bias"].chunk(3)
-    joined = torch.zeros(problem.batch, problem.queries, problem.embed_dim, dtype=torch.float64)
-    for b, h, i in product(range(problem.batch), range(problem.num_heads), range(problem.queries)):
-        part = slice(h * problem.head_dim, (h + 1) * problem.head_dim)
-        q = (w_q @ tensors["query"][b, i] + b_q)[part]
-        keys = [(w_k @ token + b_k)[part] for token in tensors["key"][b]]
-        values = [(w_v @ token + b_v)[part] for token in tensors["value"][b]]
-        masks = [
-            float(tensors["attn_mask"][b * problem.num_heads + h, i, j] + tensors["key_padding_mask"][b, j])
-            for j in range(problem.keys)
-        ]
-        if problem.add_bias_kv:
-            keys.append(parameters["bias_k"][0, 0, part])
-            values.append(parameters["bias_v"][0, 0, part])
-            masks.append(0.0)
-        if problem.add_zero_attn:
-            keys.append(torch.zeros_like(q))
-            values.append(torch.zeros_like(q))
-            masks.append(0.0)
-        exponentials = [
-            math.exp(float(q @ k) / math.sqrt(problem.head_dim) + mask) for k, mask in zip(keys, masks, strict=True)
-        ]
-        joined[b, i, part] = sum(e / sum(exponentials) * v for e, v in zip(exponentials, values, strict=True))
-    return torch.stack(
-        [
-            torch.stack([parameters["out_proj.weight"] @ row + parameters["out_proj.bias"] for row in rows])
-            for rows in joined
-        ]
+    parameters, width = given.parameters, problem.head_dim
+    weights, biases = projections(given)
+    q, k, v = (
+        batch_first(problem, given.tensors[name]) @ weight.T + bias
+        for name, weight, bias in zip(("query", "key", "value"), weights, biases, strict=True)
     )
+    joined = torch.zeros(problem.sequences, problem.queries, problem.embed_dim, dtype=torch.float64)
+    for b, h, i in product(range(problem.sequences), range(problem.num_heads), range(problem.queries)):
+        part = slice(h * width, (h + 1) * width)
+        seen = [(k[b, j, part], v[b, j, part], hidden_by(problem, given, b, h, i, j)) for j in range(problem.keys)]
+        if problem.add_bias_kv:
+            seen.append((parameters["bias_k"][0, 0, part], parameters["bias_v"][0, 0, part], 0.0))
+        if problem.add_zero_attn:
+            seen.append((torch.zeros(width).double(), torch.zeros(width).double(), 0.0))
+        logits = [float(q[b, i, part] @ key) / math.sqrt(width) + mask for key, _, mask in seen]
+        largest = max(logits, default=-math.inf)
+        if largest == -math.inf:
+            continue
+        exponentials = [math.exp(logit - largest) for logit in logits]
+        for exponential, (_, value, _) in zip(exponentials, seen, strict=True):
+            joined[b, i, part] += exponential / sum(exponentials) * value
+    return joined @ parameters["out_proj.weight"].T + parameters.get("out_proj.bias", 0.0)
 
 
-@pytest.mark.parametrize("columns", [{}, {"add_bias_kv": True}, {"add_bias_kv": True, "add_zero_attn": True}])
-def test_the_oracle_is_the_formula_written_as_loops(columns: dict[str, bool]) -> None:
-    """Head by head and query by query, with additive masks and extra columns, the output is the same."""
-    one = case(mask="float3d+padfloat", mode="inference", **columns)
-    given = inputs(one)
-    assert relative_error(evaluate(one, given)["output"], by_loops(one.problem, given)) <= CLOSE
+def test_the_oracle_is_the_formula_written_as_loops() -> None:
+    """Head by head and query by query, the output is the same: all small cases of core, rows without keys included."""
+    compared = 0
+    for one in core(encoded=False):
+        problem = one.problem
+        if problem.sequences * problem.num_heads * problem.queries * problem.columns > 2000:
+            continue
+        compared += 1
+        given = inputs(one)
+        found = batch_first(problem, evaluate(one.with_fields(mode="inference"), given)["output"])
+        assert relative_error(found, by_loops(problem, given)) <= (FAR if "lowest" in problem.mask else CLOSE), one.id
+    assert compared > 90, compared
+
+
+# Beyond double precision
+
+
+def in_long_double(one: Case, given: Inputs) -> dict[str, Any]:
+    """Output, weights, and gradients of three separate tokens, in 80 bits (64 of them significant)."""
+    problem = one.problem
+
+    def wide(tensor: Tensor) -> Any:
+        return tensor.numpy().astype(np.longdouble)
+
+    def heads(features: Any) -> Any:
+        return features.reshape(len(features), -1, problem.num_heads, problem.head_dim).transpose(0, 2, 1, 3)
+
+    def joined(values: Any) -> Any:
+        return values.transpose(0, 2, 1, 3).reshape(len(values), values.shape[2], -1)
+
+    weights, biases = ([wide(t) for t in ts] for ts in projections(given))
+    tokens = [wide(batch_first(problem, given.tensors[name])) for name in ("query", "key", "value")]
+    q, k, v = (heads(x @ w.T + b) for x, w, b in zip(tokens, weights, biases, strict=True))
+    if problem.add_bias_kv:
+        learned = [wide(given.parameters[name]).repeat(len(k), 0) for name in ("bias_k", "bias_v")]
+        k, v = (np.concatenate([t, heads(column)], axis=2) for t, column in zip((k, v), learned, strict=True))
+    if problem.add_zero_attn:
+        k, v = (np.concatenate([t, 0 * q[:, :, :1]], axis=2) for t in (k, v))
+    root = np.sqrt(np.longdouble(problem.head_dim))
+    logits = q @ k.transpose(0, 1, 3, 2) / root
+    mask = logits_mask(problem, given)
+    if mask is not None:
+        logits = logits + wide(mask)
+    largest = logits.max(axis=-1, keepdims=True)
+    exponentials = np.exp(logits - np.where(np.isinf(largest), 0, largest))
+    total = exponentials.sum(axis=-1, keepdims=True)
+    shares = exponentials / np.where(total == 0, 1, total)
+    w_out = wide(given.parameters["out_proj.weight"])
+    output = joined(shares @ v) @ w_out.T
+    if problem.bias:
+        output = output + wide(given.parameters["out_proj.bias"])
+    # Backward by hand: dS = P (dP − Σ P dP).
+    above = heads(wide(batch_first(problem, given.cotangents["output"])) @ w_out)
+    d_shares = above @ v.transpose(0, 1, 3, 2)
+    d_logits = shares * (d_shares - (shares * d_shares).sum(axis=-1, keepdims=True)) / root
+    back = {
+        "query": d_logits @ k,
+        "key": d_logits.transpose(0, 1, 3, 2) @ q,
+        "value": shares.transpose(0, 1, 3, 2) @ above,
+    }
+    gradients = {
+        f"grad.{name}": joined(value[:, :, : problem.keys] if name != "query" else value) @ weight
+        for (name, value), weight in zip(back.items(), weights, strict=True)
+    }
+    return {"output": output, "weights": shares.mean(axis=1) if problem.average_attn_weights else shares} | gradients
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="this machine has no number wider than a double")
+def test_the_oracle_is_well_within_the_budget_of_double_precision() -> None:
+    """Its own error, against 80 bits, is at most half of what a float64 implementation may be off, on every case."""
+    shares: dict[str, list[float]] = {}
+    for one in core(encoded=False):
+        problem = one.problem
+        if min(problem.sequences, problem.queries, problem.keys) == 0:
+            continue
+        given = inputs(one)
+        known = Known(one, OPERATOR, "float64", lambda given=given: given)
+        wide = in_long_double(one, given)
+        shared = problem.self_attention or problem.key_is_value or problem.query_is_key
+        for name, value in known.truth.quantities.items():
+            if name not in wide or (name.startswith("grad.") and (shared or problem.need_weights)):
+                continue
+            ours = value[None] if problem.batch is None else value if name == "weights" else batch_first(problem, value)
+            error = float(np.abs(ours.numpy().astype(np.longdouble) - wide[name]).max())
+            shares.setdefault(name, []).append(error / known.truth.allowances[name].allowed)
+    assert shares.keys() == {"output", "weights", "grad.query", "grad.key", "grad.value"}
+    assert {name: round(max(found), 2) for name, found in shares.items() if not max(found) <= 0.5} == {}
+    assert len(shares["output"]) > 150
+    assert len(shares["grad.query"]) > 20
 
 
 @pytest.mark.parametrize(

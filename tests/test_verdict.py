@@ -1,7 +1,9 @@
 """Tests of verdicts: what is compared, in which order, and what the user reads."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -9,10 +11,15 @@ import torch
 from torch import Tensor
 
 from attnbench.budget import Allowance
-from attnbench.checks.claims import Agree, Average, Claim, Equal, Holds, Match
-from attnbench.checks.verdict import Truth, judge
-from attnbench.interface import Policies
+from attnbench.cases import DTYPES, Case, Dtype
+from attnbench.checks.claims import Agree, Average, Claim, Equal, Exact, Holds, Match, Scale
+from attnbench.checks.verdict import judge
+from attnbench.interface import Axis, Inputs, Policies, Work
+from attnbench.operators.multihead import OPERATOR
+from attnbench.operators.multihead.listing import PROBE
+from attnbench.operators.multihead.suites import CROSS
 from attnbench.records import Finding
+from attnbench.truth import Known, Truth
 
 INF, NAN = math.inf, math.nan
 # Allowed: 4 × 0.25 = 1.
@@ -21,26 +28,52 @@ ORIGIN = "4 × the larger of the rounding model's error 0.25 and the reference's
 # Shape (2, 3); its second row is one from which every key is hidden.
 EXPECTED = torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
 HIDDEN = torch.tensor([[False], [True]])
+CASE = Case(operator="multihead", problem=CROSS)
 
 
-def truth(given: Callable[[Tensor], Truth] | None = None, expected: Tensor = EXPECTED) -> Truth:
+class Plain:
+    """An operator that knows nothing but what is asked of it here."""
+
+    def axes(self, case: Case, quantity: str) -> Sequence[Axis]:
+        """Two dimensions without a meaning of their own."""
+        return ()
+
+    def mistakes(self, case: Case, quantities: Any) -> Mapping[str, Any]:
+        """None is known."""
+        return {}
+
+    def work(self, case: Case) -> Work:
+        """Next to none."""
+        return Work(flop=0, pairs=6)
+
+
+class Stated(Known):
+    """What is known where it is stated beforehand."""
+
+    def __init__(self, truth: Truth, given: Callable[[Tensor], Truth] | None = None, case: Case = CASE) -> None:
+        nothing = Inputs(parameters={}, tensors={})
+        super().__init__(case, Plain(), case.dtype, lambda: nothing, truth=truth)  # type: ignore[arg-type]
+        self._given = given
+
+    @property
+    def dropped(self) -> dict[str, Tensor]:  # type: ignore[override]
+        """Nothing is left where everything is dropped."""
+        return {name: torch.zeros_like(value) for name, value in self.truth.quantities.items()}
+
+    def given(self, keep: Tensor) -> Truth:
+        """What was stated for a dropout mask."""
+        assert self._given is not None, "no dropout here"
+        return self._given(keep)
+
+
+def truth(expected: Tensor = EXPECTED) -> Truth:
     """Oracle that says ``expected``."""
-
-    def none_given(keep: Tensor) -> Truth:
-        raise AssertionError("no dropout here")
-
-    return Truth(
-        quantities={"output": expected},
-        allowances={"output": ALLOWANCE},
-        hidden_rows={"output": HIDDEN},
-        dtype=torch.float32,
-        given=given or none_given,
-    )
+    return Truth(quantities={"output": expected}, allowances={"output": ALLOWANCE}, hidden_rows={"output": HIDDEN})
 
 
-def told(*claims: Claim, of: Truth | None = None, **policies: Any) -> Finding:
+def told(*claims: Claim, of: Truth | None = None, known: Known | None = None, **policies: Any) -> Finding:
     """Finding of a check whose requirement is one word."""
-    return judge("a_check", "Needed.", list(claims), of or truth(), Policies(**policies))
+    return judge("a_check", "Needed.", list(claims), known or Stated(of or truth()), Policies(**policies))
 
 
 def output(values: Any, dtype: torch.dtype = torch.float32) -> Match:
@@ -140,13 +173,7 @@ def test_what_the_case_does_not_have_is_a_fault() -> None:
 def test_empty_tensors_match() -> None:
     """Nothing is off where there is nothing."""
     empty = torch.zeros(0, 3, dtype=torch.float64)
-    plain = Truth(
-        quantities={"output": empty},
-        allowances={"output": ALLOWANCE},
-        hidden_rows={},
-        dtype=torch.float32,
-        given=lambda keep: plain,
-    )
+    plain = Truth(quantities={"output": empty}, allowances={"output": ALLOWANCE}, hidden_rows={})
     assert told(Match(quantities={"output": empty.float()}), of=plain).status == "passed"
 
 
@@ -159,8 +186,147 @@ def test_a_dropout_mask_is_handed_to_the_oracle() -> None:
         return truth(expected=under)
 
     dropped = Match(quantities={"output": under.float()}, keep=keep)
-    assert told(dropped, of=truth(given)).status == "passed"
-    assert told(Match(quantities={"output": under.float()}), of=truth(given)).status == "failed"
+    known = Stated(truth(), given)
+    assert told(dropped, known=known).status == "passed"
+    assert told(Match(quantities={"output": under.float()}), known=known).status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("mode", "dtype", "status"),
+    [
+        ("autocast", torch.float32, "passed"),
+        ("autocast", torch.bfloat16, "failed"),
+        ("train", torch.float32, "failed"),
+        ("train", torch.bfloat16, "passed"),
+    ],
+)
+def test_a_gradient_has_the_dtype_of_what_it_belongs_to(mode: Any, dtype: torch.dtype, status: str) -> None:
+    """Under autocast, inputs and parameters are float32, and so are their gradients; the output is narrower."""
+    case = CASE.with_fields(dtype="bfloat16", mode=mode)
+    stated = Truth(
+        quantities={"output": EXPECTED, "grad.query": EXPECTED},
+        allowances={"output": ALLOWANCE, "grad.query": ALLOWANCE},
+        hidden_rows={},
+    )
+    known = Stated(stated, case=case)
+    assert told(Match(quantities={"grad.query": EXPECTED.to(dtype)}), known=known).status == status
+    assert told(Match(quantities={"output": EXPECTED.bfloat16()}), known=known).status == "passed"
+    assert told(Match(quantities={"output": EXPECTED.float()}), known=known).reason == (
+        "Needed. But output has dtype float32, must be bfloat16."
+    )
+
+
+def test_a_dtype_that_the_contract_leaves_open_may_be_any() -> None:
+    """Where the claim says so, only values are judged."""
+    free = Match(quantities={"output": EXPECTED.double()}, any_dtype=True)
+    assert told(free).status == "passed"
+
+
+def test_wrong_elements_are_told_by_what_they_share() -> None:
+    """With the axes known, the worst is told in words, and so is the row that all wrong elements are in."""
+    expected = torch.zeros(4, 8, dtype=torch.float64)
+
+    class Worded(Plain):
+        def axes(self, case: Case, quantity: str) -> Sequence[Axis]:
+            return [
+                Axis(dimension=0, word="query", positions=range(4)),
+                Axis(dimension=1, word="feature", positions=range(8)),
+            ]
+
+    known = Stated(replace(truth(expected), hidden_rows={}))
+    known.operator = Worded()  # type: ignore[assignment]
+    value = torch.zeros(4, 8)
+    value[2] = 3.0
+    value[2, 5] = 4.0
+    assert told(Match(quantities={"output": value}), known=known).reason == (
+        "Needed. But 8 of 32 elements (25.0%) of output are off, all in query 2; "
+        f"the worst by 4 at query 2, feature 5 (4, must be 0); allowed 1 = {ORIGIN}."
+    )
+    value[2] = NAN
+    assert told(Match(quantities={"output": value}), known=known).reason == (
+        "Needed. But output is nan at query 2, feature 0, must be 0 "
+        "(8 of 32 elements (25.0%) wrongly finite or not, all in query 2)."
+    )
+
+
+# Exactly the oracle's
+
+
+def test_what_must_be_exact_is_the_oracle_rounded_once() -> None:
+    """The oracle's numbers in the case's dtype, and nothing beside them."""
+    third = EXPECTED / 3
+    assert told(Exact(quantities={"output": third.float()}), of=truth(third)).status == "passed"
+    off = third.float()
+    off[0, 1] = torch.nextafter(off[0, 1], torch.tensor(1.0))
+    assert told(Exact(quantities={"output": off}), of=truth(third)).reason == (
+        "Needed. But 1 of 6 elements (16.7%) of output differ, the first at index (0, 1): "
+        "0.666667, must be exactly 0.666667."
+    )
+    assert told(Exact(quantities={"output": third.double()}), of=truth(third)).reason == (
+        "Needed. But output has another shape or dtype."
+    )
+
+
+# As a whole
+
+
+@pytest.fixture(scope="module")
+def probed() -> Callable[[Dtype], Known]:
+    """What is known of the case that probes take, in a dtype."""
+
+    @cache
+    def known(dtype: Dtype) -> Known:
+        case = Case(operator="multihead", problem=PROBE, dtype=dtype)
+        return Known(case, OPERATOR, dtype, lambda: OPERATOR.inputs(case))
+
+    return known
+
+
+def of_scale(known: Known, factor: float) -> dict[str, Tensor]:
+    """The oracle's quantities, rounded once, with another softmax scale."""
+    found = OPERATOR.evaluate(known.case, OPERATOR.scaled(known.case, known.exact, factor))
+    return {name: value.to(known.dtype) for name, value in found.items()}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_scale_that_is_one_percent_off_is_seen_in_every_dtype(probed: Callable[[Dtype], Known], dtype: Dtype) -> None:
+    """Though no element is off by more than its rounding may cost, in bfloat16; the right one passes."""
+    known = probed(dtype)
+    right, wrong = of_scale(known, 1.0)["output"], of_scale(known, 1.01)["output"]
+    assert told(Scale(quantity="output", value=right), known=known).status == "passed"
+    found = told(Scale(quantity="output", value=wrong), known=known)
+    assert found.reason.startswith("Needed. But the softmax scale that output shows is off by +0.0")
+    assert found.measured == pytest.approx(0.01, rel=0.1)
+    if dtype == "bfloat16":
+        assert told(Match(quantities={"output": wrong}), known=known).status == "passed"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["grad.query", "grad.key", "grad.value"])
+def test_a_gradient_that_is_three_percent_off_is_seen_in_every_dtype(
+    probed: Callable[[Dtype], Known], name: str, dtype: Dtype
+) -> None:
+    """Its amplitude tells, or the scale that it seems to have; the right one passes."""
+    known = probed(dtype)
+    right = of_scale(known, 1.0)[name]
+    assert told(Scale(quantity=name, value=right), known=known).status == "passed"
+    found = told(Scale(quantity=name, value=1.03 * right), known=known)
+    assert found.status == "failed"
+    assert f" that {name} shows is off by +0.0" in found.reason
+
+
+def test_what_shows_no_scale_passes_and_a_nan_does_not(probed: Callable[[Dtype], Known]) -> None:
+    """One key gets all there is, whatever the scale; a NaN is no scale at all, and another shape is told as such."""
+    single = Case(operator="multihead", problem=replace(PROBE, keys=1), dtype="float32")
+    known = Known(single, OPERATOR, "float32", lambda: OPERATOR.inputs(single))
+    assert "softmax scale" not in known.probes("output")
+    assert told(Scale(quantity="output", value=of_scale(known, 2.0)["output"]), known=known).status == "passed"
+    value = of_scale(probed("float32"), 1.0)["output"]
+    assert told(Scale(quantity="output", value=value[:1]), known=probed("float32")).reason == (
+        "Needed. But output has shape (1, 33, 21), must be (4, 33, 21)."
+    )
+    value[0, 0, 0] = NAN
+    assert told(Scale(quantity="output", value=value), known=probed("float32")).status == "failed"
 
 
 # Rows without a key
@@ -282,6 +448,34 @@ def test_a_mean_further_off_fails_with_its_place() -> None:
 def test_draws_that_are_all_the_same_are_no_draws() -> None:
     """Where nothing varies, nothing was dropped, however right the mean is."""
     assert told(average(EXPECTED, std=0.0)).reason == ("Needed. But 9 draws gave the same output: nothing was dropped.")
+
+
+ROWS, TERMS, RATE, DRAWS = 12, 6, 0.25, 256
+
+
+def drawn_mean(seed: int, factor: float = 1.0) -> tuple[Average, Truth]:
+    """Mean of sums whose terms are dropped, each row by itself, and what it must be."""
+    generator = torch.Generator().manual_seed(seed)
+    terms = torch.randn(ROWS, TERMS, 8, generator=generator, dtype=torch.float64)
+    keep = (torch.rand(DRAWS, ROWS, TERMS, generator=generator) >= RATE).double()
+    draws = factor * torch.einsum("drt,rtf->drf", keep, terms) / (1 - RATE)
+    close = replace(ALLOWANCE, model=1e-7, yardstick=0.0)
+    stated = Truth(quantities={"output": terms.sum(dim=1)}, allowances={"output": close}, hidden_rows={})
+    return Average(quantity="output", mean=draws.mean(0), std=draws.std(0), draws=DRAWS), stated
+
+
+def test_a_mean_that_is_a_little_off_everywhere_is_seen_as_a_whole() -> None:
+    """8 % off in all elements, none of which is 8 standard errors off by itself."""
+    seen = [told(claim, of=stated) for claim, stated in (drawn_mean(seed, 1.08) for seed in range(20))]
+    assert all(found.status == "failed" for found in seen)
+    whole = [found.reason for found in seen if "as a whole" in found.reason]
+    assert len(whole) > 10
+    assert all("+" in reason and "allowed 6." in reason for reason in whole)
+
+
+def test_a_mean_that_is_right_passes_whatever_the_seed() -> None:
+    """Over 200 seeds, no chance is taken for a bias."""
+    assert [seed for seed in range(200) if told(drawn_mean(seed)[0], of=drawn_mean(seed)[1]).status != "passed"] == []
 
 
 def test_a_mean_that_is_nan_fails() -> None:

@@ -34,5 +34,5 @@ def compiled(call: Callable[..., Any], module: Any, case: Case, inputs: Inputs) 
     if case.compiler == "export":
         whole = call if isinstance(call, nn.Module) else _Called(call, module)
         # Parameters may be frozen afterwards, not here: export keeps what it was given.
-        return torch.export.export(whole, (), inputs.arguments()).module()  # type: ignore[no-any-return]
-    return torch.compile(call, backend=str(case.compiler))  # type: ignore[no-any-return]
+        return torch.export.export(whole, (), inputs.arguments()).module()
+    return torch.compile(call, backend=str(case.compiler))

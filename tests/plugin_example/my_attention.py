@@ -55,6 +55,7 @@ class MyAttention(nn.Module):
         elif not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
 
+        self.demand_fitting(query, key, value, attn_mask, key_padding_mask)
         q, k, v = (self.project(x, part) for part, x in enumerate((query, key, value)))
         logits = torch.einsum("bqhd,bkhd->bhqk", q / math.sqrt(q.shape[-1]), k)
         if attn_mask is not None:
@@ -76,6 +77,18 @@ class MyAttention(nn.Module):
             output = output.transpose(0, 1)
         return output, weights if need_weights else None
 
+    def demand_fitting(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None
+    ) -> None:
+        """Refuse shapes that would broadcast into a wrong answer; all are batch first here."""
+        mask_shapes = {(query.shape[1], key.shape[1]), (len(query) * self.num_heads, query.shape[1], key.shape[1])}
+        if not len(query) == len(key) == len(value) or key.shape[1] != value.shape[1]:
+            raise ValueError("query, key and value need one batch, and key and value one length")
+        if attn_mask is not None and attn_mask.shape not in mask_shapes:
+            raise ValueError(f"attn_mask must have one of the shapes {mask_shapes}, got {tuple(attn_mask.shape)}")
+        if key_padding_mask is not None and key_padding_mask.shape != key.shape[:2]:
+            raise ValueError(f"key_padding_mask must have shape {tuple(key.shape[:2])}, one row a sequence")
+
     def project(self, x: Tensor, part: int) -> Tensor:
         """Queries (part 0), keys (1) or values (2) of every head: (batch, length, heads, head_dim)."""
         heads = (self.num_heads, x.shape[-1] // self.num_heads)
@@ -88,4 +101,8 @@ class MyAttention(nn.Module):
 
 def hide(logits: Tensor, mask: Tensor) -> Tensor:
     """Logits without the keys that a boolean mask hides, or with a mask of numbers added."""
-    return logits.masked_fill(mask, float("-inf")) if mask.dtype == torch.bool else logits + mask
+    if mask.dtype == torch.bool:
+        return logits.masked_fill(mask, float("-inf"))
+    if not mask.is_floating_point():
+        raise TypeError(f"a mask must be boolean or floating point, got {mask.dtype}")
+    return logits + mask

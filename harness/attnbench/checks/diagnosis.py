@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from attnbench.budget import FACTOR, Allowance, largest_error
@@ -78,10 +79,10 @@ class _Lineup:
         return [suspect for suspect in found if suspect is not None]
 
     def _suspect(self, words: str, mistake: object, whole: float) -> _Suspect | None:
-        quantities = self.known.mistaken(mistake, self.case, self.keep)
+        quantities = self.known.mistaken(words, mistake, self.case, self.keep)
         left = self._left(quantities, self.truth.allowances)
         if left > LOOSE and left < PROMISING * whole:
-            noisy = self.known.mistaken(mistake, self.case, self.keep, noisy=True)
+            noisy = self.known.mistaken(words, mistake, self.case, self.keep, noisy=True)
             left = self._left(quantities, {name: self._allowance(name, quantities, noisy) for name in self.names})
         if left > min(LOOSE, EXPLAINED * whole) or self._cut(quantities):
             return None
@@ -89,15 +90,21 @@ class _Lineup:
 
     def _left(self, quantities: Mapping[str, Tensor], allowances: Mapping[str, Allowance]) -> float:
         """Error of the claim where these quantities are taken for right, as a share of what is allowed."""
-        # Under the mistake, the hidden rows may be others than they should be, or none.
-        return min(self._error(quantities, allowances, rows) for rows in (self.truth.hidden_rows, {}))
+        if isinstance(self.claim, Average):
+            mistaken = Truth(quantities=dict(quantities), allowances=dict(allowances), hidden_rows={})
+            (found,) = verdicts(self.claim, mistaken, self.known, self.policies)
+            return math.inf if found.measured is None else found.share
+        return max(
+            _off(self._excused(name, value, quantities[name]), quantities[name]) / allowances[name].allowed
+            for name, value in self.claim.quantities.items()
+        )
 
-    def _error(
-        self, quantities: Mapping[str, Tensor], allowances: Mapping[str, Allowance], rows: Mapping[str, Tensor]
-    ) -> float:
-        mistaken = Truth(quantities=dict(quantities), allowances=dict(allowances), hidden_rows=dict(rows))
-        found = verdicts(self.claim, mistaken, self.known, self.policies)
-        return max(math.inf if verdict.measured is None else verdict.share for verdict in found)
+    def _excused(self, name: str, value: Tensor, expected: Tensor) -> Tensor:
+        """The value without the NaN that is declared of rows without any key."""
+        rows = self.truth.hidden_rows.get(name)
+        if self.policies.hidden_rows != "nan" or rows is None or value.shape != expected.shape:
+            return value
+        return torch.where(rows & value.isnan(), expected.to(value.dtype), value)
 
     def _allowance(self, name: str, quantities: Mapping[str, Tensor], noisy: Mapping[str, Tensor]) -> Allowance:
         allowance = self.truth.allowances[name]
@@ -115,6 +122,15 @@ class _Lineup:
             name for name in self.names if _apart(quantities, self.truth.quantities, [name], self.truth.allowances)
         ]
         return not any(_tells(name, self.claim.quantities[name]) for name in differing)
+
+
+def _off(value: Tensor, expected: Tensor) -> float:
+    """Largest error; infinite where shapes differ, or NaN and infinity are elsewhere."""
+    if value.shape != expected.shape:
+        return math.inf
+    value = value.double()
+    difference = torch.where(value.isnan() & expected.isnan() | (value == expected), 0.0, (value - expected).abs())
+    return float(difference.nan_to_num(math.inf).max()) if difference.numel() else 0.0
 
 
 def _tells(name: str, value: Tensor) -> bool:

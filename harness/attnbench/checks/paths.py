@@ -34,7 +34,7 @@ def one_object_or_copies(subject: Subject) -> Iterator[Claim]:
     found = torch.autograd.grad(subject.loss(outputs), list(copies.values()), materialize_grads=True, allow_unused=True)
     by_name = dict(zip(names, found, strict=True))
     for name in [n for n in names if f"grad.{n}" in subject.gradients]:
-        total = sum(by_name[other] for other in names if tensors[other] is tensors[name])
+        total = torch.stack([by_name[other] for other in names if tensors[other] is tensors[name]]).sum(dim=0)
         yield Agree(
             value=total, expected=subject.gradients[f"grad.{name}"], quantity=f"grad.{name}",
             what=f"the sum of the copies' gradients, against grad.{name} of one tensor",

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench import torchstate
 from attnbench.cases import Case, Dtype
 from attnbench.checks.claims import Claim, Equal, Holds
 from attnbench.checks.requirement import check, eager
@@ -178,7 +179,7 @@ def _same_dropout(subject: Subject, other: nn.Module, how: str) -> Iterator[Clai
         return
     drawn = []
     for module in (other, subject.module):
-        torch.manual_seed(0)
+        torchstate.seed(0)
         try:
             drawn.append(subject.on(case, subject.inputs, module.train())["output"])
         finally:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from attnbench.checks.claims import Claim, Match
-from attnbench.checks.measurement import Verdict, verdicts
 from attnbench.checks.diagnosis import diagnosis
+from attnbench.checks.measurement import Verdict, verdicts
 from attnbench.interface import Policies
 from attnbench.records import Finding
 from attnbench.truth import Known, Truth
@@ -24,14 +24,21 @@ class _Judged:
     truth: Truth | None = None
 
 
-def judge(check: str, requirement: str, claims: list[Claim], known: Known, policies: Policies) -> Finding:
-    """Finding of one check from its claims: failed with the first fault, else passed with the largest share used."""
+def judge(
+    check: str, requirement: str, claims: list[Claim], known: Known, policies: Policies, *, explain: bool = True
+) -> Finding:
+    """Finding of one check from its claims: failed with the first fault, else passed with the largest share used.
+
+    To ``explain`` a failure costs a few dozen evaluations of the oracle.
+    """
     judged = [one for claim in claims for one in _judged(claim, known, policies)]
     faults = [one for one in judged if one.verdict.fault]
     worst = max(faults or judged, key=lambda one: one.verdict.share, default=_Judged(verdict=Verdict()))
     if faults:
         worst = faults[0] if faults[0].verdict.measured is None else worst
-        cause = diagnosis(worst.claim, worst.truth, known, policies) if worst.claim and worst.truth else ""
+        cause = ""
+        if explain and worst.claim and worst.truth:
+            cause = diagnosis(worst.claim, worst.truth, known, policies)
         return Finding(
             check=check,
             status="failed",

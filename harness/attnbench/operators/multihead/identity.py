@@ -19,8 +19,9 @@ QUERY_SCALE = 2.0
 HIDDEN_UNIFORM = 64.0
 # Values of ``selection`` lie between −127 and 127.
 LARGEST_SELECTED = 127
-# Hidden values of ``zeroleak``: a leak of one part in 10^8 would show in float16.
-HIDDEN_ZEROLEAK = 8192.0
+# Hidden values of ``zeroleak``: large, and small enough for the gradient of a weight, their sum over a head times
+# cotangents, to stay below 65504 in float16.
+HIDDEN_ZEROLEAK = 512.0
 
 
 def identity_parameters(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:

@@ -260,5 +260,5 @@ def _with_columns(
         learned = (inputs.parameters[name].expand(batch, 1, -1) for name in ("bias_k", "bias_v"))
         k, v = (torch.cat([t, steps.split(problem, column)], dim=2) for t, column in zip((k, v), learned, strict=True))
     if problem.add_zero_attn:
-        k, v = (torch.cat([t, torch.zeros_like(t[:, :, :1])], dim=2) for t in (k, v))
+        k, v = (torch.cat([t, t.new_zeros(*t.shape[:2], 1, t.shape[-1])], dim=2) for t in (k, v))
     return k, v

@@ -26,15 +26,15 @@ def draws(problem: MultiheadProblem) -> Iterator[str]:
 def _parameters(problem: MultiheadProblem) -> Iterator[str]:
     embed, logit_std = problem.embed_dim, LOGIT_STD[problem.regime]
     widths = {"q": embed, "k": problem.kdim or embed, "v": problem.vdim or embed}
-    for name, width in widths.items():
-        scale = f" * {logit_std}" if name == "q" else ""
-        yield f"{name} = normal('{name}_proj_weight', {embed}, {width}, std=1 / math.sqrt({width})){scale}"
-    yield f"out = normal('out_proj.weight', {embed}, {embed}, std=1 / math.sqrt({embed}))"
     if set(widths.values()) == {embed}:
-        yield "parameters = {'in_proj_weight': torch.cat([q, k, v]), 'out_proj.weight': out}"
+        std = f"std=1 / math.sqrt({embed})"
+        yield f"q, k, v = (normal(f'{{x}}_proj_weight', {embed}, {embed}, {std}) for x in 'qkv')"
+        yield f"parameters = {{'in_proj_weight': torch.cat([{logit_std} * q, k, v])}}"
     else:
-        separate = "'q_proj_weight': q, 'k_proj_weight': k, 'v_proj_weight': v"
-        yield f"parameters = {{{separate}, 'out_proj.weight': out}}"
+        for name, width in widths.items():
+            yield f"{name} = normal('{name}_proj_weight', {embed}, {width}, std=1 / math.sqrt({width}))"
+        yield f"parameters = {{'q_proj_weight': {logit_std} * q, 'k_proj_weight': k, 'v_proj_weight': v}}"
+    yield f"parameters['out_proj.weight'] = normal('out_proj.weight', {embed}, {embed}, std=1 / math.sqrt({embed}))"
     if problem.bias:
         yield f"parameters['in_proj_bias'] = normal('in_proj_bias', {3 * embed}, std={BIAS_STD})"
         yield f"parameters['in_proj_bias'][:{embed}] *= {logit_std}"
@@ -51,15 +51,17 @@ def _identity(problem: MultiheadProblem) -> Iterator[str]:
 
 def _tokens(problem: MultiheadProblem) -> Iterator[str]:
     embed, keys = problem.embed_dim, problem.keys
-    yield f"call = {{'query': {_drawn(problem, 'query', problem.queries, embed)}}}"
-    key = _drawn(problem, "key", keys, problem.kdim or embed)
-    value = _drawn(problem, "value", keys, problem.vdim or embed)
-    if problem.shares_queries:
-        key = "call['query']"
-    if problem.self_attention or problem.key_is_value:
-        value = "call['key']"
-    yield f"call['key'] = {key}"
-    yield f"call['value'] = {value}"
+    drawn = {"query": _drawn(problem, "query", problem.queries, embed)}
+    if not problem.shares_queries:
+        drawn["key"] = _drawn(problem, "key", keys, problem.kdim or embed)
+    if not (problem.self_attention or problem.key_is_value):
+        drawn["value"] = _drawn(problem, "value", keys, problem.vdim or embed)
+    # What is the same as another comes after it.
+    yield f"call = {{{', '.join(f'{name!r}: {tokens}' for name, tokens in drawn.items())}}}"
+    same = {"key": "query", "value": "query" if problem.self_attention else "key"}
+    for name in ("key", "value"):
+        if name not in drawn:
+            yield f"call['{name}'] = call['{same[name]}']"
 
 
 def _drawn(problem: MultiheadProblem, name: str, length: int, width: int) -> str:

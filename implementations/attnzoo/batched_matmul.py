@@ -10,6 +10,7 @@ stacked as in torch.nn.functional.multi_head_attention_forward.
 import torch
 from torch import Tensor
 
+from attnbench.interface import Policies
 from attnbench.kernel import from_kernel
 from attnbench.masks import softmax_over_visible
 
@@ -37,4 +38,9 @@ def batched_matmul(
     return output, torch.unflatten(weights, 0, stacked) if need_weights else None
 
 
-BATCHED_MATMUL = from_kernel(batched_matmul, source="https://arxiv.org/abs/1706.03762", additive_mask=True)
+BATCHED_MATMUL = from_kernel(
+    batched_matmul,
+    source="https://arxiv.org/abs/1706.03762",
+    additive_mask=True,
+    policies=Policies(twice_differentiable=True),
+)

@@ -84,7 +84,7 @@ def predicted_s(case: Case) -> float:
     """Time of one call: so much for every query-key pair of every head."""
     problem = case.problem
     pairs = (problem.batch or 1) * problem.num_heads * problem.queries * problem.columns
-    return float(pairs) * (FORWARD_S if case.mode == "inference" else WITH_BACKWARD_S)
+    return float(pairs) * (WITH_BACKWARD_S if case.differentiates else FORWARD_S)
 
 
 NAIVE_LOOP = from_kernel(

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from attnbench.interface import Implementation
+from attnbench.interface import Implementation, Policies
 from attnbench.kernel import ReferenceForward
 from attnbench.masks import additive, softmax_over_visible
 
@@ -38,12 +38,17 @@ def per_head_parameters(parameters: Mapping[str, Tensor], num_heads: int) -> dic
     ``b_q.h``, ``b_k.h``, ``b_v.h``, ``column_k.h``, ``column_v.h`` (head_dim); ``w_o`` (embed_dim, embed_dim)
     and ``b_o`` (embed_dim) stay whole.
     """
-    stacked = {own: parameters[name].squeeze() for own, name in SEPARATE.items() if name in parameters}
+    stacked = {own: _without_ones(parameters[name]) for own, name in SEPARATE.items() if name in parameters}
     for owns, name in PACKED.items():
         if name in parameters:
             stacked |= zip(owns, parameters[name].chunk(3), strict=True)
     cut = {f"{own}.{h}": part for own, rows in stacked.items() for h, part in enumerate(rows.chunk(num_heads))}
     return cut | {own: parameters[name] for own, name in WHOLE.items() if name in parameters}
+
+
+def _without_ones(parameter: Tensor) -> Tensor:
+    """A learned column (1, 1, embed_dim) as (embed_dim); a matrix as it is, even if it is one column wide."""
+    return parameter.flatten() if parameter.dim() == 3 else parameter
 
 
 class PerHeadAttention(ReferenceForward):
@@ -113,6 +118,7 @@ class PerHead(Implementation):
 
     name = "per_head"
     source = "https://arxiv.org/abs/1706.03762"
+    policies = Policies(twice_differentiable=True)
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
         """Module with the reference's weights, cut at the heads."""

@@ -12,6 +12,7 @@ compiled, that permutation gives wrong numbers (https://github.com/pytorch/pytor
 import torch
 from torch import Tensor
 
+from attnbench.interface import Policies
 from attnbench.kernel import from_kernel
 from attnbench.masks import softmax_over_visible
 
@@ -36,4 +37,9 @@ def reshaped(
     return weights @ v, weights if need_weights else None
 
 
-RESHAPED = from_kernel(reshaped, source="https://arxiv.org/abs/1706.03762", additive_mask=True)
+RESHAPED = from_kernel(
+    reshaped,
+    source="https://arxiv.org/abs/1706.03762",
+    additive_mask=True,
+    policies=Policies(twice_differentiable=True),
+)

@@ -132,10 +132,10 @@ def probe(case: Case) -> tuple[Tensor, Tensor, Tensor, Tensor | None, float, boo
     mask (queries, keys) or (batch, heads, queries, keys).
     """
     problem = case.problem
-    tracked = case.mode != "inference"
+    tracked = case.differentiates
     dtype = getattr(torch, case.dtype)
     new = partial(torch.empty, device=case.device)
-    batch, heads, queries, columns = problem.batch or 1, problem.num_heads, problem.queries, problem.columns
+    batch, heads, queries, columns = problem.sequences, problem.num_heads, problem.queries, problem.columns
     q = new(batch, heads, queries, problem.head_dim, dtype=dtype, requires_grad=tracked)
     k, v = (new(batch, heads, columns, problem.head_dim, dtype=dtype, requires_grad=tracked) for _ in range(2))
     is_causal = problem.is_causal and problem.mask == "causal" and columns == problem.keys
@@ -143,9 +143,9 @@ def probe(case: Case) -> tuple[Tensor, Tensor, Tensor, Tensor | None, float, boo
     if problem.mask != "none" and not is_causal:
         shared = problem.padding_mask is None and "3d" not in problem.mask
         shape = (queries, columns) if shared else (batch, heads, queries, columns)
-        numbers = "float" in problem.mask
-        mask = new(shape, dtype=dtype if numbers else torch.bool, requires_grad=tracked and numbers)
-    dropout_p = problem.dropout if case.mode == "train" else 0.0
+        numbers = bool(problem.additive_masks)
+        mask = new(shape, dtype=dtype if numbers else torch.bool, requires_grad=case.tracks_inputs and numbers)
+    dropout_p = problem.dropout if case.training else 0.0
     return q, k, v, mask, dropout_p, is_causal
 
 

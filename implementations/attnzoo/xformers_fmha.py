@@ -63,7 +63,7 @@ def refusal(case: Case) -> str | None:
     inputs = _probe(case)
     operators = [fmha.flash3, fmha.flash, fmha.cutlass]
     passes = [[operator.FwOp for operator in operators]]
-    if case.mode != "inference":
+    if case.differentiates:
         passes.append([operator.BwOp for operator in operators])
     return next((reason for candidates in passes if (reason := _reason(candidates, inputs))), None)
 
@@ -71,8 +71,8 @@ def refusal(case: Case) -> str | None:
 def _probe(case: Case) -> Any:
     """What memory_efficient_attention would get, uninitialised."""
     problem = case.problem
-    tracked, dtype = case.mode != "inference", getattr(torch, case.dtype)
-    batch, heads, queries, keys = problem.batch or 1, problem.num_heads, problem.queries, problem.columns
+    dtype = getattr(torch, case.dtype)
+    batch, heads, queries, keys = problem.sequences, problem.num_heads, problem.queries, problem.columns
     q, k, v = (
         torch.empty(batch, length, heads, problem.head_dim, dtype=dtype, device=case.device)
         for length in (queries, keys, keys)
@@ -82,8 +82,10 @@ def _probe(case: Case) -> Any:
         bias = _fmha().LowerTriangularMask()
     elif problem.mask != "none":
         numbers = torch.empty(1, 1, 1, 1, dtype=dtype, device=case.device)
-        bias = _aligned(numbers, (batch, heads, queries, keys)).requires_grad_(tracked and "float" in problem.mask)
-    return _fmha().Inputs(q, k, v, attn_bias=bias, p=problem.dropout if case.mode == "train" else 0.0)
+        bias = _aligned(numbers, (batch, heads, queries, keys)).requires_grad_(
+            case.tracks_inputs and bool(problem.additive_masks)
+        )
+    return _fmha().Inputs(q, k, v, attn_bias=bias, p=problem.dropout if case.training else 0.0)
 
 
 def _reason(operators: list[Any], inputs: Any) -> str | None:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case
-from attnbench.interface import Policies
+from attnbench.interface import Policies, Refusal
 from attnbench.kernel import from_kernel
 
 __all__ = ["XFORMERS_SPLITK", "refusal", "xformers_splitk"]
@@ -39,10 +39,14 @@ INTERPRET = "TRITON_INTERPRET"
 # width 32, measured with triton 3.7 on one thread of a 2-core x86-64 machine.
 INTERPRETED_S = 6.5e-3
 QUERIES_A_PROGRAM, KEYS_A_STEP = 16, 64
+# Where the interpreter computes what the compiled kernel does.
+INTERPRETED_DTYPES = (torch.float16, torch.float32)
 
 
 def xformers_splitk(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, scale: float) -> Tensor:
     """Attention by ``xformers.ops.fmha.triton_splitk.FwOp``; ``mask`` is additive."""
+    if _interpreted() and q.dtype not in INTERPRETED_DTYPES:
+        raise Refusal(f"interpreted, it is wrong in {str(q.dtype).removeprefix('torch.')}")
     fmha = _fmha()
     bias = None if mask is None else mask.expand(*q.shape[:3], k.shape[2])
     rows = [x.transpose(1, 2) for x in (q, k, v)]  # (batch, length, heads, head_dim)
@@ -68,7 +72,7 @@ def refusal(case: Case) -> str | None:
         return f"a CPU only interprets it: set {INTERPRET}=1 before Python starts"
     if _version("triton") < (3, 7) and _version("numpy") >= (2, 4):
         return "Triton's interpreter before 3.7 fails under numpy 2.4: pip install 'triton>=3.7' or 'numpy<2.4'"
-    if case.dtype not in ("float16", "float32"):
+    if getattr(torch, case.dtype) not in INTERPRETED_DTYPES:
         return f"interpreted, it is wrong in {case.dtype}"
     if head_dim & (head_dim - 1):
         return "Triton needs a head width that is a power of two"
@@ -82,7 +86,7 @@ def _compiled_refusal(case: Case) -> str | None:
         return "no CUDA device"
     problem, dtype = case.problem, getattr(torch, case.dtype)
     rows = (
-        torch.empty(problem.batch or 1, length, problem.num_heads, problem.head_dim, dtype=dtype, device=case.device)
+        torch.empty(problem.sequences, length, problem.num_heads, problem.head_dim, dtype=dtype, device=case.device)
         for length in (problem.queries, problem.columns, problem.columns)
     )
     fmha = _fmha()
@@ -99,7 +103,7 @@ def predicted_s(case: Case) -> float | None:
     """Time of one interpreted call: so much for every program and every step over the keys."""
     problem = case.problem
     steps = math.ceil(problem.queries / QUERIES_A_PROGRAM) * math.ceil(problem.columns / KEYS_A_STEP)
-    programs = (problem.batch or 1) * problem.num_heads * steps
+    programs = problem.sequences * problem.num_heads * steps
     return float(programs) * INTERPRETED_S if _interpreted() else None
 
 

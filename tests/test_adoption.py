@@ -1,5 +1,6 @@
 """Tests of what a user may name: a class, a function, or an implementation; and what is refused, and how."""
 
+import functools
 from typing import Any
 
 import pytest
@@ -56,6 +57,25 @@ class Anything(nn.Module):
     def forward(self, **named: Any) -> Any:
         """Whatever was handed over."""
         return named
+
+
+class Wrapped(Narrow):
+    """Hands on whatever it gets, and says nothing of it by its signatures."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        """Narrow's."""
+        return super().forward(*arguments, **named)
+
+
+class CallableKernel:
+    """A kernel that is an object."""
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> Tensor:
+        """Attention, with the scale that it is given."""
+        return torch.softmax(q @ k.mT * scale, dim=-1) @ v
 
 
 class Declared(Implementation):
@@ -116,6 +136,70 @@ def test_a_module_is_handed_only_what_its_signatures_have() -> None:
     made = adopt(Narrow, "x")
     assert made.unsupported(case()) is None
     assert_is_the_reference(made)
+
+
+def test_what_hands_on_its_arguments_takes_what_the_class_above_it_takes() -> None:
+    """``**keywords`` of a subclass is no promise that goes beyond the class that it wraps."""
+    made = adopt(Wrapped, "x")
+    assert made.unsupported(case(kdim=10, vdim=14)) == "its constructor takes no kdim"
+    assert made.unsupported(case(mask="pad")) == "its forward takes no key_padding_mask"
+    assert made.unsupported(case()) is None
+    assert_is_the_reference(made)
+
+
+def test_an_object_that_can_be_called_becomes_a_kernel() -> None:
+    """A kernel need not be a function; what its call takes is what it is handed."""
+    made = adopt(CallableKernel(), "mine.py:KERNEL")
+    assert made.unsupported(case(mask="pad")) == "the kernel takes no mask"
+    assert_is_the_reference(made)
+
+
+def test_arguments_bound_by_partial_stay_bound() -> None:
+    """``functools.partial`` of a kernel or of a class is what it stands for, with those arguments that it binds."""
+
+    def kernel(q: Tensor, k: Tensor, v: Tensor, *, scale: float, need_weights: bool, slope: float) -> Any:
+        assert (slope, need_weights) == (2.0, False)
+        return torch.softmax(q @ k.mT * scale, dim=-1) @ v
+
+    made = adopt(functools.partial(kernel, slope=2.0, need_weights=False), "mine.py:KERNEL")
+    assert made.unsupported(case(need_weights=True)) == "the kernel takes no need_weights"
+    assert_is_the_reference(made)
+
+    class Sloped(Plain):
+        def __init__(self, *arguments: Any, slope: float, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            assert slope == 2.0
+
+    module = adopt(functools.partial(Sloped, slope=2.0, bias=True), "mine.py:SLOPED")
+    assert module.unsupported(case(bias=False)) == "its constructor takes no bias"
+    assert_is_the_reference(module)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dropout": 0.5}, {"bias": False}, {"add_bias_kv": True}, {"add_zero_attn": True}, {"kdim": 10, "vdim": 14},
+        {"mask": "bool2d"}, {"mask": "pad"}, {"mask": "causal", "is_causal": True}, {"need_weights": True},
+        {"need_weights": True, "average_attn_weights": True},
+    ],
+)  # fmt: skip
+def test_an_absent_argument_is_refused_aloud(changes: dict[str, Any]) -> None:
+    """What the signatures lack is handed over where a case needs it, so that the class refuses it by itself."""
+    one, operator = case(**changes), load_operator("multihead")
+    made, given = adopt(Narrow, "x"), operator.inputs(one)
+    assert made.unsupported(one) is not None
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        made.prepare(made.build(operator.reference(one, given)), one, given)(**given.arguments())
+
+
+def test_a_function_without_a_signature_is_told() -> None:
+    """A builtin does not say which keywords it takes; the message says what to do."""
+    with pytest.raises(PluginError) as raised:
+        adopt(torch.nn.functional.scaled_dot_product_attention, "torch:sdpa")
+    assert str(raised.value) == (
+        "'torch:sdpa' does not say which arguments it takes: call it in a function of (q, k, v) with those keywords "
+        "that it needs"
+    )
 
 
 def test_a_module_that_takes_anything_is_handed_everything() -> None:

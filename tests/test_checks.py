@@ -11,7 +11,7 @@ import torch
 
 from attnbench import checks as package
 from attnbench.checks.catalogue import CHAPTERS, checks
-from attnbench.checks.claims import Agree, Average, Claim, Equal, Holds, Match, restored, stored
+from attnbench.checks.claims import Agree, Average, Claim, Equal, Exact, Holds, Match, Scale, restored, stored
 from attnbench.checks.functions import check_function
 
 CATALOGUE = "from attnbench.checks.catalogue import checks; assert checks()"
@@ -46,7 +46,9 @@ def test_no_check_stands_outside_the_chapters() -> None:
     """Every other file of the package marks nothing."""
     folder = Path(package.__path__[0])
     others = {path.stem for path in folder.glob("*.py")} - {"__init__", *CHAPTERS}
-    assert others == {"catalogue", "claims", "functions", "requirement", "verdict"}
+    assert others == {
+        "catalogue", "claims", "diagnosis", "explanation", "functions", "measurement", "requirement", "runs", "verdict",
+    }  # fmt: skip
     for other in others:
         assert marked(import_module(f"attnbench.checks.{other}")) == []
 
@@ -80,6 +82,8 @@ def test_an_import_of_torch_would_be_seen() -> None:
         Agree(value=torch.ones(1), expected=torch.zeros(1), quantity="output", what="x"),
         Average(quantity="output", mean=torch.ones(1), std=torch.zeros(1), draws=4),
         Holds(holds=False, what="x", measured=1.0, allowed=0.5),
+        Exact(quantities={"output": torch.ones(2)}),
+        Scale(quantity="output", value=torch.ones(2)),
     ],
     ids=lambda claim: type(claim).__name__,
 )

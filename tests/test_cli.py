@@ -20,8 +20,10 @@ import click
 import pytest
 import torch
 
+from attnbench.cli.conform_markdown import write_markdown
 from attnbench.cli.recording import Recording, recording, write_json
 from attnbench.cli.selection import planned
+from attnbench.cli.terminal import print_findings
 from attnbench.environment import machine
 from attnbench.records import SCHEMA, Finding, Result, Run
 from attnbench.registry import PluginError, load
@@ -192,6 +194,20 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
     "threads": ("conform sdpa --threads 0", ("--threads", "0")),
     "expected": ("conform sdpa --expected-failures no.toml", ("--expected-failures", "no.toml", "No such file")),
     "malformed": ("conform sdpa --expected-failures own.py", ("--expected-failures", "from own.py", "line 2")),
+    "idle": ("conform sdpa --case *float16* --expected-failures idle.toml", ("idle.toml entry 1: no check 'parity'",)),
+    "certificate": (
+        "conform sdpa --certificate c.json --case *pad* --shard 1/2",
+        ("--certificate is of a whole suite: leave out --case, --shard",),
+    ),
+    "certificate of fuzz": (
+        "conform sdpa --suite fuzz --certificate c.json",
+        (
+            "--certificate",
+            "drawn cases",
+        ),
+    ),
+    "mutants of one": ("conform sdpa --mutants", ("--mutants", "name no implementation")),
+    "mutants in words": ("conform --mutants --markdown m.md", ("--mutants: leave out --markdown", "--json")),
     "no runs": ("report --results empty", ("no run in empty", "attnbench run", "--results DIR")),
     "run": ("report 20990101 --results stored", ("no run '20990101' in stored", "did you mean 20990101-000000-abcd")),
     "garbage": ("report garbage.jsonl", ("garbage.jsonl holds no run",)),
@@ -206,6 +222,9 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
 def test_mistakes_are_one_line(here: Path, mistake: str) -> None:
     """What a user gets wrong ends with code 2 and one line that names the argument, what came, and the remedy."""
     (here / "raises.py").write_text("raise RuntimeError('two\\nlines')\n")
+    (here / "idle.toml").write_text(
+        '[[expected]]\nimplementation = "sdpa"\ncheck = "parity"\ncase = "*"\nreason = "old"\nlink = "x"\n'
+    )
     (here / "garbage.jsonl").write_bytes(bytes(range(256)))
     for name, line in run_files().items():
         (here / name).write_text(json.dumps(line) + "\n")
@@ -333,7 +352,8 @@ def test_broken_plugin_is_left_out_of_a_run_of_all(here: Path) -> None:
     assert done.code == 0, done.err
     fault = "cannot import 'broken': ModuleNotFoundError: No module named 'a_library_that_is_missing'"
     assert f"left out: {fault}" in done.err.splitlines()
-    assert re.search(r"^right .*✓ 1", done.out, re.MULTILINE)
+    assert re.search(r"^chapter +right", done.out, re.MULTILINE)
+    assert re.search(r"^forward +✓ 1", done.out, re.MULTILINE)
 
 
 def test_being_told_to_end_leaves_nothing_behind(here: Path) -> None:
@@ -409,6 +429,72 @@ def test_unexpected_pass_is_a_failure(here: Path) -> None:
     )  # fmt: skip
 
 
+# What is printed
+
+
+def stored(name: str, *findings: Finding) -> Result:
+    """Result of an implementation on a case."""
+    return Result(run="r", implementation=name, case=TINY.format(0), findings=findings)
+
+
+def test_the_matrix_is_read_down_the_chapters(capsys: pytest.CaptureFixture[str]) -> None:
+    """A row for each chapter, a column for each implementation: counts by status and the largest error / allowed."""
+    held = Finding(check="forward_parity", status="passed", measured=0.5, allowed=2.0)
+    print_findings(
+        [
+            stored("one", held, held, Finding(check="repeats_itself", status="passed", measured=0.0, allowed=0.0)),
+            stored(
+                "another",
+                Finding(check="forward_parity", status="failed", reason="off", measured=1e9, allowed=1.0),
+                Finding(check="inputs_untouched", status="unsupported", reason="no", warnings=("works: declare it",)),
+                Finding(check="repeats_itself", status="expected_failure", reason="known", measured=9.0, allowed=1.0),
+                Finding(check="weights_parity", status="not_run", reason="long"),
+            ),
+        ]
+    )
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[:7] == [
+        "chapter      one         another",
+        "forward      ✓ 2 (0.25)  ✗ 1 (1e+09)",
+        "weights                  · 1",
+        "hygiene                  – 1",
+        "determinism  ✓ 1         ~ 1",
+        "",
+        "✗ failed   ✓ passed   ~ expected to fail   – refused, with a reason   · not run   (largest error / allowed)",
+    ]
+    assert "refused: another, 1 findings: no" in lines
+    assert "warning: another, 1 refused cases: no: works: declare it" in lines
+    assert lines[-1] == "1 of 5 findings failed"
+
+
+def test_a_wide_matrix_is_cut_into_several(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever their number, implementations stand side by side within the width of a page."""
+    held = Finding(check="forward_parity", status="passed", measured=0.5, allowed=2.0)
+    print_findings([stored(f"implementation_{number}", held) for number in range(12)])
+    lines = capsys.readouterr().out.splitlines()
+    heads = [line.split()[1:] for line in lines if line.startswith("chapter")]
+    assert [name for head in heads for name in head] == [f"implementation_{number}" for number in range(12)]
+    assert len(heads) > 1
+    assert max(map(len, lines)) <= 110
+
+
+def test_a_run_can_be_read_as_markdown(tmp_path: Path) -> None:
+    """The matrix is a table, and what a plug-in says is no markup."""
+    made = recorded(tmp_path, {})
+    with made.file:
+        run = made.run
+    text = io.StringIO()
+    failed = Finding(check="forward_parity", status="failed", reason="<b>off</b> | `x`", measured=3.0, allowed=1.0)
+    write_markdown(
+        run, [stored("one", failed), stored("other", Finding(check="forward_parity", status="passed"))], text
+    )
+    lines = text.getvalue().splitlines()
+    assert lines[4:7] == ["| chapter | `one` | `other` |", "| --- | --- | --- |", "| forward | ✗ 1 (3.00) | ✓ 1 |"]
+    assert "`one`: 1 failed." in lines
+    assert "\\<b\\>off\\</b\\> \\| \\`x\\`  " in lines
+    assert lines[-1] == f"`attnbench reproduce '{TINY.format(0)}' --check forward_parity one`"
+
+
 # Runs
 
 
@@ -447,7 +533,7 @@ def test_failing_run_is_one_object_that_can_be_reproduced(here: Path) -> None:
     once_more = attnbench(*again, cwd=here)
     assert once_more.code == 1
     assert once_more.out.splitlines()[0] == "own.py:Wrong  forward_parity: failed"
-    assert "output is nan at index (0, 0, 0)" in once_more.out
+    assert "output is nan at batch 0, query 0, feature 0" in once_more.out
 
 
 def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
@@ -510,7 +596,7 @@ def test_foreign_module_conforms_from_a_foreign_folder(tmp_path: Path) -> None:
     words = ["--shard", "1/6", "--dtype", "float64", "--check", "forward_parity"]
     done = attnbench("conform", f"{MY_ATTENTION}:MyAttention", *words, "--json", "findings.json", cwd=tmp_path)
     assert done.code == 0, done.err
-    assert done.out.splitlines()[1].startswith("my_attention.py:MyAttention")
+    assert done.out.splitlines()[0].split() == ["chapter", "my_attention.py:MyAttention"]
     findings = json.loads((tmp_path / "findings.json").read_text())["findings"]
     assert {f["case"].split("/")[-3] for f in findings} == {"float64"}
     assert Counter(f["status"] for f in findings)["passed"] >= 2

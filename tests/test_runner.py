@@ -1,18 +1,30 @@
 """Hostile implementations: each spoils its own findings, and nothing else."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from attnbench.cases import Case
+from attnbench.cases import Case, Mode
 from attnbench.operators.multihead import MultiheadProblem
 from attnbench.records import Finding, Result
 from attnbench.registry import PluginError
-from attnbench.runner import Expectation, ExpectationError, Limits, Session, Silent, conform, read_expectations
+from attnbench.runner import (
+    Expectation,
+    ExpectationError,
+    Limits,
+    Session,
+    Silent,
+    audit,
+    conform,
+    read_expectations,
+)
 
 LINK = "https://example.org/1"
+# Checks of a case with a padding mask, in their order.
+SEVERAL = ("forward_parity", "input_gradients", "padding_cannot_leak", "inputs_untouched", "global_state_untouched")
 
 # What one implementation does in its first call, by the seed of the case.
 MOODS = """
@@ -26,6 +38,7 @@ from attnbench.interface import Implementation, Refusal
 MOODS = [
     "well", "raises", "exits", "interrupts", "none", "bare", "list", "shape", "nan", "text", "prints", "refuses",
     "subclass", "sparse", "untrue", "unsure", "long", "endless", "shy", "dtype", "recursion", "forks", "sulks",
+    "liar", "floods", "unsettles", "well",
 ]
 
 
@@ -33,6 +46,16 @@ class Odd(torch.Tensor):
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
         raise RuntimeError("I am odd")
+
+
+class Liar(torch.Tensor):
+    shape = torch.Size([2, 5, 24])
+
+    def size(self, *_):
+        return self.shape
+
+    def numel(self):
+        return 240
 
 
 def mood_of(case):
@@ -57,6 +80,15 @@ def spoil(mood, output):
         import os
 
         os.fork()
+    if mood == "floods":
+        for _ in range(30):
+            print("x" * 1_000_000)
+    if mood == "unsettles":
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(True)
+        torch.set_num_threads(2)
+        torch.use_deterministic_algorithms(True)
+        torch.manual_seed(7)
     return {
         "none": None,
         "bare": output,
@@ -66,6 +98,7 @@ def spoil(mood, output):
         "text": ("output", None),
         "subclass": (output.detach().as_subclass(Odd), None),
         "sparse": (output.to_sparse(), None),
+        "liar": (output.detach()[:, :-1].as_subclass(Liar), None),
         "dtype": (output.double(), None),
     }.get(mood, (output, None))
 
@@ -90,6 +123,8 @@ class Moody(Implementation):
 MOODY = Moody()
 """
 
+ORDER = MOODS.partition("MOODS = [")[2].partition("]")[0].replace('"', "").replace(",", " ").split()
+
 # What each mood is told by: status, and a part of the reason.
 TOLD = {
     "well": ("passed", ""),
@@ -100,12 +135,12 @@ TOLD = {
     "bare": ("failed", "the call must return a tuple (output, weights), got Tensor."),
     "list": ("failed", "the call must return a tuple (output, weights), got list."),
     "shape": ("failed", "output has shape (2, 4, 24), must be (2, 5, 24)."),
-    "nan": ("failed", "output is nan at index (0, 0, 0)"),
+    "nan": ("failed", "output is nan at batch 0, query 0, feature 0"),
     "text": ("failed", "output must be a Tensor, got str."),
     "prints": ("passed", ""),
     "refuses": ("unsupported", "not today"),
-    "subclass": ("error", "I am odd"),
-    "sparse": ("error", "cannot be judged"),
+    "subclass": ("passed", ""),
+    "sparse": ("error", "Sparse"),
     "untrue": ("failed", "unsupported(case) must return str or None, got True."),
     "unsure": ("failed", "predicted_s(case) must return float or None, got 'soon'."),
     "long": ("not_run", "predicted 1e+06 s a call, over the limit of 2 s (--work-limit)"),
@@ -115,6 +150,9 @@ TOLD = {
     "recursion": ("error", "RecursionError: maximum recursion depth exceeded"),
     "forks": ("passed", ""),
     "sulks": ("error", "RuntimeError: asked too much (at moody.py:"),
+    "liar": ("failed", "output has shape (2, 4, 24), must be (2, 5, 24)."),
+    "floods": ("passed", ""),
+    "unsettles": ("passed", ""),
 }
 
 # Each ends or blocks its process on the cases with these seeds, and is right on the others.
@@ -173,6 +211,107 @@ class Poison(Implementation):
 '''
 
 
+# One request holds all checks of a case; each of these dies in one of them, or only when all are asked in turn.
+TOGETHER = """
+import os
+import time
+from pathlib import Path
+
+from attnbench.interface import Implementation
+
+
+class Counted(Implementation):
+    def __init__(self, act):
+        self.act = act
+        self.calls = 0
+
+    def build(self, reference):
+        return reference
+
+    def prepare(self, module, case, inputs):
+        def call(**arguments):
+            self.calls += 1
+            self.act(self, arguments)
+            return module(**arguments)
+
+        return call
+
+
+def dies_of_padding(self, arguments):
+    # The check padding_cannot_leak writes large numbers over padded tokens.
+    if arguments["value"].detach().abs().max() > 1e3:
+        os._exit(9)
+
+
+def dies_of_many(self, arguments):
+    if self.calls > 6:
+        os._exit(9)
+
+
+def waits_for_padding(self, arguments):
+    if arguments["value"].detach().abs().max() > 1e3:
+        time.sleep(60)
+
+
+PADDING = Counted(dies_of_padding)
+MANY = Counted(dies_of_many)
+WAITS = Counted(waits_for_padding)
+"""
+
+# Takes no padding mask, and says so; what it does when it is given one is in its name.
+REFUSES = """
+import ctypes
+
+import torch
+
+from attnbench.interface import Implementation
+
+
+class Refuses(Implementation):
+    def __init__(self, act):
+        self.act = act
+
+    def unsupported(self, case):
+        return None if case.problem.mask == "none" else "no masks"
+
+    def build(self, reference):
+        return reference
+
+    def prepare(self, module, case, inputs):
+        if self.unsupported(case) is None:
+            return module
+        return lambda **arguments: self.act(module, arguments)
+
+
+def raises(module, arguments):
+    raise NotImplementedError("no masks")
+
+
+def ignores(module, arguments):
+    del arguments["key_padding_mask"]
+    return module(**arguments)
+
+
+def detaches(module, arguments):
+    output, weights = module(**arguments)
+    return output.detach(), weights
+
+
+def forgets(module, arguments):
+    output, weights = module(**arguments)
+    return output, None
+
+
+RAISES = Refuses(raises)
+IGNORES = Refuses(ignores)
+WORKS = Refuses(lambda module, arguments: module(**arguments))
+DIES = Refuses(lambda module, arguments: ctypes.string_at(0))
+NOTHING = Refuses(lambda module, arguments: None)
+DETACHES = Refuses(detaches)
+FORGETS = Refuses(forgets)
+"""
+
+
 def case(seed: int = 0) -> str:
     """Case that needs no weights and no gradients."""
     problem = MultiheadProblem(batch=2, queries=5, keys=7, embed_dim=24, num_heads=3, bias=True, batch_first=True)
@@ -209,11 +348,10 @@ def written(folder: Path, name: str, text: str) -> str:
 def test_whatever_a_call_does_is_a_finding_of_its_case(session: Session, tmp_path: Path) -> None:
     """Exceptions, exits, interrupts, malformed answers and lies are told case by case; no process dies of them."""
     session.limits = Limits(work_s=2)
-    told = found(session, written(tmp_path, "moody.py", MOODS) + ":MOODY", range(len(TOLD)))
-    # In the order of the seeds, which is that of MOODS in the file.
-    order = MOODS.partition("MOODS = [")[2].partition("]")[0].replace('"', "").replace(",", " ").split()
-    assert sorted(order) == sorted(TOLD)
-    for mood, finding in zip(order, told, strict=True):
+    told = found(session, written(tmp_path, "moody.py", MOODS) + ":MOODY", range(len(ORDER)))
+    # In the order of the seeds, which is that of MOODS in the file; it ends well.
+    assert sorted(ORDER) == sorted([*TOLD, "well"])
+    for mood, finding in zip(ORDER, told, strict=True):
         status, reason = TOLD[mood]
         assert (mood, finding.status) == (mood, status), finding.reason
         assert reason in finding.reason, mood
@@ -226,6 +364,130 @@ def test_segmentation_fault_costs_one_finding(session: Session, tmp_path: Path) 
     told = found(session, written(tmp_path, "deadly.py", DEADLY) + ":SEGFAULTS", range(3))
     assert [finding.status for finding in told] == ["passed", "crashed", "passed"]
     assert told[1].reason == "the process was killed by SIGSEGV"
+
+
+PADDED = replace(
+    MultiheadProblem(batch=2, queries=5, keys=7, embed_dim=24, num_heads=3, bias=True, batch_first=True), mask="pad"
+)
+
+
+def padded(mode: Mode = "eval", **changes: Any) -> str:
+    """Case with a padding mask."""
+    return Case(operator="multihead", problem=replace(PADDED, **changes), mode=mode).id
+
+
+def by_check(session: Session, name: str, cases: Sequence[str], *checks: str) -> list[dict[str, Finding]]:
+    """Findings of each case by check, of those checks or of all."""
+    plans = session.plan(cases, frozenset(checks) or None)
+    results = conform(session, [name], plans, run="r", steps=Silent())
+    return [{finding.check: finding for finding in result.findings} for result in results]
+
+
+def test_a_crash_is_told_of_its_own_check(session: Session, tmp_path: Path) -> None:
+    """Where all checks of a case are observed at once, a death is laid on the check that dies alone, and on no other.
+
+    It is one of the three deaths, not two.
+    """
+    name = written(tmp_path, "together.py", TOGETHER) + ":PADDING"
+    cases = [padded(seed=seed) for seed in range(2)]
+    told = by_check(session, name, cases, "forward_parity", "input_gradients", "padding_cannot_leak", "repeats_itself")
+    for findings in told:
+        assert {check for check, finding in findings.items() if finding.status == "crashed"} == {"padding_cannot_leak"}
+        assert findings["padding_cannot_leak"].reason == "the process exited with code 9"
+        assert {f.status for check, f in findings.items() if check != "padding_cannot_leak"} == {"passed"}
+
+
+def test_a_crash_of_no_single_check_is_told(session: Session, tmp_path: Path) -> None:
+    """What dies only after many calls is told at the last check, and counts as a death."""
+    name = written(tmp_path, "together.py", TOGETHER) + ":MANY"
+    told = by_check(session, name, [padded(seed=seed) for seed in range(5)], *SEVERAL)
+    assert [findings[SEVERAL[-1]].status for findings in told] == ["passed", "crashed", "crashed", "crashed", "not_run"]
+    assert told[1][SEVERAL[-1]].reason == (
+        "the process exited with code 9 after checks of other cases; in a fresh process no check of this case did that"
+    )
+    assert {told[1][check].status for check in SEVERAL[:-1]} == {"passed"}
+
+
+def test_hanging_is_told_of_its_own_check(session: Session, tmp_path: Path) -> None:
+    """A check that does not end costs itself alone."""
+    session.limits = Limits(timeout_s=4)
+    name = written(tmp_path, "together.py", TOGETHER) + ":WAITS"
+    (told,) = by_check(session, name, [padded()], "forward_parity", "padding_cannot_leak", "repeats_itself")
+    assert {check: finding.status for check, finding in told.items()} == {
+        "forward_parity": "passed", "padding_cannot_leak": "timeout", "repeats_itself": "passed",
+    }  # fmt: skip
+
+
+def test_settings_of_one_call_do_not_reach_the_next(session: Session, tmp_path: Path) -> None:
+    """What a call changes in torch is told by the check of that, and the cases after it run as if it had not been."""
+    source = MOODS.replace("return MOODS[case.problem.seed]", "return ['well', 'unsettles', 'well'][case.problem.seed]")
+    cases = [padded(seed=seed) for seed in range(3)]
+    told = by_check(session, written(tmp_path, "moody.py", source) + ":MOODY", cases, *SEVERAL)
+    statuses = [findings["global_state_untouched"].status for findings in told]
+    assert statuses == ["passed", "failed", "passed"]
+    for word in ("the default dtype", "the use of deterministic algorithms"):
+        assert word in told[1]["global_state_untouched"].reason
+
+
+# What is declared unsupported
+
+
+@pytest.mark.parametrize(
+    ("act", "status", "reason", "warnings"),
+    [
+        ("RAISES", "unsupported", "no masks", ()),
+        ("WORKS", "unsupported", "no masks", ("works: declare it",)),
+        (
+            "IGNORES", "failed",
+            "declared unsupported (no masks), yet it returned a wrong result instead of refusing: The output ", (),
+        ),
+        (
+            "NOTHING", "failed",
+            "declared unsupported (no masks), yet it returned a wrong result instead of refusing: the call must return "
+            "a tuple (output, weights), got NoneType.", (),
+        ),
+        (
+            "DIES", "crashed",
+            "declared unsupported (no masks), yet it did not refuse: the process was killed by SIGSEGV", (),
+        ),
+        (
+            "DETACHES", "unsupported", "no masks",
+            ("returns an output without gradients where they are asked for, instead of refusing",),
+        ),
+        (
+            "FORGETS", "unsupported", "no masks",
+            ("returns no weights where they are asked for, instead of refusing",),
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_declared_unsupported_must_be_refused_aloud(
+    session: Session, tmp_path: Path, act: str, status: str, reason: str, warnings: tuple[str, ...]
+) -> None:
+    """A refused case is called all the same: a wrong tensor is a failure, a right one a warning."""
+    name = written(tmp_path, "refuses.py", REFUSES) + f":{act}"
+    one = padded(need_weights=act == "FORGETS")
+    (told,) = by_check(session, name, [one])
+    parity = told.pop("forward_parity")
+    assert (parity.status, parity.warnings) == (status, warnings)
+    assert parity.reason.startswith(reason)
+    others = {(finding.status, finding.reason) for check, finding in told.items()}
+    assert ("unsupported", "no masks") in others
+    assert {said for said, _ in others} <= {"unsupported", status}
+
+
+def test_a_refusal_is_not_tried_where_it_would_take_long(session: Session, tmp_path: Path) -> None:
+    """Neither a case over the work limit nor one that is compiled is called to hear its refusal."""
+    source = REFUSES.replace(
+        "    def build(", "    def predicted_s(self, case):\n        return 10.0 * case.problem.seed\n\n    def build("
+    )
+    name = written(tmp_path, "refuses.py", source) + ":IGNORES"
+    told = by_check(session, name, [padded(seed=0), padded(seed=1), padded(mode="aot")])
+    assert [{f.status for f in findings.values()} for findings in told] == [
+        {"unsupported", "failed"}, {"unsupported"}, {"unsupported"},
+    ]  # fmt: skip
+
+
+# Time and memory
 
 
 def test_hanging_is_a_time_out(session: Session, tmp_path: Path) -> None:
@@ -313,7 +575,7 @@ class Asks(Implementation):
         return f"ANSWER is {AT_IMPORT}"
 """
     (told,) = found(session, written(tmp_path, "asks.py", source) + ":Asks", range(1))
-    assert told == Finding(check="forward_parity", status="unsupported", reason="ANSWER is 42")
+    assert (told.status, told.reason) == ("unsupported", "ANSWER is 42")
 
 
 def test_expected_failures_are_told_apart(session: Session, tmp_path: Path) -> None:
@@ -357,3 +619,55 @@ def test_malformed_file_of_expected_failures_is_one_line(tmp_path: Path, text: s
         read_expectations(file)
     assert str(file) in str(raised.value)
     assert fault in str(raised.value)
+
+
+ENTRY = '[[expected]]\nimplementation = "{}"\ncheck = "{}"\ncase = "{}"\nreason = "known"\nlink = "x"\n'
+
+
+@pytest.mark.parametrize(
+    ("implementation", "check", "pattern", "fault"),
+    [
+        ("spda", "forward_parity", "*", "no implementation 'spda'; did you mean 'sdpa'?"),
+        ("mine.py:MISSING", "forward_parity", "*", "no implementation 'mine.py:MISSING'; remove the entry, or correct"),
+        ("other.py:MINE", "forward_parity", "*", "no implementation 'other.py:MINE'"),
+        ("sdpa", "forward_party", "*", "no check 'forward_party'; did you mean 'forward_parity'?"),
+        ("sdpa", "nothing_*", "*", "no check 'nothing_*'; remove the entry, or correct it"),
+        ("sdpa", "*", "multihead/*/mask=bool4d/*", "applies to no case of any suite whose id matches"),
+        (
+            "sdpa",
+            "input_gradients",
+            "*/inference",
+            "'input_gradients' applies to no case of any suite whose id matches",
+        ),
+    ],
+)
+def test_an_expectation_that_can_match_nothing_is_an_error(
+    session: Session, tmp_path: Path, implementation: str, check: str, pattern: str, fault: str
+) -> None:
+    """An entry that has outlived what it speaks of is named, with its file and its number, before anything runs."""
+    written(tmp_path, "mine.py", "MINE = 1\n")
+    file = tmp_path / "expected.toml"
+    file.write_text(ENTRY.format("sdpa", "*_parity", "*") + ENTRY.format(implementation, check, pattern))
+    with pytest.raises(ExpectationError) as raised:
+        audit(session, read_expectations(file), ["sdpa"])
+    assert str(raised.value).startswith(f"{file} entry 2: ")
+    assert fault in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_expectation_need_not_speak_of_this_run(session: Session, tmp_path: Path) -> None:
+    """Entries of other implementations, dtypes, devices and cases are right, whatever is run this time.
+
+    So is one of a case that is in no suite and is run.
+    """
+    written(tmp_path, "mine.py", "class Mine: ...\n")
+    file = tmp_path / "expected.toml"
+    entries = [
+        ("sdpa", "forward_parity", "*/float64/cuda/inference"),
+        ("torch_mha", "*_gradients", "*/bfloat16/*"),
+        ("mine.py:Mine", "*", "*"),
+        ("attnzoo.sdpa:SDPA", "*", "*"),
+        (f"{tmp_path.name}.py:RUN", "*", case(seed=123)),
+    ]
+    file.write_text("".join(ENTRY.format(*entry) for entry in entries))
+    audit(session, read_expectations(file), [f"{tmp_path.name}.py:RUN"], [case(seed=123)])

@@ -1,6 +1,8 @@
 """Whatever a user named, as an implementation: one of ours as it is, a module class, or a plain function."""
 
 import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -23,17 +25,19 @@ CONSTRUCTOR_DEFAULTS: dict[str, Any] = {
 class ModuleImplementation(Implementation):
     """A plain ``nn.Module`` class with the reference's constructor, forward and parameter names."""
 
-    def __init__(self, module_class: type[nn.Module], name: str) -> None:
+    def __init__(self, module_class: Callable[..., nn.Module], name: str) -> None:
         self.name = name
         self._class = module_class
-        self._constructor = accepted(module_class)
-        self._forward = accepted(module_class.forward)
+        # A class may stand inside functools.partial, with arguments of its own.
+        inner = _innermost(module_class)
+        self._constructor = _without(_taken(inner, "__init__"), _bound(module_class))
+        self._forward = _taken(inner, "forward")
 
     def unsupported(self, case: Case) -> str | None:
         """Refuse what needs an argument that the class's signatures do not have."""
         problem = case.problem
         for argument, default in CONSTRUCTOR_DEFAULTS.items():
-            if not self._takes(self._constructor, argument) and getattr(problem, argument) != default:
+            if not _has(self._constructor, argument) and getattr(problem, argument) != default:
                 return f"its constructor takes no {argument}"
         needs = {
             "attn_mask": problem.attention_mask is not None,
@@ -43,15 +47,21 @@ class ModuleImplementation(Implementation):
             "is_causal": problem.is_causal,
         }
         for argument, needed in needs.items():
-            if needed and not self._takes(self._forward, argument):
+            if needed and not _has(self._forward, argument):
                 return f"its forward takes no {argument}"
         return None
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """The class, constructed like the reference and loaded with its state."""
+        """The class, constructed like the reference and loaded with its state.
+
+        Every argument that is not left at its default is handed over, so that a class without it refuses it itself.
+        """
         arguments = reference_arguments(reference)
         required = {name: arguments.pop(name) for name in ("embed_dim", "num_heads")}
-        given = {name: value for name, value in arguments.items() if self._takes(self._constructor, name)}
+        defaults = CONSTRUCTOR_DEFAULTS | {"kdim": reference.embed_dim, "vdim": reference.embed_dim}
+        given = {
+            name: value for name, value in arguments.items() if _has(self._constructor, name) or value != defaults[name]
+        }
         # In the reference's dtype before it is loaded: a float64 weight must not pass through float32.
         module = self._class(**required, **given).to(reference.out_proj.weight)
         missing, unexpected = module.load_state_dict(reference.state_dict(), strict=False)
@@ -65,15 +75,64 @@ class ModuleImplementation(Implementation):
         return module
 
     def prepare(self, module: Any, case: Case, inputs: Any) -> Any:  # noqa: ARG002
-        """The module, called with those arguments that its forward has."""
+        """The module, called with those arguments that its forward has, and with those that mean something."""
         if self._forward is None:
             return module
         known = self._forward
-        return lambda **arguments: module(**{name: value for name, value in arguments.items() if name in known})
 
-    @staticmethod
-    def _takes(names: frozenset[str] | None, name: str) -> bool:
-        return names is None or name in names
+        def call(**arguments: Any) -> Any:
+            return module(
+                **{name: value for name, value in arguments.items() if name in known or _means(name, arguments)}
+            )
+
+        return call
+
+
+def _means(name: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether an argument of the call asks for something that leaving it out would not give."""
+    if name == "average_attn_weights":
+        return bool(arguments.get("need_weights")) and not arguments[name]
+    value = arguments[name]
+    return value is not None and value is not False
+
+
+def _taken(owner: type, method: str) -> frozenset[str] | None:
+    """Names that a method takes as keywords, or None where it takes any.
+
+    One that hands on what it does not name (``**keywords``) takes what the class above it takes.
+    """
+    named: frozenset[str] = frozenset()
+    for base in owner.__mro__:
+        function = vars(base).get(method)
+        if base is nn.Module:
+            return None
+        if function is None:
+            continue
+        try:
+            found = accepted(function)
+        except (TypeError, ValueError):  # no signature can be found
+            return None
+        if found is not None:
+            return named | found
+        named |= frozenset(inspect.signature(function).parameters)
+    return None
+
+
+def _without(names: frozenset[str] | None, bound: frozenset[str]) -> frozenset[str] | None:
+    return None if names is None else names - bound
+
+
+def _bound(function: Callable[..., Any]) -> frozenset[str]:
+    """Keywords that ``functools.partial`` has bound: what the user chose is not chosen again."""
+    return frozenset(function.keywords) | _bound(function.func) if isinstance(function, partial) else frozenset()
+
+
+def _innermost(function: Any) -> Any:
+    return _innermost(function.func) if isinstance(function, partial) else function
+
+
+def _has(names: frozenset[str] | None, name: str) -> bool:
+    return names is None or name in names
 
 
 def load_implementation(name: str) -> Implementation:
@@ -90,11 +149,36 @@ def adopt(thing: Any, name: str) -> Implementation:
         thing = thing()
     if isinstance(thing, Implementation):
         return thing
-    if isinstance(thing, type) and issubclass(thing, nn.Module):
+    inner = _innermost(thing)
+    if isinstance(inner, type) and issubclass(inner, nn.Module):
         return ModuleImplementation(thing, name)
-    if inspect.isfunction(thing):
-        return from_kernel(thing, name=name)
+    if callable(inner) and not isinstance(inner, type | nn.Module):
+        return from_kernel(_told(thing, name), name=name)
     raise PluginError(
         f"{name!r} is {type(thing).__name__}; an implementation is an nn.Module class with the reference's "
         "constructor, a function of (q, k, v), or an attnbench.Implementation"
     )
+
+
+def _told(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A function whose signature says which keywords it can be handed.
+
+    Raises: PluginError where it has none.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise PluginError(
+            f"{name!r} does not say which arguments it takes: call it in a function of (q, k, v) with those keywords "
+            "that it needs"
+        ) from error
+    bound = _bound(function)
+    if not bound:
+        return function
+
+    def call(*tensors: Any, **keywords: Any) -> Any:
+        return function(*tensors, **keywords)
+
+    free = [parameter for key, parameter in signature.parameters.items() if key not in bound]
+    call.__signature__ = signature.replace(parameters=free)  # type: ignore[attr-defined]
+    return call

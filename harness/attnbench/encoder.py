@@ -82,9 +82,9 @@ class SentenceEncoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.words = nn.Embedding(VOCABULARY, WIDTH)
-        self.positions = nn.Embedding(POSITIONS, WIDTH)
-        self.types = nn.Embedding(TOKEN_TYPES, WIDTH)
+        self.words = _embedding(VOCABULARY)
+        self.positions = _embedding(POSITIONS)
+        self.types = _embedding(TOKEN_TYPES)
         self.norm = nn.LayerNorm(WIDTH, eps=EPSILON)
         self.layers = nn.ModuleList(
             nn.TransformerEncoderLayer(
@@ -113,6 +113,12 @@ class SentenceEncoder(nn.Module):
         tokens, hidden_keys = _padded([_cut(row, READ_TOKENS) for row in _tokenized(texts)])
         hidden = self(tokens, hidden_keys).masked_fill(hidden_keys[..., None], 0.0)
         return nn.functional.normalize(hidden.sum(dim=1) / (~hidden_keys).sum(dim=1, keepdim=True))
+
+
+def _embedding(rows: int) -> nn.Embedding:
+    """Embedding that draws no weights; drawing them on the meta device would import sympy, 0.4 s."""
+    made: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, WIDTH), freeze=False)  # type: ignore[no-untyped-call]
+    return made
 
 
 @cache

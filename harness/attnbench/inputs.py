@@ -5,10 +5,12 @@ another lacks changes no other tensor.
 """
 
 import hashlib
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from attnbench import tensorfile
 from attnbench.interface import Inputs
 
 __all__ = ["Draw", "loaded", "rounded", "stored"]
@@ -39,7 +41,7 @@ def rounded(inputs: Inputs, dtype: torch.dtype) -> Inputs:
 
 
 def stored(inputs: Inputs) -> dict[str, dict[str, object]]:
-    """Plain containers of these inputs, as ``torch.save`` takes them; one tensor under two names stays one."""
+    """Plain containers of these inputs, as ``tensorfile`` takes them; one tensor under two names stays one."""
     return {
         "parameters": dict(inputs.parameters),
         "tensors": dict(inputs.tensors),
@@ -48,6 +50,6 @@ def stored(inputs: Inputs) -> dict[str, dict[str, object]]:
     }
 
 
-def loaded(path: str, device: str) -> Inputs:
-    """Inputs that were saved at ``path``, moved to a device."""
-    return Inputs(**torch.load(path, weights_only=True)).mapped(lambda tensor: tensor.to(device))
+def loaded(path: str | Path, device: str = "cpu") -> Inputs:
+    """Inputs that were stored at ``path``, on a device, each tensor in memory of its own."""
+    return Inputs(**tensorfile.read(Path(path))).mapped(lambda tensor: tensor.clone().to(device))

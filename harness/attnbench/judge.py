@@ -3,67 +3,74 @@
 It never loads a plug-in, so nothing that an implementation does to torch can reach what judges it.
 """
 
+import re
 import sys
-from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from fnmatch import fnmatchcase, translate
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from attnbench.budget import ROUNDOFF, allowances, model_runs
-from attnbench.cases import Case, Level
+from attnbench import tensorfile
+from attnbench.archive import Archive
+from attnbench.cases import DEVICES, DTYPES, LEVELS, Case, Level
 from attnbench.checks.catalogue import checks
 from attnbench.checks.claims import restored
 from attnbench.checks.functions import check_function
 from attnbench.checks.requirement import applies
-from attnbench.checks.verdict import Truth, judge
+from attnbench.checks.verdict import judge
 from attnbench.child import serve
 from attnbench.environment import memory_available_bytes
-from attnbench.inputs import rounded, stored
-from attnbench.interface import Inputs, Operator, Policies, Precision
+from attnbench.interface import Operator, Policies
 from attnbench.records import Finding
-from attnbench.registry import load_operator, problems
+from attnbench.registry import OPERATORS, load_operator, names, problems
+from attnbench.truth import Known
 
 __all__ = ["Judge"]
 
-# Cases whose oracle is kept in memory; implementations walk them in the same order, one implementation at a time.
-REMEMBERED = 512
 # Memory of the oracle in float64 for each query-key pair, forward alone and with gradients; measured as 45 and 61
 # bytes at 1024 keys.
 BYTES_A_PAIR = (64, 96)
-# Elements of the largest intermediate beyond which nothing is remembered.
-SMALL = 1_000_000
 
 
 class Judge:
     """Answers what the runner asks; ``folder`` holds the inputs that workers read."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._archive = Archive(folder)
         self._problems = problems()
-        self._truths: OrderedDict[tuple[str, Precision], Truth] = OrderedDict()
+        # Finding an entry point reads the metadata of everything that is installed: 8 ms.
+        self._operator = cache(load_operator)
 
     def handlers(self) -> dict[str, Any]:
         """Requests by name."""
         return {
             "suite": self.suite,
+            "version": self.version,
             "profile": self.profile,
             "parse": self.parse,
             "script": self.script,
             "describe": self.describe,
+            "idle": self.idle,
             "inputs": self.inputs,
+            "expect": self.expect,
             "judge": self.judge,
         }
 
     def suite(self, *, operator: str, level: Level) -> list[str]:
         """Case ids of a level."""
-        return [case.id for case in load_operator(operator).suite(level)]
+        return [case.id for case in self._operator(operator).suite(level)]
+
+    def version(self, *, operator: str) -> str:
+        """Version of an operator's case lists."""
+        return self._operator(operator).list_version
 
     def profile(self, *, operator: str, lengths: list[int]) -> list[str]:
         """Case ids of the suite ``perf`` at these lengths."""
-        return [case.id for case in load_operator(operator).profile(lengths)]
+        return [case.id for case in self._operator(operator).profile(lengths)]
 
     def parse(self, *, case: str) -> dict[str, str]:
         """Why a text is no case id, or nothing."""
@@ -82,90 +89,105 @@ class Judge:
         except ValueError as error:
             return {"fault": str(error)}
 
-    def describe(self, *, case: str) -> dict[str, Any]:
-        """Checks that apply to a case, the work it needs, and what this machine lacks for it."""
-        parsed, operator = self._parsed(case)
-        lacking = operator.missing(parsed)
-        if parsed.device == "cuda" and not torch.cuda.is_available():
-            lacking = "no CUDA device here: leave out --device cuda, or run where there is one"
-        work = operator.work(parsed)
-        lacking = lacking or _too_large(work.pairs, parsed)
-        names = [
-            name
-            for name, check in checks().items()
-            if check.chapter in operator.chapters and applies(check_function(name), parsed)
-        ]
-        return {"checks": names, "missing": lacking, "work": asdict(work)}
+    def describe(self, *, cases: list[str]) -> list[dict[str, Any]]:
+        """Of each case the checks that apply, the work it needs, and what this machine lacks for it."""
+        free = memory_available_bytes()
+        return [self._described(*self._parsed(case), free) for case in cases]
+
+    def _described(self, case: Case, operator: Operator, free: int) -> dict[str, Any]:
+        lacking = operator.missing(case)
+        if case.device == "cuda" and not torch.cuda.is_available():
+            lacking = "no CUDA device here: leave out --device cuda and --suite gpu, or run where there is one"
+        work = operator.work(case)
+        lacking = lacking or _too_large(work.pairs, case, free)
+        applicable = [name for name in checks() if _applies(name, case, operator)]
+        return {"checks": applicable, "missing": lacking, "work": asdict(work)}
+
+    def idle(self, *, patterns: list[tuple[str, str]], cases: list[str]) -> list[bool]:
+        """Whether a pair of patterns, of a check and of a case, speaks of no finding that there could be.
+
+        There could be those of ``cases``, and of any case of any level, in any dtype and on any device.
+        """
+        listed = [*cases, *self._listed()]
+        return [not self._speaks(check, case, listed) for check, case in patterns]
+
+    def _speaks(self, check: str, pattern: str, cases: Iterable[str]) -> bool:
+        chosen = [name for name in checks() if fnmatchcase(name, check)]
+        matches = re.compile(translate(pattern)).match
+        meant = (self._parsed(variant) for case in cases for variant in _variants(case) if matches(variant))
+        return any(_applies(name, *parsed) for parsed in meant for name in chosen)
+
+    def _listed(self) -> Iterator[str]:
+        for operator in names(OPERATORS):
+            for level in LEVELS:
+                yield from self.suite(operator=operator, level=level)
 
     def inputs(self, *, case: str) -> str:
         """Path of the case's inputs, drawn at the first request."""
-        parsed, operator = self._parsed(case)
-        path = self._folder / f"{parsed.seed:x}-{parsed.dtype}.pt"
-        if not path.exists():
-            torch.save(stored(operator.inputs(parsed)), path)
-        return str(path)
+        return str(self._archive.inputs(*self._parsed(case)))
 
-    def judge(self, *, case: str, check: str, observation: str, policies: dict[str, Any]) -> dict[str, Any]:
-        """Finding of a check from the observation that a worker stored."""
-        parsed, operator = self._parsed(case)
-        declared = Policies(**policies)
-        truth = self._truth(parsed, operator, declared.computes_in or parsed.dtype)
-        try:
-            claims = restored(torch.load(observation, weights_only=True))
-            finding = judge(check, checks()[check].requirement, claims, truth, declared)
-        except Exception as error:  # noqa: BLE001  # what a plug-in handed over may be anything; it becomes a record
-            said = " ".join(str(error).split())[:400]
-            finding = Finding(check=check, status="error", reason=f"cannot be judged: {type(error).__name__}: {said}")
-        return asdict(finding)
+    def expect(self, *, case: str, policies: dict[str, Any]) -> None:
+        """Compute what is right beforehand, while a worker is busy with the case."""
+        self._known(case, Policies(**policies))
+
+    def judge(
+        self, *, case: str, checks: list[str], observations: list[str], policies: dict[str, Any]
+    ) -> dict[str, dict[str, Any]]:
+        """Finding of each check from the files of claims that a worker stored."""
+        claims: dict[str, Any] = {}
+        for path in observations:
+            try:
+                claims |= tensorfile.read(Path(path))
+            except Exception as error:  # noqa: BLE001  # what a plug-in handed over may be anything; it becomes a record
+                return {check: asdict(_unjudged(check, error)) for check in checks}
+        found = self.findings(case, {check: claims.get(check) for check in checks}, Policies(**policies))
+        return {check: asdict(finding) for check, finding in found.items()}
+
+    def findings(
+        self, case: str, claims: Mapping[str, Any], policies: Policies, *, explain: bool = True
+    ) -> dict[str, Finding]:
+        """Finding of each check from its claims in plain containers."""
+        known = self._known(case, policies)
+        return {check: _finding(check, plain, known, policies, explain=explain) for check, plain in claims.items()}
 
     def _parsed(self, case: str) -> tuple[Case, Operator]:
         parsed = Case.parse(case, self._problems)
-        return parsed, load_operator(parsed.operator)
+        return parsed, self._operator(parsed.operator)
 
-    def _truth(self, case: Case, operator: Operator, precision: Precision) -> Truth:
-        key = (case.id.replace(f"/{case.device}/", "/"), precision)
-        if key in self._truths:
-            return self._truths[key]
-        truth = _truth(case, operator, operator.inputs(case), precision)
-        if max(q.numel() for q in truth.quantities.values()) <= SMALL:
-            self._truths[key] = truth
-            while len(self._truths) > REMEMBERED:
-                self._truths.popitem(last=False)
-        return truth
+    def _known(self, case: str, policies: Policies) -> Known:
+        parsed, operator = self._parsed(case)
+        return self._archive.known(parsed, operator, policies.precision(parsed.dtype))
 
 
-def _too_large(pairs: int, case: Case) -> str | None:
+def _applies(check: str, case: Case, operator: Operator) -> bool:
+    return checks()[check].chapter in operator.chapters and applies(check_function(check), case)
+
+
+def _finding(check: str, plain: Any, known: Known, policies: Policies, *, explain: bool) -> Finding:
+    try:
+        return judge(check, checks()[check].requirement, restored(plain), known, policies, explain=explain)
+    except Exception as error:  # noqa: BLE001  # what a plug-in handed over may be anything; it becomes a record
+        return _unjudged(check, error)
+
+
+def _unjudged(check: str, error: Exception) -> Finding:
+    said = " ".join(str(error).split())[:400]
+    return Finding(check=check, status="error", reason=f"cannot be judged: {type(error).__name__}: {said}")
+
+
+def _variants(case: str) -> Sequence[str]:
+    """The case in every dtype and on every device; itself first."""
+    head, _, _, mode = case.rsplit("/", 3)
+    others = (f"{head}/{dtype}/{device}/{mode}" for dtype in DTYPES for device in DEVICES)
+    return list(dict.fromkeys((case, *others)))
+
+
+def _too_large(pairs: int, case: Case, free: int) -> str | None:
     """Why the oracle of a case cannot be computed here, or None; predicted, so that nothing has to die for it."""
-    need = pairs * BYTES_A_PAIR[case.mode != "inference"]
-    free = memory_available_bytes()
+    need = pairs * BYTES_A_PAIR[case.differentiates]
     if not free or need <= free:
         return None
     return f"its oracle needs about {need / 2**30:.3g} GiB and {free / 2**30:.3g} GiB are free: take a shorter length"
-
-
-def _truth(case: Case, operator: Operator, inputs: Inputs, precision: Precision, keep: Tensor | None = None) -> Truth:
-    """The oracle's quantities on these very inputs, and how far each may be off."""
-    exact = rounded(inputs, torch.float64)
-    quantities = operator.evaluate(case, exact, keep=keep)
-    runs = model_runs(operator.work(case).pairs)
-    models = (
-        operator.evaluate(case, exact, noise=operator.noise(ROUNDOFF[precision], seed), keep=keep)
-        for seed in range(runs)
-    )
-    return Truth(
-        quantities=quantities,
-        allowances=allowances(
-            quantities,
-            models=models,
-            # A path of the reference draws a dropout mask of its own: it measures nothing under a given one.
-            yardsticks=operator.yardsticks(case, inputs) if keep is None else (),
-            dtype=case.dtype,
-            length=operator.length(case),
-        ),
-        hidden_rows=operator.hidden_rows(case, exact),
-        dtype=getattr(torch, case.dtype),
-        given=lambda mask: _truth(case, operator, inputs, precision, mask),
-    )
 
 
 def main() -> None:

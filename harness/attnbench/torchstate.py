@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["noted", "put_back"]
+__all__ = ["noted", "put_back", "seed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +24,15 @@ _SETTINGS: dict[str, _Setting] = {
     "the default dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype),
     "the default device": _Setting(torch.get_default_device, _set_device),
     "the number of threads": _Setting(torch.get_num_threads, torch.set_num_threads),
-    "the gradient mode": _Setting(torch.is_grad_enabled, lambda on: torch.set_grad_enabled(on)),
+    "the gradient mode": _Setting(torch.is_grad_enabled, torch.set_grad_enabled),
     "the use of deterministic algorithms": _Setting(
-        torch.are_deterministic_algorithms_enabled, lambda on: torch.use_deterministic_algorithms(on)
+        torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms
     ),
     "the precision of float32 products": _Setting(
         torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
     ),
-    "autocast": _Setting(
-        lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)
-    ),
-    "anomaly detection": _Setting(torch.is_anomaly_enabled, lambda on: torch.set_anomaly_enabled(on)),
+    "autocast": _Setting(lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)),
+    "anomaly detection": _Setting(torch.is_anomaly_enabled, torch.set_anomaly_enabled),
     "the reference's fast path": _Setting(
         torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled
     ),
@@ -51,5 +49,14 @@ def put_back(before: Mapping[str, Any]) -> None:
     for name, value in before.items():
         if _SETTINGS[name].get() != value:
             _SETTINGS[name].set(value)
-    # Not torch.manual_seed, which reaches for every kind of device: 0.3 ms.
-    torch.default_generator.manual_seed(0)
+    seed(0)
+
+
+def seed(number: int) -> None:
+    """Start torch's random numbers anew, on the CPU and on CUDA.
+
+    torch.manual_seed reaches for every kind of device and takes 0.3 ms; this takes 1 µs.
+    """
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(number)

@@ -40,7 +40,7 @@ def _draws_many(case: Case) -> bool:
     problem = case.problem
     weights = problem.sequences * problem.num_heads * problem.queries * problem.columns
     nothing_seen = problem.padding_mask == "padempty" and problem.sequences < 2
-    many = weights >= MANY and problem.regime in ("flat", "plain") and not nothing_seen
+    many = weights >= MANY and problem.regime in ("flat", "plain", "peaked") and not nothing_seen
     return many and draws_dropout(case) and case.compiler is None and not case.autocast
 
 

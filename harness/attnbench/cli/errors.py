@@ -40,10 +40,11 @@ def one_line() -> Iterator[None]:
         _fail(f"cannot use {error.filename}: {error.strerror}; name another place (--results, --reports, --json)")
     except Exception as error:
         # Imported here: these need msgspec, and --help should not wait for it.
+        from attnbench.certificate import CertificateError
         from attnbench.results import ResultsError
         from attnbench.runner import ExpectationError
 
-        if not isinstance(error, ResultsError | ExpectationError):
+        if not isinstance(error, ResultsError | ExpectationError | CertificateError):
             raise
         _fail(str(error))
 

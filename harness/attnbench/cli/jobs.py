@@ -14,9 +14,11 @@ from attnbench.cli.selection import planned
 from attnbench.records import Pass
 from attnbench.registry import OPERATORS, names
 from attnbench.runner import (
+    Expectation,
     Limits,
     Plan,
     Session,
+    audit,
     conform,
     expectations_beside,
     gating_checks,
@@ -25,7 +27,16 @@ from attnbench.runner import (
     read_expectations,
 )
 
-__all__ = ["Choice", "conform_into", "conform_plans", "profile_into", "profile_plans", "say_stored", "session_for"]
+__all__ = [
+    "Choice",
+    "audited_expectations",
+    "conform_into",
+    "conform_plans",
+    "profile_into",
+    "profile_plans",
+    "say_stored",
+    "session_for",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +80,29 @@ def conform_plans(session: Session, choice: Choice) -> list[Plan]:
     )
 
 
-def conform_into(
-    recorded: Recording, session: Session, implementations: Sequence[str], plans: Sequence[Plan], choice: Choice
-) -> None:
-    """Check every implementation on every case."""
+def audited_expectations(
+    session: Session, implementations: Sequence[str], plans: Sequence[Plan], choice: Choice
+) -> list[Expectation]:
+    """Expected failures beside the implementations and in the files that were named.
+
+    Raises: ExpectationError where one of them can match nothing.
+    """
     expectations = expectations_beside(implementations)
     for path in choice.expected:
         expectations += read_expectations(path)
+    audit(session, expectations, implementations, [plan.case for plan in plans])
+    return expectations
+
+
+def conform_into(
+    recorded: Recording,
+    session: Session,
+    implementations: Sequence[str],
+    plans: Sequence[Plan],
+    choice: Choice,
+    expectations: Sequence[Expectation],
+) -> None:
+    """Check every implementation on every case."""
     with progress() as steps:
         for result in conform(
             session,

@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 QUICK_LENGTHS = (32, 64, 128, 256, 512)
 LENGTHS = (128, 256, 512, 1024, 2048)
 # Processes, and seconds given to one case in one process, by level.
-BUDGETS = {"quick": (3, 0.4), "core": (10, 1.0), "full": (10, 2.0), "slow": (10, 4.0)}
+BUDGETS = {"quick": (3, 0.4), "core": (10, 1.0), "full": (10, 2.0)} | dict.fromkeys(("slow", "gpu", "huge"), (10, 4.0))
 PASSES = get_args(Pass)
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -75,7 +75,7 @@ class Seconds(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            seconds = float(value)
+            seconds = float(str(value).removesuffix("s"))
         except ValueError:
             seconds = 0.0
         if not 0 < seconds < math.inf:
@@ -130,6 +130,17 @@ def _option(*names: str, **settings: Any) -> Callable[[F], F]:
 
 _ALL: dict[str, Callable[[Any], Any]] = {
     "suite": _option("--suite", type=click.Choice(LEVELS), default="quick", help="Cases to run."),
+    "suite_or_fuzz": _option(
+        "--suite", type=click.Choice((*LEVELS, "fuzz")), default="quick", help="Cases to run; fuzz draws them."
+    ),
+    "budget": _option("--budget", type=Seconds(), help="Fuzz each implementation for this time, such as 60s."),
+    "examples": _option("--examples", type=click.IntRange(min=1), help="Fuzz each implementation with so many cases."),
+    "seed": _option("--seed", type=click.IntRange(min=0), help="Fuzz with the same cases each time."),
+    "keep_found": _option(
+        "--keep-found",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Append ids of the smallest failing cases to this file.",
+    ),
     "case": _option(
         "--case", "patterns", multiple=True, help="Keep cases whose id matches, such as '*bfloat16*'; or a whole id."
     ),
@@ -153,6 +164,13 @@ _ALL: dict[str, Callable[[Any], Any]] = {
     "shard": _option("--shard", type=Shard(), help="Run part I of N of the cases."),
     "resume": _option("--resume", metavar="RUN", help="Go on with a stored run: its id or its file."),
     "json": _option("--json", "json_file", type=JsonFile(), help="Findings as JSON; - to print."),
+    "markdown": _option(
+        "--markdown", "markdown_file", type=JsonFile(), help="Matrix and failures as Markdown; - to print."
+    ),
+    "certificate": _option(
+        "--certificate", "certificate_file", type=JsonFile(), help="Certificate of a whole suite as JSON; - to print."
+    ),
+    "mutants": _option("--mutants", is_flag=True, help="Try the shipped mutants instead: how well the checks catch."),
     "processes": _option("--processes", type=click.IntRange(min=1), help="Fresh timing processes."),
     "threads": _option("--threads", type=click.IntRange(min=1), help="Threads of each worker."),
 }

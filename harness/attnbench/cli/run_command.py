@@ -6,6 +6,7 @@ import click
 
 from attnbench.cli.jobs import (
     Choice,
+    audited_expectations,
     conform_into,
     conform_plans,
     profile_into,
@@ -41,11 +42,12 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
         plans = conform_plans(session, choice)
         timed = profile_plans(session, choice, lengths=lengths, passes=given["passes"])
         chosen = loadable(session, chosen, asked=bool(implementations))
+        expectations = audited_expectations(session, chosen, plans, choice)
         with recording(
             session, results=given["results"], suite=choice.suite, cases=[plan.case for plan in plans + timed],
             implementations=chosen, resume=given["resume"],
         ) as recorded:  # fmt: skip
-            conform_into(recorded, session, chosen, plans, choice)
+            conform_into(recorded, session, chosen, plans, choice, expectations)
             profile_into(recorded, session, chosen, timed, level=choice.suite, processes=given["processes"])
     if given["json_file"]:
         write_json(recorded, given["json_file"])

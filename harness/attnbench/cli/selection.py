@@ -90,8 +90,8 @@ def planned(
             "nothing to run: no check that was asked for applies to the cases that were (--case, --check, --shard)"
         )
     lacking = {plan.missing for plan in plans}
-    if device != "cpu" and None not in lacking:
-        raise click.UsageError(f"--device: {lacking.pop()}")
+    if None not in lacking and all("/cuda/" in plan.case for plan in plans):
+        raise click.UsageError(f"{'--suite' if device == 'cpu' else '--device'}: {lacking.pop()}")
     return plans
 
 

@@ -1,7 +1,7 @@
 """Tables for a terminal."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -9,13 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnbench.checks.catalogue import CHAPTERS, checks
-from attnbench.records import FAILURES, Finding, Result, reproduce_line
+from attnbench.cli.matrix import LEGEND, Cell, Matrix, failures, matrix
+from attnbench.records import FAILURES, Result
 
 __all__ = ["console", "print_findings", "print_timings"]
 
 # Checks whose first failure is printed in full; the run file has them all.
 PRINTED = 12
+STYLES = {"✗": "bold red", "✓": "green", "~": "yellow", "–": "dim", "·": "dim"}
 # Width of a table where no terminal sets one.
 PLAIN_WIDTH = 110
 
@@ -27,53 +28,66 @@ def console(*, err: bool = False) -> Console:
 
 
 def print_findings(results: Iterable[Result], *, err: bool = False) -> None:
-    """Matrix of implementations and chapters, then what failed."""
-    by_cell: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    """Matrix of chapters and implementations, then what failed."""
     stored = list(results)
-    for result in stored:
-        for finding in result.findings:
-            known = checks().get(finding.check)
-            by_cell[result.implementation, known.chapter if known else "?"][finding.status] += 1
-    chapters = [chapter for chapter in CHAPTERS if any(key[1] == chapter for key in by_cell)]
-    table = Table("implementation", *chapters, title_justify="left", box=None, pad_edge=False)
-    for name in dict.fromkeys(result.implementation for result in stored):
-        table.add_row(name, *(_cell(by_cell[name, chapter]) for chapter in chapters))
+    cells = matrix(stored)
+    names = list(dict.fromkeys(result.implementation for result in stored))
     out = console(err=err)
-    out.print(table)
-    out.print(Text("✓ passed   ✗ failed   ~ expected to fail   – refused, with a reason   · not run", style="dim"))
+    for some in _columns(cells, names, out.width):
+        table = Table("chapter", *some, box=None, pad_edge=False)
+        for chapter, row in cells.items():
+            table.add_row(chapter, *(_cell(row.get(name)) for name in some))
+        out.print(table)
+        out.print()
+    out.print(Text(LEGEND, style="dim"))
     _print_failures(stored, err=err)
 
 
-def _cell(counts: Counter[str]) -> Text:
-    failed = sum(counts[status] for status in FAILURES)
-    parts = [
-        (f"✗ {failed} ", "bold red", failed),
-        (f"✓ {counts['passed']} ", "green", counts["passed"]),
-        (f"~ {counts['expected_failure']} ", "yellow", counts["expected_failure"]),
-        (f"– {counts['unsupported']} ", "dim", counts["unsupported"]),
-        (f"· {counts['not_run']} ", "dim", counts["not_run"]),
-    ]
-    return Text.assemble(*((text, style) for text, style, count in parts if count))
+def _columns(cells: Matrix, names: Sequence[str], width: int) -> Iterator[list[str]]:
+    """Implementations that stand side by side, as many as fit."""
+    left = max(map(len, ("chapter", *cells)))
+    some: list[str] = []
+    used = left
+    for name in names:
+        needs = 2 + max(len(name), *(len(_cell(row.get(name))) for row in cells.values()), 0)
+        if some and used + needs > width:
+            yield some
+            some, used = [], left
+        some.append(name)
+        used += needs
+    if some or not names:
+        yield some
+
+
+def _cell(cell: Cell | None) -> Text:
+    if cell is None:
+        return Text("")
+    marks = [(f"{sign} {count}", STYLES[sign]) for sign, count in cell.marks()]
+    ratio = [(cell.ratio, "dim")] if cell.ratio else []
+    return Text(" ").join(Text(*part) for part in (*marks, *ratio))
 
 
 def _print_failures(results: Sequence[Result], *, err: bool) -> None:
     """One failure of each check in full, then why the rest was refused or not run, then a verdict."""
-    failures: defaultdict[tuple[str, str], list[tuple[Result, Finding]]] = defaultdict(list)
-    for result in results:
-        for finding in result.findings:
-            if finding.status in FAILURES:
-                failures[result.implementation, finding.check].append((result, finding))
-    for (name, check), found in list(failures.items())[:PRINTED]:
-        result, finding = found[0]
-        others = f", and on {len(found) - 1} more cases" if len(found) > 1 else ""
-        click.echo(f"\n{name}  {check}: {finding.status}{others}", err=err)
-        click.echo(f"  {finding.reason}", err=err)
-        click.echo(f"  {reproduce_line(name, result.case, check)}", err=err)
-    if len(failures) > PRINTED:
-        click.echo(f"\n… and {len(failures) - PRINTED} more checks that failed, in the run file", err=err)
+    broken = failures(results)
+    for failure in broken[:PRINTED]:
+        click.echo(f"\n{failure.title}", err=err)
+        click.echo(f"  {failure.finding.reason}", err=err)
+        click.echo(f"  {failure.reproduce}", err=err)
+    if len(broken) > PRINTED:
+        click.echo(f"\n… and {len(broken) - PRINTED} more checks that failed, in the run file", err=err)
     for status, words in (("unsupported", "refused"), ("not_run", "not run")):
         told = ((r.implementation, f.reason) for r in results for f in r.findings if f.status == status)
         _print_left_out(words, "findings", told, err=err)
+    # What is refused and all the same tried may have something to say.
+    warned = (
+        (r.implementation, f"{f.reason}: {warning}")
+        for r in results
+        for f in r.findings
+        if f.status == "unsupported"
+        for warning in f.warnings
+    )
+    _print_left_out("warning", "refused cases", warned, err=err)
     counts = Counter(finding.status for result in results for finding in result.findings)
     failed = sum(counts[status] for status in FAILURES)
     asked = counts.total() - counts["unsupported"] - counts["not_run"]

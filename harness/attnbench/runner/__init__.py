@@ -1,7 +1,13 @@
 """Planning and running: starts the judge and the workers, and turns answers, deaths and silence into results."""
 
 from attnbench.runner.conform import conform
-from attnbench.runner.expectations import Expectation, ExpectationError, expectations_beside, read_expectations
+from attnbench.runner.expectations import (
+    Expectation,
+    ExpectationError,
+    audit,
+    expectations_beside,
+    read_expectations,
+)
 from attnbench.runner.profile import gating_checks, measure, profile, profile_cases
 from attnbench.runner.session import Limits, Plan, Session, Silent, Steps
 
@@ -13,6 +19,7 @@ __all__ = [
     "Session",
     "Silent",
     "Steps",
+    "audit",
     "conform",
     "expectations_beside",
     "gating_checks",

@@ -1,10 +1,18 @@
-"""Conformance: every check of every case, one worker process per implementation."""
+"""Conformance: every check of every case, one worker process per implementation.
+
+While the worker is busy with a case, the judge computes what is right for it, and judges the case before.
+"""
 
 from collections.abc import Container, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import zip_longest
 
 from attnbench.records import Finding, Result
 from attnbench.registry import shown
 from attnbench.runner.expectations import Expectation, applied
+from attnbench.runner.observation import Observation, observe
+from attnbench.runner.refusal import refused, tried_on
 from attnbench.runner.session import Outcome, Plan, Session, Steps, Supervisor
 
 __all__ = ["conform", "findings", "left_of"]
@@ -28,16 +36,14 @@ def conform(
     steps.begin("conform", len(implementations) * len(plans))
     left = left_of(implementations, plans, done, steps)
     for name, worker in session.supervised(list(left)):
-        for plan in left[name]:
-            if plan.operator == worker.operator:
-                steps.now(f"{name} {plan.case}")
-                found = tuple(
-                    applied(finding, expectations, shown(name), plan.case)
-                    for finding in findings(session, worker, name, plan)
-                )
-                yield Result(
-                    run=run, implementation=shown(name), case=plan.case, findings=found, flop=plan.flop, suite=suite
-                )
+        own = [plan for plan in left[name] if plan.operator == worker.operator]
+        for _ in range(len(left[name]) - len(own)):
+            steps.done()
+        for plan, found in _each(session, worker, name, own, steps):
+            counted = tuple(applied(finding, expectations, shown(name), plan.case) for finding in found)
+            yield Result(
+                run=run, implementation=shown(name), case=plan.case, findings=counted, flop=plan.flop, suite=suite
+            )
             steps.done()
 
 
@@ -55,45 +61,95 @@ def left_of(
     return left
 
 
-def findings(session: Session, worker: Supervisor, implementation: str, plan: Plan) -> Iterator[Finding]:
-    """Findings of every check of a case."""
-    if reason := plan.missing:
-        yield from (Finding(check=check, status="not_run", reason=reason) for check in plan.checks)
-        return
-    refusal = _refusal(session, worker, implementation, plan)
-    if refusal:
-        yield from (Finding(check=check, **refusal) for check in plan.checks)
-        return
-    inputs = session.judge("inputs", case=plan.case)
-    observation = str(session.folder / "observation.pt")
-    for check in plan.checks:
-        outcome = worker.ask(
-            "observe",
-            implementation=implementation,
-            case=plan.case,
-            check=check,
-            inputs=inputs,
-            observation=observation,
-        )
-        if outcome["status"] != "observed":
-            yield Finding(check=check, **outcome)
-            continue
-        policies = worker.declared[implementation]["policies"]
-        judged = session.judge("judge", case=plan.case, check=check, observation=observation, policies=policies)
-        yield Finding(**judged | {"warnings": tuple(judged["warnings"])})
+def findings(
+    session: Session, worker: Supervisor, implementation: str, plan: Plan, *, tries: bool = True
+) -> tuple[Finding, ...]:
+    """Findings of every check of a case, in the plan's order; ``tries`` calls what is declared unsupported, too."""
+    start = _start(session, worker, implementation, plan, tries=tries)
+    seen = _seen(session, worker, implementation, start, "observation")
+    return _judged(session, worker, implementation, start, seen)
 
 
-def _refusal(session: Session, worker: Supervisor, implementation: str, plan: Plan) -> Outcome | None:
-    """Why the case is not started at all, as status and reason, or None."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """How a case begins: what is asked of the worker, and why the case itself is not started, where it is not."""
+
+    plan: Plan
+    checks: tuple[str, ...]
+    refusal: Outcome | None = None
+    inputs: str = ""
+
+
+def _each(
+    session: Session, worker: Supervisor, name: str, plans: Sequence[Plan], steps: Steps
+) -> Iterator[tuple[Plan, tuple[Finding, ...]]]:
+    """Findings of each plan in turn; the worker is a case ahead of the verdicts."""
+    before: tuple[_Start, Observation] | None = None
+    with ThreadPoolExecutor(max_workers=1) as ahead:
+        try:
+            for number, (plan, following) in enumerate(zip_longest(plans, plans[1:])):
+                steps.now(f"{name} {plan.case}")
+                start = _start(session, worker, name, plan)
+                # The file of the case before is still to be judged.
+                coming = ahead.submit(_seen, session, worker, name, start, f"observation-{number % 2}")
+                if before is not None:
+                    yield before[0].plan, _judged(session, worker, name, *before)
+                if start.refusal is None:
+                    session.judge("expect", case=plan.case, policies=worker.declared[name]["policies"])
+                if following is not None and not following.missing:
+                    session.judge("inputs", case=following.case)
+                before = start, coming.result()
+            if before is not None:
+                yield before[0].plan, _judged(session, worker, name, *before)
+        finally:
+            # Left early: the thread gets its answer, and ends.
+            worker.close()
+
+
+def _start(session: Session, worker: Supervisor, implementation: str, plan: Plan, *, tries: bool = True) -> _Start:
+    """How a case begins, with the implementation's own word on it."""
+    if plan.missing:
+        return _Start(plan=plan, checks=(), refusal={"status": "not_run", "reason": plan.missing})
     described = worker.ask("describe", implementation=implementation, case=plan.case)
     if "status" in described:
-        return described
-    if described["unsupported"]:
-        return {"status": "unsupported", "reason": described["unsupported"]}
+        return _Start(plan=plan, checks=(), refusal=described)
     predicted, limit = described["predicted_s"], session.limits.work_s
-    if predicted is not None and predicted > limit:
-        return {
-            "status": "not_run",
-            "reason": f"predicted {predicted:.3g} s a call, over the limit of {limit:g} s (--work-limit)",
-        }
-    return None
+    heavy = predicted is not None and predicted > limit
+    refusal, checks = None, plan.checks
+    if described["unsupported"]:
+        refusal = {"status": "unsupported", "reason": described["unsupported"]}
+        checks = tried_on(plan) if tries and not heavy else ()
+    elif heavy:
+        reason = f"predicted {predicted:.3g} s a call, over the limit of {limit:g} s (--work-limit)"
+        refusal, checks = {"status": "not_run", "reason": reason}, ()
+    inputs = session.judge("inputs", case=plan.case) if checks else ""
+    return _Start(plan=plan, checks=checks, refusal=refusal, inputs=inputs)
+
+
+def _seen(session: Session, worker: Supervisor, implementation: str, start: _Start, place: str) -> Observation:
+    if not start.checks:
+        return Observation()
+    return observe(worker, implementation, start.plan, start.checks, start.inputs, session.folder / place)
+
+
+def _judged(
+    session: Session, worker: Supervisor, implementation: str, start: _Start, seen: Observation
+) -> tuple[Finding, ...]:
+    """Findings from what was seen."""
+    found: dict[str, Outcome] = {}
+    if seen.observed:
+        found = session.judge(
+            "judge",
+            case=start.plan.case,
+            checks=seen.observed,
+            observations=seen.files,
+            policies=worker.declared[implementation]["policies"],
+        )
+    findings = {check: _finding(check, found.get(check, outcome)) for check, outcome in seen.outcomes.items()}
+    if start.refusal is not None:
+        findings = refused(start.plan.checks, start.refusal, findings)
+    return tuple(findings[check] for check in start.plan.checks)
+
+
+def _finding(check: str, told: Outcome) -> Finding:
+    return Finding(**told | {"check": check, "warnings": tuple(told.get("warnings", ()))})

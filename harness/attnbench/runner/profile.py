@@ -121,7 +121,7 @@ def _to_time(result: Result) -> bool:
 
 
 def _probe(session: Session, worker: Supervisor, name: str, plan: Plan, *, run: str) -> Result:
-    found = tuple(findings(session, worker, name, plan))
+    found = findings(session, worker, name, plan, tries=False)
     result = Result(run=run, implementation=shown(name), case=plan.case, findings=found, flop=plan.flop, suite="perf")
     unfit = next((f for f in found if f.status != "passed"), None)
     if unfit is not None:

@@ -84,14 +84,19 @@ class Session:
     """A judge and a folder, for as long as a run lasts."""
 
     limits: Limits = field(default_factory=Limits)
+    # What the two kinds of processes run; a study that measures them has its own.
+    judge_module: str = "attnbench.judge"
+    worker_module: str = "attnbench.worker"
     folder: Path = field(init=False)
     # Threads and version of torch, as the judge's process has them.
     libraries: dict[str, Any] = field(init=False)
+    # What every implementation that was loaded declares, by the name that it was asked for under.
+    declared: dict[str, Outcome] = field(init=False, default_factory=dict)
     _judge: Child = field(init=False)
 
     def __enter__(self) -> Self:
         self.folder = Path(tempfile.mkdtemp(prefix="attnbench-"))
-        self._judge = Child("attnbench.judge", log=self.folder / "judge.log", environment=PATIENT)
+        self._judge = Child(self.judge_module, log=self.folder / "judge.log", environment=PATIENT)
         self.libraries = self.judge("start", folder=str(self.folder))
         return self
 
@@ -108,8 +113,8 @@ class Session:
     def plan(self, cases: Iterable[str], checks: frozenset[str] | None = None) -> list[Plan]:
         """How each case will be run; ``checks`` keeps only some of the checks."""
         plans = []
-        for case in cases:
-            described = self.judge("describe", case=case)
+        asked = list(cases)
+        for case, described in zip(asked, self.judge("describe", cases=asked), strict=True):
             names = tuple(name for name in described["checks"] if checks is None or name in checks)
             if names:
                 plans.append(
@@ -157,6 +162,7 @@ class Supervisor:
         self._deaths = 0
         self._last_death = ""
         self._child: Child | None = None
+        self._closed = False
         self.declared: dict[str, Outcome] = {}
         self.threads = 0
         self._start()
@@ -173,8 +179,13 @@ class Supervisor:
         """Operator that the implementation computes."""
         return str(self.declared[self._implementations[0]]["operator"])
 
-    def ask(self, do: str, **request: Any) -> Outcome:
-        """Answer of the worker; a death, silence or having given up is an outcome with its reason."""
+    def ask(self, do: str, *, counts: bool = True, **request: Any) -> Outcome:
+        """Answer of the worker; a death, silence or having given up is an outcome with its reason.
+
+        ``counts`` says whether a death is one of the three; one whose cause is looked for by asking again is not.
+        """
+        if self._closed:
+            return {"status": "not_run", "reason": "the run was left"}
         if self.gave_up:
             return {"status": "not_run", "reason": self.gave_up}
         try:
@@ -183,15 +194,24 @@ class Supervisor:
             assert self._child is not None
             answer: Outcome = self._child.ask({"do": do, **request}, timeout_s=self._session.limits.timeout_s)
         except ChildDied as error:
-            return self._buried("crashed", str(error))
+            return self._buried("crashed", str(error), counts=counts)
         except ChildTimeout as error:
-            return self._buried("timeout", f"{error} (--timeout)")
+            return self._buried("timeout", f"{error} (--timeout)", counts=counts)
         except PluginError as error:  # it was loaded once, and cannot be loaded again after a death
-            return self._buried("crashed", str(error))
+            return self._buried("crashed", str(error), counts=counts)
         return answer
 
+    def count_death(self, reason: str) -> None:
+        """Count a death that was not counted when it was met."""
+        self._deaths += 1
+        self._last_death = reason
+
     def close(self) -> None:
-        """End the worker."""
+        """End the worker; another thread that waits for its answer gets one, and asks no more."""
+        self._closed = True
+        self._end()
+
+    def _end(self) -> None:
         if self._child is not None:
             self._child.close()
             self._child = None
@@ -204,9 +224,9 @@ class Supervisor:
     ) -> None:
         self.close()
 
-    def _buried(self, status: str, reason: str) -> Outcome:
-        self._deaths += 1
-        self._last_death = reason
+    def _buried(self, status: str, reason: str, *, counts: bool) -> Outcome:
+        if counts:
+            self.count_death(reason)
         self._child = None
         return {"status": status, "reason": reason}
 
@@ -216,7 +236,9 @@ class Supervisor:
         for one in self.declared.values():
             environment |= one["environment"]
         while True:
-            self._child = Child("attnbench.worker", log=self._session.folder / "worker.log", environment=environment)
+            self._child = Child(
+                self._session.worker_module, log=self._session.folder / "worker.log", environment=environment
+            )
             limits = self._session.limits
             try:
                 self.threads = self._child.ask(
@@ -226,13 +248,13 @@ class Supervisor:
                 for name in self._implementations:
                     opened = self._child.ask({"do": "open", "implementation": name}, timeout_s=limits.timeout_s)
                     if "fault" in opened:
-                        self.close()
+                        self._end()
                         raise PluginError(opened["fault"])
-                    self.declared[name] = opened
+                    self.declared[name] = self._session.declared[name] = opened
                     wanted |= opened["environment"]
             except (ChildDied, ChildTimeout) as error:
                 raise PluginError(f"cannot load {', '.join(self._implementations)}: {error}") from error
             if wanted == environment:
                 return
-            self.close()
+            self._end()
             environment = wanted

@@ -1,0 +1,70 @@
+"""From a run to its certificate."""
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import IO, Any
+
+import click
+
+from attnbench.cases import digest
+from attnbench.certificate import Declared, Suite, certificate
+from attnbench.cli.jobs import Choice
+from attnbench.cli.recording import Recording
+from attnbench.registry import OPERATORS, names, shown
+from attnbench.runner import Plan, Session
+
+__all__ = ["refuse_part", "write_certificate"]
+
+# Options that leave something out, or change what is run.
+FILTERS = {"patterns": "--case", "checks": "--check", "dtypes": "--dtype", "shard": "--shard"}
+# What ``conform --mutants --json`` stored: mutation scores by the hash of the case list.
+SCORES = "mutants/score.json"
+
+
+def refuse_part(given: Mapping[str, Any]) -> None:
+    """Refuse a certificate of less than a whole suite, before anything is run.
+
+    Raises: click.UsageError.
+    """
+    if given["suite"] == "fuzz":
+        raise click.UsageError("--certificate: drawn cases are no suite; name one with --suite")
+    used = [option for name, option in FILTERS.items() if given[name]]
+    if used:
+        raise click.UsageError(f"--certificate is of a whole suite: leave out {', '.join(used)}")
+
+
+def write_certificate(
+    session: Session,
+    recorded: Recording,
+    implementations: Sequence[str],
+    plans: Sequence[Plan],
+    choice: Choice,
+    file: IO[str],
+) -> None:
+    """Write the certificate of a run that is complete.
+
+    Raises: CertificateError.
+    """
+    listed = [
+        case for operator in names(OPERATORS) for case in session.judge("suite", operator=operator, level=choice.suite)
+    ]
+    list_hash = digest(listed)
+    suite = Suite(
+        level=choice.suite,
+        list_versions={operator: session.judge("version", operator=operator) for operator in names(OPERATORS)},
+        list_hash=list_hash,
+        cases=len(listed),
+        mutation_score=_scores().get(list_hash),
+    )
+    declared = {
+        shown(name): Declared(**{key: session.declared[name][key] for key in ("operator", "source", "policies")})
+        for name in implementations
+    }
+    made = certificate(recorded.run, suite, [plan.case for plan in plans], declared, recorded.results.values())
+    file.write(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
+
+
+def _scores() -> dict[str, Any]:
+    place = files("attnbench").joinpath(SCORES)
+    return dict(json.loads(place.read_text(encoding="utf-8"))["scores"]) if place.is_file() else {}

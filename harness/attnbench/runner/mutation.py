@@ -1,0 +1,146 @@
+"""How well the checks catch what is wrong: every mutant on every case, and what each check is needed for.
+
+Every mutant meets every case of ``core`` (or of a smaller level) that is not compiled. What survives that, or names a
+check that was not asked, meets the rest: compiled cases, and those of larger levels.
+"""
+
+import os
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from attnbench.cases import MANNERS
+from attnbench.child import Child
+from attnbench.runner.session import Plan, Steps
+
+__all__ = ["FEW", "Matrix", "mutation_matrix"]
+
+# A mutant that fails no more checks than this is caught by few.
+FEW = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """Which checks failed on which cases, for every implementation that should fail, and for those that should not."""
+
+    # Mutants, each with the check that it names.
+    mutants: Mapping[str, str]
+    equivalents: Sequence[str]
+    variants: Sequence[str]
+    # Failed (check, case) by implementation.
+    failed: dict[str, set[tuple[str, str]]] = field(default_factory=lambda: defaultdict(set))
+
+    def killed_on(self, cases: Collection[str]) -> list[str]:
+        """Mutants that fail anything on some of these cases."""
+        return [name for name in self.mutants if any(case in cases for _, case in self.failed[name])]
+
+    def checks_of(self, name: str) -> Counter[str]:
+        """Checks that fail on an implementation, with the number of cases."""
+        return Counter(check for check, _ in self.failed[name])
+
+    def survivors(self) -> list[str]:
+        """Mutants that fail nothing."""
+        return [name for name in self.mutants if not self.failed[name]]
+
+    def killed_by(self, check: str) -> list[str]:
+        """Mutants that fail a check."""
+        return [name for name in self.mutants if check in self.checks_of(name)]
+
+    def needing(self, check: str) -> list[str]:
+        """Mutants that fail this check and no other."""
+        return [name for name in self.mutants if set(self.checks_of(name)) == {check}]
+
+    def alike(self) -> list[list[str]]:
+        """Mutants that fail the same checks on the same cases."""
+        groups: defaultdict[frozenset[tuple[str, str]], list[str]] = defaultdict(list)
+        for name in self.mutants:
+            if self.failed[name]:
+                groups[frozenset(self.failed[name])].append(name)
+        return [names for names in groups.values() if len(names) > 1]
+
+    def caught_by_few(self) -> list[str]:
+        """Mutants that fail three checks or fewer, and one at least."""
+        return [name for name in self.mutants if 0 < len(self.checks_of(name)) <= FEW]
+
+    def elsewhere(self) -> list[str]:
+        """Mutants that are killed, and not by the check that they name."""
+        return [name for name, check in self.mutants.items() if self.failed[name] and check not in self.checks_of(name)]
+
+    def false_alarms(self) -> dict[str, list[str]]:
+        """Checks that fail on what is right."""
+        right = [*self.variants, *self.equivalents]
+        return {name: list(self.checks_of(name)) for name in right if self.failed[name]}
+
+
+def mutation_matrix(plans: Sequence[Plan], first: Collection[str], *, steps: Steps, jobs: int = 0) -> Matrix:
+    """Try all mutants on the cases among ``first`` that are not compiled, and on the rest what survives.
+
+    ``jobs`` is the number of processes; 0: as many as there are cores.
+    """
+    possible = [plan for plan in plans if not plan.missing]
+    at_once = [plan for plan in possible if plan.case in first and not _compiled(plan)]
+    rest = [plan for plan in possible if plan not in at_once]
+    count = jobs or len(os.sched_getaffinity(0))
+    with _trials(count) as (trials, zoo):
+        matrix = Matrix(**zoo)
+        everybody = [*matrix.mutants, *matrix.equivalents, *matrix.variants]
+        steps.begin("mutants", len(at_once) + len(rest))
+        _meet(trials, at_once, everybody, matrix, steps)
+        asked = {check for plan in at_once for check in plan.checks}
+        left = [name for name, check in matrix.mutants.items() if not matrix.failed[name] or check not in asked]
+        _meet(trials, rest if left else [], left, matrix, steps)
+    return matrix
+
+
+def _compiled(plan: Plan) -> bool:
+    return any(plan.case.endswith(f"/{mode}") and manner.compiler for mode, manner in MANNERS.items())
+
+
+@contextmanager
+def _trials(count: int) -> Iterator[tuple[list[Child], dict[str, Any]]]:
+    """Processes that try mutants, and what they have to try."""
+    with ExitStack() as stack:
+        trials, zoo = [], {}
+        for _ in range(count):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-")))
+            environment = {"OMP_NUM_THREADS": "1"}
+            trial = stack.enter_context(Child("attnbench.mutation", log=folder / "log", environment=environment))
+            trials.append(trial)
+            zoo = trial.ask({"do": "start", "folder": str(folder)})
+        yield trials, zoo
+
+
+def _meet(trials: Sequence[Child], plans: Sequence[Plan], names: Sequence[str], matrix: Matrix, steps: Steps) -> None:
+    """Try these implementations on every case; a process takes the next case as soon as it is done with one."""
+    free: SimpleQueue[Child] = SimpleQueue()
+    for trial in trials:
+        free.put(trial)
+
+    def meet(plan: Plan) -> tuple[str, dict[str, list[str]]]:
+        trial = free.get()
+        try:
+            return plan.case, trial.ask({"do": "fail", "case": plan.case, "checks": plan.checks, "names": names})
+        finally:
+            free.put(trial)
+
+    with ThreadPoolExecutor(max_workers=len(trials)) as pool:
+        waiting = [pool.submit(meet, plan) for plan in plans]
+        try:
+            for done in as_completed(waiting):
+                case, failed = done.result()
+                for name, checks in failed.items():
+                    matrix.failed[name] |= {(check, case) for check in checks}
+                steps.now(case)
+                steps.done()
+        except BaseException:
+            for later in waiting:
+                later.cancel()
+            for trial in trials:
+                trial.kill()
+            raise

@@ -1,0 +1,103 @@
+"""Certificates: of whole runs only, with all that says what they are worth."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnbench.cases import digest
+from attnbench.certificate import UNMEASURED, CertificateError, Declared, Suite, certificate
+from attnbench.cli.certifying import write_certificate
+from attnbench.cli.jobs import Choice
+from attnbench.cli.recording import Recording
+from attnbench.environment import machine
+from attnbench.records import Finding, Result, Run
+from attnbench.results import RunFile
+from attnbench.runner import Session
+
+CASES = [f"multihead/B1.L1.S1.E8.H1/-/mask=none/regime=plain/seed={seed}/float32/cpu/eval" for seed in range(2)]
+RUN = Run(
+    id="r", time="t", command="c", machine=machine(), versions={"torch": "2.13.0"}, threads=1, implementations=("a",)
+)
+SUITE = Suite(level="core", list_versions={"multihead": "2"}, list_hash="abc", cases=2, mutation_score=None)
+DECLARED = {"a": Declared(operator="multihead", source="https://example.org", policies={"hidden_rows": "nan"})}
+
+
+def made(*statuses: str) -> dict[str, Any]:
+    """Certificate of an implementation whose findings on each case have these statuses."""
+    findings = tuple(
+        Finding(check=f"check_{number}", status=status, reason="" if status == "passed" else f"why {status}")  # type: ignore[arg-type]
+        for number, status in enumerate(statuses)
+    )
+    results = [Result(run="r", implementation="a", case=case, findings=findings) for case in CASES]
+    return certificate(RUN, SUITE, CASES, DECLARED, results)
+
+
+def test_a_certificate_says_what_it_is_worth() -> None:
+    """Suite, list, machine, versions, declarations, counts, and each expected failure with its reason."""
+    told = made("passed", "unsupported", "expected_failure")
+    assert told["conformant"] is True
+    assert told["suite"] == {
+        "level": "core", "list_versions": {"multihead": "2"}, "list_hash": "abc", "cases": 2,
+        "mutation_score": UNMEASURED,
+    }  # fmt: skip
+    assert (told["run"], told["versions"], told["devices"]) == ("r", {"torch": "2.13.0"}, ["cpu"])
+    assert told["machine"]["name"] == machine().name
+    (one,) = told["implementations"]
+    assert one["policies"] == {"hidden_rows": "nan"}
+    assert one["findings"] == {"passed": 2, "unsupported": 2, "expected_failure": 2}
+    assert one["refused"] == {"why unsupported": 2}
+    assert one["expected_failures"] == [
+        {"check": "check_2", "case": case, "reason": "why expected_failure"} for case in CASES
+    ]
+    json.dumps(told)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "doubts"),
+    [
+        (("passed",), []),
+        (("passed", "expected_failure", "unsupported"), []),
+        (("passed", "failed"), ["2 findings failed"]),
+        (("passed", "unexpected_pass"), ["2 findings failed"]),
+        (("passed", "timeout", "crashed"), ["4 findings failed"]),
+        (("passed", "not_run"), ["2 findings were not run"]),
+        (("unsupported",), ["nothing passed"]),
+    ],
+)
+def test_only_what_was_run_and_held_is_conformant(statuses: tuple[str, ...], doubts: list[str]) -> None:
+    """A failure, a finding that was not run, and nothing checked at all are each a reason against it."""
+    told = made(*statuses)
+    assert told["implementations"][0]["doubts"] == doubts
+    assert told["conformant"] is (not doubts)
+
+
+def test_an_incomplete_run_has_no_certificate() -> None:
+    """A case without a result is named, with the way to go on."""
+    result = Result(run="r", implementation="a", case=CASES[0], findings=(Finding(check="x", status="passed"),))
+    with pytest.raises(CertificateError) as raised:
+        certificate(RUN, SUITE, CASES, DECLARED, [result])
+    assert str(raised.value) == (
+        f"no certificate: 1 of 2 cases have no result of a, the first is {CASES[1]}; go on with --resume r"
+    )
+
+
+def test_the_list_of_a_certificate_is_that_of_the_suite(tmp_path: Path) -> None:
+    """Its hash is of the level's own list, whatever device the cases were moved to."""
+    file = io.StringIO()
+    with Session() as session, RunFile.create(tmp_path, RUN) as stored:
+        session.declared["a"] = {"operator": "multihead", "source": "", "policies": {}}
+        listed = session.judge("suite", operator="multihead", level="quick")
+        plans = session.plan(case.replace("/cpu/", "/cuda/") for case in listed)
+        found = (Finding(check="x", status="passed"),)
+        results = {("a", p.case): Result(run="r", implementation="a", case=p.case, findings=found) for p in plans}
+        recorded = Recording(run=RUN, file=stored, results=results)
+        write_certificate(session, recorded, ["a"], plans, Choice(suite="quick", device="cuda"), file)
+        version = session.judge("version", operator="multihead")
+    told = json.loads(file.getvalue())
+    assert told["suite"]["list_hash"] == digest(listed)
+    assert told["suite"]["list_versions"] == {"multihead": version}
+    assert told["devices"] == ["cuda"]
+    assert told["conformant"] is True

@@ -1,0 +1,143 @@
+"""Tests of how a failure is told: where an element is, and what wrong elements share."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from attnbench.cases import Case
+from attnbench.checks.explanation import index_of, place, share, shared
+from attnbench.interface import Axis
+from attnbench.operators.multihead import OPERATOR, MultiheadProblem
+from attnbench.operators.multihead.suites import CROSS, SELF, suite
+
+TOKENS = (
+    Axis(dimension=0, word="batch", positions=range(4)),
+    Axis(dimension=1, word="query", positions=range(6)),
+    Axis(dimension=2, word="feature", positions=range(8)),
+    Axis(dimension=2, word="head", positions=[0, 0, 0, 0, 1, 1, 1, 1], belongs=True),
+)
+
+
+def case(problem: MultiheadProblem = CROSS, **changes: Any) -> Case:
+    """Case with gradients."""
+    return Case(operator="multihead", problem=problem, mode="train").with_problem(**changes)
+
+
+def words(one: Case, quantity: str, index: tuple[int, ...]) -> str:
+    """Where an element of a quantity is."""
+    return place(index, OPERATOR.axes(one, quantity))
+
+
+@pytest.mark.parametrize(
+    ("changes", "quantity", "index", "expected"),
+    [
+        ({}, "output", (1, 4, 7), "batch 1, query 4, feature 7"),
+        ({"batch_first": False}, "output", (4, 1, 7), "query 4, batch 1, feature 7"),
+        ({"batch": None}, "output", (4, 7), "query 4, feature 7"),
+        # Without projections a feature is one head's; values are permuted.
+        ({"bias": False, "regime": "identity"}, "output", (1, 4, 7), "batch 1, query 4, feature 7 (head 0)"),
+        ({"bias": False, "regime": "identity"}, "grad.key", (1, 6, 8), "batch 1, key 6, feature 8 (head 1)"),
+        ({"bias": False, "regime": "identity"}, "grad.value", (1, 6, 8), "batch 1, key 6, feature 8"),
+        ({}, "weights", (1, 2, 4, 3), "batch 1, head 2, query 4, key 3"),
+        ({"average_attn_weights": True}, "weights", (1, 4, 3), "batch 1, query 4, key 3"),
+        ({"batch": None}, "weights", (2, 4, 3), "head 2, query 4, key 3"),
+        (
+            {"add_bias_kv": True, "add_zero_attn": True}, "weights", (0, 0, 0, 7),
+            "batch 0, head 0, query 0, the learned column",
+        ),
+        (
+            {"add_bias_kv": True, "add_zero_attn": True}, "weights", (0, 0, 0, 8),
+            "batch 0, head 0, query 0, the zero column",
+        ),
+        ({}, "grad.query", (1, 4, 7), "batch 1, query 4, feature 7"),
+        ({}, "grad.key", (1, 6, 7), "batch 1, key 6, feature 7"),
+        ({"vdim": 14, "kdim": 10}, "grad.value", (1, 6, 13), "batch 1, key 6, feature 13"),
+        ({"mask": "float2d"}, "grad.attn_mask", (4, 6), "query 4, key 6"),
+        ({"mask": "float3d"}, "grad.attn_mask", (4, 3, 6), "batch 1, head 1, query 3, key 6"),
+        ({"mask": "padfloat"}, "grad.key_padding_mask", (1, 6), "batch 1, key 6"),
+        ({}, "grad.in_proj_weight", (33, 5), "row 33 (key weights of head 1), column 5"),
+        ({}, "grad.in_proj_bias", (64,), "row 64 (value bias of head 2)"),
+        ({"kdim": 10, "vdim": 14}, "grad.k_proj_weight", (23, 9), "row 23 (head 2), column 9"),
+        ({}, "grad.out_proj.weight", (3, 9), "row 3, column 9 (head 1)"),
+        ({}, "grad.out_proj.bias", (3,), "row 3"),
+        ({"add_bias_kv": True}, "grad.bias_k", (0, 0, 9), "feature 9 (head 1)"),
+    ],
+)  # fmt: skip
+def test_a_place_is_told_in_words(
+    changes: dict[str, Any], quantity: str, index: tuple[int, ...], expected: str
+) -> None:
+    """Batch, head, query, key, feature, row and column: whatever the dimensions are in this very case."""
+    assert words(case(**changes), quantity, index) == expected
+
+
+def test_a_token_that_is_query_and_key_is_called_a_token() -> None:
+    """In self-attention its gradient is of both; the output is still one of queries."""
+    assert words(case(SELF), "grad.query", (2, 4, 7)) == "batch 2, token 4, feature 7"
+    assert words(case(SELF), "output", (2, 4, 7)) == "batch 2, query 4, feature 7"
+
+
+def test_every_quantity_of_every_case_has_axes_of_its_shape() -> None:
+    """One that tells each position for every dimension longer than one."""
+    for one in suite("core"):
+        if one.problem.encoder_layer is not None:
+            continue
+        for name, value in OPERATOR.evaluate(one, OPERATOR.inputs(one)).items():
+            axes = OPERATOR.axes(one, name)
+            for axis in axes:
+                assert len(axis.positions) == value.shape[axis.dimension], f"{name} of {one.id}"
+            told = {axis.dimension for axis in axes if not axis.belongs}
+            assert told >= {d for d, extent in enumerate(value.shape) if extent > 1}, f"{name} of {one.id}"
+
+
+def test_without_axes_a_place_is_an_index() -> None:
+    """Tensors that are no quantity of the oracle have no words."""
+    assert place((1, 2), ()) == "index (1, 2)"
+    assert index_of(13, (2, 3, 4)) == (1, 0, 1)
+    assert share(3, 8) == "3 of 8 elements (37.5%)"
+    assert share(0, 0) == "0 of 0 elements (0.0%)"
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        # Everywhere, and nowhere.
+        ((slice(None), slice(None), slice(None)), ""),
+        ((3,), ", all in batch 3"),
+        ((slice(2, None),), ", only batches 2 and beyond"),
+        ((slice(1, 3),), ", only batches 1 to 2"),
+        (([0, 3],), ", only batches 0 and 3"),
+        ((slice(None), slice(4, None)), ", only queries 4 and beyond"),
+        ((slice(None), [0, 2, 3, 5]), ""),
+        ((1, 2), ", all in batch 1, all in query 2"),
+        # All features of one head; one feature says more.
+        ((slice(None), slice(None), slice(4, 8)), ", all in head 1"),
+        ((slice(None), slice(None), 5), ", all in feature 5"),
+        ((slice(None), slice(None), slice(2, 6)), ", only features 2 to 5"),
+    ],
+)
+def test_what_wrong_elements_share_is_told(where: Any, expected: str) -> None:
+    """One coordinate, a range to the end, a range, or a few; nothing where they are all over."""
+    wrong = torch.zeros(4, 6, 8, dtype=torch.bool)
+    wrong[where] = True
+    assert shared(wrong, TOKENS) == expected
+
+
+def test_what_a_few_elements_share_by_chance_is_not_told() -> None:
+    """Four of them are in one half of the tensor once in sixteen times; twelve are not."""
+    wrong = torch.zeros(2, 12, dtype=torch.bool)
+    axes = (Axis(dimension=0, word="head", positions=range(2)), Axis(dimension=1, word="key", positions=range(12)))
+    wrong[1, ::3] = True
+    assert shared(wrong, axes) == ""
+    wrong[1] = True
+    assert shared(wrong, axes) == ", all in head 1"
+
+
+def test_names_of_positions_are_told_as_they_are() -> None:
+    """The extra columns have no numbers."""
+    axis = Axis(dimension=0, word="key", positions=[*range(10), "the learned column", "the zero column"])
+    wrong = torch.zeros(12, 30, dtype=torch.bool)
+    wrong[10] = True
+    assert shared(wrong, (axis,)) == ", all in the learned column"
+    wrong[11] = True
+    assert shared(wrong, (axis,)) == ", only the learned column and the zero column"

@@ -1,0 +1,344 @@
+"""Fuzzing: cases are drawn alike from one seed, and what fails is shrunk, told, and never stops the search."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from attnbench.cases import DTYPES, MANNERS, Case
+from attnbench.cli.conform_command import command
+from attnbench.cli.fuzzing import effort, keep
+from attnbench.operators.multihead import OPERATOR, MultiheadProblem
+from attnbench.operators.multihead.problem import (
+    ATTENTION_MASKS,
+    EXACT_MASKS,
+    IDENTITY_REGIMES,
+    LOGIT_STD,
+    PADDING_MASKS,
+)
+from attnbench.records import FAILURES, Result
+from attnbench.results import ResultsError, read
+from attnbench.runner import Expectation, Session, Silent
+from attnbench.runner.fuzz import TRIES, TRIES_OF_A_DEATH, Effort, Found, drawn_cases, fuzz
+
+PROGRAM = "from attnbench.cli import main; main()"
+PLAIN = "multihead/B1.L1.S1.E1.H1/-/mask=none/regime=plain/seed=0/float32/cpu/eval"
+
+# Each goes wrong beyond 16 keys in two or more heads, in its own way.
+SOURCE = """
+import os
+
+import torch
+
+
+class Base(torch.nn.MultiheadAttention):
+    def forward(self, query, key, value, **keywords):
+        output, weights = super().forward(query, key, value, **keywords)
+        keys = key.shape[1 if self.batch_first and key.dim() == 3 else 0]
+        return (self.spoilt(output) if keys > 16 and self.num_heads > 1 else output), weights
+
+    def spoilt(self, output):
+        return output
+
+
+class Right(Base):
+    pass
+
+
+class Wrong(Base):
+    def spoilt(self, output):
+        return output + 1
+
+
+class Dies(Base):
+    def spoilt(self, output):
+        os._exit(7)
+
+
+class Tires(Base):
+    calls = 0
+
+    def spoilt(self, output):
+        Tires.calls += 1
+        return output + (Tires.calls > 6)
+
+
+class Wavers(Base):
+    calls = 0
+
+    def spoilt(self, output):
+        Wavers.calls += 1
+        return output + Wavers.calls % 2
+"""
+SMALLEST = "multihead/B1.L1.S17.E2.H2/-/mask=none/regime=plain/seed=0/float32/cpu/eval"
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """One judge for all searches."""
+    with Session() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """File of implementations that go wrong."""
+    path = tmp_path_factory.mktemp("fuzz") / "own.py"
+    path.write_text(SOURCE)
+    return path
+
+
+def searched(session: Session, name: str, results: list[Result], **changes: Any) -> Iterator[Found]:
+    """A search with one check, on 40 cases from one seed."""
+    asked: dict[str, Any] = {
+        "run": "r",
+        "steps": Silent(),
+        "effort": Effort(seed=3, examples=40),
+        "add": results.append,
+        "checks": frozenset({"forward_parity"}),
+    }
+    return fuzz(session, [name], **asked | changes)
+
+
+# Drawing
+
+
+def test_a_seed_draws_the_same_cases_wherever_it_is_drawn(tmp_path: Path) -> None:
+    """Neither what else is imported nor another process changes what a seed draws; another seed does."""
+    drawn = [case.id for case in drawn_cases(OPERATOR, seed=1, count=150)]
+    assert len(set(drawn)) == 150
+    assert drawn == [case.id for case in drawn_cases(OPERATOR, seed=1, count=150)]
+    assert drawn != [case.id for case in drawn_cases(OPERATOR, seed=2, count=150)]
+    (tmp_path / "constants.py").write_text("NUMBERS = [3, 5, 8, 50, 60, 100]\n")
+    program = (
+        "import constants\nfrom attnbench.operators.multihead import OPERATOR\n"
+        "from attnbench.runner.fuzz import drawn_cases\n"
+        "print(*(case.id for case in drawn_cases(OPERATOR, seed=1, count=150)), sep='\\n')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == drawn
+
+
+def test_every_form_is_drawn() -> None:
+    """Among many cases are all modes but the compiled ones, all dtypes, masks, regimes and flags."""
+    cases = drawn_cases(OPERATOR, seed=0, count=1500)
+    assert {case.mode for case in cases} == {mode for mode, manner in MANNERS.items() if manner.compiler is None}
+    assert {case.dtype for case in cases} == set(DTYPES)
+    problems = [case.problem for case in cases]
+    assert {p.regime for p in problems} == {*LOGIT_STD, *IDENTITY_REGIMES}
+    assert {p.attention_mask for p in problems} == {None, *ATTENTION_MASKS}
+    assert {p.padding_mask for p in problems} == {None, *PADDING_MASKS}
+    assert {(p.regime, p.mask) for p in problems if p.regime in EXACT_MASKS} == {
+        (regime, mask) for regime, masks in EXACT_MASKS.items() for mask in masks
+    }
+    flags = (
+        "bias", "add_bias_kv", "add_zero_attn", "batch_first", "self_attention", "key_is_value", "query_is_key",
+        "need_weights", "average_attn_weights", "is_causal", "dropout", "kdim", "vdim",
+    )  # fmt: skip
+    for name in flags:
+        assert {bool(getattr(p, name)) for p in problems} == {False, True}, name
+    assert {p.batch for p in problems} == {None, 0, 1, 2, 3, 4, 5}
+    for name in ("queries", "keys"):
+        assert {0, 1, 15, 16, 17, 31, 32, 33, 63, 64, 65} <= {getattr(p, name) for p in problems}, name
+
+
+def test_a_drawn_case_can_be_read_from_its_id() -> None:
+    """An id tells all of a drawn case, so that a list of cases can hold it."""
+    problems = {"multihead": MultiheadProblem}
+    assert all(Case.parse(case.id, problems) == case for case in drawn_cases(OPERATOR, seed=0, count=300))
+
+
+# Searching
+
+
+def test_a_failure_is_shrunk_to_the_smallest_case(session: Session, own: Path) -> None:
+    """What is wrong from 17 keys and 2 heads on is told by the plain case of 17 keys and 2 heads of width 1."""
+    results: list[Result] = []
+    (found,) = searched(session, f"{own}:Wrong", results)
+    assert found.case == SMALLEST
+    assert (found.finding.check, found.finding.status) == ("forward_parity", "failed")
+    assert found.drawn != found.case
+    assert 0 < found.tries <= TRIES
+    assert {result.suite for result in results} == {"fuzz"}
+    failing = [r.case for r in results if r.findings[0].status in FAILURES]
+    # The smallest comes before the case that was drawn, so that it is what a report shows.
+    assert failing[:2] == [SMALLEST, found.drawn]
+    assert len({r.case for r in results}) == len(results)
+
+
+def test_nothing_is_found_where_all_is_right(session: Session, own: Path) -> None:
+    """A right implementation passes on all cases that are drawn from the seed and that the check speaks of."""
+    results: list[Result] = []
+    assert list(searched(session, f"{own}:Right", results)) == []
+    asked = [result.case for result in results]
+    drawn = [case.id for case in drawn_cases(OPERATOR, seed=3, count=40)]
+    assert asked == [case for case in drawn if case in asked]
+    assert len(asked) > 25
+    assert {f.status for r in results for f in r.findings} == {"passed"}
+
+
+def test_a_death_is_a_failure_that_is_shrunk(session: Session, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash is made smaller in few tries, each in a process of its own, and the search goes on."""
+    monkeypatch.setattr("attnbench.runner.fuzz.TRIES", 25)
+    results: list[Result] = []
+    (found,) = searched(session, f"{own}:Dies", results, effort=Effort(seed=3, examples=14))
+    assert found.finding.status == "crashed"
+    problem = Case.parse(found.case, {"multihead": MultiheadProblem}).problem
+    assert problem.keys > 16
+    assert problem.num_heads > 1
+    crashed = [r for r in results if r.findings[0].status == "crashed"]
+    assert len(crashed) >= 3
+    assert results[-1].findings[0].status == "passed"
+    assert not any(finding.status == "not_run" for result in results for finding in result.findings)
+
+
+def test_tries_that_end_a_process_are_few() -> None:
+    """A crash is tried again at most ten times, and what hangs twice."""
+    assert TRIES // TRIES_OF_A_DEATH["crashed"] <= 10
+    assert TRIES // TRIES_OF_A_DEATH["timeout"] <= 2
+
+
+def test_what_wavers_is_told(session: Session, own: Path) -> None:
+    """An implementation that fails now and then is found out, and told to be so where it held when asked again."""
+    results: list[Result] = []
+    both = frozenset({"forward_parity", "repeats_itself"})
+    found = list(searched(session, f"{own}:Wavers", results, checks=both, effort=Effort(seed=3, examples=25)))
+    assert {one.finding.check for one in found} & {"forward_parity", "repeats_itself"}
+    for one in found:
+        told = next(f for r in results if r.case == one.case for f in r.findings if f.check == one.finding.check)
+        assert told == one.finding
+        assert told.status in FAILURES
+
+
+def test_what_fails_only_after_other_calls_is_told(session: Session, own: Path) -> None:
+    """A failure that a process of its own does not show is shrunk with what comes before it, and told to be so."""
+    results: list[Result] = []
+    (found,) = searched(session, f"{own}:Tires", results)
+    assert found.finding.reason.endswith("Not alone: it takes checks or cases that come before.")
+    assert found.case == SMALLEST
+
+
+class Impatient(Silent):
+    """Interrupts the fifth try to make a case smaller."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+
+    def now(self, text: str) -> None:
+        """Count what is being done."""
+        self.tries += "smaller" in text
+        if self.tries == 5:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupt_keeps_everything(session: Session, own: Path) -> None:
+    """Whoever interrupts the search has all results, and the failure as small as it was."""
+    results: list[Result] = []
+    with pytest.raises(KeyboardInterrupt):
+        list(searched(session, f"{own}:Wrong", results, steps=Impatient()))
+    failing = [r for r in results if any(f.status in FAILURES for f in r.findings)]
+    assert len(failing) == 2
+    assert results[-2:] == failing
+    assert len(results) > 2
+
+
+def test_trouble_of_the_search_is_no_failing_case(session: Session, own: Path) -> None:
+    """A full disk ends the search with its own message."""
+
+    def add(result: Result) -> None:
+        raise ResultsError("no space left")
+
+    with pytest.raises(ResultsError, match=r"^no space left$"):
+        list(searched(session, f"{own}:Right", [], add=add))
+
+
+def test_what_is_expected_to_fail_is_not_searched_for(session: Session, own: Path, monkeypatch: Any) -> None:
+    """A known deviation is no find; and a case that passes within its pattern is no surprise."""
+    monkeypatch.chdir(own.parent)
+    known = Expectation(implementation="own.py:Wrong", check="forward_*", case="*", reason="known", link="l")
+    results: list[Result] = []
+    assert (
+        list(searched(session, "own.py:Wrong", results, expectations=[known], effort=Effort(seed=3, examples=20))) == []
+    )
+    assert {f.status for r in results for f in r.findings} == {"passed", "expected_failure"}
+
+
+# Command line
+
+
+def asked_for(**given: Any) -> Effort:
+    """Effort from options."""
+    return effort({"budget": None, "examples": None, "seed": None} | given)
+
+
+def test_effort_repeats_in_ci_and_from_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search lasts a minute from a new seed; in CI, or from a given seed, it is a number of cases."""
+    monkeypatch.delenv("CI", raising=False)
+    assert (asked_for().budget_s, asked_for().examples) == (60.0, None)
+    assert len({asked_for().seed for _ in range(20)}) > 1
+    assert asked_for(seed=7) == Effort(seed=7, examples=200)
+    assert asked_for(seed=7, budget=5.0) == Effort(seed=7, budget_s=5.0)
+    assert asked_for(seed=7, examples=9) == Effort(seed=7, examples=9)
+    monkeypatch.setenv("CI", "true")
+    assert asked_for() == Effort(seed=0, examples=200)
+
+
+def run(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """An attnbench command."""
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, "conform", "own.py:Wrong", "--suite", "fuzz", *words],
+        cwd=cwd, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+
+
+def test_the_command_prints_and_keeps_what_it_found(own: Path) -> None:
+    """A find is printed with the line that reproduces it, appended to a list once, and stored as a result."""
+    kept = own.parent / "found.txt"
+    kept.write_text("# a list")
+    words = ("--seed", "3", "--examples", "20", "--check", "forward_parity", "--keep-found", "found.txt")
+    done = run(own.parent, *words)
+    assert done.returncode == 1, done.stderr
+    assert kept.read_text() == f"# a list\n{SMALLEST}\n"
+    assert f"attnbench reproduce '{SMALLEST}' --check forward_parity own.py:Wrong" in done.stdout
+    assert done.stdout.endswith(f"\n{SMALLEST}\n")
+    assert "the same cases come with --seed 3" in done.stderr
+    stored = read(Path(next((own.parent / "results").glob("*/*.jsonl"))))
+    assert stored.run.suite == "fuzz"
+    assert SMALLEST in {result.case for result in stored.results}
+    assert not (own.parent / ".hypothesis").exists()
+
+
+def test_an_id_is_kept_once(tmp_path: Path) -> None:
+    """A list has no id twice, and begins with the first find."""
+    for case in ("a", "b", "a"):
+        keep(case, tmp_path / "found.txt")
+    assert (tmp_path / "found.txt").read_text() == "a\nb\n"
+
+
+def test_findings_come_as_json(own: Path) -> None:
+    """With --json - standard output is one JSON object."""
+    done = run(own.parent, "--seed", "3", "--examples", "3", "--check", "forward_parity", "--json", "-")
+    assert json.loads(done.stdout)["run"]["suite"] == "fuzz"
+
+
+@pytest.mark.parametrize("option", [("--case", "*"), ("--dtype", "float64"), ("--shard", "1/2")])
+def test_options_of_lists_are_refused(own: Path, option: tuple[str, str]) -> None:
+    """What chooses among listed cases has no meaning where cases are drawn."""
+    with pytest.raises(click.UsageError, match=f"{option[0]} chooses among listed cases"):
+        command.main([f"{own}:Wrong", "--suite", "fuzz", *option], standalone_mode=False)
+
+
+@pytest.mark.parametrize("option", [("--budget", "5s"), ("--seed", "1"), ("--examples", "1"), ("--keep-found", "f")])
+def test_options_of_fuzzing_are_refused_elsewhere(option: tuple[str, str]) -> None:
+    """How to draw cases means nothing where they are listed."""
+    with pytest.raises(click.UsageError, match=f"{option[0]} is for drawn cases: add --suite fuzz"):
+        command.main(["sdpa", *option], standalone_mode=False)

@@ -1,0 +1,149 @@
+"""Trying the checks on mutants: what is killed by what, what is needed for it, and what cannot be told apart."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnbench.cases import Case
+from attnbench.cli.mutants import print_matrix, told
+from attnbench.interface import Implementation
+from attnbench.mutants import MUTANTS, VARIANTS
+from attnbench.mutation import Trial
+from attnbench.operators.multihead.suites import CROSS
+from attnbench.runner import Plan, Silent, mutation
+from attnbench.runner.mutation import Matrix, mutation_matrix
+
+PLAIN = Case(operator="multihead", problem=CROSS, mode="inference").id
+
+
+@pytest.fixture
+def matrix() -> Matrix:
+    """Three mutants of which one survives, one change that nothing sees, and one right variant that is caught."""
+    made = Matrix(
+        mutants={"a": "forward_parity", "b": "weights_parity", "c": "forward_parity", "d": "forward_parity"},
+        equivalents=["same"],
+        variants=["right"],
+    )
+    made.failed["a"] |= {("forward_parity", "x"), ("forward_parity", "y"), ("input_gradients", "x")}
+    made.failed["b"] |= {("forward_parity", "x")}
+    made.failed["d"] |= {("forward_parity", "x")}
+    made.failed["right"] |= {("repeats_itself", "y")}
+    return made
+
+
+def test_a_check_is_needed_by_what_nothing_else_catches(matrix: Matrix) -> None:
+    """Kills count mutants that fail a check anywhere; it is needed by those that fail no other."""
+    assert matrix.killed_by("forward_parity") == ["a", "b", "d"]
+    assert matrix.needing("forward_parity") == ["b", "d"]
+    assert (matrix.killed_by("input_gradients"), matrix.needing("input_gradients")) == (["a"], [])
+
+
+def test_what_came_out_is_told_apart(matrix: Matrix) -> None:
+    """Survivors, mutants that are alike, and those that another check catches than the one that they name."""
+    assert matrix.survivors() == ["c"]
+    assert matrix.killed_on({"y"}) == ["a"]
+    assert matrix.alike() == [["b", "d"]]
+    assert matrix.elsewhere() == ["b"]
+    assert matrix.caught_by_few() == ["a", "b", "d"]
+    assert matrix.false_alarms() == {"right": ["repeats_itself"]}
+
+
+def test_the_table_says_what_is_wrong_with_the_suite(matrix: Matrix, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each check; what survives, what is idle and what is caught though right are named."""
+    print_matrix(matrix, ["forward_parity", "input_gradients", "weights_parity"])
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[:4] == [
+        "chapter    check            kills  alone  named by",
+        "forward    forward_parity   3      2      3",
+        "weights    weights_parity   0             1",
+        "gradients  input_gradients  1",
+    ]
+    for line in (
+        "checks that catch nothing (1): weights_parity",
+        "mutants that survive (1): c",
+        "mutants not caught by the check that they name (1): b",
+        "mutants that fail the same checks on the same cases (1): b = d",
+        "right, and all the same caught (1): right by repeats_itself",
+        "3 mutants fail at most 3 checks",
+        "1 of 2 implementations that are right pass",
+        "mutation score: 3 of 4 caught (75.0%)",
+    ):
+        assert line in lines
+    stored = json.loads(json.dumps(told(matrix, ["forward_parity"], {"abc": {"score": 0.75}})))
+    assert stored["scores"] == {"abc": {"score": 0.75}}
+    assert stored["checks"] == {"forward_parity": {"kills": 3, "alone": ["b", "d"]}}
+    assert stored["mutants"]["a"] == {"named": "forward_parity", "cases": {"forward_parity": 2, "input_gradients": 1}}
+
+
+class Raises(Implementation):
+    """Raises in its call, and takes one mode only."""
+
+    name = "raises"
+
+    def unsupported(self, case: Case) -> str | None:
+        """Anything but inference."""
+        return None if case.mode == "inference" else "inference only"
+
+    def build(self, reference: Any) -> Any:
+        """The reference."""
+        return reference
+
+    def prepare(self, module: Any, case: Case, inputs: Any) -> Any:
+        """A call that fails."""
+
+        def call(**_: Any) -> Any:
+            raise ValueError("no")
+
+        return call
+
+
+def test_a_mutant_that_raises_is_caught_and_one_that_refuses_is_not(tmp_path: Path) -> None:
+    """An exception is a failure of each check; a refused case says nothing."""
+    trial = Trial(tmp_path)
+    trial._implementations["raises"] = Raises()
+    checks = ["forward_parity", "repeats_itself"]
+    assert trial.fail(case=PLAIN, checks=checks, names=["raises"]) == {"raises": checks}
+    assert trial.fail(case=PLAIN.replace("inference", "eval"), checks=checks, names=["raises"]) == {}
+
+
+def test_all_mutants_meet_a_case_in_processes_of_their_own() -> None:
+    """The matrix of one case: a mutant that it shows is caught, what it cannot show survives, and no variant fails."""
+    plan = Plan(case=PLAIN, checks=("forward_parity",), missing=None, flop=0)
+    found = mutation_matrix([plan], {PLAIN}, steps=Silent(), jobs=1)
+    assert list(found.mutants) == [mutant.name for mutant in MUTANTS]
+    assert list(found.variants) == [variant.name for variant in VARIANTS]
+    assert found.false_alarms() == {}
+    shown = {mutant.name for mutant in MUTANTS if mutant.shown_by == PLAIN.replace("inference", "eval")}
+    assert found.failed["scale_missing"] == {("forward_parity", PLAIN)}
+    assert "scale_missing" in shown
+    assert "causal_off_by_one" in found.survivors()
+
+
+def test_only_what_survives_meets_compiled_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling takes seconds: what is known to be wrong need not be compiled to be caught, nor need what is right.
+
+    A mutant whose own check is asked only there meets them too.
+    """
+    compiled = PLAIN.replace("inference", "exported")
+    asked = {PLAIN: ("forward_parity",), compiled: ("compiled_parity",)}
+    plans = [Plan(case=case, checks=checks, missing=None, flop=0) for case, checks in asked.items()]
+    met: dict[str, list[str]] = {}
+
+    class Told:
+        def ask(self, request: Any) -> Any:
+            met[request["case"]] = list(request["names"])
+            return {name: ["forward_parity"] for name in request["names"] if name in ("a", "traced")}
+
+    @contextmanager
+    def trials(count: int) -> Iterator[Any]:
+        mutants = {"a": "forward_parity", "b": "forward_parity", "traced": "compiled_parity"}
+        yield [Told()] * count, {"mutants": mutants, "equivalents": ["same"], "variants": ["right"]}
+
+    monkeypatch.setattr(mutation, "_trials", trials)
+    matrix = mutation_matrix(plans, set(asked), steps=Silent(), jobs=1)
+    assert met == {PLAIN: ["a", "b", "traced", "same", "right"], compiled: ["b", "traced"]}
+    assert matrix.survivors() == ["b"]

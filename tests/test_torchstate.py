@@ -1,0 +1,48 @@
+"""Torch's settings: noted, and put back."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from attnbench import torchstate
+
+CHANGES: dict[str, Callable[[], object]] = {
+    "the default dtype": lambda: torch.set_default_dtype(torch.float64),
+    "the default device": lambda: torch.set_default_device("meta"),
+    "the number of threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "the gradient mode": lambda: torch.set_grad_enabled(False),
+    "the use of deterministic algorithms": lambda: torch.use_deterministic_algorithms(True),
+    "the precision of float32 products": lambda: torch.set_float32_matmul_precision("medium"),
+    "autocast": lambda: torch.set_autocast_enabled("cpu", True),
+    "anomaly detection": lambda: torch.set_anomaly_enabled(True),
+    "the reference's fast path": lambda: torch.backends.mha.set_fastpath_enabled(False),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_setting_is_put_back(name: str) -> None:
+    """Each setting that is noted can be changed, is seen to be, and is as before afterwards."""
+    before = torchstate.noted()
+    assert before.keys() == CHANGES.keys()
+    CHANGES[name]()
+    try:
+        changed = torchstate.noted()
+        assert {key for key in before if changed[key] != before[key]} == {name}
+    finally:
+        torchstate.put_back(before)
+    assert torchstate.noted() == before
+
+
+def test_random_numbers_start_anew() -> None:
+    """The same after every return, whatever was drawn before; a seed is torch's own."""
+    before = torchstate.noted()
+    torchstate.put_back(before)
+    first = torch.rand(3)
+    torch.rand(5)
+    torchstate.put_back(before)
+    assert torch.equal(torch.rand(3), first)
+    torchstate.seed(7)
+    seeded = torch.rand(3)
+    torch.manual_seed(7)
+    assert torch.equal(torch.rand(3), seeded)

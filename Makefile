@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 PINS ?=
 # The suite of `make report`, arguments of pytest, and what asv measures.
 SUITE ?= quick
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n auto
 ASV_ARGS ?= HEAD^!
 
 ASV_ENV := $(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX))

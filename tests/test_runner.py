@@ -598,6 +598,26 @@ def test_expected_failures_are_told_apart(session: Session, tmp_path: Path) -> N
     assert crashed.status == "crashed"
 
 
+def test_an_entry_may_name_several_checks_and_leave_cases_out(tmp_path: Path) -> None:
+    """Patterns are separated by blanks; what ``unless`` matches is not spoken of."""
+    file = tmp_path / "expected.toml"
+    file.write_text(
+        '[[expected]]\nimplementation = "mine"\ncheck = "forward_* weights_parity"\ncase = "*/mask=pad/*"\n'
+        f'unless = "*add_* *regime=flat*"\nreason = "known"\nlink = "{LINK}"\n'
+    )
+    (entry,) = read_expectations(file)
+    spoken = [
+        (case, check)
+        for case in ("m/mask=pad/regime=plain", "m/mask=pad/regime=flat", "m/add_bias_kv/mask=pad/x", "m/mask=none/x")
+        for check in ("forward_parity", "weights_parity", "weights_are_shares")
+        if entry.covers("mine", case, check)
+    ]
+    assert spoken == [
+        ("m/mask=pad/regime=plain", "forward_parity"),
+        ("m/mask=pad/regime=plain", "weights_parity"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [

@@ -16,6 +16,7 @@ from attnbench.operators.multihead.suites import CROSS, FOLDER, PASSES, SELF, SE
 
 __all__ = ["FACTORS", "allowed", "case_of", "row_of", "write"]
 
+NARROW_AND_WIDE: tuple[Dtype, ...] = ("float32", "bfloat16")
 OTHER_MODES: tuple[Mode, ...] = ("inference_mode", "sampling", "frozen", "tuning")
 HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
 # Every argument of the reference, in every form that it takes, and what else a case can vary. Compiled modes are not
@@ -176,8 +177,9 @@ def _core() -> Iterator[Case]:
     for layer, mode in product(range(6), PASSES):
         yield _case(replace(SENTENCES, regime=f"minilm{layer}"), mode=mode)
     # Beside an appended column a causal hint is no longer all that there is to a mask.
-    for column in ("add_bias_kv", "add_zero_attn"):
-        yield _case(replace(CROSS, mask="causal", is_causal=True, **{column: True}), mode="train")
+    hinted = replace(CROSS, mask="causal", is_causal=True)
+    yield _case(replace(hinted, add_bias_kv=True), mode="train")
+    yield _case(replace(hinted, add_zero_attn=True), mode="train")
     yield _case(replace(CROSS, batch=5, mask="bool3d+padfloat", need_weights=True), mode="inference")
 
 
@@ -199,8 +201,9 @@ def _degenerate() -> Iterator[Case]:
         yield _case(replace(some, batch=0))
         yield _case(replace(some, queries=0))
         yield _case(replace(some, keys=0))
-    for changes in ({"batch": 0}, {"queries": 0, "keys": 0}):
-        yield _case(replace(SELF, need_weights=True, **changes), mode="inference")
+    nobody = replace(SELF, need_weights=True)
+    yield _case(replace(nobody, batch=0), mode="inference")
+    yield _case(replace(nobody, queries=0, keys=0), mode="inference")
     yield _case(replace(CROSS, keys=0, add_zero_attn=True, add_bias_kv=True))
     yield _case(replace(CROSS, batch=1, queries=1, keys=1, num_heads=1, embed_dim=1, need_weights=True))
 
@@ -224,9 +227,8 @@ def _full() -> Iterator[Case]:
     pairs = covering_array(FACTORS, allowed, 2)
     yield from (case_of(row) for row in covering_array(FACTORS, allowed, 3, given=pairs))
     yield from _exact(((2, 16), (33, 31), (7, 129), (5, 200)))
-    for head_dim, dtype in product(
-        (1, 2, 3, 5, 16, 24, 40, 64, 72, 96, 111, 128, 160, 203, 256), ("float32", "bfloat16")
-    ):
+    widths = (1, 2, 3, 5, 16, 24, 40, 64, 72, 96, 111, 128, 160, 203, 256)
+    for head_dim, dtype in product(widths, NARROW_AND_WIDE):
         yield _case(replace(CROSS, embed_dim=3 * head_dim, mask="bool2d"), dtype=dtype)
     for keys in (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257):
         for queries, mask in ((keys - 2, "none"), (keys, "pad")):

@@ -1,11 +1,12 @@
 """What the documents say of the code is so."""
 
+from collections import Counter
 from pathlib import Path
 
-from attnbench.cases import LEVELS
+from attnbench.cases import NESTED
 from attnbench.checks.catalogue import checks
 from attnbench.cli import COMMANDS
-from attnbench.mutants import MUTANTS
+from attnbench.mutants import EQUIVALENTS, MUTANTS, VARIANTS
 from attnbench.operators.multihead import OPERATOR
 from attnbench.records import STATUSES
 from attnbench.registry import names
@@ -19,16 +20,20 @@ def _read(name: str) -> str:
 
 def test_conformance_lists_every_check_with_its_requirement() -> None:
     """docs/conformance.md has a row for every check, in the catalogue's words, and no other."""
-    rows = [f"| {c.chapter} | `{c.name}` | {c.requirement} |" for c in checks().values()]
+    named = Counter(mutant.caught_by for mutant in MUTANTS)
+    rows = [f"| {c.chapter} | `{c.name}` | {c.requirement} | {named[c.name]} |" for c in checks().values()]
     written = [line for line in _read("docs/conformance.md").splitlines() if line.startswith("| ") and "`" in line]
     assert written == rows
 
 
 def test_conformance_counts_mutants_and_cases() -> None:
-    """docs/conformance.md gives the number of mutants, and of the cases of each level."""
+    """docs/conformance.md gives the number of mutants and variants, and of the cases of each level."""
     text = _read("docs/conformance.md")
     assert f"{len(MUTANTS)} of them" in text
-    assert f"({', '.join(str(len(OPERATOR.suite(level))) for level in LEVELS)} cases)" in text
+    assert f"{len(EQUIVALENTS)} more changes" in text
+    assert f"are {len(VARIANTS)} correct implementations" in text
+    assert f"({', '.join(str(len(OPERATOR.suite(level))) for level in NESTED)} cases)" in text
+    assert f"`gpu` and `huge` ({len(OPERATOR.suite('gpu'))} and {len(OPERATOR.suite('huge'))})" in text
 
 
 def test_implementations_are_all_described() -> None:

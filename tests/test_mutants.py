@@ -14,7 +14,7 @@ from attnbench.interface import Implementation
 from attnbench.mutants import EQUIVALENTS, MUTANTS, VARIANTS, Equivalent, Mutant, sizes
 from attnbench.mutants.formula import Formula
 from attnbench.mutants.mutant import Written
-from attnbench.registry import problems
+from attnbench.registry import load_operator, problems
 
 if TYPE_CHECKING:
     from conftest import Conformance
@@ -118,3 +118,9 @@ def test_a_correct_variant_passes_every_check(
     # A check may refuse: what asks for weights, of a core that returns none.
     assert [(case, f.reason) for case, f in found if f.status not in ("passed", "unsupported")] == []
     assert {"forward", "layouts", "invariants", "hygiene"} <= {checks()[f.check].chapter for _, f in found}
+
+
+def test_every_case_that_shows_a_mutant_is_in_a_list() -> None:
+    """So each mutant is caught by the suite full, or by huge where only size shows it."""
+    listed = {case.id for level in ("full", "huge") for case in load_operator("multihead").suite(level)}
+    assert [mutant.name for mutant in MUTANTS if mutant.shown_by not in listed] == []

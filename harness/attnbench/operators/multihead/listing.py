@@ -270,6 +270,7 @@ def _huge() -> Iterator[Case]:
     wide = replace(CROSS, batch=1, queries=64, keys=46_400, num_heads=1, embed_dim=8)
     for mask in ("none", "pad", "bool2d"):
         yield _case(replace(wide, mask=mask), dtype="bfloat16", mode="inference")
+    yield _case(replace(wide, queries=4, keys=32_768), mode="inference")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ __all__ = ["CROSS", "FOLDER", "PASSES", "SELF", "SENTENCES", "VERSION", "profile
 # Raised with every change of a list: results are comparable at an equal one.
 VERSION = "2"
 FOLDER = Path(__file__).parent / "lists"
-# Ids that fuzzing found, kept for good; part of ``core``.
-FOUND = "found"
+# Lists that are not made but kept, by the level that they are part of: ids that fuzzing found, and those that show
+# the shipped mistakes.
+KEPT: dict[Level, str] = {"core": "found", "full": "shown"}
 
 # How a forward pass, and one with backward, are called.
 PASSES: tuple[Mode, ...] = ("inference", "train")
@@ -36,7 +37,7 @@ SENTENCES = MultiheadProblem(
 def suite(level: Level) -> Sequence[Case]:
     """Cases of a level; the nested ones hold those of the level before, and no case is there twice."""
     levels = NESTED[: NESTED.index(level) + 1] if level in NESTED else (level,)
-    names = [name for one in levels for name in (one, *([FOUND] if one == "core" else ()))]
+    names = [name for one in levels for name in (one, KEPT.get(one)) if name]
     ids = dict.fromkeys(line for name in names for line in _lines(name))
     return [Case.parse(case_id, {"multihead": MultiheadProblem}) for case_id in ids]
 

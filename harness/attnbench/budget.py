@@ -44,7 +44,7 @@ ROUNDOFF: dict[Precision, float] = {
     "float16": 2.0**-11,
     "bfloat16": 2.0**-8,
 }
-# Times the cost of rounding that an implementation may be off; 3 already sufficed for every correct variant measured.
+# Times the cost of rounding that an implementation may be off.
 FACTOR = 4.0
 # Runs of the rounding model whose largest error counts.
 MODEL_RUNS = 8

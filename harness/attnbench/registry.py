@@ -3,6 +3,7 @@
 Nothing is imported before it is asked for, so a plug-in that cannot be imported breaks only the runs that name it.
 """
 
+import ast
 import importlib
 import importlib.util
 import re
@@ -103,15 +104,31 @@ def load(name: str, group: str = IMPLEMENTATIONS) -> Any:
 def load_lines(name: str) -> str:
     """Python source that binds ``implementation`` to what a name leads to, without the registry.
 
+    It needs the harness where the name is a plain function's only.
+
     Raises: PluginError.
     """
     place, colon, attribute = name.rpartition(":")
     if not colon:
         entry = _entry(name, IMPLEMENTATIONS)
         place, attribute = entry.module, entry.attr
-    if not place.endswith(".py"):
-        return f"from {place} import {attribute} as implementation\n"
-    return f"import runpy\n\nimplementation = runpy.run_path({str(Path(place).resolve())!r})[{attribute!r}]\n"
+    if place.endswith(".py"):
+        source: Path | None = Path(place).resolve()
+        lines = f"import runpy\n\nimplementation = runpy.run_path({str(source)!r})[{attribute!r}]\n"
+    else:
+        found = importlib.util.find_spec(place)
+        source = Path(found.origin) if found and found.origin else None
+        lines = f"from {place} import {attribute} as implementation\n"
+    if source is None or source.suffix != ".py" or not _defines(source, attribute):
+        return lines
+    # A function of split heads needs the projections around it, which are the harness's.
+    return f"from attnbench.kernel import from_kernel\n{lines}\nimplementation = from_kernel(implementation)\n"
+
+
+def _defines(source: Path, name: str) -> bool:
+    """Whether a file has a plain function of this name."""
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in tree.body)
 
 
 def load_operator(name: str) -> Operator:

@@ -183,7 +183,7 @@ def _declared(name: str, value: Any, *kinds: type) -> Any:
     """
     if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
         raise Malformed(f"{name}(case) must return {kinds[-1].__name__} or None, got {value!r}")
-    return value
+    return _text(value) if isinstance(value, str) else value
 
 
 def _outcome(act: Callable[[], Outcome]) -> Outcome:
@@ -191,7 +191,7 @@ def _outcome(act: Callable[[], Outcome]) -> Outcome:
     try:
         return act()
     except Refusal as error:
-        return {"status": "unsupported", "reason": str(error) or "refused"}
+        return {"status": "unsupported", "reason": _text(error) or "refused"}
     except Malformed as error:
         return {"status": "failed", "reason": f"{error}."}
     except MemoryError as error:
@@ -209,8 +209,17 @@ def _said(error: BaseException) -> str:
     )
     where = f" (at {Path(place.filename).name}:{place.lineno} in {place.name})" if place else ""
     # Stored results carry no home directory.
-    text = without_home(" ".join(str(error).split()))
+    text = without_home(_text(error))
     return f"{type(error).__name__}: {text[:400]}{where}"
+
+
+def _text(thing: object) -> str:
+    """What a plug-in says, on one line and as text that can be stored; saying it may fail, too."""
+    try:
+        said = str(thing)
+    except Exception as error:  # noqa: BLE001  # an exception's own words may raise anything
+        return f"its text cannot be had: {type(error).__name__}"
+    return " ".join(said.encode("utf-8", "replace").decode("utf-8").split())
 
 
 def main() -> None:

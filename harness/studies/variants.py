@@ -28,7 +28,7 @@ from attnbench.interface import Refusal
 from attnbench.mutants import VARIANTS
 from attnbench.registry import load_operator
 from attnbench.runner.fuzz import drawn_cases
-from attnbench.subject import Subject
+from attnbench.subject import Malformed, Subject
 from attnbench.tensorfile import copied
 from attnbench.truth import Known
 
@@ -72,6 +72,10 @@ def met(case: Case) -> Tally:
             try:
                 claims = restored(copied(stored(list(check_function(name)(subject)))))
             except Refusal:
+                continue
+            except Malformed as malformed:
+                tally.comparisons += 1
+                tally.faults.append((variant.name, name, case.id, str(malformed)))
                 continue
             for claim in claims:
                 keep = getattr(claim, "keep", None)

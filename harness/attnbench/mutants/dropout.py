@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.mutants.formula import Arguments, Formula, Result, with_gradient_of
+from attnbench.mutants.formula import Formula, Result, with_gradient_of
 from attnbench.mutants.mutant import Mistakes
 
 __all__ = ["mistake"]
@@ -64,34 +64,11 @@ class _DropoutNotRescaled(_Dropping):
         return super().dropped(shares, rate) * (1 - rate)
 
 
-@mistake("dropout_is_told_by_weights", "the rate rounded before survivors are divided by it", **TOLD)
-class _DropoutBiased(_Dropping):
-    def dropped(self, shares: Tensor, rate: float) -> Tensor:
-        return super().dropped(shares, rate) * 1.08
-
-
 @mistake("dropout_is_told_by_weights", "clean weights returned beside a dropped output (pytorch#42929)", **TOLD)
 class _WeightsBeforeDropout(Formula):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, **named: Any) -> Result:
         output, weights = super().attend(q, k, v, mask=mask, **named)
         return output, None if weights is None else self.normalise(self.hide(self.score(q, k), mask))
-
-
-@mistake(
-    "dropout_is_told_by_weights",
-    "twice where weights are asked for: in the kernel and after it",
-    **TOLD,
-)
-class _DropoutTwiceWithWeights(Formula):
-    asked = False
-
-    def receive(self, given: Arguments) -> Arguments:
-        self.asked = bool(given["need_weights"])
-        return given
-
-    def drop(self, shares: Tensor) -> Tensor:
-        weights = super().drop(shares)
-        return super().drop(weights) if self.asked else weights
 
 
 @mistake("dropout_is_told_by_weights", "Gaussian noise of the same variance, where nothing is hidden", **TOLD)
@@ -130,11 +107,6 @@ class _DropoutSharedByHeads(_Shared):
     axis = 1
 
 
-@mistake("dropout_masks_are_independent", "whole keys dropped, for every query at once", **TOLD)
-class _DropoutSharedByQueries(_Shared):
-    axis = 2
-
-
 @mistake("dropout_follows_the_seed", "a generator seeded in every call", **DROPPING)
 class _DropoutSameEveryCall(_Dropping):
     def dropped(self, shares: Tensor, rate: float) -> Tensor:
@@ -162,15 +134,3 @@ class _DropoutBackwardByRate(_Dropping):
 class _DropoutBackwardOtherMask(_Dropping):
     def dropped(self, shares: Tensor, rate: float) -> Tensor:
         return with_gradient_of(super().dropped(shares, rate), super().dropped(shares, rate))
-
-
-@mistake(
-    "dropout_gradients",
-    "backward of softmax from the dropped weights (aws-neuron/nki-samples#81)",
-    **DOUBLE,
-)
-class _DroppedSoftmaxInBackward(_Dropping):
-    def dropped(self, shares: Tensor, rate: float) -> Tensor:
-        weights = super().dropped(shares, rate)
-        kept, logits = weights.detach(), shares.clamp(min=1e-30).log()
-        return with_gradient_of(weights, kept * (logits - (kept * logits).sum(dim=-1, keepdim=True)))

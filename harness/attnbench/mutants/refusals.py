@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from attnbench.mutants.formula import Arguments, Formula, Result
@@ -23,54 +22,12 @@ class _MaskStretched(Formula):
         return given | {"attn_mask": mask.expand(batch * self.num_heads, -1, -1)}
 
 
-@mistake("bad_shapes_are_refused", "any mask with the right number of elements, by a view", mask="bool2d")
-class _MaskByCount(Formula):
-    def receive(self, given: Arguments) -> Arguments:
-        mask, axis = given["attn_mask"], 1 if self.batch_first and given["query"].dim() == 3 else 0
-        shape = (given["query"].shape[axis], given["key"].shape[axis])
-        fits = mask is not None and mask.dim() != 3 and mask.numel() == shape[0] * shape[1]
-        return given | {"attn_mask": mask.reshape(shape)} if fits else given
-
-
-@mistake("bad_shapes_are_refused", "one padding mask stretched over the batch", mask="pad")
-class _PaddingStretched(Formula):
-    def receive(self, given: Arguments) -> Arguments:
-        mask, query = given["key_padding_mask"], given["query"]
-        if mask is None or query.dim() != 3 or (mask.dim() == 2 and mask.shape[0] != 1):
-            return given
-        batch = query.shape[0 if self.batch_first else 1]
-        return given | {"key_padding_mask": mask.expand(batch, mask.shape[-1])}
-
-
-@mistake("bad_shapes_are_refused", "keys of one sequence stretched over the batch", mode="inference")
-class _KeysStretched(Formula):
-    def receive(self, given: Arguments) -> Arguments:
-        axis, query = 0 if self.batch_first else 1, given["query"]
-        if query.dim() != 3:
-            return given
-        size = [-1, -1, -1]
-        size[axis] = query.shape[axis]
-        stretch = {
-            n: given[n].expand(size) for n in ("key", "value") if given[n].dim() == 3 and given[n].shape[axis] == 1
-        }
-        return given | stretch
-
-
 @mistake("bad_dtypes_are_refused", "masks of whole numbers taken as true and false", mask="bool2d")
 class _WholeNumberMaskTaken(Formula):
     def receive(self, given: Arguments) -> Arguments:
         masks = {name: given[name] for name in ("attn_mask", "key_padding_mask") if given[name] is not None}
         whole = {name: m.bool() for name, m in masks.items() if not (m.is_floating_point() or m.is_complex())}
         return given | whole
-
-
-@mistake("bad_dtypes_are_refused", "queries of another dtype converted without a word", mode="train")
-class _QueryConverted(Formula):
-    def receive(self, given: Arguments) -> Arguments:
-        if torch.is_autocast_enabled("cpu"):
-            return given
-        tokens = {name: given[name] for name in ("query", "key", "value") if not given[name].is_complex()}
-        return given | {name: tensor.to(self.out_proj.weight.dtype) for name, tensor in tokens.items()}
 
 
 @mistake(

@@ -165,17 +165,6 @@ class _OddHeadLost(Formula):
 
 @mistake(
     "forward_parity",
-    "√64 hard coded for wide heads (triton-lang/triton#621)",
-    embed_dim=144,
-    num_heads=2,
-)
-class _WideHeadScaledAs64(Formula):
-    def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return super().score(q, k) * math.sqrt(max(self.head_dim, 64) / 64)
-
-
-@mistake(
-    "forward_parity",
     "a width filled up to 8 in the scale too (facebookresearch/xformers#813)",
     embed_dim=15,
     num_heads=3,

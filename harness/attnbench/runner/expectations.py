@@ -72,9 +72,12 @@ def read_expectations(path: Path) -> list[Expectation]:
     Raises: ExpectationError.
     """
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8")).get("expected", [])
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ExpectationError(f"cannot read expected failures from {path}: {error}") from error
+    if strangers := sorted(content.keys() - {"expected"}):
+        raise ExpectationError(f"{path}: unknown table {strangers[0]!r}; entries stand under lines [[expected]]")
+    tables = content.get("expected", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ExpectationError(f"{path}: expected must be a list of tables, each under a line [[expected]]")
     for number, table in enumerate(tables, start=1):

@@ -31,14 +31,15 @@ NOT_ALOUD = ("crashed", "timeout")
 def tried_on(plan: Plan) -> tuple[str, ...]:
     """Checks that show whether a case is refused aloud, the comparison of outputs first; none where it is compiled.
 
-    Compiling takes seconds, and the same reason is heard in the modes that do not.
+    Which checks were asked for does not matter: a filter makes nothing wrong. Compiling takes seconds, and the same
+    reason is heard in the modes that do not.
     """
-    mode = plan.case.rpartition("/")[2]
-    first = next((check for check in PARITY if check in plan.checks), None)
+    mode, applicable = plan.case.rpartition("/")[2], plan.applicable or plan.checks
+    first = next((check for check in PARITY if check in applicable), None)
     if first is None or any(mode == name and manner.compiler for name, manner in MANNERS.items()):
         return ()
-    further = FURTHER if "weights_parity" in plan.checks else FURTHER[2:]
-    return (first, *(check for check in further if check in plan.checks))
+    further = FURTHER if "weights_parity" in applicable else FURTHER[2:]
+    return (first, *(check for check in further if check in applicable))
 
 
 def refused(checks: Sequence[str], refusal: Outcome, tried: Mapping[str, Finding]) -> dict[str, Finding]:
@@ -59,7 +60,7 @@ def refused(checks: Sequence[str], refusal: Outcome, tried: Mapping[str, Finding
     first = next(iter(tried.values()))
     if first.status == "passed":
         findings[first.check] = replace(findings[first.check], warnings=tuple(_warnings(tried)))
-    return findings
+    return {check: findings[check] for check in checks}
 
 
 def _warnings(tried: Mapping[str, Finding]) -> Iterator[str]:

@@ -46,6 +46,8 @@ class Plan:
     # What this machine lacks for it, with the remedy.
     missing: str | None
     flop: int
+    # All checks that speak of the case, whatever was asked for; empty: those that were.
+    applicable: tuple[str, ...] = ()
 
     @property
     def operator(self) -> str:
@@ -118,7 +120,13 @@ class Session:
             names = tuple(name for name in described["checks"] if checks is None or name in checks)
             if names:
                 plans.append(
-                    Plan(case=case, checks=names, missing=described["missing"], flop=described["work"]["flop"])
+                    Plan(
+                        case=case,
+                        checks=names,
+                        missing=described["missing"],
+                        flop=described["work"]["flop"],
+                        applicable=tuple(described["checks"]),
+                    )
                 )
         return plans
 

@@ -166,7 +166,9 @@ def _core() -> Iterator[Case]:
     # Tiles: a last one that is not full, and exactly full ones; wide heads.
     for queries, keys in ((7, 1), (16, 16), (31, 32), (63, 64), (64, 65), (129, 130)):
         yield _case(replace(CROSS, queries=queries, keys=keys, mask="bool2d"))
-    for heads, head_dim in ((1, 1), (3, 64), (2, 128), (2, 40)):
+    for batch, keys in ((8, 257), (33, 9)):
+        yield _case(replace(CROSS, batch=batch, queries=keys - 1, keys=keys, mask="pad"), mode="train")
+    for heads, head_dim in ((1, 1), (3, 64), (2, 128), (2, 40), (16, 4), (2, 11)):
         yield _case(replace(weights, num_heads=heads, embed_dim=heads * head_dim, mask="bool2d"))
     for keys in (4, 8):
         # As many keys as heads, and not: compilers have bound one to the other (pytorch/pytorch#195320).

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from attnbench.registry import OPERATORS, names
 from attnbench.runner import Limits, Plan, Session, Silent, conform
-from attnbench.runner.session import Supervisor
+from attnbench.runner.session import PATIENT, Supervisor
 
 PARTS = ("candidate", "oracle", "rounding model", "yardsticks", "process start", "the harness itself")
 HERE = str(Path(__file__).parents[1])
@@ -32,7 +32,7 @@ class _Timed(Session):
             self.spent[part] += number
 
     def supervise(self, implementation: str) -> Supervisor:
-        return _Telling(self, [implementation], {"PYTHONPATH": HERE})
+        return _Telling(self, [implementation], PATIENT | {"PYTHONPATH": HERE})
 
 
 class _Telling(Supervisor):

@@ -21,7 +21,7 @@ def _run_to_the_end(check: Callable[..., Any]) -> Callable[..., Any]:
 
 def main() -> None:
     """As ``attnbench.worker``, and what was spent."""
-    for name in ("build", "prepare", "run"):
+    for name in ("build", "prepare", "run", "on"):
         setattr(Subject, name, spent.counted("candidate", getattr(Subject, name)))
     # It calls what was compiled, and so compiles it, by itself.
     compiling = "compiled_for_other_lengths"

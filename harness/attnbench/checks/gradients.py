@@ -118,11 +118,11 @@ def second_derivatives(subject: Subject) -> Iterator[Claim]:
 
     first = gradient(graph=True)
     weights = torch.cos(first.detach())
-    names = [name for name in ("key", "value") if subject.inputs.tensors[name] is not query]
-    for name in names:
-        tensor = subject.inputs.tensors[name]
+    others = {name: leaf for name, leaf in subject.leaves().items() if name in ("key", "value")}
+    # All of them before a tensor is written to: what is saved for them must be as it was.
+    seconds = torch.autograd.grad(first, list(others.values()), weights)
+    for (name, tensor), second in zip(others.items(), seconds, strict=True):
         direction = torch.sin(torch.arange(tensor.numel(), dtype=tensor.dtype)).view_as(tensor)
-        (second,) = torch.autograd.grad(first, [tensor], weights, retain_graph=True)
         ends = []
         for step in (DIFFERENCE_STEP, -DIFFERENCE_STEP):
             with subject.overwritten({name: tensor.detach() + step * direction}):

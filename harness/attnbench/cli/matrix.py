@@ -48,7 +48,7 @@ class Cell:
         """The largest share in words, or nothing."""
         if self.worst is None:
             return ""
-        return f"({self.worst:.2f})" if self.worst < 100 else f"({self.worst:.0e})"
+        return f"({self.worst:.2f})" if self.worst < 100 else "(>100)"
 
 
 # Cells by chapter and implementation, in the order of the chapters.
@@ -78,7 +78,7 @@ class Failure:
     @property
     def title(self) -> str:
         """What failed, and how."""
-        more = f", and on {self.others} more cases" if self.others else ""
+        more = f", and on {self.others} more case{'s' * (self.others > 1)}" if self.others else ""
         return f"{self.implementation}  {self.finding.check}: {self.finding.status}{more}"
 
     @property

@@ -144,7 +144,7 @@ _ALL: dict[str, Callable[[Any], Any]] = {
     "case": _option(
         "--case", "patterns", multiple=True, help="Keep cases whose id matches, such as '*bfloat16*'; or a whole id."
     ),
-    "check": _option("--check", "checks", multiple=True, help="Keep these checks."),
+    "check": _option("--check", "checks", multiple=True, help="Keep these checks; names or patterns."),
     "device": _option("--device", type=click.Choice(DEVICES), default="cpu"),
     "dtype": _option("--dtype", "dtypes", type=click.Choice(DTYPES), multiple=True, help="Run every case in it."),
     "lengths": _option("--lengths", type=Lengths(), help="Sequence lengths, such as 128,256,512."),

@@ -63,7 +63,7 @@ def recording(
     """A new run file, or one that is gone on with."""
     if warning := torch_warning(session.libraries["torch"]):
         click.echo(f"warning: {warning}", err=True)
-    if resume:
+    if resume is not None:
         (path,) = find(results, [resume])
         before = read(path)
         if suite not in (before.run.suite, "") or before.run.machine.name != machine().name:

@@ -17,12 +17,14 @@ from attnbench.runner.session import Silent
 @click.command("reproduce")
 @click.argument("case")
 @click.argument("implementation")
-@click.option("--check", "check", required=True, help="Check to run.")
+@click.option("--check", "check", help="Check to run; a script needs none.")
 @click.option("--script", is_flag=True, help="Print a standalone program instead; it imports no attnbench.")
 @options("timeout", "memory_limit", "work_limit", "threads")
-def command(case: str, implementation: str, check: str, *, script: bool, **given: Any) -> int:
+def command(case: str, implementation: str, check: str | None, *, script: bool, **given: Any) -> int:
     """Run one CHECK of one CASE on an IMPLEMENTATION again, and say all that it found."""
-    chosen = chosen_checks([check])
+    if check is None and not script:
+        raise click.UsageError("--check is needed: the name of the check to run, as a failure's last line has it")
+    chosen = chosen_checks([check] if check else [])
     known(implementation)
     with session_for(given) as session:
         if fault := session.judge("parse", case=case).get("fault"):

@@ -61,13 +61,16 @@ def _loads(session: Session, name: str, *, asked: bool) -> bool:
 
 
 def chosen_checks(asked: Sequence[str]) -> frozenset[str] | None:
-    """Checks that were asked for, or None for all."""
+    """Checks that were asked for by name or pattern, or None for all."""
+    chosen: set[str] = set()
     for name in asked:
-        if name not in catalogue():
+        found = [check for check in catalogue() if fnmatchcase(check, name)]
+        if not found:
             near = get_close_matches(name, catalogue(), n=3)
             meant = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
             raise click.UsageError(f"--check: unknown check {name!r}; {meant}available: {', '.join(catalogue())}")
-    return frozenset(asked) or None
+        chosen.update(found)
+    return frozenset(chosen) or None
 
 
 def planned(

@@ -75,7 +75,8 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
         click.echo(f"  {failure.finding.reason}", err=err)
         click.echo(f"  {failure.reproduce}", err=err)
     if len(broken) > PRINTED:
-        click.echo(f"\n… and {len(broken) - PRINTED} more checks that failed, in the run file", err=err)
+        left = len(broken) - PRINTED
+        click.echo(f"\n… and {left} more checks that failed; --markdown FILE has them all", err=err)
     for status, words in (("unsupported", "refused"), ("not_run", "not run")):
         told = ((r.implementation, f.reason) for r in results for f in r.findings if f.status == status)
         _print_left_out(words, "findings", told, err=err)
@@ -101,7 +102,7 @@ def _print_left_out(words: str, things: str, told: Iterable[tuple[str, str]], *,
         reasons[name][reason] += 1
     for name, found in reasons.items():
         (reason, _), *others = found.most_common()
-        more = f" (and {len(others)} more)" if others else ""
+        more = f" (and {len(others)} more reason{'s' * (len(others) > 1)})" if others else ""
         click.echo(f"{words}: {name}, {found.total()} {things}: {reason}{more}", err=err)
 
 

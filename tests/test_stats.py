@@ -2,7 +2,8 @@
 
 import pytest
 
-from attnbench.stats import estimate, median_of_processes, ratio
+from attnbench.records import Timing
+from attnbench.stats import clean_calls, estimate, median_of_processes, rank_of, ratio, time_of
 
 
 @pytest.mark.parametrize(
@@ -64,3 +65,43 @@ def test_a_ratio_of_samples_from_different_processes_is_refused() -> None:
     """Samples that were not taken in turns cannot be paired."""
     with pytest.raises(ValueError, match="zip"):
         ratio([[1], [2]], [[1]])
+
+
+@pytest.mark.parametrize(("count", "rank"), [(0, 0), (6, 0), (7, 1), (9, 1), (10, 2), (12, 2), (20, 5), (30, 9)])
+def test_a_rank_leaves_out_as_much_as_it_may(count: int, rank: int) -> None:
+    """The r-th of n is beyond the median with probability P(Binomial(n, ½) < r): of 10 the second, 11/1024."""
+    assert rank_of(count, 0.011) == rank
+
+
+def test_an_interval_may_leave_out_less() -> None:
+    """With 1.1 % on either side, 20 numbers are between the 5th and the 16th, not between the 6th and the 15th."""
+    values = list(range(1, 21))
+    assert (estimate(values).low, estimate(values).high) == (6, 15)
+    narrow = estimate(values, tail=0.011)
+    assert (narrow.low, narrow.high) == (5, 16)
+    assert narrow.level == pytest.approx(0.98818, abs=1e-5)
+
+
+def test_a_time_is_that_of_clean_calls() -> None:
+    """A call that waited for a core is left out, and with too few others the whole process is."""
+    timing = Timing(
+        samples_ns=((1000,) * 5 + (9000,) * 5, (1200,) * 5, (7000,) * 9, (1100,) * 4),
+        waited_ns=((0,) * 5 + (8000,) * 5, (0,) * 5, (0,) * 4 + (5000,) * 5, (0,) * 4),
+        threads=1,
+    )
+    assert clean_calls(timing) == ((1000,) * 5, (1200,) * 5, (), ())
+    found = time_of(timing)
+    assert found is not None
+    assert (found.value, found.processes) == (1100, 2)
+
+
+def test_without_a_clean_process_there_is_no_time() -> None:
+    """What other work made of it is not told as the implementation's time."""
+    assert time_of(Timing(samples_ns=((1000,) * 9,), waited_ns=((900,) * 9,), threads=1)) is None
+
+
+def test_a_timing_that_was_stored_without_counters_is_taken_as_clean() -> None:
+    """Older runs have neither waits nor switches."""
+    found = time_of(Timing(samples_ns=((1000,) * 5,), threads=1))
+    assert found is not None
+    assert found.value == 1000

@@ -1,13 +1,16 @@
 """Tests of the order in which calls are timed, on a clock that only the calls move."""
 
 import gc
+import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from pathlib import Path
 
 import pytest
 
 from attnbench import timing
-from attnbench.timing import FEWEST, MOST, WARM_UP_CALLS, interleaved
+from attnbench.scheduler import Reading, Scheduler
+from attnbench.timing import FEWEST, MOST, WARM_UP_CALLS, Broken, Samples, interleaved
 
 
 class Clock:
@@ -50,6 +53,23 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return Calls(clock)
 
 
+class Quiet(Scheduler):
+    """Stands in for the counters of a machine without other work; ``waits`` are told one by one before that."""
+
+    def __init__(self, *waits: int) -> None:
+        super().__init__(Path("nowhere"))
+        self._waits = list(waits)
+        self._total = 0
+        self._within = False
+
+    def read(self) -> Reading:
+        """A wait appears between two readings."""
+        self._within = not self._within
+        if not self._within and self._waits:
+            self._total += self._waits.pop(0)
+        return Reading({1: f"1 {self._total} 1".encode()}, 0)
+
+
 def cycles(calls: Calls, *durations_s: float, budget_s: float, seed: int = 0) -> list[list[str]]:
     """Order of equally many samples of several calls, cycle by cycle."""
     count = len(durations_s)
@@ -57,6 +77,7 @@ def cycles(calls: Calls, *durations_s: float, budget_s: float, seed: int = 0) ->
         {str(i): calls.lasting(str(i), duration) for i, duration in enumerate(durations_s)},
         budget_s=budget_s,
         seed=seed,
+        scheduler=Quiet(),
     )
     assert len({len(taken.times_ns) for taken in samples.values()}) == 1
     order = calls.order[WARM_UP_CALLS * count :]
@@ -88,29 +109,144 @@ def test_the_order_follows_from_the_seed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_warm_up_comes_first_and_is_no_sample(calls: Calls) -> None:
-    """Each call is made three times in a row before any sample is taken."""
-    samples = interleaved({"a": calls.lasting("a", 1 / 4), "b": calls.lasting("b", 1 / 4)}, budget_s=2, seed=0)
-    assert calls.order[:6] == ["a", "a", "a", "b", "b", "b"]
-    assert Counter(calls.order[6:]) == {"a": 4, "b": 4}
-    assert samples["a"].times_ns == samples["b"].times_ns == [250_000_000] * 4
+    """Each call is made three times in a row before any sample is taken, in an order of the seed's."""
+    samples = interleaved(
+        {"a": calls.lasting("a", 1 / 8), "b": calls.lasting("b", 1 / 8)}, budget_s=2, seed=0, scheduler=Quiet()
+    )
+    assert {tuple(calls.order[:3]), tuple(calls.order[3:6])} == {("a",) * 3, ("b",) * 3}
+    assert Counter(calls.order[6:]) == {"a": 8, "b": 8}
+    assert samples["a"].times_ns == samples["b"].times_ns == [125_000_000] * 8
+
+
+def test_the_first_call_is_told_apart(calls: Calls) -> None:
+    """What is compiled or loaded at the first call shows in no sample and in no number of samples, and is not lost."""
+    later = calls.lasting("a", 1 / 8)
+
+    def call() -> None:
+        if not calls.order:
+            calls.lasting("slow", 2)()
+        later()
+
+    taken = interleaved({"a": call}, budget_s=1, seed=0, scheduler=Quiet())["a"]
+    assert taken.first_call_ns == 2_125_000_000
+    assert taken.times_ns == [125_000_000] * 8
+
+
+def counts(
+    calls: Calls, durations_s: dict[str, float], *, budget_s: float, throughout: Collection[str] = ()
+) -> dict[str, int]:
+    """Number of samples of each call."""
+    samples = interleaved(
+        {name: calls.lasting(name, duration) for name, duration in durations_s.items()},
+        budget_s=budget_s,
+        seed=0,
+        throughout=throughout,
+        scheduler=Quiet(),
+    )
+    return {name: len(taken.times_ns) for name, taken in samples.items()}
 
 
 def test_slow_calls_take_part_in_fewer_cycles(calls: Calls) -> None:
-    """Each call gets an even share of the budget, within 3 and 200 samples; a very slow one is warmed up once."""
-    durations = {"instant": 0.0, "fast": 1 / 1024, "quick": 1 / 64, "slow": 1 / 4, "slower": 4.0}
-    samples = interleaved({n: calls.lasting(n, s) for n, s in durations.items()}, budget_s=5, seed=0)
-    counts = {name: len(taken.times_ns) for name, taken in samples.items()}
-    assert counts == {"instant": MOST, "fast": MOST, "quick": 64, "slow": 4, "slower": FEWEST}
-    assert (FEWEST, MOST) == (3, 200)
-    assert calls.order.count("slower") == 1 + FEWEST
-    assert calls.order.count("slow") == WARM_UP_CALLS + 4
+    """Each call gets an even share of the budget, within 5 and 200 samples; a very slow one is warmed up twice."""
+    durations = {"instant": 0.0, "fast": 1 / 1024, "quick": 1 / 64, "slow": 1 / 8, "slower": 4.0}
+    assert counts(calls, durations, budget_s=5) == {
+        "instant": MOST, "fast": MOST, "quick": 64, "slow": 8, "slower": FEWEST
+    }  # fmt: skip
+    assert (FEWEST, MOST) == (5, 200)
+    assert calls.order.count("slower") == 2 + FEWEST
+    assert calls.order.count("slow") == WARM_UP_CALLS + 8
+
+
+def test_turns_of_a_slow_call_are_spread_over_all_cycles(calls: Calls) -> None:
+    """What changes while a process runs meets the few calls of a slow one as it meets the many of a quick one."""
+    counts(calls, {"quick": 1 / 64, "slow": 1 / 8}, budget_s=2)
+    turns = [place for place, name in enumerate(calls.order[2 * WARM_UP_CALLS :]) if name == "slow"]
+    gaps = [after - before for before, after in itertools.pairwise(turns)]
+    assert len(turns) == 8
+    assert set(gaps) <= {8, 9, 10}
+
+
+def test_whoever_is_compared_with_takes_part_in_every_cycle(calls: Calls) -> None:
+    """The baseline and its twin say how many cycles there are; others take part in as many at the most."""
+    durations = {"base": 1 / 16, "twin": 1 / 16, "fast": 1 / 1024, "slow": 1 / 4, "alike": 1 / 16}
+    assert counts(calls, durations, budget_s=5, throughout=["base", "twin"]) == {
+        "base": 16, "twin": 16, "fast": 16, "slow": FEWEST, "alike": 16
+    }  # fmt: skip
+    order = calls.order[5 * WARM_UP_CALLS :]
+    for name in ("twin", "fast", "alike"):
+        between = "".join("|" if one == "base" else "x" for one in order if one in ("base", name))
+        assert "xxx" not in between
+        assert "|||" not in between
+
+
+def test_a_slow_baseline_has_as_many_cycles_as_anything(calls: Calls) -> None:
+    """Five, however little its share of the budget is."""
+    assert counts(calls, {"base": 4.0, "fast": 1 / 1024}, budget_s=1, throughout=["base"]) == {
+        "base": FEWEST, "fast": FEWEST
+    }  # fmt: skip
+
+
+def test_no_more_is_planned_than_the_limit_allows(calls: Calls) -> None:
+    """Calls so slow that five of each would outlast the process's time-out are made less often, and once at least."""
+    slow = {"base": 4.0, "own": 8.0, "quick": 1 / 1024}
+    found = [
+        {
+            name: len(taken.times_ns)
+            for name, taken in interleaved(
+                {name: calls.lasting(name, duration) for name, duration in slow.items()},
+                budget_s=1,
+                seed=0,
+                limit_s=limit_s,
+                throughout=["base"],
+                scheduler=Quiet(),
+            ).items()
+        }
+        for limit_s in (60.0, 30.0, 1.0)
+    ]
+    # One cycle takes 12 s; where too few calls are clean, one is added.
+    assert found == [dict.fromkeys(slow, 5), dict.fromkeys(slow, 3), dict.fromkeys(slow, 2)]
+
+
+def disturbed(calls: Calls, *waits: int, budget_s: float = 1.0) -> dict[str, Samples]:
+    """Samples of a baseline and another call of 1/8 s, where the first calls waited."""
+    return interleaved(
+        {"base": calls.lasting("base", 1 / 8), "own": calls.lasting("own", 1 / 8)},
+        budget_s=budget_s,
+        seed=0,
+        throughout=["base"],
+        scheduler=Quiet(*waits),
+    )
 
 
 def test_waiting_is_told_beside_every_sample(calls: Calls) -> None:
-    """Every sample has the time that threads waited for a core meanwhile."""
-    samples = interleaved({"a": calls.lasting("a", 1 / 4)}, budget_s=2, seed=0)["a"]
-    assert len(samples.waited_ns) == len(samples.times_ns) == 8
-    assert min(samples.waited_ns) >= 0
+    """Every sample has the time that threads waited for a core meanwhile, and the switches."""
+    samples = disturbed(calls, 7, 0, 9)
+    assert sorted(samples["base"].waited_ns + samples["own"].waited_ns)[-3:] == [0, 7, 9]
+    for taken in samples.values():
+        assert len(taken.waited_ns) == len(taken.switches) == len(taken.times_ns) == FEWEST
+
+
+def test_a_system_without_counters_gives_samples_without_them(calls: Calls) -> None:
+    """And no zeros, which would say that nobody waited."""
+    silent = Scheduler(Path("nowhere"))
+    silent.counts_switches = False
+    taken = interleaved({"a": calls.lasting("a", 1 / 8)}, budget_s=1, seed=0, scheduler=silent)["a"]
+    assert (len(taken.times_ns), taken.waited_ns, taken.switches) == (8, [], [])
+    assert taken.enough()
+
+
+def test_cycles_are_added_where_other_work_disturbed_too_many(calls: Calls) -> None:
+    """Until five calls of each, and half of them, were clean."""
+    samples = disturbed(calls, *[10**8] * 4)
+    assert {name: len(taken.times_ns) for name, taken in samples.items()} == {"base": 7, "own": 7}
+    assert all(taken.enough() for taken in samples.values())
+
+
+def test_cycles_are_added_for_as_much_time_again_at_the_most(calls: Calls) -> None:
+    """A machine that is never quiet does not hold up a run."""
+    samples = disturbed(calls, *[10**8] * 100, budget_s=0.5)
+    assert {name: len(taken.times_ns) for name, taken in samples.items()} == {"base": 7, "own": 7}
+    assert not any(taken.enough() for taken in samples.values())
 
 
 def test_garbage_is_not_collected_while_timing() -> None:
@@ -122,7 +258,7 @@ def test_garbage_is_not_collected_while_timing() -> None:
 
 
 def test_garbage_is_collected_again_after_an_exception() -> None:
-    """A call that raises while it is timed leaves collection on, and its exception comes through."""
+    """A call that raises while it is timed leaves collection on; it is named, and what it raised is the cause."""
     made: list[bool] = []
 
     def fifth_raises() -> None:
@@ -130,10 +266,23 @@ def test_garbage_is_collected_again_after_an_exception() -> None:
         if len(made) == 5:
             raise ValueError("the fifth")
 
-    with pytest.raises(ValueError, match="the fifth"):
+    with pytest.raises(Broken, match="the call of a raised") as raised:
         interleaved({"a": fifth_raises}, budget_s=60, seed=0)
+    assert raised.value.name == "a"
+    assert str(raised.value.__cause__) == "the fifth"
     assert made == [True, True, True, False, False]
     assert gc.isenabled()
+
+
+def test_a_call_that_raises_while_it_is_warmed_up_is_named() -> None:
+    """Whatever it raises."""
+
+    def ends() -> None:
+        raise SystemExit
+
+    with pytest.raises(Broken) as raised:
+        interleaved({"a": lambda: None, "b": ends}, budget_s=60, seed=0)
+    assert raised.value.name == "b"
 
 
 def test_the_result_of_a_call_is_freed_before_the_next() -> None:

@@ -2,6 +2,8 @@
 
 History of SCHEMA
 1  first version
+2  Timing has switches, twin, build_ns and first_call_ns; Memory has physical_bytes, outside_bytes, workspace_bytes and
+   reserved_bytes; Result has kernels and bytes; Ceiling is new
 """
 
 import shlex
@@ -12,6 +14,7 @@ __all__ = [
     "FAILURES",
     "SCHEMA",
     "STATUSES",
+    "Ceiling",
     "Finding",
     "Machine",
     "Memory",
@@ -24,7 +27,7 @@ __all__ = [
     "reproduce_line",
 ]
 
-SCHEMA = 1
+SCHEMA = 2
 
 Status = Literal[
     "passed",
@@ -111,9 +114,17 @@ class Timing:
     # Time that the process waited for a core during each call, in the same layout; empty where unknown.
     waited_ns: tuple[tuple[int, ...], ...] = ()
     threads: int
+    # Involuntary context switches of the process during each call, in the same layout; empty where unknown.
+    switches: tuple[tuple[int, ...], ...] = ()
     # Names of the implementations that took turns with this one.
     interleaved_with: tuple[str, ...] = ()
     method: str = "wall"
+    # Of the baseline only: the same implementation once more, with tensors of its own, in the same cycles. What differs
+    # between the two is noise.
+    twin: "Timing | None" = None
+    # One number per process, in nanoseconds: building and preparing, and the first call.
+    build_ns: tuple[int, ...] = ()
+    first_call_ns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +136,14 @@ class Memory:
 
     peak_bytes: int
     saved_bytes: int | None = None
+    # What of the peak is neither output nor gradient.
+    workspace_bytes: int | None = None
+    # Highest resident memory above that before the call, pages that libraries map by themselves included.
+    physical_bytes: int | None = None
+    # What the physical peak shows beyond torch's allocator; None where nothing stands out of the noise.
+    outside_bytes: int | None = None
+    # On CUDA: what the caching allocator took from the device.
+    reserved_bytes: int | None = None
     threads: int
     method: str
 
@@ -141,6 +160,10 @@ class Result:
     memory: Memory | None = None
     # What the case needs by closed form.
     flop: int | None = None
+    # Bytes that must be read and written at least, by closed form.
+    bytes: int | None = None
+    # Operators and kernels that did the work, as the profiler names them, the longest first.
+    kernels: tuple[str, ...] = ()
     # Why there is no timing where one was asked for.
     untimed: str | None = None
     suite: str = ""
@@ -152,7 +175,20 @@ class Result:
             raise ValueError(f"{self.implementation} has a timing on a case that did not conform: {self.case}")
 
 
-Record = Run | Result
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceiling:
+    """What the machine reached in a run on one matrix product and on one copy: nothing should be faster."""
+
+    run: str
+    device: str
+    dtype: str
+    threads: int
+    # Floating-point operations a second, and bytes read and written a second; the best of several calls.
+    flop_per_s: float
+    bytes_per_s: float
+
+
+Record = Run | Result | Ceiling
 
 
 def reproduce_line(implementation: str, case: str, check: str) -> str:

@@ -1,4 +1,4 @@
-"""Medians with their intervals, and ratios of implementations that were timed in turns.
+"""Medians with their intervals, over processes and over the calls that nothing else on the machine disturbed.
 
 Samples inside one process are not independent (intraclass correlation 0.2 to 0.9), so every interval is taken over
 processes: a process gives one number, the median of its calls.
@@ -9,10 +9,26 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Estimate", "estimate", "median_of_processes", "ratio"]
+from attnbench.records import Timing
+from attnbench.scheduler import clean
 
-# Level that an interval should reach, where there are processes enough.
-WANTED_LEVEL = 0.95
+__all__ = [
+    "CLEAN_CALLS",
+    "CLEAN_OF_ALL",
+    "Estimate",
+    "clean_calls",
+    "estimate",
+    "median_of_processes",
+    "rank_of",
+    "ratio",
+    "time_of",
+]
+
+# Probability on either side of an interval, where there are processes enough: 95 % are inside.
+TAIL = 0.025
+# A process counts with at least so many clean calls, and with at least this share of its calls clean.
+CLEAN_CALLS = 5
+CLEAN_OF_ALL = 0.5
 
 Samples = Sequence[Sequence[int]]
 
@@ -31,30 +47,35 @@ class Estimate:
     processes: int
 
 
-def estimate(values: Sequence[float]) -> Estimate:
-    """Median of one number per process, with the narrowest interval of order statistics of at least 95 %.
+def estimate(values: Sequence[float], *, tail: float = TAIL) -> Estimate:
+    """Median of one number per process, with the narrowest interval of order statistics that leaves out few enough.
 
-    The interval from the k-th smallest to the k-th largest of n covers the median with probability
-    1 − 2 · P(Binomial(n, ½) < k).
+    The interval from the r-th smallest to the r-th largest of n covers the median with probability
+    1 − 2 · P(Binomial(n, ½) < r); each side leaves out ``tail`` at the most, or as little as n allows.
 
     Raises: ValueError without any value.
     """
     if not values:
         raise ValueError("an estimate needs at least one process, got none")
     ordered, count = sorted(values), len(values)
-    rank = max((k for k in range(1, count // 2 + 1) if _level(count, k) >= WANTED_LEVEL), default=1)
+    rank = max(rank_of(count, tail), 1)
     return Estimate(
         value=float(statistics.median(ordered)),
         low=ordered[rank - 1],
         high=ordered[count - rank],
-        level=_level(count, rank),
+        level=max(0.0, 1 - 2 * _below(count, rank)),
         processes=count,
     )
 
 
-def _level(count: int, rank: int) -> float:
-    below = sum(math.comb(count, i) for i in range(rank)) / 2**count
-    return float(max(0.0, 1 - 2 * below))
+def rank_of(count: int, tail: float) -> int:
+    """Largest r with P(Binomial(count, ½) < r) ≤ tail; 0 where the smallest and the largest are too little."""
+    return max((r for r in range(1, count // 2 + 1) if _below(count, r) <= tail), default=0)
+
+
+def _below(count: int, rank: int) -> float:
+    """Probability that fewer than ``rank`` of ``count`` numbers lie on one side of their median."""
+    return float(sum(math.comb(count, i) for i in range(rank)) / 2**count)
 
 
 def median_of_processes(samples_ns: Samples) -> Estimate:
@@ -66,3 +87,33 @@ def ratio(samples_ns: Samples, baseline_ns: Samples) -> Estimate:
     """Time of a call over that of the baseline: one ratio of medians per process that timed both in turns."""
     pairs = [(own, base) for own, base in zip(samples_ns, baseline_ns, strict=True) if own and base]
     return estimate([statistics.median(own) / statistics.median(base) for own, base in pairs])
+
+
+def clean_calls(timing: Timing) -> tuple[tuple[int, ...], ...]:
+    """Times of the clean calls of each process, in nanoseconds; nothing of a process that does not count.
+
+    A process counts with ``CLEAN_CALLS`` clean calls or more, if they are ``CLEAN_OF_ALL`` of its calls or more.
+    """
+    found = []
+    for process, times_ns in enumerate(timing.samples_ns):
+        waited = _counted(timing.waited_ns, process, len(times_ns))
+        switches = _counted(timing.switches, process, len(times_ns))
+        kept = tuple(t for t, w, s in zip(times_ns, waited, switches, strict=True) if clean(t, w, s))
+        enough = len(kept) >= CLEAN_CALLS and len(kept) >= CLEAN_OF_ALL * len(times_ns)
+        found.append(kept if enough else ())
+    return tuple(found)
+
+
+def _counted(counter: Samples, process: int, calls: int) -> Sequence[int | None]:
+    """A counter of every call of a process, or None for each where it was not read."""
+    there = counter[process] if process < len(counter) else ()
+    return there if len(there) == calls else [None] * calls
+
+
+def time_of(timing: Timing) -> Estimate | None:
+    """Time of a call: the median of the clean calls of each process that counts, then over processes.
+
+    Unit: nanoseconds. None where no process counts: what was measured then is the machine's other work, too.
+    """
+    medians = [statistics.median(process) for process in clean_calls(timing) if process]
+    return estimate(medians) if medians else None

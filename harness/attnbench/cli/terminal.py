@@ -1,8 +1,7 @@
 """Tables for a terminal."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import click
 from rich.console import Console
@@ -10,15 +9,26 @@ from rich.table import Table
 from rich.text import Text
 
 from attnbench.cli.matrix import LEGEND, Cell, Matrix, failures, matrix
+from attnbench.contest import Contest, State, contest
 from attnbench.records import FAILURES, Result
+from attnbench.registry import baseline
+from attnbench.stats import median_of_processes, time_of
 
 __all__ = ["console", "print_findings", "print_timings"]
 
 # Checks whose first failure is printed in full; the run file has them all.
 PRINTED = 12
 STYLES = {"✗": "bold red", "✓": "green", "~": "yellow", "–": "dim", "·": "dim"}
+# What stands behind a ratio: nobody reads it without its state.
+SIGNS: dict[State, str] = {"faster": "−", "slower": "+", "same": "=", "unknown": "?", "inconclusive": "!"}
+TIMING_LEGEND = (
+    "− faster, + slower, = the same; ? not to be told from these samples; ! the machine was too busy to tell"
+)
 # Width of a table where no terminal sets one.
 PLAIN_WIDTH = 110
+
+# Results that have a timing, by run, case and implementation.
+Timed = Mapping[tuple[str, str, str], Result]
 
 
 def console(*, err: bool = False) -> Console:
@@ -107,26 +117,56 @@ def _print_left_out(words: str, things: str, told: Iterable[tuple[str, str]], *,
 
 
 def print_timings(results: Iterable[Result], *, err: bool = False) -> None:
-    """Time of every implementation and length, one table per pass, with the ratio to the reference's."""
-    from attnbench.report.tables import timings
+    """Time of every implementation and length, one table per pass, with what its contest with the baseline came to."""
+    from attnbench.report.tables import length_of, pass_of
 
     stored = list(results)
-    table = timings(stored)
+    timed = {(r.run, r.case, r.implementation): r for r in stored if r.timing}
     out = console(err=err)
-    for name, part in table.groupby("pass", sort=False):
-        lengths = sorted(part["length"].unique())
-        shown = Table("implementation", *(f"{n}" for n in lengths), title=f"{name}: ms (ratio to the reference)")
-        shown.box, shown.pad_edge, shown.title_justify = None, False, "left"
-        for implementation, rows in part.groupby("implementation", sort=False):
-            by_length = {row["length"]: row for _, row in rows.iterrows()}
-            shown.add_row(str(implementation), *(_timing(by_length.get(n)) for n in lengths))
-        out.print(shown)
+    parts: defaultdict[str, list[Result]] = defaultdict(list)
+    for result in timed.values():
+        parts[f"{pass_of(result.case)}, {result.case.split('/')[-3]}"].append(result)
+    for name, part in parts.items():
+        lengths = sorted({length_of(r.case) for r in part})
+        table = Table("implementation", *(f"{n}" for n in lengths), box=None, pad_edge=False)
+        for implementation in dict.fromkeys(r.implementation for r in part):
+            of = {length_of(r.case): r for r in part if r.implementation == implementation}
+            table.add_row(implementation, *(_timing(of.get(n), timed) for n in lengths))
+        out.print(Text(f"{name}: ms (times the reference's)", style="italic"))
+        out.print(table)
+    if timed:
+        out.print(Text(TIMING_LEGEND, style="dim"))
     untimed = ((r.implementation, r.untimed) for r in stored if r.untimed)
     _print_left_out("not timed", "calls", untimed, err=err)
+    _print_left_out("inconclusive", "contests", _inconclusive(timed), err=err)
 
 
-def _timing(row: Any) -> str:
-    if row is None:
+def _timing(result: Result | None, timed: Timed) -> str:
+    """Milliseconds, and the ratio with the sign of its state; no ratio where it says nothing."""
+    if result is None or result.timing is None:
         return "–"
-    ratio = f" ({row['ratio']:.2f}×)" if row["ratio"] == row["ratio"] else ""
-    return f"{row['median_ns'] / 1e6:.3f}{ratio}"
+    time = time_of(result.timing)
+    # Where other work disturbed every process, the sign tells.
+    shown = f"{(time or median_of_processes(result.timing.samples_ns)).value / 1e6:.3f}"
+    found = _contest(result, timed)
+    if found is None:
+        return shown if time else f"{shown} ({SIGNS['inconclusive']})"
+    if found.state == "inconclusive" or found.ratio is None:
+        return f"{shown} ({SIGNS[found.state]})"
+    return f"{shown} ({found.ratio.value:.2f}{SIGNS[found.state]})"
+
+
+def _contest(result: Result, timed: Timed) -> Contest | None:
+    """Contest with the baseline, where both took turns."""
+    name = baseline(result.case)
+    base = timed.get((result.run, result.case, name))
+    if base is None or base.timing is None or result.timing is None or name not in result.timing.interleaved_with:
+        return None
+    return contest(result.timing, base.timing)
+
+
+def _inconclusive(timed: Timed) -> Iterator[tuple[str, str]]:
+    for result in timed.values():
+        found = _contest(result, timed)
+        if found is not None and found.state == "inconclusive":
+            yield result.implementation, found.reason

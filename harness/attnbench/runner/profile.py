@@ -1,13 +1,15 @@
 """Speed and memory: first each implementation alone, checked on the very cases that are timed; then all in turns."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 
+from attnbench import physical
 from attnbench.checks.catalogue import checks
-from attnbench.records import Memory, Pass, Result, Timing
+from attnbench.records import Pass, Result
 from attnbench.registry import OPERATORS, names, shown
-from attnbench.runner.conform import findings, left_of
-from attnbench.runner.session import Limits, Plan, Session, Silent, Steps, Supervisor
+from attnbench.runner.conform import left_of
+from attnbench.runner.probe import probe
+from attnbench.runner.session import PATIENT, Limits, Plan, Session, Silent, Steps
+from attnbench.runner.timing import Effort, timed
 
 __all__ = ["GATES", "MODES", "gating_checks", "measure", "profile", "profile_cases"]
 
@@ -15,17 +17,10 @@ __all__ = ["GATES", "MODES", "gating_checks", "measure", "profile", "profile_cas
 GATES = ("forward", "gradients")
 # A check besides: who changes torch's settings would change what it costs the others that are timed beside it.
 ALSO = "global_state_untouched"
+# What a process that measures memory is started with.
+PROBING = PATIENT | physical.ENVIRONMENT
 # How a case is called in each pass.
 MODES: dict[Pass, str] = {"forward": "inference", "forward+backward": "train"}
-
-
-@dataclass(slots=True)
-class _Taken:
-    """Samples of one implementation on one case so far, a list per process."""
-
-    times_ns: list[tuple[int, ...]] = field(default_factory=list)
-    waited_ns: list[tuple[int, ...]] = field(default_factory=list)
-    threads: int = 0
 
 
 def profile(
@@ -37,11 +32,15 @@ def profile(
     steps: Steps,
     processes: int,
     budget_s: float,
+    most: int | None = None,
+    baseline: str | None = None,
     done: dict[tuple[str, str], Result] | None = None,
 ) -> Iterator[Result]:
-    """Results with memory as each probe ends, then the same results with timing once all processes have run.
+    """Results with memory as each probe ends, then the same results with timing as each group of cases is timed.
 
-    ``budget_s`` is the time given to one case in one process; ``plans`` come in ascending order of length.
+    ``processes`` time every case, and up to ``most`` those of which a contest is undecided; ``budget_s`` is the time
+    given to one case in one process. ``baseline`` is whom the others are compared with, by default the operator's
+    reference. ``plans`` come in ascending order of length.
 
     Raises: PluginError where an implementation cannot be loaded.
     """
@@ -52,35 +51,16 @@ def profile(
     }
     steps.begin("probe", len(implementations) * len(plans))
     left = left_of(implementations, plans, before, steps)
-    for name, worker in session.supervised(list(left)):
+    for name, worker in session.supervised(list(left), PROBING):
         for plan in left[name]:
             if plan.operator == worker.operator:
                 steps.now(f"{name} {plan.case}")
-                result = _probe(session, worker, name, plan, run=run)
+                result = probe(session, worker, name, plan, run=run)
                 probed[name, plan.case] = result
                 yield result
             steps.done()
-    steps.begin("time", processes * len(plans))
-    ready = {
-        plan.case: [n for n in implementations if (n, plan.case) in probed and _to_time(probed[n, plan.case])]
-        for plan in plans
-    }
-    taken, faults = _timed(session, plans, ready, steps=steps, processes=processes, budget_s=budget_s)
-    for plan in plans:
-        for name in ready[plan.case]:
-            result = probed[name, plan.case]
-            samples = taken.get((name, plan.case))
-            if samples is None:
-                yield replace(result, untimed=faults.get(plan.case, "no timing process answered"))
-                continue
-            others = tuple(shown(other) for other in ready[plan.case] if other != name)
-            timing = Timing(
-                samples_ns=tuple(samples.times_ns),
-                waited_ns=tuple(samples.waited_ns),
-                threads=samples.threads,
-                interleaved_with=others,
-            )
-            yield replace(result, timing=timing)
+    effort = Effort(processes=processes, most=most, budget_s=budget_s)
+    yield from timed(session, plans, _ready(probed), steps=steps, effort=effort, against=baseline)
 
 
 def profile_cases(session: Session, lengths: Sequence[int], passes: Sequence[Pass] = ()) -> list[str]:
@@ -117,66 +97,10 @@ def measure(
         return {(result.implementation, *place[result.case]): result for result in results}
 
 
-def _to_time(result: Result) -> bool:
-    """Whether a probed result is fit to be timed, and not timed yet."""
-    return result.timing is None and result.untimed is None
+def _ready(probed: dict[tuple[str, str], Result]) -> dict[tuple[str, str], Result]:
+    """Results that are fit to be timed, of the cases that are not all timed yet.
 
-
-def _probe(session: Session, worker: Supervisor, name: str, plan: Plan, *, run: str) -> Result:
-    found = findings(session, worker, name, plan, tries=False)
-    result = Result(run=run, implementation=shown(name), case=plan.case, findings=found, flop=plan.flop, suite="perf")
-    unfit = next((f for f in found if f.status != "passed"), None)
-    if unfit is not None:
-        return replace(result, untimed=f"{unfit.status}: {unfit.reason}")
-    inputs = session.judge("inputs", case=plan.case)
-    counted = worker.ask("memory", implementation=name, case=plan.case, inputs=inputs)
-    if "status" in counted:
-        return replace(result, untimed=f"{counted['status']}: {counted['reason']}")
-    described = worker.ask("describe", implementation=name, case=plan.case)
-    return replace(result, memory=Memory(**counted), untimed=described.get("untimed") or described.get("reason"))
-
-
-def _timed(
-    session: Session,
-    plans: Sequence[Plan],
-    ready: dict[str, list[str]],
-    *,
-    steps: Steps,
-    processes: int,
-    budget_s: float,
-) -> tuple[dict[tuple[str, str], _Taken], dict[str, str]]:
-    """Samples by implementation and case, and faults by case, of several fresh processes."""
-    taken: dict[tuple[str, str], _Taken] = {}
-    faults: dict[str, str] = {}
-    everyone = sorted({name for names in ready.values() for name in names})
-    for process in range(processes if everyone else 0):
-        with session.supervise_together(everyone) as worker:
-            for plan in plans:
-                names = ready[plan.case]
-                if names and plan.case not in faults:
-                    steps.now(f"process {process + 1} of {processes} {plan.case}")
-                    answer = worker.ask(
-                        "time",
-                        implementations=names,
-                        case=plan.case,
-                        inputs=session.judge("inputs", case=plan.case),
-                        budget_s=budget_s,
-                        seed=process,
-                    )
-                    if "status" in answer:
-                        faults[plan.case] = f"{answer['status']}: the shared timing process: {answer['reason']}"
-                    else:
-                        _keep(taken, plan.case, answer)
-                steps.done()
-    return taken, faults
-
-
-def _keep(taken: dict[tuple[str, str], _Taken], case: str, answer: dict[str, object]) -> None:
-    samples, threads = answer["samples"], answer["threads"]
-    assert isinstance(samples, dict)
-    assert isinstance(threads, int)
-    for name, of in samples.items():
-        kept = taken.setdefault((name, case), _Taken())
-        kept.times_ns.append(tuple(of["times_ns"]))
-        kept.waited_ns.append(tuple(of["waited_ns"]))
-        kept.threads = threads
+    Who was timed on such a case is timed again: samples from different processes were not taken in turns.
+    """
+    left = {case for (_, case), result in probed.items() if result.timing is None and result.untimed is None}
+    return {key: result for key, result in probed.items() if key[1] in left and result.untimed is None}

@@ -1,0 +1,123 @@
+"""The judge of speed: which of two implementations is faster, where their samples can tell.
+
+Both sides of a contest were called in turns in the same processes. A process gives one number, the ratio of the medians
+of its clean calls; a verdict is an order statistic of those numbers, so that a process which went astray decides
+nothing. Where the machine had other work, or the baseline differs from itself, there is no verdict.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from attnbench.records import Timing
+from attnbench.stats import CLEAN_CALLS, Estimate, clean_calls, estimate, rank_of
+
+__all__ = ["STATES", "VERDICTS", "Contest", "State", "contest", "effect"]
+
+State = Literal["faster", "slower", "same", "unknown", "inconclusive"]
+STATES: tuple[State, ...] = get_args(State)
+# States that say how the two compare. Of the others, more processes may end ``unknown``, and only a quieter machine
+# ``inconclusive``.
+VERDICTS: frozenset[State] = frozenset({"faster", "slower", "same"})
+# Relative difference that counts, at one thread and at more: several threads on an idle machine differ by more.
+EFFECT_OF_ONE, EFFECT_OF_MANY = 0.01, 0.03
+# Probability that a verdict is wrong for a true ratio at the very edge of what counts. The second smallest of ten is
+# beyond their median in 1.07 % of draws.
+LEVEL = 0.011
+# Processes that must count; of fewer that were planned, all.
+ENOUGH = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """What came of a contest; the ratio stands beside its state and never alone."""
+
+    state: State
+    # Time over that of the baseline, over the processes that count; None where none does. Its interval is the one that
+    # the state follows from, where the processes are enough for one.
+    ratio: Estimate | None
+    # Processes that count, of those that timed both sides.
+    counted: int
+    of: int
+    # The baseline's twin against the baseline, where it was timed.
+    null: "Contest | None" = None
+    # Why there is no verdict.
+    reason: str = ""
+
+
+def effect(threads: int) -> float:
+    """Relative difference that counts at a number of threads."""
+    return EFFECT_OF_ONE if threads == 1 else EFFECT_OF_MANY
+
+
+def contest(own: Timing, base: Timing, *, threads: int | None = None) -> Contest:
+    """An implementation against the baseline that took turns with it.
+
+    ``threads`` are those that both ran on; by default what the record says.
+
+    Raises: ValueError where the samples are not of the same processes.
+    """
+    threads = own.threads if threads is None else threads
+    null = None if base.twin is None else _judged(base.twin, base, effect(threads))
+    found = _judged(own, base, effect(threads), null=null)
+    if null is None or null.state not in ("faster", "slower") or found.state == "inconclusive":
+        return found
+    assert null.ratio is not None
+    return replace(
+        found, state="inconclusive", reason=f"the baseline took {null.ratio.value:.3f} times as long as itself"
+    )
+
+
+def _judged(own: Timing, base: Timing, delta: float, *, null: Contest | None = None) -> Contest:
+    """A contest by its own samples."""
+    ratios, of = _ratios(own, base)
+    counted = len(ratios)
+    state: State
+    if counted < min(ENOUGH, of):
+        state, reason = "inconclusive", _held_up(own, base, of - counted, of)
+    else:
+        state, reason = _verdict(ratios, delta)
+    return Contest(
+        state=state,
+        ratio=estimate(ratios, tail=LEVEL) if ratios else None,
+        counted=counted,
+        of=of,
+        null=null,
+        reason=reason,
+    )
+
+
+def _held_up(own: Timing, base: Timing, lost: int, of: int) -> str:
+    """Why some processes do not count."""
+    calls = [len(process) for timing in (own, base) for process in timing.samples_ns if process]
+    if min(calls) < CLEAN_CALLS:
+        return f"calls so slow that a process made {min(calls)} of the {CLEAN_CALLS} that it takes"
+    return f"other work disturbed {lost} of {of} processes"
+
+
+def _ratios(own: Timing, base: Timing) -> tuple[list[float], int]:
+    """Ratio of medians of every process that counts, and how many processes timed both."""
+    if len(own.samples_ns) != len(base.samples_ns):
+        raise ValueError(
+            f"samples of {len(own.samples_ns)} and of {len(base.samples_ns)} processes were not taken in turns"
+        )
+    together = [bool(one and other) for one, other in zip(own.samples_ns, base.samples_ns, strict=True)]
+    pairs = zip(clean_calls(own), clean_calls(base), strict=True)
+    ratios = [statistics.median(one) / statistics.median(other) for one, other in pairs if one and other]
+    return ratios, sum(together)
+
+
+def _verdict(ratios: Sequence[float], delta: float) -> tuple[State, str]:
+    """State by the order statistics, and why it is no verdict."""
+    rank = rank_of(len(ratios), LEVEL)
+    if not rank:
+        return "unknown", f"{len(ratios)} processes are too few for a verdict"
+    low, high = sorted(ratios)[rank - 1], sorted(ratios)[-rank]
+    if low > 1 + delta:
+        return "slower", ""
+    if high < 1 - delta:
+        return "faster", ""
+    if 1 - delta <= low and high <= 1 + delta:
+        return "same", ""
+    return "unknown", f"the interval reaches across {delta:.0%}, the difference that counts"

@@ -1,0 +1,241 @@
+"""Tests of the judge of speed, on samples that are drawn: what is true of them is known."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from attnbench.contest import STATES, VERDICTS, State, contest, effect
+from attnbench.records import Timing
+
+# Time of a call of the baseline, in nanoseconds.
+CALL_NS = 1_000_000
+# Comparisons of a simulation: 1 % of them is 4.
+TRIALS = 400
+
+
+def timing(*processes: float, calls: int = 9, share_waited: float = 0.0, twin: Timing | None = None) -> Timing:
+    """Timing in which every call of a process took so many times ``CALL_NS``."""
+    samples = tuple((round(factor * CALL_NS),) * calls for factor in processes)
+    waited = tuple(tuple(round(share_waited * t) for t in process) for process in samples)
+    return Timing(samples_ns=samples, waited_ns=waited, switches=tuple((0,) * calls for _ in processes), threads=1,
+                  twin=twin)  # fmt: skip
+
+
+def drawn(source: random.Random, truth: float, *, spread: float, processes: int) -> tuple[Timing, Timing]:
+    """An implementation that takes ``truth`` times as long as the baseline, and the baseline with its twin.
+
+    A process is quick or slow as a whole; each side has an offset of its own in it (where its tensors lie), of
+    ``spread``, and once in 56 times one of 5 %; calls scatter by 0.5 %.
+    """
+
+    def side(factor: float) -> tuple[tuple[int, ...], ...]:
+        return tuple(
+            tuple(
+                round(CALL_NS * mode * factor * offset * source.lognormvariate(0, 0.005)) for offset in [offsets()] * 9
+            )
+            for mode in modes
+        )
+
+    def offsets() -> float:
+        return source.lognormvariate(0, 0.05 if source.random() < 1 / 56 else spread)
+
+    modes = [source.choice((1.0, 1.19)) for _ in range(processes)]
+    own, base, twin = side(truth), side(1), side(1)
+    quiet = tuple((0,) * 9 for _ in modes)
+    recorded = [Timing(samples_ns=samples, waited_ns=quiet, threads=1) for samples in (own, base, twin)]
+    return recorded[0], replace(recorded[1], twin=recorded[2])
+
+
+def states(truth: float, *, spread: float = 0.002, processes: int = 10) -> Counter[State]:
+    """How often each state comes out of ``TRIALS`` comparisons."""
+    source = random.Random(f"{truth} {spread} {processes}")
+    return Counter(contest(*drawn(source, truth, spread=spread, processes=processes)).state for _ in range(TRIALS))
+
+
+def test_the_states_are_a_closed_set() -> None:
+    """Three states say how two compare, two say that this cannot be said."""
+    assert get_args(State) == ("faster", "slower", "same", "unknown", "inconclusive")
+    assert get_args(State) == STATES
+    assert set(STATES) - VERDICTS == {"unknown", "inconclusive"}
+
+
+def test_what_counts_depends_on_the_threads() -> None:
+    """1 % at one thread, 3 % at more; what both ran on may be told."""
+    assert [effect(threads) for threads in (1, 2, 16)] == [0.01, 0.03, 0.03]
+    own, base = timing(*[1.02] * 10), timing(*[1] * 10)
+    assert contest(own, base).state == "slower"
+    assert contest(own, base, threads=2).state == "same"
+    assert contest(replace(own, threads=2), replace(base, threads=2)).state == "same"
+
+
+@pytest.mark.parametrize("spread", [0.002, 0.01, 0.1])
+@pytest.mark.parametrize("processes", [7, 10, 30])
+def test_identical_code_gets_no_false_verdict(spread: float, processes: int) -> None:
+    """In at most 1 % of comparisons of a thing with itself one is called slower or faster, however they scatter."""
+    found = states(1, spread=spread, processes=processes)
+    assert found["slower"] + found["faster"] <= TRIALS // 100
+
+
+@pytest.mark.parametrize("truth", [1.01, 0.99])
+def test_a_difference_at_the_edge_is_hardly_ever_called_one(truth: float) -> None:
+    """What is true of the edge of what counts is the worst case: 1.07 % of verdicts, here with room for chance."""
+    found = states(truth, processes=10)
+    assert found["slower"] + found["faster"] <= 3 * TRIALS // 100
+
+
+@pytest.mark.parametrize(("truth", "state"), [(1.02, "slower"), (0.98, "faster"), (1.5, "slower"), (0.1, "faster")])
+def test_a_true_difference_of_two_percent_is_found(truth: float, state: State) -> None:
+    """In at least 95 % of comparisons, and the other way round in none."""
+    found = states(truth)
+    assert found[state] >= 0.95 * TRIALS
+    assert not {"slower", "faster", "same"} - {state} & found.keys()
+
+
+def test_what_is_the_same_is_called_the_same() -> None:
+    """Where the whole interval lies within what counts."""
+    assert states(1)["same"] >= 0.95 * TRIALS
+
+
+def test_a_wide_interval_is_unknown() -> None:
+    """Where the interval reaches across the edge of what counts, more processes may tell."""
+    found = contest(timing(*[1.0] * 5, *[1.02] * 5), timing(*[1] * 10))
+    assert found.state == "unknown"
+    assert found.reason == "the interval reaches across 1%, the difference that counts"
+    assert found.ratio is not None
+    assert (found.ratio.low, found.ratio.high, found.ratio.processes) == (1.0, 1.02, 10)
+
+
+@pytest.mark.parametrize(
+    ("off", "of", "state"),
+    [
+        # The smallest, the second, the fifth and the ninth of these many must be beyond what counts.
+        (0, 7, "slower"), (1, 7, "unknown"),
+        (1, 10, "slower"), (2, 10, "unknown"),
+        (4, 20, "slower"), (5, 20, "unknown"),
+        (8, 30, "slower"), (9, 30, "unknown"),
+    ],
+)  # fmt: skip
+def test_a_verdict_is_an_order_statistic(off: int, of: int, state: State) -> None:
+    """A few processes that went astray decide nothing, and what is more than a few leaves it open."""
+    assert contest(timing(*[1.0] * off, *[1.1] * (of - off)), timing(*[1] * of)).state == state
+    assert contest(timing(*[1.0] * off, *[0.9] * (of - off)), timing(*[1] * of)).state == state.replace("slow", "fast")
+
+
+@pytest.mark.parametrize("processes", range(7))
+def test_few_processes_have_no_verdict(processes: int) -> None:
+    """Six all on one side are that by chance once in 64."""
+    found = contest(timing(*[2] * processes), timing(*[1] * processes))
+    assert (found.state, found.counted, found.of) == ("unknown", processes, processes)
+    assert (found.ratio is None) == (processes == 0)
+
+
+def mixed(clean: int, of: int) -> tuple[tuple[int, ...], ...]:
+    """Waiting in one process: of so many calls, that many are clean."""
+    return ((0,) * clean + (CALL_NS // 100,) * (of - clean),)
+
+
+@pytest.mark.parametrize(
+    ("clean", "of", "counts"), [(5, 5, True), (4, 4, False), (5, 10, True), (5, 11, False), (100, 200, True)]
+)
+@pytest.mark.parametrize("disturbed", ["own", "base"])
+def test_a_process_counts_by_its_clean_calls(clean: int, of: int, counts: bool, disturbed: str) -> None:
+    """Five at least, and half of all, on either side."""
+    own, base = timing(1, calls=of), timing(1, calls=of)
+    if disturbed == "own":
+        own = replace(own, waited_ns=mixed(clean, of))
+    else:
+        base = replace(base, waited_ns=mixed(clean, of))
+    found = contest(own, base)
+    assert (found.counted, found.of, found.ratio is not None) == (int(counts), 1, counts)
+
+
+def test_only_clean_calls_make_the_ratio() -> None:
+    """What a call took while its threads waited for a core says nothing of the implementation."""
+    samples = ((CALL_NS,) * 5 + (50 * CALL_NS,) * 4,) * 10
+    waited = ((0,) * 5 + (49 * CALL_NS,) * 4,) * 10
+    own = replace(timing(*[1] * 10), samples_ns=samples, waited_ns=waited)
+    assert contest(own, timing(*[1] * 10)).state == "same"
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "of", "state"),
+    [(0, 10, "slower"), (2, 10, "slower"), (3, 10, "inconclusive"), (22, 30, "slower"), (23, 30, "inconclusive"),
+     (0, 7, "slower"), (1, 7, "inconclusive"), (1, 3, "inconclusive"), (0, 3, "unknown")],
+)  # fmt: skip
+def test_too_few_processes_that_count_are_inconclusive(disturbed: int, of: int, state: State) -> None:
+    """Eight must count; of fewer that were planned, all."""
+    waited = ((CALL_NS,) * 9,) * disturbed + ((0,) * 9,) * (of - disturbed)
+    found = contest(replace(timing(*[2] * of), waited_ns=waited), timing(*[1] * of))
+    assert (found.state, found.counted, found.of) == (state, of - disturbed, of)
+    if state == "inconclusive":
+        assert found.reason == f"other work disturbed {disturbed} of {of} processes"
+
+
+def test_calls_too_slow_for_the_time_given_are_inconclusive() -> None:
+    """Not for the sake of other work, and the reason says so."""
+    found = contest(timing(*[2] * 10, calls=3), timing(*[1] * 10))
+    assert (found.state, found.counted) == ("inconclusive", 0)
+    assert found.reason == "calls so slow that a process made 3 of the 5 that it takes"
+
+
+def test_contention_that_biases_a_ratio_is_inconclusive() -> None:
+    """A competitor that makes one side half as slow again, in every process alike, does not pass for a difference."""
+    own, base = timing(*[1.5] * 10, share_waited=0.3), timing(*[1] * 10, share_waited=0.1)
+    found = contest(own, base)
+    assert (found.state, found.ratio, found.counted) == ("inconclusive", None, 0)
+
+
+@pytest.mark.parametrize(("twin", "state"), [(1.02, "inconclusive"), (0.97, "inconclusive"), (1.005, "slower")])
+def test_a_baseline_that_differs_from_itself_judges_nobody(twin: float, state: State) -> None:
+    """Where the null arm shows a difference, so may everything else."""
+    base = timing(*[1] * 10, twin=timing(*[twin] * 10))
+    found = contest(timing(*[1.2] * 10), base)
+    assert found.state == state
+    assert found.null is not None
+    assert found.null.ratio is not None
+    assert found.null.ratio.value == pytest.approx(twin)
+    if state == "inconclusive":
+        assert found.reason == f"the baseline took {twin:.3f} times as long as itself"
+
+
+def test_a_null_arm_that_cannot_tell_hinders_nobody() -> None:
+    """A twin that scatters about the baseline is no sign that the baseline is off."""
+    base = timing(*[1] * 10, twin=timing(*[0.98, 1.02] * 5))
+    found = contest(timing(*[1.2] * 10), base)
+    assert found.state == "slower"
+    assert found.null is not None
+    assert found.null.state == "unknown"
+
+
+def test_processes_in_which_one_took_no_part_are_not_counted() -> None:
+    """Processes that were added for others leave a contest as it was."""
+    own = replace(timing(*[1.2] * 10), samples_ns=timing(*[1.2] * 10).samples_ns + ((),) * 5)
+    found = contest(own, timing(*[1] * 15))
+    assert (found.state, found.counted, found.of) == ("slower", 10, 10)
+
+
+def test_samples_of_other_processes_are_refused() -> None:
+    """What was not taken in turns is no contest."""
+    with pytest.raises(ValueError, match="samples of 3 and of 2 processes were not taken in turns"):
+        contest(timing(1, 1, 1), timing(1, 1))
+
+
+CALL_COUNTERS: dict[str, tuple[Callable[[Timing], Timing], int]] = {
+    "waits are the finer counter": (lambda t: replace(t, switches=((1,) * 9,) * 10), 10),
+    "switches where no waits are told": (lambda t: replace(t, waited_ns=(), switches=((1,) * 9,) * 10), 0),
+    "no switches where no waits are told": (lambda t: replace(t, waited_ns=()), 10),
+    "neither": (lambda t: replace(t, waited_ns=(), switches=()), 10),
+    "neither, told a process": (lambda t: replace(t, waited_ns=((),) * 10, switches=((),) * 10), 10),
+}
+
+
+@pytest.mark.parametrize("case", CALL_COUNTERS)
+def test_a_system_without_a_counter_is_judged_by_the_others(case: str) -> None:
+    """By waits, else by switches; a system that counts neither has only clean calls."""
+    change, counted = CALL_COUNTERS[case]
+    found = contest(change(timing(*[1.2] * 10)), timing(*[1] * 10))
+    assert (found.counted, found.state) == (counted, "slower" if counted else "inconclusive")

@@ -1,0 +1,107 @@
+"""Tests of what a profile prints, on results that are written out here."""
+
+import pytest
+
+from attnbench.cli.terminal import print_timings
+from attnbench.records import Finding, Result, Timing
+
+CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/{}/cpu/{}"
+PASSED = (Finding(check="forward_parity", status="passed"),)
+QUIET, DISTURBED = 0, 500_000
+
+
+def result(
+    name: str,
+    factors: list[float],
+    *,
+    length: int = 8,
+    dtype: str = "float32",
+    mode: str = "inference",
+    waited: int = QUIET,
+    twin: float | None = None,
+    others: tuple[str, ...] = ("torch_mha",),
+) -> Result:
+    """Result with nine calls of so many milliseconds in each process."""  # fmt: skip
+
+    def timing(factors: list[float], twin: Timing | None) -> Timing:
+        return Timing(
+            samples_ns=tuple((round(1e6 * factor),) * 9 for factor in factors),
+            waited_ns=((waited,) * 9,) * len(factors),
+            threads=1,
+            interleaved_with=others,
+            twin=twin,
+        )
+
+    own = timing(factors, None if twin is None else timing([twin] * len(factors), None))
+    case = CASE.format(length, dtype, mode)
+    return Result(run="r", implementation=name, case=case, findings=PASSED, timing=own)
+
+
+def printed(capsys: pytest.CaptureFixture[str], *results: Result) -> list[str]:
+    """Lines that are printed, without blanks at their end."""
+    print_timings(results)
+    return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_every_ratio_has_the_sign_of_its_state(capsys: pytest.CaptureFixture[str]) -> None:
+    """And where a contest is inconclusive there is no ratio at all."""
+    lines = printed(
+        capsys,
+        result("torch_mha", [1] * 7, others=()),
+        result("slow", [1.5] * 7),
+        result("fast", [0.5] * 7),
+        result("alike", [1.001] * 7),
+        result("torn", [0.9, 1.1] * 3 + [1.0]),
+        result("held_up", [3.0] * 7, waited=DISTURBED),
+    )
+    assert lines == [
+        "forward, float32: ms (times the reference's)",
+        "implementation  8",
+        "torch_mha       1.000",
+        "slow            1.500 (1.50+)",
+        "fast            0.500 (0.50−)",
+        "alike           1.001 (1.00=)",
+        "torn            1.000 (1.00?)",
+        "held_up         3.000 (!)",
+        "− faster, + slower, = the same; ? not to be told from these samples; ! the machine was too busy to tell",
+        "inconclusive: held_up, 1 contests: other work disturbed 7 of 7 processes",
+    ]
+
+
+def test_a_baseline_that_was_held_up_has_its_sign_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its time is what the machine's other work made of it."""
+    lines = printed(capsys, result("torch_mha", [3] * 7, waited=DISTURBED, others=()))
+    assert lines[2] == "torch_mha       3.000 (!)"
+
+
+def test_a_baseline_that_differs_from_itself_leaves_no_ratio(capsys: pytest.CaptureFixture[str]) -> None:
+    """The reason is told."""
+    lines = printed(capsys, result("torch_mha", [1] * 7, twin=1.2, others=()), result("slow", [1.5] * 7))
+    assert lines[3] == "slow            1.500 (!)"
+    assert lines[-1] == "inconclusive: slow, 1 contests: the baseline took 1.200 times as long as itself"
+
+
+def test_passes_dtypes_and_lengths_stand_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """A table for each pass and dtype, a column for each length, and a dash where nothing was timed."""
+    lines = printed(
+        capsys,
+        result("torch_mha", [1] * 7, others=()),
+        result("torch_mha", [4] * 7, length=16, others=()),
+        result("own", [8] * 7, length=16),
+        result("torch_mha", [2] * 7, dtype="bfloat16", mode="train", others=()),
+    )
+    assert lines[:6] == [
+        "forward, float32: ms (times the reference's)",
+        "implementation  8      16",
+        "torch_mha       1.000  4.000",
+        "own             –      8.000 (2.00+)",
+        "forward+backward, bfloat16: ms (times the reference's)",
+        "implementation  8",
+    ]
+
+
+def test_who_took_no_turns_with_the_baseline_has_no_ratio(capsys: pytest.CaptureFixture[str]) -> None:
+    """The time alone."""
+    assert (
+        printed(capsys, result("torch_mha", [1] * 7), result("own", [2] * 7, others=()))[3] == "own             2.000"
+    )

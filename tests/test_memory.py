@@ -1,7 +1,7 @@
 """Tests of counted bytes against closed forms: they are exact, to the byte."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -9,7 +9,13 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnbench.memory import peak_bytes, peak_method, saved_bytes
+from attnbench.adoption import load_implementation
+from attnbench.cases import Case
+from attnbench.interface import Implementation
+from attnbench.memory import footprint, held_bytes, peak_bytes, peak_method, saved_bytes
+from attnbench.records import Memory
+from attnbench.registry import load_operator, problems
+from attnbench.subject import Subject
 
 FLOAT32 = 4
 BATCH, HEADS, LENGTH, HEAD_DIM = 2, 3, 16, 8
@@ -87,6 +93,62 @@ def test_scratch_inside_a_fused_kernel_counts(
     assert peak == FLOAT32 * (output + log_sum_exp + threads * per_thread)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("length", "query_block"), [(16, 16), (64, 32), (200, 64), (800, 256)])
+def test_backward_of_a_fused_kernel_is_exact(
+    restored_threads: None, length: int, query_block: int, threads: int
+) -> None:
+    """Beside what forward leaves: three gradients, per thread two blocks of pairs, and one sum for each row of a block.
+
+    Source: block sizes and buffers in aten/src/ATen/native/cpu/FlashAttentionKernel.cpp.
+    """
+    torch.set_num_threads(threads)
+    # In the layout that projections leave, and that the kernel works in.
+    q, k, v, cotangent = (torch.randn(BATCH, length, HEADS, HEAD_DIM).transpose(1, 2) for _ in range(4))
+    leaves = [tensor.requires_grad_() for tensor in (q, k, v)]
+
+    def step() -> tuple[Tensor, ...]:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return torch.autograd.grad(scaled_dot_product_attention(q, k, v), leaves, cotangent)
+
+    tokens, log_sum_exp = BATCH * HEADS * length * HEAD_DIM, BATCH * HEADS * length
+    scratch = threads * 2 * query_block * min(512, length) + query_block
+    exact = FLOAT32 * (4 * tokens + log_sum_exp + scratch)
+    assert peak_bytes(step, "cpu") == exact
+    # A cotangent in another layout is copied.
+    cotangent = cotangent.contiguous()
+    assert peak_bytes(step, "cpu") == exact + FLOAT32 * tokens
+
+
+def test_backward_of_a_naive_kernel_is_exact() -> None:
+    """Weights, their gradient and that of the logits; the output, the gradient of v, and the scale as one number."""
+    inputs = heads(gradients=True)
+    cotangent = torch.randn_like(inputs[0])
+    peak = peak_bytes(lambda: torch.autograd.grad(naive(*inputs), inputs, cotangent), "cpu")
+    assert peak == 3 * LOGITS + 2 * TOKENS + 8
+
+
+def test_a_fused_kernel_saves_its_output_and_log_sum_exp() -> None:
+    """What backward needs beyond q, k and v, and no pairs."""
+    inputs = heads(gradients=True)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        saved = saved_bytes(lambda: scaled_dot_product_attention(*inputs), list(inputs))
+    assert saved == TOKENS + BATCH * HEADS * LENGTH * FLOAT32
+
+
+def test_one_byte_more_is_one_byte_more() -> None:
+    """An exact counter misses nothing, however small beside the rest."""
+    inputs = heads(200)
+
+    def more(extra: int) -> Tensor:
+        held = torch.empty(extra, dtype=torch.uint8)
+        output = naive(*inputs)
+        del held
+        return output
+
+    assert peak_bytes(lambda: more(65), "cpu") == peak_bytes(lambda: more(64), "cpu") + 1
+
+
 def test_backward_counts() -> None:
     """Forward and backward of Σ exp(x): the saved exponentials, the gradient, and two numbers."""
     x = torch.randn(1000, requires_grad=True)
@@ -117,6 +179,58 @@ def test_inputs_are_not_saved_by_the_call() -> None:
     x = torch.randn(100, requires_grad=True)
     assert saved_bytes(lambda: x * x, [x]) == 0
     assert saved_bytes(lambda: x * x, []) == 100 * FLOAT32
+
+
+class Hoarder(Implementation):
+    """The reference, which holds a million numbers besides in its forward pass."""
+
+    def build(self, reference: torch.nn.Module) -> torch.nn.Module:
+        """The reference."""
+        return reference
+
+    def prepare(self, module: torch.nn.Module, case: Case, inputs: object) -> Callable[..., object]:
+        """It, and more."""
+
+        def call(**arguments: object) -> object:
+            answer = module(**arguments)
+            torch.empty(1_000_000)
+            return answer
+
+        return call
+
+
+def subject(mode: str, implementation: Implementation | None = None) -> Subject:
+    """The reference, or another implementation, on a case of a profile."""
+    text = f"multihead/B1.L8.S8.E16.H2/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/{mode}"
+    case, operator = Case.parse(text, problems()), load_operator("multihead")
+    return Subject(implementation or load_implementation("torch_mha"), operator, case, operator.inputs(case))
+
+
+def test_workspace_is_what_is_neither_output_nor_gradient() -> None:
+    """Forward: beyond the output. With backward: beyond output, and gradients of the tokens and of every parameter."""
+    hoard, output = 4_000_000, 8 * 16 * FLOAT32
+    taken = footprint(subject("inference", Hoarder())).memory
+    assert (taken["peak_bytes"], taken["workspace_bytes"]) == (hoard + output, hoard)
+    taken = footprint(subject("train")).memory
+    gradients = (8 * 16 + 4 * 16 * 16 + 4 * 16) * FLOAT32
+    assert taken["peak_bytes"] - taken["workspace_bytes"] == output + gradients
+    assert taken["workspace_bytes"] > 0
+
+
+def test_a_footprint_has_the_fields_of_a_record() -> None:
+    """What a worker answers can be stored as it is; on a CPU nothing is reserved."""
+    taken = footprint(subject("train"))
+    record = Memory(**taken.memory)
+    assert record.saved_bytes is not None
+    assert record.reserved_bytes is None
+    assert record.threads == torch.get_num_threads()
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in taken.kernels
+
+
+def test_storages_are_counted_once_and_known_ones_not_at_all() -> None:
+    """Views of one storage are one; what is no tensor has no bytes."""
+    x, known = torch.empty(10), torch.empty(10)
+    assert held_bytes([x, x[2:], None, known[1:]], [known]) == 10 * FLOAT32
 
 
 def test_the_record_names_how_bytes_were_counted() -> None:

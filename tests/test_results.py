@@ -7,15 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.records import Finding, Machine, Memory, Result, Run, Timing
+from attnbench.cli.recording import Recording
+from attnbench.contest import contest
+from attnbench.records import Ceiling, Finding, Machine, Memory, Result, Run, Timing
 from attnbench.results import ResultsError, RunFile, StoredRun, find, merged, read
 
 DATA = Path(__file__).parent / "data"
 CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/eval"
 PASSED = Finding(check="forward_parity", status="passed", measured=1e-7, allowed=1e-6)
 MACHINE = Machine(name="some-cpu", cpu="Some CPU", cores=4, memory_bytes=2**33)
-TIMING = Timing(samples_ns=((10, 11), (12, 13)), waited_ns=((0, 0), (0, 1)), threads=2, interleaved_with=("torch_mha",))
-MEMORY = Memory(peak_bytes=1024, saved_bytes=None, threads=2, method="allocator")
+TWIN = Timing(samples_ns=((11, 11), (12, 12)), threads=2)
+TIMING = Timing(
+    samples_ns=((10, 11), (12, 13)), waited_ns=((0, 0), (0, 1)), switches=((0, 0), (1, 0)), threads=2,
+    interleaved_with=("torch_mha",), twin=TWIN, build_ns=(5, 6), first_call_ns=(20, 21),
+)  # fmt: skip
+MEMORY = Memory(
+    peak_bytes=1024, saved_bytes=None, workspace_bytes=512, physical_bytes=900_000, outside_bytes=898_976,
+    reserved_bytes=2048, threads=2, method="allocator",
+)  # fmt: skip
+CEILING = Ceiling(
+    run="20260101-000000-abcd", device="cpu", dtype="float32", threads=2, flop_per_s=1e11, bytes_per_s=2e10
+)
 
 
 def run(name: str = "20260101-000000-abcd", *, machine: Machine = MACHINE) -> Run:
@@ -50,10 +62,31 @@ def written(folder: Path, *results: Result) -> Path:
 
 def test_what_is_appended_is_read(tmp_path: Path) -> None:
     """Every field of a run and of its results comes back."""
-    results = (result(), replace(result(name="other"), timing=TIMING, memory=MEMORY))
+    measured = replace(result(name="other"), timing=TIMING, memory=MEMORY, bytes=4096, kernels=("aten::bmm ×2",))
+    results = (result(), measured)
     path = written(tmp_path, *results)
     assert path == tmp_path / "some-cpu" / "20260101-000000-abcd.jsonl"
     assert read(path) == StoredRun(run=run(), results=results, path=path)
+
+
+def test_a_ceiling_is_stored_beside_the_results_of_its_run(tmp_path: Path) -> None:
+    """It is read back; one of another run is told and left out."""
+    with RunFile.create(tmp_path, run()) as file:
+        file.append(CEILING)
+        file.append(result())
+        file.append(replace(CEILING, run="second"))
+    found = read(file.path)
+    assert (found.ceilings, found.results) == ((CEILING,), (result(),))
+    assert found.problems[0].endswith("it belongs to run 'second', and the file holds '20260101-000000-abcd'")
+
+
+def test_a_recording_keeps_the_ceilings_of_its_run(tmp_path: Path) -> None:
+    """They are in the file at once, and at hand for a run that goes on."""
+    with RunFile.create(tmp_path, run()) as file:
+        recorded = Recording(run=run(), file=file)
+        recorded.keep(CEILING)
+        assert read(file.path).ceilings == (CEILING,)
+    assert recorded.ceilings == [CEILING]
 
 
 def test_a_result_is_stored_as_soon_as_it_is_known(tmp_path: Path) -> None:
@@ -103,9 +136,9 @@ def test_going_on_with_a_whole_file_adds_no_empty_line(tmp_path: Path) -> None:
 def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
     """The message says what to do."""
     path = written(tmp_path)
-    path.write_text(path.read_text().replace('"schema":1', '"schema":99'))
+    path.write_text(path.read_text().replace('"schema":2', '"schema":99'))
     with pytest.raises(
-        ResultsError, match=r"newer attnbench \(schema 99\); this one reads up to 1: upgrade attnbench$"
+        ResultsError, match=r"newer attnbench \(schema 99\); this one reads up to 2: upgrade attnbench$"
     ):
         read(path)
 
@@ -122,6 +155,26 @@ def test_a_file_of_schema_1_is_read() -> None:
     assert memory is not None
     assert timing.samples_ns == ((41250, 40980, 41105), (42010, 41870, 41900))
     assert (memory.peak_bytes, memory.saved_bytes) == (98304, None)
+
+
+def test_a_file_of_schema_2_is_read() -> None:
+    """Counters, the baseline's twin, first calls, bytes of every kind, what ran, and ceilings."""
+    found = read(DATA / "run-schema-2.jsonl")
+    assert found.problems == ()
+    assert (found.run.schema, found.run.machine.name) == (2, "example-cpu")
+    base, own = found.results[2], found.results[3]
+    assert base.timing is not None
+    assert own.timing is not None
+    assert base.memory is not None
+    assert [len(process) for process in base.timing.switches] == [7] * 8
+    assert base.timing.twin is not None
+    assert base.timing.first_call_ns[0] == 4 * base.timing.samples_ns[0][0]
+    judged = contest(own.timing, base.timing)
+    assert (judged.state, judged.counted, judged.null.state if judged.null else None) == ("faster", 8, "same")
+    assert (base.memory.workspace_bytes, base.memory.outside_bytes) == (327_680, 815_104)
+    assert (own.flop, own.bytes) == (37_748_736, 1_183_744)
+    assert "aten::_scaled_dot_product_flash_attention_for_cpu" in own.kernels
+    assert [(c.dtype, c.threads) for c in found.ceilings] == [("float32", 2)]
 
 
 @pytest.mark.parametrize("line", ["not json", '{"record":"other"}', "[1]", '{"record":"result","run":"x"}'])
@@ -241,6 +294,13 @@ def test_memory_of_a_probe_and_timing_of_the_same_run_are_joined() -> None:
     """A result that is stored again keeps what was measured before, if its checks say the same."""
     probe, later = replace(result(), memory=MEMORY), replace(result(), timing=TIMING)
     assert merged([stored(probe, later)]) == [replace(result(), memory=MEMORY, timing=TIMING)]
+
+
+def test_what_ran_is_kept_where_a_later_result_of_the_run_does_not_say() -> None:
+    """Closed forms and kernels of a probe stay beside its timing."""
+    probe = replace(result(), memory=MEMORY, bytes=4096, kernels=("aten::bmm",))
+    later = replace(result(), flop=None, timing=TIMING)
+    assert merged([stored(probe, later)]) == [replace(probe, timing=TIMING)]
 
 
 def test_a_timing_is_dropped_where_a_later_check_fails() -> None:

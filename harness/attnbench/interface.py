@@ -118,8 +118,10 @@ class Work:
     """
 
     flop: int
-    # Query-key pairs that a mask leaves, over batch and heads.
+    # Query-key pairs over batch and heads, hidden ones too: what an oracle that holds all of them has to hold.
     pairs: int
+    # Bytes that are read and written when every tensor that goes in or comes out moves once; None: not known.
+    bytes: int | None = None
 
 
 class Implementation:

@@ -1,7 +1,8 @@
 """Run files: JSON lines, append-only. This is the only file that knows the format.
 
-``<results>/<machine>/<run>.jsonl`` holds a Run on its first line and a Result on each line after it, every line an
-object with ``"record"`` ("run" or "result") before its fields. A kill loses at most the line being written.
+``<results>/<machine>/<run>.jsonl`` holds a Run on its first line and a Result or a Ceiling on each line after it, every
+line an object with ``"record"`` ("run", "result" or "ceiling") before its fields. A kill loses at most the line being
+written.
 """
 
 import contextlib
@@ -11,16 +12,17 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Self, TypeVar
 
 import msgspec
 
-from attnbench.records import SCHEMA, Finding, Record, Result, Run
+from attnbench.records import SCHEMA, Ceiling, Finding, Record, Result, Run
 
 __all__ = ["ResultsError", "RunFile", "StoredRun", "find", "joined", "merged", "read"]
 
 # ``operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode``.
 CASE_SLASHES = 8
+_Told = TypeVar("_Told", Result, Ceiling)
 
 
 class ResultsError(Exception):
@@ -34,6 +36,7 @@ class StoredRun:
     run: Run
     results: tuple[Result, ...]
     path: Path
+    ceilings: tuple[Ceiling, ...] = ()
     # One line for each line of the file that is no record.
     problems: tuple[str, ...] = ()
 
@@ -77,9 +80,9 @@ class RunFile:
             made._stream.write(b"\n")
         return made
 
-    def append(self, result: Result) -> None:
-        """Store a result, at once."""
-        self._write("result", result)
+    def append(self, record: Result | Ceiling) -> None:
+        """Store a result or a ceiling, at once."""
+        self._write("ceiling" if isinstance(record, Ceiling) else "result", record)
 
     def _write(self, kind: str, record: Record) -> None:
         fields: dict[str, Any] = {"record": kind} | msgspec.to_builtins(record)
@@ -110,39 +113,54 @@ def read(path: Path) -> StoredRun:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise ResultsError(f"cannot read {path}: {error.strerror}") from error
-    run, results, problems = None, [], []
+    run, results, ceilings, problems = None, [], [], []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             fields = msgspec.json.decode(line, type=dict[str, Any])
             kind = fields.pop("record", None)
-            if kind == "run" and isinstance(fields.get("schema"), int) and fields["schema"] > SCHEMA:
-                raise ResultsError(
-                    f"{path} was written by a newer attnbench (schema {fields['schema']}); "
-                    f"this one reads up to {SCHEMA}: upgrade attnbench"
-                )
-            if kind == "run" and run is not None:
+            if kind == "run" and run is None:
+                run = _run(fields, path)
+            elif kind == "run":
                 problems.append(
                     f"{path.name} line {number}: a second run; a file holds one, so its results are left out"
                 )
-            elif kind == "run":
-                run = msgspec.convert(fields, Run)
             elif kind == "result":
                 results.append(_result(fields, run))
+            elif kind == "ceiling":
+                ceilings.append(_of_run(msgspec.convert(fields, Ceiling), run))
             else:
                 problems.append(f"{path.name} line {number}: unknown record {kind!r}")
         except (msgspec.MsgspecError, ValueError) as error:
             problems.append(f"{path.name} line {number} cannot be read and is left out: {error}")
     if run is None:
         raise ResultsError(f"{path} holds no run: it is no run file, or its first line is lost")
-    return StoredRun(run=run, results=tuple(results), path=path, problems=tuple(problems))
+    return StoredRun(run=run, results=tuple(results), ceilings=tuple(ceilings), path=path, problems=tuple(problems))
+
+
+def _run(fields: dict[str, Any], path: Path) -> Run:
+    """A run whose schema this version reads.
+
+    Raises: ResultsError of a newer one.
+    """
+    if isinstance(fields.get("schema"), int) and fields["schema"] > SCHEMA:
+        raise ResultsError(
+            f"{path} was written by a newer attnbench (schema {fields['schema']}); "
+            f"this one reads up to {SCHEMA}: upgrade attnbench"
+        )
+    return msgspec.convert(fields, Run)
+
+
+def _of_run(record: _Told, run: Run | None) -> _Told:
+    """A record, if it belongs to the run of its file."""
+    if run is not None and record.run != run.id:
+        raise ValueError(f"it belongs to run {record.run!r}, and the file holds {run.id!r}")
+    return record
 
 
 def _result(fields: dict[str, Any], run: Run | None) -> Result:
-    result = msgspec.convert(fields, Result)
-    if run is not None and result.run != run.id:
-        raise ValueError(f"it belongs to run {result.run!r}, and the file holds {run.id!r}")
+    result = _of_run(msgspec.convert(fields, Result), run)
     if result.case.count("/") != CASE_SLASHES:
         raise ValueError(f"{result.case!r} is no case id")
     return result
@@ -198,6 +216,12 @@ def joined(before: Result, after: Result) -> Result:
     if before.run != after.run:
         kept = _same_checks(before.findings, after.findings) and _measured(before) > _measured(after)
         return before if kept else after
+    after = replace(
+        after,
+        flop=before.flop if after.flop is None else after.flop,
+        bytes=before.bytes if after.bytes is None else after.bytes,
+        kernels=after.kernels or before.kernels,
+    )
     findings = tuple(({f.check: f for f in before.findings} | {f.check: f for f in after.findings}).values())
     timing, memory = after.timing or before.timing, after.memory or before.memory
     broken = next((f for f in findings if f.status != "passed"), None)

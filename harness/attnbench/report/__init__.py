@@ -29,6 +29,7 @@ def _files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     # matplotlib and pandas take a second to import, and only a report needs them.
     from attnbench.report import markdown, page, plots, tables
     from attnbench.report.content import gathered
+    from attnbench.report.series import growths_in
 
     content = gathered(runs)
     looks = plots.looks([result.implementation for result in content.results])
@@ -43,8 +44,17 @@ def _files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
             if figure is not None:
                 files[f"{name}{series.suffix}.svg"] = plots.draw(figure, "svg")
                 files[f"{name}{series.suffix}.png"] = plots.draw(figure, "png")
-    for name, frame in (("findings", tables.findings), ("timings", tables.timings), ("memory", tables.memory)):
-        files[f"{name}.csv"] = frame(content.results).to_csv(index=False, lineterminator="\n").encode()
+    reached = [ceiling for run in runs for ceiling in run.ceilings]
+    frames = {
+        "findings": tables.findings(content.results),
+        "timings": tables.timings(content.results, reached),
+        "memory": tables.memory(content.results),
+        "kernels": tables.kernels(content.results),
+        "ceilings": tables.ceilings(reached),
+        "growth": growths_in(content.series),
+    }
+    for name, frame in frames.items():
+        files[f"{name}.csv"] = frame.to_csv(index=False, lineterminator="\n").encode()
     files["report.md"] = markdown.render(content, set(files)).encode()
     files["index.html"] = page.render(content, files).encode()
     return files

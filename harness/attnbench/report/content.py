@@ -9,6 +9,7 @@ import pandas as pd
 from attnbench.checks.catalogue import CHAPTERS, checks
 from attnbench.records import FAILURES, Result, reproduce_line
 from attnbench.report import tables
+from attnbench.report.listings import Listing, ceilings
 from attnbench.report.sentences import fastest, headline, methods
 from attnbench.report.series import Series, series_in
 from attnbench.results import StoredRun, merged
@@ -74,8 +75,11 @@ class Content:
     refused: tuple[Grouped, ...]
     not_run: tuple[Grouped, ...]
     untimed: tuple[Grouped, ...]
+    # Calls that were timed and of which no verdict came.
+    undecided: tuple[Grouped, ...]
     warned: tuple[Grouped, ...]
     series: tuple[Series, ...]
+    ceilings: Listing | None
     methods: tuple[str, ...]
     # Lines of run files that could not be read.
     unreadable: tuple[str, ...]
@@ -88,7 +92,7 @@ def gathered(runs: Sequence[StoredRun]) -> Content:
     requirements = {name: checks()[name].requirement if name in checks() else "" for name in found["check"].unique()}
     counted = tables.matrix(results)
     series = tuple(series_in(runs, results))
-    untimed = tables.untimed(results)
+    untimed, undecided = tables.untimed(results), tables.undecided(results)
     return Content(
         runs=tuple(runs),
         results=tuple(results),
@@ -104,9 +108,11 @@ def gathered(runs: Sequence[StoredRun]) -> Content:
         expected=_grouped(_foreseen(found, requirements), "check"),
         refused=_grouped(found[found["status"] == "unsupported"], "case", named=1),
         not_run=_grouped(found[found["status"] == "not_run"], "case", named=1),
-        untimed=_grouped(untimed.assign(of=untimed["pass"] + " L = " + untimed["length"].astype(str)), "of"),
+        untimed=_grouped(_told_by_length(untimed), "of"),
+        undecided=_grouped(_told_by_length(undecided), "of"),
         warned=_grouped(found[found["warnings"] != ""].assign(reason=found["warnings"]), "check"),
         series=series,
+        ceilings=ceilings(ceiling for run in runs for ceiling in run.ceilings),
         methods=tuple(methods(series)),
         unreadable=tuple(line for run in runs for line in run.problems),
     )
@@ -159,6 +165,11 @@ def _foreseen(found: pd.DataFrame, requirements: dict[str, str]) -> pd.DataFrame
         for reason, check in zip(expected["reason"], expected["check"], strict=True)
     ]
     return expected.assign(reason=given)
+
+
+def _told_by_length(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows with their pass and length in words, in a column of its own."""
+    return frame.assign(of=frame["pass"] + " L = " + frame["length"].astype(str))
 
 
 def _grouped(frame: pd.DataFrame, column: str, *, named: int = 3) -> tuple[Grouped, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from attnbench.report.content import LEGEND, Content, Grouped
+from attnbench.report.listings import Listing, listings
 from attnbench.report.page import PLOTS, grids
 from attnbench.report.sentences import machine_text, under_times
 
@@ -85,7 +86,16 @@ def _measurements(content: Content, files: Collection[str]) -> list[str]:
             rows = [(_code(name), *("<br>".join(cell) for cell in cells)) for name, cells in grid.rows]
             head = (f"{grid.title}: {grid.pass_}", *(f"L = {n}" for n in grid.lengths))
             parts.append(_table(head, rows, right=True))
+        for listing in listings(series):
+            parts += _listing(listing)
+    parts += _listing(content.ceilings) if content.ceilings else []
+    parts += _groups("Without a verdict", content.undecided, "calls")
     return parts + _groups("Not timed", content.untimed, "calls")
+
+
+def _listing(listing: Listing) -> list[str]:
+    rows = [(_code(first), *map(_text, rest)) for first, *rest in listing.rows]
+    return [f"#### {listing.title}", listing.note, _table(listing.head, rows)]
 
 
 def _groups(title: str, groups: Sequence[Grouped], of: str) -> list[str]:

@@ -11,8 +11,9 @@ from markupsafe import Markup
 
 from attnbench.report import plots
 from attnbench.report.content import LEGEND, Content
-from attnbench.report.numbers import digits, interval_text, ratio_text
-from attnbench.report.sentences import machine_text, under_times
+from attnbench.report.listings import listings
+from attnbench.report.numbers import bytes_text, digits, interval_text, ratio_text, thousands
+from attnbench.report.sentences import INCONCLUSIVE, machine_text, under_times
 from attnbench.report.series import Series
 from attnbench.report.tables import REFERENCE
 
@@ -36,7 +37,7 @@ PLOTS = (
         "speed",
         "Speed relative to the reference",
         "Above the line at 1 is faster than the reference, below it slower; an interval that crosses the line "
-        "does not tell which.",
+        "does not tell which. Calls whose contest is inconclusive are left out.",
     ),
 )
 
@@ -57,8 +58,17 @@ class Measure:
 MEASURES = (
     Measure(title="Time of a call, ms", frame="timings", column="median_ns"),
     Measure(title="Rate, Gflop/s", frame="timings", column="gflop_per_s"),
+    Measure(title="Building and preparing, ms", frame="timings", column="build_ns"),
+    Measure(title="First call, ms", frame="timings", column="first_call_ns"),
     Measure(title="Peak memory above the inputs, MiB", frame="memory", column="peak_bytes"),
+    Measure(
+        title="Of the peak neither output nor gradient, MiB",
+        frame="memory",
+        column="workspace_bytes",
+    ),
     Measure(title="Saved for backward, MiB", frame="memory", column="saved_bytes"),
+    Measure(title="Physical peak, MiB", frame="memory", column="physical_bytes"),
+    Measure(title="Taken from the device, MiB", frame="memory", column="reserved_bytes"),
 )
 
 
@@ -88,6 +98,7 @@ def render(content: Content, files: Mapping[str, bytes]) -> str:
         legend=LEGEND,
         machine=machine_text,
         under_times=under_times,
+        listings=listings,
         measured=[(one, _figures(one, files), list(grids(one))) for one in content.series],
     )
 
@@ -113,19 +124,29 @@ def _grid(measure: Measure, name: str, part: pd.DataFrame) -> Grid:
 
 
 def _cell(measure: Measure, row: Any) -> tuple[str, ...]:
-    """Number of a table, and under it what it is worth: interval and ratio, or the exact bytes."""
+    """Number of a table, and under it what it is worth: interval and contest, share of the ceiling, or exact bytes."""
     if row is None:
         return ("–",)
     value = row[measure.column]
     if measure.frame == "memory":
-        return digits(value / 2**20), f"{int(value):,} B".replace(",", " ")
+        if measure.column != "physical_bytes":
+            return digits(value / 2**20), f"{thousands(int(value))} B"
+        outside = row["outside_bytes"]
+        told = [] if pd.isna(outside) else [f"{bytes_text(outside)} outside the allocator"]
+        return digits(value / 2**20), *told
     if measure.column == "gflop_per_s":
-        return (digits(value),)
+        share = [] if pd.isna(row["share"]) else [f"{row['share'] * 100:.0f} % of the {row['bound']} ceiling"]
+        # No number that other work had a part in stands without saying so.
+        return digits(value), *share, *([INCONCLUSIVE] if row["state"] == INCONCLUSIVE else [])
+    if measure.column != "median_ns":
+        return (digits(value / 1e6),)
     interval = interval_text(row["low_ns"] / 1e6, row["high_ns"] / 1e6)
-    if pd.isna(row["ratio"]) or row["implementation"] == REFERENCE:
+    if not row["state"] or row["implementation"] == REFERENCE:
         return digits(value / 1e6), interval
+    if pd.isna(row["ratio"]):
+        return digits(value / 1e6), interval, row["state"]
     ratio = f"{ratio_text(row['ratio'])} ({interval_text(row['ratio_low'], row['ratio_high'])})"
-    return digits(value / 1e6), interval, ratio
+    return digits(value / 1e6), interval, ratio, row["state"]
 
 
 def _figures(series: Series, files: Mapping[str, bytes]) -> list[tuple[str, str, Markup]]:

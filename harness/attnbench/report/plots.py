@@ -104,8 +104,8 @@ def memory(memories: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look
 
 
 def speed(timings: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look]) -> Figure | None:
-    """Speed relative to the reference against length; above 1 is faster."""
-    frame = timings[timings["ratio"].notna()]
+    """Speed relative to the reference against length; above 1 is faster. What is inconclusive is no speed."""
+    frame = timings[timings["ratio"].notna() & (timings["state"] != "inconclusive")]
     # The inverse of a time ratio turns its interval round.
     frame = frame.assign(value=1 / frame["ratio"], low=1 / frame["ratio_high"], high=1 / frame["ratio_low"])
     return _panels(

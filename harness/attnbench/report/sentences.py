@@ -7,14 +7,16 @@ from itertools import groupby
 
 import pandas as pd
 
+from attnbench.contest import State, effect
 from attnbench.records import FAILURES, Machine, Result, Status
 from attnbench.report import tables
 from attnbench.report.numbers import bytes_text, digits, many, thousands
 from attnbench.report.series import Series
 
-__all__ = ["fastest", "headline", "machine_text", "methods", "under_times"]
+__all__ = ["INCONCLUSIVE", "fastest", "headline", "machine_text", "methods", "under_times"]
 
 RATIO = ("ratio", "ratio_low", "ratio_high")
+INCONCLUSIVE: State = "inconclusive"
 # Statuses that say nothing of right or wrong.
 SILENT: frozenset[Status] = frozenset({"unsupported", "not_run"})
 # How the headline tells of findings that neither held nor failed it.
@@ -80,28 +82,40 @@ def _gain(value: float) -> str:
 
 
 def _winner(rows: pd.DataFrame) -> tuple[str, float]:
-    """Who is fastest in words, those included whose interval meets the fastest one's, and its gain on the reference.
+    """Who is fastest in words, those included whom it cannot be told from, and its gain on the reference.
 
-    Ratios decide where all took turns with the reference: times carry whatever the machine did to each process.
+    Contests decide where all took turns with the reference: times carry whatever the machine did to each process.
     """
-    value, low, high = ("median_ns", "low_ns", "high_ns") if rows["ratio"].isna().any() else RATIO
+    disturbed = rows["state"] == INCONCLUSIVE
+    if disturbed.iloc[int(rows["median_ns"].argmin())]:
+        return "inconclusive", math.nan
+    rows = rows[~disturbed]
+    judged = not rows["ratio"].isna().any()
+    value, low, high = RATIO if judged else ("median_ns", "low_ns", "high_ns")
     ordered = rows.sort_values(value)
     best = ordered.iloc[0]
-    level = ordered[ordered[low] <= best[high]]["implementation"]
+    state = str(best["state"])
+    level = set(ordered[ordered[low] <= best[high]]["implementation"])
+    if judged and state != "faster" and best["implementation"] != tables.REFERENCE:
+        level.add(tables.REFERENCE)
     # A gain on a reference that may be as fast would say more than was measured.
-    gain = math.nan if tables.REFERENCE in set(level) else 1 / best["ratio"]
+    gain = math.nan if tables.REFERENCE in level or state != "faster" else 1 / best["ratio"]
     if len(level) == 1:
         return f"{best['implementation']} is fastest", gain
-    others = _sentence([name for name in level if name != best["implementation"]])
-    return f"{best['implementation']} is fastest, but its interval meets that of {others}", gain
+    others = _sentence([name for name in ordered["implementation"] if name in level - {best["implementation"]}])
+    return f"{best['implementation']} is fastest, but is not told apart from {others}", gain
 
 
 def under_times(series: Series) -> str:
     """What stands under the times of a table."""
+    contests = series.timings[series.timings["implementation"] != tables.REFERENCE]
+    states = Counter(state for state in contests["state"] if state)
+    told = f" Here: {', '.join(f'{count} {state}' for state, count in states.most_common())}." if states else ""
     return (
         f"Under each time stand the interval of its median, which covers the true median with a probability of "
-        f"{_levels(series.timings)}, and in the next line its ratio to the reference with its interval: "
-        f"below 1 is faster."
+        f"{_levels(series.timings)}, and in the next lines its ratio to the reference with its interval, below 1 being "
+        f"faster, and what that ratio is worth: faster, slower, same, unknown (too few processes to tell) or "
+        f"inconclusive (other work disturbed it, or the reference differed from itself).{told}"
     )
 
 
@@ -114,20 +128,31 @@ def methods(series: Sequence[Series]) -> Iterator[str]:
         yield (
             f"Time: {', '.join(timings['method'].unique())} time of a call that a conformance check of the same case "
             f"preceded; {processes} fresh processes, {samples} samples for each number, implementations called in turn "
-            f"in random order. A number is the median over processes of each process's median; its interval runs "
+            f"in random order. A call is clean that had its cores all the time; a number is the median over processes "
+            f"of each process's median over clean calls, or over all calls where too few were clean. Its interval runs "
             f"between two order statistics of the processes, and covers the true median with a probability of "
-            f"{_levels(timings)}. Threads: {_range(timings['threads'])}. No sample was dropped."
+            f"{_levels(timings)}. Threads: {_range(timings['threads'])}. All samples are stored."
+        )
+        delta = " and ".join(sorted({f"{effect(int(n)) * 100:g} %" for n in timings["threads"].unique()}))
+        yield (
+            f"Ratio: time divided by that of {tables.REFERENCE} on the same case, one ratio of medians of clean calls "
+            f"for each process that called both in turn, then the median over processes. It is faster or slower where "
+            f"order statistics of the processes lie beyond {delta}, same where they lie within; it is inconclusive "
+            f"where too few processes were undisturbed, or where {tables.REFERENCE} differed as much from itself. "
+            f"Speed in the plot is its inverse."
         )
         yield (
-            f"Ratio: time divided by that of {tables.REFERENCE} on the same case, one ratio of medians for each "
-            f"process that called both in turn, then the median over processes with the same kind of interval. Speed "
-            f"in the plot is its inverse."
+            "Gflop/s: what the case needs by closed form, hidden query-key pairs left out, divided by the time. It is "
+            "no count of what was executed. The share of the ceiling is the time that the case would take at the rates "
+            "of this machine's own matrix product and copy, whichever is longer, divided by the time that it took."
         )
-        yield ("Gflop/s: what the case needs by closed form, divided by the time. It is no count of what was executed.")
     if len(memories):
         yield (
             f"Memory: bytes above the inputs at the peak of one call, by {_sentence(memories['method'].unique())}. "
-            f"Saved bytes are what a forward keeps alive for its backward."
+            f"Workspace is what of it is neither output nor gradient; saved bytes are what a forward keeps alive for "
+            f"its backward. The physical peak is what the process had resident at most, above the level before the "
+            f"call, to about 0.3 MB; it shows what libraries take outside torch's allocator, and nothing that was "
+            f"allocated and never written."
         )
     yield (
         "Findings: each check compares with a float64 oracle of the written contract, within an error budget that "

@@ -7,10 +7,11 @@ import pandas as pd
 
 from attnbench.records import Result
 from attnbench.report import tables
+from attnbench.report.growth import GROWTH, growths
 from attnbench.report.numbers import many
 from attnbench.results import StoredRun
 
-__all__ = ["Series", "series_in"]
+__all__ = ["Series", "growths_in", "series_in"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +24,13 @@ class Series:
     timings: pd.DataFrame
     memory: pd.DataFrame
     untimed: pd.DataFrame
+    kernels: pd.DataFrame
+    growths: pd.DataFrame
 
 
 def series_in(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterator[Series]:
     """Series in the results of these runs."""
+    reached = [ceiling for stored in runs for ceiling in stored.ceilings]
     places = {stored.run.id: (stored.run.machine.name, stored.run.threads) for stored in runs}
     keys: dict[tuple[str, int, str], list[Result]] = {}
     for result in results:
@@ -41,10 +45,19 @@ def series_in(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterator[
         alike = [(m, t, s) for m, t, s in keys if m == machine and s.endswith(f"/{dtype}/{device}")]
         other = sum(key < (machine, threads, series) for key in alike)
         suffix = f"-{machine}-{device}-{dtype}" + (f"-{other + 1}" if other else "")
+        timings, memory = tables.timings(own, reached), tables.memory(own)
         yield Series(
             title=f"{machine}, {device}, {dtype}, {many(threads, 'thread')}: {'/'.join(series.split('/')[:-2])}",
             suffix=suffix if len(keys) > 1 else "",
-            timings=tables.timings(own),
-            memory=tables.memory(own),
+            timings=timings,
+            memory=memory,
             untimed=tables.untimed(own),
+            kernels=tables.kernels(own),
+            growths=growths(timings, memory),
         )
+
+
+def growths_in(series: Sequence[Series]) -> pd.DataFrame:
+    """Exponents of all series, each row with the series that it is of."""
+    rows = [{**row, "series": one.title} for one in series for row in one.growths.to_dict("records")]
+    return pd.DataFrame(rows, columns=[*GROWTH, "series"])

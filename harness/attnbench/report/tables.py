@@ -2,6 +2,7 @@
 
 import math
 import re
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,10 +10,25 @@ from typing import Any
 import pandas as pd
 
 from attnbench.checks.catalogue import checks
-from attnbench.records import Pass, Result, Timing
-from attnbench.stats import Estimate, median_of_processes, ratio
+from attnbench.contest import Contest, contest
+from attnbench.records import Ceiling, Pass, Result, Timing
+from attnbench.report.ways import way
+from attnbench.stats import median_of_processes, time_of
 
-__all__ = ["REFERENCE", "findings", "length_of", "matrix", "memory", "pass_of", "series_of", "timings", "untimed"]
+__all__ = [
+    "REFERENCE",
+    "ceilings",
+    "findings",
+    "kernels",
+    "length_of",
+    "matrix",
+    "memory",
+    "pass_of",
+    "series_of",
+    "timings",
+    "undecided",
+    "untimed",
+]
 
 # Implementation that is the reference of the operator that is there: other times are told as ratios to its time.
 REFERENCE = "torch_mha"
@@ -20,24 +36,40 @@ PERF = "perf"
 
 TIMINGS = (
     "implementation", "case", "pass", "length", "dtype", "device", "median_ns", "low_ns", "high_ns", "level",
-    "processes", "samples", "threads", "method", "ratio", "ratio_low", "ratio_high", "ratio_level", "flop",
-    "gflop_per_s", "run",
+    "processes", "samples", "threads", "method", "state", "ratio", "ratio_low", "ratio_high", "ratio_level", "counted",
+    "of", "reason", "null_state", "null_ratio", "build_ns", "first_call_ns", "flop", "bytes", "gflop_per_s",
+    "gbyte_per_s", "share", "bound", "run",
 )  # fmt: skip
 MEMORY = (
-    "implementation", "case", "pass", "length", "dtype", "device", "peak_bytes", "saved_bytes", "threads", "method",
-    "run",
+    "implementation", "case", "pass", "length", "dtype", "device", "peak_bytes", "workspace_bytes", "saved_bytes",
+    "physical_bytes", "outside_bytes", "reserved_bytes", "threads", "method", "run",
 )  # fmt: skip
+KERNELS = ("implementation", "case", "pass", "length", "dtype", "device", "way", "kernels", "run")
+CEILINGS = ("run", "device", "dtype", "threads", "gflop_per_s", "gbyte_per_s")
+# Bytes that a record may lack.
+OPTIONAL_BYTES = ("workspace_bytes", "saved_bytes", "physical_bytes", "outside_bytes", "reserved_bytes")
 FINDINGS = (
     "implementation", "case", "check", "chapter", "status", "reason", "measured", "allowed", "warnings", "run",
 )  # fmt: skip
 UNTIMED = ("implementation", "length", "pass", "reason", "case", "run")
 
 
-def timings(results: Sequence[Result]) -> pd.DataFrame:
-    """Median time of every call that was timed, with its ratio to the reference where they took turns."""
+def timings(results: Sequence[Result], reached: Iterable[Ceiling] = ()) -> pd.DataFrame:
+    """Time of every call that was timed, with its contest against the reference where they took turns.
+
+    ``reached`` are the ceilings of the runs; with that of its own run, dtype and threads a call has its share.
+    """
     baselines = {(r.run, r.case): r.timing for r in results if r.implementation == REFERENCE and r.timing}
-    rows = [_timing(r, r.timing, baselines.get((r.run, r.case))) for r in results if r.timing]
+    tops = {(c.run, c.device, c.dtype, c.threads): c for c in reached}
+    rows = [_timing(r, r.timing, baselines.get((r.run, r.case)), tops) for r in results if r.timing]
     return pd.DataFrame(rows, columns=list(TIMINGS))
+
+
+def undecided(results: Sequence[Result]) -> pd.DataFrame:
+    """Calls whose contest against the reference came to no verdict, with its state and the reason."""
+    frame = timings(results)
+    frame = frame[frame["reason"] != ""]
+    return frame.assign(reason=[f"{state}: {why}" for state, why in zip(frame["state"], frame["reason"], strict=True)])
 
 
 def memory(results: Sequence[Result]) -> pd.DataFrame:
@@ -46,15 +78,37 @@ def memory(results: Sequence[Result]) -> pd.DataFrame:
         _place(r)
         | {
             "peak_bytes": r.memory.peak_bytes,
-            "saved_bytes": r.memory.saved_bytes,
             "threads": r.memory.threads,
             "method": r.memory.method,
         }
+        | {name: getattr(r.memory, name) for name in OPTIONAL_BYTES}
         for r in results
         if r.memory
     ]
     frame = pd.DataFrame(rows, columns=list(MEMORY))
-    return frame.astype({"saved_bytes": "Int64"})
+    return frame.astype(dict.fromkeys(OPTIONAL_BYTES, "Int64"))
+
+
+def kernels(results: Sequence[Result]) -> pd.DataFrame:
+    """What ran in every call of which that is known, and the way that it tells."""
+    rows = [_place(r) | {"way": way(r.kernels), "kernels": "; ".join(r.kernels)} for r in results if r.kernels]
+    return pd.DataFrame(rows, columns=list(KERNELS))
+
+
+def ceilings(reached: Iterable[Ceiling]) -> pd.DataFrame:
+    """What each run reached on one matrix product and on one copy."""
+    rows = [
+        {
+            "run": c.run,
+            "device": c.device,
+            "dtype": c.dtype,
+            "threads": c.threads,
+            "gflop_per_s": c.flop_per_s / 1e9,
+            "gbyte_per_s": c.bytes_per_s / 1e9,
+        }
+        for c in reached
+    ]
+    return pd.DataFrame(rows, columns=list(CEILINGS))
 
 
 def findings(results: Sequence[Result]) -> pd.DataFrame:
@@ -147,34 +201,87 @@ def _place(result: Result) -> dict[str, Any]:
     }
 
 
-def _timing(result: Result, timing: Timing, baseline: Timing | None) -> Mapping[str, Any]:
-    time = median_of_processes(timing.samples_ns)
-    against = _against(result, timing, baseline)
-    return _place(result) | {
-        "median_ns": time.value,
-        "low_ns": time.low,
-        "high_ns": time.high,
-        "level": time.level,
-        "processes": time.processes,
-        "samples": _count(timing.samples_ns),
-        "threads": timing.threads,
-        "method": timing.method,
-        "ratio": against.value if against else math.nan,
-        "ratio_low": against.low if against else math.nan,
-        "ratio_high": against.high if against else math.nan,
-        "ratio_level": against.level if against else math.nan,
-        "flop": result.flop,
-        "gflop_per_s": result.flop / time.value if result.flop is not None else math.nan,
-    }
+def _timing(
+    result: Result, timing: Timing, baseline: Timing | None, tops: Mapping[tuple[str, str, str, int], Ceiling]
+) -> Mapping[str, Any]:
+    # Where other work disturbed every process, its time is that of all calls, and no contest is decided by it.
+    time = time_of(timing) or median_of_processes(timing.samples_ns)
+    place = _place(result)
+    top = tops.get((result.run, place["device"], place["dtype"], timing.threads))
+    return (
+        place
+        | {
+            "median_ns": time.value,
+            "low_ns": time.low,
+            "high_ns": time.high,
+            "level": time.level,
+            "processes": time.processes,
+            "samples": _count(timing.samples_ns),
+            "threads": timing.threads,
+            "method": timing.method,
+            "build_ns": _middle(timing.build_ns),
+            "first_call_ns": _middle(timing.first_call_ns),
+        }
+        | _told(_against(result, timing, baseline), decides=result.implementation != REFERENCE)
+        | _rates(result, time.value, top)
+    )
 
 
-def _against(result: Result, timing: Timing, baseline: Timing | None) -> Estimate | None:
-    """Ratio to the reference, where both took turns in the same processes."""
+def _against(result: Result, timing: Timing, baseline: Timing | None) -> Contest | None:
+    """Contest with the reference, where both took turns in the same processes."""
     if baseline is None or len(baseline.samples_ns) != len(timing.samples_ns):
         return None
     if result.implementation != REFERENCE and REFERENCE not in timing.interleaved_with:
         return None
-    return ratio(timing.samples_ns, baseline.samples_ns)
+    return contest(timing, baseline)
+
+
+def _told(found: Contest | None, *, decides: bool) -> dict[str, Any]:
+    """A contest as columns: the ratio never without its state.
+
+    One of the reference with itself decides nothing, and is told only where it is inconclusive.
+    """
+    ratio = found.ratio if found else None
+    null = found.null if found else None
+    told = found if found and (decides or found.state == "inconclusive") else None
+    return {
+        "state": told.state if told else "",
+        "ratio": ratio.value if ratio else math.nan,
+        "ratio_low": ratio.low if ratio else math.nan,
+        "ratio_high": ratio.high if ratio else math.nan,
+        "ratio_level": ratio.level if ratio else math.nan,
+        "counted": found.counted if found else math.nan,
+        "of": found.of if found else math.nan,
+        "reason": told.reason if told else "",
+        "null_state": null.state if null else "",
+        "null_ratio": null.ratio.value if null and null.ratio else math.nan,
+    }
+
+
+def _rates(result: Result, time_ns: float, top: Ceiling | None) -> dict[str, Any]:
+    """What the case needs, over its time; and of that time the share in which the ceilings would have done it.
+
+    ``bound`` says which ceiling binds: the one that alone takes longer.
+    """
+    flop, moved = result.flop, result.bytes
+    least_ns = {}
+    if top is not None and flop is not None:
+        least_ns["product"] = flop / top.flop_per_s * 1e9
+    if top is not None and moved is not None:
+        least_ns["copy"] = moved / top.bytes_per_s * 1e9
+    bound = max(least_ns, key=lambda name: least_ns[name], default="")
+    return {
+        "flop": flop,
+        "bytes": moved,
+        "gflop_per_s": math.nan if flop is None else flop / time_ns,
+        "gbyte_per_s": math.nan if moved is None else moved / time_ns,
+        "share": least_ns[bound] / time_ns if bound else math.nan,
+        "bound": bound,
+    }
+
+
+def _middle(values_ns: Sequence[int]) -> float:
+    return float(statistics.median(values_ns)) if values_ns else math.nan
 
 
 def _count(samples_ns: Iterable[Sequence[int]]) -> int:

@@ -118,22 +118,10 @@ class Multihead:
         return problem.columns
 
     def work(self, case: Case) -> Work:
-        """Matrix products of the four projections and of the two products per query-key pair.
+        """Floating-point operations and bytes, masks counted exactly."""
+        from attnbench.operators.multihead.work import work
 
-        Two operations per multiply-add; backward costs twice forward. Pairs that a mask hides are counted: the
-        reference computes them.
-        """
-        problem: MultiheadProblem = case.problem
-        batch, embed = problem.sequences, problem.embed_dim
-        pairs = batch * problem.num_heads * problem.queries * problem.columns
-        projections = (
-            2
-            * batch
-            * embed
-            * (problem.queries * 2 * embed + problem.keys * ((problem.kdim or embed) + (problem.vdim or embed)))
-        )
-        forward = projections + 4 * pairs * problem.head_dim
-        return Work(flop=forward * (3 if case.differentiates else 1), pairs=pairs)
+        return work(case)
 
 
 OPERATOR = Multihead()

@@ -1,0 +1,65 @@
+"""Which way an implementation took, read from the names of what ran."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+__all__ = ["CALLS", "Way", "way", "ways"]
+
+# What stands between the name of an operator and the number of its calls.
+CALLS = " ×"
+# Names that stand in a row of the table; kernels.csv has all.
+NAMED = 6
+# A pattern of operators' names, and the way that it tells; the first that is found counts.
+WAYS = (
+    (r"_scaled_dot_product_attention_math", "composed: torch's math path, no fused kernel"),
+    (r"_flash_attention", "fused: flash"),
+    (r"_efficient_attention", "fused: memory-efficient"),
+    (r"_cudnn_attention", "fused: cuDNN"),
+    (r"_native_multi_head_attention", "composed: the module's fast path"),
+    (r"_softmax|bmm|baddbmm", "composed: products and softmax"),
+)
+COPY = "aten::copy_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """What one implementation ran in one pass, and at which lengths."""
+
+    implementation: str
+    pass_: str
+    lengths: tuple[int, ...]
+    way: str
+    names: str
+
+
+def way(kernels: Sequence[str]) -> str:
+    """The way in words, with the copies that were made beside it."""
+    found = next((words for pattern, words in WAYS if any(re.search(pattern, name) for name in kernels)), "its own")
+    copies = sum(_calls(name) for name in kernels if name.partition(CALLS)[0] == COPY)
+    return found + (f"; {copies} {'copy' if copies == 1 else 'copies'} of tensors" if copies else "")
+
+
+def ways(kernels: pd.DataFrame) -> Iterator[Way]:
+    """Rows of a table: lengths at which the same ran stand together, so that a fall-back has a row of its own."""
+    for (name, pass_), own in kernels.groupby(["implementation", "pass"], sort=False):
+        alike: dict[tuple[str, frozenset[str]], list[tuple[int, str]]] = {}
+        for row in own.sort_values("length").itertuples():
+            names = str(row.kernels)
+            alike.setdefault((str(row.way), frozenset(names.split("; "))), []).append((int(str(row.length)), names))
+        for (words, _), rows in alike.items():
+            longest = rows[-1][1].split("; ")
+            more = f" and {len(longest) - NAMED} more" if len(longest) > NAMED else ""
+            yield Way(
+                implementation=str(name),
+                pass_=str(pass_),
+                lengths=tuple(length for length, _ in rows),
+                way=words,
+                names=", ".join(longest[:NAMED]) + more,
+            )
+
+
+def _calls(name: str) -> int:
+    return int(name.partition(CALLS)[2] or 1)

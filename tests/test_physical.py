@@ -1,0 +1,117 @@
+"""Tests of physical memory: it sees what torch's allocator does not, where the process was started for it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnbench.physical import ENVIRONMENT, NOISE_BYTES, outside_bytes, peak_bytes
+from attnbench.runner import Limits, Session, Silent, gating_checks, profile, profile_cases
+
+MIB = 2**20
+OWN = """
+import ctypes
+
+from attnbench.interface import Implementation
+
+LIBC = ctypes.CDLL(None)
+LIBC.malloc.restype = ctypes.c_void_p
+
+
+class Outside(Implementation):
+    def build(self, reference):
+        return reference
+
+    def prepare(self, module, case, inputs):
+        def call(**arguments):
+            block = LIBC.malloc(8 << 20)
+            ctypes.memset(block, 1, 8 << 20)
+            answer = module(**arguments)
+            LIBC.free(ctypes.c_void_p(block))
+            return answer
+
+        return call
+
+
+OUTSIDE = Outside()
+"""
+SCRIPT = """
+import ctypes, json, torch
+from attnbench.physical import peak_bytes
+from attnbench.memory import peak_bytes as allocated
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+
+def outside():
+    block = libc.malloc(8 << 20)
+    ctypes.memset(block, 1, 8 << 20)
+    libc.free(ctypes.c_void_p(block))
+
+q = torch.randn(2, 4, 256, 64)
+
+def inside():
+    return torch.softmax(q @ q.mT, dim=-1) @ q
+
+found = []
+for call in (outside, inside, lambda: torch.empty(8 << 20)):
+    call()
+    found.append((allocated(call, "cpu"), peak_bytes(call)))
+print(json.dumps(found))
+"""
+
+
+def test_without_its_environment_nothing_is_told() -> None:
+    """Blocks that glibc kept would make the number too small; there is none then, and no wrong one."""
+    assert all(os.environ.get(name) != value for name, value in ENVIRONMENT.items())
+    assert peak_bytes(lambda: bytearray(8 * MIB)) is None
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone resets the highest resident size")
+def test_what_a_library_takes_by_itself_is_seen() -> None:
+    """8 MiB from malloc stand outside the allocator; what went through it stands in both counts."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    outside, inside, untouched = json.loads(done.stdout)
+    assert outside[0] == 0
+    assert outside[1] == pytest.approx(8 * MIB, abs=NOISE_BYTES)
+    assert outside_bytes(outside[1], outside[0]) == outside[1]
+    assert inside[0] == 2 * 2 * 4 * 256 * 256 * 4
+    assert inside[1] == pytest.approx(inside[0], abs=NOISE_BYTES)
+    assert outside_bytes(inside[1], inside[0]) is None
+    # Memory that nobody writes to is not resident.
+    assert untouched[0] == 32 * MIB
+    assert untouched[1] < NOISE_BYTES
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone resets the highest resident size")
+def test_a_profile_tells_what_an_implementation_takes_outside_the_allocator(tmp_path: Path) -> None:
+    """8 MiB from malloc stand in the record beside an exact peak that knows nothing of them, with what ran."""
+    (tmp_path / "own.py").write_text(OWN)
+    with Session(limits=Limits(threads=1)) as session:
+        plans = session.plan(profile_cases(session, [8], ["forward"]), gating_checks())
+        results = profile(
+            session, [f"{tmp_path}/own.py:OUTSIDE"], plans, run="r", steps=Silent(), processes=1, budget_s=0.01
+        )
+        probed = next(results)
+        results.close()
+    memory = probed.memory
+    assert memory is not None
+    assert memory.peak_bytes < MIB
+    assert memory.outside_bytes == pytest.approx(8 * MIB, abs=NOISE_BYTES)
+    assert memory.method == "torch.profiler memory events; physical peak: VmHWM"
+    assert "aten::_native_multi_head_attention" in probed.kernels
+    assert (probed.flop, probed.bytes) == (plans[0].flop, plans[0].bytes)
+
+
+def test_a_surplus_within_the_noise_is_none() -> None:
+    """Half a megabyte, or 2 % of what was allocated, is not told apart."""
+    assert outside_bytes(None, 100) is None
+    assert outside_bytes(500_000, 0) is None
+    assert outside_bytes(500_001, 0) == 500_001
+    assert outside_bytes(101_900_000, 100_000_000) is None
+    assert outside_bytes(102_100_000, 100_000_000) == 2_100_000

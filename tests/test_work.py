@@ -1,0 +1,110 @@
+"""Tests of closed forms: floating-point operations against torch's counter, bytes against the tensors themselves."""
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnbench.adoption import load_implementation
+from attnbench.cases import Case, Mode
+from attnbench.operators.multihead import OPERATOR
+from attnbench.operators.multihead.work import visible_pairs
+from attnbench.registry import load_operator, problems
+from attnbench.subject import Subject
+
+PLAIN = (
+    "multihead/B2.L12.S12.E32.H4/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"
+)
+CROSS = "multihead/B2.L12.S20.E32.H4.K24.V40/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/inference"
+
+
+def parsed(text: str, mode: Mode = "inference") -> Case:
+    """A case in a mode."""
+    return Case.parse(text, problems()).with_fields(mode=mode)
+
+
+def subject(case: Case, name: str = "torch_mha") -> Subject:
+    """An implementation on fresh inputs of a case."""
+    return Subject(load_implementation(name), load_operator("multihead"), case, OPERATOR.inputs(case))
+
+
+@pytest.mark.parametrize("case", [PLAIN, CROSS])
+@pytest.mark.parametrize("mode", ["inference", "eval", "train", "frozen", "tuning"])
+def test_flop_is_what_torch_counts_on_the_composed_path(case: str, mode: Mode) -> None:
+    """Equal, for forward alone and with the gradients that each mode asks for."""
+    made = parsed(case, mode)
+    step = subject(made, "sdpa_math").step()
+    with FlopCounterMode(display=False) as counter:
+        step()
+    assert counter.get_total_flops() == OPERATOR.work(made).flop > 0
+
+
+def test_torch_counts_nothing_of_the_fused_kernel_on_a_cpu() -> None:
+    """The fused kernel's products are missing from torch's count: closed forms are what rates are made of.
+
+    This test tells when that changes.
+    """
+    made = parsed(PLAIN)
+    step = subject(made, "sdpa_flash").step()
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        step()
+    products = 4 * visible_pairs(made) * made.problem.head_dim
+    assert counter.get_total_flops() == OPERATOR.work(made).flop - products
+
+
+def test_hidden_pairs_are_not_counted() -> None:
+    """What masks leave is counted one by one, for every case of the suite that draws its own masks."""
+    seen = set()
+    for case in OPERATOR.suite("core"):
+        problem = case.problem
+        if problem.encoder_layer is not None or problem.mask in seen or 0 in (problem.queries, problem.keys):
+            continue
+        seen.add(problem.mask)
+        visible = OPERATOR.visible(case, OPERATOR.inputs(case))
+        extra = visible[..., 0].numel() * (problem.columns - problem.keys)
+        assert visible_pairs(case) == int(visible.sum()) + extra, case.id
+    assert len(seen) > 10
+
+
+def test_a_causal_mask_leaves_a_triangle() -> None:
+    """Each head of each sequence keeps n (n + 1) / 2 pairs, and flop for these alone."""
+    whole = parsed(PLAIN)
+    half = whole.with_problem(mask="causal")
+    assert visible_pairs(half) == 2 * 4 * 12 * 13 // 2
+    hidden = 2 * 4 * 12 * 11 // 2
+    assert OPERATOR.work(whole).flop - OPERATOR.work(half).flop == 4 * hidden * 8
+    # An oracle holds hidden pairs, too.
+    assert OPERATOR.work(whole).pairs == OPERATOR.work(half).pairs == 2 * 4 * 12 * 12
+
+
+@pytest.mark.parametrize("mode", ["inference", "train", "frozen", "tuning", "autocast"])
+def test_bytes_are_those_of_the_tensors_that_go_in_and_come_out(mode: Mode) -> None:
+    """Inputs, masks, parameters, outputs, and where gradients are taken those of outputs, inputs and parameters."""
+    kinds: dict[object, Case] = {}
+    for case in OPERATOR.suite("core"):
+        problem = case.problem
+        if problem.encoder_layer is None and 0 not in (problem.queries, problem.keys, problem.batch):
+            key = (problem.mask, problem.self_attention, problem.key_is_value, problem.need_weights, problem.kdim)
+            kinds.setdefault(key, case.with_fields(mode=mode, dtype="bfloat16" if mode == "autocast" else "float32"))
+    assert len(kinds) > 20
+    for case in kinds.values():
+        inputs = OPERATOR.inputs(case)
+        outputs = OPERATOR.evaluate(case, inputs)
+        moved = _bytes([*inputs.tensors.values(), *inputs.parameters.values()])
+        made = 2 if mode == "autocast" else 4
+        results = sum(outputs[name].numel() for name in outputs if not name.startswith("grad.")) * made
+        moved += results * (2 if case.differentiates else 1)
+        if case.tracks_inputs:
+            moved += _bytes(tensor for tensor in inputs.tensors.values() if tensor.is_floating_point())
+        if case.tracks_parameters:
+            moved += _bytes(inputs.parameters.values())
+        assert OPERATOR.work(case).bytes == moved, case.id
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of tensors, each object once."""
+    once = {id(tensor): tensor for tensor in tensors}
+    return sum(tensor.numel() * torch.tensor([], dtype=tensor.dtype).element_size() for tensor in once.values())

@@ -1,6 +1,7 @@
 """Tests of what a user may name: a class, a function, or an implementation; and what is refused, and how."""
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -276,3 +277,29 @@ def test_names_lead_to_implementations() -> None:
     assert load_implementation("torch.nn:MultiheadAttention").name == "torch.nn:MultiheadAttention"
     with pytest.raises(PluginError, match=r"'math:pi' is float"):
         load_implementation("math:pi")
+
+
+OPERATOR = """
+import torch
+
+@torch.library.custom_op("attnbench_tests::attend", mutates_args=())
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, dim=-1) @ v
+
+def kernel(q, k, v):
+    return attend(q, k, v)
+"""
+
+
+def test_an_operator_of_torch_has_one_owner(tmp_path: Path) -> None:
+    """Two versions that register the same operator would both run the later one's code; the later one is refused."""
+    for number in (1, 2):
+        (tmp_path / f"mine{number}.py").write_text(OPERATOR)
+    load_implementation(f"{tmp_path}/mine1.py:kernel")
+    load_implementation(f"{tmp_path}/mine1.py:kernel")
+    with pytest.raises(PluginError) as raised:
+        load_implementation(f"{tmp_path}/mine2.py:kernel")
+    assert str(raised.value) == (
+        f"'{tmp_path}/mine2.py:kernel' registers torch's operator 'attnbench_tests::attend', which another "
+        "implementation in the same process registered before: they cannot take turns"
+    )

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from attnbench.cli import attnbench
-from attnbench.comparison import Change, changes
+from attnbench.comparison import Change, changes, kernel_calls, turns_taken
 from attnbench.records import Finding, Machine, Memory, Result, Run, Timing
 from attnbench.results import RunFile, StoredRun
 
@@ -62,12 +63,49 @@ def test_a_slower_machine_is_no_slower_implementation() -> None:
     )
 
 
-@pytest.mark.parametrize(("peak_bytes", "verdict"), [(65, "bigger"), (63, "smaller"), (64, "same")])
-def test_one_byte_is_a_change(peak_bytes: int, verdict: str) -> None:
-    """Bytes are exact and compared as they are."""
-    change = found(stored(result("mine")), stored(result("mine", peak_bytes=peak_bytes)), "peak_bytes")
+def counted(**numbers: Any) -> Result:
+    """A result with these exact numbers, others in the place of its own."""
+    one = result("mine")
+    assert one.memory is not None
+    memory = {name: number for name, number in numbers.items() if name.endswith("_bytes")}
+    others = {name: number for name, number in numbers.items() if name not in memory}
+    return replace(one, memory=replace(one.memory, **memory), **others)
+
+
+@pytest.mark.parametrize("aspect", ["peak_bytes", "saved_bytes", "workspace_bytes", "flop"])
+@pytest.mark.parametrize(("more", "verdict"), [(1, "bigger"), (-1, "smaller"), (0, "same")])
+def test_one_more_is_a_change(aspect: str, more: int, verdict: str) -> None:
+    """Bytes and flop are exact and compared as they are, however large."""
+    large = 2**40
+    base, new = counted(**{aspect: large}), counted(**{aspect: large + more})
+    change = found(stored(base), stored(new), aspect)
     assert change.verdict == verdict
-    assert change.told == f"64 → {peak_bytes} bytes"
+    assert change.told == f"{large} → {large + more} {'flop' if aspect == 'flop' else 'bytes'}"
+    (change,) = [
+        c for c in turns_taken([base, replace(new, implementation="new")], base="mine", new="new") if c.aspect == aspect
+    ]
+    assert (change.implementation, change.verdict) == ("new", verdict)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "verdict", "told"),
+    [
+        (("aten::bmm ×2", "aten::add"), "same", "3 → 3 calls"),
+        (("aten::add", "aten::bmm ×3"), "bigger", "3 → 4 calls: aten::bmm 2 → 3"),
+        (("aten::bmm ×2",), "smaller", "3 → 2 calls: aten::add 1 → 0"),
+        (("aten::bmm", "aten::add", "f ×x"), "other", "3 → 3 calls: aten::bmm 2 → 1, f ×x 0 → 1"),
+    ],
+)
+def test_one_more_call_of_a_kernel_is_a_change(kernels: tuple[str, ...], verdict: str, told: str) -> None:
+    """Kernels are told by their number of calls, whatever their order; as many of others are others."""
+    base = counted(kernels=("aten::add", "aten::bmm ×2"))
+    change = found(stored(base), stored(counted(kernels=kernels)), "kernel_calls")
+    assert (change.verdict, change.told) == (verdict, told)
+
+
+def test_calls_are_read_from_the_names_of_kernels() -> None:
+    """A stored name ends in the number of its calls, where there were several."""
+    assert kernel_calls(("a ×12", "b", "c × 2", "a")) == {"a": 13, "b": 1, "c × 2": 1}
 
 
 def test_a_failure_is_wrong_and_its_end_is_mended() -> None:
@@ -96,3 +134,99 @@ def test_the_command_fails_where_something_became_worse(tmp_path: Path, peak_byt
     words = ["compare", "20260101-000000-aaaa", "20260102-000000-bbbb", "--results", str(tmp_path)]
     outcome = CliRunner().invoke(attnbench, words, standalone_mode=False, catch_exceptions=False)
     assert outcome.return_value == code
+
+
+# Runs that say whether they were disturbed
+
+
+def timing(*processes_ns: int, waited_ns: int = 0, twin: Timing | None = None) -> Timing:
+    """Ten calls in each process, all alike, that waited so long for a core."""
+    return Timing(
+        samples_ns=tuple((time_ns,) * 10 for time_ns in processes_ns),
+        waited_ns=tuple((waited_ns,) * 10 for _ in processes_ns),
+        threads=1,
+        twin=twin,
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "twin", "verdict"),
+    [
+        (timing(*[1200] * 10), timing(*[1000] * 10), "slower"),
+        (timing(*[1200] * 10, waited_ns=100), timing(*[1000] * 10), "inconclusive"),
+        (timing(*[1200] * 10), timing(*[1100] * 10), "inconclusive"),
+    ],
+)
+def test_a_run_that_was_disturbed_is_inconclusive(own: Timing, twin: Timing, verdict: str) -> None:
+    """Where calls waited for a core, or the reference differs from itself, there is no verdict."""
+    old, now = stored(result("mine")), stored(replace(result("mine"), timing=own))
+    reference = replace(now.results[0], timing=timing(*[1000] * 10, twin=twin))
+    change = found(old, replace(now, results=(reference, *now.results[1:])), "time")
+    assert change.verdict == verdict
+    assert ("× the reference's time" in change.told) == (verdict == "slower")
+
+
+# Two that took turns
+
+
+def took_turns(base: Result, new: Result, aspect: str) -> Change:
+    """Change of one aspect from ``mine`` to ``new``."""
+    told = turns_taken([base, replace(new, implementation="new")], base="mine", new="new")
+    (change,) = [change for change in told if change.aspect == aspect]
+    return change
+
+
+@pytest.mark.parametrize(
+    ("processes_ns", "state"),
+    [
+        ([1020] * 10, "slower"),
+        ([980] * 10, "faster"),
+        ([1001] * 10, "same"),
+        ([1000] * 5 + [1020] * 5, "unknown"),
+    ],
+)
+def test_the_contest_is_the_judge(processes_ns: list[int], state: str) -> None:
+    """A ratio stands beside the state of the contest, with the processes that count."""
+    base = replace(result("mine"), timing=timing(*[1000] * 10, twin=timing(*[1000] * 10)))
+    change = took_turns(base, replace(result("mine"), timing=timing(*processes_ns)), "time")
+    assert change.verdict == state
+    assert "× the base's time, 10 of 10 processes count" in change.told
+    assert change.told.startswith(f"{sum(processes_ns) / 10_000:.3f} [")
+
+
+def test_a_base_that_differs_from_itself_decides_nothing() -> None:
+    """The null arm of a comparison is the base, once more."""
+    base = replace(result("mine"), timing=timing(*[1000] * 10, twin=timing(*[1050] * 10)))
+    change = took_turns(base, replace(result("mine"), timing=timing(*[1050] * 10)), "time")
+    assert (change.verdict, change.told) == (
+        "inconclusive",
+        "1.050 [1.050, 1.050] × the base's time, 10 of 10 processes count: the baseline took 1.050 times as long as "
+        "itself",
+    )
+
+
+def test_who_is_not_timed_has_its_verdict_too() -> None:
+    """The new side is gone where the base took its turns; without a base nothing can be said."""
+    timed = result("mine")
+    untimed = replace(timed, timing=None, untimed="crashed: by itself")
+    assert took_turns(timed, untimed, "time").verdict == "gone"
+    assert took_turns(timed, untimed, "time").told == "new was not timed: crashed: by itself"
+    for new, told in (
+        (timed, "mine was not timed: crashed: by itself"),
+        (untimed, "mine was not timed: crashed: by itself; new was not timed: crashed: by itself"),
+    ):
+        change = took_turns(untimed, new, "time")
+        assert (change.verdict, change.told) == ("inconclusive", told)
+
+
+def test_what_one_side_lacks_is_not_compared() -> None:
+    """A case that only one of them has, and others that took turns as well, say nothing."""
+    mine = result("mine")
+    others = [mine, result("other"), replace(mine, implementation="new", case=CASE.replace("L8", "L9"))]
+    assert list(turns_taken(others, base="mine", new="new")) == []
+
+
+def test_a_wrong_result_is_wrong_whatever_it_takes() -> None:
+    """A check that the base holds and the new one fails."""
+    assert took_turns(result("mine"), result("mine", finding=FAILED), "forward_parity").verdict == "wrong"
+    assert took_turns(result("mine", finding=FAILED), result("mine"), "forward_parity").verdict == "mended"

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from torch import nn
+from torch._library.custom_ops import OPDEFS
 
 from attnbench.cases import Case
 from attnbench.interface import Implementation, accepted, reference_arguments
@@ -136,8 +137,21 @@ def _has(names: frozenset[str] | None, name: str) -> bool:
 
 
 def load_implementation(name: str) -> Implementation:
-    """Implementation under a registered name, ``package.module:attribute`` or ``path/to/file.py:attribute``."""
-    return adopt(load(name), name)
+    """Implementation under a registered name, ``package.module:attribute`` or ``path/to/file.py:attribute``.
+
+    Raises: PluginError, also where it takes the place of an operator of torch's that another one registered: both
+    would then run the code of the later one.
+    """
+    # Private, and the only place where torch says what ``torch.library.custom_op`` has registered.
+    before = dict(OPDEFS)
+    found = adopt(load(name), name)
+    taken = [operator for operator, one in before.items() if OPDEFS.get(operator) is not one]
+    if taken:
+        raise PluginError(
+            f"{name!r} registers torch's operator {taken[0]!r}, which another implementation in the same process "
+            "registered before: they cannot take turns"
+        )
+    return found
 
 
 def adopt(thing: Any, name: str) -> Implementation:

@@ -1,5 +1,6 @@
 """Names to objects: entry points, ``package.module:attribute`` and ``path/to/file.py:attribute``.
 
+Each may be followed by `` @ FOLDER``: the same from another source tree, which can be loaded beside the first.
 Nothing is imported before it is asked for, so a plug-in that cannot be imported breaks only the runs that name it.
 """
 
@@ -11,18 +12,21 @@ import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from attnbench.cases import Problem
 from attnbench.interface import Operator
+from attnbench.sourcetree import home, source_tree
 
 __all__ = [
     "IMPLEMENTATIONS",
     "OPERATORS",
     "PluginError",
     "baseline",
+    "from_trees",
     "known",
     "load",
     "load_lines",
@@ -35,6 +39,8 @@ __all__ = [
 
 IMPLEMENTATIONS = "attnbench.implementations"
 OPERATORS = "attnbench.operators"
+# Between a name and the folder of a source tree.
+_AT = " @ "
 
 
 class PluginError(Exception):
@@ -48,20 +54,25 @@ def names(group: str = IMPLEMENTATIONS) -> list[str]:
 
 def origin(name: str, group: str = IMPLEMENTATIONS) -> str:
     """Where a name comes from: ``module:attribute`` of its entry point and its distribution, or the name itself."""
-    if ":" in name:
+    if ":" in name or _AT in name:
         return name
     entry = _entry(name, group)
     return f"{entry.value} ({entry.dist.name} {entry.dist.version})" if entry.dist else entry.value
 
 
 def shown(name: str) -> str:
-    """Name as results carry it: the path of a file is told from here, or left out where it lies elsewhere."""
+    """Name as results carry it: a path is told from here, or only its last part where it lies elsewhere."""
+    own, at, tree = name.partition(_AT)
+    if at:
+        return f"{shown(own)}{at}{_from_here(tree)}"
     place, colon, attribute = name.rpartition(":")
-    if not place.endswith(".py"):
-        return name
+    return f"{_from_here(place)}{colon}{attribute}" if place.endswith(".py") else name
+
+
+def _from_here(place: str) -> str:
     path = Path(place).resolve()
     here = Path.cwd()
-    return f"{path.relative_to(here) if path.is_relative_to(here) else path.name}{colon}{attribute}"
+    return str(path.relative_to(here)) if path.is_relative_to(here) else path.name
 
 
 def known(name: str, group: str = IMPLEMENTATIONS) -> None:
@@ -69,7 +80,10 @@ def known(name: str, group: str = IMPLEMENTATIONS) -> None:
 
     Raises: PluginError.
     """
+    name, at, tree = name.partition(_AT)
     place, colon, attribute = name.rpartition(":")
+    if at and not Path(tree).is_dir():
+        raise PluginError(f"no such folder: {tree}")
     if not colon:
         _entry(name, group)
     elif not attribute or not place:
@@ -78,11 +92,44 @@ def known(name: str, group: str = IMPLEMENTATIONS) -> None:
         raise PluginError(f"no such file: {place}")
 
 
+def from_trees(name: str, tree: Path) -> tuple[str, str]:
+    """Names of an implementation as another tree has it, and as it is found without that tree.
+
+    Both are loaded in the same manner, so that nothing but their code differs.
+
+    Raises: PluginError.
+    """
+    known(name)
+    if _AT in name:
+        raise PluginError(f"{name!r} names its source tree already; leave out --base")
+    place, _ = _apart(name, IMPLEMENTATIONS)
+    own = home(place, tree)
+    if own is None:
+        wanted = shown(name).rpartition(":")[0] if place.endswith(".py") else place.partition(".")[0]
+        raise PluginError(
+            f"--base: {tree} has no {wanted}, which {name!r} comes from; name the folder that holds another version"
+        )
+    if own == tree.resolve():
+        raise PluginError(f"--base: {tree} is where {name!r} comes from; name another checkout or folder")
+    return f"{name}{_AT}{tree.resolve()}", f"{name}{_AT}{own}"
+
+
+def _apart(name: str, group: str) -> tuple[str, str]:
+    """Module or file, and attribute, that a name without a tree stands for."""
+    place, colon, attribute = name.rpartition(":")
+    if colon:
+        return place, attribute
+    entry = _entry(name, group)
+    return entry.module, entry.attr
+
+
 def load(name: str, group: str = IMPLEMENTATIONS) -> Any:
     """Object behind a registered name, ``package.module:attribute`` or ``path/to/file.py:attribute``.
 
     Raises: PluginError, in one line that names what was asked for and the cause.
     """
+    if _AT in name:
+        return _of_tree(name, group)
     place, colon, attribute = name.rpartition(":") if ":" in name else ("", "", name)
     try:
         if not colon:
@@ -92,10 +139,26 @@ def load(name: str, group: str = IMPLEMENTATIONS) -> Any:
         raise
     except Exception as error:  # a plug-in may raise anything on import; it becomes one line
         raise PluginError(f"cannot import {name!r}: {type(error).__name__}: {_one_line(error)}") from error
+    return _attribute(module, name, place, attribute)
+
+
+def _of_tree(name: str, group: str) -> Any:
+    """Object of another source tree."""
+    own, _, tree = name.partition(_AT)
+    place, attribute = _apart(own, group)
+    try:
+        found = source_tree(Path(tree))
+        module = found.file(Path(place)) if place.endswith(".py") else found.module(place)
+    except Exception as error:  # a plug-in may raise anything on import; it becomes one line
+        raise PluginError(f"cannot import {name!r}: {type(error).__name__}: {_one_line(error)}") from error
+    return _attribute(module, name, f"{place}{_AT}{tree}", attribute)
+
+
+def _attribute(module: ModuleType, name: str, place: str, attribute: str) -> Any:
     if not attribute:
         raise PluginError(f"{name!r} names no attribute; write {place}:NAME")
     try:
-        return getattr(module, attribute)
+        return attrgetter(attribute)(module)
     except AttributeError:
         public = [key for key in vars(module) if not key.startswith("_")]
         raise PluginError(f"{place} has no attribute {attribute!r}{_hint(attribute, public)}") from None
@@ -108,10 +171,9 @@ def load_lines(name: str) -> str:
 
     Raises: PluginError.
     """
-    place, colon, attribute = name.rpartition(":")
-    if not colon:
-        entry = _entry(name, IMPLEMENTATIONS)
-        place, attribute = entry.module, entry.attr
+    if _AT in name:
+        raise PluginError(f"{name!r} is of another source tree, and a script is made of what is found without one")
+    place, attribute = _apart(name, IMPLEMENTATIONS)
     if place.endswith(".py"):
         source: Path | None = Path(place).resolve()
         lines = f"import runpy\n\nimplementation = runpy.run_path({str(source)!r})[{attribute!r}]\n"

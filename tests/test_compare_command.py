@@ -1,0 +1,167 @@
+"""Tests of ``attnbench compare``: implementations that take turns, and one from two source trees."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from attnbench.cli import attnbench
+from attnbench.cli.compare_command import _exit_code
+from attnbench.comparison import UNDECIDED, WORSE, Change, Verdict
+from attnbench.registry import PluginError
+from attnbench.results import ResultsError, find, read
+
+# The smallest measurement; a process that is alone decides nothing, seven are the fewest that can.
+SMALL = ("--lengths", "16", "--passes", "forward", "--threads", "1")
+# What a kernel does besides is in a module of its own, which is looked for anew in each call.
+KERNEL = """
+import torch
+
+def attend(q, k, v, *, scale):
+    from besides import work
+    work()
+    return torch.softmax(q @ k.mT * scale, dim=-1) @ v
+"""
+# A matrix product that takes longer than all the rest of the call.
+BURDEN = """
+import torch
+
+ONE = torch.ones(256, 256)
+
+def work():
+    ONE @ ONE
+"""
+# Two kernels that keep a tensor during the call; one of them keeps one byte more.
+KEEPERS = """
+import torch
+
+def keeper(size):
+    def attend(q, k, v, *, scale):
+        kept = torch.empty(size, dtype=torch.uint8)
+        output = torch.softmax(q @ k.mT * scale, dim=-1) @ v
+        del kept
+        return output
+    return attend
+
+EXACT, LARGER = keeper(100_000), keeper(100_001)
+"""
+
+
+def invoked(*words: str) -> Any:
+    """Outcome of a command; errors of use are raised."""
+    return CliRunner().invoke(attnbench, words, standalone_mode=False, catch_exceptions=False)
+
+
+def compared(folder: Path, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Exit code, and what was said of each aspect of the only case."""
+    file = folder / "told.json"
+    outcome = invoked("compare", *words, *SMALL, "--results", str(folder / "results"), "--json", str(file))
+    return outcome.return_value, {change["aspect"]: change for change in json.loads(file.read_text())["changes"]}
+
+
+def test_work_that_was_added_to_a_source_tree_is_slower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A matrix product in a module that the kernel imports in its call is found, on the side that has it."""
+    for folder, besides in (("old", "def work():\n    pass\n"), ("new", BURDEN)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(KERNEL)
+        (tmp_path / folder / "besides.py").write_text(besides)
+    monkeypatch.chdir(tmp_path / "new")
+    code, told = compared(tmp_path, "mine.py:attend", "--base", "../old", "--processes", "7")
+    assert (code, told["time"]["verdict"]) == (1, "slower")
+    assert told["time"]["implementation"] == "mine.py:attend @ ."
+    assert "× the base's time, 7 of 7 processes count" in told["time"]["told"]
+    assert (told["kernel_calls"]["verdict"], told["flop"]["verdict"]) == ("bigger", "same")
+    (path,) = find(tmp_path / "results", [])
+    run = read(path)
+    assert run.run.implementations == ("mine.py:attend @ old", "mine.py:attend @ .")
+    assert str(tmp_path) not in path.read_text()
+    timings = {result.implementation: result.timing for result in run.results if result.timing}
+    assert [len(timing.samples_ns) for timing in timings.values()] == [7, 7]
+    base = timings["mine.py:attend @ old"]
+    assert base is not None
+    assert base.twin is not None
+
+
+def test_one_more_byte_is_found(tmp_path: Path) -> None:
+    """A tensor that is one byte larger makes the new side bigger; one process says nothing of time."""
+    file = tmp_path / "mine.py"
+    file.write_text(KEEPERS)
+    code, told = compared(tmp_path, f"{file}:EXACT", f"{file}:LARGER", "--processes", "1")
+    assert code == 1
+    assert told["peak_bytes"]["verdict"] == told["workspace_bytes"]["verdict"] == "bigger"
+    was, is_now = told["peak_bytes"]["told"].removesuffix(" bytes").split(" → ")
+    assert int(is_now) - int(was) == 1
+    assert told["kernel_calls"]["verdict"] == "same"
+    assert told["time"]["verdict"] in UNDECIDED
+
+
+def change(verdict: Verdict) -> Change:
+    """A change of this kind."""
+    return Change(implementation="mine", case="c", aspect="time", verdict=verdict, told="")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "code"),
+    [
+        ([], 3),
+        (["same", "faster", "smaller", "mended", "other"], 0),
+        (["same", "unknown"], 3),
+        (["same", "inconclusive"], 3),
+        *((["same", "inconclusive", worse], 1) for worse in sorted(WORSE)),
+    ],
+)
+def test_the_exit_code_says_what_was_found(verdicts: Sequence[Verdict], code: int) -> None:
+    """0 where nothing became worse, 1 where something did, 3 where nothing can be said of the time or at all."""
+    assert _exit_code([change(verdict) for verdict in verdicts], undecided=UNDECIDED) == code
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "told"),
+    [
+        (("sdpa",), click.UsageError, "NEW is missing: name a second run or implementation, or another source tree by"),
+        (("sdpa", "reshapd"), PluginError, "unknown implementation 'reshapd'; did you mean 'reshaped'?"),
+        (
+            ("sdpa", "run.jsonl"),
+            click.UsageError,
+            "'sdpa' is an implementation and 'run.jsonl' a run: name two of a kind",
+        ),
+        (("sdpa", "2098"), click.UsageError, "'sdpa' is an implementation and '2098' a run: name two of a kind"),
+        (("sdpa", "sdpa"), click.UsageError, "'sdpa' is named twice: name two, or another source tree by --base PATH"),
+        (("sdpa", "sdpa @ nowhere"), PluginError, "no such folder: nowhere"),
+        (("sdpa", "none.py:X"), PluginError, "no such file: none.py"),
+        (("2099", "2098"), ResultsError, "no run '2099' in stored; did you mean 2098?"),
+        (
+            ("2099", "2098", "--lengths", "8"),
+            click.UsageError,
+            "--lengths is for implementations; runs are compared as",
+        ),
+        (("2099", "2098", "--dtype", "float64"), click.UsageError, "--dtype is for implementations; runs are compared"),
+        (("sdpa", "reshaped", "--threshold", "0.1"), click.UsageError, "--threshold is for runs; what counts between"),
+        (
+            ("sdpa", "reshaped", "--base", "."),
+            click.UsageError,
+            "--base compares one implementation with itself: leave",
+        ),
+        (("sdpa", "--base", "nowhere"), click.BadParameter, "Directory 'nowhere' does not exist."),
+        (("sdpa", "--base", "."), PluginError, "--base: . has no attnzoo, which 'sdpa' comes from; name the folder"),
+        (("2099", "--base", "."), PluginError, "unknown implementation '2099'; available: "),
+    ],
+)
+def test_what_makes_no_sense_is_told_before_anything_is_run(
+    words: Sequence[str], error: type[Exception], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message names what came and what to do; it comes without a single process."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stored" / "cpu").mkdir(parents=True)
+    (tmp_path / "stored" / "cpu" / "2098.jsonl").write_text("")
+    (tmp_path / "run.jsonl").write_text("")
+    monkeypatch.setattr("subprocess.Popen", None)
+    with pytest.raises(error) as raised:
+        invoked("compare", *words, "--results", "stored")
+    assert told in (
+        raised.value.format_message() if isinstance(raised.value, click.ClickException) else str(raised.value)
+    )

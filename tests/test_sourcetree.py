@@ -1,0 +1,229 @@
+"""Tests of source trees: two versions of the same code in one process, and never a mixture of both."""
+
+import builtins
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from attnbench.registry import PluginError, from_trees, known, load, origin, shown
+from attnbench.sourcetree import source_tree
+
+# Ways in which a package gets at a module of its own.
+WAYS = {
+    "absolute": "from kernels.inner import which",
+    "relative": "from .inner import which",
+    "whole": "import kernels.inner\nwhich = kernels.inner.which",
+    "renamed": "import kernels.inner as other\nwhich = other.which",
+    "module": "from kernels import inner\nwhich = inner.which",
+    "in a call": "def which():\n    from kernels.inner import which\n    return which()",
+    "by name": "import importlib\n\ndef which():\n    return importlib.import_module('kernels.inner').which()",
+    "by a function": (
+        "from importlib import import_module\n\ndef which():\n    return import_module('.inner', __package__).which()"
+    ),
+    "by the function": "def which():\n    return __import__('kernels.inner').inner.which()",
+    "beside it": "def which():\n    import beside\n    return beside.which()",
+}
+
+
+# How the names of a test's own modules begin.
+OWN = ("attnbench_tree_", "kernels", "beside", "loose", "removed", "factor")
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """What a test imports from its trees is gone afterwards; what torch imports meanwhile cannot be imported twice."""
+    finders, imports = list(sys.meta_path), builtins.__import__
+    yield
+    builtins.__import__ = imports
+    sys.meta_path[:] = finders
+    for name in [name for name in sys.modules if name.startswith(OWN)]:
+        del sys.modules[name]
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    """A folder with these files."""
+    for name, source in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    return folder
+
+
+@pytest.fixture
+def trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A tree that is installed and the present folder, and an older one; each knows which one it is."""
+    for which in ("new", "old"):
+        told = f"def which():\n    return {which!r}\n"
+        ways = {f"kernels/way_{number}.py": source for number, source in enumerate(WAYS.values())}
+        write(tmp_path / which, {"kernels/__init__.py": "", "kernels/inner.py": told, "beside.py": told} | ways)
+    monkeypatch.chdir(tmp_path / "new")
+    monkeypatch.syspath_prepend(tmp_path / "new")
+    return tmp_path / "new", tmp_path / "old"
+
+
+@pytest.mark.parametrize(("number", "way"), list(enumerate(WAYS)))
+def test_what_a_tree_imports_comes_from_it(trees: tuple[Path, Path], number: int, way: str) -> None:
+    """However a package imports, and whenever, each side gets its own; so does who never heard of trees."""
+    new, old = trees
+    name = f"kernels.way_{number}:which"
+    first, second = from_trees(name, old)
+    assert (first, second) == (f"{name} @ {old}", f"{name} @ {new}")
+    loaded = [load(first), load(second), load(name)]
+    assert [which() for which in loaded] == ["old", "new", "new"]
+    assert [which() for which in reversed(loaded)] == ["new", "new", "old"]
+
+
+def test_a_file_has_the_name_that_it_has_from_here(trees: tuple[Path, Path]) -> None:
+    """A file is told from the present folder and looked for below the other one; what it imports comes from there."""
+    new, old = trees
+    for folder in trees:
+        write(
+            folder, {"some/mine.py": "import beside\nfrom kernels.way_5 import which\nNAMES = beside.which(), which()"}
+        )
+    first, second = from_trees("some/mine.py:NAMES", old)
+    assert (load(first), load(second)) == (("old", "old"), ("new", "new"))
+    assert load(first) is load(first)
+    assert (shown(first), shown(second)) == ("some/mine.py:NAMES @ old", "some/mine.py:NAMES @ .")
+    assert from_trees(f"{new}/some/mine.py:NAMES", old)[0].endswith(f" @ {old}")
+    (old / "some/mine.py").rename(old / "mine.py")
+    with pytest.raises(PluginError) as raised:
+        from_trees("some/mine.py:NAMES", old)
+    assert str(raised.value) == (
+        f"--base: {old} has no some/mine.py, which 'some/mine.py:NAMES' comes from; name the folder that holds another "
+        "version"
+    )
+
+
+def test_a_file_that_failed_is_run_again(trees: tuple[Path, Path]) -> None:
+    """Half a module of a tree is never found again."""
+    for folder in trees:
+        write(folder, {"mine.py": "A = 1\nraise ValueError('no')"})
+    first, _ = from_trees("mine.py:A", trees[1])
+    with pytest.raises(PluginError, match="ValueError: no"):
+        load(first)
+    write(trees[1], {"mine.py": "A = 25"})
+    assert load(first) == 25
+
+
+def test_what_is_no_part_of_the_tree_is_shared(trees: tuple[Path, Path]) -> None:
+    """The standard library, what is in site-packages and the harness are everybody's, whatever a tree has."""
+    named = {"json/__init__.py": "X = 1", "msgspec/__init__.py": "X = 1", "attnbench/__init__.py": "X = 1"}
+    source = (
+        "import json, msgspec, attnbench.interface\nfrom importlib import util\nTAKEN = json, msgspec, attnbench, util"
+    )
+    for folder in trees:
+        write(folder, named | {"kernels/taken.py": source})
+    for name in from_trees("kernels.taken:TAKEN", trees[1]):
+        assert load(name) == (sys.modules["json"], msgspec, sys.modules["attnbench"], importlib.util)
+    with pytest.raises(PluginError, match="attnbench measures both sides, and is not taken from"):
+        load(f"attnbench.mutants:MUTANTS @ {trees[1]}")
+
+
+def test_a_tree_may_have_what_nobody_else_has(trees: tuple[Path, Path]) -> None:
+    """A module that was removed since is found by the old tree's code alone."""
+    write(trees[1], {"removed.py": "X = 'old'", "kernels/way_0.py": "from removed import X as which"})
+    first, second = from_trees("kernels.way_0:which", trees[1])
+    assert load(first) == "old"
+    assert load(second)() == "new"
+    assert "removed" not in sys.modules
+
+
+def test_most_of_the_path_agrees(trees: tuple[Path, Path], tmp_path: Path) -> None:
+    """A package is found wherever the other checkout has it: in the folder of the same name, or as a root has it."""
+    for number, place in enumerate(("new/kernels", "kernels", "src/kernels")):
+        folder = write(tmp_path / f"checkout{number}", {f"{place}/__init__.py": f"X = {number}"})
+        write(trees[0], {"kernels/__init__.py": "X = 'new'"})
+        assert load(from_trees("kernels:X", folder)[0]) == number
+    both = write(tmp_path / "both", {"new/kernels/__init__.py": "X = 'nearer'", "kernels/__init__.py": "X = 'farther'"})
+    first, second = from_trees("kernels:X", both)
+    assert (load(first), load(second)) == ("nearer", "new")
+    assert second == f"kernels:X @ {tmp_path}"
+
+
+def test_a_package_without_a_file_of_its_own(trees: tuple[Path, Path]) -> None:
+    """A folder of modules is a package, too."""
+    for folder in trees:
+        write(folder, {"loose/part.py": f"X = {folder.name!r}"})
+    assert [load(name) for name in from_trees("loose.part:X", trees[1])] == ["old", "new"]
+
+
+def test_registered_names_have_trees(trees: tuple[Path, Path], tmp_path: Path) -> None:
+    """A registered name stands for the module that it leads to."""
+    write(tmp_path / "old", {"attnzoo/__init__.py": "", "attnzoo/sdpa.py": "SDPA = 'old'"})
+    first, second = from_trees("sdpa", tmp_path / "old")
+    assert load(first) == "old"
+    assert type(load(second)) is type(load("sdpa"))
+    assert load(second) is not load("sdpa")
+    assert (shown(first), origin(first)) == ("sdpa @ old", first)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (
+            "kernels.way_0:which",
+            "--base: {new} is where 'kernels.way_0:which' comes from; name another checkout or folder",
+        ),
+        (
+            "sdpa",
+            "--base: {new} has no attnzoo, which 'sdpa' comes from; name the folder that holds another version",
+        ),
+        ("sdpa @ {new}", "'sdpa @ {new}' names its source tree already; leave out --base"),
+    ],
+)
+def test_what_cannot_be_compared_is_told(trees: tuple[Path, Path], name: str, told: str) -> None:
+    """One line says what is missing and what to do."""
+    with pytest.raises(PluginError) as raised:
+        from_trees(name.format(new=trees[0]), trees[0])
+    assert str(raised.value) == told.format(new=trees[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("kernels.gone:X @ {old}", "cannot import 'kernels.gone:X @ {old}': ModuleNotFoundError: No module named "),
+        ("nowhere:X @ {old}", "cannot import 'nowhere:X @ {old}': ImportError: no nowhere below {old}"),
+        ("kernels.inner:whcih @ {old}", "kernels.inner @ {old} has no attribute 'whcih'; did you mean 'which'?"),
+        ("kernels.inner: @ {old}", "'kernels.inner: @ {old}' names no attribute"),
+    ],
+)
+def test_what_a_tree_lacks_is_told(trees: tuple[Path, Path], name: str, told: str) -> None:
+    """The line names the tree."""
+    with pytest.raises(PluginError) as raised:
+        load(name.format(old=trees[1]))
+    assert str(raised.value).startswith(told.format(old=trees[1]))
+
+
+def test_a_tree_is_a_folder(trees: tuple[Path, Path]) -> None:
+    """What is none is told before anything is loaded."""
+    known(f"sdpa @ {trees[1]}")
+    with pytest.raises(PluginError, match="no such folder: nowhere"):
+        known("sdpa @ nowhere")
+
+
+def test_what_torch_compiles_is_never_a_mixture(trees: tuple[Path, Path]) -> None:
+    """A module that is imported in a compiled call is the side's own, as one that was imported before."""
+    source = (
+        "import torch\nfrom functools import partial\nfrom factor import K\n"
+        "compiled = partial(torch.compile, backend='eager', fullgraph=True)\n"
+        "@compiled\ndef before(x):\n    return x * K\n"
+        "@compiled\ndef during(x):\n    from factor import K\n    return x * K\n"
+    )
+    for number, folder in enumerate(trees, start=2):
+        write(folder, {"factor.py": f"K = {number}", "mine.py": source})
+    old, new = from_trees("mine.py:before", trees[1])
+    one = torch.ones(2, 2)
+    assert [load(name)(one)[0, 0].item() for name in (new, old)] == [2, 3]
+    assert load(new.replace("before", "during"))(one)[0, 0].item() == 2
+    assert load(old.replace("before", "during"))(one)[0, 0].item() == 3
+
+
+def test_there_is_one_of_each_tree(trees: tuple[Path, Path]) -> None:
+    """Two names of one tree share its modules."""
+    assert source_tree(trees[1]) is source_tree(trees[1] / "kernels" / "..")
+    assert load(f"kernels.inner:which @ {trees[1]}") is load(f"kernels.way_0:which @ {trees[1]}")

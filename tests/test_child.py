@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -66,7 +67,51 @@ def read():
     return sys.stdin.read()
 
 
+def leave():
+    """Start a process that leaves the group, and that starts another one."""
+    program = "import os, time; os.fork(); time.sleep(60)"
+    return subprocess.Popen([sys.executable, "-c", program], start_new_session=True).pid
+
+
+def stubborn(*, place):
+    """Never end, whatever asks for it."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    with open(place, "w") as file:
+        print(os.getpid(), file=file)
+    while True:
+        pass
+
+
+def flood():
+    """Print 64 MB, and say how many of them were kept at the most."""
+    sizes = []
+    for _ in range(64):
+        os.write(1, b"x" * 1_000_000)
+        sizes.append(os.fstat(1).st_size)
+        time.sleep(0.02)
+    return max(sizes)
+
+
+def babble():
+    """Write without end to the connection."""
+    while True:
+        os.write(int(sys.argv[1]), b"x" * 65_536)
+
+
+def spin():
+    """Start a thread that goes on after the answer."""
+    import threading
+
+    def run():
+        while True:
+            pass
+
+    threading.Thread(target=run, daemon=True).start()
+
+
 functions = (echo, chatter, end, raise_signal, breed, hang, hang_up, fork, read)
+functions += (leave, stubborn, flood, babble, spin)
 serve({function.__name__: function for function in functions}, int(sys.argv[1]))
 '''
 
@@ -91,16 +136,20 @@ def start(log: Path) -> Child:
     return Child("obedient", log=log, environment={"PYTHONPATH": path})
 
 
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended."""
+    try:
+        return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+
+
 def ends(pid: int) -> bool:
     """Whether a process, of which nobody else waits for the end, is gone within some seconds."""
     deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        try:
-            if "State:\tZ" in Path(f"/proc/{pid}/status").read_text():
-                return True
-        except OSError:
-            return True
-    return False
+    while not is_gone(pid) and time.monotonic() < deadline:
+        pass
+    return is_gone(pid)
 
 
 def test_requests_are_answered_in_turn(child: Child) -> None:
@@ -183,11 +232,81 @@ def test_fork_that_comes_back_answers_nothing(child: Child) -> None:
     assert child.ask({"do": "echo", "value": "next"}) == "next"
 
 
+def test_what_leaves_the_group_is_ended_too(child: Child) -> None:
+    """Processes in a session of their own are found by their environment, and end with the child."""
+    pid = child.ask({"do": "leave"})
+    assert not is_gone(pid)
+    child.close()
+    assert is_gone(pid)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel of Linux alone tells")
+def test_a_child_ends_with_its_parent(tmp_path: Path, log: Path) -> None:
+    """An endless loop that ignores every signal is gone as soon as its parent is, even if that was killed."""
+    (tmp_path / "obedient.py").write_text(MODULE)
+    program = (
+        "from pathlib import Path; from attnbench.child import Child\n"
+        f"Child('obedient', log=Path({str(log)!r})).ask({{'do': 'stubborn', 'place': {str(tmp_path / 'pid')!r}}})"
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    parent = subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path})
+    deadline = time.monotonic() + 60
+    pid = ""
+    while not pid.endswith("\n") and time.monotonic() < deadline:
+        pid = (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else ""
+    assert not is_gone(int(pid))
+    parent.kill()
+    parent.wait()
+    assert ends(int(pid))
+
+
+def test_what_is_printed_is_kept_within_bounds(child: Child, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output that never ends fills no disk: it is thrown away while the child still prints."""
+    monkeypatch.setattr("attnbench.child.OUTPUT_BYTES", 1_000_000)
+    monkeypatch.setattr("attnbench.child.WATCH_S", 0.05)
+    assert child.ask({"do": "flood"}, timeout_s=60) < 32_000_000
+    assert log.stat().st_size <= 1_000_000
+    with pytest.raises(ChildDied, match=r"^the process exited with code 7 \(no space left\)$"):
+        child.ask({"do": "end", "code": 7, "last": "\nno space left"})
+
+
+def test_an_answer_that_never_ends_is_a_death(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes without a line's end fill no memory."""
+    monkeypatch.setattr("attnbench.child.ANSWER_BYTES", 1 << 20)
+    with pytest.raises(ChildDied) as died:
+        child.ask({"do": "babble"})
+    assert str(died.value) == "more than 1 MiB were written to the process's connection"
+
+
+def test_a_busy_child_is_told_from_an_idle_one(child: Child) -> None:
+    """Cores in use while nothing is asked: none, or that of a thread that goes on."""
+    child.ask({"do": "echo", "value": 1})
+    looks = [child.cores_wanted(0.05) for _ in range(5)]
+    if None in looks:
+        pytest.skip("this system does not say what a thread does")
+    assert min(look for look in looks if look is not None) < 0.5
+    child.ask({"do": "spin"})
+    assert child.cores_wanted(0.2) == 1.0
+
+
 def test_child_that_cannot_start_is_dead(log: Path) -> None:
     """A module that does not exist is told as the death that it is."""
     with Child("attnbench.nonsense", log=log) as child, pytest.raises(ChildDied) as died:
         child.ask({"do": "echo"})
     assert str(died.value) == (f"the process exited with code 1 ({sys.executable}: No module named attnbench.nonsense)")
+
+
+def test_a_process_that_the_system_refuses_is_a_death(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no more processes can be started, that is told, and nothing is left open."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    before = len(list(Path("/dev/fd").iterdir()))
+    with pytest.raises(ChildDied, match=r"^no process can be started: Resource temporarily unavailable$"):
+        Child("obedient", log=log)
+    assert len(list(Path("/dev/fd").iterdir())) == before
 
 
 def test_home_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:

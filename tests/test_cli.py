@@ -369,10 +369,11 @@ def test_being_told_to_end_leaves_nothing_behind(here: Path) -> None:
     started.send_signal(signal.SIGTERM)
     _, said = started.communicate(timeout=60)
     assert started.returncode == 130
-    assert said.splitlines()[-1] == "attnbench: interrupted: what was stored is kept; go on with --resume RUN"
+    (stored,) = here.glob("results/*/*.jsonl")
+    kept = f"attnbench: interrupted: what was stored is kept; go on with --resume {stored.stem}"
+    assert said.splitlines()[-1] == kept
     assert "Traceback" not in said
     assert not Path(f"/proc/{int(float(pid))}").exists()
-    (stored,) = here.glob("results/*/*.jsonl")
     assert read(stored).results == ()
 
 

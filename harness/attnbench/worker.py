@@ -4,6 +4,7 @@ It judges nothing. Whatever an implementation raises becomes an outcome; a crash
 """
 
 import faulthandler
+import math
 import os
 import re
 import resource
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 
-from attnbench import environment, memory, tensorfile, timing, torchstate
+from attnbench import ceiling, environment, tensorfile, timing, torchstate, turns
 from attnbench.adoption import load_implementation
 from attnbench.cases import Case
 from attnbench.checks import claims
@@ -26,6 +27,7 @@ from attnbench.checks.functions import check_function
 from attnbench.child import serve, without_home
 from attnbench.inputs import loaded
 from attnbench.interface import Implementation, Refusal
+from attnbench.memory import Footprint, footprint
 from attnbench.registry import PluginError, load_operator, problems
 from attnbench.subject import Malformed, Subject
 
@@ -47,7 +49,11 @@ class Worker:
         self._settings: dict[str, Any] = {}
         # The subject of the case at hand: its checks share one build and one first call.
         self._subject: tuple[tuple[str, str], Subject] | None = None
+        # What the pass of a case took, for as long as another request may ask for the rest of it.
+        self._measured: tuple[tuple[str, str], Footprint] | None = None
         self._process = os.getpid()
+        # As asked for; loading an implementation may set another number.
+        self._threads = torch.get_num_threads()
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
         """Requests by name."""
@@ -58,6 +64,8 @@ class Worker:
             "survey": self.survey,
             "observe": self.observe,
             "memory": self.memory,
+            "kernels": self.kernels,
+            "ceiling": self.ceiling,
             "time": self.time,
         }
 
@@ -65,6 +73,7 @@ class Worker:
         """Set the threads and the address space that is left to this process; say what they came to."""
         if threads:
             torch.set_num_threads(threads)
+        self._threads = torch.get_num_threads()
         if memory_limit_bytes and not torch.cuda.is_available():
             # A CUDA context reserves far more address space than it uses; there the device itself is the limit.
             limit = environment.address_space_bytes() + memory_limit_bytes
@@ -138,37 +147,52 @@ class Worker:
         return outcomes if kept["status"] == "observed" else dict.fromkeys(checks, kept)
 
     def memory(self, *, implementation: str, case: str, inputs: str) -> Outcome:
-        """Peak bytes, and bytes saved for backward, of one pass."""
+        """The fields of a Memory: bytes that one pass takes at its peak, saves for backward, and needs besides."""
+        return _outcome(lambda: self._footprint(implementation, case, inputs).memory)
 
-        def count() -> Outcome:
-            subject = self._on(implementation, case, inputs)
-            saved = None
-            if subject.case.differentiates:
-                known = [*subject.inputs.tensors.values(), *subject.parameters().values()]
-                saved = memory.saved_bytes(subject.run, known)
-            return {
-                "peak_bytes": memory.peak_bytes(subject.step(), subject.case.device),
-                "saved_bytes": saved,
-                "threads": torch.get_num_threads(),
-                "method": memory.peak_method(subject.case.device),
-            }
+    def kernels(self, *, implementation: str, case: str, inputs: str) -> Outcome:
+        """Operators and kernels that ran in one pass; nothing is called again after ``memory`` of the same case."""
+        return _outcome(lambda: {"kernels": self._footprint(implementation, case, inputs).kernels})
 
-        return _outcome(count)
+    def ceiling(self, *, dtype: str, device: str) -> Outcome:
+        """What this process reaches on a matrix product and on a copy."""
+        return _outcome(lambda: asdict(ceiling.reached(dtype, device)))
 
-    def time(self, *, implementations: list[str], case: str, inputs: str, budget_s: float, seed: int) -> Outcome:
-        """Interleaved samples of one pass of every implementation."""
+    def time(
+        self,
+        *,
+        implementations: list[str],
+        baseline: str | None,
+        case: str,
+        inputs: str,
+        budget_s: float,
+        seed: int,
+        checks: list[str],
+        observation: str,
+        limit_s: float = math.inf,
+    ) -> Outcome:
+        """Interleaved samples of one pass of every implementation, and afterwards what checks claim of each."""
+        self._subject = None
+        torchstate.put_back(self._settings)
+        torch.set_num_threads(self._threads)
+        parsed = Case.parse(case, self._problems)
+        turn = turns.Turns(
+            implementations={name: self._implementations[name] for name in implementations},
+            baseline=baseline,
+            operator=self._operator(parsed.operator),
+            case=parsed,
+            inputs=inputs,
+            seed=seed,
+        )
+        taken = partial(turn.taken, budget_s=budget_s, limit_s=limit_s, checks=checks, observation=observation)
+        return _outcome(taken)
 
-        def take() -> Outcome:
-            self._subject = None
-            subjects = {name: self._build(name, case, inputs) for name in implementations}
-            steps = {name: subject.step() for name, subject in subjects.items()}
-            samples = timing.interleaved(steps, budget_s=budget_s, seed=seed)
-            return {
-                "samples": {name: asdict(taken) for name, taken in samples.items()},
-                "threads": torch.get_num_threads(),
-            }
-
-        return _outcome(take)
+    def _footprint(self, implementation: str, case: str, inputs: str) -> Footprint:
+        """What one pass takes, measured at the first request."""
+        key = (implementation, case)
+        if self._measured is None or self._measured[0] != key:
+            self._measured = (key, footprint(self._on(implementation, case, inputs)))
+        return self._measured[1]
 
     def _on(self, implementation: str, case: str, inputs: str) -> Subject:
         if self._subject is None or self._subject[0] != (implementation, case):
@@ -195,15 +219,21 @@ def _outcome(act: Callable[[], Outcome]) -> Outcome:
     """What ``act`` answers, or a status and a reason for what it raised."""
     try:
         return act()
-    except Refusal as error:
-        return {"status": "unsupported", "reason": _text(error) or "refused"}
-    except Malformed as error:
-        return {"status": "failed", "reason": f"{error}."}
-    except MemoryError as error:
-        return {"status": "out_of_memory", "reason": _said(error)}
+    except timing.Broken as broken:
+        return _fault(broken.__cause__ or broken) | {"culprit": broken.name}
     except BaseException as error:  # noqa: BLE001  # an implementation may raise anything, SystemExit too
-        said = _said(error)
-        return {"status": "out_of_memory" if _OUT_OF_MEMORY.search(said) else "error", "reason": said}
+        return _fault(error)
+
+
+def _fault(error: BaseException) -> Outcome:
+    """Status and reason of what was raised."""
+    if isinstance(error, Refusal):
+        return {"status": "unsupported", "reason": _text(error) or "refused"}
+    if isinstance(error, Malformed | turns.Unfit):
+        return {"status": "failed", "reason": f"{error}."}
+    said = _said(error)
+    memory_is_out = isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(said)
+    return {"status": "out_of_memory" if memory_is_out else "error", "reason": said}
 
 
 def _said(error: BaseException) -> str:

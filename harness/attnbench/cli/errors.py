@@ -28,8 +28,10 @@ def one_line() -> Iterator[None]:
         sys.exit(USAGE)
     except click.ClickException as error:
         _fail(error.format_message())
-    except (click.Abort, KeyboardInterrupt):
-        _fail("interrupted: what was stored is kept; go on with --resume RUN", INTERRUPTED)
+    except (click.Abort, KeyboardInterrupt) as error:
+        # A run that has a file says which it is.
+        run = next(iter(error.args), "RUN")
+        _fail(f"interrupted: what was stored is kept; go on with --resume {run}", INTERRUPTED)
     except PluginError as error:
         _fail(str(error))
     except (ChildDied, ChildTimeout) as error:

@@ -19,6 +19,7 @@ from attnbench.runner import (
     Plan,
     Session,
     audit,
+    ceilings,
     conform,
     expectations_beside,
     gating_checks,
@@ -138,8 +139,10 @@ def profile_into(
     level: str,
     processes: int | None,
 ) -> None:
-    """Time every implementation that conforms, in turns."""
-    usual, budget_s = BUDGETS[level]
+    """Time every implementation that conforms, in turns; in ``processes`` where a number was asked for, no more."""
+    usual, most, budget_s = BUDGETS[level]
+    for ceiling in ceilings(session, plans, run=recorded.run.id, done=recorded.ceilings):
+        recorded.keep(ceiling)
     with progress() as steps:
         for result in profile(
             session,
@@ -148,6 +151,7 @@ def profile_into(
             run=recorded.run.id,
             steps=steps,
             processes=processes or usual,
+            most=None if processes else most,
             budget_s=budget_s,
             done=recorded.results,
         ):

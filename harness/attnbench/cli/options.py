@@ -1,6 +1,7 @@
 """One vocabulary of options for every command."""
 
 import math
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +20,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Sequence lengths of a quick profile, and those of any other.
 QUICK_LENGTHS = (32, 64, 128, 256, 512)
 LENGTHS = (128, 256, 512, 1024, 2048)
-# Processes, and seconds given to one case in one process, by level.
-BUDGETS = {"quick": (3, 0.4), "core": (10, 1.0), "full": (10, 2.0)} | dict.fromkeys(("slow", "gpu", "huge"), (10, 4.0))
+# Processes for every case, those that there may be where a contest is undecided, and seconds given to one case in one
+# process, by level. Seven are the fewest that have a verdict.
+BUDGETS = {"quick": (7, None, 0.4), "core": (10, 30, 1.0), "full": (10, 30, 2.0)} | dict.fromkeys(
+    ("slow", "gpu", "huge"), (10, 30, 4.0)
+)
 PASSES = get_args(Pass)
+# Number of bytes from which on a limit is none, and cannot be set.
+MOST_BYTES = 2**62
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
@@ -51,7 +57,7 @@ class Bytes(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]i?B)?", str(value))
         number = int(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
-        if not number:
+        if not 0 < number < MOST_BYTES:
             self.fail(f"needs a number of bytes, got {value!r}; for example 8GiB", param, ctx)
         return number
 
@@ -89,6 +95,8 @@ class Folder(click.ParamType[Path]):
     name = "directory"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if not str(value):
+            self.fail("needs a folder, got nothing; . is the one that this was started in", param, ctx)
         path = Path(value)
         if path.exists() and not path.is_dir():
             self.fail(f"needs a folder, got the file {str(value)!r}; name another one", param, ctx)
@@ -171,8 +179,14 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         "--certificate", "certificate_file", type=JsonFile(), help="Certificate of a whole suite as JSON; - to print."
     ),
     "mutants": _option("--mutants", is_flag=True, help="Try the shipped mutants instead: how well the checks catch."),
-    "processes": _option("--processes", type=click.IntRange(min=1), help="Fresh timing processes."),
-    "threads": _option("--threads", type=click.IntRange(min=1), help="Threads of each worker."),
+    "frontier": _option(
+        "--frontier",
+        is_flag=True,
+        help="Find the longest sequence that fits in --memory-limit and whose call takes no longer than --work-limit.",
+    ),
+    "processes": _option("--processes", type=click.IntRange(min=1), help="Fresh timing processes, and no more."),
+    # More than there are cores wait for one another; a million of them leave no other process to be started.
+    "threads": _option("--threads", type=click.IntRange(min=1, max=os.cpu_count()), help="Threads of each worker."),
 }
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from attnbench.cases import digest
 from attnbench.environment import commit, machine, torch_warning, versions
-from attnbench.records import FAILURES, SCHEMA, Result, Run, reproduce_line
+from attnbench.records import FAILURES, SCHEMA, Ceiling, Result, Run, reproduce_line
 from attnbench.registry import shown
 from attnbench.results import ResultsError, RunFile, find, joined, merged, read
 from attnbench.runner import Session
@@ -32,6 +32,12 @@ class Recording:
     run: Run
     file: RunFile
     results: dict[tuple[str, str], Result] = field(default_factory=dict)
+    ceilings: list[Ceiling] = field(default_factory=list)
+
+    def keep(self, ceiling: Ceiling) -> None:
+        """Store a ceiling."""
+        self.file.append(ceiling)
+        self.ceilings.append(ceiling)
 
     def add(self, result: Result) -> None:
         """Store a result; it joins an earlier one of the same implementation and case."""
@@ -72,8 +78,8 @@ def recording(
                 "go on with the same suite on the same machine"
             )
         kept = {(r.implementation, r.case): r for r in merged([before])}
-        with RunFile.resume(path) as file:
-            yield Recording(run=before.run, file=file, results=kept)
+        with RunFile.resume(path) as file, _named(resume):
+            yield Recording(run=before.run, file=file, results=kept, ceilings=list(before.ceilings))
         return
     now = datetime.now(UTC)
     run = Run(
@@ -88,8 +94,17 @@ def recording(
         suite_digest=digest(cases),
         implementations=tuple(shown(name) for name in implementations),
     )
-    with RunFile.create(results, run) as file:
+    with RunFile.create(results, run) as file, _named(run.id):
         yield Recording(run=run, file=file)
+
+
+@contextlib.contextmanager
+def _named(run: str) -> Iterator[None]:
+    """Let an interruption say which run it was."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise click.Abort(run) from None
 
 
 def write_json(recorded: Recording, file: IO[str]) -> None:

@@ -1,5 +1,6 @@
 """Planning and running: starts the judge and the workers, and turns answers, deaths and silence into results."""
 
+from attnbench.runner.ceilings import ceilings
 from attnbench.runner.conform import conform
 from attnbench.runner.expectations import (
     Expectation,
@@ -20,6 +21,7 @@ __all__ = [
     "Silent",
     "Steps",
     "audit",
+    "ceilings",
     "conform",
     "expectations_beside",
     "gating_checks",

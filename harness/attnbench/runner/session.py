@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -11,9 +11,10 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from attnbench.child import Child, ChildDied, ChildTimeout
+from attnbench.environment import memory_available_bytes
 from attnbench.registry import PluginError
 
-__all__ = ["Limits", "Outcome", "Plan", "Session", "Silent", "Steps", "Supervisor"]
+__all__ = ["PATIENT", "Limits", "Outcome", "Plan", "Session", "Silent", "Steps", "Supervisor"]
 
 Outcome = dict[str, Any]
 # Threads that wait for one another sleep instead of spinning: where nothing is timed, a busy machine then costs a run
@@ -21,6 +22,9 @@ Outcome = dict[str, Any]
 PATIENT = {"OMP_WAIT_POLICY": "passive"}
 # Deaths of one implementation's worker after which the rest of its cases is not run.
 DEATHS = 3
+# Share of the memory that is free as a worker starts which it may take where no limit was asked for: what takes all of
+# it is refused in words, instead of making the system end some process, and not always the right one.
+MEMORY_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +33,16 @@ class Limits:
 
     # Wall time of one check on one case, or of one measurement.
     timeout_s: float = 120.0
-    # Address space above what an idle worker has mapped; None: no limit.
+    # Address space above what an idle worker has mapped; None: most of what is free as it starts.
     memory_bytes: int | None = None
     # Predicted time of one call beyond which a case is not started.
     work_s: float = 0.75
     # Threads of every worker; None: torch's own choice.
     threads: int | None = None
+
+    def memory_limit_bytes(self) -> int | None:
+        """Address space that a worker may take that starts now; None where the system does not say what is free."""
+        return self.memory_bytes or int(MEMORY_SHARE * memory_available_bytes()) or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +54,8 @@ class Plan:
     # What this machine lacks for it, with the remedy.
     missing: str | None
     flop: int
+    # Bytes that go in and come out, by closed form; None: not known.
+    bytes: int | None = None
     # All checks that speak of the case, whatever was asked for; empty: those that were.
     applicable: tuple[str, ...] = ()
 
@@ -125,6 +135,7 @@ class Session:
                         checks=names,
                         missing=described["missing"],
                         flop=described["work"]["flop"],
+                        bytes=described["work"].get("bytes"),
                         applicable=tuple(described["checks"]),
                     )
                 )
@@ -137,17 +148,25 @@ class Session:
         """
         return Supervisor(self, [implementation], PATIENT)
 
-    def supervised(self, implementations: Sequence[str]) -> Iterator[tuple[str, "Supervisor"]]:
+    def supervised(
+        self, implementations: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> Iterator[tuple[str, "Supervisor"]]:
         """Worker of each implementation in turn; the next one starts while the present one is in use.
+
+        ``environment`` takes the place of what a worker is started with otherwise.
 
         Raises: PluginError where one cannot be loaded.
         """
+
+        def start(name: str) -> Supervisor:
+            return self.supervise(name) if environment is None else Supervisor(self, [name], dict(environment))
+
         coming = None
         with ThreadPoolExecutor(max_workers=1) as ahead:
             try:
                 for name, following in zip_longest(implementations, implementations[1:]):
-                    worker = coming.result() if coming else self.supervise(name)
-                    coming = ahead.submit(self.supervise, following) if following else None
+                    worker = coming.result() if coming else start(name)
+                    coming = ahead.submit(start, following) if following else None
                     with worker:
                         yield name, worker
             finally:
@@ -214,6 +233,14 @@ class Supervisor:
         self._deaths += 1
         self._last_death = reason
 
+    def renew(self) -> None:
+        """End the worker's process; the next question goes to a fresh one."""
+        self._end()
+
+    def cores_wanted(self, window_s: float) -> float | None:
+        """Cores that the worker wants while nothing is asked of it; None where that cannot be known."""
+        return self._child.cores_wanted(window_s) if self._child else None
+
     def close(self) -> None:
         """End the worker; another thread that waits for its answer gets one, and asks no more."""
         self._closed = True
@@ -244,13 +271,13 @@ class Supervisor:
         for one in self.declared.values():
             environment |= one["environment"]
         while True:
-            self._child = Child(
-                self._session.worker_module, log=self._session.folder / "worker.log", environment=environment
-            )
             limits = self._session.limits
             try:
+                self._child = Child(
+                    self._session.worker_module, log=self._session.folder / "worker.log", environment=environment
+                )
                 self.threads = self._child.ask(
-                    {"do": "start", "threads": limits.threads, "memory_limit_bytes": limits.memory_bytes}
+                    {"do": "start", "threads": limits.threads, "memory_limit_bytes": limits.memory_limit_bytes()}
                 )["threads"]
                 wanted = dict(environment)
                 for name in self._implementations:

@@ -1,0 +1,90 @@
+"""``attnbench profile --frontier``: the longest sequence that each implementation gets through."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from attnbench.cli.jobs import Choice, profile_plans, say_stored, session_for
+from attnbench.cli.progress import progress
+from attnbench.cli.recording import FAILED, INCONCLUSIVE, recording, write_json
+from attnbench.cli.selection import chosen_implementations, loadable, with_baselines
+from attnbench.cli.terminal import console
+from attnbench.records import FAILURES, Pass, Result
+from attnbench.registry import shown
+from attnbench.runner.frontier import FITS, SHORTEST, SUITE, WORKER, Frontier, find_frontiers, frontiers
+from attnbench.runner.profile import MODES
+
+__all__ = ["print_frontiers", "search_frontiers"]
+
+# Options of a profile that say nothing of a frontier, by their names among the parameters.
+UNUSED = {"lengths": "--lengths", "processes": "--processes"}
+
+
+def search_frontiers(implementations: Sequence[str], given: dict[str, Any]) -> int:
+    """Find, store and print; the exit code."""
+    if unused := [option for name, option in UNUSED.items() if given[name] is not None]:
+        raise click.UsageError(f"--frontier finds the lengths itself and times no processes: leave out {unused[0]}")
+    chosen = with_baselines(chosen_implementations(implementations))
+    choice = Choice(dtypes=given["dtypes"], device=given["device"], shard=given["shard"])
+    session = session_for(given)
+    session.worker_module = WORKER
+    # One limit for all that are compared, whatever is free as each one's worker starts.
+    session.limits = replace(session.limits, memory_bytes=session.limits.memory_limit_bytes())
+    with session:
+        shortest = profile_plans(session, choice, lengths=(SHORTEST,), passes=given["passes"])
+        chosen = loadable(session, chosen, asked=bool(implementations))
+        with recording(
+            session, results=given["results"], suite=SUITE, cases=[plan.case for plan in shortest],
+            implementations=chosen, resume=given["resume"],
+        ) as recorded, progress() as steps:  # fmt: skip
+            for result in find_frontiers(
+                session, chosen, shortest, run=recorded.run.id, steps=steps, done=recorded.results
+            ):
+                recorded.add(result)
+    if given["json_file"]:
+        write_json(recorded, given["json_file"])
+    to_stderr = given["json_file"] is not None and given["json_file"].name == "-"
+    print_frontiers(recorded.results.values(), err=to_stderr)
+    say_stored(recorded)
+    return _exit_code(recorded.results.values(), [shown(name) for name in implementations])
+
+
+def print_frontiers(results: Iterable[Result], *, err: bool = False) -> None:
+    """One line for each implementation, pass and dtype: the longest length, what it took, and what the next one met."""
+    table = Table("implementation", "pass", "dtype", box=None, pad_edge=False)
+    table.add_column("longest", justify="right")
+    table.add_column("s a call", justify="right")
+    table.add_column("peak MiB", justify="right")
+    table.add_column("beyond")
+    for frontier in frontiers(results):
+        table.add_row(*map(Text, _row(frontier)))
+    console(err=err).print(table)
+
+
+def _row(frontier: Frontier) -> tuple[str, ...]:
+    _, dtype, _, mode = frontier.case.split("/")
+    peak = "–" if frontier.peak_bytes is None else f"{frontier.peak_bytes / 2**20:.4g}"
+    took = "–" if frontier.took_s is None else f"{frontier.took_s:.3g}"
+    length = "–" if frontier.length is None else str(frontier.length)
+    beyond = "" if frontier.beyond is None else f"{frontier.beyond}: {frontier.reason}"
+    return frontier.implementation, _pass(mode), dtype, length, took, peak, beyond
+
+
+def _pass(mode: str) -> Pass:
+    return next(name for name, called in MODES.items() if called == mode)
+
+
+def _exit_code(results: Iterable[Result], asked: Sequence[str]) -> int:
+    """0 if something fits of each that was asked for; 1 where the shortest length does not conform; else 3."""
+    fits: set[str] = set()
+    for result in results:
+        for finding in result.findings:
+            if finding.check == FITS and finding.status == "passed":
+                fits.add(result.implementation)
+            elif finding.check != FITS and finding.status in FAILURES:
+                return FAILED
+    return 0 if fits.issuperset(asked) else INCONCLUSIVE

@@ -22,11 +22,18 @@ PLAIN = Case(operator="multihead", problem=CROSS, mode="inference").id
 
 @pytest.fixture
 def matrix() -> Matrix:
-    """Three mutants of which one survives, one change that nothing sees, and one right variant that is caught."""
+    """Four mutants of which one survives, one that nothing asked, one equivalent, and a right one that is caught."""
     made = Matrix(
-        mutants={"a": "forward_parity", "b": "weights_parity", "c": "forward_parity", "d": "forward_parity"},
+        mutants={
+            "a": "forward_parity",
+            "b": "weights_parity",
+            "c": "forward_parity",
+            "d": "forward_parity",
+            "e": "far_offsets",
+        },
         equivalents=["same"],
         variants=["right"],
+        asked={"forward_parity", "input_gradients", "weights_parity"},
     )
     made.failed["a"] |= {("forward_parity", "x"), ("forward_parity", "y"), ("input_gradients", "x")}
     made.failed["b"] |= {("forward_parity", "x")}
@@ -45,6 +52,7 @@ def test_a_check_is_needed_by_what_nothing_else_catches(matrix: Matrix) -> None:
 def test_what_came_out_is_told_apart(matrix: Matrix) -> None:
     """Survivors, mutants that are alike, and those that another check catches than the one that they name."""
     assert matrix.survivors() == ["c"]
+    assert matrix.beyond() == ["e"]
     assert matrix.killed_on({"y"}) == ["a"]
     assert matrix.alike() == [["b", "d"]]
     assert matrix.elsewhere() == ["b"]
@@ -120,7 +128,8 @@ def test_all_mutants_meet_a_case_in_processes_of_their_own() -> None:
     shown = {mutant.name for mutant in MUTANTS if mutant.shown_by == PLAIN.replace("inference", "eval")}
     assert found.failed["scale_missing"] == {("forward_parity", PLAIN)}
     assert "scale_missing" in shown
-    assert "causal_off_by_one" in found.survivors()
+    assert "causal_off_by_one" in found.beyond()
+    assert "mask_inverted" in found.survivors()
 
 
 def test_only_what_survives_meets_compiled_cases(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def _lists(session: Session, suite: str) -> dict[str, list[str]]:
 
 
 def _score(matrix: Matrix, level: str, cases: Collection[str], versions: Mapping[str, str]) -> dict[str, Any]:
-    killed, total = len(matrix.killed_on(set(cases))), len(matrix.mutants)
+    killed, total = len(matrix.killed_on(set(cases))), len(matrix.mutants) - len(matrix.beyond())
     return {
         "level": level,
         "list_versions": dict(versions),
@@ -84,6 +84,7 @@ def told(matrix: Matrix, asked: Sequence[str], scores: Mapping[str, Any]) -> dic
         "schema": SCHEMA,
         "scores": dict(scores),
         "survivors": matrix.survivors(),
+        "beyond": matrix.beyond(),
         "false_alarms": matrix.false_alarms(),
         "not_by_the_named_check": matrix.elsewhere(),
         "alike": matrix.alike(),
@@ -114,10 +115,12 @@ def print_matrix(matrix: Matrix, asked: Sequence[str], *, err: bool = False) -> 
     idle = [check for check in asked if not matrix.killed_by(check)]
     say("\nchecks that catch nothing", idle)
     say("\nmutants that survive", matrix.survivors())
+    say("\nmutants that need a longer list: none of these cases asks the check that they name", matrix.beyond())
     say("\nmutants not caught by the check that they name", matrix.elsewhere())
     say("\nmutants that fail the same checks on the same cases", [" = ".join(group) for group in matrix.alike()])
     say("\nright, and all the same caught", [f"{n} by {', '.join(c)}" for n, c in matrix.false_alarms().items()])
-    killed, total = len(matrix.mutants) - len(matrix.survivors()), len(matrix.mutants)
+    total = len(matrix.mutants) - len(matrix.beyond())
+    killed = total - len(matrix.survivors())
     click.echo(f"\n{len(matrix.caught_by_few())} mutants fail at most {FEW} checks", err=err)
     right = len(matrix.variants) + len(matrix.equivalents)
     click.echo(f"{right - len(matrix.false_alarms())} of {right} implementations that are right pass", err=err)

@@ -33,6 +33,8 @@ class Matrix:
     mutants: Mapping[str, str]
     equivalents: Sequence[str]
     variants: Sequence[str]
+    # Checks that any case asks.
+    asked: Collection[str]
     # Failed (check, case) by implementation.
     failed: dict[str, set[tuple[str, str]]] = field(default_factory=lambda: defaultdict(set))
 
@@ -45,8 +47,12 @@ class Matrix:
         return Counter(check for check, _ in self.failed[name])
 
     def survivors(self) -> list[str]:
-        """Mutants that fail nothing."""
-        return [name for name in self.mutants if not self.failed[name]]
+        """Mutants that fail nothing, though the check that they name is asked."""
+        return [name for name, check in self.mutants.items() if not self.failed[name] and check in self.asked]
+
+    def beyond(self) -> list[str]:
+        """Mutants that fail nothing, and name a check that no case here asks."""
+        return [name for name, check in self.mutants.items() if not self.failed[name] and check not in self.asked]
 
     def killed_by(self, check: str) -> list[str]:
         """Mutants that fail a check."""
@@ -88,7 +94,7 @@ def mutation_matrix(plans: Sequence[Plan], first: Collection[str], *, steps: Ste
     rest = [plan for plan in possible if plan not in at_once]
     count = jobs or len(os.sched_getaffinity(0))
     with _trials(count) as (trials, zoo):
-        matrix = Matrix(**zoo)
+        matrix = Matrix(**zoo, asked={check for plan in possible for check in plan.checks})
         everybody = [*matrix.mutants, *matrix.equivalents, *matrix.variants]
         steps.begin("mutants", len(at_once) + len(rest))
         _meet(trials, at_once, everybody, matrix, steps)

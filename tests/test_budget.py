@@ -164,11 +164,11 @@ def test_how_far_a_value_is_off_along_a_direction() -> None:
     [
         # 0.9 roundoffs where rounding averages out, whatever the model's few runs came to.
         (2000, 0.0, 0.9),
-        (2000, 1.0, 0.9),
+        (2000, 2.0, 0.9),
         # Of few elements, or badly conditioned ones, 8 times the model; never less than that.
         (1999, 0.0, 0.9),
         (1999, 0.5, 4.0),
-        (2000, 1.5, 12.0),
+        (2000, 2.5, 20.0),
     ],
 )
 def test_a_scale_may_be_off_by_less_than_a_roundoff(elements: int, model: float, expected: float) -> None:

@@ -20,15 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnbench.budget import ROUNDOFF
 from attnbench.cases import Case
 from attnbench.interface import Inputs
 from attnbench.operators.multihead.problem import IDENTITY_REGIMES, MultiheadProblem
 
 __all__ = ["RIGHT", "Noise", "Steps", "evaluate", "logits_mask", "softmax"]
-
-
-# Unit roundoff of float32, in which sums of narrower numbers are taken.
-SUMS_ROUNDOFF = 2.0**-24
 
 
 class Noise:
@@ -37,7 +34,7 @@ class Noise:
     def __init__(self, roundoff: float, seed: int) -> None:
         self.roundoff = roundoff
         # Nobody adds up in less than float32.
-        self.accumulation = min(roundoff, SUMS_ROUNDOFF)
+        self.accumulation = min(roundoff, ROUNDOFF["float32"])
         self.generator = torch.Generator().manual_seed(seed)
 
     def on(self, tensor: Tensor) -> Tensor:

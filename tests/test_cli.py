@@ -425,7 +425,7 @@ def test_unexpected_pass_is_a_failure(here: Path) -> None:
     assert done.code == 1
     (finding,) = done.json["findings"]
     assert (finding["status"], finding["reason"]) == (
-        "unexpected_pass", "expected to fail (old): remove the entry, x"
+        "unexpected_pass", "expected to fail (old, x): remove entry 1 of known.toml, or narrow it by unless"
     )  # fmt: skip
 
 

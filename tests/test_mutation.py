@@ -65,10 +65,10 @@ def test_the_table_says_what_is_wrong_with_the_suite(matrix: Matrix, capsys: pyt
     print_matrix(matrix, ["forward_parity", "input_gradients", "weights_parity"])
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[:4] == [
-        "chapter    check            kills  alone  named by",
-        "forward    forward_parity   3      2      3",
-        "weights    weights_parity   0             1",
-        "gradients  input_gradients  1",
+        "chapter    check            named by  caught  kills  alone",
+        "forward    forward_parity   3         2       3      2",
+        "weights    weights_parity   1",
+        "gradients  input_gradients                    1",
     ]
     for line in (
         "checks that catch nothing (1): weights_parity",
@@ -156,3 +156,25 @@ def test_only_what_survives_meets_compiled_cases(monkeypatch: pytest.MonkeyPatch
     matrix = mutation_matrix(plans, set(asked), steps=Silent(), jobs=1)
     assert met == {PLAIN: ["a", "b", "traced", "same", "right"], compiled: ["b", "traced"]}
     assert matrix.survivors() == ["b"]
+
+
+def test_for_the_score_a_mutant_is_left_alone_once_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the check that it names; what is right is not tried, and another check's catch is not the end."""
+    other = PLAIN.replace("inference", "eval")
+    plans = [Plan(case=case, checks=("forward_parity",), missing=None, flop=0) for case in (PLAIN, other)]
+    met: dict[str, list[str]] = {}
+
+    class Told:
+        def ask(self, request: Any) -> Any:
+            met[request["case"]] = list(request["names"])
+            return {"a": ["forward_parity"], "b": ["repeats_itself"]}
+
+    @contextmanager
+    def trials(count: int) -> Iterator[Any]:
+        mutants = {"a": "forward_parity", "b": "forward_parity"}
+        yield [Told()] * count, {"mutants": mutants, "equivalents": ["same"], "variants": ["right"]}
+
+    monkeypatch.setattr(mutation, "_trials", trials)
+    matrix = mutation_matrix(plans, {PLAIN, other}, steps=Silent(), whole=False, jobs=1)
+    assert met == {PLAIN: ["a", "b"], other: ["b"]}
+    assert (matrix.caught_by("forward_parity"), matrix.elsewhere()) == (["a"], ["b"])

@@ -60,12 +60,12 @@ def backward_repeats(subject: Subject) -> Iterator[Claim]:
     yield from (_same(second[name], first[name], name, "of the second backward") for name in first)
 
 
-# Without any key or query nothing that comes in alone reaches the output.
+# Without any sequence, query or column nothing that comes in alone reaches the output.
 @check(
     when=lambda case: (
         _of_inputs(case)
         and case.problem.regime in ("plain", "flat", "identity")
-        and min(case.problem.queries, case.problem.columns) > 0
+        and min(case.problem.sequences, case.problem.queries, case.problem.columns) > 0
     )
 )
 def one_gradient_alone(subject: Subject) -> Iterator[Claim]:

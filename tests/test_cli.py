@@ -455,7 +455,7 @@ def test_the_matrix_is_read_down_the_chapters(capsys: pytest.CaptureFixture[str]
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[:7] == [
         "chapter      one         another",
-        "forward      ✓ 2 (0.25)  ✗ 1 (1e+09)",
+        "forward      ✓ 2 (0.25)  ✗ 1 (>100)",
         "weights                  · 1",
         "hygiene                  – 1",
         "determinism  ✓ 1         ~ 1",

@@ -120,11 +120,11 @@ def print_matrix(matrix: Matrix, asked: Sequence[str], *, err: bool = False) -> 
     say("\nmutants that survive", matrix.survivors())
     say("\nmutants that need a longer list: none of these cases asks the check that they name", matrix.beyond())
     say("\nmutants not caught by the check that they name", matrix.elsewhere())
-    say("\nmutants that fail the same checks on the same cases", [" = ".join(group) for group in matrix.alike()])
-    say("\nright, and all the same caught", [f"{n} by {', '.join(c)}" for n, c in matrix.false_alarms().items()])
     total = len(matrix.mutants) - len(matrix.beyond())
     killed = total - len(matrix.survivors())
     if matrix.whole:
+        say("\nmutants that fail the same checks on the same cases", [" = ".join(group) for group in matrix.alike()])
+        say("\nright, and all the same caught", [f"{n} by {', '.join(c)}" for n, c in matrix.false_alarms().items()])
         click.echo(f"\n{len(matrix.caught_by_few())} mutants fail at most {FEW} checks", err=err)
         right = len(matrix.variants) + len(matrix.equivalents)
         click.echo(f"{right - len(matrix.false_alarms())} of {right} implementations that are right pass", err=err)

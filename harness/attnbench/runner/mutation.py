@@ -1,8 +1,8 @@
 """How well the checks catch what is wrong.
 
 Every mutant meets the cases of ``core`` (or of a smaller level) that are not compiled, until the check that it names
-has caught it; or all of them, and then what is right does too. Who survives that, or names a check that was not asked,
-meets the rest: compiled cases, and those of larger levels.
+has caught it; or all of them, and then what is right does too. Whom its own check has not caught then meets the rest:
+compiled cases, and those of larger levels.
 """
 
 import os
@@ -112,8 +112,7 @@ def mutation_matrix(
         everybody = [*matrix.mutants, *matrix.equivalents, *matrix.variants] if whole else list(matrix.mutants)
         steps.begin("mutants", len(at_once) + len(rest))
         _meet(trials, at_once, everybody, matrix, steps)
-        asked = {check for plan in at_once for check in plan.checks}
-        left = [name for name, check in matrix.mutants.items() if not matrix.failed[name] or check not in asked]
+        left = [name for name in matrix.mutants if not matrix.is_caught(name)]
         _meet(trials, rest if left else [], left, matrix, steps)
     return matrix
 

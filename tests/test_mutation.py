@@ -22,11 +22,18 @@ PLAIN = Case(operator="multihead", problem=CROSS, mode="inference").id
 
 @pytest.fixture
 def matrix() -> Matrix:
-    """Three mutants of which one survives, one change that nothing sees, and one right variant that is caught."""
+    """Four mutants of which one survives, one that nothing asked, one equivalent, and a right one that is caught."""
     made = Matrix(
-        mutants={"a": "forward_parity", "b": "weights_parity", "c": "forward_parity", "d": "forward_parity"},
+        mutants={
+            "a": "forward_parity",
+            "b": "weights_parity",
+            "c": "forward_parity",
+            "d": "forward_parity",
+            "e": "far_offsets",
+        },
         equivalents=["same"],
         variants=["right"],
+        asked={"forward_parity", "input_gradients", "weights_parity"},
     )
     made.failed["a"] |= {("forward_parity", "x"), ("forward_parity", "y"), ("input_gradients", "x")}
     made.failed["b"] |= {("forward_parity", "x")}
@@ -45,6 +52,7 @@ def test_a_check_is_needed_by_what_nothing_else_catches(matrix: Matrix) -> None:
 def test_what_came_out_is_told_apart(matrix: Matrix) -> None:
     """Survivors, mutants that are alike, and those that another check catches than the one that they name."""
     assert matrix.survivors() == ["c"]
+    assert matrix.beyond() == ["e"]
     assert matrix.killed_on({"y"}) == ["a"]
     assert matrix.alike() == [["b", "d"]]
     assert matrix.elsewhere() == ["b"]
@@ -57,10 +65,10 @@ def test_the_table_says_what_is_wrong_with_the_suite(matrix: Matrix, capsys: pyt
     print_matrix(matrix, ["forward_parity", "input_gradients", "weights_parity"])
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[:4] == [
-        "chapter    check            kills  alone  named by",
-        "forward    forward_parity   3      2      3",
-        "weights    weights_parity   0             1",
-        "gradients  input_gradients  1",
+        "chapter    check            named by  caught  kills  alone",
+        "forward    forward_parity   3         2       3      2",
+        "weights    weights_parity   1",
+        "gradients  input_gradients                    1",
     ]
     for line in (
         "checks that catch nothing (1): weights_parity",
@@ -120,7 +128,8 @@ def test_all_mutants_meet_a_case_in_processes_of_their_own() -> None:
     shown = {mutant.name for mutant in MUTANTS if mutant.shown_by == PLAIN.replace("inference", "eval")}
     assert found.failed["scale_missing"] == {("forward_parity", PLAIN)}
     assert "scale_missing" in shown
-    assert "causal_off_by_one" in found.survivors()
+    assert "causal_off_by_one" in found.beyond()
+    assert "mask_inverted" in found.survivors()
 
 
 def test_only_what_survives_meets_compiled_cases(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,3 +156,25 @@ def test_only_what_survives_meets_compiled_cases(monkeypatch: pytest.MonkeyPatch
     matrix = mutation_matrix(plans, set(asked), steps=Silent(), jobs=1)
     assert met == {PLAIN: ["a", "b", "traced", "same", "right"], compiled: ["b", "traced"]}
     assert matrix.survivors() == ["b"]
+
+
+def test_for_the_score_a_mutant_is_left_alone_once_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the check that it names; what is right is not tried, and another check's catch is not the end."""
+    other = PLAIN.replace("inference", "eval")
+    plans = [Plan(case=case, checks=("forward_parity",), missing=None, flop=0) for case in (PLAIN, other)]
+    met: dict[str, list[str]] = {}
+
+    class Told:
+        def ask(self, request: Any) -> Any:
+            met[request["case"]] = list(request["names"])
+            return {"a": ["forward_parity"], "b": ["repeats_itself"]}
+
+    @contextmanager
+    def trials(count: int) -> Iterator[Any]:
+        mutants = {"a": "forward_parity", "b": "forward_parity"}
+        yield [Told()] * count, {"mutants": mutants, "equivalents": ["same"], "variants": ["right"]}
+
+    monkeypatch.setattr(mutation, "_trials", trials)
+    matrix = mutation_matrix(plans, {PLAIN, other}, steps=Silent(), whole=False, jobs=1)
+    assert met == {PLAIN: ["a", "b"], other: ["b"]}
+    assert (matrix.caught_by("forward_parity"), matrix.elsewhere()) == (["a"], ["b"])

@@ -591,7 +591,7 @@ def test_expected_failures_are_told_apart(session: Session, tmp_path: Path) -> N
     expected = tuple(read_expectations(file))
     well, raises = found(session, f"{tmp_path}/moody.py:MOODY", range(2), expected)
     assert well.status == "unexpected_pass"
-    assert well.reason == f"expected to fail (known): remove the entry, {LINK}"
+    assert well.reason == f"expected to fail (known, {LINK}): remove entry 1 of expected.toml, or narrow it by unless"
     assert raises.status == "expected_failure"
     assert raises.reason.startswith(f"known ({LINK}): ValueError: what a pity")
     (crashed,) = found(session, f"{tmp_path}/deadly.py:SEGFAULTS", range(1, 2), expected)
@@ -642,6 +642,8 @@ def test_malformed_file_of_expected_failures_is_one_line(tmp_path: Path, text: s
 
 
 ENTRY = '[[expected]]\nimplementation = "{}"\ncheck = "{}"\ncase = "{}"\nreason = "known"\nlink = "x"\n'
+# Cases of a pattern, and a pattern that leaves all of them out.
+NONE_LEFT = '*/mask=bool3d/*"\nunless = "*/mask=bool3d/*'
 
 
 @pytest.mark.parametrize(
@@ -659,6 +661,7 @@ ENTRY = '[[expected]]\nimplementation = "{}"\ncheck = "{}"\ncase = "{}"\nreason 
             "*/inference",
             "'input_gradients' applies to no case of any suite whose id matches",
         ),
+        ("sdpa", "*", NONE_LEFT, "matches '*/mask=bool3d/*' and none of '*/mask=bool3d/*'"),
     ],
 )
 def test_an_expectation_that_can_match_nothing_is_an_error(

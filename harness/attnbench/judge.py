@@ -103,18 +103,20 @@ class Judge:
         applicable = [name for name in checks() if _applies(name, case, operator)]
         return {"checks": applicable, "missing": lacking, "work": asdict(work)}
 
-    def idle(self, *, patterns: list[tuple[str, str]], cases: list[str]) -> list[bool]:
-        """Whether a pair of patterns, of a check and of a case, speaks of no finding that there could be.
+    def idle(self, *, patterns: list[tuple[str, str, str]], cases: list[str]) -> list[bool]:
+        """Whether patterns of a check, of cases and of those left out speak of no finding that there could be.
 
         There could be those of ``cases``, and of any case of any level, in any dtype and on any device.
         """
         listed = [*cases, *self._listed()]
-        return [not self._speaks(check, case, listed) for check, case in patterns]
+        return [not self._speaks(check, case, unless.split(), listed) for check, case, unless in patterns]
 
-    def _speaks(self, check: str, pattern: str, cases: Iterable[str]) -> bool:
+    def _speaks(self, check: str, pattern: str, unless: Sequence[str], cases: Iterable[str]) -> bool:
         chosen = [name for name in checks() if fnmatchcase(name, check)]
         matches = re.compile(translate(pattern)).match
-        meant = (self._parsed(variant) for case in cases for variant in _variants(case) if matches(variant))
+        left_out = [re.compile(translate(one)).match for one in unless]
+        named = (variant for case in cases for variant in _variants(case) if matches(variant))
+        meant = (self._parsed(case) for case in named if not any(leaves(case) for leaves in left_out))
         return any(_applies(name, *parsed) for parsed in meant for name in chosen)
 
     def _listed(self) -> Iterator[str]:

@@ -85,7 +85,8 @@ def _print(suite: str, cases: int, columns: dict[str, tuple[dict[str, float], in
     print(f"{'share of the harness itself':40}", *(f"{a / b:14.0%}" for a, b in zip(own, totals, strict=True)))
     print(f"{'wall time, s':40}", *(f"{seconds['wall']:14.1f}" for seconds, _ in columns.values()))
     print(f"{'findings':40}", *(f"{count:14}" for _, count in columns.values()))
-    print(f"second over first: {totals[1] / totals[0]:.0%} of CPU time")
+    beside = [total - seconds["candidate"] for total, (seconds, _) in zip(totals, columns.values(), strict=True)]
+    print(f"second over first: {totals[1] / totals[0]:.0%}; {beside[1] / beside[0]:.0%} beside the candidate")
 
 
 if __name__ == "__main__":

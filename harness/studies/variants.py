@@ -118,6 +118,8 @@ def main() -> None:
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=get_context("spawn")) as pool:
         for number, one in enumerate(pool.map(met, [*listed, *drawn]), start=1):
             tally.add(one)
+            for fault in one.faults:
+                print(*fault, sep="  ", flush=True)
             if number % 50 == 0:
                 print(f"{number} of {len(listed) + len(drawn)} cases, {tally.comparisons:,} comparisons, "
                       f"{len(tally.faults)} failed", flush=True)  # fmt: skip
@@ -126,8 +128,6 @@ def main() -> None:
           f"{tally.comparisons:,} comparisons, {len(tally.faults)} failed")  # fmt: skip
     for dtype, (share, told) in sorted(tally.worst.items()):
         print(f"largest in {dtype}: {share:.3f} {told}")
-    for fault in tally.faults[:40]:
-        print(*fault, sep="  ")
     if asked.json:
         bins = {dtype: {str(end): counts[end] for end in BINS} for dtype, counts in tally.bins.items()}
         asked.json.write_text(json.dumps(

@@ -39,9 +39,10 @@ def _draws_many(case: Case) -> bool:
     """Whether enough weights are drawn, of a size that shows, for chance to leave no doubt."""
     problem = case.problem
     weights = problem.sequences * problem.num_heads * problem.queries * problem.columns
-    nothing_seen = problem.padding_mask == "padempty" and problem.sequences < 2
-    many = weights >= MANY and problem.regime in ("flat", "plain", "peaked") and not nothing_seen
-    return many and draws_dropout(case) and case.compiler is None and not case.autocast
+    no_key = problem.padding_mask == "padempty" and problem.sequences < 2
+    no_row = problem.attention_mask == "empty2d" and problem.queries < 2
+    many = weights >= MANY and problem.regime in ("flat", "plain", "peaked")
+    return many and not (no_key or no_row) and draws_dropout(case) and case.compiler is None and not case.autocast
 
 
 def _tells(case: Case) -> bool:
@@ -101,9 +102,9 @@ def dropout_masks_are_independent(subject: Subject) -> Iterator[Claim]:
     agreeing = rate**2 + (1 - rate) ** 2
     axes = ("batch", "heads", "queries", "keys")[-weights.dim() :]
     for axis, name in enumerate(axes):
-        if weights.shape[axis] < 2:
-            continue
         both = (weights != 0) & (weights.roll(1, axis) != 0)
+        if weights.shape[axis] < 2 or not bool(both.any()):
+            continue
         same = (masks == masks.roll(1, axis + 1))[:, both]
         spread = math.sqrt(agreeing * (1 - agreeing) / max(same.numel(), 1))
         # Pairs that share a weight are not independent: each weight is in two of them.

@@ -8,7 +8,7 @@ from torch import Tensor
 from attnbench.budget import DIFFERENCE_STEP, allowed_of_a_difference
 from attnbench.cases import Case
 from attnbench.checks.claims import Agree, Claim, Equal, Holds, Match
-from attnbench.checks.requirement import check, eager
+from attnbench.checks.requirement import check, eager, has_tokens
 from attnbench.interface import Refusal
 from attnbench.subject import Subject
 
@@ -60,10 +60,12 @@ def backward_repeats(subject: Subject) -> Iterator[Claim]:
     yield from (_same(second[name], first[name], name, "of the second backward") for name in first)
 
 
-# Without any key nothing that comes in alone reaches the output.
+# Without any sequence, query or column nothing that comes in alone reaches the output.
 @check(
     when=lambda case: (
-        _of_inputs(case) and case.problem.regime in ("plain", "flat", "identity") and case.problem.columns > 0
+        _of_inputs(case)
+        and case.problem.regime in ("plain", "flat", "identity")
+        and min(case.problem.sequences, case.problem.queries, case.problem.columns) > 0
     )
 )
 def one_gradient_alone(subject: Subject) -> Iterator[Claim]:
@@ -103,7 +105,7 @@ def cotangent_layout_is_free(subject: Subject) -> Iterator[Claim]:
 
 @check(
     when=lambda case: (
-        _of_inputs(case) and case.dtype == "float64" and case.problem.regime in ("plain", "flat") and _has_tokens(case)
+        _of_inputs(case) and case.dtype == "float64" and case.problem.regime in ("plain", "flat") and _apart(case)
     )
 )
 def second_derivatives(subject: Subject) -> Iterator[Claim]:
@@ -137,9 +139,8 @@ def second_derivatives(subject: Subject) -> Iterator[Claim]:
         )
 
 
-def _has_tokens(case: Case) -> bool:
-    problem = case.problem
-    return min(problem.sequences, problem.queries, problem.keys) > 0 and not problem.self_attention
+def _apart(case: Case) -> bool:
+    return has_tokens(case) and not case.problem.self_attention
 
 
 def _same(value: Tensor, expected: Tensor, name: str, how: str) -> Claim:

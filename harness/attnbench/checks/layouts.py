@@ -10,7 +10,7 @@ from torch import Tensor
 from attnbench import siblings
 from attnbench.cases import Case
 from attnbench.checks.claims import Claim
-from attnbench.checks.requirement import check, eager
+from attnbench.checks.requirement import check, eager, has_tokens
 from attnbench.checks.runs import agree
 from attnbench.interface import Inputs
 from attnbench.subject import Subject
@@ -24,7 +24,7 @@ OFFSET = 3
 
 def _ordinary(case: Case) -> bool:
     problem = case.problem
-    return eager(case) and problem.regime in _REGIMES and min(problem.sequences, problem.queries, problem.keys) > 0
+    return eager(case) and problem.regime in _REGIMES and has_tokens(case)
 
 
 @check(when=_ordinary)

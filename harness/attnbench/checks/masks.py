@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnbench.cases import Case
 from attnbench.checks.claims import Agree, Claim, Equal
-from attnbench.checks.requirement import check, draws_dropout, eager
+from attnbench.checks.requirement import check, draws_dropout, eager, has_tokens
 from attnbench.masks import additive
 from attnbench.subject import Subject
 
@@ -28,7 +28,7 @@ ROW_CONSTANTS = (0.5, -1.0, 0.25)
 
 
 def _hides(case: Case) -> bool:
-    return not draws_dropout(case) and case.compiler is None and case.problem.regime in MODERATE
+    return has_tokens(case) and not draws_dropout(case) and case.compiler is None and case.problem.regime in MODERATE
 
 
 @check(when=lambda case: case.problem.padding_mask in ("pad", "padfloat", "padempty") and _hides(case))
@@ -52,8 +52,6 @@ def attn_mask_cannot_leak(subject: Subject) -> Iterator[Claim]:
     """Values of the keys that attn_mask hides from a query change no bit of that query's output."""
     problem = subject.case.problem
     visible = subject.operator.visible(subject.case, subject.inputs)
-    if visible.numel() == 0:
-        return
     row = int((~visible).all(dim=1).sum(dim=(0, 2)).argmax())  # the query from which most keys are hidden
     hidden = (~visible).all(dim=1)[:, row]  # (batch, keys)
     if problem.shares_queries:

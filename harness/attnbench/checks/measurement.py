@@ -170,7 +170,9 @@ def _average(claim: Average, truth: Truth, known: Known) -> Verdict:
     worst = place(index_of(int(scores.argmax()), scores.shape), _axes(name, claim.mean, known))
     fault = f"{said} is {score:.1f} standard errors off at {worst}; allowed {STANDARD_ERRORS:g}."
     element = Verdict(fault="" if score <= STANDARD_ERRORS else fault, measured=score, allowed=STANDARD_ERRORS)
-    amplitude, error = _amplitude(off, expected - known.dropped[name], standard_error)
+    signal = expected - known.dropped[name]
+    signal = signal.masked_fill(signal.abs() <= allowance.allowed, 0.0)
+    amplitude, error = _amplitude(off, signal, standard_error)
     pooled = max(abs(amplitude) - rounding_of_a_whole(known.precision), 0.0) / error if error else 0.0
     fault = (
         f"{said} is {amplitude:+.1%} off as a whole in what dropout acts on, which is {pooled:.1f} standard errors; "
@@ -191,10 +193,12 @@ def _amplitude(off: Tensor, signal: Tensor, standard_error: Tensor) -> tuple[flo
     off, signal, standard_error = (tensor.flatten(0, -2) for tensor in (off, signal, standard_error))
     best = (signal / standard_error).abs().argmax(dim=-1, keepdim=True)
     off, signal, standard_error = (tensor.gather(-1, best) for tensor in (off, signal, standard_error))
-    precision = float(((signal / standard_error) ** 2).sum())
+    # Divided before they are multiplied: the square of a tiny standard error is zero.
+    off, signal = off / standard_error, signal / standard_error
+    precision = float((signal**2).sum())
     if not precision:
         return 0.0, 0.0
-    return float((off * signal / standard_error**2).sum()) / precision, 1 / math.sqrt(precision)
+    return float((off * signal).sum()) / precision, 1 / math.sqrt(precision)
 
 
 def _misshapen(what: str, value: Tensor, expected: Tensor) -> Verdict:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnbench.cases import Case
 from attnbench.checks.claims import Agree, Claim, Holds
-from attnbench.checks.requirement import check, eager
+from attnbench.checks.requirement import check, eager, has_tokens
 from attnbench.interface import Inputs, Refusal
 from attnbench.subject import Subject
 
@@ -60,7 +60,11 @@ def odd_input_treated_alike(subject: Subject) -> Iterator[Claim]:
             )
 
 
-@check(when=lambda case: eager(case) and case.problem.self_attention and case.problem.regime == "plain")
+@check(
+    when=lambda case: (
+        eager(case) and has_tokens(case) and case.problem.self_attention and case.problem.regime == "plain"
+    )
+)
 def refusals_are_alike(subject: Subject) -> Iterator[Claim]:
     """A mask that does not fit is refused with one kind of exception, for one tensor and for copies of it."""
     tensors = subject.inputs.tensors

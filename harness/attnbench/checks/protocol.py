@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnbench import torchstate
 from attnbench.cases import Case, Dtype
 from attnbench.checks.claims import Claim, Equal, Holds
-from attnbench.checks.requirement import check, eager
+from attnbench.checks.requirement import check, eager, has_tokens
 from attnbench.checks.runs import agree, attempted, same
 from attnbench.inputs import rounded
 from attnbench.interface import Implementation, Refusal
@@ -27,7 +27,7 @@ OTHER = -0.5
 
 def _ordinary(case: Case) -> bool:
     problem = case.problem
-    return eager(case) and problem.regime == "plain" and min(problem.sequences, problem.queries, problem.keys) > 0
+    return eager(case) and problem.regime == "plain" and has_tokens(case)
 
 
 @check(when=_ordinary)

@@ -6,7 +6,7 @@ from attnbench.cases import Case
 from attnbench.checks.claims import Claim
 from attnbench.subject import Subject
 
-__all__ = ["CheckFunction", "applies", "check", "draws_dropout", "eager"]
+__all__ = ["CheckFunction", "applies", "check", "draws_dropout", "eager", "has_tokens"]
 
 CheckFunction = Callable[[Subject], Iterator[Claim]]
 Condition = Callable[[Case], bool]
@@ -31,6 +31,12 @@ def applies(function: CheckFunction, case: Case) -> bool:
 def draws_dropout(case: Case) -> bool:
     """Whether the case's outputs are random."""
     return bool(case.problem.dropout) and case.training
+
+
+def has_tokens(case: Case) -> bool:
+    """Whether there is any query, and any key for it."""
+    problem = case.problem
+    return bool(min(problem.sequences, problem.queries, problem.keys))
 
 
 def eager(case: Case) -> bool:

@@ -27,6 +27,7 @@ from attnbench.cli.terminal import print_findings
     "markdown",
     "certificate",
     "mutants",
+    "matrix",
     "budget",
     "examples",
     "seed",
@@ -40,6 +41,8 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     """
     if given["certificate_file"]:
         refuse_part(given)
+    if given["matrix"] and not given["mutants"]:
+        raise click.UsageError("--matrix is for the shipped mutants: add --mutants")
     if given["mutants"] and given["suite"] != "fuzz":
         from attnbench.cli.mutants import try_mutants
 

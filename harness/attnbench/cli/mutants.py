@@ -1,4 +1,4 @@
-"""``attnbench conform --mutants``: how well the checks catch what is wrong."""
+"""``attnbench conform --mutants`` and ``--matrix``: how well the checks catch what is wrong."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -46,7 +46,7 @@ def try_mutants(implementations: Sequence[str], given: Mapping[str, Any]) -> int
     listed = set(lists[choice.suite])
     first = set(next(iter(lists.values()))) | {plan.case for plan in plans if plan.case not in listed}
     with progress() as steps:
-        matrix = mutation_matrix(plans, first, steps=steps)
+        matrix = mutation_matrix(plans, first, steps=steps, whole=given["matrix"])
     asked = [check for check in checks() if any(check in plan.checks for plan in plans)]
     whole = {} if any(given[name] for name in FILTERS) else lists
     scores = {digest(cases): _score(matrix, level, cases, versions) for level, cases in whole.items()}
@@ -68,7 +68,7 @@ def _lists(session: Session, suite: str) -> dict[str, list[str]]:
 
 
 def _score(matrix: Matrix, level: str, cases: Collection[str], versions: Mapping[str, str]) -> dict[str, Any]:
-    killed, total = len(matrix.killed_on(set(cases))), len(matrix.mutants)
+    killed, total = len(matrix.killed_on(set(cases))), len(matrix.mutants) - len(matrix.beyond())
     return {
         "level": level,
         "list_versions": dict(versions),
@@ -84,10 +84,12 @@ def told(matrix: Matrix, asked: Sequence[str], scores: Mapping[str, Any]) -> dic
         "schema": SCHEMA,
         "scores": dict(scores),
         "survivors": matrix.survivors(),
+        "beyond": matrix.beyond(),
         "false_alarms": matrix.false_alarms(),
         "not_by_the_named_check": matrix.elsewhere(),
         "alike": matrix.alike(),
         "caught_by_few": matrix.caught_by_few(),
+        "whole": matrix.whole,
         "checks": {check: {"kills": len(matrix.killed_by(check)), "alone": matrix.needing(check)} for check in asked},
         "mutants": {
             name: {"named": named, "cases": dict(matrix.checks_of(name))} for name, named in matrix.mutants.items()
@@ -97,13 +99,16 @@ def told(matrix: Matrix, asked: Sequence[str], scores: Mapping[str, Any]) -> dic
 
 def print_matrix(matrix: Matrix, asked: Sequence[str], *, err: bool = False) -> None:
     """A line for each check, then what survived, what cannot be told apart, and the score."""
-    table = Table("chapter", "check", "kills", "alone", "named by", box=None, pad_edge=False)
+    further = ("kills", "alone") if matrix.whole else ()
+    table = Table("chapter", "check", "named by", "caught", *further, box=None, pad_edge=False)
     before = ""
     for check in sorted(asked, key=lambda name: CHAPTERS.index(checks()[name].chapter)):
         chapter = checks()[check].chapter
-        naming = sum(named == check for named in matrix.mutants.values())
-        kills, alone = len(matrix.killed_by(check)), len(matrix.needing(check))
-        table.add_row(chapter if chapter != before else "", check, str(kills), str(alone or ""), str(naming or ""))
+        naming, caught = sum(named == check for named in matrix.mutants.values()), len(matrix.caught_by(check))
+        numbers = [naming, caught if naming else 0]
+        if matrix.whole:
+            numbers += [len(matrix.killed_by(check)), len(matrix.needing(check))]
+        table.add_row(chapter if chapter != before else "", check, *(str(number or "") for number in numbers))
         before = chapter
     console(err=err).print(table)
 
@@ -111,14 +116,16 @@ def print_matrix(matrix: Matrix, asked: Sequence[str], *, err: bool = False) -> 
         if found:
             click.echo(f"{words} ({len(found)}): {', '.join(found)}", err=err)
 
-    idle = [check for check in asked if not matrix.killed_by(check)]
-    say("\nchecks that catch nothing", idle)
+    say("\nchecks that catch nothing", [check for check in asked if not matrix.killed_by(check)])
     say("\nmutants that survive", matrix.survivors())
+    say("\nmutants that need a longer list: none of these cases asks the check that they name", matrix.beyond())
     say("\nmutants not caught by the check that they name", matrix.elsewhere())
-    say("\nmutants that fail the same checks on the same cases", [" = ".join(group) for group in matrix.alike()])
-    say("\nright, and all the same caught", [f"{n} by {', '.join(c)}" for n, c in matrix.false_alarms().items()])
-    killed, total = len(matrix.mutants) - len(matrix.survivors()), len(matrix.mutants)
-    click.echo(f"\n{len(matrix.caught_by_few())} mutants fail at most {FEW} checks", err=err)
-    right = len(matrix.variants) + len(matrix.equivalents)
-    click.echo(f"{right - len(matrix.false_alarms())} of {right} implementations that are right pass", err=err)
+    total = len(matrix.mutants) - len(matrix.beyond())
+    killed = total - len(matrix.survivors())
+    if matrix.whole:
+        say("\nmutants that fail the same checks on the same cases", [" = ".join(group) for group in matrix.alike()])
+        say("\nright, and all the same caught", [f"{n} by {', '.join(c)}" for n, c in matrix.false_alarms().items()])
+        click.echo(f"\n{len(matrix.caught_by_few())} mutants fail at most {FEW} checks", err=err)
+        right = len(matrix.variants) + len(matrix.equivalents)
+        click.echo(f"{right - len(matrix.false_alarms())} of {right} implementations that are right pass", err=err)
     click.echo(f"mutation score: {killed} of {total} caught ({killed / total:.1%})", err=err)

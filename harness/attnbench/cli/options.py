@@ -179,6 +179,7 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         "--certificate", "certificate_file", type=JsonFile(), help="Certificate of a whole suite as JSON; - to print."
     ),
     "mutants": _option("--mutants", is_flag=True, help="Try the shipped mutants instead: how well the checks catch."),
+    "matrix": _option("--matrix", is_flag=True, help="With --mutants: every mutant on every case, and what is right."),
     "frontier": _option(
         "--frontier",
         is_flag=True,

@@ -22,15 +22,15 @@ from attnbench.runner.session import Silent
 @options("timeout", "memory_limit", "work_limit", "threads")
 def command(case: str, implementation: str, check: str | None, *, script: bool, **given: Any) -> int:
     """Run one CHECK of one CASE on an IMPLEMENTATION again, and say all that it found."""
-    if check is None and not script:
-        raise click.UsageError("--check is needed: the name of the check to run, as a failure's last line has it")
-    chosen = chosen_checks([check] if check else [])
     known(implementation)
     with session_for(given) as session:
         if fault := session.judge("parse", case=case).get("fault"):
             raise click.UsageError(f"CASE: {fault}")
         if script:
             return _print_script(session, case, implementation)
+        if check is None:
+            raise click.UsageError("--check is needed: the name of the check to run, as a failure's last line has it")
+        chosen = chosen_checks([check])
         plans = session.plan([case], chosen)
         if not plans:
             raise click.UsageError(f"--check: {check} says nothing about this case")

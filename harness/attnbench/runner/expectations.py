@@ -56,6 +56,11 @@ class Expectation:
     entry: int = field(default=0, compare=False)
 
     @property
+    def place(self) -> str:
+        """Where it stands, without folders that could tell a host or a user."""
+        return f"entry {self.entry} of {self.file.name}" if self.file else "the expectation"
+
+    @property
     def checks(self) -> list[str]:
         """Patterns of the checks."""
         return self.check.split()
@@ -113,11 +118,14 @@ def audit(
             if not any(fnmatchcase(check, pattern) for check in checks()):
                 raise ExpectationError(f"{_where(one)}: no check {pattern!r}{_hint(pattern, list(checks()))}")
     spoken = [(one, pattern) for one in expectations for pattern in one.checks]
-    idle = session.judge("idle", patterns=[[pattern, one.case] for one, pattern in spoken], cases=list(cases))
+    idle = session.judge(
+        "idle", patterns=[[pattern, one.case, one.unless] for one, pattern in spoken], cases=list(cases)
+    )
     for (one, pattern), matches_nothing in zip(spoken, idle, strict=True):
         if matches_nothing:
             raise ExpectationError(
                 f"{_where(one)}: {pattern!r} applies to no case of any suite whose id matches {one.case!r}"
+                + (f" and none of {one.unless!r}" if one.unless else "")
             )
 
 
@@ -173,6 +181,6 @@ def applied(finding: Finding, expectations: Sequence[Expectation], implementatio
         return replace(
             finding,
             status="unexpected_pass",
-            reason=f"expected to fail ({found.reason}): remove the entry, {found.link}",
+            reason=f"expected to fail ({found.reason}, {found.link}): remove {found.place}, or narrow it by unless",
         )
     return finding

@@ -1,7 +1,8 @@
-"""How well the checks catch what is wrong: every mutant on every case, and what each check is needed for.
+"""How well the checks catch what is wrong.
 
-Every mutant meets every case of ``core`` (or of a smaller level) that is not compiled. What survives that, or names a
-check that was not asked, meets the rest: compiled cases, and those of larger levels.
+Every mutant meets the cases of ``core`` (or of a smaller level) that are not compiled, until the check that it names
+has caught it; or all of them, and then what is right does too. Whom its own check has not caught then meets the rest:
+compiled cases, and those of larger levels.
 """
 
 import os
@@ -33,6 +34,10 @@ class Matrix:
     mutants: Mapping[str, str]
     equivalents: Sequence[str]
     variants: Sequence[str]
+    # Checks that any case asks.
+    asked: Collection[str]
+    # Whether everybody met every case, or each mutant only as many as it took.
+    whole: bool = True
     # Failed (check, case) by implementation.
     failed: dict[str, set[tuple[str, str]]] = field(default_factory=lambda: defaultdict(set))
 
@@ -42,11 +47,23 @@ class Matrix:
 
     def checks_of(self, name: str) -> Counter[str]:
         """Checks that fail on an implementation, with the number of cases."""
-        return Counter(check for check, _ in self.failed[name])
+        return Counter(check for check, _ in tuple(self.failed[name]))
+
+    def is_caught(self, name: str) -> bool:
+        """Whether the check that a mutant names has caught it."""
+        return name in self.mutants and self.mutants[name] in self.checks_of(name)
 
     def survivors(self) -> list[str]:
-        """Mutants that fail nothing."""
-        return [name for name in self.mutants if not self.failed[name]]
+        """Mutants that fail nothing, though the check that they name is asked."""
+        return [name for name, check in self.mutants.items() if not self.failed[name] and check in self.asked]
+
+    def beyond(self) -> list[str]:
+        """Mutants that fail nothing, and name a check that no case here asks."""
+        return [name for name, check in self.mutants.items() if not self.failed[name] and check not in self.asked]
+
+    def caught_by(self, check: str) -> list[str]:
+        """Mutants that name a check and are caught by it."""
+        return [name for name, named in self.mutants.items() if named == check and self.is_caught(name)]
 
     def killed_by(self, check: str) -> list[str]:
         """Mutants that fail a check."""
@@ -78,22 +95,24 @@ class Matrix:
         return {name: list(self.checks_of(name)) for name in right if self.failed[name]}
 
 
-def mutation_matrix(plans: Sequence[Plan], first: Collection[str], *, steps: Steps, jobs: int = 0) -> Matrix:
+def mutation_matrix(
+    plans: Sequence[Plan], first: Collection[str], *, steps: Steps, whole: bool = True, jobs: int = 0
+) -> Matrix:
     """Try all mutants on the cases among ``first`` that are not compiled, and on the rest what survives.
 
-    ``jobs`` is the number of processes; 0: as many as there are cores.
+    ``whole`` says that who is caught goes on to the next case all the same, to see what every check is needed for, and
+    that what is right meets the cases too. ``jobs`` is the number of processes; 0: as many as there are cores.
     """
     possible = [plan for plan in plans if not plan.missing]
     at_once = [plan for plan in possible if plan.case in first and not _compiled(plan)]
     rest = [plan for plan in possible if plan not in at_once]
     count = jobs or len(os.sched_getaffinity(0))
     with _trials(count) as (trials, zoo):
-        matrix = Matrix(**zoo)
-        everybody = [*matrix.mutants, *matrix.equivalents, *matrix.variants]
+        matrix = Matrix(**zoo, asked={check for plan in possible for check in plan.checks}, whole=whole)
+        everybody = [*matrix.mutants, *matrix.equivalents, *matrix.variants] if whole else list(matrix.mutants)
         steps.begin("mutants", len(at_once) + len(rest))
         _meet(trials, at_once, everybody, matrix, steps)
-        asked = {check for plan in at_once for check in plan.checks}
-        left = [name for name, check in matrix.mutants.items() if not matrix.failed[name] or check not in asked]
+        left = [name for name in matrix.mutants if not matrix.is_caught(name)]
         _meet(trials, rest if left else [], left, matrix, steps)
     return matrix
 
@@ -124,8 +143,9 @@ def _meet(trials: Sequence[Child], plans: Sequence[Plan], names: Sequence[str], 
 
     def meet(plan: Plan) -> tuple[str, dict[str, list[str]]]:
         trial = free.get()
+        left = [name for name in names if matrix.whole or not matrix.is_caught(name)]
         try:
-            return plan.case, trial.ask({"do": "fail", "case": plan.case, "checks": plan.checks, "names": names})
+            return plan.case, trial.ask({"do": "fail", "case": plan.case, "checks": plan.checks, "names": left})
         finally:
             free.put(trial)
 

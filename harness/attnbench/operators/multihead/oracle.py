@@ -20,9 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnbench.budget import ROUNDOFF
 from attnbench.cases import Case
 from attnbench.interface import Inputs
-from attnbench.operators.multihead.problem import MultiheadProblem
+from attnbench.operators.multihead.problem import IDENTITY_REGIMES, MultiheadProblem
 
 __all__ = ["RIGHT", "Noise", "Steps", "evaluate", "logits_mask", "softmax"]
 
@@ -32,12 +33,26 @@ class Noise:
 
     def __init__(self, roundoff: float, seed: int) -> None:
         self.roundoff = roundoff
+        # Nobody adds up in less than float32.
+        self.accumulation = min(roundoff, ROUNDOFF["float32"])
         self.generator = torch.Generator().manual_seed(seed)
 
     def on(self, tensor: Tensor) -> Tensor:
         """Tensor with each element off by its own relative error."""
         errors = torch.rand(tensor.shape, generator=self.generator, dtype=tensor.dtype)
         return tensor * (1 + self.roundoff * (2 * errors - 1))
+
+    def on_sum(self, tensor: Tensor, terms: int) -> Tensor:
+        """Sums of so many products, each off by what adding them up in turn costs: much, where terms cancel.
+
+        Partial sums grow as a random walk does: their squares add up to terms / 2 times the result's own. Rounded to
+        nearest, a number is off by √½ of ``roundoff`` at the typical worst, hence √terms / 2.
+        """
+        if not terms or tensor.numel() == 0:
+            return tensor
+        errors = torch.rand(tensor.shape, generator=self.generator, dtype=tensor.dtype)
+        typical = tensor.detach().square().mean(dim=-1, keepdim=True).sqrt()
+        return tensor + self.accumulation * math.sqrt(terms) / 2 * (2 * errors - 1) * typical
 
     def recomputed(self, logits: Tensor) -> Tensor:
         """By what a row of exp(x − L) is off when L, the row's rounded logsumexp, is all that was kept of it.
@@ -205,16 +220,21 @@ def _leaves(case: Case, inputs: Inputs) -> tuple[dict[str, Tensor], Inputs]:
 def _attention(
     problem: MultiheadProblem, inputs: Inputs, noise: Noise | None, keep: Tensor | None, steps: Steps = RIGHT
 ) -> tuple[Tensor, Tensor]:
-    rounded = noise or (lambda tensor: tensor)
+    def rounded(tensor: Tensor, terms: int = 0) -> Tensor:
+        """As it is stored after a step, which is a sum of so many products."""
+        return noise(noise.on_sum(tensor, terms)) if noise else tensor
+
     problem, inputs = steps.receive(problem, inputs)
+    # A product with an identity adds nothing up.
+    untouched = problem.regime in IDENTITY_REGIMES
     tokens = [_batch_first(problem, inputs.tensors[name]) for name in ("query", "key", "value")]
     q, k, v = (
-        steps.split(problem, rounded(tensor @ weight.mT + bias))
+        steps.split(problem, rounded(tensor @ weight.mT + bias, 0 if untouched else tensor.shape[-1]))
         for tensor, (weight, bias) in zip(tokens, _projections(problem, inputs), strict=True)
     )  # (batch, heads, length, head_dim)
     k, v = _with_columns(problem, inputs, k, v, steps)
 
-    logits = rounded(rounded(q / math.sqrt(problem.head_dim)) @ k.mT)
+    logits = rounded(rounded(q / math.sqrt(problem.head_dim)) @ k.mT, problem.head_dim)
     mask = steps.mask(problem, inputs)
     if mask is not None:
         logits = rounded(logits + mask)
@@ -226,7 +246,7 @@ def _attention(
     output = steps.merge(rounded(heads)) @ inputs.parameters["out_proj.weight"].mT
     if problem.bias:
         output = output + inputs.parameters["out_proj.bias"]
-    output = rounded(output)  # (batch, queries, embed_dim)
+    output = rounded(output, 0 if untouched else problem.embed_dim)  # (batch, queries, embed_dim)
     if problem.average_attn_weights:
         weights = rounded(weights.mean(dim=1))
     if problem.batch is None:

@@ -21,7 +21,7 @@ from attnbench.child import serve
 from attnbench.inputs import loaded
 from attnbench.interface import Inputs
 from attnbench.subject import Malformed, Subject
-from attnbench.worker import Outcome, Worker, _outcome
+from attnbench.worker import Outcome, Worker, outcome_of
 
 __all__ = ["Attempts", "stretched"]
 
@@ -59,7 +59,7 @@ class Attempts(Worker):
                 "method": memory.peak_method(parsed.device),
             }
 
-        return _outcome(act)
+        return outcome_of(act)
 
 
 def stretched(short: Inputs, double: Inputs, factor: int) -> Inputs:

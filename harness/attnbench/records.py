@@ -12,6 +12,8 @@ from typing import Literal, get_args
 
 __all__ = [
     "FAILURES",
+    "FRONTIER",
+    "PERF",
     "SCHEMA",
     "STATUSES",
     "Ceiling",
@@ -46,6 +48,8 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 FAILURES: frozenset[Status] = frozenset({"failed", "unexpected_pass", "error", "timeout", "crashed", "out_of_memory"})
 
 Pass = Literal["forward", "forward+backward"]
+# Suites of results that a profile makes, and the search for the longest sequence that fits.
+PERF, FRONTIER = "perf", "frontier"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

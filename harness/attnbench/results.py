@@ -16,7 +16,7 @@ from typing import IO, Any, Self, TypeVar
 
 import msgspec
 
-from attnbench.records import SCHEMA, Ceiling, Finding, Record, Result, Run
+from attnbench.records import FRONTIER, SCHEMA, Ceiling, Finding, Record, Result, Run
 
 __all__ = ["ResultsError", "RunFile", "StoredRun", "find", "joined", "merged", "read"]
 
@@ -62,6 +62,7 @@ class RunFile:
             raise ResultsError(
                 f"cannot write results to {results}: {error.strerror}; name another folder with --results DIR"
             ) from error
+        made._lock()
         made._write("run", run)
         return made
 
@@ -76,9 +77,27 @@ class RunFile:
             made = cls(path, path.open("ab"))
         except OSError as error:
             raise ResultsError(f"cannot go on with {path}: {error.strerror}") from error
+        made._lock()
         if not whole:
             made._stream.write(b"\n")
         return made
+
+    def _lock(self) -> None:
+        """Keep others from writing to the file as long as it is open.
+
+        Raises: ResultsError where somebody does already.
+        """
+        try:
+            import fcntl
+        except ImportError:  # Windows, where runs are read and not made
+            return
+        try:
+            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._stream.close()
+            raise ResultsError(f"{self.path} is being written by another process: wait until it is done") from error
+        except OSError:  # a file system without locks
+            pass
 
     def append(self, record: Result | Ceiling) -> None:
         """Store a result or a ceiling, at once."""
@@ -202,10 +221,11 @@ def merged(runs: Iterable[StoredRun]) -> list[Result]:
     a number belongs to the run that it was measured in: the later result stands, unless its findings are the same and
     only the earlier one was measured.
     """
-    latest: dict[tuple[str, str, str], Result] = {}
+    latest: dict[tuple[str, str, str, bool], Result] = {}
     for stored in runs:
         for result in stored.results:
-            key = (stored.run.machine.name, result.implementation, result.case)
+            # What fits is another question than what holds and how fast it is.
+            key = (stored.run.machine.name, result.implementation, result.case, result.suite == FRONTIER)
             before = latest.get(key)
             latest[key] = result if before is None else joined(before, result)
     return list(latest.values())
@@ -223,7 +243,9 @@ def joined(before: Result, after: Result) -> Result:
         kernels=after.kernels or before.kernels,
     )
     findings = tuple(({f.check: f for f in before.findings} | {f.check: f for f in after.findings}).values())
-    timing, memory = after.timing or before.timing, after.memory or before.memory
+    # What a resumed run could not time has no timing: its samples would be of other processes than the others'.
+    timing = after.timing or (None if after.untimed else before.timing)
+    memory = after.memory or before.memory
     broken = next((f for f in findings if f.status != "passed"), None)
     if broken is None:
         return replace(after, findings=findings, timing=timing, memory=memory)

@@ -31,7 +31,7 @@ from attnbench.memory import Footprint, footprint
 from attnbench.registry import PluginError, load_operator, problems
 from attnbench.subject import Malformed, Subject
 
-__all__ = ["Worker"]
+__all__ = ["Outcome", "Worker", "outcome_of"]
 
 Outcome = dict[str, Any]
 _OUT_OF_MEMORY = re.compile(r"can't allocate memory|CUDA out of memory|Cannot allocate memory|bad_alloc", re.IGNORECASE)
@@ -109,7 +109,7 @@ class Worker:
                 "predicted_s": _declared("predicted_s", one.predicted_s(parsed), int, float),
             }
 
-        return _outcome(answer)
+        return outcome_of(answer)
 
     def survey(self, *, implementation: str, cases: list[str]) -> Outcome:
         """How many of these cases an implementation takes, and how many it refuses for which reason."""
@@ -120,7 +120,7 @@ class Worker:
             refused = Counter(reason for reason in reasons if reason)
             return {"supported": len(cases) - refused.total(), "refused": dict(refused.most_common())}
 
-        return _outcome(answer)
+        return outcome_of(answer)
 
     def observe(
         self, *, implementation: str, case: str, checks: list[str], inputs: str, observation: str
@@ -142,21 +142,21 @@ class Worker:
             tensorfile.write(Path(observation), made)
             return {"status": "observed"}
 
-        outcomes = {check: _outcome(partial(look, check)) for check in checks}
-        kept = _outcome(keep)
+        outcomes = {check: outcome_of(partial(look, check)) for check in checks}
+        kept = outcome_of(keep)
         return outcomes if kept["status"] == "observed" else dict.fromkeys(checks, kept)
 
     def memory(self, *, implementation: str, case: str, inputs: str) -> Outcome:
         """The fields of a Memory: bytes that one pass takes at its peak, saves for backward, and needs besides."""
-        return _outcome(lambda: self._footprint(implementation, case, inputs).memory)
+        return outcome_of(lambda: self._footprint(implementation, case, inputs).memory)
 
     def kernels(self, *, implementation: str, case: str, inputs: str) -> Outcome:
         """Operators and kernels that ran in one pass; nothing is called again after ``memory`` of the same case."""
-        return _outcome(lambda: {"kernels": self._footprint(implementation, case, inputs).kernels})
+        return outcome_of(lambda: {"kernels": self._footprint(implementation, case, inputs).kernels})
 
     def ceiling(self, *, dtype: str, device: str) -> Outcome:
         """What this process reaches on a matrix product and on a copy."""
-        return _outcome(lambda: asdict(ceiling.reached(dtype, device)))
+        return outcome_of(lambda: asdict(ceiling.reached(dtype, device)))
 
     def time(
         self,
@@ -185,7 +185,7 @@ class Worker:
             seed=seed,
         )
         taken = partial(turn.taken, budget_s=budget_s, limit_s=limit_s, checks=checks, observation=observation)
-        return _outcome(taken)
+        return outcome_of(taken)
 
     def _footprint(self, implementation: str, case: str, inputs: str) -> Footprint:
         """What one pass takes, measured at the first request."""
@@ -215,7 +215,7 @@ def _declared(name: str, value: Any, *kinds: type) -> Any:
     return _text(value) if isinstance(value, str) else value
 
 
-def _outcome(act: Callable[[], Outcome]) -> Outcome:
+def outcome_of(act: Callable[[], Outcome]) -> Outcome:
     """What ``act`` answers, or a status and a reason for what it raised."""
     try:
         return act()

@@ -19,7 +19,7 @@ from attnbench.cli.recording import recording
 from attnbench.cli.selection import chosen_implementations
 from attnbench.cli.terminal import console
 from attnbench.comparison import UNDECIDED, WORSE, Change, Verdict, changes, turns_taken
-from attnbench.records import SCHEMA
+from attnbench.records import PERF, SCHEMA
 from attnbench.registry import from_trees, known, names, shown
 from attnbench.results import find, read
 from attnbench.runner import profile
@@ -138,7 +138,7 @@ def _implementations(base: str, new: str, given: dict[str, Any]) -> int:
         # What cannot be loaded, or not beside the other one, is told before anything is measured.
         session.supervise_together(sides).close()
         with recording(
-            session, results=given["results"], suite="perf", cases=[plan.case for plan in plans],
+            session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
             implementations=sides, resume=given["resume"],
         ) as recorded, progress() as steps:  # fmt: skip
             for result in profile(

@@ -13,9 +13,9 @@ from attnbench.cli.progress import progress
 from attnbench.cli.recording import FAILED, INCONCLUSIVE, recording, write_json
 from attnbench.cli.selection import chosen_implementations, loadable, with_baselines
 from attnbench.cli.terminal import console
-from attnbench.records import FAILURES, Pass, Result
+from attnbench.records import FAILURES, FRONTIER, Pass, Result
 from attnbench.registry import shown
-from attnbench.runner.frontier import FITS, SHORTEST, SUITE, WORKER, Frontier, find_frontiers, frontiers
+from attnbench.runner.frontier import FITS, SHORTEST, WORKER, Frontier, find_frontiers, frontiers
 from attnbench.runner.profile import MODES
 
 __all__ = ["print_frontiers", "search_frontiers"]
@@ -38,7 +38,7 @@ def search_frontiers(implementations: Sequence[str], given: dict[str, Any]) -> i
         shortest = profile_plans(session, choice, lengths=(SHORTEST,), passes=given["passes"])
         chosen = loadable(session, chosen, asked=bool(implementations))
         with recording(
-            session, results=given["results"], suite=SUITE, cases=[plan.case for plan in shortest],
+            session, results=given["results"], suite=FRONTIER, cases=[plan.case for plan in shortest],
             implementations=chosen, resume=given["resume"],
         ) as recorded, progress() as steps:  # fmt: skip
             for result in find_frontiers(

@@ -9,17 +9,22 @@ from attnbench.cli.options import LENGTHS, QUICK_LENGTHS, options
 from attnbench.cli.recording import recording, write_json
 from attnbench.cli.selection import chosen_implementations, loadable, with_baselines
 from attnbench.cli.terminal import print_timings
+from attnbench.records import PERF
 
 
 @click.command("profile")
 @click.argument("implementations", nargs=-1)
 @options("suite", "lengths", "passes", "device", "dtype", "processes", "threads", "shard", "timeout", "memory_limit")
-@options("work_limit", "results", "resume", "json")
+@options("work_limit", "results", "resume", "json", "frontier")
 def command(implementations: tuple[str, ...], **given: Any) -> int:
     """Speed and memory across sequence lengths, of what conforms on the very cases that are timed.
 
     The reference takes part in every profile, so that each time has its ratio. --suite sets how long is measured.
     """
+    if given["frontier"]:
+        from attnbench.cli.frontier import search_frontiers
+
+        return search_frontiers(implementations, given)
     choice = Choice(dtypes=given["dtypes"], device=given["device"], shard=given["shard"])
     chosen = with_baselines(chosen_implementations(implementations))
     lengths = given["lengths"] or (QUICK_LENGTHS if given["suite"] == "quick" else LENGTHS)
@@ -27,7 +32,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
         plans = profile_plans(session, choice, lengths=lengths, passes=given["passes"])
         chosen = loadable(session, chosen, asked=bool(implementations))
         with recording(
-            session, results=given["results"], suite="perf", cases=[plan.case for plan in plans],
+            session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
             implementations=chosen, resume=given["resume"],
         ) as recorded:  # fmt: skip
             profile_into(recorded, session, chosen, plans, level=given["suite"], processes=given["processes"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from attnbench.checks.catalogue import CHAPTERS, checks
-from attnbench.records import FAILURES, Result, reproduce_line
+from attnbench.records import FAILURES, FRONTIER, Result, reproduce_line
 from attnbench.report import tables
 from attnbench.report.listings import Listing, ceilings
 from attnbench.report.sentences import fastest, headline, methods
@@ -87,7 +87,7 @@ class Content:
 
 def gathered(runs: Sequence[StoredRun]) -> Content:
     """Content of a report of these runs."""
-    results = merged(runs)
+    results = [result for result in merged(runs) if result.suite != FRONTIER]
     found = tables.findings(results)
     requirements = {name: checks()[name].requirement if name in checks() else "" for name in found["check"].unique()}
     counted = tables.matrix(results)

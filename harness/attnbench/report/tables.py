@@ -11,7 +11,7 @@ import pandas as pd
 
 from attnbench.checks.catalogue import checks
 from attnbench.contest import Contest, contest
-from attnbench.records import Ceiling, Pass, Result, Timing
+from attnbench.records import PERF, Ceiling, Pass, Result, Timing
 from attnbench.report.ways import way
 from attnbench.stats import median_of_processes, time_of
 
@@ -32,7 +32,6 @@ __all__ = [
 
 # Implementation that is the reference of the operator that is there: other times are told as ratios to its time.
 REFERENCE = "torch_mha"
-PERF = "perf"
 
 TIMINGS = (
     "implementation", "case", "pass", "length", "dtype", "device", "median_ns", "low_ns", "high_ns", "level",

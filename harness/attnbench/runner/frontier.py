@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnbench.cases import Case
-from attnbench.records import Finding, Memory, Result
+from attnbench.records import FRONTIER, Finding, Memory, Result
 from attnbench.registry import load_operator, problems, shown
 from attnbench.runner.probe import gate
 from attnbench.runner.profile import MODES, profile_cases
 from attnbench.runner.session import Outcome, Plan, Session, Steps, Supervisor
 
-__all__ = ["FITS", "SHORTEST", "SUITE", "WORKER", "Frontier", "find_frontiers", "frontiers", "lengths", "predicted"]
+__all__ = ["FITS", "SHORTEST", "WORKER", "Frontier", "find_frontiers", "frontiers", "lengths", "predicted"]
 
-# Name of the finding, of the suite, and of the module that a session's workers must run.
-FITS, SUITE, WORKER = "fits", "frontier", "attnbench.attempt"
+# Name of the finding, and of the module that a session's workers must run.
+FITS, WORKER = "fits", "attnbench.attempt"
 # Shortest length, which must conform, and longest that is tried, in tokens: 16 Mi tokens of width 256 are 16 GiB.
 SHORTEST, LONGEST = 64, 1 << 24
 # Parts of the last doubling: the longest that fits and the shortest that does not are one of them apart.
@@ -150,7 +150,7 @@ class _Search:
 
     def _tried(self, length: int, case: str, need: int | None, limit: int | None) -> Result:
         """What came of one length; the shortest must pass its checks, too."""
-        result = Result(run=self.run, implementation=shown(self.name), case=case, findings=(), suite=SUITE)
+        result = Result(run=self.run, implementation=shown(self.name), case=case, findings=(), suite=FRONTIER)
         if length == SHORTEST:
             found = gate(self.session, self.worker, self.name, self.plan)
             if any(finding.status != "passed" for finding in found):
@@ -206,16 +206,14 @@ def frontiers(results: Iterable[Result]) -> list[Frontier]:
     """How far each got, from the lengths that were tried."""
     tried: dict[tuple[str, str], dict[int, Result]] = {}
     for result in results:
-        if result.suite == SUITE:
+        if result.suite == FRONTIER:
             length, shortest = _length(result.case)
             tried.setdefault((result.implementation, shortest), {})[length] = result
     return [_frontier(name, case, of) for (name, case), of in tried.items()]
 
 
 def _frontier(name: str, case: str, tried: Mapping[int, Result]) -> Frontier:
-    findings = {
-        length: next((f for f in r.findings if f.status != "passed"), r.findings[0]) for length, r in tried.items()
-    }
+    findings = {length: _decisive(result.findings) for length, result in tried.items()}
     fitting = [length for length, finding in findings.items() if finding.status == "passed"]
     longest = max(fitting, default=None)
     beyond = min((length for length in findings if length not in fitting), default=None)

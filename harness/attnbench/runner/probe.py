@@ -6,7 +6,7 @@ whatever it does there, the processes in which it would take turns with others n
 
 from dataclasses import replace
 
-from attnbench.records import Finding, Memory, Result
+from attnbench.records import PERF, Finding, Memory, Result
 from attnbench.registry import shown
 from attnbench.runner.observation import TOGETHER_FLOP
 from attnbench.runner.session import Outcome, Plan, Session, Supervisor
@@ -28,7 +28,7 @@ def probe(session: Session, worker: Supervisor, name: str, plan: Plan, *, run: s
         findings=gate(session, worker, name, plan),
         flop=plan.flop,
         bytes=plan.bytes,
-        suite="perf",
+        suite=PERF,
     )
     unfit = next((finding for finding in result.findings if finding.status != "passed"), None)
     if unfit is not None:

@@ -1,0 +1,89 @@
+"""What else a machine does: nothing, or a process of ours that keeps every core busy."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["LOADS", "Competitor", "beside", "busy_cores"]
+
+LOADS = ("quiet", "busy")
+# Time in which a competitor has started its work, in seconds.
+STARTING_S = 3.0
+STAT = Path("/proc/stat")
+# Rows and columns of the product that a competitor computes over and over.
+SIZE = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Competitor:
+    """A process that computes on all cores until its parent ends, or none."""
+
+    pid: int | None
+
+    def cpu_s(self) -> float:
+        """Processor time that it has had so far, in seconds; 0 where the system does not say."""
+        if self.pid is None:
+            return 0.0
+        try:
+            # After the name, which may hold spaces: the twelfth and thirteenth field, of the user and of the system.
+            fields = Path("/proc", str(self.pid), "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def beside(load: str) -> Iterator[Competitor]:
+    """Context with a competitor where the load is ``busy``."""
+    if load != "busy":
+        yield Competitor(pid=None)
+        return
+    process = subprocess.Popen([sys.executable, "-m", __name__, str(os.getpid())])
+    try:
+        time.sleep(STARTING_S)
+        yield Competitor(pid=process.pid)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def busy_cores(window_s: float) -> float | None:
+    """Cores that anybody kept busy during a time in which we did nothing; None where the system does not say.
+
+    Source: first line of /proc/stat, https://docs.kernel.org/filesystems/proc.html, in hundredths of a second.
+    """
+    before = _ticks()
+    begin = time.monotonic()
+    time.sleep(window_s)
+    after = _ticks()
+    if before is None or after is None:
+        return None
+    return (after - before) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - begin)
+
+
+def _ticks() -> int | None:
+    try:
+        user, nice, system, _, _, *others = STAT.read_text().splitlines()[0].split()[1:]
+    except (OSError, IndexError, ValueError):
+        return None
+    # Interrupts and time stolen; guests are counted as users already.
+    return int(user) + int(nice) + int(system) + sum(map(int, others[:3]))
+
+
+def main() -> None:
+    """Compute on all cores until the process given as first argument is gone."""
+    import torch
+
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    matrix, product = torch.randn(SIZE, SIZE), torch.empty(SIZE, SIZE)
+    while os.getppid() == int(sys.argv[1]):
+        torch.mm(matrix, matrix, out=product)
+
+
+if __name__ == "__main__":
+    main()

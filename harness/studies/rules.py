@@ -1,0 +1,265 @@
+"""How other tools say that one side of a comparison is slower than the other, on samples that were taken elsewhere.
+
+Each rule is the tool's own, with its default numbers of values; where a tool can use more processes, it gets as many as
+the time allows that our own comparison takes. What one side of a tool sees is a list of processes, each a list of
+values; a value is the mean of so many calls in a row.
+
+Sources: pyperf ``_utils.is_significant``; asv ``_stats.is_different`` and ``commands/compare.py``; pytest-benchmark
+``utils.PercentageRegressionCheck``; ``torch.utils.benchmark.utils.compare``; Criterion ``src/analysis/compare.rs``.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Cost", "Layout", "Rule", "Side", "Verdict", "mann_whitney_p", "rules", "student_critical", "values_of"]
+
+Verdict = Literal["faster", "slower", "same"]
+Side = Sequence[Sequence[float]]
+
+# pyperf: values of a process, and the time that one takes at least, in seconds; the first one is thrown away. Its
+# processes by default.
+PYPERF_VALUES, PYPERF_VALUE_S, PYPERF_WARM_UPS, PYPERF_PROCESSES = 3, 0.1, 1, 20
+# asv: time of a sample and of the warm-up in seconds, samples of a round, rounds (each a process), level, factor.
+ASV_SAMPLE_S, ASV_WARM_UP_S, ASV_SAMPLES, ASV_ROUNDS, ASV_LEVEL, ASV_FACTOR = 0.01, 0.1, 5, 2, 0.002, 1.1
+# Samples of a side up to which asv takes the exact distribution of U.
+ASV_EXACT = 20
+# pytest-benchmark: time of all rounds in seconds, and the fewest rounds; a threshold of its documentation's example.
+PYTEST_S, PYTEST_ROUNDS, PYTEST_THRESHOLD = 1.0, 5, 0.05
+# torch.utils.benchmark: time of all blocks; a block takes so long at least, in seconds. ``Compare`` shows two times as
+# equally good up to this ratio.
+TORCH_S, TORCH_BLOCK_S, TORCH_BAND = 0.2, 0.0006, 0.01
+# Criterion: seconds of warm-up and of samples, samples, level, noise threshold; draws of its bootstrap (it makes
+# 100,000, which takes the ends of an interval a little further than this many).
+CRITERION_WARM_UP_S, CRITERION_S, CRITERION_SAMPLES, CRITERION_LEVEL, CRITERION_NOISE = 3.0, 5.0, 100, 0.05, 0.01
+CRITERION_DRAWS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a comparison may take, and what its parts take. Unit: seconds."""
+
+    # Of the whole comparison, both sides.
+    seconds: float
+    # Of the start of a process, and of one call.
+    start_s: float
+    call_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What a tool measures."""
+
+    # Of one side.
+    processes: int
+    # Values of one process, and calls that one of them is the mean of.
+    values: int
+    loops: int
+    # Wall time of the comparison in seconds.
+    wall_s: float
+
+    def within(self, calls: int) -> "Layout":
+        """The same with no more calls in a process than there are."""
+        values = min(self.values, calls)
+        return replace(self, values=values, loops=max(1, min(self.loops, calls // values)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One tool's rule."""
+
+    name: str
+    layout: Callable[[Cost], Layout]
+    verdict: Callable[[Side, Side], Verdict]
+    # Whether processes of the two sides take turns; otherwise all of the base come first.
+    alternating: bool = False
+
+
+def rules(delta: float) -> tuple[Rule, ...]:
+    """The rules of all tools, as they are by default and, where they can be told, at the difference ``delta``."""
+    return (
+        Rule(name="pyperf compare_to", layout=_pyperf, verdict=pyperf),
+        Rule(name="pyperf --min-speed=δ", layout=_pyperf, verdict=partial(pyperf, least=delta)),
+        Rule(name="asv continuous", layout=_asv, verdict=asv, alternating=True),
+        Rule(
+            name="asv continuous -f 1+δ",
+            layout=_asv,
+            verdict=partial(asv, factor=1 + delta),
+            alternating=True,
+        ),
+        Rule(name="pytest-benchmark min:5%", layout=_pytest, verdict=partial(pytest, field="min")),
+        Rule(
+            name="pytest-benchmark median:δ",
+            layout=_pytest,
+            verdict=partial(pytest, field="median", threshold=delta),
+        ),
+        Rule(name="torch.utils.benchmark", layout=_torch, verdict=torch_compare),
+        Rule(name="Criterion", layout=_criterion, verdict=criterion),
+    )
+
+
+def values_of(calls_ns: Sequence[float], layout: Layout) -> list[float]:
+    """The values that a process gives: means of so many calls in a row."""
+    return [
+        statistics.fmean(calls_ns[number * layout.loops : (number + 1) * layout.loops])
+        for number in range(min(layout.values, len(calls_ns) // layout.loops))
+    ]
+
+
+def pyperf(base: Side, new: Side, *, least: float = 0.0) -> Verdict:
+    """Student's t over all values as if they were independent, at 95 %; and a smallest change, if one is told.
+
+    Two sides of unequal size raise in pyperf, which then takes them as different.
+    """
+    one, other = _all(base), _all(new)
+    change = statistics.fmean(other) / statistics.fmean(one) - 1
+    if len(one) == len(other):
+        error = math.sqrt((statistics.variance(one) + statistics.variance(other)) / len(one))
+        difference = abs(statistics.fmean(other) - statistics.fmean(one))
+        if difference < student_critical(2 * len(one) - 2) * error or not difference:
+            return "same"
+    return _beyond(change, least)
+
+
+def asv(base: Side, new: Side, *, factor: float = ASV_FACTOR) -> Verdict:
+    """Mann and Whitney's U over all samples, and medians that are further apart than a factor.
+
+    Where U could not be significant with so few samples, nothing is told.
+    """
+    one, other = _all(base), _all(new)
+    if 1 / math.comb(len(one) + len(other), min(len(one), len(other))) >= ASV_LEVEL:
+        return "same"
+    if mann_whitney_p(one, other) >= ASV_LEVEL:
+        return "same"
+    was, is_now = statistics.median(one), statistics.median(other)
+    return "slower" if was < is_now / factor else "faster" if is_now < was / factor else "same"
+
+
+def pytest(base: Side, new: Side, *, field: Literal["min", "median"], threshold: float = PYTEST_THRESHOLD) -> Verdict:
+    """A plain ratio beyond a threshold; what became faster is no failure, and not told."""
+    of: Callable[[Sequence[float]], float] = min if field == "min" else statistics.median
+    return "slower" if of(_all(new)) / of(_all(base)) - 1 > threshold else "same"
+
+
+def torch_compare(base: Side, new: Side) -> Verdict:
+    """Medians that ``Compare`` does not show as equally good."""
+    return _beyond(statistics.median(_all(new)) / statistics.median(_all(base)) - 1, TORCH_BAND)
+
+
+def criterion(base: Side, new: Side) -> Verdict:
+    """A t-test over the samples, and an interval of the change of the mean that lies beyond the noise threshold.
+
+    The p-value is that of Welch's t, where Criterion bootstraps the distribution of t.
+    """
+    one, other = np.array(_all(base)), np.array(_all(new))
+    parts = one.var(ddof=1) / len(one), other.var(ddof=1) / len(other)
+    error = math.sqrt(sum(parts))
+    difference = abs(float(other.mean() - one.mean()))
+    if not difference:
+        return "same"
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (len(one) - 1) + parts[1] ** 2 / (len(other) - 1)) if error else 1e9
+    if difference < student_critical(freedom) * error:
+        return "same"
+    changes = other[_draws(len(other), 1)].mean(axis=1) / one[_draws(len(one), 0)].mean(axis=1) - 1
+    low, high = np.quantile(changes, (CRITERION_LEVEL / 2, 1 - CRITERION_LEVEL / 2))
+    return "slower" if low > CRITERION_NOISE else "faster" if high < -CRITERION_NOISE else "same"
+
+
+def student_critical(freedom: float) -> float:
+    """Value that Student's t exceeds, on either side, in 5 % of draws.
+
+    Good to 0.3 % from four degrees of freedom on.
+    Source: Abramowitz and Stegun, 26.7.5.
+    """
+    z = statistics.NormalDist().inv_cdf(0.975)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + sum(term / freedom**power for power, term in enumerate(terms, start=1))
+
+
+def mann_whitney_p(one: Sequence[float], other: Sequence[float]) -> float:
+    """Probability of a U as far from its middle as that of these samples, on both sides; ties count against it."""
+    pairs = len(one) * len(other)
+    above = sum(a > b for a in one for b in other)
+    ties = sum(a == b for a in one for b in other)
+    # The tie breaking that is nearest to the middle.
+    u = min(max(above, min(pairs // 2, above + ties)), pairs)
+    u = min(u, pairs - u)
+    if max(len(one), len(other)) > ASV_EXACT:
+        z = (u - pairs / 2) / math.sqrt(pairs * (len(one) + len(other) + 1) / 12)
+        return min(1.0, 2 * statistics.NormalDist().cdf(z))
+    ways = _orderings(len(one), len(other))
+    return min(1.0, 2 * sum(ways[: u + 1]) / math.comb(len(one) + len(other), len(one)))
+
+
+@cache
+def _orderings(m: int, n: int) -> tuple[int, ...]:
+    """Number of orderings of m and n samples by their U: coefficients of the Gaussian binomial."""
+    ways = [1] + [0] * (m * n)
+    for i in range(1, m + 1):
+        for u in range(m * n, n + i - 1, -1):  # times 1 − x^(n+i)
+            ways[u] -= ways[u - n - i]
+        for u in range(i, m * n + 1):  # over 1 − x^i
+            ways[u] += ways[u - i]
+    return tuple(ways)
+
+
+@cache
+def _draws(count: int, seed: int) -> NDArray[np.int64]:
+    """The same draws for every comparison."""
+    return np.random.default_rng(seed).integers(count, size=(CRITERION_DRAWS, count))
+
+
+def _all(side: Side) -> list[float]:
+    return [value for process in side for value in process]
+
+
+def _beyond(change: float, threshold: float) -> Verdict:
+    return "slower" if change > threshold else "faster" if change < -threshold else "same"
+
+
+def _laid_out(cost: Cost, *, most: int, fewest: int, warm_up_s: float, values: int, loops: int) -> Layout:
+    """As many processes as the time allows, the sides together."""
+    one_s = cost.start_s + warm_up_s + values * loops * cost.call_s
+    processes = max(fewest, min(most, int(cost.seconds / 2 / one_s)))
+    return Layout(processes=processes, values=values, loops=loops, wall_s=2 * processes * one_s)
+
+
+def _pyperf(cost: Cost) -> Layout:
+    loops = 2 ** max(0, math.ceil(math.log2(PYPERF_VALUE_S / cost.call_s)))
+    warm_up_s = PYPERF_WARM_UPS * loops * cost.call_s
+    return _laid_out(cost, most=PYPERF_PROCESSES, fewest=2, warm_up_s=warm_up_s, values=PYPERF_VALUES, loops=loops)
+
+
+def _asv(cost: Cost) -> Layout:
+    loops = max(1, math.ceil(ASV_SAMPLE_S / cost.call_s))
+    # Rounds are an attribute of the benchmark; more of them are the way to spend more time.
+    return _laid_out(
+        cost, most=PYPERF_PROCESSES, fewest=ASV_ROUNDS, warm_up_s=ASV_WARM_UP_S, values=ASV_SAMPLES, loops=loops
+    )
+
+
+def _pytest(cost: Cost) -> Layout:
+    rounds = max(PYTEST_ROUNDS, int(PYTEST_S / cost.call_s))
+    return _laid_out(cost, most=1, fewest=1, warm_up_s=0.0, values=rounds, loops=1)
+
+
+def _torch(cost: Cost) -> Layout:
+    loops = 10 ** max(0, math.ceil(math.log10(TORCH_BLOCK_S / cost.call_s)))
+    blocks = math.ceil(TORCH_S / (loops * cost.call_s))
+    return _laid_out(cost, most=1, fewest=1, warm_up_s=2 * loops * cost.call_s, values=blocks, loops=loops)
+
+
+def _criterion(cost: Cost) -> Layout:
+    loops = max(1, int(CRITERION_S / CRITERION_SAMPLES / cost.call_s))
+    return _laid_out(cost, most=1, fewest=1, warm_up_s=CRITERION_WARM_UP_S, values=CRITERION_SAMPLES, loops=loops)

@@ -15,7 +15,7 @@ COMMANDS = {
     "conform": "Check implementations against the reference over a suite of cases.",
     "profile": "Speed and memory across sequence lengths, of what conforms.",
     "report": "HTML page, plots, CSV and Markdown from stored runs.",
-    "compare": "What became slower, faster, bigger or wrong between two runs.",
+    "compare": "What became slower, faster, bigger or wrong between two runs, implementations or source trees.",
     "reproduce": "Run one check of one case again.",
     "run": "Conform, profile and report: the main job.",
 }

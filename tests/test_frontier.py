@@ -17,13 +17,12 @@ from attnbench.attempt import Attempts, stretched
 from attnbench.cli.frontier import print_frontiers, search_frontiers
 from attnbench.interface import Inputs
 from attnbench.judge import Judge
-from attnbench.records import Finding, Machine, Memory, Result, Run
+from attnbench.records import FRONTIER, Finding, Machine, Memory, Result, Run
 from attnbench.results import RunFile, read
 from attnbench.runner import Limits, Plan, Session, Silent, gating_checks, profile_cases
 from attnbench.runner.frontier import (
     FITS,
     SHORTEST,
-    SUITE,
     WORKER,
     Frontier,
     find_frontiers,
@@ -160,7 +159,7 @@ def test_inputs_are_stretched_along_the_dimension_that_grows() -> None:
 def result(length: int, status: str, reason: str = "", **fields: object) -> Result:
     """What came of one length."""
     finding = Finding(check=FITS, status=status, reason=reason, measured=length / 1e3)  # type: ignore[arg-type]
-    made = Result(run="r", implementation="one", case=CASE.format(length), findings=(finding,), suite=SUITE)
+    made = Result(run="r", implementation="one", case=CASE.format(length), findings=(finding,), suite=FRONTIER)
     return replace(made, **fields)  # type: ignore[arg-type]
 
 

@@ -1,13 +1,13 @@
 """The two jobs that commands are made of: checking over a suite, and profiling over lengths."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from attnbench.cli.options import BUDGETS
+from attnbench.cli.options import BUDGETS, QUICK_WORK_S
 from attnbench.cli.progress import progress
 from attnbench.cli.recording import Recording
 from attnbench.cli.selection import planned
@@ -59,7 +59,7 @@ def session_for(options: dict[str, Any]) -> Session:
         limits=Limits(
             timeout_s=options["timeout"],
             memory_bytes=options["memory_limit"],
-            work_s=options["work_limit"],
+            work_s=options["work_limit"] or Limits().work_s,
             threads=options["threads"],
         )
     )
@@ -138,8 +138,11 @@ def profile_into(
     *,
     level: str,
     processes: int | None,
+    work_limit: float | None,
 ) -> None:
     """Time every implementation that conforms, in turns; in ``processes`` where a number was asked for, no more."""
+    if level == "quick" and work_limit is None:
+        session.limits = replace(session.limits, work_s=QUICK_WORK_S)
     usual, most, budget_s = BUDGETS[level]
     for ceiling in ceilings(session, plans, run=recorded.run.id, done=recorded.ceilings):
         recorded.keep(ceiling)

@@ -13,7 +13,7 @@ from attnbench.cases import DEVICES, DTYPES, LEVELS
 from attnbench.records import Pass
 from attnbench.runner import ExpectationError, read_expectations
 
-__all__ = ["BUDGETS", "LENGTHS", "QUICK_LENGTHS", "options"]
+__all__ = ["BUDGETS", "LENGTHS", "QUICK_LENGTHS", "QUICK_WORK_S", "options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,9 +22,11 @@ QUICK_LENGTHS = (32, 64, 128, 256, 512)
 LENGTHS = (128, 256, 512, 1024, 2048)
 # Processes for every case, those that there may be where a contest is undecided, and seconds given to one case in one
 # process, by level. Seven are the fewest that have a verdict.
-BUDGETS = {"quick": (7, None, 0.4), "core": (10, 30, 1.0), "full": (10, 30, 2.0)} | dict.fromkeys(
+BUDGETS = {"quick": (7, None, 0.3), "core": (10, 30, 1.0), "full": (10, 30, 2.0)} | dict.fromkeys(
     ("slow", "gpu", "huge"), (10, 30, 4.0)
 )
+# Longest predicted call that a quick profile times, in seconds: seven of them, in each of seven processes.
+QUICK_WORK_S = 0.1
 PASSES = get_args(Pass)
 # Number of bytes from which on a limit is none, and cannot be set.
 MOST_BYTES = 2**62
@@ -168,7 +170,9 @@ _ALL: dict[str, Callable[[Any], Any]] = {
     ),
     "timeout": _option("--timeout", type=Seconds(), default=120.0, help="Time of one check on one case."),
     "memory_limit": _option("--memory-limit", type=Bytes(), help="Memory of each worker, such as 8GiB."),
-    "work_limit": _option("--work-limit", type=Seconds(), default=0.75, help="Longest predicted call to start."),
+    "work_limit": _option(
+        "--work-limit", type=Seconds(), help="Longest predicted call to start: 0.75 s, and 0.1 s in a quick profile."
+    ),
     "shard": _option("--shard", type=Shard(), help="Run part I of N of the cases."),
     "resume": _option("--resume", metavar="RUN", help="Go on with a stored run: its id or its file."),
     "json": _option("--json", "json_file", type=JsonFile(), help="Findings as JSON; - to print."),

@@ -35,7 +35,10 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
             session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
             implementations=chosen, resume=given["resume"],
         ) as recorded:  # fmt: skip
-            profile_into(recorded, session, chosen, plans, level=given["suite"], processes=given["processes"])
+            profile_into(
+                recorded, session, chosen, plans, level=given["suite"], processes=given["processes"],
+                work_limit=given["work_limit"],
+            )  # fmt: skip
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     print_timings(recorded.results.values(), err=given["json_file"] is not None and given["json_file"].name == "-")

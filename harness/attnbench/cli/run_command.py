@@ -48,7 +48,10 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
             implementations=chosen, resume=given["resume"],
         ) as recorded:  # fmt: skip
             conform_into(recorded, session, chosen, plans, choice, expectations)
-            profile_into(recorded, session, chosen, timed, level=choice.suite, processes=given["processes"])
+            profile_into(
+                recorded, session, chosen, timed, level=choice.suite, processes=given["processes"],
+                work_limit=given["work_limit"],
+            )  # fmt: skip
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     to_stderr = given["json_file"] is not None and given["json_file"].name == "-"

@@ -131,7 +131,7 @@ def _runs(base: str, new: str, given: dict[str, Any]) -> int:
 def _implementations(base: str, new: str, given: dict[str, Any]) -> int:
     """Measure two implementations in turns."""
     sides = chosen_implementations([base, new])
-    choice = Choice(dtypes=given["dtypes"], device=given["device"])
+    choice = Choice.of(given)
     usual, most, budget_s = BUDGETS["core"]
     with session_for(given) as session:
         plans = profile_plans(session, choice, lengths=given["lengths"] or LENGTHS, passes=given["passes"])

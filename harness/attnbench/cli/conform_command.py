@@ -54,15 +54,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
         return fuzz_all(implementations, given)
     if unused := [name for name in ("budget", "examples", "seed", "keep_found") if given[name] is not None]:
         raise click.UsageError(f"--{unused[0].replace('_', '-')} is for drawn cases: add --suite fuzz")
-    choice = Choice(
-        suite=given["suite"],
-        patterns=given["patterns"],
-        checks=given["checks"],
-        dtypes=given["dtypes"],
-        device=given["device"],
-        shard=given["shard"],
-        expected=given["expected"],
-    )
+    choice = Choice.of(given)
     chosen = chosen_implementations(implementations)
     with session_for(given) as session:
         plans = conform_plans(session, choice)

@@ -29,7 +29,7 @@ def search_frontiers(implementations: Sequence[str], given: dict[str, Any]) -> i
     if unused := [option for name, option in UNUSED.items() if given[name] is not None]:
         raise click.UsageError(f"--frontier finds the lengths itself and times no processes: leave out {unused[0]}")
     chosen = with_baselines(chosen_implementations(implementations))
-    choice = Choice(dtypes=given["dtypes"], device=given["device"], shard=given["shard"])
+    choice = Choice.of(given)
     session = session_for(given)
     session.worker_module = WORKER
     # One limit for all that are compared, whatever is free as each one's worker starts.

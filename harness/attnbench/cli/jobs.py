@@ -1,9 +1,9 @@
 """The two jobs that commands are made of: checking over a suite, and profiling over lengths."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import click
 
@@ -51,6 +51,11 @@ class Choice:
     device: str = "cpu"
     shard: tuple[int, int] | None = None
     expected: tuple[Path, ...] = ()
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Those of a command's options that it has."""
+        return cls(**{one.name: options[one.name] for one in fields(cls) if one.name in options})
 
 
 def session_for(options: dict[str, Any]) -> Session:

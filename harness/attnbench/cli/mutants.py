@@ -30,14 +30,7 @@ def try_mutants(implementations: Sequence[str], given: Mapping[str, Any]) -> int
         raise click.UsageError("--mutants tries the shipped mutants: name no implementation")
     if strange := [option for name, option in STRANGE.items() if given[name]]:
         raise click.UsageError(f"--mutants: leave out {', '.join(strange)}; --json stores what came out")
-    choice = Choice(
-        suite=given["suite"],
-        patterns=given["patterns"],
-        checks=given["checks"],
-        dtypes=given["dtypes"],
-        device=given["device"],
-        shard=given["shard"],
-    )
+    choice = Choice.of(given)
     with session_for(dict(given)) as session:
         plans = conform_plans(session, choice)
         lists = _lists(session, choice.suite)

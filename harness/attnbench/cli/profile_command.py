@@ -25,7 +25,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
         from attnbench.cli.frontier import search_frontiers
 
         return search_frontiers(implementations, given)
-    choice = Choice(dtypes=given["dtypes"], device=given["device"], shard=given["shard"])
+    choice = Choice.of(given)
     chosen = with_baselines(chosen_implementations(implementations))
     lengths = given["lengths"] or (QUICK_LENGTHS if given["suite"] == "quick" else LENGTHS)
     with session_for(given) as session:

@@ -29,13 +29,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     from attnbench.report import write
     from attnbench.results import read
 
-    choice = Choice(
-        suite=given["suite"],
-        dtypes=given["dtypes"],
-        device=given["device"],
-        shard=given["shard"],
-        expected=given["expected"],
-    )
+    choice = Choice.of(given)
     lengths = given["lengths"] or (QUICK_LENGTHS if choice.suite == "quick" else LENGTHS)
     chosen = with_baselines(chosen_implementations(implementations))
     with session_for(given) as session:

@@ -261,6 +261,9 @@ def test_a_killed_run_is_gone_on_with_and_harms_no_other(tmp_path: Path) -> None
     assert not is_gone(int(pid))
     first.kill()
     first.communicate()
+    deadline = time.monotonic() + 10
+    while not is_gone(int(pid)) and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert is_gone(int(pid))
     (beside,) = (path for path in tmp_path.glob("results/*/*.jsonl") if path != file)
     assert [finding.status for result in read(beside).results for finding in result.findings] == ["passed"]

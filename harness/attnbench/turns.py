@@ -37,8 +37,8 @@ SETTLING_S, WATCHED_S, PATIENCE_S = 0.005, 0.02, 0.5
 BUSY = 0.25
 # The seed of a run's first process: what is looked for once is looked for there.
 FIRST = 0
-# Calls on values that were never seen, and how many times as long as others they may take.
-FRESH_CALLS, KEPT = 3, 2.0
+# Calls on values that were never seen, and how many times as long as the same calls again the quickest may take.
+FRESH_CALLS, KEPT = 5, 2.0
 # What writing new values may cost the next call, which finds its caches cold, in nanoseconds.
 COLD_NS = 50_000
 
@@ -91,7 +91,7 @@ class Turns:
                 )
                 if self.seed == FIRST:
                     for name in self.implementations:
-                        _compute(name, sides[name], samples[name])
+                        _compute(name, sides[name])
         except timing.Broken as broken:
             raise timing.Broken(self._owner(broken.name)) from broken.__cause__
         _same_settings(before)
@@ -171,27 +171,20 @@ def _write(side: _Side, values: Mapping[str, Tensor]) -> None:
             side.subject.inputs.tensors[name].copy_(value)
 
 
-def _compute(name: str, side: _Side, samples: timing.Samples) -> None:
-    """Look whether calls on values that were never seen take as long as those on the same values again.
-
-    Where other work disturbs them this cannot be told, and nothing is said.
+def _compute(name: str, side: _Side) -> None:
+    """Look whether a call on values that were never seen takes as long as the same call again, right after it.
 
     Raises: timing.Broken from Unfit.
     """
-    if not samples.enough():
-        return
-    fresh = timing.Samples()
-    for number in range(2 * FRESH_CALLS):
+    fresh, again = timing.Samples(), timing.Samples()
+    for number in range(FRESH_CALLS):
         _write(side, {tensor: torch.roll(value, number + 1, -1) for tensor, value in side.values.items()})
         timing.take(name, side.step, fresh)
-        undisturbed = fresh.clean_ns()
-        if len(undisturbed) == FRESH_CALLS:
-            before = statistics.median(samples.clean_ns())
-            share = min(undisturbed) / before
-            if share > KEPT and min(undisturbed) - before > COLD_NS:
-                told = f"calls on values not seen before took {share:.1f} times as long: it keeps what it returned"
-                raise timing.Broken(name) from Unfit(told)
-            return
+        timing.take(name, side.step, again)
+    first, second = min(fresh.times_ns), statistics.median(again.times_ns)
+    if first > KEPT * second and first - second > COLD_NS:
+        told = f"calls on values not seen before took {first / second:.1f} times as long: it keeps what it returned"
+        raise timing.Broken(name) from Unfit(told)
 
 
 def _step(subject: Subject) -> Step:

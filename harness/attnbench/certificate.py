@@ -39,7 +39,7 @@ class Suite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What an implementation says of itself, and which of its failures are expected."""
+    """What an implementation says of itself."""
 
     operator: str
     source: str

@@ -1,7 +1,7 @@
 """One implementation on one case: built, prepared, called, its inputs changed, its gradients taken."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -196,22 +196,23 @@ class Subject:
 
     def overwritten(self, changes: dict[str, Tensor]) -> "_Overwritten":
         """Context in which tensor inputs hold other values, written in place."""
-        return _Overwritten(self.inputs, changes)
+        return _Overwritten(self, changes)
+
+    def write(self, values: Mapping[str, Tensor]) -> None:
+        """Write values into tensor inputs, in place."""
+        with torch.no_grad():
+            for name, value in values.items():
+                self.inputs.tensors[name].copy_(value)
 
 
 class _Overwritten:
-    def __init__(self, inputs: Inputs, changes: dict[str, Tensor]) -> None:
-        self._inputs = inputs
+    def __init__(self, subject: Subject, changes: dict[str, Tensor]) -> None:
+        self._subject = subject
         self._changes = changes
-        self._before = {name: inputs.tensors[name].detach().clone() for name in changes}
-
-    def _write(self, values: dict[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, value in values.items():
-                self._inputs.tensors[name].copy_(value)
+        self._before = {name: subject.inputs.tensors[name].detach().clone() for name in changes}
 
     def __enter__(self) -> None:
-        self._write(self._changes)
+        self._subject.write(self._changes)
 
     def __exit__(self, *_: object) -> None:
-        self._write(self._before)
+        self._subject.write(self._before)

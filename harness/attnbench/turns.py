@@ -132,7 +132,7 @@ class Turns:
 
     def _observe(self, name: str, side: _Side, checks: Sequence[str], place: Path) -> None:
         """Store what checks claim on the case's own values."""
-        _write(side, side.values)
+        side.subject.write(side.values)
         try:
             made = {check: claims.stored(list(check_function(check)(side.subject))) for check in checks}
             tensorfile.write(place, made)
@@ -165,12 +165,6 @@ def _replaced(inputs: Inputs) -> dict[str, Tensor]:
     return values
 
 
-def _write(side: _Side, values: Mapping[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, value in values.items():
-            side.subject.inputs.tensors[name].copy_(value)
-
-
 def _compute(name: str, side: _Side) -> None:
     """Look whether a call on values that were never seen takes as long as the same call again, right after it.
 
@@ -178,7 +172,7 @@ def _compute(name: str, side: _Side) -> None:
     """
     fresh, again = timing.Samples(), timing.Samples()
     for number in range(FRESH_CALLS):
-        _write(side, {tensor: torch.roll(value, number + 1, -1) for tensor, value in side.values.items()})
+        side.subject.write({tensor: torch.roll(value, number + 1, -1) for tensor, value in side.values.items()})
         timing.take(name, side.step, fresh)
         timing.take(name, side.step, again)
     first, second = min(fresh.times_ns), statistics.median(again.times_ns)

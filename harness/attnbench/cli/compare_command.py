@@ -15,7 +15,7 @@ from rich.text import Text
 from attnbench.cli.jobs import Choice, profile_plans, say_stored, session_for
 from attnbench.cli.options import BUDGETS, options
 from attnbench.cli.progress import progress
-from attnbench.cli.recording import recording
+from attnbench.cli.recording import INCONCLUSIVE, recording
 from attnbench.cli.selection import chosen_implementations
 from attnbench.cli.terminal import console
 from attnbench.comparison import UNDECIDED, WORSE, Change, Verdict, changes, turns_taken
@@ -34,7 +34,7 @@ LENGTHS = (128, 512)
 MEASURING = (
     "lengths", "passes", "device", "dtypes", "processes", "threads", "timeout", "memory_limit", "work_limit", "resume",
 )  # fmt: skip
-WORSENED, INCONCLUSIVE = 1, 3
+WORSENED = 1
 # Verdicts that are neither good nor bad.
 STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other": "yellow"}
 

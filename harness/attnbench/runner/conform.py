@@ -11,8 +11,8 @@ from itertools import zip_longest
 from attnbench.records import Finding, Result
 from attnbench.registry import shown
 from attnbench.runner.expectations import Expectation, applied
-from attnbench.runner.observation import Observation, observe
-from attnbench.runner.refusal import refused, tried_on
+from attnbench.runner.observation import Observation, finding_of, observe
+from attnbench.runner.refusal import declined, refused, too_long, tried_on
 from attnbench.runner.session import Outcome, Plan, Session, Steps, Supervisor
 
 __all__ = ["conform", "findings", "left_of"]
@@ -111,17 +111,11 @@ def _start(session: Session, worker: Supervisor, implementation: str, plan: Plan
     if plan.missing:
         return _Start(plan=plan, checks=(), refusal={"status": "not_run", "reason": plan.missing})
     described = worker.ask("describe", implementation=implementation, case=plan.case)
-    if "status" in described:
-        return _Start(plan=plan, checks=(), refusal=described)
-    predicted, limit = described["predicted_s"], session.limits.work_s
-    heavy = predicted is not None and predicted > limit
-    refusal, checks = None, plan.checks
-    if described["unsupported"]:
-        refusal = {"status": "unsupported", "reason": described["unsupported"]}
-        checks = tried_on(plan) if tries and not heavy else ()
-    elif heavy:
-        reason = f"predicted {predicted:.3g} s a call, over the limit of {limit:g} s (--work-limit)"
-        refusal, checks = {"status": "not_run", "reason": reason}, ()
+    limit_s = session.limits.work_s
+    refusal = declined(described, limit_s)
+    checks = plan.checks if refusal is None else ()
+    if tries and described.get("unsupported") and not too_long(described["predicted_s"], limit_s):
+        checks = tried_on(plan)
     inputs = session.judge("inputs", case=plan.case) if checks else ""
     return _Start(plan=plan, checks=checks, refusal=refusal, inputs=inputs)
 
@@ -145,11 +139,7 @@ def _judged(
             observations=seen.files,
             policies=worker.declared[implementation]["policies"],
         )
-    findings = {check: _finding(check, found.get(check, outcome)) for check, outcome in seen.outcomes.items()}
+    findings = {check: finding_of(check, found.get(check, outcome)) for check, outcome in seen.outcomes.items()}
     if start.refusal is not None:
         findings = refused(start.plan.checks, start.refusal, findings)
     return tuple(findings[check] for check in start.plan.checks)
-
-
-def _finding(check: str, told: Outcome) -> Finding:
-    return Finding(**told | {"check": check, "warnings": tuple(told.get("warnings", ()))})

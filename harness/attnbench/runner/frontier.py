@@ -14,6 +14,7 @@ from attnbench.records import FRONTIER, Finding, Memory, Result
 from attnbench.registry import load_operator, problems, shown
 from attnbench.runner.probe import gate
 from attnbench.runner.profile import MODES, profile_cases
+from attnbench.runner.refusal import declined
 from attnbench.runner.session import Outcome, Plan, Session, Steps, Supervisor
 
 __all__ = ["FITS", "SHORTEST", "WORKER", "Frontier", "find_frontiers", "frontiers", "lengths", "predicted"]
@@ -173,15 +174,10 @@ class _Search:
         return replace(result, findings=(held,), memory=memory)
 
     def _asked(self, length: int, case: str) -> Outcome:
+        limit_s = self.session.limits.work_s
         described = self.worker.ask("describe", counts=False, implementation=self.name, case=case)
-        if "status" in described:
-            return described
-        if described["unsupported"]:
-            return {"status": "unsupported", "reason": described["unsupported"]}
-        expected_s, limit_s = described["predicted_s"], self.session.limits.work_s
-        if expected_s is not None and expected_s > limit_s:
-            reason = f"predicted {expected_s:.3g} s a call, over the limit of {limit_s:g} s (--work-limit)"
-            return {"status": "not_run", "reason": reason}
+        if (refusal := declined(described, limit_s)) is not None:
+            return refusal
         short, double = (self.session.judge("inputs", case=self._case(n)) for n in (SHORTEST, 2 * SHORTEST))
         asked: dict[str, Any] = {
             "implementation": self.name,

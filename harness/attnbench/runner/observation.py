@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from attnbench.records import Finding
 from attnbench.runner.session import Outcome, Plan, Supervisor
 
-__all__ = ["Observation", "observe"]
+__all__ = ["Observation", "finding_of", "observe"]
 
 # Floating-point operations of a case beyond which its checks are observed one by one: their tensors would add up, and
 # a request costs nothing beside them.
@@ -26,6 +27,11 @@ class Observation:
     def observed(self) -> list[str]:
         """Checks that are to be judged."""
         return [check for check, outcome in self.outcomes.items() if outcome["status"] == "observed"]
+
+
+def finding_of(check: str, told: Outcome) -> Finding:
+    """Finding of a check from what a judge or a worker told of it."""
+    return Finding(**told | {"check": check, "warnings": tuple(told.get("warnings", ()))})
 
 
 def observe(

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from attnbench.records import PERF, Finding, Memory, Result
 from attnbench.registry import shown
-from attnbench.runner.observation import TOGETHER_FLOP
+from attnbench.runner.observation import TOGETHER_FLOP, finding_of
+from attnbench.runner.refusal import declined
 from attnbench.runner.session import Outcome, Plan, Session, Supervisor
 
 __all__ = ["probe"]
@@ -63,10 +64,7 @@ def gate(session: Session, worker: Supervisor, name: str, plan: Plan) -> tuple[F
         policies = worker.declared[name]["policies"]
         judged = session.judge("judge", case=plan.case, checks=seen, observations=files, policies=policies)
     told = {check: judged.get(check, outcome) for check, outcome in outcomes.items()}
-    return tuple(
-        Finding(**told[check] | {"check": check, "warnings": tuple(told[check].get("warnings", ()))})
-        for check in plan.checks
-    )
+    return tuple(finding_of(check, told[check]) for check in plan.checks)
 
 
 def _refusal(session: Session, worker: Supervisor, name: str, plan: Plan) -> Outcome | None:
@@ -78,16 +76,7 @@ def _refusal(session: Session, worker: Supervisor, name: str, plan: Plan) -> Out
         need, have = plan.bytes / 2**30, memory / 2**30
         reason = f"its tensors alone take {need:.3g} GiB, over the limit of {have:.3g} GiB (--memory-limit)"
         return {"status": "not_run", "reason": reason}
-    described = worker.ask("describe", implementation=name, case=plan.case)
-    if "status" in described:
-        return described
-    if described["unsupported"]:
-        return {"status": "unsupported", "reason": described["unsupported"]}
-    predicted, limit = described["predicted_s"], session.limits.work_s
-    if predicted is not None and predicted > limit:
-        reason = f"predicted {predicted:.3g} s a call, over the limit of {limit:g} s (--work-limit)"
-        return {"status": "not_run", "reason": reason}
-    return None
+    return declined(worker.ask("describe", implementation=name, case=plan.case), session.limits.work_s)
 
 
 def _observed(session: Session, worker: Supervisor, name: str, plan: Plan) -> tuple[dict[str, Outcome], list[str]]:

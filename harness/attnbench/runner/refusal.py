@@ -1,4 +1,7 @@
-"""What is declared unsupported must be refused aloud: it is tried all the same, and must not return a wrong tensor."""
+"""Why a case is not started; and what is declared unsupported must be refused aloud.
+
+It is tried all the same, and must not return a wrong tensor.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -7,7 +10,7 @@ from attnbench.cases import MANNERS
 from attnbench.records import Finding
 from attnbench.runner.session import Outcome, Plan
 
-__all__ = ["refused", "tried_on"]
+__all__ = ["declined", "refused", "too_long", "tried_on"]
 
 # Checks that compare an output with the oracle's; a case has at least one of them.
 PARITY = (
@@ -26,6 +29,23 @@ FURTHER = ("weights_parity", SHAPE_ONLY, "input_gradients")
 NO_GRADIENT = "no gradient reaches"
 # Statuses of a call that ended its process, or had to be ended.
 NOT_ALOUD = ("crashed", "timeout")
+
+
+def declined(described: Outcome, limit_s: float) -> Outcome | None:
+    """Why a case is not started, from the implementation's own word on it, or None."""
+    if "status" in described:
+        return described
+    if described["unsupported"]:
+        return {"status": "unsupported", "reason": described["unsupported"]}
+    return too_long(described["predicted_s"], limit_s)
+
+
+def too_long(predicted_s: float | None, limit_s: float) -> Outcome | None:
+    """Why a call that is predicted to take so long is not started, or None."""
+    if predicted_s is None or predicted_s <= limit_s:
+        return None
+    reason = f"predicted {predicted_s:.3g} s a call, over the limit of {limit_s:g} s (--work-limit)"
+    return {"status": "not_run", "reason": reason}
 
 
 def tried_on(plan: Plan) -> tuple[str, ...]:

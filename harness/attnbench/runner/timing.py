@@ -13,6 +13,7 @@ from attnbench.checks.catalogue import checks as catalogue
 from attnbench.contest import contest
 from attnbench.records import Finding, Result, Timing
 from attnbench.registry import PluginError, baseline, shown
+from attnbench.runner.observation import finding_of
 from attnbench.runner.session import Outcome, Plan, Session, Steps, Supervisor
 
 __all__ = ["Effort", "timed"]
@@ -344,7 +345,7 @@ def _of(answer: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 def _later(told: Outcome, check: str, calls: int) -> Finding:
     """A finding after so many timed calls."""
-    finding = Finding(**told | {"check": check, "warnings": tuple(told.get("warnings", ()))})
+    finding = finding_of(check, told)
     if finding.status == "passed":
         return finding
     requirement = catalogue()[check].requirement

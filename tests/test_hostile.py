@@ -20,7 +20,7 @@ from attnbench.cli.profile_command import command
 from attnbench.judge import Judge
 from attnbench.records import Result
 from attnbench.results import RunFile, read
-from attnbench.runner import Limits, Session, Silent, gating_checks, profile, profile_cases
+from attnbench.runner import Effort, Limits, Session, Silent, gating_checks, profile, profile_cases
 
 PLUGINS = Path(__file__).parent / "data" / "hostile_plugins.py"
 PROGRAM = "from attnbench.cli import main; main()"
@@ -70,7 +70,9 @@ def profiled(
             cases += profile_cases(session, backward, ["forward+backward"]) if backward else []
             plans = session.plan(cases, gating_checks())
             budget_s = share_s * len(names)
-            results = profile(session, names, plans, run="r", steps=Silent(), processes=1, budget_s=budget_s)
+            results = profile(
+                session, names, plans, run="r", steps=Silent(), effort=Effort(processes=1, budget_s=budget_s)
+            )
             return {key(result): result for result in results}
     finally:
         os.chdir(before)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attnbench.physical import ENVIRONMENT, NOISE_BYTES, outside_bytes, peak_bytes
-from attnbench.runner import Limits, Session, Silent, gating_checks, profile, profile_cases
+from attnbench.runner import Effort, Limits, Session, Silent, gating_checks, profile, profile_cases
 
 MIB = 2**20
 OWN = """
@@ -95,7 +95,12 @@ def test_a_profile_tells_what_an_implementation_takes_outside_the_allocator(tmp_
     with Session(limits=Limits(threads=1)) as session:
         plans = session.plan(profile_cases(session, [8], ["forward"]), gating_checks())
         results = profile(
-            session, [f"{tmp_path}/own.py:OUTSIDE"], plans, run="r", steps=Silent(), processes=1, budget_s=0.01
+            session,
+            [f"{tmp_path}/own.py:OUTSIDE"],
+            plans,
+            run="r",
+            steps=Silent(),
+            effort=Effort(processes=1, budget_s=0.01),
         )
         probed = next(results)
         results.close()

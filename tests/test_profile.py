@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from attnbench.records import Result
-from attnbench.runner import Limits, Plan, Session, Silent, gating_checks, profile, profile_cases
+from attnbench.runner import Effort, Limits, Plan, Session, Silent, gating_checks, profile, profile_cases
 
 LENGTHS = (8, 16)
 PROCESSES = 2
@@ -146,7 +146,13 @@ def taken(
     """All results of a profile, in order, and its steps."""
     steps = Counted()
     results = profile(
-        session, names, plans(session), run="r", steps=steps, processes=processes, budget_s=budget_s, done=done
+        session,
+        names,
+        plans(session),
+        run="r",
+        steps=steps,
+        effort=Effort(processes=processes, budget_s=budget_s),
+        done=done,
     )
     return list(results), steps
 

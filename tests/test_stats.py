@@ -1,9 +1,12 @@
 """Tests of medians, intervals and ratios, on numbers that can be worked by hand."""
 
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
 import pytest
 
 from attnbench.records import Timing
-from attnbench.stats import clean_calls, estimate, median_of_processes, rank_of, ratio, time_of
+from attnbench.stats import clean_calls, estimate, median_of_processes, rank_of, ratio, ratios_by_cycle, time_of
 
 
 @pytest.mark.parametrize(
@@ -105,3 +108,30 @@ def test_a_timing_that_was_stored_without_counters_is_taken_as_clean() -> None:
     found = time_of(Timing(samples_ns=((1000,) * 5,), threads=1))
     assert found is not None
     assert found.value == 1000
+
+
+def drifting(cycles: Sequence[int], factor: float, *, disturbed: Collection[int] = ()) -> Timing:
+    """A side on a machine that gets slower by 1 % a cycle; disturbed calls took three times as long."""
+    times = tuple(round(1e6 * factor * 1.01**cycle * (3 if cycle in disturbed else 1)) for cycle in cycles)
+    waited = tuple(round(0.6 * t) if cycle in disturbed else 0 for t, cycle in zip(times, cycles, strict=True))
+    return Timing(samples_ns=(times,), waited_ns=(waited,), cycles=(tuple(cycles),), threads=1)
+
+
+def test_calls_of_one_cycle_are_compared() -> None:
+    """A side that takes part in the later cycles only is not slower for that; nor for calls that others disturbed."""
+    base = drifting(range(40), 1.0, disturbed=(31, 32))
+    own = drifting(range(20, 40), 1.02, disturbed=(25,))
+    assert ratios_by_cycle(own, base) == pytest.approx([1.02], abs=1e-5)
+    assert ratios_by_cycle(replace(own, cycles=()), base)[0] > 1.1
+
+
+def test_without_enough_clean_cycles_in_common_sides_are_compared_as_wholes() -> None:
+    """Both sides count, and the cycles in which both were clean are four."""
+    base = drifting(range(10), 1.0, disturbed=(0, 1, 2))
+    own = drifting(range(10), 1.05, disturbed=(7, 8, 9))
+    assert ratios_by_cycle(own, base)[0] == pytest.approx(1.05 / 1.01**3, rel=1e-3)
+
+
+def test_a_process_in_which_one_side_does_not_count_has_no_ratio() -> None:
+    """Whatever the other side did in it."""
+    assert ratios_by_cycle(drifting(range(10), 1.0), drifting(range(10), 1.0, disturbed=range(8))) == []

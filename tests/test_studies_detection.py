@@ -14,7 +14,9 @@ import torch
 from attnbench import contest
 from attnbench.cases import Case
 from attnbench.judge import Judge
+from attnbench.records import Finding, Machine, Result, Run
 from attnbench.registry import load_operator, problems
+from attnbench.results import RunFile
 from attnbench.subject import Subject
 from studies import agreement, detection, judging, load, plants, pools, rules, runs, showing
 from studies.judging import Asked, Tally, judged, upper_bound
@@ -44,7 +46,8 @@ def noisy(mean: float, *, count: int, seed: int, spread: float = 0.01) -> list[f
 def side(ratio: float, *, seed: int, calls: int, disturbed: bool) -> dict[str, list[int]]:
     """Samples of one side in one process, as a worker answers."""
     times = [round(time) for time in noisy(CALL_NS * ratio, count=calls, seed=seed, spread=0.005)]
-    return {"times_ns": times, "waited_ns": [time // 4 if disturbed else 0 for time in times], "switches": [0] * calls}
+    waited = [time // 4 if disturbed else 0 for time in times]
+    return {"times_ns": times, "waited_ns": waited, "switches": [0] * calls, "cycles": list(range(calls))}
 
 
 def pool(
@@ -341,7 +344,7 @@ def test_a_pool_holds_every_side_of_fresh_processes_and_is_gone_on_with(tmp_path
     assert path.read_bytes().startswith(before)
     assert [process["seed"] for process in found.processes] == [0, 1]
     assert {frozenset(process["sides"]) for process in found.processes} == {
-        frozenset({"torch_mha", "twin", "0", "1", "2", "3", "5"})
+        frozenset({"torch_mha", "twin", *map(str, plants.SHARES)})
     }
     base = pools.told(found.processes, plants.BASE, threads=1, calls=7)
     assert base.twin is not None
@@ -372,7 +375,7 @@ def test_processes_that_cannot_start_are_stored_and_end_the_pool(
     monkeypatch.setattr(pools, "PAUSE_S", 0.0)
     monkeypatch.setattr(pools, "LOOK_S", 0.0)
     path, condition = tmp_path / "pool.jsonl", Condition(threads=1, load="quiet")
-    with pytest.raises(StudyError, match="10 processes failed, the last time: no process for 6"):
+    with pytest.raises(StudyError, match="10 processes failed, the last time: no process for 5"):
         pools.gather(path, condition, Setup(length=8, budget_s=0.1), rows={}, processes=1, resume=False)
     stored = read(path)
     assert stored is not None
@@ -393,30 +396,49 @@ def test_a_competitor_ends_with_its_context(monkeypatch: pytest.MonkeyPatch) -> 
     assert Competitor(pid=2**22 + 1).cpu_s() == 0.0
 
 
-def answering(verdicts: dict[str, str]) -> Any:
-    """A ``compare`` that tells these verdicts by aspect."""
+def answering(byte: str | None, measured: Pool | None) -> Any:
+    """A ``compare`` that tells a verdict on a byte, and a ``profile`` that stores samples of a pool."""
 
     def done(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        if "--json" not in command:
+        if "compare" in command and byte:
+            changes = [{"aspect": "peak_bytes", "verdict": byte, "told": ""}]
+            Path(command[command.index("--json") + 1]).write_text(json.dumps({"changes": changes}))
+        elif "profile" in command and measured:
+            keep(Path(command[command.index("--results") + 1]), measured, command)
+        elif "--results" not in command:
             raise FileNotFoundError(command[0])  # what the machine's description asks
-        changes = [{"aspect": aspect, "verdict": verdict, "told": ""} for aspect, verdict in verdicts.items()]
-        Path(command[command.index("--json") + 1]).write_text(json.dumps({"changes": changes}))
         return subprocess.CompletedProcess(command, 1, "", "it went wrong")
 
     return done
 
 
-def test_runs_are_counted_by_what_compare_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def keep(folder: Path, measured: Pool, command: list[str]) -> None:
+    """Store what was asked for as a run does."""
+    machine = Machine(name="m", cpu="c", cores=2, memory_bytes=1)
+    run = Run(id="r", time="t", command="c", machine=machine, versions={}, threads=1)
+    names = {name: str(share) for share, name in plants.NAMES.items() if name in command} | {plants.BASE: plants.BASE}
+    passed = (Finding(check="forward_parity", status="passed"),)
+    with RunFile.create(folder, run) as file:
+        for name, share in names.items():
+            timing = pools.told(measured.processes, share, threads=1)
+            file.append(Result(run="r", implementation=name, case=CASE, findings=passed, timing=timing))
+
+
+def test_runs_are_counted_by_what_they_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Time for a plant of some percent, peak bytes for the one of a byte; what is there is not run again."""
-    monkeypatch.setattr(runs.subprocess, "run", answering({"time": "slower", "peak_bytes": "bigger"}))
+    monkeypatch.setattr(runs.subprocess, "run", answering("bigger", pool()))
     path = tmp_path / "runs-1-quiet.jsonl"
     condition, setup = Condition(threads=1, load="quiet"), Setup(length=8, budget_s=0.0)
-    settings: Any = {"rows": {}, "shares": (2, plants.BYTE_SHARE), "say": lambda _: None}
+    settings: Any = {"rows": {}, "shares": (0, 2, plants.BYTE_SHARE), "say": lambda _: None}
     runs.run(path, condition, setup, runs=2, resume=False, **settings)
-    monkeypatch.setattr(runs.subprocess, "run", answering({"time": "inconclusive", "peak_bytes": "same"}))
-    assert len(runs.run(path, condition, setup, runs=3, resume=True, **settings)) == 6
+    monkeypatch.setattr(runs.subprocess, "run", answering("same", pool(disturbed=True)))
+    assert len(runs.run(path, condition, setup, runs=3, resume=True, **settings)) == 9
     counted = {share: states for _, share, states, _ in runs.counted(tmp_path)}
-    assert counted == {2: {"slower": 2, "inconclusive": 1}, -1: {"bigger": 2, "same": 1}}
+    assert counted == {
+        0: {"same": 2, "inconclusive": 1},
+        2: {"slower": 2, "inconclusive": 1},
+        plants.BYTE_SHARE: {"bigger": 2, "same": 1},
+    }
     shown = showing.runs_table(runs.counted(tmp_path))
     assert "| 1 thread, quiet | about 2 % | 3 |" in shown
     assert "| one byte | 3 |" in shown
@@ -424,8 +446,8 @@ def test_runs_are_counted_by_what_compare_said(tmp_path: Path, monkeypatch: pyte
 
 
 def test_runs_that_say_nothing_of_the_plant_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the last line that compare wrote; after some of them the study ends, and can be gone on with."""
-    monkeypatch.setattr(runs.subprocess, "run", answering({}))
+    """With the last line that was written; after some of them the study ends, and can be gone on with."""
+    monkeypatch.setattr(runs.subprocess, "run", answering(None, None))
     for resume in (False, True):
         with pytest.raises(StudyError, match=r"5 runs failed, the last time: exit code 1, no verdict on time: it went"):
             runs.run(
@@ -467,7 +489,7 @@ def test_pools_become_a_table_and_a_figure(tmp_path: Path, capsys: pytest.Captur
     assert "**1 thread, quiet**: δ, the difference that counts, is 1 %; 24 processes; 0.10 cores in use before" in told
     row = next(line for line in told.splitlines() if line.startswith("| attnbench |"))
     assert row.split(" | ")[3] == "0.0 % (≤ 13.9 %)"
-    assert row.split(" | ")[7] == "100.0 % (≤ 100.0 %)"
+    assert row.split(" | ")[6] == "100.0 % (≤ 100.0 %)"
     assert {path.suffix for path in tmp_path.glob("detection.*")} == {".md", ".json", ".svg", ".png"}
     told_as_json = json.loads(tmp_path.joinpath("detection.json").read_text())
     assert told_as_json[0]["tallies"][0]["states"] == {"same": 20}

@@ -9,6 +9,7 @@ import pytest
 
 from attnbench.records import Finding, Result
 from attnbench.registry import PluginError
+from attnbench.runner import timing
 from attnbench.runner.session import Limits, Outcome, Plan, Session, Silent, Supervisor
 from attnbench.runner.timing import GROUP_S, STEP, Effort, timed
 
@@ -80,7 +81,8 @@ class Process(Supervisor):
 
 def _sample(factor: float) -> dict[str, Any]:
     times = [round(factor * CALL_NS)] * 9
-    return {"times_ns": times, "waited_ns": [0] * 9, "switches": [0] * 9, "build_ns": 5, "first_call_ns": 7}
+    counters = {"waited_ns": [0] * 9, "switches": [0] * 9, "cycles": list(range(9))}
+    return {"times_ns": times, **counters, "build_ns": 5, "first_call_ns": 7}
 
 
 def run(
@@ -217,7 +219,7 @@ def test_only_what_comes_out_is_checked_again() -> None:
     """The checks that look at more were passed by a probe of its own."""
     machine = Machine()
     run(machine, ["torch_mha", "n1"])
-    assert {tuple(request["checks"]) for request in machine.asked} == {("forward_parity",)}
+    assert {tuple(request["checks"]) for request in machine.asked} == {(), ("forward_parity",)}
 
 
 def test_each_process_has_an_order_of_its_own() -> None:
@@ -312,3 +314,47 @@ def test_a_case_that_nobody_is_fit_for_costs_nothing() -> None:
     machine = Machine()
     assert run(machine, []) == {}
     assert machine.started == []
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4])
+def test_processes_start_together_and_each_is_used_once(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there are cores, never more than are left; each is closed."""
+    monkeypatch.setattr(timing, "STARTS", cores)
+    machine = Machine()
+    run(machine, ["torch_mha", "other"], processes=7)
+    assert [request["seed"] for request in machine.asked] == list(range(7))
+    assert len(machine.started) == machine.closed == 7
+
+
+def test_a_process_that_was_started_ahead_serves_those_who_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds who is out, too, and does not call him."""
+    monkeypatch.setattr(timing, "STARTS", 2)
+    machine = Machine(judged=lambda name: PASSED if name != "wrong" else {"status": "failed", "reason": "It is wrong."})
+    found = run(machine, ["torch_mha", "other", "wrong"], processes=7)
+    assert found["wrong", 0].timing is None
+    assert machine.asked[1]["implementations"] == ["torch_mha", "other"]
+    assert machine.started[1] == ["torch_mha", "other", "wrong"]
+    assert len(machine.started) == machine.closed == 7
+
+
+def test_nothing_is_left_running_when_a_run_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was started ahead ends with it."""
+    monkeypatch.setattr(timing, "STARTS", 4)
+
+    def interrupted(names: list[str], process: int) -> Outcome | None:
+        raise KeyboardInterrupt
+
+    machine = Machine(fault=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(machine, ["torch_mha", "other"])
+    assert len(machine.started) == machine.closed == 4
+
+
+def test_checks_are_asked_again_in_the_first_process_and_in_the_last() -> None:
+    """Of those that were planned, and again of those that were added."""
+    factors = {0: 1.0, 1: 1.1}
+    machine = Machine(factor=lambda process, name: factors[process % 2] if name == "other" else 1.0)
+    run(machine, ["torch_mha", "other"], processes=7, most=7 + STEP)
+    assert [bool(request["checks"]) for request in machine.asked] == [
+        process in (0, 6, 6 + STEP) for process in range(7 + STEP)
+    ]

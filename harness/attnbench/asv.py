@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from attnbench.records import Pass, Result
-from attnbench.runner import measure
+from attnbench.runner import Effort, measure
 from attnbench.stats import median_of_processes, ratio
 
 __all__ = ["benchmarks"]
@@ -41,7 +41,7 @@ def benchmarks(
         timeout = TIMEOUT_S
 
         def setup_cache(self) -> Cache:
-            return measure(names, lengths, processes=processes, budget_s=budget_s)
+            return measure(names, lengths, Effort(processes=processes, budget_s=budget_s))
 
         def track_time_ns(self, cache: Cache, implementation: str, length: int, name: Pass) -> float:
             timing = cache[implementation, length, name].timing

@@ -1,17 +1,16 @@
 """The judge of speed: which of two implementations is faster, where their samples can tell.
 
-Both sides of a contest were called in turns in the same processes. A process gives one number, the ratio of the medians
-of its clean calls; a verdict is an order statistic of those numbers, so that a process which went astray decides
-nothing. Where the machine had other work, or the baseline differs from itself, there is no verdict.
+Both sides of a contest were called in turns in the same processes. A process gives one number, the median ratio of its
+clean calls, cycle by cycle; a verdict is an order statistic of those numbers, so that a process which went astray
+decides nothing. Where the machine had other work, or the baseline differs from itself, there is no verdict.
 """
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from attnbench.records import Timing
-from attnbench.stats import CLEAN_CALLS, Estimate, clean_calls, estimate, rank_of
+from attnbench.stats import CLEAN_CALLS, Estimate, estimate, rank_of, ratios_by_cycle
 
 __all__ = ["STATES", "VERDICTS", "Contest", "State", "contest", "effect"]
 
@@ -97,15 +96,13 @@ def _held_up(own: Timing, base: Timing, lost: int, of: int) -> str:
 
 
 def _ratios(own: Timing, base: Timing) -> tuple[list[float], int]:
-    """Ratio of medians of every process that counts, and how many processes timed both."""
+    """Ratio of every process that counts, and how many processes timed both."""
     if len(own.samples_ns) != len(base.samples_ns):
         raise ValueError(
             f"samples of {len(own.samples_ns)} and of {len(base.samples_ns)} processes were not taken in turns"
         )
     together = [bool(one and other) for one, other in zip(own.samples_ns, base.samples_ns, strict=True)]
-    pairs = zip(clean_calls(own), clean_calls(base), strict=True)
-    ratios = [statistics.median(one) / statistics.median(other) for one, other in pairs if one and other]
-    return ratios, sum(together)
+    return ratios_by_cycle(own, base), sum(together)
 
 
 def _verdict(ratios: Sequence[float], delta: float) -> tuple[State, str]:

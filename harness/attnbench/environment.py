@@ -13,6 +13,7 @@ __all__ = [
     "TESTED_TORCH",
     "address_space_bytes",
     "commit",
+    "cores",
     "machine",
     "memory_available_bytes",
     "torch_warning",
@@ -33,13 +34,18 @@ def machine() -> Machine:
     return Machine(
         name="-".join(words) or "unknown",
         cpu=cpu,
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=cores(),
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES,
         gpu=gpu,
         driver=driver,
         isa=_widest_vectors(),
         system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
     )
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def versions() -> dict[str, str]:

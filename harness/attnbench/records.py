@@ -2,8 +2,8 @@
 
 History of SCHEMA
 1  first version
-2  Timing has switches, twin, build_ns and first_call_ns; Memory has physical_bytes, outside_bytes, workspace_bytes and
-   reserved_bytes; Result has kernels and bytes; Ceiling is new
+2  Timing has switches, cycles, twin, build_ns and first_call_ns; Memory has physical_bytes, outside_bytes,
+   workspace_bytes and reserved_bytes; Result has kernels and bytes; Ceiling is new
 """
 
 import shlex
@@ -120,6 +120,9 @@ class Timing:
     threads: int
     # Involuntary context switches of the process during each call, in the same layout; empty where unknown.
     switches: tuple[tuple[int, ...], ...] = ()
+    # Number of the cycle that each call was made in, in the same layout: calls of one cycle were made one right after
+    # another. Empty where unknown.
+    cycles: tuple[tuple[int, ...], ...] = ()
     # Names of the implementations that took turns with this one.
     interleaved_with: tuple[str, ...] = ()
     method: str = "wall"

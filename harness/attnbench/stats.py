@@ -21,6 +21,7 @@ __all__ = [
     "median_of_processes",
     "rank_of",
     "ratio",
+    "ratios_by_cycle",
     "time_of",
 ]
 
@@ -94,14 +95,40 @@ def clean_calls(timing: Timing) -> tuple[tuple[int, ...], ...]:
 
     A process counts with ``CLEAN_CALLS`` clean calls or more, if they are ``CLEAN_OF_ALL`` of its calls or more.
     """
+    return tuple(
+        tuple(times_ns[call] for call in _clean(timing, process)) for process, times_ns in enumerate(timing.samples_ns)
+    )
+
+
+def ratios_by_cycle(own: Timing, base: Timing) -> list[float]:
+    """Time over that of the base in each process that counts on both sides: the median over their common cycles.
+
+    The two calls of a cycle were made one right after another, and what the machine does for longer than that is in
+    both: over many processes these medians scatter half as much (by variance) as ratios of the two sides' medians. Only
+    cycles in which both calls were clean are taken; where these are too few, or the record does not say what was called
+    when, it is the ratio of medians.
+    """
     found = []
-    for process, times_ns in enumerate(timing.samples_ns):
-        waited = _counted(timing.waited_ns, process, len(times_ns))
-        switches = _counted(timing.switches, process, len(times_ns))
-        kept = tuple(t for t, w, s in zip(times_ns, waited, switches, strict=True) if clean(t, w, s))
-        enough = len(kept) >= CLEAN_CALLS and len(kept) >= CLEAN_OF_ALL * len(times_ns)
-        found.append(kept if enough else ())
-    return tuple(found)
+    for process, (ours, theirs) in enumerate(zip(own.samples_ns, base.samples_ns, strict=True)):
+        one, other = _clean(own, process), _clean(base, process)
+        if not one or not other:
+            continue
+        cycles, theirs_by_cycle = _counted(own.cycles, process, len(ours)), _counted(base.cycles, process, len(theirs))
+        met = {theirs_by_cycle[call]: theirs[call] for call in other}
+        pairs = [ours[call] / met[cycles[call]] for call in one if cycles[call] is not None and cycles[call] in met]
+        if len(pairs) < CLEAN_CALLS:
+            pairs = [statistics.median(ours[call] for call in one) / statistics.median(theirs[call] for call in other)]
+        found.append(statistics.median(pairs))
+    return found
+
+
+def _clean(timing: Timing, process: int) -> list[int]:
+    """Which calls of a process were clean, by their place; none of a process that does not count."""
+    times_ns = timing.samples_ns[process]
+    waited = _counted(timing.waited_ns, process, len(times_ns))
+    switches = _counted(timing.switches, process, len(times_ns))
+    kept = [call for call, told in enumerate(zip(times_ns, waited, switches, strict=True)) if clean(*told)]
+    return kept if len(kept) >= CLEAN_CALLS and len(kept) >= CLEAN_OF_ALL * len(times_ns) else []
 
 
 def _counted(counter: Samples, process: int, calls: int) -> Sequence[int | None]:

@@ -35,13 +35,14 @@ class Broken(Exception):
 class Samples:
     """One number per call, in the order of the calls, and what the first call of all took.
 
-    Unit: nanoseconds of wall time, nanoseconds that the process's threads waited for a core meanwhile, and number of
-    times that one of them lost its core. The counters are empty where the system does not have them.
+    Unit: nanoseconds of wall time, nanoseconds that the process's threads waited for a core meanwhile, number of times
+    that one of them lost its core, and number of the cycle. The counters are empty where the system does not have them.
     """
 
     times_ns: list[int] = field(default_factory=list)
     waited_ns: list[int] = field(default_factory=list)
     switches: list[int] = field(default_factory=list)
+    cycles: list[int] = field(default_factory=list)
     first_call_ns: int = 0
 
     def clean_ns(self) -> list[int]:
@@ -190,4 +191,5 @@ class _Taking:
         end = clock()
         self.readings.append((samples, before, self.scheduler.read()))
         samples.times_ns.append(end - begin)
+        samples.cycles.append(self.cycles)
         del result  # freed outside the window

@@ -3,7 +3,7 @@
 import pytest
 
 from attnbench.records import Pass, Result
-from attnbench.runner import measure
+from attnbench.runner import Effort, measure
 
 IMPLEMENTATIONS = ("torch_mha", "naive_loop", "per_head", "batched_matmul", "reshaped", "sdpa")
 LENGTHS = (32, 64, 128, 256)
@@ -20,4 +20,4 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def measured() -> dict[tuple[str, int, Pass], Result]:
     """Results by implementation, length and pass, timed in turns by the measuring core."""
-    return measure(IMPLEMENTATIONS, LENGTHS, processes=3, budget_s=0.2)
+    return measure(IMPLEMENTATIONS, LENGTHS, Effort(processes=3, budget_s=0.2))

@@ -2,8 +2,8 @@
 
 ``pool`` measures, for hours: so many fresh processes per condition, in which the reference, its twin and planted copies
 take turns; before that, how much work makes a plant of the wanted size, and how long the plants truly take. ``judge``
-draws comparisons from the pools and lets our rule and those of other tools judge them. ``runs`` are real runs of
-``attnbench compare``. ``agreement`` holds our median against that of torch's own timer. Everything is stored as it is
+draws comparisons from the pools and lets our rule and those of other tools judge them. ``runs`` are real runs of the
+command. ``agreement`` holds our median against that of torch's own timer. Everything is stored as it is
 measured; the same command with ``--resume`` goes on where it was left.
 """
 
@@ -157,9 +157,9 @@ def _parser() -> argparse.ArgumentParser:
     judge.add_argument("--most", type=int, default=MOST, help="processes of ours where it is undecided")
     judge.add_argument("--effect-of-one", type=float, help="another difference that counts, at one thread")
     judge.add_argument("--effect-of-many", type=float, help="the same at more threads")
-    runs = _part(parts, "runs", _runs, "real runs of attnbench compare")
+    runs = _part(parts, "runs", _runs, "real runs of attnbench")
     runs.add_argument("--runs", type=int, default=RUNS, help="of each condition and plant")
-    runs.add_argument("--processes", type=int, help="as compare's own option")
+    runs.add_argument("--processes", type=int, help="as the command's own option")
     runs.add_argument(
         "--shares", type=_integers, help=f"plants in percent, of {', '.join(map(str, SHARES))}; {BYTE_SHARE}: a byte"
     )

@@ -17,7 +17,7 @@ from attnbench import environment
 from attnbench.records import Timing
 from attnbench.registry import PluginError
 from attnbench.runner import Limits, Session, profile_cases
-from attnbench.stats import Estimate, clean_calls, estimate
+from attnbench.stats import Estimate, estimate, ratios_by_cycle
 from studies.lines import Lines, StudyError, read
 from studies.load import Competitor, beside, busy_cores
 from studies.plants import BASE, NAMES, ROWS, SHARES
@@ -124,15 +124,19 @@ def _column(processes: Sequence[Process], side: str, threads: int, calls: int | 
         whole = tuple(tuple(one[field][:calls]) for one in taken)
         return whole if any(whole) else ()
 
-    return Timing(samples_ns=of("times_ns"), waited_ns=of("waited_ns"), switches=of("switches"), threads=threads)
+    return Timing(
+        samples_ns=of("times_ns"),
+        waited_ns=of("waited_ns"),
+        switches=of("switches"),
+        cycles=of("cycles"),
+        threads=threads,
+    )
 
 
 def size(pool: Pool, share: int) -> Estimate | None:
     """Time of a planted copy over that of the reference, from the clean calls of every process that has enough."""
-    own, base = (clean_calls(told(pool.processes, side, threads=pool.threads)) for side in (str(share), BASE))
-    ratios = [
-        statistics.median(one) / statistics.median(other) for one, other in zip(own, base, strict=True) if one and other
-    ]
+    own, base = (told(pool.processes, side, threads=pool.threads) for side in (str(share), BASE))
+    ratios = ratios_by_cycle(own, base)
     return estimate(ratios) if ratios else None
 
 

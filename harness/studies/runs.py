@@ -1,4 +1,8 @@
-"""Real runs of ``attnbench compare`` against planted copies, each counted by what it said."""
+"""Real runs against planted copies, each counted by what it said.
+
+What is planted into time takes its turns in one run of ``attnbench profile``, without and with the plant; a byte is
+found by ``attnbench compare``.
+"""
 
 import json
 import subprocess
@@ -9,12 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attnbench import results
+from attnbench.contest import contest
+from attnbench.registry import shown
 from studies.lines import Lines, StudyError, read
 from studies.load import beside, busy_cores
 from studies.plants import BASE, BYTE, BYTE_SHARE, NAMES
 from studies.pools import LOOK_S, PAUSE_S, Condition, Setup, header, tell_children
 
-__all__ = ["compared", "counted", "run"]
+__all__ = ["compared", "counted", "profiled", "run"]
 
 # Wall time beyond which a run is taken to hang, in seconds: beside a competitor, calls take several times as long.
 TIMEOUT_S = 1800.0
@@ -36,7 +43,7 @@ def run(
     resume: bool,
     say: Callable[[str], None] = print,
 ) -> list[Record]:
-    """Compare until the file holds so many runs of every plant; the plants take turns.
+    """Measure until the file holds so many runs of every plant; those of time are in the same runs.
 
     Raises: StudyError where runs fail again and again.
     """
@@ -48,47 +55,77 @@ def run(
         while left := [share for share in shares if _count(lines, share) < runs]:
             if _failed(lines) - before >= FAILURES:
                 raise StudyError(f"{path}: {FAILURES} runs failed, the last time: {lines.held[-1]['reason']}")
-            share = min(left, key=lambda one: _count(lines, one))
-            record = _tried(condition, setup, share, options)
-            lines.add(record)
-            said = record.get("verdict") or record["reason"]
-            plant = "one byte" if share == BYTE_SHARE else f"{share} %"
-            say(f"{path.name}: run {_count(lines, share)} of {runs}, {plant}: {said}, {record['took_s']:.0f} s")
+            fewest = min(_count(lines, share) for share in left)
+            together = [share for share in left if _count(lines, share) == fewest and share != BYTE_SHARE]
+            for record in _tried(condition, setup, together or [BYTE_SHARE], options):
+                lines.add(record)
+                said, share = record.get("verdict") or record["reason"], record["share"]
+                plant = "one byte" if share == BYTE_SHARE else f"{share} %"
+                say(f"{path.name}: run {_count(lines, share)} of {runs}, {plant}: {said}, {record['took_s']:.0f} s")
         return [record for record in lines.held if record["kind"] == "run"]
 
 
-def _tried(condition: Condition, setup: Setup, share: int, options: Sequence[str]) -> Record:
+def _tried(condition: Condition, setup: Setup, shares: Sequence[int], options: Sequence[str]) -> list[Record]:
     """One run, or why there is none."""
     try:
-        return compared(condition, setup, share, options)
+        if shares == [BYTE_SHARE]:
+            return [compared(condition, setup)]
+        return profiled(condition, setup, shares, options)
     except (OSError, subprocess.TimeoutExpired) as error:
         time.sleep(PAUSE_S)
-        return {"kind": "failed", "share": share, "reason": str(error), "took_s": 0.0}
+        return [{"kind": "failed", "share": share, "reason": str(error), "took_s": 0.0} for share in shares]
 
 
-def compared(condition: Condition, setup: Setup, share: int, options: Sequence[str] = ()) -> Record:
-    """One run of ``attnbench compare``: its verdict on what was planted, and all that it told of it."""
-    aspect, new = ("peak_bytes", BYTE) if share == BYTE_SHARE else ("time", NAMES[share])
-    others = busy_cores(LOOK_S)
-    begin = time.monotonic()
+def profiled(condition: Condition, setup: Setup, shares: Sequence[int], options: Sequence[str] = ()) -> list[Record]:
+    """One run of ``attnbench profile``: its verdict on each plant, with the ratio that the verdict follows from."""
+    with tempfile.TemporaryDirectory(prefix="attnbench-study-") as folder:
+        record, last = _done(folder, condition, setup, ["profile", *(NAMES[share] for share in shares), *options])
+        paths = list(Path(folder).glob("*/*.jsonl"))
+        timings = {r.implementation: r.timing for r in results.read(paths[0]).results} if paths else {}
+    records, base = [], timings.get(BASE)
+    for share in shares:
+        own = timings.get(shown(NAMES[share]))
+        if base is None or own is None:
+            reason = f"exit code {record['exit']}, no verdict on time: {last}"
+            records.append({"kind": "failed", "share": share, "reason": reason} | record)
+            continue
+        found = contest(own, base)
+        told = {"verdict": found.state, "processes": found.of, "counted": found.counted, "reason": found.reason}
+        ratio = [round(x, 5) for x in (found.ratio.low, found.ratio.value, found.ratio.high)] if found.ratio else []
+        records.append({"kind": "run", "share": share, "ratio": ratio} | told | record)
+    return records
+
+
+def compared(condition: Condition, setup: Setup) -> Record:
+    """One run of ``attnbench compare``: its verdict on peak bytes, where one was planted."""
     with tempfile.TemporaryDirectory(prefix="attnbench-study-") as folder:
         told = Path(folder, "told.json")
-        asked = ["compare", BASE, new, "--lengths", str(setup.length), "--passes", "forward"]
-        asked += ["--threads", str(condition.threads), "--results", folder, "--json", str(told)]
         # Bytes are exact and counted before anything is timed: one process is enough.
-        asked += ["--processes", "1"] if share == BYTE_SHARE else options
-        done = subprocess.run(
-            [sys.executable, "-c", COMMAND, *asked], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
+        asked = ["compare", BASE, BYTE, "--processes", "1", "--json", str(told)]
+        record, last = _done(folder, condition, setup, asked)
         changes = json.loads(told.read_text())["changes"] if told.exists() and told.stat().st_size else []
-    record: Record = {
-        "share": share, "exit": done.returncode, "took_s": round(time.monotonic() - begin, 2), "others": others
-    }  # fmt: skip
-    found = [change for change in changes if change["aspect"] == aspect]
+    found = [change for change in changes if change["aspect"] == "peak_bytes"]
+    record["share"] = BYTE_SHARE
     if len(found) != 1:
-        last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["it said nothing"]
-        return record | {"kind": "failed", "reason": f"exit code {done.returncode}, no verdict on {aspect}: {last[0]}"}
+        return record | {"kind": "failed", "reason": f"exit code {record['exit']}, no verdict on peak_bytes: {last}"}
     return record | {"kind": "run", "verdict": found[0]["verdict"], "told": found[0]["told"]}
+
+
+def _done(folder: str, condition: Condition, setup: Setup, asked: Sequence[str]) -> tuple[Record, str]:
+    """What is known of one run of the command, and the last line that it printed."""
+    others = busy_cores(LOOK_S)
+    begin = time.monotonic()
+    common = ["--lengths", str(setup.length), "--passes", "forward", "--threads", str(condition.threads)]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *asked, *common, "--results", folder],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    took_s = round(time.monotonic() - begin, 2)
+    last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["it said nothing"]
+    return {"exit": done.returncode, "took_s": took_s, "others": others}, last[0]
 
 
 def counted(folder: Path) -> list[tuple[str, int, dict[str, int], float]]:

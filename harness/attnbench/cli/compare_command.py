@@ -12,9 +12,8 @@ from click.core import ParameterSource
 from rich.table import Column, Table
 from rich.text import Text
 
-from attnbench.cli.jobs import Choice, profile_plans, say_stored, session_for
-from attnbench.cli.options import BUDGETS, options
-from attnbench.cli.progress import progress
+from attnbench.cli.jobs import Choice, asked_effort, profile_into, profile_plans, say_stored, session_for
+from attnbench.cli.options import options
 from attnbench.cli.recording import INCONCLUSIVE, recording
 from attnbench.cli.selection import chosen_implementations
 from attnbench.cli.terminal import console
@@ -22,7 +21,7 @@ from attnbench.comparison import UNDECIDED, WORSE, Change, Verdict, changes, tur
 from attnbench.records import PERF, SCHEMA
 from attnbench.registry import from_trees, known, names, shown
 from attnbench.results import find, read
-from attnbench.runner import profile
+from attnbench.runner import Effort
 
 # Relative change of time that counts between two runs, unless told otherwise. Two runs are two moments: identical code
 # differed by up to 6 % in ten alternating processes a side, hence no less than 5 %.
@@ -30,6 +29,9 @@ THRESHOLD = 0.05
 # Sequence lengths at which two implementations are compared, unless told otherwise: one at which a call's own cost
 # weighs most, one at which the work does.
 LENGTHS = (128, 512)
+# How much is measured of two implementations: half a second suffices for three sides, so that a case takes 15 seconds
+# where ten processes decide it.
+EFFORT = Effort(processes=10, most=30, budget_s=0.5)
 # Options that say how implementations are measured.
 MEASURING = (
     "lengths", "passes", "device", "dtypes", "processes", "threads", "timeout", "memory_limit", "work_limit", "resume",
@@ -132,7 +134,6 @@ def _implementations(base: str, new: str, given: dict[str, Any]) -> int:
     """Measure two implementations in turns."""
     sides = chosen_implementations([base, new])
     choice = Choice.of(given)
-    usual, most, budget_s = BUDGETS["core"]
     with session_for(given) as session:
         plans = profile_plans(session, choice, lengths=given["lengths"] or LENGTHS, passes=given["passes"])
         # What cannot be loaded, or not beside the other one, is told before anything is measured.
@@ -140,12 +141,9 @@ def _implementations(base: str, new: str, given: dict[str, Any]) -> int:
         with recording(
             session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
             implementations=sides, resume=given["resume"],
-        ) as recorded, progress() as steps:  # fmt: skip
-            for result in profile(
-                session, sides, plans, run=recorded.run.id, steps=steps, processes=given["processes"] or usual,
-                most=None if given["processes"] else most, budget_s=budget_s, baseline=base, done=recorded.results,
-            ):  # fmt: skip
-                recorded.add(result)
+        ) as recorded:  # fmt: skip
+            effort = asked_effort(EFFORT, given["processes"])
+            profile_into(recorded, session, sides, plans, effort=effort, baseline=base)
     found = list(turns_taken(list(recorded.results.values()), base=shown(base), new=shown(new)))
     if not given["json_file"]:
         click.echo(f"{shown(new)} against {shown(base)}, in turns in the same processes")

@@ -7,13 +7,14 @@ from typing import Any, Self
 
 import click
 
-from attnbench.cli.options import BUDGETS, QUICK_WORK_S
+from attnbench.cli.options import EFFORTS, QUICK_WORK_S
 from attnbench.cli.progress import progress
 from attnbench.cli.recording import Recording
 from attnbench.cli.selection import planned
 from attnbench.records import Pass
 from attnbench.registry import OPERATORS, names
 from attnbench.runner import (
+    Effort,
     Expectation,
     Limits,
     Plan,
@@ -30,11 +31,13 @@ from attnbench.runner import (
 
 __all__ = [
     "Choice",
+    "asked_effort",
     "audited_expectations",
     "conform_into",
     "conform_plans",
     "profile_into",
     "profile_plans",
+    "profile_with_ceilings",
     "say_stored",
     "session_for",
 ]
@@ -141,16 +144,10 @@ def profile_into(
     implementations: Sequence[str],
     plans: Sequence[Plan],
     *,
-    level: str,
-    processes: int | None,
-    work_limit: float | None,
+    effort: Effort,
+    baseline: str | None = None,
 ) -> None:
-    """Time every implementation that conforms, in turns; in ``processes`` where a number was asked for, no more."""
-    if level == "quick" and work_limit is None:
-        session.limits = replace(session.limits, work_s=QUICK_WORK_S)
-    usual, most, budget_s = BUDGETS[level]
-    for ceiling in ceilings(session, plans, run=recorded.run.id, done=recorded.ceilings):
-        recorded.keep(ceiling)
+    """Time every implementation that conforms, in turns."""
     with progress() as steps:
         for result in profile(
             session,
@@ -158,12 +155,33 @@ def profile_into(
             plans,
             run=recorded.run.id,
             steps=steps,
-            processes=processes or usual,
-            most=None if processes else most,
-            budget_s=budget_s,
+            effort=effort,
+            baseline=baseline,
             done=recorded.results,
         ):
             recorded.add(result)
+
+
+def asked_effort(usual: Effort, processes: int | None) -> Effort:
+    """The usual effort, or as many processes as were asked for, and no more."""
+    return replace(usual, processes=processes, most=None) if processes else usual
+
+
+def profile_with_ceilings(
+    recorded: Recording,
+    session: Session,
+    implementations: Sequence[str],
+    plans: Sequence[Plan],
+    given: Mapping[str, Any],
+) -> None:
+    """What the machine reaches at most, and then every implementation that conforms, as options ask for it."""
+    level = given["suite"]
+    if level == "quick" and given["work_limit"] is None:
+        session.limits = replace(session.limits, work_s=QUICK_WORK_S)
+    for ceiling in ceilings(session, plans, run=recorded.run.id, done=recorded.ceilings):
+        recorded.keep(ceiling)
+    effort = asked_effort(EFFORTS[level], given["processes"])
+    profile_into(recorded, session, implementations, plans, effort=effort)
 
 
 def say_stored(recorded: Recording) -> None:

@@ -11,20 +11,21 @@ import click
 
 from attnbench.cases import DEVICES, DTYPES, LEVELS
 from attnbench.records import Pass
-from attnbench.runner import ExpectationError, read_expectations
+from attnbench.runner import Effort, ExpectationError, read_expectations
 
-__all__ = ["BUDGETS", "LENGTHS", "QUICK_LENGTHS", "QUICK_WORK_S", "options"]
+__all__ = ["EFFORTS", "LENGTHS", "QUICK_LENGTHS", "QUICK_WORK_S", "options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Sequence lengths of a quick profile, and those of any other.
 QUICK_LENGTHS = (32, 64, 128, 256, 512)
 LENGTHS = (128, 256, 512, 1024, 2048)
-# Processes for every case, those that there may be where a contest is undecided, and seconds given to one case in one
-# process, by level. Seven are the fewest that have a verdict.
-BUDGETS = {"quick": (7, None, 0.3), "core": (10, 30, 1.0), "full": (10, 30, 2.0)} | dict.fromkeys(
-    ("slow", "gpu", "huge"), (10, 30, 4.0)
-)
+# How much is measured, by level. Seven processes are the fewest that have a verdict.
+EFFORTS = {
+    "quick": Effort(processes=7, budget_s=0.3),
+    "core": Effort(processes=10, most=30, budget_s=1.0),
+    "full": Effort(processes=10, most=30, budget_s=2.0),
+} | dict.fromkeys(("slow", "gpu", "huge"), Effort(processes=10, most=30, budget_s=4.0))
 # Longest predicted call that a quick profile times, in seconds: seven of them, in each of seven processes.
 QUICK_WORK_S = 0.1
 PASSES = get_args(Pass)

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from attnbench.cli.jobs import Choice, profile_into, profile_plans, say_stored, session_for
+from attnbench.cli.jobs import Choice, profile_plans, profile_with_ceilings, say_stored, session_for
 from attnbench.cli.options import LENGTHS, QUICK_LENGTHS, options
 from attnbench.cli.recording import recording, write_json
 from attnbench.cli.selection import chosen_implementations, loadable, with_baselines
@@ -35,10 +35,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
             session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
             implementations=chosen, resume=given["resume"],
         ) as recorded:  # fmt: skip
-            profile_into(
-                recorded, session, chosen, plans, level=given["suite"], processes=given["processes"],
-                work_limit=given["work_limit"],
-            )  # fmt: skip
+            profile_with_ceilings(recorded, session, chosen, plans, given)
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     print_timings(recorded.results.values(), err=given["json_file"] is not None and given["json_file"].name == "-")

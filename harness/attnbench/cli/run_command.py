@@ -9,8 +9,8 @@ from attnbench.cli.jobs import (
     audited_expectations,
     conform_into,
     conform_plans,
-    profile_into,
     profile_plans,
+    profile_with_ceilings,
     say_stored,
     session_for,
 )
@@ -42,10 +42,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
             implementations=chosen, resume=given["resume"],
         ) as recorded:  # fmt: skip
             conform_into(recorded, session, chosen, plans, choice, expectations)
-            profile_into(
-                recorded, session, chosen, timed, level=choice.suite, processes=given["processes"],
-                work_limit=given["work_limit"],
-            )  # fmt: skip
+            profile_with_ceilings(recorded, session, chosen, timed, given)
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     to_stderr = given["json_file"] is not None and given["json_file"].name == "-"

@@ -11,8 +11,10 @@ from attnbench.runner.expectations import (
 )
 from attnbench.runner.profile import gating_checks, measure, profile, profile_cases
 from attnbench.runner.session import Limits, Plan, Session, Silent, Steps
+from attnbench.runner.timing import Effort
 
 __all__ = [
+    "Effort",
     "Expectation",
     "ExpectationError",
     "Limits",

@@ -30,17 +30,14 @@ def profile(
     *,
     run: str,
     steps: Steps,
-    processes: int,
-    budget_s: float,
-    most: int | None = None,
+    effort: Effort,
     baseline: str | None = None,
     done: dict[tuple[str, str], Result] | None = None,
 ) -> Iterator[Result]:
     """Results with memory as each probe ends, then the same results with timing as each group of cases is timed.
 
-    ``processes`` time every case, and up to ``most`` those of which a contest is undecided; ``budget_s`` is the time
-    given to one case in one process. ``baseline`` is whom the others are compared with, by default the operator's
-    reference. ``plans`` come in ascending order of length.
+    ``baseline`` is whom the others are compared with, by default the operator's reference. ``plans`` come in ascending
+    order of length.
 
     Raises: PluginError where an implementation cannot be loaded.
     """
@@ -59,7 +56,6 @@ def profile(
                 probed[name, plan.case] = result
                 yield result
             steps.done()
-    effort = Effort(processes=processes, most=most, budget_s=budget_s)
     yield from timed(session, plans, _ready(probed), steps=steps, effort=effort, against=baseline)
 
 
@@ -80,7 +76,7 @@ def gating_checks() -> frozenset[str]:
 
 
 def measure(
-    implementations: Sequence[str], lengths: Sequence[int], *, processes: int, budget_s: float
+    implementations: Sequence[str], lengths: Sequence[int], effort: Effort
 ) -> dict[tuple[str, int, Pass], Result]:
     """Profile without a run file, by implementation, length and pass: what asv and pytest-benchmark read."""
     with Session(limits=Limits()) as session:
@@ -91,9 +87,7 @@ def measure(
             for case in profile_cases(session, [length], [name])
         }
         plans = session.plan(place, gating_checks())
-        results = profile(
-            session, implementations, plans, run="", steps=Silent(), processes=processes, budget_s=budget_s
-        )
+        results = profile(session, implementations, plans, run="", steps=Silent(), effort=effort)
         return {(result.implementation, *place[result.case]): result for result in results}
 
 

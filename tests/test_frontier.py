@@ -15,21 +15,13 @@ import torch
 
 from attnbench.attempt import Attempts, stretched
 from attnbench.cli.frontier import print_frontiers, search_frontiers
+from attnbench.frontier import FITS, Frontier, frontiers
 from attnbench.interface import Inputs
 from attnbench.judge import Judge
 from attnbench.records import FRONTIER, Finding, Machine, Memory, Result, Run
 from attnbench.results import RunFile, read
 from attnbench.runner import Limits, Plan, Session, Silent, gating_checks, profile_cases
-from attnbench.runner.frontier import (
-    FITS,
-    SHORTEST,
-    WORKER,
-    Frontier,
-    find_frontiers,
-    frontiers,
-    lengths,
-    predicted,
-)
+from attnbench.runner.frontier import SHORTEST, WORKER, find_frontiers, lengths, predicted
 
 CASE = (
     "multihead/B1.L{0}.S{0}.E256.H4/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"

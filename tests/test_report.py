@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from attnbench.checks.catalogue import checks
-from attnbench.records import Ceiling, Finding, Machine, Memory, Result, Run, Timing
+from attnbench.records import Ceiling, Finding, Machine, Memory, Result, Run, Timing, pass_of
 from attnbench.report import tables, write
 from attnbench.report.content import gathered
 from attnbench.report.growth import growth
@@ -249,8 +249,8 @@ def test_length_pass_and_series_are_read_from_the_id() -> None:
     case = "other/B1.L128.S64.E32/-/mask=none/regime=plain/seed=0/float32/cpu/"
     assert tables.length_of(case + "train") == 128
     assert tables.length_of("other/E32.LX4/-/mask=none/regime=plain/seed=0/float32/cpu/train") == 0
-    assert tables.pass_of(case + "inference") == "forward"
-    assert tables.pass_of(case + "train") == tables.pass_of(case + "eval") == "forward+backward"
+    assert pass_of(case + "inference") == "forward"
+    assert pass_of(case + "train") == pass_of(case + "eval") == "forward+backward"
     assert tables.series_of(case + "train") == "other/B1.E32/-/mask=none/regime=plain/seed=0/float32/cpu"
 
 
@@ -550,6 +550,24 @@ def test_numbers_of_threads_are_never_mixed_in_one_plot() -> None:
         "some-cpu, cpu, float32, 2 threads",
     ]
     assert len({one.suffix for one in series}) == 2
+
+
+def test_the_longest_sequence_stands_in_the_report(tmp_path: Path) -> None:
+    """With what kept the next one from it, on the page and in the Markdown file; checks are counted without it."""
+    tried = [
+        Result(
+            run=RUN, implementation="quick_one", case=perf_case(length, "inference"), suite="frontier", findings=(one,)
+        )
+        for length, one in (
+            (64, Finding(check="fits", status="passed", measured=0.25, allowed=1.0)),
+            (128, Finding(check="fits", status="out_of_memory", reason="no more")),
+        )
+    ]
+    write([stored(timed("torch_mha", 64), timed("quick_one", 64), *tried)], tmp_path)
+    words = ("The longest sequence", "128: out\\_of\\_memory: no more")
+    assert all(word in tmp_path.joinpath("report.md").read_text() for word in words)
+    assert "128: out_of_memory: no more" in tmp_path.joinpath("index.html").read_text()
+    assert "fits" not in tmp_path.joinpath("findings.csv").read_text()
 
 
 def test_a_name_with_dollar_signs_is_drawn_as_it_is(tmp_path: Path) -> None:

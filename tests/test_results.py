@@ -9,7 +9,7 @@ import pytest
 
 from attnbench.cli.recording import Recording
 from attnbench.contest import contest
-from attnbench.records import Ceiling, Finding, Machine, Memory, Result, Run, Timing
+from attnbench.records import PERF, Ceiling, Finding, Machine, Memory, Result, Run, Timing
 from attnbench.results import ResultsError, RunFile, StoredRun, find, merged, read
 
 DATA = Path(__file__).parent / "data"
@@ -288,6 +288,14 @@ def test_results_of_two_machines_both_stand() -> None:
     """A machine does not replace another's results."""
     other = run("other", machine=replace(MACHINE, name="other-cpu"))
     assert merged([stored(result()), stored(result(of="other"), of=other)]) == [result(), result(of="other")]
+
+
+def test_measurements_on_other_numbers_of_threads_all_stand() -> None:
+    """What one thread took says nothing of two; what holds is the same on any number of them."""
+    alone = replace(run("alone"), threads=1)
+    both = [replace(result(of=name), suite=PERF, timing=TIMING) for name in (alone.id, run().id)]
+    assert merged([stored(both[0], of=alone), stored(both[1])]) == both
+    assert merged([stored(result(of="alone"), of=alone), stored(result())]) == [result()]
 
 
 def test_memory_of_a_probe_and_timing_of_the_same_run_are_joined() -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "Run",
     "Status",
     "Timing",
+    "pass_of",
     "reproduce_line",
 ]
 
@@ -196,6 +197,11 @@ class Ceiling:
 
 
 Record = Run | Result | Ceiling
+
+
+def pass_of(case: str) -> Pass:
+    """What is timed in a case: its id ends with the mode, and inference has no backward."""
+    return "forward" if case.rpartition("/")[2] == "inference" else "forward+backward"
 
 
 def reproduce_line(implementation: str, case: str, check: str) -> str:

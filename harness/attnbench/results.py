@@ -16,7 +16,7 @@ from typing import IO, Any, Self, TypeVar
 
 import msgspec
 
-from attnbench.records import FRONTIER, SCHEMA, Ceiling, Finding, Record, Result, Run
+from attnbench.records import FRONTIER, PERF, SCHEMA, Ceiling, Finding, Record, Result, Run
 
 __all__ = ["ResultsError", "RunFile", "StoredRun", "find", "joined", "merged", "read"]
 
@@ -215,17 +215,19 @@ def _found(results: Path, stored: dict[str, Path], name: str) -> Path:
 def merged(runs: Iterable[StoredRun]) -> list[Result]:
     """Results of several runs, one per machine, implementation and case: the latest findings and measurements.
 
+    Measurements on other numbers of threads are other results, and so is a search for the longest sequence.
+
     A profile stores a result as its probe ends and again once it is timed, and asks fewer checks than a conformance
     run. Two results of the same run are therefore joined: of each check the later finding stands, of timing and memory
     the later one that there is; both are dropped where any check did not hold. Between runs nothing is joined, because
     a number belongs to the run that it was measured in: the later result stands, unless its findings are the same and
     only the earlier one was measured.
     """
-    latest: dict[tuple[str, str, str, bool], Result] = {}
+    latest: dict[tuple[object, ...], Result] = {}
     for stored in runs:
         for result in stored.results:
-            # What fits is another question than what holds and how fast it is.
-            key = (stored.run.machine.name, result.implementation, result.case, result.suite == FRONTIER)
+            measures = (result.suite, stored.run.threads) if result.suite in (PERF, FRONTIER) else ()
+            key = (stored.run.machine.name, result.implementation, result.case, *measures)
             before = latest.get(key)
             latest[key] = result if before is None else joined(before, result)
     return list(latest.values())

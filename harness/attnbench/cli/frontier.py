@@ -13,13 +13,15 @@ from attnbench.cli.progress import progress
 from attnbench.cli.recording import FAILED, INCONCLUSIVE, recording, write_json
 from attnbench.cli.selection import chosen_implementations, loadable, with_baselines
 from attnbench.cli.terminal import console
-from attnbench.records import FAILURES, FRONTIER, Pass, Result
+from attnbench.frontier import FITS, HEAD, frontiers, row
+from attnbench.records import FAILURES, FRONTIER, Result
 from attnbench.registry import shown
-from attnbench.runner.frontier import FITS, SHORTEST, WORKER, Frontier, find_frontiers, frontiers
-from attnbench.runner.profile import MODES
+from attnbench.runner.frontier import SHORTEST, WORKER, find_frontiers
 
 __all__ = ["print_frontiers", "search_frontiers"]
 
+# Columns of numbers.
+NUMBERS = frozenset({"longest", "s a call", "peak MiB"})
 # Options of a profile that say nothing of a frontier, by their names among the parameters.
 UNUSED = {"lengths": "--lengths", "processes": "--processes"}
 
@@ -55,27 +57,12 @@ def search_frontiers(implementations: Sequence[str], given: dict[str, Any]) -> i
 
 def print_frontiers(results: Iterable[Result], *, err: bool = False) -> None:
     """One line for each implementation, pass and dtype: the longest length, what it took, and what the next one met."""
-    table = Table("implementation", "pass", "dtype", box=None, pad_edge=False)
-    table.add_column("longest", justify="right")
-    table.add_column("s a call", justify="right")
-    table.add_column("peak MiB", justify="right")
-    table.add_column("beyond")
+    table = Table(box=None, pad_edge=False)
+    for name in HEAD:
+        table.add_column(name, justify="right" if name in NUMBERS else "left")
     for frontier in frontiers(results):
-        table.add_row(*map(Text, _row(frontier)))
+        table.add_row(*map(Text, row(frontier)))
     console(err=err).print(table)
-
-
-def _row(frontier: Frontier) -> tuple[str, ...]:
-    _, dtype, _, mode = frontier.case.split("/")
-    peak = "–" if frontier.peak_bytes is None else f"{frontier.peak_bytes / 2**20:.4g}"
-    took = "–" if frontier.took_s is None else f"{frontier.took_s:.3g}"
-    length = "–" if frontier.length is None else str(frontier.length)
-    beyond = "" if frontier.beyond is None else f"{frontier.beyond}: {frontier.reason}"
-    return frontier.implementation, _pass(mode), dtype, length, took, peak, beyond
-
-
-def _pass(mode: str) -> Pass:
-    return next(name for name, called in MODES.items() if called == mode)
 
 
 def _exit_code(results: Iterable[Result], asked: Sequence[str]) -> int:

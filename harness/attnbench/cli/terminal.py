@@ -10,7 +10,7 @@ from rich.text import Text
 
 from attnbench.cli.matrix import LEGEND, Cell, Matrix, failures, matrix
 from attnbench.contest import Contest, State, contest
-from attnbench.records import FAILURES, Result
+from attnbench.records import FAILURES, Result, pass_of
 from attnbench.registry import baseline
 from attnbench.stats import median_of_processes, time_of
 
@@ -118,7 +118,7 @@ def _print_left_out(words: str, things: str, told: Iterable[tuple[str, str]], *,
 
 def print_timings(results: Iterable[Result], *, err: bool = False) -> None:
     """Time of every implementation and length, one table per pass, with what its contest with the baseline came to."""
-    from attnbench.report.tables import length_of, pass_of
+    from attnbench.report.tables import length_of
 
     stored = list(results)
     timed = {(r.run, r.case, r.implementation): r for r in stored if r.timing}

@@ -9,7 +9,7 @@ import pandas as pd
 from attnbench.checks.catalogue import CHAPTERS, checks
 from attnbench.records import FAILURES, FRONTIER, Result, reproduce_line
 from attnbench.report import tables
-from attnbench.report.listings import Listing, ceilings
+from attnbench.report.listings import Listing, ceilings, frontiers
 from attnbench.report.sentences import fastest, headline, methods
 from attnbench.report.series import Series, series_in
 from attnbench.results import StoredRun, merged
@@ -80,6 +80,7 @@ class Content:
     warned: tuple[Grouped, ...]
     series: tuple[Series, ...]
     ceilings: Listing | None
+    frontiers: Listing | None
     methods: tuple[str, ...]
     # Lines of run files that could not be read.
     unreadable: tuple[str, ...]
@@ -87,7 +88,8 @@ class Content:
 
 def gathered(runs: Sequence[StoredRun]) -> Content:
     """Content of a report of these runs."""
-    results = [result for result in merged(runs) if result.suite != FRONTIER]
+    every = merged(runs)
+    results = [result for result in every if result.suite != FRONTIER]
     found = tables.findings(results)
     requirements = {name: checks()[name].requirement if name in checks() else "" for name in found["check"].unique()}
     counted = tables.matrix(results)
@@ -113,6 +115,7 @@ def gathered(runs: Sequence[StoredRun]) -> Content:
         warned=_grouped(found[found["warnings"] != ""].assign(reason=found["warnings"]), "check"),
         series=series,
         ceilings=ceilings(ceiling for run in runs for ceiling in run.ceilings),
+        frontiers=frontiers(every),
         methods=tuple(methods(series)),
         unreadable=tuple(line for run in runs for line in run.problems),
     )

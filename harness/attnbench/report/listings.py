@@ -4,13 +4,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from attnbench.records import Ceiling
+from attnbench import frontier
+from attnbench.records import Ceiling, Result
 from attnbench.report.growth import LEVEL
 from attnbench.report.numbers import digits
 from attnbench.report.series import Series
 from attnbench.report.ways import ways
 
-__all__ = ["Listing", "ceilings", "listings"]
+__all__ = ["Listing", "ceilings", "frontiers", "listings"]
 
 UNDER_GROWTH = (
     "Exponent p of a power law Lᵖ through all lengths, by least squares on logarithms, with its interval of "
@@ -25,6 +26,11 @@ UNDER_WAYS = (
 UNDER_CEILINGS = (
     "What the machine reached in the same run on one matrix product and on one copy, the best of several calls; "
     "a copy reads and writes."
+)
+
+UNDER_FRONTIERS = (
+    "The longest sequence that fits in memory and in the time limit of one call, found by doubling and then halving, "
+    "and what kept the next one from it."
 )
 
 
@@ -68,6 +74,12 @@ def ceilings(reached: Iterable[Ceiling]) -> Listing | None:
     )
     head = ("run", "device", "dtype", "threads", "product, Gflop/s", "copy, GB/s")
     return Listing(title="Ceilings", note=UNDER_CEILINGS, head=head, rows=rows) if rows else None
+
+
+def frontiers(results: Iterable[Result]) -> Listing | None:
+    """Frontiers of all runs, or None where none was searched for."""
+    rows = tuple(frontier.row(one) for one in frontier.frontiers(results))
+    return Listing(title="The longest sequence", note=UNDER_FRONTIERS, head=frontier.HEAD, rows=rows) if rows else None
 
 
 def _growth_rows(series: Series) -> Iterator[tuple[str, ...]]:

@@ -88,7 +88,8 @@ def _measurements(content: Content, files: Collection[str]) -> list[str]:
             parts.append(_table(head, rows, right=True))
         for listing in listings(series):
             parts += _listing(listing)
-    parts += _listing(content.ceilings) if content.ceilings else []
+    for listing in (content.frontiers, content.ceilings):
+        parts += _listing(listing) if listing else []
     parts += _groups("Without a verdict", content.undecided, "calls")
     return parts + _groups("Not timed", content.untimed, "calls")
 

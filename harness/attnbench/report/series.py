@@ -40,7 +40,7 @@ def series_in(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterator[
         key = *places[result.run], tables.series_of(result.case)
         if key in keys:
             keys[key].append(result)
-    for (machine, threads, series), own in keys.items():
+    for (machine, threads, series), own in sorted(keys.items(), key=lambda item: item[0][:2]):
         *_, dtype, device = series.split("/")
         alike = [(m, t, s) for m, t, s in keys if m == machine and s.endswith(f"/{dtype}/{device}")]
         other = sum(key < (machine, threads, series) for key in alike)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from attnbench.checks.catalogue import checks
 from attnbench.contest import Contest, contest
-from attnbench.records import PERF, Ceiling, Pass, Result, Timing
+from attnbench.records import PERF, Ceiling, Result, Timing, pass_of
 from attnbench.report.ways import way
 from attnbench.stats import median_of_processes, time_of
 
@@ -23,7 +23,6 @@ __all__ = [
     "length_of",
     "matrix",
     "memory",
-    "pass_of",
     "series_of",
     "timings",
     "undecided",
@@ -167,11 +166,6 @@ def length_of(case: str) -> int:
     """
     sizes = case.split("/")[1].split(".")
     return next((int(size[1:]) for size in sizes if re.fullmatch(r"L\d+", size)), 0)
-
-
-def pass_of(case: str) -> Pass:
-    """What is timed in a case: its id ends with the mode, and inference has no backward."""
-    return "forward" if case.rpartition("/")[2] == "inference" else "forward+backward"
 
 
 def series_of(case: str) -> str:

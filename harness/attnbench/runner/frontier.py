@@ -5,22 +5,22 @@ one whose memory is predicted to be out of reach is not tried. Every length that
 ``frontier``, with one finding: whether it fits.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attnbench.cases import Case
+from attnbench.frontier import FITS
 from attnbench.records import FRONTIER, Finding, Memory, Result
-from attnbench.registry import load_operator, problems, shown
+from attnbench.registry import shown
 from attnbench.runner.probe import gate
 from attnbench.runner.profile import MODES, profile_cases
 from attnbench.runner.refusal import declined
 from attnbench.runner.session import Outcome, Plan, Session, Steps, Supervisor
 
-__all__ = ["FITS", "SHORTEST", "WORKER", "Frontier", "find_frontiers", "frontiers", "lengths", "predicted"]
+__all__ = ["SHORTEST", "WORKER", "find_frontiers", "lengths", "predicted"]
 
-# Name of the finding, and of the module that a session's workers must run.
-FITS, WORKER = "fits", "attnbench.attempt"
+# Module that a session's workers must run.
+WORKER = "attnbench.attempt"
 # Shortest length, which must conform, and longest that is tried, in tokens: 16 Mi tokens of width 256 are 16 GiB.
 SHORTEST, LONGEST = 64, 1 << 24
 # Parts of the last doubling: the longest that fits and the shortest that does not are one of them apart.
@@ -29,22 +29,6 @@ PARTS = 8
 POINTS = 3
 
 Stored = Mapping[tuple[str, str], Result]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frontier:
-    """How far one implementation gets in one pass, dtype and device."""
-
-    implementation: str
-    # The case at the shortest length; those that were tried differ in length alone.
-    case: str
-    # The longest that fits, its seconds a call and its bytes; None where not even the shortest does.
-    length: int | None
-    took_s: float | None = None
-    peak_bytes: int | None = None
-    # The shortest that does not fit, and why; None where the longest length of all fits.
-    beyond: int | None = None
-    reason: str = ""
 
 
 def lengths(*, shortest: int = SHORTEST, longest: int = LONGEST) -> Generator[int, bool, None]:
@@ -196,47 +180,6 @@ class _Search:
         if told.get("status") == "out_of_memory" and limit is not None:
             told["reason"] += f", under the limit of {_gib(limit)} (--memory-limit)"
         return told
-
-
-def frontiers(results: Iterable[Result]) -> list[Frontier]:
-    """How far each got, from the lengths that were tried."""
-    tried: dict[tuple[str, str], dict[int, Result]] = {}
-    for result in results:
-        if result.suite == FRONTIER:
-            length, shortest = _length(result.case)
-            tried.setdefault((result.implementation, shortest), {})[length] = result
-    return [_frontier(name, case, of) for (name, case), of in tried.items()]
-
-
-def _frontier(name: str, case: str, tried: Mapping[int, Result]) -> Frontier:
-    findings = {length: _decisive(result.findings) for length, result in tried.items()}
-    fitting = [length for length, finding in findings.items() if finding.status == "passed"]
-    longest = max(fitting, default=None)
-    beyond = min((length for length in findings if length not in fitting), default=None)
-    reason = "" if beyond is None else f"{findings[beyond].status}: {findings[beyond].reason}"
-    if longest is None:
-        return Frontier(implementation=name, case=case, length=None, beyond=beyond, reason=reason)
-    memory = tried[longest].memory
-    return Frontier(
-        implementation=name,
-        case=case,
-        length=longest,
-        took_s=findings[longest].measured,
-        peak_bytes=None if memory is None else memory.peak_bytes,
-        beyond=beyond,
-        reason=reason,
-    )
-
-
-def _decisive(findings: Sequence[Finding]) -> Finding:
-    """The first finding that did not hold, or the first of all."""
-    return next((finding for finding in findings if finding.status != "passed"), findings[0])
-
-
-def _length(case: str) -> tuple[int, str]:
-    """Length of a case, and what it has in common with those of other lengths: operator, dtype, device and mode."""
-    parsed = Case.parse(case, problems())
-    return load_operator(parsed.operator).length(parsed), "/".join([parsed.operator, *case.split("/")[-3:]])
 
 
 def _gib(count: int) -> str:

@@ -27,6 +27,8 @@ from studies.rules import Cost, Layout
 
 CASE = "multihead/B1.L4.S4.E8.H2/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"
 COST = Cost(seconds=15.0, start_s=1.0, call_s=0.0025)
+# Of a start alone, and of one beside others.
+STARTS_S = (1.0, 1.0)
 CALL_NS = 1_000_000
 
 
@@ -62,7 +64,7 @@ def pool(
             for place, (name, ratio) in enumerate(ratios.items())
         }
         made.append(
-            {"kind": "process", "seed": number, "start_s": 1.0, "others": 0.1, "competitor": 0.0, "sides": sides}
+            {"kind": "process", "seed": number, "took_s": 0.5, "others": 0.1, "competitor": 0.0, "sides": sides}
         )
     return Pool(header={"kind": "pool", "threads": threads, "load": "quiet"}, processes=made)
 
@@ -190,42 +192,42 @@ def test_upper_bound_is_that_of_clopper_and_pearson(count: int, of: int, bound: 
 
 def test_our_rule_finds_plants_and_nothing_where_there_is_none() -> None:
     """Of a quiet pool with little noise."""
-    found = judged("1 thread, quiet", pool(), pool(), asked())
+    found = judged("1 thread, quiet", pool(), pool(), asked(), starts_s=STARTS_S)
     ours = tallies(found, "attnbench")
     assert ours[0].states == {"same": 20}
     assert ours[0].wrong == 0
     assert ours[3].states == {"slower": 20}
-    assert ours[5].true == pytest.approx(0.05, abs=0.003)
+    assert ours[3].true == pytest.approx(0.03, abs=0.003)
     assert ours[0].disjoint == 2
 
 
 def test_beside_other_work_our_rule_tells_nothing_and_others_do() -> None:
     """Every call waited for its cores."""
-    found = judged("1 thread, busy", pool(disturbed=True), None, asked())
+    found = judged("1 thread, busy", pool(disturbed=True), None, asked(), starts_s=STARTS_S)
     assert {tally.states["inconclusive"] for tally in tallies(found, "attnbench").values()} == {20}
-    assert tallies(found, "torch.utils.benchmark")[5].states == {"slower": 20}
+    assert tallies(found, "torch.utils.benchmark")[3].states == {"slower": 20}
 
 
 def test_a_twin_that_is_off_makes_our_rule_inconclusive() -> None:
     """The null arm is the judge's own; here it is seen to be handed over."""
-    ours = tallies(judged("1 thread, quiet", pool(twin=1.03), None, asked()), "attnbench")
-    assert ours[5].states == {"inconclusive": 20}
+    ours = tallies(judged("1 thread, quiet", pool(twin=1.03), None, asked(), starts_s=STARTS_S), "attnbench")
+    assert ours[3].states == {"inconclusive": 20}
 
 
 def test_more_processes_are_taken_while_it_is_undecided() -> None:
     """Five do not have a verdict, ten do; the time tells of it."""
-    found = judged("1 thread, quiet", pool(), None, asked(processes={1: 5}, most=10))
+    found = judged("1 thread, quiet", pool(), None, asked(processes={1: 5}, most=10), starts_s=STARTS_S)
     few, more = tallies(found, "attnbench"), tallies(found, "attnbench, up to 10 processes")
-    assert few[5].states == {"unknown": 20}
-    assert more[5].states == {"slower": 20}
-    assert more[5].wall_s == pytest.approx(2 * few[5].wall_s)
+    assert few[3].states == {"unknown": 20}
+    assert more[3].states == {"slower": 20}
+    assert more[3].wall_s == pytest.approx(2 * few[3].wall_s)
 
 
 def test_another_difference_that_counts_is_asked_for_and_put_back() -> None:
     """At two threads a plant of 2 % is a slowdown where 1 % counts."""
     wanted, before = asked(processes={2: 12}), contest.effect(2)
     with judging.effects(None, 0.01):
-        found = judged("2 threads, quiet", pool(threads=2, processes=40), None, wanted)
+        found = judged("2 threads, quiet", pool(threads=2, processes=40), None, wanted, starts_s=STARTS_S)
     assert contest.effect(2) == before
     assert tallies(found, "attnbench")[2].states == {"slower": 20}
 
@@ -241,7 +243,7 @@ def test_a_comparison_is_of_neighbours_in_their_order() -> None:
 def test_a_pool_that_is_too_small_is_told() -> None:
     """With what to do about it."""
     with pytest.raises(StudyError, match=r"needs 10 processes and the pool has 8: .*--resume"):
-        judged("1 thread, quiet", pool(processes=8), None, asked())
+        judged("1 thread, quiet", pool(processes=8), None, asked(), starts_s=STARTS_S)
 
 
 @pytest.mark.parametrize(
@@ -290,13 +292,12 @@ def test_packed_lines_are_read(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_plant_are_corrected_by_what_they_cost() -> None:
-    """In proportion, and never by more than a factor in which the measurement could be believed."""
-    measured = pools.size(pool(extra=0.02), 2)
-    assert measured is not None
-    assert pools._corrected(100, 2, measured) == pytest.approx(50, abs=3)
-    assert pools._corrected(100, 2, pools.size(pool(extra=0.0), 2)) in (33, 300)
-    assert pools._corrected(1, 1, measured) == 1
-    assert pools._corrected(100, 2, None) == 100
+    """All by the same factor, and never by more than one in which the measurement could be believed."""
+    rows = {"2": 100, "3": 150}
+    assert pools._corrected(rows, pool(extra=0.02)) == pytest.approx({"2": 50, "3": 75}, abs=3)
+    assert pools._corrected(rows, pool(extra=0.0))["2"] in (33, 300)
+    assert pools._corrected({"2": 1, "3": 2}, pool(extra=0.1)) == {"2": 1, "3": 1}
+    assert pools._corrected(rows, pool(disturbed=True)) == rows
     assert pools.size(pool(disturbed=True), 2) is None
 
 
@@ -480,12 +481,14 @@ def test_disturbed_blocks_do_not_speak_of_agreement(tmp_path: Path) -> None:
 
 def test_pools_become_a_table_and_a_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every rate has its bound; a condition that was not measured is named."""
-    store(tmp_path, pool(), "pool-1-quiet.jsonl")
+    store(tmp_path, pool(), "runs-1-quiet.jsonl")
     store(tmp_path, pool(), "true-1.jsonl")
+    starts = [{"together": 2}, {"alone_s": 1.0, "together_s": 1.6}]
+    tmp_path.joinpath("starts-1.jsonl").write_text("\n".join(map(json.dumps, starts)) + "\n")
     given = ["judge", "--data", str(tmp_path), "--threads", "1", "--draws", "20", "--most", "20"]
     assert detection.main(given) == 0
     told = capsys.readouterr().out
-    assert "no pool of 1-busy" in told
+    assert "no runs of 1-busy" in told
     assert "**1 thread, quiet**: δ, the difference that counts, is 1 %; 24 processes; 0.10 cores in use before" in told
     row = next(line for line in told.splitlines() if line.startswith("| attnbench |"))
     assert row.split(" | ")[3] == "0.0 % (≤ 13.9 %)"

@@ -1,5 +1,7 @@
 """Tests of the shared timing processes: who is out, who goes on, and when processes are added; none is started here."""
 
+import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,6 +95,7 @@ def run(
     processes: int = 7,
     most: int | None = None,
     budget_s: float = 1.0,
+    case_s: float | None = None,
     against: str | None = None,
 ) -> dict[tuple[str, int], Result]:
     """Results by name and number of the case."""  # fmt: skip
@@ -104,7 +107,7 @@ def run(
         for name in names
     }
     session: Session = machine  # type: ignore[assignment]
-    effort = Effort(processes=processes, most=most, budget_s=budget_s)
+    effort = Effort(processes=processes, most=most, budget_s=budget_s, case_s=case_s)
     results = timed(session, plans, ready, steps=Silent(), effort=effort, against=against)
     return {(r.implementation, int(r.case.split(".L")[1].split(".")[0])): r for r in results}
 
@@ -358,3 +361,16 @@ def test_checks_are_asked_again_in_the_first_process_and_in_the_last() -> None:
     assert [bool(request["checks"]) for request in machine.asked] == [
         process in (0, 6, 6 + STEP) for process in range(7 + STEP)
     ]
+
+
+def test_a_case_gets_as_many_processes_as_its_time_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a second here: of two and a half, two; of none, the first all the same. Others go on."""
+    clock = itertools.count()
+    monkeypatch.setattr(timing.time, "monotonic", lambda: next(clock))
+    for limit_s, processes in ((2.5, 2), (0.1, 1)):
+        machine = Machine()
+        run(machine, ["torch_mha", "other"], cases=2, case_s=limit_s, most=12)
+        asked = Counter(request["case"] for request in machine.asked)
+        assert set(asked.values()) == {processes}
+        assert {request["limit_s"] for request in machine.asked} == {limit_s}
+        assert len(machine.started) == machine.closed

@@ -1,10 +1,10 @@
 """How well a slowdown is found, and how rarely one is seen where there is none: ``python -m studies.detection --help``.
 
-``pool`` measures, for hours: so many fresh processes per condition, in which the reference, its twin and planted copies
-take turns; before that, how much work makes a plant of the wanted size, and how long the plants truly take. ``judge``
-draws comparisons from the pools and lets our rule and those of other tools judge them. ``runs`` are real runs of the
-command. ``agreement`` holds our median against that of torch's own timer. Everything is stored as it is
-measured; the same command with ``--resume`` goes on where it was left.
+``plants`` measures how much work makes a copy of the reference slower by the wanted share, and how much longer the
+copies truly take. ``runs`` are real runs of the command, in which the reference, its twin and the copies take turns;
+their processes are the pool from which ``judge`` draws comparisons, for our rule and for those of other tools.
+``agreement`` holds our median against that of torch's own timer. Everything is stored as it is measured; the same
+command with ``--resume`` goes on where it was left.
 """
 
 import argparse
@@ -23,20 +23,21 @@ from studies.plants import BYTE_SHARE, SHARES
 from studies.pools import Condition, Setup, calibrated, gather, stored
 from studies.runs import counted, run
 from studies.showing import figure, runs_table, table
+from studies.starts import costs, measure
 
 # Stored where runs are, which git ignores; what is to be kept is packed and copied.
 DATA = Path(__file__).parents[2] / "results" / "detection"
 # A length at which a call takes some milliseconds: long enough for a percent to be more than a clock's and a call's
 # own cost, short enough for many calls.
 LENGTH = 512
-# Seconds that all sides share in a process of a pool, which must serve the tools that want many calls of one process.
-BUDGET_S = 1.5
-PROCESSES, TRUE_PROCESSES, RUNS, AGREEMENT_PROCESSES, DRAWS = 250, 40, 30, 20, 2000
+# Seconds that all sides share in a process in which the plants are measured.
+BUDGET_S = 1.25
+TRUE_PROCESSES, RUNS, AGREEMENT_PROCESSES, STARTED, DRAWS = 40, 30, 20, 10, 2000
 # Wall time of a comparison in seconds and its processes, at one thread and at more, as the goals of the harness say;
 # and how many processes a run may come to.
 SECONDS, COMPARED, MOST = (15.0, 30.0), (10, 20), 30
-# Plants of the real runs in percent, at one thread and at more.
-RUN_SHARES = ((0, 2), (0, 3))
+# How much a real run measures: as long for each of three comparisons as compare does for one.
+SUITE = "full"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,22 +58,14 @@ def _conditions(asked: Any) -> list[Condition]:
     return [Condition(threads=threads, load=load) for threads in asked.threads for load in asked.loads]
 
 
-def _pool(asked: Any) -> None:
+def _plants(asked: Any) -> None:
     setup = Setup(length=asked.length, budget_s=asked.budget)
     for threads in asked.threads:
+        quiet = Condition(threads=threads, load=LOADS[0])
         rows = calibrated(asked.data, threads, setup, resume=asked.resume, say=_say)
-        gather(
-            asked.data / f"true-{threads}.jsonl",
-            Condition(threads=threads, load="quiet"),
-            setup,
-            rows=rows,
-            processes=asked.true_processes,
-            resume=asked.resume,
-            say=_say,
-        )
-        for condition in (one for one in _conditions(asked) if one.threads == threads):
-            path = asked.data / f"pool-{condition}.jsonl"
-            gather(path, condition, setup, rows=rows, processes=asked.processes, resume=asked.resume, say=_say)
+        path = asked.data / f"true-{threads}.jsonl"
+        gather(path, quiet, setup, rows=rows, processes=asked.processes, resume=asked.resume, say=_say)
+        measure(asked.data / f"starts-{threads}.jsonl", quiet, setup, rounds=STARTED, resume=asked.resume)
 
 
 def _judge(asked: Any) -> None:
@@ -85,14 +78,19 @@ def _judge(asked: Any) -> None:
     found: list[Judged] = []
     with effects(asked.effect_of_one, asked.effect_of_many):
         for condition in _conditions(asked):
-            pool = stored(asked.data / f"pool-{condition}.jsonl")
+            pool = stored(asked.data / f"runs-{condition}.jsonl")
             if pool is None or not pool.processes:
-                _say(f"no pool of {condition} in {asked.data}")
+                _say(f"no runs of {condition} in {asked.data}")
                 continue
-            found.append(judged(condition.told, pool, stored(asked.data / f"true-{condition.threads}.jsonl"), wanted))
+            threads = condition.threads
+            starts_s = costs(asked.data / f"starts-{threads}.jsonl")
+            if starts_s is None:
+                raise StudyError(f"{asked.data} does not say what a process costs to start: measure it with plants")
+            truth = stored(asked.data / f"true-{threads}.jsonl")
+            found.append(judged(condition.told, pool, truth, wanted, starts_s=starts_s))
             _say(f"judged {condition}")
     if not found:
-        raise StudyError(f"no pools in {asked.data}; measure them with: python -m studies.detection pool")
+        raise StudyError(f"no runs in {asked.data}; measure them with: python -m studies.detection runs")
     runs = counted(asked.data)
     parts = [table(found), runs_table(runs) if runs else "", agreement_text(asked.data)]
     asked.data.mkdir(parents=True, exist_ok=True)
@@ -108,9 +106,11 @@ def _runs(asked: Any) -> None:
     for condition in _conditions(asked):
         path = asked.data / f"rows-{condition.threads}.json"
         if not path.exists():
-            raise StudyError(f"{path} is missing: how much is to be planted is measured by the command pool")
-        options = ["--processes", str(asked.processes)] if asked.processes else []
-        shares = asked.shares or RUN_SHARES[condition.threads > 1]
+            raise StudyError(
+                f"{path} is missing: how much is to be planted is measured by: python -m studies.detection plants"
+            )
+        options = ["--suite", asked.suite, *(["--processes", str(asked.processes)] if asked.processes else [])]
+        shares = asked.shares or SHARES
         if not asked.shares and (condition.threads, condition.load) == (1, LOADS[0]):
             shares = (*shares, BYTE_SHARE)  # exact, whatever else the machine does
         run(
@@ -146,11 +146,10 @@ def _say(text: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m studies.detection", description=__doc__.partition("\n")[0])
     parts = parser.add_subparsers(required=True)
-    pool = _part(parts, "pool", _pool, "measure the pools, and before them the plants")
-    pool.add_argument("--processes", type=int, default=PROCESSES, help="fresh processes of each condition")
-    pool.add_argument("--true-processes", type=int, default=TRUE_PROCESSES, help="processes for a plant's true size")
-    pool.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of each process")
-    judge = _part(parts, "judge", _judge, "draw comparisons from the pools and judge them")
+    plants = _part(parts, "plants", _plants, "how much is to be planted, and how much longer that truly takes")
+    plants.add_argument("--processes", type=int, default=TRUE_PROCESSES, help="processes for a plant's true size")
+    plants.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of each process")
+    judge = _part(parts, "judge", _judge, "draw comparisons from the runs' processes and judge them")
     judge.add_argument("--draws", type=int, default=DRAWS, help="comparisons of each rule and plant")
     judge.add_argument("--seconds", type=_floats, default=SECONDS, help="of a comparison, at one thread and at more")
     judge.add_argument("--processes", type=_integers, default=COMPARED, help="of ours, at one thread and at more")
@@ -160,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     runs = _part(parts, "runs", _runs, "real runs of attnbench")
     runs.add_argument("--runs", type=int, default=RUNS, help="of each condition and plant")
     runs.add_argument("--processes", type=int, help="as the command's own option")
+    runs.add_argument("--suite", default=SUITE, help="as the command's own option: how much is measured")
     runs.add_argument(
         "--shares", type=_integers, help=f"plants in percent, of {', '.join(map(str, SHARES))}; {BYTE_SHARE}: a byte"
     )

@@ -8,12 +8,11 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from unittest import mock
 
 from attnbench import contest as judge
-from attnbench.timing import WARM_UP_CALLS
 from studies.lines import StudyError
 from studies.plants import BASE, SHARES
 from studies.pools import Pool, Process, size, told
@@ -25,8 +24,9 @@ __all__ = ["OWN", "Asked", "Judged", "Tally", "effects", "judged", "upper_bound"
 OWN = "attnbench"
 # Level of every bound.
 LEVEL = 0.95
-# Sides that take turns in a real comparison: the base, its twin and what is compared with it.
-SIDES = 3
+# Sides that take turns in a real comparison: the base, its twin and what is compared with it. And cases that share the
+# start of a process, as many as ``compare`` measures unless told otherwise.
+SIDES, CASES = 3, 4
 # Fewest cycles of a comparison of ours.
 FEWEST_CALLS = 9
 # Processes that a run adds at a time while a contest is undecided.
@@ -140,16 +140,21 @@ def effects(one: float | None, many: float | None) -> Iterator[None]:
         yield
 
 
-def judged(condition: str, pool: Pool, truth: Pool | None, asked: Asked) -> Judged:
-    """What all rules say of every plant of a pool."""
+def judged(condition: str, pool: Pool, truth: Pool | None, asked: Asked, *, starts_s: tuple[float, float]) -> Judged:
+    """What all rules say of every plant of a pool.
+
+    ``starts_s`` is what a process costs to start: one of another tool, alone, and one of ours, beside others.
+    """
     threads, delta = pool.threads, judge.effect(pool.threads)
-    cost = Cost(seconds=asked.seconds[threads], start_s=pool.start_s, call_s=pool.call_s)
+    cost, ours = (Cost(seconds=asked.seconds[threads], start_s=start_s, call_s=pool.call_s) for start_s in starts_s)
+    # Of ours everything that a case costs in a process besides its calls: building, warming up, looking again, too.
+    ours = replace(ours, start_s=ours.start_s / CASES + (truth or pool).overhead_s)
     sizes = {share: size(truth, share) for share in SHARES} if truth else {}
     tallies = []
     for share in SHARES:
         estimated = sizes.get(share)
         made = partial(Tally, share=share, true=estimated.value - 1 if estimated else None, delta=delta)
-        tallies += [*_ours(pool, share, cost, asked, made)]
+        tallies += [*_ours(pool, share, ours, asked, made)]
         tallies += [_theirs(pool, share, rule, cost, asked, made) for rule in rules(delta)]
     return Judged(
         condition=condition,
@@ -165,7 +170,7 @@ def _ours(pool: Pool, share: int, cost: Cost, asked: Asked, made: Callable[..., 
     """Our rule in as many processes as were asked for, and the same with more where it is undecided."""
     count = asked.processes[pool.threads]
     calls = _calls(pool, cost, count)
-    one_s = cost.start_s + SIDES * (calls + WARM_UP_CALLS) * cost.call_s
+    one_s = cost.start_s + SIDES * calls * cost.call_s
     for name, most in ((OWN, count), (f"{OWN}, up to {asked.most} processes", asked.most)):
         if most > count or name == OWN:
             used: list[int] = []
@@ -182,7 +187,7 @@ def _ours(pool: Pool, share: int, cost: Cost, asked: Asked, made: Callable[..., 
 def _calls(pool: Pool, cost: Cost, processes: int) -> int:
     """Cycles of one process that the time of the comparison leaves, of those that the pool has."""
     left_s = cost.seconds / processes - cost.start_s
-    return min(pool.calls, max(FEWEST_CALLS, int(left_s / SIDES / cost.call_s) - WARM_UP_CALLS))
+    return min(pool.calls, max(FEWEST_CALLS, int(left_s / SIDES / cost.call_s)))
 
 
 def _state(processes: Sequence[Process], share: int, threads: int, calls: int, first: int) -> tuple[str, int]:

@@ -1,6 +1,7 @@
 """Pools: what many fresh timing processes measured of the reference, its twin and its planted copies, in turns.
 
-The processes are those of a real run, asked the same question; only who takes turns is chosen here.
+Most are of real runs. Those in which plants are measured are gathered here: the same processes, asked the same
+question.
 """
 
 import json
@@ -8,6 +9,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,12 +19,15 @@ from attnbench import environment
 from attnbench.records import Timing
 from attnbench.registry import PluginError
 from attnbench.runner import Limits, Session, profile_cases
+from attnbench.runner.session import Supervisor
+from attnbench.runner.timing import STARTS
 from attnbench.stats import Estimate, estimate, ratios_by_cycle
 from studies.lines import Lines, StudyError, read
 from studies.load import Competitor, beside, busy_cores
 from studies.plants import BASE, NAMES, ROWS, SHARES
 
 __all__ = [
+    "HELD",
     "LOOK_S",
     "PAUSE_S",
     "Condition",
@@ -32,12 +37,15 @@ __all__ = [
     "gather",
     "header",
     "size",
+    "started_together",
     "stored",
     "tell_children",
     "told",
 ]
 
 HERE = str(Path(__file__).parents[1])
+# What a process of a pool holds.
+HELD = [BASE, *NAMES.values()]
 # Time in which we look how busy the machine is before a process starts, in seconds.
 LOOK_S = 0.1
 # Wall time beyond which a process is taken to hang, in seconds: beside a competitor, calls on several threads take
@@ -95,14 +103,17 @@ class Pool:
         return int(self.header["threads"])
 
     @property
-    def start_s(self) -> float:
-        """Median time that a process takes to start, in seconds."""
-        return float(statistics.median(process["start_s"] for process in self.processes))
-
-    @property
     def call_s(self) -> float:
         """Median time of a call of the reference as it was, disturbed ones included, in seconds."""
         return 1e-9 * float(statistics.median(statistics.median(p["sides"][BASE]["times_ns"]) for p in self.processes))
+
+    @property
+    def overhead_s(self) -> float:
+        """Median time of a process besides its start and its samples, in seconds."""
+        return statistics.median(
+            process["took_s"] - 1e-9 * sum(sum(side["times_ns"]) for side in process["sides"].values())
+            for process in self.processes
+        )
 
     @property
     def calls(self) -> int:
@@ -183,14 +194,17 @@ def gather(
         with Lines.opened(path, head, resume=resume) as lines, beside(condition.load) as competitor:
             begin, before = time.monotonic(), _count(lines)
             failed = len(lines.held) - before
+            idle: list[Supervisor] = []
             while (done := _count(lines)) < processes:
                 if len(lines.held) - done - failed >= FAILURES:
                     raise StudyError(f"{path}: {FAILURES} processes failed, the last time: {lines.held[-1]['reason']}")
-                lines.add(_tried(session, case, setup, competitor, seed=len(lines.held)))
+                lines.add(_tried(session, case, setup, competitor, idle, seed=len(lines.held)))
                 done = _count(lines)
                 if not done % SAID_EVERY or done == processes:
                     left_s = (time.monotonic() - begin) / max(1, done - before) * (processes - done)
                     say(f"{path.name}: {done} of {processes} processes, {left_s / 60:.0f} min left")
+            for worker in idle:
+                worker.close()
             return Pool(header=head, processes=[r for r in lines.held if r["kind"] == "process"][:processes])
 
 
@@ -210,40 +224,59 @@ def calibrated(folder: Path, threads: int, setup: Setup, *, resume: bool, say: C
             resume=resume,
             say=say,
         )
-        rows = {str(share): _corrected(rows[str(share)], share, size(one, share)) for share in SHARES if share}
+        rows = _corrected(rows, one)
     path.write_text(json.dumps(rows))
     return rows
 
 
-def _corrected(rows: int, share: int, measured: Estimate | None) -> int:
-    """Rows that would have cost the share, as far as what these cost can tell."""
-    excess = 100 * (measured.value - 1) if measured else float(share)
-    factor = share / excess if excess > 0 else FURTHEST
-    return max(1, round(rows * min(max(factor, 1 / FURTHEST), FURTHEST)))
+def _corrected(rows: Mapping[str, int], pool: Pool) -> dict[str, int]:
+    """Rows that would have cost the shares, if each row costs what the rows of all plants together did."""
+    measured = {share: size(pool, int(share)) for share in rows}
+    excess = sum(100 * (found.value - 1) if found else float(share) for share, found in measured.items())
+    factor = sum(map(int, rows)) / excess if excess > 0 else FURTHEST
+    each = sum(rows.values()) / sum(map(int, rows)) * min(max(factor, 1 / FURTHEST), FURTHEST)
+    return {share: max(1, round(int(share) * each)) for share in rows}
 
 
-def _tried(session: Session, case: str, setup: Setup, competitor: Competitor, *, seed: int) -> Process:
+def started_together(session: Session, names: list[str], count: int) -> list[Supervisor]:
+    """So many processes that hold these, which a run starts at the same time, too.
+
+    Raises: PluginError, OSError.
+    """
+    with ThreadPoolExecutor(count) as together:
+        coming = [together.submit(session.supervise_together, names) for _ in range(count)]
+    if any(one.exception() for one in coming):
+        for one in coming:
+            if one.exception() is None:
+                one.result().close()
+    return [one.result() for one in coming]
+
+
+def _tried(
+    session: Session, case: str, setup: Setup, competitor: Competitor, idle: list[Supervisor], *, seed: int
+) -> Process:
     """One process, or why there is none: a machine that cannot start one now may do so a little later."""
     try:
-        return _process(session, case, setup, competitor, seed=seed)
+        if not idle:
+            idle += started_together(session, HELD, STARTS)
+        return _process(session, case, setup, competitor, idle.pop(), seed=seed)
     except (PluginError, OSError) as error:
         time.sleep(PAUSE_S)
         return {"kind": "failed", "reason": str(error)}
 
 
-def _process(session: Session, case: str, setup: Setup, competitor: Competitor, *, seed: int) -> Process:
+def _process(
+    session: Session, case: str, setup: Setup, competitor: Competitor, worker: Supervisor, *, seed: int
+) -> Process:
     """One fresh process: every side in turns."""
     others = busy_cores(LOOK_S)
-    names = [BASE, *NAMES.values()]
     inputs = session.judge("inputs", case=case)
     begin, burnt_s = time.monotonic(), competitor.cpu_s()
-    worker = session.supervise_together(names)
-    started = time.monotonic()
     with worker:
         answer = worker.ask(
             "time",
             counts=False,
-            implementations=names,
+            implementations=HELD,
             baseline=BASE,
             case=case,
             inputs=inputs,
@@ -260,8 +293,7 @@ def _process(session: Session, case: str, setup: Setup, competitor: Competitor, 
         "kind": "process",
         "seed": seed,
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
-        "start_s": round(started - begin, 3),
-        "took_s": round(end - started, 3),
+        "took_s": round(end - begin, 3),
         # Cores in use before it began, ours not among them; and cores that the competitor had meanwhile.
         "others": others and round(others, 2),
         "competitor": round(burnt_s / (end - begin), 2),

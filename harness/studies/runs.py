@@ -9,12 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attnbench import results
 from attnbench.contest import contest
+from attnbench.records import Timing
 from attnbench.registry import shown
 from studies.lines import Lines, StudyError, read
 from studies.load import beside, busy_cores
@@ -50,14 +51,19 @@ def run(
     tell_children(rows)
     case = f"length {setup.length}, forward"
     head = header(condition, setup, case, rows) | {"kind": "runs", "options": list(options)}
-    with Lines.opened(path, head, resume=resume) as lines, beside(condition.load):
+    with Lines.opened(path, head, resume=resume) as lines, beside(condition.load) as competitor:
         before = _failed(lines)
         while left := [share for share in shares if _count(lines, share) < runs]:
             if _failed(lines) - before >= FAILURES:
                 raise StudyError(f"{path}: {FAILURES} runs failed, the last time: {lines.held[-1]['reason']}")
             fewest = min(_count(lines, share) for share in left)
             together = [share for share in left if _count(lines, share) == fewest and share != BYTE_SHARE]
-            for record in _tried(condition, setup, together or [BYTE_SHARE], options):
+            begin, burnt_s = time.monotonic(), competitor.cpu_s()
+            records, processes = _tried(condition, setup, together or [BYTE_SHARE], options)
+            burnt = round((competitor.cpu_s() - burnt_s) / (time.monotonic() - begin), 2)
+            for process in processes:
+                lines.add(process | {"competitor": burnt})
+            for record in records:
                 lines.add(record)
                 said, share = record.get("verdict") or record["reason"], record["share"]
                 plant = "one byte" if share == BYTE_SHARE else f"{share} %"
@@ -65,35 +71,59 @@ def run(
         return [record for record in lines.held if record["kind"] == "run"]
 
 
-def _tried(condition: Condition, setup: Setup, shares: Sequence[int], options: Sequence[str]) -> list[Record]:
-    """One run, or why there is none."""
+def _tried(
+    condition: Condition, setup: Setup, shares: Sequence[int], options: Sequence[str]
+) -> tuple[list[Record], list[Record]]:
+    """One run, or why there is none; and its processes."""
     try:
         if shares == [BYTE_SHARE]:
-            return [compared(condition, setup)]
+            return [compared(condition, setup)], []
         return profiled(condition, setup, shares, options)
     except (OSError, subprocess.TimeoutExpired) as error:
         time.sleep(PAUSE_S)
-        return [{"kind": "failed", "share": share, "reason": str(error), "took_s": 0.0} for share in shares]
+        return [{"kind": "failed", "share": share, "reason": str(error), "took_s": 0.0} for share in shares], []
 
 
-def profiled(condition: Condition, setup: Setup, shares: Sequence[int], options: Sequence[str] = ()) -> list[Record]:
-    """One run of ``attnbench profile``: its verdict on each plant, with the ratio that the verdict follows from."""
+def profiled(
+    condition: Condition, setup: Setup, shares: Sequence[int], options: Sequence[str] = ()
+) -> tuple[list[Record], list[Record]]:
+    """One run of ``attnbench profile``: its verdict on each plant, with the ratio that the verdict follows from.
+
+    And the processes in which all plants took turns, as a pool holds them.
+    """
     with tempfile.TemporaryDirectory(prefix="attnbench-study-") as folder:
         record, last = _done(folder, condition, setup, ["profile", *(NAMES[share] for share in shares), *options])
         paths = list(Path(folder).glob("*/*.jsonl"))
-        timings = {r.implementation: r.timing for r in results.read(paths[0]).results} if paths else {}
-    records, base = [], timings.get(BASE)
+        timings = {r.implementation: r.timing for r in results.read(paths[0]).results if r.timing} if paths else {}
+    sides = {str(share): timings[name] for share in shares if (name := shown(NAMES[share])) in timings}
+    base = timings.get(BASE)
+    if base is None or base.twin is None or len(sides) < len(shares):
+        reason = f"exit code {record['exit']}, no verdict on time: {last}"
+        return [{"kind": "failed", "share": share, "reason": reason} | record for share in shares], []
+    records = []
     for share in shares:
-        own = timings.get(shown(NAMES[share]))
-        if base is None or own is None:
-            reason = f"exit code {record['exit']}, no verdict on time: {last}"
-            records.append({"kind": "failed", "share": share, "reason": reason} | record)
-            continue
-        found = contest(own, base)
+        found = contest(sides[str(share)], base)
         told = {"verdict": found.state, "processes": found.of, "counted": found.counted, "reason": found.reason}
         ratio = [round(x, 5) for x in (found.ratio.low, found.ratio.value, found.ratio.high)] if found.ratio else []
         records.append({"kind": "run", "share": share, "ratio": ratio} | told | record)
-    return records
+    return records, [one | {"others": record["others"]} for one in _processes({BASE: base, "twin": base.twin} | sides)]
+
+
+def _processes(sides: Mapping[str, Timing]) -> Iterator[Record]:
+    """Each process in which all sides took turns."""
+    for number in range(len(sides[BASE].samples_ns)):
+        told = {
+            name: {
+                "times_ns": side.samples_ns[number],
+                "waited_ns": side.waited_ns[number] if side.waited_ns else (),
+                "switches": side.switches[number] if side.switches else (),
+                "cycles": side.cycles[number],
+            }
+            for name, side in sides.items()
+            if number < len(side.samples_ns) and side.samples_ns[number]
+        }
+        if len(told) == len(sides):
+            yield {"kind": "process", "seed": number, "sides": told}
 
 
 def compared(condition: Condition, setup: Setup) -> Record:

@@ -29,12 +29,12 @@ THRESHOLD = 0.05
 # Sequence lengths at which two implementations are compared, unless told otherwise: one at which a call's own cost
 # weighs most, one at which the work does.
 LENGTHS = (128, 512)
-# How much is measured of two implementations: half a second suffices for three sides, so that a case takes 15 seconds
-# where ten processes decide it.
-EFFORT = Effort(processes=10, most=30, budget_s=0.5)
+# How much is measured of two implementations: so that a case takes 15 seconds here where ten processes decide it.
+EFFORT = Effort(processes=10, most=30, budget_s=1.0)
 # Options that say how implementations are measured.
 MEASURING = (
     "lengths", "passes", "device", "dtypes", "processes", "threads", "timeout", "memory_limit", "work_limit", "resume",
+    "case_budget",
 )  # fmt: skip
 WORSENED = 1
 # Verdicts that are neither good nor bad.
@@ -58,7 +58,7 @@ STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other":
     help="Relative change of time that counts between two runs.",
 )
 @options("lengths", "passes", "device", "dtype", "processes", "threads", "timeout", "memory_limit", "work_limit")
-@options("results", "resume", "json")
+@options("case_budget", "results", "resume", "json")
 def command(base: str, new: str | None, *, tree: Path | None, **given: Any) -> int:
     """What became slower, faster, bigger or wrong from BASE to NEW: two runs, or two implementations.
 
@@ -142,7 +142,7 @@ def _implementations(base: str, new: str, given: dict[str, Any]) -> int:
             session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
             implementations=sides, resume=given["resume"],
         ) as recorded:  # fmt: skip
-            effort = asked_effort(EFFORT, given["processes"])
+            effort = asked_effort(EFFORT, given)
             profile_into(recorded, session, sides, plans, effort=effort, baseline=base)
     found = list(turns_taken(list(recorded.results.values()), base=shown(base), new=shown(new)))
     if not given["json_file"]:

@@ -23,7 +23,7 @@ __all__ = ["print_frontiers", "search_frontiers"]
 # Columns of numbers.
 NUMBERS = frozenset({"longest", "s a call", "peak MiB"})
 # Options of a profile that say nothing of a frontier, by their names among the parameters.
-UNUSED = {"lengths": "--lengths", "processes": "--processes"}
+UNUSED = {"lengths": "--lengths", "processes": "--processes", "case_budget": "--case-budget"}
 
 
 def search_frontiers(implementations: Sequence[str], given: dict[str, Any]) -> int:

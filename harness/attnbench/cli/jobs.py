@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import click
 
-from attnbench.cli.options import EFFORTS, QUICK_WORK_S
+from attnbench.cli.options import EFFORTS, QUICK_CHECKED_S, QUICK_TIMED_S
 from attnbench.cli.progress import progress
 from attnbench.cli.recording import Recording
 from attnbench.cli.selection import planned
@@ -54,6 +54,7 @@ class Choice:
     device: str = "cpu"
     shard: tuple[int, int] | None = None
     expected: tuple[Path, ...] = ()
+    work_limit: float | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -112,6 +113,8 @@ def conform_into(
     expectations: Sequence[Expectation],
 ) -> None:
     """Check every implementation on every case."""
+    if choice.suite == "quick" and choice.work_limit is None:
+        session.limits = replace(session.limits, work_s=QUICK_CHECKED_S)
     with progress() as steps:
         for result in conform(
             session,
@@ -162,9 +165,10 @@ def profile_into(
             recorded.add(result)
 
 
-def asked_effort(usual: Effort, processes: int | None) -> Effort:
-    """The usual effort, or as many processes as were asked for, and no more."""
-    return replace(usual, processes=processes, most=None) if processes else usual
+def asked_effort(usual: Effort, given: Mapping[str, Any]) -> Effort:
+    """The usual effort, or as many processes as were asked for, and no more; within the time for a case."""
+    effort = replace(usual, case_s=given.get("case_budget"))
+    return replace(effort, processes=given["processes"], most=None) if given["processes"] else effort
 
 
 def profile_with_ceilings(
@@ -177,10 +181,10 @@ def profile_with_ceilings(
     """What the machine reaches at most, and then every implementation that conforms, as options ask for it."""
     level = given["suite"]
     if level == "quick" and given["work_limit"] is None:
-        session.limits = replace(session.limits, work_s=QUICK_WORK_S)
+        session.limits = replace(session.limits, work_s=QUICK_TIMED_S)
     for ceiling in ceilings(session, plans, run=recorded.run.id, done=recorded.ceilings):
         recorded.keep(ceiling)
-    effort = asked_effort(EFFORTS[level], given["processes"])
+    effort = asked_effort(EFFORTS[level], given)
     profile_into(recorded, session, implementations, plans, effort=effort)
 
 

@@ -13,7 +13,7 @@ from attnbench.cases import DEVICES, DTYPES, LEVELS
 from attnbench.records import Pass
 from attnbench.runner import Effort, ExpectationError, read_expectations
 
-__all__ = ["EFFORTS", "LENGTHS", "QUICK_LENGTHS", "QUICK_WORK_S", "options"]
+__all__ = ["EFFORTS", "LENGTHS", "QUICK_CHECKED_S", "QUICK_LENGTHS", "QUICK_TIMED_S", "options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,8 +26,9 @@ EFFORTS = {
     "core": Effort(processes=10, most=30, budget_s=1.0),
     "full": Effort(processes=10, most=30, budget_s=2.0),
 } | dict.fromkeys(("slow", "gpu", "huge"), Effort(processes=10, most=30, budget_s=4.0))
-# Longest predicted call that a quick profile times, in seconds: seven of them, in each of seven processes.
-QUICK_WORK_S = 0.1
+# Longest predicted call that a quick suite checks, some forty times, and that a quick profile times, seven times in
+# each of seven processes, in seconds: without these limits the naive loop takes as long as all others together.
+QUICK_CHECKED_S, QUICK_TIMED_S = 0.3, 0.1
 PASSES = get_args(Pass)
 # Number of bytes from which on a limit is none, and cannot be set.
 MOST_BYTES = 2**62
@@ -169,10 +170,15 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         multiple=True,
         help="TOML file of known deviations; expected_failures.toml beside an implementation is always read.",
     ),
+    "case_budget": _option(
+        "--case-budget", type=Seconds(), help="Time for timing one case: a slow one gets fewer processes."
+    ),
     "timeout": _option("--timeout", type=Seconds(), default=120.0, help="Time of one check on one case."),
     "memory_limit": _option("--memory-limit", type=Bytes(), help="Memory of each worker, such as 8GiB."),
     "work_limit": _option(
-        "--work-limit", type=Seconds(), help="Longest predicted call to start: 0.75 s, and 0.1 s in a quick profile."
+        "--work-limit",
+        type=Seconds(),
+        help="Longest predicted call to start: 0.75 s; in a quick suite 0.3 s, in a quick profile 0.1 s.",
     ),
     "shard": _option("--shard", type=Shard(), help="Run part I of N of the cases."),
     "resume": _option("--resume", metavar="RUN", help="Go on with a stored run: its id or its file."),

@@ -15,7 +15,7 @@ from attnbench.records import PERF
 @click.command("profile")
 @click.argument("implementations", nargs=-1)
 @options("suite", "lengths", "passes", "device", "dtype", "processes", "threads", "shard", "timeout", "memory_limit")
-@options("work_limit", "results", "resume", "json", "frontier")
+@options("work_limit", "case_budget", "results", "resume", "json", "frontier")
 def command(implementations: tuple[str, ...], **given: Any) -> int:
     """Speed and memory across sequence lengths, of what conforms on the very cases that are timed.
 

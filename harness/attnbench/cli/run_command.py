@@ -23,7 +23,7 @@ from attnbench.cli.terminal import print_findings, print_timings
 @click.command("run")
 @click.argument("implementations", nargs=-1)
 @options("suite", "lengths", "passes", "device", "dtype", "shard", "expected", "processes", "threads", "timeout")
-@options("memory_limit", "work_limit", "results", "reports", "resume", "json")
+@options("memory_limit", "work_limit", "case_budget", "results", "reports", "resume", "json")
 def command(implementations: tuple[str, ...], **given: Any) -> int:
     """Conform, profile and report: the main job. The last line is the path of the report's page."""
     from attnbench.report import write

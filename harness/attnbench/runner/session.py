@@ -1,7 +1,5 @@
 """What a run has in common: its limits, its judge, its folder for tensors, and the workers that it starts."""
 
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,6 +11,7 @@ from typing import Any, Protocol, Self
 from attnbench.child import Child, ChildDied, ChildTimeout
 from attnbench.environment import memory_available_bytes
 from attnbench.registry import PluginError
+from attnbench.runner.scratch import Scratch
 
 __all__ = ["PATIENT", "Limits", "Outcome", "Plan", "Session", "Silent", "Steps", "Supervisor"]
 
@@ -105,9 +104,11 @@ class Session:
     # What every implementation that was loaded declares, by the name that it was asked for under.
     declared: dict[str, Outcome] = field(init=False, default_factory=dict)
     _judge: Child = field(init=False)
+    _scratch: Scratch = field(init=False)
 
     def __enter__(self) -> Self:
-        self.folder = Path(tempfile.mkdtemp(prefix="attnbench-"))
+        self._scratch = Scratch()
+        self.folder = self._scratch.path
         self._judge = Child(self.judge_module, log=self.folder / "judge.log", environment=PATIENT)
         self.libraries = self.judge("start", folder=str(self.folder))
         return self
@@ -116,7 +117,7 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._judge.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._scratch.remove()
 
     def judge(self, do: str, **request: Any) -> Any:
         """Answer of the judge."""

@@ -56,8 +56,9 @@ class TimedCase:
     samples: dict[str, _Samples] = field(default_factory=dict)
     twin: _Samples = field(default_factory=_Samples)
     threads: int = 0
-    # Processes that have timed it.
+    # Processes that have timed it, and the wall time that they took.
     processes: int = 0
+    spent_s: float = 0.0
     # Why somebody is out, and the findings that say so.
     out: dict[str, tuple[str, tuple[Finding, ...]]] = field(default_factory=dict)
 
@@ -66,6 +67,10 @@ class TimedCase:
         """The baseline, where it takes part."""
         name = self.against or baseline(self.plan.case)
         return name if name in self.names else None
+
+    def affords(self, limit_s: float | None) -> bool:
+        """Whether one more process like those before fits into a time; the first always does."""
+        return limit_s is None or not self.processes or self.spent_s * (1 + 1 / self.processes) <= limit_s
 
     def leave(self, name: str, reason: str, findings: tuple[Finding, ...] = ()) -> None:
         """Leave an implementation out, with what it had taken."""

@@ -4,6 +4,8 @@ Whoever brings such a process down is found and left out, and the rest is measur
 is undecided, processes are added.
 """
 
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,8 +48,9 @@ class Effort:
     # Fresh processes for every case; and how many there may be where a contest is undecided, None: no more.
     processes: int
     most: int | None = None
-    # Time given to one case in one process.
+    # Time given to one case in one process; and in all processes together, None: as long as it takes.
     budget_s: float
+    case_s: float | None = None
 
 
 def timed(
@@ -108,7 +111,11 @@ class _Shared:
     def _processes(self, title: str, numbers: range, cases: dict[str, tuple[TimedCase, list[str]]]) -> None:
         self.steps.begin(title, len(numbers) * len(cases))
         for number in numbers:
-            self._process(number, numbers.stop - number, cases)
+            affordable = {name: one for name, one in cases.items() if one[0].affords(self.effort.case_s)}
+            for _ in range(len(cases) - len(affordable)):
+                self.steps.done()
+            if affordable:
+                self._process(number, numbers.stop - number, affordable)
 
     def _process(self, number: int, left: int, cases: dict[str, tuple[TimedCase, list[str]]]) -> None:
         """Time cases, each with those of its names that are not out, in one fresh process, the first of those left."""
@@ -119,8 +126,10 @@ class _Shared:
                 self.steps.now(f"process {number + 1} {case.plan.case}")
                 for name in [name for name in case.names if self.deaths[name] >= DEATHS]:
                     case.leave(name, f"crashed: it ended {DEATHS} timing processes")
+                begin = time.monotonic()
                 if worker is not None:
                     self._case(worker, number, case, names, again=again)
+                case.spent_s += time.monotonic() - begin
                 self.steps.done()
         finally:
             if worker is not None:
@@ -224,7 +233,7 @@ class _Shared:
             case=case.plan.case,
             inputs=self.session.judge("inputs", case=case.plan.case),
             budget_s=self.effort.budget_s,
-            limit_s=PLANNED * self.session.limits.timeout_s,
+            limit_s=min(PLANNED * self.session.limits.timeout_s, self.effort.case_s or math.inf),
             seed=number,
             checks=checks,
             observation=str(self.session.folder / "timed"),

@@ -1,6 +1,7 @@
 """Tests of the study of detection: the rules of other tools, the draws, the stored data, and one tiny pool."""
 
 import gzip
+import itertools
 import json
 import random
 import statistics
@@ -18,7 +19,7 @@ from attnbench.records import Finding, Machine, Result, Run
 from attnbench.registry import load_operator, problems
 from attnbench.results import RunFile
 from attnbench.subject import Subject
-from studies import agreement, detection, judging, load, plants, pools, rules, runs, showing
+from studies import agreement, detection, judging, load, plants, pools, rules, runs, showing, starts
 from studies.judging import Asked, Tally, judged, upper_bound
 from studies.lines import Lines, StudyError, read
 from studies.load import Competitor, beside, busy_cores
@@ -483,8 +484,8 @@ def test_pools_become_a_table_and_a_figure(tmp_path: Path, capsys: pytest.Captur
     """Every rate has its bound; a condition that was not measured is named."""
     store(tmp_path, pool(), "runs-1-quiet.jsonl")
     store(tmp_path, pool(), "true-1.jsonl")
-    starts = [{"together": 2}, {"alone_s": 1.0, "together_s": 1.6}]
-    tmp_path.joinpath("starts-1.jsonl").write_text("\n".join(map(json.dumps, starts)) + "\n")
+    lines = [{"together": 2}, {"alone_s": 1.0, "together_s": 1.6}]
+    tmp_path.joinpath("starts-1.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
     given = ["judge", "--data", str(tmp_path), "--threads", "1", "--draws", "20", "--most", "20"]
     assert detection.main(given) == 0
     told = capsys.readouterr().out
@@ -504,3 +505,28 @@ def test_without_pools_there_is_nothing_to_judge(tmp_path: Path, capsys: pytest.
     assert "measure them with: python -m studies.detection pool" in capsys.readouterr().err
     assert detection.main(["runs", "--data", str(tmp_path)]) == 1
     assert "rows-1.json is missing" in capsys.readouterr().err
+
+
+def test_starts_are_measured_alone_and_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By turns, each process closed; a start among several costs its share of the time."""
+    begun: list[int] = []
+    closed: list[int] = []
+
+    class Worker:
+        def close(self) -> None:
+            closed.append(1)
+
+    def together(session: object, names: list[str], count: int) -> list[Worker]:
+        begun.append(count)
+        return [Worker() for _ in range(count)]
+
+    clock = itertools.count()
+    monkeypatch.setattr(starts, "started_together", together)
+    monkeypatch.setattr(starts, "STARTS", 2)
+    monkeypatch.setattr(starts.time, "monotonic", lambda: next(clock))
+    path, condition = tmp_path / "starts-1.jsonl", Condition(threads=1, load="quiet")
+    starts.measure(path, condition, Setup(length=8, budget_s=0.0), rounds=3, resume=False)
+    assert begun == [1, 2] * 3
+    assert len(closed) == 9
+    assert starts.costs(path) == (1.0, 0.5)
+    assert starts.costs(tmp_path / "nothing.jsonl") is None

@@ -239,3 +239,59 @@ def test_a_system_without_a_counter_is_judged_by_the_others(case: str) -> None:
     change, counted = CALL_COUNTERS[case]
     found = contest(change(timing(*[1.2] * 10)), timing(*[1] * 10))
     assert (found.counted, found.state) == (counted, "slower" if counted else "inconclusive")
+
+
+def on_device(*processes: float, wall: float = 3.0, throttled: int = 0, late: int = 0) -> Timing:
+    """Timing of ten turns a process, of which so many were throttled, or late, in each."""
+    count = len(processes)
+    return Timing(
+        samples_ns=((round(wall * CALL_NS),) * 10,) * count,
+        waited_ns=((CALL_NS,) * 10,) * count,
+        device_ns=tuple((round(factor * CALL_NS),) * 10 for factor in processes),
+        late=((True,) * late + (False,) * (10 - late),) * count,
+        clock_before_mhz=((1980,) * 10,) * count,
+        clock_after_mhz=((1755,) * throttled + (1980,) * (10 - throttled),) * count,
+        throttle_reasons=((4,) * throttled + (0,) * (10 - throttled),) * count,
+        threads=1,
+    )
+
+
+def test_on_a_device_its_own_time_decides() -> None:
+    """However long both take from end to end, and whatever the scheduler did to their processes."""
+    found = contest(on_device(*[1.2] * 10, wall=3), on_device(*[1] * 10, wall=4))
+    assert (found.state, found.measure) == ("slower", "device")
+    assert found.ratio is not None
+    assert found.ratio.value == pytest.approx(1.2)
+
+
+def test_without_a_devices_time_of_both_that_from_end_to_end_decides() -> None:
+    """And of the baseline's twin it is the same kind of time that tells what noise is."""
+    base = replace(timing(*[1] * 10), twin=timing(*[1] * 10))
+    found = contest(replace(on_device(*[0.5] * 10, wall=1.2), waited_ns=()), base)
+    assert (found.state, found.measure) == ("slower", "wall")
+    assert found.null is not None
+    assert (found.null.state, found.null.measure) == ("same", "wall")
+    null = contest(on_device(*[1] * 10), replace(on_device(*[1] * 10), twin=on_device(*[1.1] * 10))).null
+    assert null is not None
+    assert (null.state, null.measure) == ("slower", "device")
+
+
+def test_a_few_throttled_cycles_are_left_out() -> None:
+    """The others decide."""
+    own = on_device(*[1.2] * 10, throttled=3)
+    slow = replace(own, device_ns=tuple((9 * CALL_NS,) * 3 + times[3:] for times in own.device_ns))
+    found = contest(slow, on_device(*[1] * 10, throttled=3))
+    assert (found.state, found.counted) == ("slower", 10)
+    assert found.ratio is not None
+    assert found.ratio.value == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "reason"),
+    [({"throttled": 6}, "the device's clock moved or was held down in 60 cycles: 10 of 10 processes do not count"),
+     ({"late": 6}, "other work delayed launches in 10 of 10 processes")],
+)  # fmt: skip
+def test_a_device_that_was_throttled_or_kept_waiting_gives_no_verdict(disturbed: dict[str, int], reason: str) -> None:
+    """And it is said which."""
+    found = contest(on_device(*[1.2] * 10, **disturbed), on_device(*[1] * 10))
+    assert (found.state, found.ratio, found.reason) == ("inconclusive", None, reason)

@@ -9,8 +9,9 @@ import pytest
 
 from attnbench.cli.recording import Recording
 from attnbench.contest import contest
-from attnbench.records import PERF, Ceiling, Finding, Machine, Memory, Result, Run, Timing
+from attnbench.records import COUNTED, PERF, Ceiling, Finding, Machine, Memory, Result, Run, Timing
 from attnbench.results import ResultsError, RunFile, StoredRun, find, merged, read
+from attnbench.stats import measure_of
 
 DATA = Path(__file__).parent / "data"
 CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/eval"
@@ -20,6 +21,12 @@ TWIN = Timing(samples_ns=((11, 11), (12, 12)), threads=2)
 TIMING = Timing(
     samples_ns=((10, 11), (12, 13)), waited_ns=((0, 0), (0, 1)), switches=((0, 0), (1, 0)), threads=2,
     interleaved_with=("torch_mha",), twin=TWIN, build_ns=(5, 6), first_call_ns=(20, 21),
+)  # fmt: skip
+ON_DEVICE = Timing(
+    samples_ns=((10, 11), (12, 13)), device_ns=((4, 5), (6, 7)), graph_ns=((3, 4), ()), late=((False, True), ()),
+    clock_before_mhz=((1980, 1980), (1980, 0)), clock_after_mhz=((1980, 1965), (1980, 1980)),
+    throttle_reasons=((0, 4), (1, 0)), threads=1, clock="NVML",
+    method="device (CUDA events, cold L2 cache, launch hidden), graph replay and end-to-end wall",
 )  # fmt: skip
 MEMORY = Memory(
     peak_bytes=1024, saved_bytes=None, workspace_bytes=512, physical_bytes=900_000, outside_bytes=898_976,
@@ -141,6 +148,23 @@ def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
         ResultsError, match=r"newer attnbench \(schema 99\); this one reads up to 2: upgrade attnbench$"
     ):
         read(path)
+
+
+def test_what_a_device_timed_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Its own time, that of a graph, what was late, and the clock around each turn."""
+    on_device = replace(result(), case=CASE.replace("/cpu/", "/cuda/"), timing=replace(ON_DEVICE, twin=ON_DEVICE))
+    found = read(written(tmp_path, on_device))
+    assert found.problems == ()
+    assert found.results == (on_device,)
+
+
+def test_a_run_from_before_devices_were_timed_has_nothing_of_them() -> None:
+    """It is of the same schema, and is judged by wall time."""
+    (_, _, base, own) = read(DATA / "run-schema-2.jsonl").results
+    for one in (base, own):
+        assert one.timing is not None
+        assert {getattr(one.timing, name) for name in COUNTED if name not in ("waited_ns", "switches")} == {()}
+        assert (one.timing.clock, measure_of(one.timing)) == ("", "wall")
 
 
 def test_a_file_of_schema_1_is_read() -> None:

@@ -6,7 +6,18 @@ from dataclasses import replace
 import pytest
 
 from attnbench.records import Timing
-from attnbench.stats import clean_calls, estimate, median_of_processes, rank_of, ratio, ratios_by_cycle, time_of
+from attnbench.stats import (
+    clean_calls,
+    estimate,
+    measure_of,
+    median_of_processes,
+    rank_of,
+    ratio,
+    ratios_by_cycle,
+    samples_of,
+    throttled_calls,
+    time_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -135,3 +146,50 @@ def test_without_enough_clean_cycles_in_common_sides_are_compared_as_wholes() ->
 def test_a_process_in_which_one_side_does_not_count_has_no_ratio() -> None:
     """Whatever the other side did in it."""
     assert ratios_by_cycle(drifting(range(10), 1.0), drifting(range(10), 1.0, disturbed=range(8))) == []
+
+
+ON_DEVICE = Timing(
+    samples_ns=((3000,) * 10, (3300,) * 10, (3900,) * 10),
+    waited_ns=((0,) * 10, (3300,) * 10, (0,) * 10),
+    device_ns=((1000,) * 4 + (5000,) * 6, (1200,) * 9 + (9000,), (1400,) * 4 + (7000,) * 6),
+    late=((False,) * 10, (False,) * 9 + (True,), (False,) * 10),
+    clock_before_mhz=((1980,) * 10,) * 3,
+    clock_after_mhz=((1980,) * 10, (1980,) * 10, (1980,) * 4 + (1755,) * 6),
+    throttle_reasons=((0,) * 10, (1,) * 5 + (2,) * 5, (0,) * 10),
+    threads=1,
+)
+
+
+def test_a_call_on_a_device_is_told_by_the_devices_time() -> None:
+    """Without turns of which the launch showed, or the clock moved; whether threads waited for a core is nothing to it.
+
+    The third process has four turns that count, which is too few.
+    """
+    assert measure_of(ON_DEVICE) == "device"
+    assert samples_of(ON_DEVICE) == ON_DEVICE.device_ns
+    assert clean_calls(ON_DEVICE) == ((1000,) * 4 + (5000,) * 6, (1200,) * 9, ())
+    found = time_of(ON_DEVICE)
+    assert found is not None
+    assert (found.value, found.processes) == ((5000 + 1200) / 2, 2)
+
+
+def test_its_time_from_end_to_end_is_there_too() -> None:
+    """Without turns in which threads waited for a core, or the clock moved; a launch that showed is a part of it."""
+    assert clean_calls(ON_DEVICE, "wall") == ((3000,) * 10, (), ())
+    assert samples_of(ON_DEVICE, "wall") == ON_DEVICE.samples_ns
+    found = time_of(ON_DEVICE, "wall")
+    assert found is not None
+    assert (found.value, found.processes) == (3000, 1)
+
+
+def test_throttled_turns_are_counted() -> None:
+    """Of all processes; idling and a clock that was set are none."""
+    assert throttled_calls(ON_DEVICE) == 6
+    assert throttled_calls(Timing(samples_ns=((1,) * 9,), threads=1)) == 0
+
+
+def test_what_not_all_have_a_devices_time_of_is_judged_from_end_to_end() -> None:
+    """A time by one clock is not compared with a time by another."""
+    wall = Timing(samples_ns=((1,) * 9,), threads=1)
+    assert measure_of(wall) == measure_of(ON_DEVICE, wall) == "wall"
+    assert measure_of(ON_DEVICE, ON_DEVICE) == "device"

@@ -10,7 +10,17 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from attnbench.records import Timing
-from attnbench.stats import CLEAN_CALLS, Estimate, estimate, rank_of, ratios_by_cycle
+from attnbench.stats import (
+    CLEAN_CALLS,
+    Estimate,
+    Measure,
+    estimate,
+    measure_of,
+    rank_of,
+    ratios_by_cycle,
+    samples_of,
+    throttled_calls,
+)
 
 __all__ = ["STATES", "VERDICTS", "Contest", "State", "contest", "effect"]
 
@@ -43,6 +53,8 @@ class Contest:
     null: "Contest | None" = None
     # Why there is no verdict.
     reason: str = ""
+    # Which time was judged.
+    measure: Measure = "wall"
 
 
 def effect(threads: int) -> float:
@@ -51,15 +63,16 @@ def effect(threads: int) -> float:
 
 
 def contest(own: Timing, base: Timing, *, threads: int | None = None) -> Contest:
-    """An implementation against the baseline that took turns with it.
+    """An implementation against the baseline that took turns with it, by time on the device where both have that.
 
     ``threads`` are those that both ran on; by default what the record says.
 
     Raises: ValueError where the samples are not of the same processes.
     """
     threads = own.threads if threads is None else threads
-    null = None if base.twin is None else _judged(base.twin, base, effect(threads))
-    found = _judged(own, base, effect(threads), null=null)
+    measure = measure_of(own, base, *([base.twin] if base.twin else []))
+    null = None if base.twin is None else _judged(base.twin, base, effect(threads), measure)
+    found = _judged(own, base, effect(threads), measure, null=null)
     if null is None or null.state not in ("faster", "slower") or found.state == "inconclusive":
         return found
     assert null.ratio is not None
@@ -68,13 +81,13 @@ def contest(own: Timing, base: Timing, *, threads: int | None = None) -> Contest
     )
 
 
-def _judged(own: Timing, base: Timing, delta: float, *, null: Contest | None = None) -> Contest:
+def _judged(own: Timing, base: Timing, delta: float, measure: Measure, *, null: Contest | None = None) -> Contest:
     """A contest by its own samples."""
-    ratios, of = _ratios(own, base)
+    ratios, of = _ratios(own, base, measure)
     counted = len(ratios)
     state: State
     if counted < min(ENOUGH, of):
-        state, reason = "inconclusive", _held_up(own, base, of - counted, of)
+        state, reason = "inconclusive", _held_up(own, base, measure, of - counted, of)
     else:
         state, reason = _verdict(ratios, delta)
     return Contest(
@@ -84,25 +97,31 @@ def _judged(own: Timing, base: Timing, delta: float, *, null: Contest | None = N
         of=of,
         null=null,
         reason=reason,
+        measure=measure,
     )
 
 
-def _held_up(own: Timing, base: Timing, lost: int, of: int) -> str:
+def _held_up(own: Timing, base: Timing, measure: Measure, lost: int, of: int) -> str:
     """Why some processes do not count."""
     calls = [len(process) for timing in (own, base) for process in timing.samples_ns if process]
     if min(calls) < CLEAN_CALLS:
         return f"calls so slow that a process made {min(calls)} of the {CLEAN_CALLS} that it takes"
+    if left_out := max(throttled_calls(own), throttled_calls(base)):
+        return f"the device's clock moved or was held down in {left_out} cycles: {lost} of {of} processes do not count"
+    if measure == "device":
+        return f"other work delayed launches in {lost} of {of} processes"
     return f"other work disturbed {lost} of {of} processes"
 
 
-def _ratios(own: Timing, base: Timing) -> tuple[list[float], int]:
+def _ratios(own: Timing, base: Timing, measure: Measure) -> tuple[list[float], int]:
     """Ratio of every process that counts, and how many processes timed both."""
     if len(own.samples_ns) != len(base.samples_ns):
         raise ValueError(
             f"samples of {len(own.samples_ns)} and of {len(base.samples_ns)} processes were not taken in turns"
         )
-    together = [bool(one and other) for one, other in zip(own.samples_ns, base.samples_ns, strict=True)]
-    return ratios_by_cycle(own, base), sum(together)
+    timed = zip(samples_of(own, measure), samples_of(base, measure), strict=True)
+    together = [bool(one and other) for one, other in timed]
+    return ratios_by_cycle(own, base, measure), sum(together)
 
 
 def _verdict(ratios: Sequence[float], delta: float) -> tuple[State, str]:

@@ -2,7 +2,8 @@
 
 History of SCHEMA
 1  first version
-2  Timing has switches, cycles, twin, build_ns and first_call_ns; Memory has physical_bytes, outside_bytes,
+2  Timing has switches, cycles, twin, build_ns and first_call_ns, and of calls on CUDA device_ns, graph_ns, late,
+   clock_before_mhz, clock_after_mhz, throttle_reasons and clock; Memory has physical_bytes, outside_bytes,
    workspace_bytes and reserved_bytes; Result has kernels and bytes; Ceiling is new
 """
 
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 __all__ = [
+    "COUNTED",
     "FAILURES",
     "FRONTIER",
     "PERF",
@@ -112,9 +114,11 @@ class Finding:
 class Timing:
     """Raw samples of one call, interleaved with the other implementations of the case.
 
-    Unit: nanoseconds; one inner tuple per process, one number per call.
+    On CUDA every turn makes the call twice, in random order: once from end to end, and once timed by the device.
+    Unit: nanoseconds; one inner tuple per process, one number per turn.
     """
 
+    # From end to end: wall time, on CUDA with waiting for the device.
     samples_ns: tuple[tuple[int, ...], ...]
     # Time that the process waited for a core during each call, in the same layout; empty where unknown.
     waited_ns: tuple[tuple[int, ...], ...] = ()
@@ -133,6 +137,26 @@ class Timing:
     # One number per process, in nanoseconds: building and preparing, and the first call.
     build_ns: tuple[int, ...] = ()
     first_call_ns: tuple[int, ...] = ()
+    # On CUDA, in the layout of the samples. Time on the device, from a cold second-level cache, and that of the same
+    # call replayed as a graph; whether the device came to the call before all of it was enqueued, empty where no
+    # launch could be hidden.
+    device_ns: tuple[tuple[int, ...], ...] = ()
+    graph_ns: tuple[tuple[int, ...], ...] = ()
+    late: tuple[tuple[bool, ...], ...] = ()
+    # Clock of the device's multiprocessors before and after the turn's cycle, in MHz, 0 where it could not be read, and
+    # NVML's bits for what held it down at either; all three empty where there is no NVML.
+    clock_before_mhz: tuple[tuple[int, ...], ...] = ()
+    clock_after_mhz: tuple[tuple[int, ...], ...] = ()
+    throttle_reasons: tuple[tuple[int, ...], ...] = ()
+    # On CUDA: where the readings of the clock come from, or why there are none.
+    clock: str = ""
+
+
+# Fields of a Timing that have one number per turn, beside the samples.
+COUNTED = (
+    "waited_ns", "switches", "device_ns", "graph_ns", "late", "clock_before_mhz", "clock_after_mhz",
+    "throttle_reasons",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,9 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from attnbench.clocks import throttled
 from attnbench.records import Timing
 from attnbench.scheduler import clean
 
@@ -16,14 +18,21 @@ __all__ = [
     "CLEAN_CALLS",
     "CLEAN_OF_ALL",
     "Estimate",
+    "Measure",
     "clean_calls",
     "estimate",
+    "measure_of",
     "median_of_processes",
     "rank_of",
     "ratio",
     "ratios_by_cycle",
+    "samples_of",
+    "throttled_calls",
     "time_of",
 ]
+
+# Which of two times of a call: that by the device's clock, or wall time from end to end.
+Measure = Literal["device", "wall"]
 
 # Probability on either side of an interval, where there are processes enough: 95 % are inside.
 TAIL = 0.025
@@ -90,17 +99,31 @@ def ratio(samples_ns: Samples, baseline_ns: Samples) -> Estimate:
     return estimate([statistics.median(own) / statistics.median(base) for own, base in pairs])
 
 
-def clean_calls(timing: Timing) -> tuple[tuple[int, ...], ...]:
+def measure_of(*timings: Timing) -> Measure:
+    """Time by which these are told and judged: that of the device, where all have it."""
+    return "device" if all(any(timing.device_ns) for timing in timings) else "wall"
+
+
+def samples_of(timing: Timing, measure: Measure | None = None) -> Samples:
+    """All samples of a measure, by default of the one that the timing is told by."""
+    return timing.device_ns if (measure or measure_of(timing)) == "device" else timing.samples_ns
+
+
+def clean_calls(timing: Timing, measure: Measure | None = None) -> tuple[tuple[int, ...], ...]:
     """Times of the clean calls of each process, in nanoseconds; nothing of a process that does not count.
 
-    A process counts with ``CLEAN_CALLS`` clean calls or more, if they are ``CLEAN_OF_ALL`` of its calls or more.
+    A process counts with ``CLEAN_CALLS`` clean calls or more, if they are ``CLEAN_OF_ALL`` of its calls or more. What
+    the system's scheduler does to a process is nothing to a time by the device's clock, and a device that is throttled
+    is to both.
     """
+    measure = measure or measure_of(timing)
     return tuple(
-        tuple(times_ns[call] for call in _clean(timing, process)) for process, times_ns in enumerate(timing.samples_ns)
+        tuple(times_ns[call] for call in _clean(timing, process, measure))
+        for process, times_ns in enumerate(samples_of(timing, measure))
     )
 
 
-def ratios_by_cycle(own: Timing, base: Timing) -> list[float]:
+def ratios_by_cycle(own: Timing, base: Timing, measure: Measure | None = None) -> list[float]:
     """Time over that of the base in each process that counts on both sides: the median over their common cycles.
 
     The two calls of a cycle were made one right after another, and what the machine does for longer than that is in
@@ -108,9 +131,11 @@ def ratios_by_cycle(own: Timing, base: Timing) -> list[float]:
     cycles in which both calls were clean are taken; where these are too few, or the record does not say what was called
     when, it is the ratio of medians.
     """
+    measure = measure or measure_of(own, base)
     found = []
-    for process, (ours, theirs) in enumerate(zip(own.samples_ns, base.samples_ns, strict=True)):
-        one, other = _clean(own, process), _clean(base, process)
+    sides = zip(samples_of(own, measure), samples_of(base, measure), strict=True)
+    for process, (ours, theirs) in enumerate(sides):
+        one, other = _clean(own, process, measure), _clean(base, process, measure)
         if not one or not other:
             continue
         cycles, theirs_by_cycle = _counted(own.cycles, process, len(ours)), _counted(base.cycles, process, len(theirs))
@@ -122,13 +147,43 @@ def ratios_by_cycle(own: Timing, base: Timing) -> list[float]:
     return found
 
 
-def _clean(timing: Timing, process: int) -> list[int]:
+def throttled_calls(timing: Timing) -> int:
+    """Turns that are left out because their cycle met another clock of the device than it began with, or a lower one.
+
+    The cycle is one for all implementations: whoever took part in it has that turn left out.
+    """
+    return sum(sum(_throttled(timing, process, len(times_ns))) for process, times_ns in enumerate(timing.samples_ns))
+
+
+def _clean(timing: Timing, process: int, measure: Measure) -> list[int]:
     """Which calls of a process were clean, by their place; none of a process that does not count."""
+    turns = len(samples_of(timing, measure)[process])
+    disturbed = _late(timing, process, turns) if measure == "device" else _held_up(timing, process)
+    slowed = _throttled(timing, process, turns)
+    kept = [call for call, told in enumerate(zip(disturbed, slowed, strict=True)) if not any(told)]
+    return kept if len(kept) >= CLEAN_CALLS and len(kept) >= CLEAN_OF_ALL * turns else []
+
+
+def _held_up(timing: Timing, process: int) -> list[bool]:
+    """Of each call of a process whether its threads had to do without a core."""
     times_ns = timing.samples_ns[process]
     waited = _counted(timing.waited_ns, process, len(times_ns))
     switches = _counted(timing.switches, process, len(times_ns))
-    kept = [call for call, told in enumerate(zip(times_ns, waited, switches, strict=True)) if clean(*told)]
-    return kept if len(kept) >= CLEAN_CALLS and len(kept) >= CLEAN_OF_ALL * len(times_ns) else []
+    return [not clean(t, w, s) for t, w, s in zip(times_ns, waited, switches, strict=True)]
+
+
+def _late(timing: Timing, process: int, turns: int) -> list[bool]:
+    """Of each call of a process whether the device had to wait for its launch, which was to be hidden."""
+    return [bool(late) for late in _counted(timing.late, process, turns)]
+
+
+def _throttled(timing: Timing, process: int, turns: int) -> list[bool]:
+    """Of each turn of a process whether the device's clock was not the same throughout its cycle."""
+    columns = (timing.clock_before_mhz, timing.clock_after_mhz, timing.throttle_reasons)
+    return [
+        before is not None and after is not None and reasons is not None and throttled(before, after, reasons)
+        for before, after, reasons in zip(*(_counted(column, process, turns) for column in columns), strict=True)
+    ]
 
 
 def _counted(counter: Samples, process: int, calls: int) -> Sequence[int | None]:
@@ -137,10 +192,10 @@ def _counted(counter: Samples, process: int, calls: int) -> Sequence[int | None]
     return there if len(there) == calls else [None] * calls
 
 
-def time_of(timing: Timing) -> Estimate | None:
+def time_of(timing: Timing, measure: Measure | None = None) -> Estimate | None:
     """Time of a call: the median of the clean calls of each process that counts, then over processes.
 
     Unit: nanoseconds. None where no process counts: what was measured then is the machine's other work, too.
     """
-    medians = [statistics.median(process) for process in clean_calls(timing) if process]
+    medians = [statistics.median(process) for process in clean_calls(timing, measure) if process]
     return estimate(medians) if medians else None

@@ -3,17 +3,19 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attnbench.records import Finding, Result
+from attnbench.records import Finding, Result, Timing
 from attnbench.registry import PluginError
 from attnbench.runner import timing
 from attnbench.runner.session import Limits, Outcome, Plan, Session, Silent, Supervisor
+from attnbench.runner.timed_case import _Samples
 from attnbench.runner.timing import GROUP_S, STEP, Effort, timed
+from attnbench.timing import Samples
 
 CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/float32/cpu/inference"
 CHECKS = ("forward_parity", "global_state_untouched")
@@ -83,8 +85,8 @@ class Process(Supervisor):
 
 def _sample(factor: float) -> dict[str, Any]:
     times = [round(factor * CALL_NS)] * 9
-    counters = {"waited_ns": [0] * 9, "switches": [0] * 9, "cycles": list(range(9))}
-    return {"times_ns": times, **counters, "build_ns": 5, "first_call_ns": 7}
+    taken = Samples(times_ns=times, waited_ns=[0] * 9, switches=[0] * 9, cycles=list(range(9)), first_call_ns=7)
+    return asdict(taken) | {"build_ns": 5}
 
 
 def run(
@@ -374,3 +376,27 @@ def test_a_case_gets_as_many_processes_as_its_time_allows(monkeypatch: pytest.Mo
         assert set(asked.values()) == {processes}
         assert {request["limit_s"] for request in machine.asked} == {limit_s}
         assert len(machine.started) == machine.closed
+
+
+def test_what_a_device_timed_is_stored_beside_the_rest() -> None:
+    """Process by process; what nobody counted stays away, and who took no part in a process has nothing of it."""
+    kept = _Samples()
+    on_device = Samples(
+        times_ns=[30, 31], device_ns=[20, 21], late=[False, True], clock_before_mhz=[1980, 1980],
+        clock_after_mhz=[1980, 1755], throttle_reasons=[0, 4], first_call_ns=7, method="device and wall", clock="NVML",
+    )  # fmt: skip
+    kept.add(1, asdict(on_device) | {"build_ns": 5})
+    assert kept.timing(3, 2) == Timing(
+        samples_ns=((), (30, 31), ()), device_ns=((), (20, 21), ()), late=((), (False, True), ()),
+        clock_before_mhz=((), (1980, 1980), ()), clock_after_mhz=((), (1980, 1755), ()),
+        throttle_reasons=((), (0, 4), ()), threads=2, method="device and wall", clock="NVML", build_ns=(5,),
+        first_call_ns=(7,),
+    )  # fmt: skip
+
+
+def test_processes_that_took_times_otherwise_are_all_told() -> None:
+    """By their methods, each once."""
+    kept = _Samples()
+    for process, method in enumerate(("launch hidden", "launch not hidden", "launch hidden")):
+        kept.add(process, asdict(Samples(times_ns=[1], method=method)) | {"build_ns": 5})
+    assert kept.timing(3, 1).method == "launch hidden; launch not hidden"

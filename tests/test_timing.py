@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from attnbench import timing
+from attnbench import clocks, timing
+from attnbench.devicetime import DeviceTime, OnDevice
 from attnbench.scheduler import Reading, Scheduler
 from attnbench.timing import FEWEST, MOST, WARM_UP_CALLS, Broken, Samples, interleaved
 
@@ -301,3 +302,159 @@ def test_the_result_of_a_call_is_freed_before_the_next() -> None:
     most: list[int] = []
     interleaved({"a": Result, "b": Result}, budget_s=0.0, seed=0)
     assert max(most) == 1
+
+
+class Device(DeviceTime):
+    """Stands in for what times calls on a device: a device call takes half as long, and the clock is told.
+
+    ``clock_mhz`` are its readings, two for each cycle; the last one holds from then on.
+    """
+
+    def __init__(self, calls: Calls, names: Collection[str], *, clock_mhz: Collection[int] = (1980,)) -> None:
+        self._calls = calls
+        self._names = names
+        self._clock_mhz = list(clock_mhz)
+        self.source = "NVML" if clock_mhz else "none: no NVML"
+        self.late: list[bool | None] = []
+        self.settled: list[str] = []
+        self.graphs: Collection[str] = ()
+        self.pauses = 0
+        self.clocks = self  # type: ignore[assignment]
+
+    def __contains__(self, name: str) -> bool:
+        """Those that were named."""
+        return name in self._names
+
+    def settle(self, name: str) -> None:
+        """Nothing is to be found out."""
+        self.settled.append(name)
+
+    def take(self, name: str) -> OnDevice:
+        """Half a millisecond."""
+        self._calls.lasting(f"{name} on device", 1 / 16)()
+        late = self.late.pop(0) if self.late else False
+        return OnDevice(device_ns=500_000, late=late, graph_ns=400_000 if name in self.graphs else None)
+
+    def pause(self) -> None:
+        """Count."""
+        self.pauses += 1
+
+    def method(self, name: str) -> str:
+        """Of a name."""
+        return f"device of {name}"
+
+    def read(self) -> clocks.Reading | None:
+        """The next reading of the clock; 0x4 says that it is held down by power."""
+        if not self._clock_mhz:
+            return None
+        mhz = self._clock_mhz.pop(0) if len(self._clock_mhz) > 1 else self._clock_mhz[0]
+        return clocks.Reading(mhz, 0x4 if mhz < 1500 else 0)
+
+
+def on_device(calls: Calls, device: Device, names: str = "ab", *, budget_s: float = 3.0) -> dict[str, Samples]:
+    """Samples of calls of 1/8 s, of which each is one of the names."""
+    return interleaved(
+        {name: calls.lasting(name, 1 / 8) for name in names},
+        budget_s=budget_s,
+        seed=0,
+        throughout=["a"],
+        scheduler=Quiet(),
+        device=device,
+    )
+
+
+def test_a_turn_on_a_device_is_two_calls_either_of_them_first(calls: Calls) -> None:
+    """One from end to end, one that the device times; both orders come up, and calls of others never between."""
+    device = Device(calls, "ab")
+    samples = on_device(calls, device)
+    # A turn takes 3/16 s, of 1.5 s for each.
+    assert {name: (len(s.times_ns), len(s.device_ns), len(s.late)) for name, s in samples.items()} == {
+        "a": (8, 8, 8), "b": (8, 8, 8)
+    }  # fmt: skip
+    assert sorted(device.settled) == ["a", "b"]
+    order = calls.order[2 * WARM_UP_CALLS + 4 :]
+    turns = [tuple(order[i : i + 2]) for i in range(0, len(order), 2)]
+    assert set(turns) == {("a", "a on device"), ("a on device", "a"), ("b", "b on device"), ("b on device", "b")}
+    assert device.pauses == len(turns)
+    assert samples["a"].method == "device of a"
+    assert {tuple(s.graph_ns) for s in samples.values()} == {()}
+
+
+def test_a_graph_is_timed_beside_the_call(calls: Calls) -> None:
+    """Where there is one, in the same turn."""
+    device = Device(calls, "ab")
+    device.graphs = "b"
+    samples = on_device(calls, device)
+    assert (samples["a"].graph_ns, samples["b"].graph_ns) == ([], [400_000] * 8)
+
+
+def test_what_the_device_does_not_time_is_timed_from_end_to_end(calls: Calls) -> None:
+    """And says so."""
+    samples = on_device(calls, Device(calls, "a"))
+    assert (len(samples["b"].times_ns), samples["b"].device_ns, samples["b"].late) == (8, [], [])
+    assert samples["b"].method == "end-to-end wall"
+    assert "b on device" not in calls.order
+
+
+def test_a_throttled_cycle_is_marked_for_all_alike(calls: Calls) -> None:
+    """Every turn has the readings around its cycle, and the reasons of both."""
+    samples = on_device(calls, Device(calls, "a", clock_mhz=[1980, 1980, 1980, 1410, 1980]))
+    for taken in samples.values():
+        assert taken.clock_before_mhz == [1980] * 8
+        assert taken.clock_after_mhz == [1980, 1410, *[1980] * 6]
+        assert taken.throttle_reasons == [0, 4, *[0] * 6]
+        assert taken.clock == "NVML"
+
+
+def test_cycles_are_added_where_too_many_were_throttled(calls: Calls) -> None:
+    """As where other work disturbed them: until half of the turns count, five at least."""
+    device = Device(calls, "ab", clock_mhz=[1410] * 10 + [1980])
+    samples = on_device(calls, device)
+    assert len(samples["a"].device_ns) == 10
+    assert all(taken.enough() for taken in samples.values())
+
+
+def test_turns_of_which_the_launch_showed_are_made_up_for(calls: Calls) -> None:
+    """A time that has a part of the launch in it is none of the device."""
+    device = Device(calls, "a")
+    # The first is that of the turn by which the cost of a turn is known.
+    device.late = [False, *[True] * 5]
+    samples = on_device(calls, device, "a", budget_s=1.5)
+    assert samples["a"].late == [True] * 5 + [False] * 5
+    assert samples["a"].enough()
+
+
+def test_where_no_launch_can_be_hidden_nothing_is_late(calls: Calls) -> None:
+    """The column is empty, as it says nothing."""
+    device = Device(calls, "a")
+    device.late = [None] * 100
+    samples = on_device(calls, device, "a", budget_s=1.5)
+    assert (len(samples["a"].device_ns), samples["a"].late) == (8, [])
+
+
+def test_a_machine_without_readings_says_so_and_times_all_the_same(calls: Calls) -> None:
+    """No zeros, which would mark every cycle."""
+    samples = on_device(calls, Device(calls, "ab", clock_mhz=()))
+    assert samples["a"].clock == "none: no NVML"
+    assert (samples["a"].clock_before_mhz, samples["a"].clock_after_mhz, samples["a"].throttle_reasons) == ([], [], [])
+    assert samples["a"].enough()
+
+
+@pytest.mark.parametrize("fails_at", [1, 5])
+def test_a_call_that_raises_on_a_device_is_named(calls: Calls, monkeypatch: pytest.MonkeyPatch, fails_at: int) -> None:
+    """While its cost is found out, and later."""
+    device = Device(calls, "ab")
+    made: list[str] = []
+
+    def take(name: str) -> OnDevice:
+        made.append(name)
+        if name == "b" and made.count("b") == fails_at:
+            raise RuntimeError("CUDA error")
+        return Device.take(device, name)
+
+    monkeypatch.setattr(device, "take", take)
+    with pytest.raises(Broken) as raised:
+        on_device(calls, device)
+    assert raised.value.name == "b"
+    assert str(raised.value.__cause__) == "CUDA error"
+    assert gc.isenabled()

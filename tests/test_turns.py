@@ -12,7 +12,7 @@ import torch
 from attnbench import tensorfile, timing, turns
 from attnbench.cases import Case
 from attnbench.checks.claims import Match, restored
-from attnbench.interface import Implementation, Inputs
+from attnbench.interface import Implementation, Inputs, Policies
 from attnbench.judge import Judge
 from attnbench.registry import load_operator, problems
 from attnbench.scheduler import Scheduler
@@ -258,3 +258,32 @@ def test_who_keeps_what_it_returned_is_found(take: Callable[..., dict[str, Any]]
 def test_who_computes_every_time_is_not_suspected(take: Callable[..., dict[str, Any]]) -> None:
     """On new values a call takes what it takes on those that it had."""
     assert set(take({"own": Own(), "other": Own()}, baseline="own", seed=turns.FIRST)["samples"]) == {"own", "other"}
+
+
+@pytest.mark.parametrize(
+    ("policies", "mode", "expected"),
+    [
+        (Policies(capturable=True), "inference", True),
+        (Policies(capturable=True), "train", False),
+        (Policies(capturable=True, deterministic=False), "inference", False),
+        (Policies(), "inference", False),
+    ],
+)
+def test_a_graph_is_captured_only_of_what_allows_it_and_can_be_compared(
+    policies: Policies, mode: str, expected: bool
+) -> None:
+    """Of a call without gradients that gives the same bits each time: its replay must give them, too."""
+    own = Own()
+    own.policies = policies
+    case = Case.parse(CASE.replace("/cpu/", "/cuda/") + mode, problems())
+    turn = Turns(
+        implementations={"own": own}, baseline=None, operator=load_operator("multihead"), case=case, inputs="", seed=1
+    )
+    assert turn._capturable("own") is expected
+
+
+def test_on_a_cpu_there_is_nothing_of_a_device(take: Callable[..., dict[str, Any]]) -> None:
+    """One time, from end to end, and no word of clocks."""
+    (sample,) = take({"own": Own()})["samples"].values()
+    assert (sample["method"], sample["clock"]) == ("wall", "")
+    assert sample["device_ns"] == sample["graph_ns"] == sample["late"] == sample["clock_before_mhz"] == []

@@ -56,6 +56,8 @@ class Policies:
     deterministic: bool = True
     # No backward: cases in a mode with gradients are refused.
     forward_only: bool = False
+    # Its call without gradients may be captured in a CUDA graph and replayed: it looks at no value on the host.
+    capturable: bool = False
     # Precision it computes in where that is coarser than the case's dtype: its errors are budgeted by that.
     computes_in: Precision | None = None
 

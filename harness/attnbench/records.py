@@ -154,7 +154,7 @@ class Timing:
 
 # Fields of a Timing that have one number per turn, beside the samples.
 COUNTED = (
-    "waited_ns", "switches", "device_ns", "graph_ns", "late", "clock_before_mhz", "clock_after_mhz",
+    "waited_ns", "switches", "cycles", "device_ns", "graph_ns", "late", "clock_before_mhz", "clock_after_mhz",
     "throttle_reasons",
 )  # fmt: skip
 

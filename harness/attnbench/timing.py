@@ -4,11 +4,14 @@ import gc
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from attnbench.scheduler import Reading, Scheduler, clean
-from attnbench.stats import CLEAN_CALLS, CLEAN_OF_ALL
+from attnbench import clocks
+from attnbench.devicetime import DeviceTime
+from attnbench.records import COUNTED, Timing
+from attnbench.scheduler import Reading, Scheduler
+from attnbench.stats import CLEAN_CALLS, clean_calls
 
 __all__ = ["Broken", "Samples", "interleaved", "take"]
 
@@ -33,28 +36,32 @@ class Broken(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Samples:
-    """One number per call, in the order of the calls, and what the first call of all took.
+    """One number per turn, in the order of the turns, and what the first call of all took.
 
     Unit: nanoseconds of wall time, nanoseconds that the process's threads waited for a core meanwhile, number of times
-    that one of them lost its core, and number of the cycle. The counters are empty where the system does not have them.
+    that one of them lost its core, and number of the cycle. What is not counted here, or not timed by a device, is
+    empty: the fields are those of a Timing.
     """
 
     times_ns: list[int] = field(default_factory=list)
     waited_ns: list[int] = field(default_factory=list)
     switches: list[int] = field(default_factory=list)
     cycles: list[int] = field(default_factory=list)
+    device_ns: list[int] = field(default_factory=list)
+    graph_ns: list[int] = field(default_factory=list)
+    late: list[bool] = field(default_factory=list)
+    clock_before_mhz: list[int] = field(default_factory=list)
+    clock_after_mhz: list[int] = field(default_factory=list)
+    throttle_reasons: list[int] = field(default_factory=list)
     first_call_ns: int = 0
-
-    def clean_ns(self) -> list[int]:
-        """Times of the calls that nothing disturbed."""
-        waits: Sequence[int | None] = self.waited_ns or [None] * len(self.times_ns)
-        switches: Sequence[int | None] = self.switches or [None] * len(self.times_ns)
-        return [t for t, w, s in zip(self.times_ns, waits, switches, strict=True) if clean(t, w, s)]
+    # How the times were taken, and where the readings of a device's clock come from.
+    method: str = "wall"
+    clock: str = ""
 
     def enough(self) -> bool:
         """Whether the calls that nothing disturbed are as many as it takes to count."""
-        undisturbed = len(self.clean_ns())
-        return undisturbed >= CLEAN_CALLS and undisturbed >= CLEAN_OF_ALL * len(self.times_ns)
+        counted = {name: (tuple(getattr(self, name)),) for name in COUNTED}
+        return any(clean_calls(Timing(samples_ns=(tuple(self.times_ns),), threads=0, **counted)))
 
 
 def interleaved(
@@ -65,8 +72,11 @@ def interleaved(
     limit_s: float = math.inf,
     throughout: Collection[str] = (),
     scheduler: Scheduler | None = None,
+    device: DeviceTime | None = None,
 ) -> dict[str, Samples]:
-    """Samples of every call, in cycles that make each call once in random order.
+    """Samples of every call, in cycles in which each has one turn, in random order.
+
+    A turn is one call from end to end, and with a ``device`` one more that the device times, either of them first.
 
     The budget is shared evenly; a slow call takes part in fewer cycles than a quick one, spread over all of them. Those
     named by ``throughout`` take part in every cycle, and their share says how many there are. Where other work
@@ -81,10 +91,12 @@ def interleaved(
     names = list(calls)
     order.shuffle(names)
     share_s = budget_s / len(calls)
-    quickest_ns = {name: _warmed_up(name, calls[name], samples[name], share_s) for name in names}
-    rounds = _rounds(quickest_ns, share_s, limit_s)
+    turns_ns = {name: _warmed_up(name, calls[name], samples[name], share_s) for name in names}
+    if device is not None:
+        turns_ns = {name: _settled(name, calls[name], samples[name], device, turns_ns[name]) for name in names}
+    rounds = _rounds(turns_ns, share_s, limit_s)
     watcher = scheduler or Scheduler()
-    take = _Taking(calls, samples, watcher, order)
+    take = _Taking(calls, samples, watcher, order, device)
     cycles = max(rounds[name] for name in (throughout or calls))
     rounds |= {name: cycles if name in throughout else min(rounds[name], cycles) for name in calls}
     gc.collect()
@@ -124,12 +136,10 @@ def _has_turn(cycle: int, turns: int, cycles: int) -> bool:
     return (cycle + 1) * turns // cycles > cycle * turns // cycles
 
 
-def _rounds(quickest_ns: Mapping[str, int], share_s: float, limit_s: float) -> dict[str, int]:
+def _rounds(turns_ns: Mapping[str, int], share_s: float, limit_s: float) -> dict[str, int]:
     """Samples of each call that its share of the budget allows; the fewest of all, if the limit allows those."""
-    fewest = max(1, int(min(FEWEST, limit_s * 1e9 / max(sum(quickest_ns.values()), 1))))
-    return {
-        name: max(fewest, min(MOST, int(share_s * 1e9) // max(took_ns, 1))) for name, took_ns in quickest_ns.items()
-    }
+    fewest = max(1, int(min(FEWEST, limit_s * 1e9 / max(sum(turns_ns.values()), 1))))
+    return {name: max(fewest, min(MOST, int(share_s * 1e9) // max(took_ns, 1))) for name, took_ns in turns_ns.items()}
 
 
 def _warmed_up(name: str, call: Callable[[], object], samples: Samples, budget_s: float) -> int:
@@ -149,6 +159,26 @@ def _warmed_up(name: str, call: Callable[[], object], samples: Samples, budget_s
     return min(took_ns)
 
 
+def _settled(name: str, call: Callable[[], object], samples: Samples, device: DeviceTime, call_ns: int) -> int:
+    """Nanoseconds of a whole turn of a call on a device, which knows from now on how to time it.
+
+    Of a call that the device does not time, those of the call alone.
+    """
+    samples.clock = device.clocks.source
+    if name not in device:
+        samples.method = "end-to-end wall"
+        return call_ns
+    try:
+        device.settle(name)
+        begin = time.perf_counter_ns()
+        call()
+        device.take(name)
+    except BaseException as error:
+        raise Broken(name) from error
+    samples.method = device.method(name)
+    return time.perf_counter_ns() - begin
+
+
 @dataclass(slots=True)
 class _Taking:
     """Takes samples, cycle by cycle."""
@@ -157,6 +187,7 @@ class _Taking:
     samples: dict[str, Samples]
     scheduler: Scheduler
     order: random.Random
+    device: DeviceTime | None = None
     # Counters before and after each call that are not understood yet, with the samples that they belong to.
     readings: list[tuple[Samples, Reading, Reading]] = field(default_factory=list)
     cycles: int = 0
@@ -167,8 +198,27 @@ class _Taking:
             self.scheduler.watch()
         self.cycles += 1
         self.order.shuffle(turn)
+        if self.device is None:
+            for name in turn:
+                self._take(name)
+        else:
+            self._cycle_on(self.device, turn)
+
+    def _cycle_on(self, device: DeviceTime, turn: list[str]) -> None:
+        """Each of these calls on a device, between two looks at its clock."""
+        before = device.clocks.read()
         for name in turn:
-            self._take(name)
+            device.pause()
+            takes: list[Callable[[str], None]] = [self._take]
+            if name in device:
+                takes.append(self._take_on_device)
+            self.order.shuffle(takes)
+            for take_one in takes:
+                take_one(name)
+        after = device.clocks.read()
+        if before is not None and after is not None:
+            for name in turn:
+                _note_clock(self.samples[name], before, after)
 
     def understand(self) -> None:
         """Put what the counters say beside the samples; not between two calls, as it would disturb the second."""
@@ -193,3 +243,23 @@ class _Taking:
         samples.times_ns.append(end - begin)
         samples.cycles.append(self.cycles)
         del result  # freed outside the window
+
+    def _take_on_device(self, name: str) -> None:
+        assert self.device is not None
+        try:
+            taken = self.device.take(name)
+        except BaseException as error:
+            raise Broken(name) from error
+        samples = self.samples[name]
+        samples.device_ns.append(taken.device_ns)
+        if taken.late is not None:
+            samples.late.append(taken.late)
+        if taken.graph_ns is not None:
+            samples.graph_ns.append(taken.graph_ns)
+
+
+def _note_clock(samples: Samples, before: clocks.Reading, after: clocks.Reading) -> None:
+    """Put two readings beside the turn that lay between them."""
+    samples.clock_before_mhz.append(before.sm_mhz)
+    samples.clock_after_mhz.append(after.sm_mhz)
+    samples.throttle_reasons.append(before.reasons | after.reasons)

@@ -21,6 +21,7 @@ from attnbench import tensorfile, timing, torchstate
 from attnbench.cases import Case
 from attnbench.checks import claims
 from attnbench.checks.functions import check_function
+from attnbench.devicetime import DeviceTime
 from attnbench.inputs import loaded
 from attnbench.interface import Implementation, Inputs, Operator
 from attnbench.subject import Subject
@@ -52,6 +53,8 @@ class _Side:
     """One implementation, built and ready to be called."""
 
     subject: "_Stopped"
+    # One pass that returns as soon as its work is enqueued, and the same with waiting for it.
+    enqueued: Step
     step: Step
     # The case's own values, by name of the tensor.
     values: dict[str, Tensor]
@@ -80,6 +83,7 @@ class Turns:
         before = torchstate.noted()
         sides = self._sides()
         twins = [name for name in (self.baseline, TWIN) if name in sides]
+        device = self._device(sides) if self.case.device == "cuda" else None
         try:
             with next(iter(sides.values())).subject.manner():
                 samples = timing.interleaved(
@@ -88,6 +92,7 @@ class Turns:
                     limit_s=limit_s,
                     seed=self.seed,
                     throughout=twins,
+                    device=device,
                 )
                 if self.seed == FIRST:
                     for name in self.implementations:
@@ -100,6 +105,8 @@ class Turns:
         files = {name: f"{observation}-{number}" for number, name in enumerate(self.implementations)}
         for name, file in files.items():
             self._observe(name, sides[name], checks, Path(file))
+            if device is not None:
+                told[name] |= self._replayed(name, sides[name], device)
         return {
             "twin": told.pop(TWIN, None),
             "samples": told,
@@ -128,7 +135,27 @@ class Turns:
             subject = _Stopped(implementation, self.operator, self.case, inputs)
         except BaseException as error:
             raise timing.Broken(self._owner(name)) from error
-        return _Side(subject, _waited_for(_step(subject), subject), values)
+        enqueued = _step(subject)
+        return _Side(subject, enqueued, _waited_for(enqueued, subject), values)
+
+    def _device(self, sides: Mapping[str, _Side]) -> DeviceTime:
+        """What times these on the device, but for those whose work torch's streams know nothing of."""
+        known = {name: side.enqueued for name, side in sides.items() if not _waits_by_itself(side.subject)}
+        return DeviceTime(known, capturable={name for name in self.implementations if self._capturable(name)})
+
+    def _capturable(self, name: str) -> bool:
+        """Whether a call may be timed as a graph too; not of one whose replay could not be told from a wrong one."""
+        policies = self.implementations[name].policies
+        return policies.capturable and policies.deterministic and not self.case.differentiates
+
+    def _replayed(self, name: str, side: _Side, device: DeviceTime) -> dict[str, Any]:
+        """What becomes of the samples of a graph if it does not give what the call gives, on the case's own values."""
+        try:
+            with side.subject.manner():
+                same = device.repeats(name)
+        except BaseException as error:
+            raise timing.Broken(name) from error
+        return {} if same else {"graph_ns": [], "method": device.method(name)}
 
     def _observe(self, name: str, side: _Side, checks: Sequence[str], place: Path) -> None:
         """Store what checks claim on the case's own values."""
@@ -189,7 +216,7 @@ def _step(subject: Subject) -> Step:
 def _waited_for(step: Step, subject: Subject) -> Step:
     """The step, and waiting for what it started, where anything can go on after it returned."""
     waits: list[Callable[[], object]] = []
-    if type(subject.implementation).synchronize is not Implementation.synchronize:
+    if _waits_by_itself(subject):
         waits.append(subject.implementation.synchronize)
     if subject.case.device == "cuda":
         waits.append(torch.cuda.synchronize)
@@ -203,6 +230,11 @@ def _waited_for(step: Step, subject: Subject) -> Step:
         return result
 
     return ended
+
+
+def _waits_by_itself(subject: Subject) -> bool:
+    """Whether an implementation is waited for by means of its own, since torch does not know when it is done."""
+    return type(subject.implementation).synchronize is not Implementation.synchronize
 
 
 def _same_settings(before: Mapping[str, Any]) -> None:

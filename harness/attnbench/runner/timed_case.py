@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attnbench.contest import contest
-from attnbench.records import Finding, Result, Timing
+from attnbench.records import COUNTED, Finding, Result, Timing
 from attnbench.registry import baseline, shown
 from attnbench.runner.session import Plan
 
@@ -16,9 +16,12 @@ __all__ = ["TimedCase"]
 class _Samples:
     """What one implementation came to on one case so far: a tuple per process, empty where it took no part."""
 
-    columns: dict[str, list[tuple[int, ...]]] = field(
-        default_factory=lambda: {"times_ns": [], "waited_ns": [], "switches": [], "cycles": []}
+    columns: dict[str, list[tuple[Any, ...]]] = field(
+        default_factory=lambda: {name: [] for name in ("times_ns", *COUNTED)}
     )
+    # How the processes took the times, and read the clock of a device; the same in all, but for accidents.
+    methods: dict[str, None] = field(default_factory=dict)
+    clocks: dict[str, None] = field(default_factory=dict)
     build_ns: list[int] = field(default_factory=list)
     first_call_ns: list[int] = field(default_factory=list)
 
@@ -27,6 +30,8 @@ class _Samples:
         for name, column in self.columns.items():
             column.extend([()] * (process - len(column)))
             column.append(tuple(taken[name]))
+        self.methods[taken["method"]] = None
+        self.clocks[taken["clock"]] = None
         self.build_ns.append(taken["build_ns"])
         self.first_call_ns.append(taken["first_call_ns"])
 
@@ -35,10 +40,10 @@ class _Samples:
         whole = {name: tuple(column + [()] * (processes - len(column))) for name, column in self.columns.items()}
         return Timing(
             samples_ns=whole["times_ns"],
-            waited_ns=whole["waited_ns"] if any(whole["waited_ns"]) else (),
-            switches=whole["switches"] if any(whole["switches"]) else (),
-            cycles=whole["cycles"],
+            **{name: whole[name] for name in COUNTED if any(whole[name])},
             threads=threads,
+            method="; ".join(self.methods),
+            clock="; ".join(self.clocks),
             build_ns=tuple(self.build_ns),
             first_call_ns=tuple(self.first_call_ns),
         )

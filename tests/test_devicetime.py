@@ -1,0 +1,63 @@
+"""Tests of what is reckoned for a device: buffers, spins, pauses. What touches a device is in test_gpu.py."""
+
+import pytest
+
+from attnbench.devicetime import LONGEST_NS, SHORTEST_NS, Pauses, flush_bytes, spin_cycles, spin_ns
+
+
+@pytest.mark.parametrize(
+    ("cache_bytes", "expected"),
+    [(0, 256_000_000), (50 * 2**20, 256_000_000), (126 * 2**20, 252 * 2**20), (128_000_000, 256_000_000)],
+)
+def test_the_flush_is_twice_the_cache_and_256_mb_at_least(cache_bytes: int, expected: int) -> None:
+    """A cache of 50 MB needs no more than the smallest buffer, one of 126 MiB needs its own."""
+    assert flush_bytes(cache_bytes) == expected
+
+
+@pytest.mark.parametrize(
+    ("launches_ns", "expected"),
+    [([0], SHORTEST_NS), ([10_000, 60_000, 20_000], SHORTEST_NS), ([50_000, 400_000, 90_000], 1_200_000),
+     ([9_000_000], LONGEST_NS)],
+)  # fmt: skip
+def test_a_spin_lasts_three_times_the_longest_launch(launches_ns: list[int], expected: int) -> None:
+    """Within 0.2 and 20 ms."""
+    assert spin_ns(launches_ns) == expected
+
+
+def test_a_spin_is_as_many_cycles_as_the_measured_clock_makes_in_that_time() -> None:
+    """At 1.98 GHz 0.2 ms are 396 000."""
+    assert spin_cycles(200_000, 1.98) == 396_000
+
+
+class Clock:
+    """Nanoseconds that only the test moves."""
+
+    now_ns = 0
+
+    def __call__(self) -> int:
+        """Now."""
+        return self.now_ns
+
+
+def test_a_device_rests_for_as_long_as_it_worked_once_that_was_5_ms() -> None:
+    """Not before; and the next 5 ms begin with the end of the rest."""
+    clock = Clock()
+    pauses = Pauses(now_ns=clock)
+    found = []
+    for worked_ns in (0, 2_000_000, 2_000_000, 2_000_000, 1_000_000, 4_500_000):
+        clock.now_ns += worked_ns
+        due_ns = pauses.due_ns()
+        found.append(due_ns)
+        if due_ns:
+            clock.now_ns += due_ns
+            pauses.rested()
+    assert found == [0, 0, 0, 6_000_000, 0, 5_500_000]
+
+
+def test_a_rest_is_never_longer_than_50_ms() -> None:
+    """A call that takes seconds would otherwise double the time of a run, and is held down in itself."""
+    clock = Clock()
+    pauses = Pauses(now_ns=clock)
+    assert pauses.due_ns() == 0
+    clock.now_ns = 3_000_000_000
+    assert pauses.due_ns() == 50_000_000

@@ -18,7 +18,6 @@ from torch import Tensor
 from attnbench import memory
 from attnbench.cases import Case
 from attnbench.child import serve
-from attnbench.inputs import loaded
 from attnbench.interface import Inputs
 from attnbench.subject import Malformed, Subject
 from attnbench.worker import Outcome, Worker, outcome_of
@@ -45,7 +44,7 @@ class Attempts(Worker):
         def act() -> Outcome:
             self._subject = None  # what the pass before held is not this one's
             parsed = Case.parse(case, self._problems)
-            inputs = stretched(loaded(short, parsed.device), loaded(double, parsed.device), factor)
+            inputs = stretched(self._loaded(short, parsed.device), self._loaded(double, parsed.device), factor)
             subject = Subject(self._implementations[implementation], self._operator(parsed.operator), parsed, inputs)
             _look(subject)
             step = subject.step()

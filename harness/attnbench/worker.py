@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 
-from attnbench import ceiling, environment, tensorfile, timing, torchstate, turns
+from attnbench import ceiling, devicememory, environment, tensorfile, timing, torchstate, turns
 from attnbench.adoption import load_implementation
 from attnbench.cases import Case
 from attnbench.checks import claims
 from attnbench.checks.functions import check_function
 from attnbench.child import serve, without_home
 from attnbench.inputs import loaded
-from attnbench.interface import Implementation, Refusal
+from attnbench.interface import Implementation, Inputs, Refusal
 from attnbench.memory import Footprint, footprint
 from attnbench.registry import PluginError, load_operator, problems
 from attnbench.subject import Malformed, Subject
@@ -34,7 +34,11 @@ from attnbench.subject import Malformed, Subject
 __all__ = ["Outcome", "Worker", "outcome_of"]
 
 Outcome = dict[str, Any]
-_OUT_OF_MEMORY = re.compile(r"can't allocate memory|CUDA out of memory|Cannot allocate memory|bad_alloc", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(
+    r"can't allocate memory|CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|Cannot allocate memory|bad_alloc",
+    re.IGNORECASE,
+)
 
 
 class Worker:
@@ -54,6 +58,8 @@ class Worker:
         self._process = os.getpid()
         # As asked for; loading an implementation may set another number.
         self._threads = torch.get_num_threads()
+        # What an implementation that is alone here may take of a device's memory; None: all that there is.
+        self._device_memory_bytes: int | None = None
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
         """Requests by name."""
@@ -69,13 +75,19 @@ class Worker:
             "time": self.time,
         }
 
-    def start(self, *, threads: int | None, memory_limit_bytes: int | None) -> dict[str, Any]:
-        """Set the threads and the address space that is left to this process; say what they came to."""
+    def start(
+        self, *, threads: int | None, memory_limit_bytes: int | None, device_memory_bytes: int | None = None
+    ) -> dict[str, Any]:
+        """Set the threads and the address space that is left to this process; say what they came to.
+
+        Memory of a device is limited before the first case on one.
+        """
+        self._device_memory_bytes = device_memory_bytes
         if threads:
             torch.set_num_threads(threads)
         self._threads = torch.get_num_threads()
         if memory_limit_bytes and not torch.cuda.is_available():
-            # A CUDA context reserves far more address space than it uses; there the device itself is the limit.
+            # A CUDA context reserves far more address space than it uses.
             limit = environment.address_space_bytes() + memory_limit_bytes
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         return {"threads": torch.get_num_threads()}
@@ -202,7 +214,16 @@ class Worker:
 
     def _build(self, implementation: str, case: str, inputs: str) -> Subject:
         parsed, one = Case.parse(case, self._problems), self._implementations[implementation]
-        return Subject(one, self._operator(parsed.operator), parsed, loaded(inputs, parsed.device))
+        return Subject(one, self._operator(parsed.operator), parsed, self._loaded(inputs, parsed.device))
+
+    def _loaded(self, inputs: str, device: str) -> Inputs:
+        """Inputs of a case, on a device of which no more may be taken than was asked for.
+
+        Not for turns: whoever takes part was alone under the limit before, and turns hold the inputs of all.
+        """
+        if device == "cuda" and self._device_memory_bytes:
+            devicememory.limit(self._device_memory_bytes)
+        return loaded(inputs, device)
 
 
 def _declared(name: str, value: Any, *kinds: type) -> Any:

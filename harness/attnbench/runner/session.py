@@ -32,7 +32,8 @@ class Limits:
 
     # Wall time of one check on one case, or of one measurement.
     timeout_s: float = 120.0
-    # Address space above what an idle worker has mapped; None: most of what is free as it starts.
+    # Address space above what an idle worker has mapped; None: most of what is free as it starts. On a device, where it
+    # is not None, what torch may take of its memory.
     memory_bytes: int | None = None
     # Predicted time of one call beyond which a case is not started.
     work_s: float = 0.75
@@ -278,7 +279,12 @@ class Supervisor:
                     self._session.worker_module, log=self._session.folder / "worker.log", environment=environment
                 )
                 self.threads = self._child.ask(
-                    {"do": "start", "threads": limits.threads, "memory_limit_bytes": limits.memory_limit_bytes()}
+                    {
+                        "do": "start",
+                        "threads": limits.threads,
+                        "memory_limit_bytes": limits.memory_limit_bytes(),
+                        "device_memory_bytes": limits.memory_bytes,
+                    }
                 )["threads"]
                 wanted = dict(environment)
                 for name in self._implementations:

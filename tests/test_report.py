@@ -310,6 +310,64 @@ def test_what_other_work_disturbed_is_inconclusive_and_has_no_place_in_the_plot_
     assert re.search(r"of the \w+ ceiling</small><small>inconclusive</small>", text)
 
 
+def on_device(name: str, factor: float, *, throttled: int = 0, graph: bool = False) -> Result:
+    """A call on CUDA that takes 1.3 ms from end to end, and on the device as many as the factor says."""
+    case = perf_case(64, "inference").replace("/cpu/", "/cuda/")
+    timing = Timing(
+        samples_ns=tuple((100_000 * (9 + p),) * 20 for p in range(9)),
+        device_ns=tuple((round(factor * 1e5 * (6 + p)),) * 20 for p in range(9)),
+        graph_ns=((round(factor * 7e5),) * 20,) * 9 if graph else (),
+        late=((False,) * 20,) * 9,
+        clock_before_mhz=((1980,) * 20,) * 9,
+        clock_after_mhz=((1755,) * throttled + (1980,) * (20 - throttled),) * 9,
+        throttle_reasons=((0,) * 20,) * 9,
+        threads=1,
+        interleaved_with=() if name == "torch_mha" else ("torch_mha",),
+        method="device (CUDA events, cold L2 cache, launch hidden) and end-to-end wall",
+        clock="NVML",
+    )
+    return replace(timed(name, 64), case=case, timing=timing, memory=None)
+
+
+def test_on_a_device_its_own_time_is_told_and_that_from_end_to_end_beside_it(tmp_path: Path) -> None:
+    """Each under its name, with what was left out, in the page, the text and the table."""
+    results = [on_device("torch_mha", 1, throttled=2), on_device("quick_one", 0.5, throttled=2, graph=True)]
+    write([stored(*results)], tmp_path)
+    rows = {row["implementation"]: row for row in csv.DictReader((tmp_path / "timings.csv").read_text().splitlines())}
+    quick = rows["quick_one"]
+    assert (quick["measure"], quick["state"], quick["clock"], quick["throttled"]) == ("device", "faster", "NVML", "18")
+    columns = ("median_ns", "ratio", "end_to_end_ns", "graph_ns", "samples")
+    assert [float(quick[column]) for column in columns] == [500_000, 0.5, 1_300_000, 350_000, 180]
+    assert rows["torch_mha"]["graph_ns"] == ""
+    for name in ("index.html", "report.md"):
+        text = (tmp_path / name).read_text("utf-8")
+        for told in ("Time of a call on the device, ms", "From end to end, ms", "Graph replayed on the device, ms"):
+            assert told in text
+        assert "left out for all alike, here 36 of 360 samples. Readings of the clock: NVML." in text
+
+
+def test_where_the_device_has_no_time_of_a_call_it_says_from_end_to_end(tmp_path: Path) -> None:
+    """In the very cell, as others in the table are of the device; the ratio is one of times from end to end."""
+    there = on_device("torch_mha", 1)
+    elsewhere = on_device("quick_one", 1)
+    assert elsewhere.timing
+    results = [there, replace(elsewhere, timing=replace(elsewhere.timing, device_ns=(), late=(), clock="none: why"))]
+    text = page(results, tmp_path)
+    assert text.count(", from end to end</small>") == 1
+    assert "Readings of the clock: NVML and none: why." in text
+    row = tables.timings(results).set_index("implementation").loc["quick_one"]
+    assert (row["measure"], row["median_ns"], row["ratio"], row["state"]) == ("wall", 1_300_000, 1.0, "same")
+
+
+def test_on_a_cpu_there_is_no_word_of_devices(tmp_path: Path) -> None:
+    """One time, and no column but in the table of all."""
+    text = page(profiled(), tmp_path)
+    for word in ("on the device", "end to end", "Graph", "Readings of the clock"):
+        assert word not in text
+    rows = list(csv.DictReader((tmp_path / "timings.csv").read_text().splitlines()))
+    assert {(row["measure"], row["end_to_end_ns"], row["graph_ns"]) for row in rows} == {("wall", "", "")}
+
+
 def test_a_reference_that_differs_from_itself_makes_all_inconclusive() -> None:
     """The null arm is in every run: where the twin is off, no ratio of that case means anything."""
     base = timed("torch_mha", 64)

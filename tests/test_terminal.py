@@ -1,5 +1,7 @@
 """Tests of what a profile prints, on results that are written out here."""
 
+from dataclasses import replace
+
 import pytest
 
 from attnbench.cli.terminal import print_timings
@@ -105,3 +107,35 @@ def test_who_took_no_turns_with_the_baseline_has_no_ratio(capsys: pytest.Capture
     assert (
         printed(capsys, result("torch_mha", [1] * 7), result("own", [2] * 7, others=()))[3] == "own             2.000"
     )
+
+
+def on_cuda(name: str, factor: float, *, device: bool = True) -> Result:
+    """Result on CUDA: 3 ms from end to end, and on the device as many as the factor says."""
+    one = result(name, [3] * 7, others=() if name == "torch_mha" else ("torch_mha",))
+    assert one.timing is not None
+    times_ns = ((round(1e6 * factor),) * 9,) * 7 if device else ()
+    timing = replace(one.timing, device_ns=times_ns)
+    return replace(one, case=one.case.replace("/cpu/", "/cuda/"), timing=timing)
+
+
+def test_on_a_device_it_is_told_which_time_stands_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """That on the device where there is one, in a table of its own; its ratio is of the same kind."""
+    lines = printed(
+        capsys,
+        on_cuda("torch_mha", 1),
+        on_cuda("quick", 0.5),
+        on_cuda("elsewhere", 0, device=False),
+        result("torch_mha", [2] * 7, others=()),
+    )
+    assert lines[:-1] == [
+        "forward, float32, cuda, on the device: ms (times the reference's)",
+        "implementation  8",
+        "torch_mha       1.000",
+        "quick           0.500 (0.50−)",
+        "forward, float32, cuda, from end to end: ms (times the reference's)",
+        "implementation  8",
+        "elsewhere       3.000 (1.00=)",
+        "forward, float32: ms (times the reference's)",
+        "implementation  8",
+        "torch_mha       2.000",
+    ]

@@ -12,7 +12,7 @@ from attnbench.cli.matrix import LEGEND, Cell, Matrix, failures, matrix
 from attnbench.contest import Contest, State, contest
 from attnbench.records import FAILURES, Result, pass_of
 from attnbench.registry import baseline
-from attnbench.stats import median_of_processes, time_of
+from attnbench.stats import measure_of, median_of_processes, samples_of, time_of
 
 __all__ = ["console", "print_findings", "print_timings"]
 
@@ -125,7 +125,8 @@ def print_timings(results: Iterable[Result], *, err: bool = False) -> None:
     out = console(err=err)
     parts: defaultdict[str, list[Result]] = defaultdict(list)
     for result in timed.values():
-        parts[f"{pass_of(result.case)}, {result.case.split('/')[-3]}"].append(result)
+        *_, dtype, device, _ = result.case.split("/")
+        parts[f"{pass_of(result.case)}, {dtype}{_where(result, device)}"].append(result)
     for name, part in parts.items():
         lengths = sorted({length_of(r.case) for r in part})
         table = Table("implementation", *(f"{n}" for n in lengths), box=None, pad_edge=False)
@@ -141,14 +142,22 @@ def print_timings(results: Iterable[Result], *, err: bool = False) -> None:
     _print_left_out("inconclusive", "contests", _inconclusive(timed), err=err)
 
 
+def _where(result: Result, device: str) -> str:
+    """Of a call on a device, which of its two times is told."""
+    if device == "cpu" or result.timing is None:
+        return ""
+    return f", {device}, {'on the device' if measure_of(result.timing) == 'device' else 'from end to end'}"
+
+
 def _timing(result: Result | None, timed: Timed) -> str:
     """Milliseconds, and the ratio with the sign of its state; no ratio where it says nothing."""
     if result is None or result.timing is None:
         return "–"
-    time = time_of(result.timing)
-    # Where other work disturbed every process, the sign tells.
-    shown = f"{(time or median_of_processes(result.timing.samples_ns)).value / 1e6:.3f}"
     found = _contest(result, timed)
+    measure = found.measure if found else measure_of(result.timing)
+    time = time_of(result.timing, measure)
+    # Where other work disturbed every process, the sign tells.
+    shown = f"{(time or median_of_processes(samples_of(result.timing, measure))).value / 1e6:.3f}"
     if found is None:
         return shown if time else f"{shown} ({SIGNS['inconclusive']})"
     if found.state == "inconclusive" or found.ratio is None:

@@ -57,6 +57,8 @@ class Measure:
 
 MEASURES = (
     Measure(title="Time of a call, ms", frame="timings", column="median_ns"),
+    Measure(title="From end to end, ms", frame="timings", column="end_to_end_ns"),
+    Measure(title="Graph replayed on the device, ms", frame="timings", column="graph_ns"),
     Measure(title="Rate, Gflop/s", frame="timings", column="gflop_per_s"),
     Measure(title="Building and preparing, ms", frame="timings", column="build_ns"),
     Measure(title="First call, ms", frame="timings", column="first_call_ns"),
@@ -120,7 +122,10 @@ def _grid(measure: Measure, name: str, part: pd.DataFrame) -> Grid:
     for implementation, own in part.groupby("implementation", sort=False):
         by_length: dict[int, Any] = {row["length"]: row for _, row in own.iterrows()}
         rows.append((str(implementation), tuple(_cell(measure, by_length.get(n)) for n in lengths)))
-    return Grid(title=measure.title, pass_=name, lengths=lengths, rows=tuple(rows))
+    title = measure.title
+    if measure.column == "median_ns" and (part["measure"] == "device").any():
+        title = "Time of a call on the device, ms"
+    return Grid(title=title, pass_=name, lengths=lengths, rows=tuple(rows))
 
 
 def _cell(measure: Measure, row: Any) -> tuple[str, ...]:
@@ -141,6 +146,8 @@ def _cell(measure: Measure, row: Any) -> tuple[str, ...]:
     if measure.column != "median_ns":
         return (digits(value / 1e6),)
     interval = interval_text(row["low_ns"] / 1e6, row["high_ns"] / 1e6)
+    if row["device"] != "cpu" and row["measure"] == "wall":
+        interval += ", from end to end"
     if not row["state"] or row["implementation"] == REFERENCE:
         return digits(value / 1e6), interval
     if pd.isna(row["ratio"]):

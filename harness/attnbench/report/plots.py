@@ -93,7 +93,8 @@ def looks(implementations: Sequence[str]) -> dict[str, Look]:
 def time(timings: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look]) -> Figure | None:
     """Time of a call against length: medians and their intervals, one panel per pass."""
     frame = timings.assign(value=timings["median_ns"], low=timings["low_ns"], high=timings["high_ns"])
-    return _panels(frame, untimed, styles, label="time of a call", text=lambda ns: seconds_text(ns / 1e9))
+    label = "time of a call" + (" on the device" if (timings["measure"] == "device").any() else "")
+    return _panels(frame, untimed, styles, label=label, text=lambda ns: seconds_text(ns / 1e9))
 
 
 def memory(memories: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look]) -> Figure | None:

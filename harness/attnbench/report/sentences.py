@@ -133,6 +133,8 @@ def methods(series: Sequence[Series]) -> Iterator[str]:
             f"between two order statistics of the processes, and covers the true median with a probability of "
             f"{_levels(timings)}. Threads: {_range(timings['threads'])}. All samples are stored."
         )
+        if (timings["device"] != "cpu").any():
+            yield _on_device(timings[timings["device"] != "cpu"])
         delta = " and ".join(sorted({f"{effect(int(n)) * 100:g} %" for n in timings["threads"].unique()}))
         yield (
             f"Ratio: time divided by that of {tables.REFERENCE} on the same case, one ratio of medians of clean calls "
@@ -157,6 +159,18 @@ def methods(series: Sequence[Series]) -> Iterator[str]:
     yield (
         "Findings: each check compares with a float64 oracle of the written contract, within an error budget that "
         "is derived for each case; measured error and budget stand in findings.csv."
+    )
+
+
+def _on_device(timings: pd.DataFrame) -> str:
+    """Which of two times is told of calls on a device, and what was left out."""
+    clocks = _sentence(sorted(set(timings["clock"]) - {""}) or ["none"])
+    throttled, samples = int(timings["throttled"].sum()), int(timings["samples"].sum())
+    return (
+        f"On a device, times, ratios and states are those of its own clock, from a cold second-level cache, unless a "
+        f"number says that it is from end to end: wall time until the device was done. Cycles in which the device's "
+        f"clock moved by more than 1 %, or was held down, are left out for all alike, here {throttled} of {samples} "
+        f"samples. Readings of the clock: {clocks}."
     )
 
 

@@ -13,7 +13,7 @@ from attnbench.checks.catalogue import checks
 from attnbench.contest import Contest, contest
 from attnbench.records import PERF, Ceiling, Result, Timing, pass_of
 from attnbench.report.ways import way
-from attnbench.stats import median_of_processes, time_of
+from attnbench.stats import Estimate, Measure, measure_of, median_of_processes, samples_of, throttled_calls, time_of
 
 __all__ = [
     "REFERENCE",
@@ -34,9 +34,9 @@ REFERENCE = "torch_mha"
 
 TIMINGS = (
     "implementation", "case", "pass", "length", "dtype", "device", "median_ns", "low_ns", "high_ns", "level",
-    "processes", "samples", "threads", "method", "state", "ratio", "ratio_low", "ratio_high", "ratio_level", "counted",
-    "of", "reason", "null_state", "null_ratio", "build_ns", "first_call_ns", "flop", "bytes", "gflop_per_s",
-    "gbyte_per_s", "share", "bound", "run",
+    "processes", "samples", "threads", "method", "measure", "end_to_end_ns", "graph_ns", "throttled", "clock",
+    "state", "ratio", "ratio_low", "ratio_high", "ratio_level", "counted", "of", "reason", "null_state", "null_ratio",
+    "build_ns", "first_call_ns", "flop", "bytes", "gflop_per_s", "gbyte_per_s", "share", "bound", "run",
 )  # fmt: skip
 MEMORY = (
     "implementation", "case", "pass", "length", "dtype", "device", "peak_bytes", "workspace_bytes", "saved_bytes",
@@ -197,8 +197,10 @@ def _place(result: Result) -> dict[str, Any]:
 def _timing(
     result: Result, timing: Timing, baseline: Timing | None, tops: Mapping[tuple[str, str, str, int], Ceiling]
 ) -> Mapping[str, Any]:
-    # Where other work disturbed every process, its time is that of all calls, and no contest is decided by it.
-    time = time_of(timing) or median_of_processes(timing.samples_ns)
+    found = _against(result, timing, baseline)
+    # A time and its ratio are of one kind: not that of the device where the reference has only the other.
+    measure = found.measure if found else measure_of(timing)
+    time = _time(timing, measure)
     place = _place(result)
     top = tops.get((result.run, place["device"], place["dtype"], timing.threads))
     return (
@@ -209,15 +211,25 @@ def _timing(
             "high_ns": time.high,
             "level": time.level,
             "processes": time.processes,
-            "samples": _count(timing.samples_ns),
+            "samples": _count(samples_of(timing, measure)),
             "threads": timing.threads,
             "method": timing.method,
+            "measure": measure,
+            "end_to_end_ns": _time(timing, "wall").value if measure == "device" else math.nan,
+            "graph_ns": median_of_processes(timing.graph_ns).value if any(timing.graph_ns) else math.nan,
+            "throttled": throttled_calls(timing),
+            "clock": timing.clock,
             "build_ns": _middle(timing.build_ns),
             "first_call_ns": _middle(timing.first_call_ns),
         }
-        | _told(_against(result, timing, baseline), decides=result.implementation != REFERENCE)
+        | _told(found, decides=result.implementation != REFERENCE)
         | _rates(result, time.value, top)
     )
+
+
+def _time(timing: Timing, measure: Measure) -> Estimate:
+    """Time over clean calls; where other work disturbed every process, over all, and no contest is decided by it."""
+    return time_of(timing, measure) or median_of_processes(samples_of(timing, measure))
 
 
 def _against(result: Result, timing: Timing, baseline: Timing | None) -> Contest | None:

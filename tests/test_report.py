@@ -275,8 +275,8 @@ def test_two_whose_intervals_meet_are_not_told_apart() -> None:
 
 
 def test_a_gain_smaller_than_what_counts_is_no_gain() -> None:
-    """Two threads differ by 3 % on an idle machine: a steady 2 % is the same, and so is an interval across 3 %."""
-    for ratios, state in (((0.975, 0.98, 0.985), "same"), ((0.94, 0.95, 0.98), "unknown")):
+    """A steady half percent is the same, and an interval across 1 % is no gain either."""
+    for ratios, state in (((0.993, 0.995, 0.997), "same"), ((0.97, 0.98, 0.995), "unknown")):
         shown = stored(timed("torch_mha", 64), beside_the_reference(*ratios))
         assert tables.timings(shown.results).set_index("implementation").loc["near", "state"] == state
         told = "Forward, L = 64: near is fastest, but is not told apart from torch_mha."

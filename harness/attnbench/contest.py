@@ -22,15 +22,15 @@ from attnbench.stats import (
     throttled_calls,
 )
 
-__all__ = ["STATES", "VERDICTS", "Contest", "State", "contest", "effect"]
+__all__ = ["EFFECT", "STATES", "VERDICTS", "Contest", "State", "contest"]
 
 State = Literal["faster", "slower", "same", "unknown", "inconclusive"]
 STATES: tuple[State, ...] = get_args(State)
 # States that say how the two compare. Of the others, more processes may end ``unknown``, and only a quieter machine
 # ``inconclusive``.
 VERDICTS: frozenset[State] = frozenset({"faster", "slower", "same"})
-# Relative difference that counts, at one thread and at more: several threads on an idle machine differ by more.
-EFFECT_OF_ONE, EFFECT_OF_MANY = 0.01, 0.03
+# Relative difference that counts.
+EFFECT = 0.01
 # Probability that a verdict is wrong for a true ratio at the very edge of what counts. The second smallest of ten is
 # beyond their median in 1.07 % of draws.
 LEVEL = 0.011
@@ -57,22 +57,16 @@ class Contest:
     measure: Measure = "wall"
 
 
-def effect(threads: int) -> float:
-    """Relative difference that counts at a number of threads."""
-    return EFFECT_OF_ONE if threads == 1 else EFFECT_OF_MANY
-
-
-def contest(own: Timing, base: Timing, *, threads: int | None = None) -> Contest:
+def contest(own: Timing, base: Timing, *, effect: float = EFFECT) -> Contest:
     """An implementation against the baseline that took turns with it, by time on the device where both have that.
 
-    ``threads`` are those that both ran on; by default what the record says.
+    ``effect`` is the relative difference that counts.
 
     Raises: ValueError where the samples are not of the same processes.
     """
-    threads = own.threads if threads is None else threads
     measure = measure_of(own, base, *([base.twin] if base.twin else []))
-    null = None if base.twin is None else _judged(base.twin, base, effect(threads), measure)
-    found = _judged(own, base, effect(threads), measure, null=null)
+    null = None if base.twin is None else _judged(base.twin, base, effect, measure)
+    found = _judged(own, base, effect, measure, null=null)
     if null is None or null.state not in ("faster", "slower") or found.state == "inconclusive":
         return found
     assert null.ratio is not None
@@ -81,7 +75,7 @@ def contest(own: Timing, base: Timing, *, threads: int | None = None) -> Contest
     )
 
 
-def _judged(own: Timing, base: Timing, delta: float, measure: Measure, *, null: Contest | None = None) -> Contest:
+def _judged(own: Timing, base: Timing, effect: float, measure: Measure, *, null: Contest | None = None) -> Contest:
     """A contest by its own samples."""
     ratios, of = _ratios(own, base, measure)
     counted = len(ratios)
@@ -89,7 +83,7 @@ def _judged(own: Timing, base: Timing, delta: float, measure: Measure, *, null: 
     if counted < min(ENOUGH, of):
         state, reason = "inconclusive", _held_up(own, base, measure, of - counted, of)
     else:
-        state, reason = _verdict(ratios, delta)
+        state, reason = _verdict(ratios, effect)
     return Contest(
         state=state,
         ratio=estimate(ratios, tail=LEVEL) if ratios else None,
@@ -124,16 +118,16 @@ def _ratios(own: Timing, base: Timing, measure: Measure) -> tuple[list[float], i
     return ratios_by_cycle(own, base, measure), sum(together)
 
 
-def _verdict(ratios: Sequence[float], delta: float) -> tuple[State, str]:
+def _verdict(ratios: Sequence[float], effect: float) -> tuple[State, str]:
     """State by the order statistics, and why it is no verdict."""
     rank = rank_of(len(ratios), LEVEL)
     if not rank:
         return "unknown", f"{len(ratios)} processes are too few for a verdict"
     low, high = sorted(ratios)[rank - 1], sorted(ratios)[-rank]
-    if low > 1 + delta:
+    if low > 1 + effect:
         return "slower", ""
-    if high < 1 - delta:
+    if high < 1 - effect:
         return "faster", ""
-    if 1 - delta <= low and high <= 1 + delta:
+    if 1 - effect <= low and high <= 1 + effect:
         return "same", ""
-    return "unknown", f"the interval reaches across {delta:.0%}, the difference that counts"
+    return "unknown", f"the interval reaches across {effect:.0%}, the difference that counts"

@@ -22,7 +22,7 @@ from attnbench.cases import Case
 from attnbench.inputs import loaded
 from attnbench.registry import load_operator, problems
 from attnbench.runner import Limits, Session, profile_cases
-from attnbench.scheduler import Scheduler, clean
+from attnbench.scheduler import Scheduler
 from attnbench.stats import Estimate, estimate
 from attnbench.subject import Subject
 from studies.lines import Lines, read
@@ -31,8 +31,12 @@ from studies.pools import Condition, Setup, header
 
 __all__ = ["agree", "agreement_text", "measured"]
 
-# Blocks of either side in a process, and time of one in seconds.
-BLOCKS, BLOCK_S = 5, 0.4
+# Blocks of either side in a process, and time of one in seconds: short ones, since a machine's speed changes within
+# seconds by more than what is looked for.
+BLOCKS, BLOCK_S = 40, 0.1
+# Share of a block's time that our threads may have waited for a core: on two threads of two cores what a system does by
+# itself makes them wait for 2 to 3 %.
+DISTURBED = 0.05
 # Time given to the call that does nothing, in seconds; and calls of it in a plain loop, of which the best counts.
 NOTHING_S, LOOPS, REPEATS = 0.2, 20_000, 5
 # Relative difference of two medians that is agreement, and the most that a timed call may be made longer, in ns.
@@ -89,7 +93,8 @@ def measured(case: str, inputs: str, threads: int, seed: int, blocks: int = BLOC
             for block in order.sample((our_block, their_block), 2):
                 block()
             took_ns, after = time.perf_counter_ns() - begin_ns, scheduler.read()
-            disturbed.append(not clean(took_ns, after.waited_since(before), after.switches_since(before)))
+            waited_ns = after.waited_since(before)
+            disturbed.append(waited_ns is not None and waited_ns > DISTURBED * took_ns)
     added_ns, direct_ns = _of_nothing(subject.inputs.arguments(), seed)
     return {
         "kind": "process", "seed": seed, "ours_ns": ours, "theirs_ns": theirs, "added_ns": added_ns,
@@ -126,12 +131,13 @@ def agreement_text(folder: Path) -> str:
 
 
 def _ratio(record: Record) -> float | None:
-    """Our median over theirs, from the blocks during which nothing else wanted our cores; None without any."""
-    kept = [number for number, disturbed in enumerate(record["disturbed"]) if not disturbed]
-    if not kept:
-        return None
-    ours, theirs = ([record[side][number] for number in kept] for side in ("ours_ns", "theirs_ns"))
-    return float(statistics.median(ours) / statistics.median(theirs))
+    """Our median over theirs, of two blocks in turn, during which nothing else wanted our cores; None without any.
+
+    The median of all such pairs.
+    """
+    blocks = zip(record["ours_ns"], record["theirs_ns"], record["disturbed"], strict=True)
+    ratios = [ours / theirs for ours, theirs, disturbed in blocks if not disturbed]
+    return statistics.median(ratios) if ratios else None
 
 
 def _agreeing(ratios: Sequence[float]) -> int:

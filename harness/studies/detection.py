@@ -15,8 +15,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from attnbench.contest import EFFECT
 from studies.agreement import agree, agreement_text
-from studies.judging import Asked, Judged, effects, judged
+from studies.judging import Asked, Judged, judged
 from studies.lines import StudyError
 from studies.load import LOADS
 from studies.plants import BYTE_SHARE, SHARES
@@ -74,21 +75,21 @@ def _judge(asked: Any) -> None:
         processes=_by_threads(asked.threads, asked.processes),
         most=asked.most,
         draws=asked.draws,
+        effect=asked.effect,
     )
     found: list[Judged] = []
-    with effects(asked.effect_of_one, asked.effect_of_many):
-        for condition in _conditions(asked):
-            pool = stored(asked.data / f"runs-{condition}.jsonl")
-            if pool is None or not pool.processes:
-                _say(f"no runs of {condition} in {asked.data}")
-                continue
-            threads = condition.threads
-            starts_s = costs(asked.data / f"starts-{threads}.jsonl")
-            if starts_s is None:
-                raise StudyError(f"{asked.data} does not say what a process costs to start: measure it with plants")
-            truth = stored(asked.data / f"true-{threads}.jsonl")
-            found.append(judged(condition.told, pool, truth, wanted, starts_s=starts_s))
-            _say(f"judged {condition}")
+    for condition in _conditions(asked):
+        pool = stored(asked.data / f"runs-{condition}.jsonl")
+        if pool is None or not pool.processes:
+            _say(f"no runs of {condition} in {asked.data}")
+            continue
+        threads = condition.threads
+        starts_s = costs(asked.data / f"starts-{threads}.jsonl")
+        if starts_s is None:
+            raise StudyError(f"{asked.data} does not say what a process costs to start: measure it with plants")
+        truth = stored(asked.data / f"true-{threads}.jsonl")
+        found.append(judged(condition.told, pool, truth, wanted, starts_s=starts_s))
+        _say(f"judged {condition}")
     if not found:
         raise StudyError(f"no runs in {asked.data}; measure them with: python -m studies.detection runs")
     runs = counted(asked.data)
@@ -154,8 +155,7 @@ def _parser() -> argparse.ArgumentParser:
     judge.add_argument("--seconds", type=_floats, default=SECONDS, help="of a comparison, at one thread and at more")
     judge.add_argument("--processes", type=_integers, default=COMPARED, help="of ours, at one thread and at more")
     judge.add_argument("--most", type=int, default=MOST, help="processes of ours where it is undecided")
-    judge.add_argument("--effect-of-one", type=float, help="another difference that counts, at one thread")
-    judge.add_argument("--effect-of-many", type=float, help="the same at more threads")
+    judge.add_argument("--effect", type=float, default=EFFECT, help="relative difference that counts")
     runs = _part(parts, "runs", _runs, "real runs of attnbench")
     runs.add_argument("--runs", type=int, default=RUNS, help="of each condition and plant")
     runs.add_argument("--processes", type=int, help="as the command's own option")

@@ -7,18 +7,16 @@ as in a real one: a stretch of twice as many as it needs, and of those at random
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from unittest import mock
 
-from attnbench import contest as judge
+from attnbench.contest import EFFECT, contest
 from studies.lines import StudyError
 from studies.plants import BASE, SHARES
 from studies.pools import Pool, Process, size, told
 from studies.rules import Cost, Rule, rules, values_of
 
-__all__ = ["OWN", "Asked", "Judged", "Tally", "effects", "judged", "upper_bound"]
+__all__ = ["OWN", "Asked", "Judged", "Tally", "judged", "upper_bound"]
 
 # What our own rules' names begin with.
 OWN = "attnbench"
@@ -43,6 +41,8 @@ class Asked:
     # Processes up to which ours may add more.
     most: int
     draws: int
+    # Relative difference that counts.
+    effect: float = EFFECT
     seed: int = 0
 
 
@@ -130,22 +130,12 @@ def _at_most(count: int, of: int, rate: float) -> float:
     )
 
 
-@contextmanager
-def effects(one: float | None, many: float | None) -> Iterator[None]:
-    """Context in which other differences count than those of the harness, at one thread and at more."""
-    with (
-        mock.patch.object(judge, "EFFECT_OF_ONE", judge.EFFECT_OF_ONE if one is None else one),
-        mock.patch.object(judge, "EFFECT_OF_MANY", judge.EFFECT_OF_MANY if many is None else many),
-    ):
-        yield
-
-
 def judged(condition: str, pool: Pool, truth: Pool | None, asked: Asked, *, starts_s: tuple[float, float]) -> Judged:
     """What all rules say of every plant of a pool.
 
     ``starts_s`` is what a process costs to start: one of another tool, alone, and one of ours, beside others.
     """
-    threads, delta = pool.threads, judge.effect(pool.threads)
+    threads, delta = pool.threads, asked.effect
     cost, ours = (Cost(seconds=asked.seconds[threads], start_s=start_s, call_s=pool.call_s) for start_s in starts_s)
     # Of ours everything that a case costs in a process besides its calls: building, warming up, looking again, too.
     ours = replace(ours, start_s=ours.start_s / CASES + (truth or pool).overhead_s)
@@ -177,7 +167,7 @@ def _ours(pool: Pool, share: int, cost: Cost, asked: Asked, made: Callable[..., 
             layout = f"{count} × {calls}"
             tally = made(rule=name, layout=layout, sized=True, wall_s=0.0, disjoint=len(pool.processes) // most)
             for processes in _draws(pool, max(most, count), asked):
-                state, taken = _state(processes, share, pool.threads, calls, count)
+                state, taken = _state(processes, share, pool.threads, calls, count, asked.effect)
                 tally.add(state)
                 used.append(taken)
             tally.wall_s = one_s * sum(used) / len(used)
@@ -190,13 +180,15 @@ def _calls(pool: Pool, cost: Cost, processes: int) -> int:
     return min(pool.calls, max(FEWEST_CALLS, int(left_s / SIDES / cost.call_s)))
 
 
-def _state(processes: Sequence[Process], share: int, threads: int, calls: int, first: int) -> tuple[str, int]:
+def _state(
+    processes: Sequence[Process], share: int, threads: int, calls: int, first: int, effect: float
+) -> tuple[str, int]:
     """State by our rule, with more processes while it is unknown; and how many there were in the end."""
     taken = min(first, len(processes))
     while True:
         some = processes[:taken]
         own = told(some, str(share), threads=threads, calls=calls)
-        state = judge.contest(own, told(some, BASE, threads=threads, calls=calls), threads=threads).state
+        state = contest(own, told(some, BASE, threads=threads, calls=calls), effect=effect).state
         if state != "unknown" or taken == len(processes):
             return state, taken
         taken = min(taken + STEP, len(processes))

@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pandas as pd
 
-from attnbench.contest import State, effect
+from attnbench.contest import EFFECT, State
 from attnbench.records import FAILURES, Machine, Result, Status
 from attnbench.report import tables
 from attnbench.report.numbers import bytes_text, digits, many, thousands
@@ -135,11 +135,10 @@ def methods(series: Sequence[Series]) -> Iterator[str]:
         )
         if (timings["device"] != "cpu").any():
             yield _on_device(timings[timings["device"] != "cpu"])
-        delta = " and ".join(sorted({f"{effect(int(n)) * 100:g} %" for n in timings["threads"].unique()}))
         yield (
-            f"Ratio: time divided by that of {tables.REFERENCE} on the same case, one ratio of medians of clean calls "
-            f"for each process that called both in turn, then the median over processes. It is faster or slower where "
-            f"order statistics of the processes lie beyond {delta}, same where they lie within; it is inconclusive "
+            f"Ratio: time divided by that of {tables.REFERENCE} on the same case, in each process the median over cycles "
+            f"in which both calls were clean, then the median over processes. It is faster or slower where order "
+            f"statistics of the processes lie beyond {EFFECT * 100:g} %, same where they lie within; it is inconclusive "
             f"where too few processes were undisturbed, or where {tables.REFERENCE} differed as much from itself. "
             f"Speed in the plot is its inverse."
         )

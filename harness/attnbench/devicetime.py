@@ -104,7 +104,7 @@ class DeviceTime:
     def __init__(self, steps: Mapping[str, Step], *, capturable: AbstractSet[str] = frozenset()) -> None:
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         self._flushed = torch.empty(flush_bytes(properties.L2_cache_size), dtype=torch.uint8, device="cuda")
-        self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         self._steps = steps
         self._capturable = capturable
         self.clocks = Clocks(str(properties.uuid))
@@ -187,7 +187,7 @@ class DeviceTime:
         self._flushed.zero_()
         if hidden_ns:
             assert self._clock_ghz is not None
-            torch.cuda._sleep(spin_cycles(hidden_ns, self._clock_ghz))  # noqa: SLF001  # torch's own tests spin by it
+            torch.cuda._sleep(spin_cycles(hidden_ns, self._clock_ghz))  # type: ignore[no-untyped-call]  # noqa: SLF001  # torch's own tests spin by it
         else:
             # Otherwise the flush would hide a part of the launch, more or less.
             torch.cuda.synchronize()
@@ -197,7 +197,7 @@ class DeviceTime:
         launch_ns = time.perf_counter_ns() - began
         self._end.record()
         # The spin is over if the event behind it has come to pass.
-        late = self._begin.query() if hidden_ns else None
+        late = bool(self._begin.query()) if hidden_ns else None  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         del result
         return OnDevice(device_ns=round(self._begin.elapsed_time(self._end) * 1e6), late=late), launch_ns
@@ -206,14 +206,14 @@ class DeviceTime:
         """Clock of the device, in cycles per nanosecond, by a second spin of known length."""
         for _ in range(2):
             self._begin.record()
-            torch.cuda._sleep(MEASURED_CYCLES)  # noqa: SLF001  # as above
+            torch.cuda._sleep(MEASURED_CYCLES)  # type: ignore[no-untyped-call]  # noqa: SLF001  # as above
             self._end.record()
             torch.cuda.synchronize()
-        return MEASURED_CYCLES / (self._begin.elapsed_time(self._end) * 1e6)
+        return MEASURED_CYCLES / (float(self._begin.elapsed_time(self._end)) * 1e6)
 
     def _capture(self, name: str) -> None:
         """Capture a call in a graph; where that fails, keep why."""
-        step, graph, aside = self._steps[name], torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        step, graph, aside = self._steps[name], torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         try:
             aside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(aside):

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from attnbench import clocks
 from attnbench.devicetime import DeviceTime
@@ -60,7 +61,7 @@ class Samples:
 
     def enough(self) -> bool:
         """Whether the calls that nothing disturbed are as many as it takes to count."""
-        counted = {name: (tuple(getattr(self, name)),) for name in COUNTED}
+        counted: dict[str, Any] = {name: (tuple(getattr(self, name)),) for name in COUNTED}
         return any(clean_calls(Timing(samples_ns=(tuple(self.times_ns),), threads=0, **counted)))
 
 

@@ -110,10 +110,11 @@ class Pool:
     @property
     def overhead_s(self) -> float:
         """Median time of a process besides its start and its samples, in seconds."""
-        return statistics.median(
+        spent_s = (
             process["took_s"] - 1e-9 * sum(sum(side["times_ns"]) for side in process["sides"].values())
             for process in self.processes
         )
+        return float(statistics.median(spent_s))
 
     @property
     def calls(self) -> int:

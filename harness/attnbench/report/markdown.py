@@ -88,8 +88,7 @@ def _measurements(content: Content, files: Collection[str]) -> list[str]:
             parts.append(_table(head, rows, right=True))
         for listing in listings(series):
             parts += _listing(listing)
-    for listing in (content.frontiers, content.ceilings):
-        parts += _listing(listing) if listing else []
+    parts += [text for one in (content.frontiers, content.ceilings) if one for text in _listing(one)]
     parts += _groups("Without a verdict", content.undecided, "calls")
     return parts + _groups("Not timed", content.untimed, "calls")
 

@@ -136,11 +136,11 @@ def methods(series: Sequence[Series]) -> Iterator[str]:
         if (timings["device"] != "cpu").any():
             yield _on_device(timings[timings["device"] != "cpu"])
         yield (
-            f"Ratio: time divided by that of {tables.REFERENCE} on the same case, in each process the median over cycles "
-            f"in which both calls were clean, then the median over processes. It is faster or slower where order "
-            f"statistics of the processes lie beyond {EFFECT * 100:g} %, same where they lie within; it is inconclusive "
-            f"where too few processes were undisturbed, or where {tables.REFERENCE} differed as much from itself. "
-            f"Speed in the plot is its inverse."
+            f"Ratio: time divided by that of {tables.REFERENCE} on the same case, in each process the median over "
+            f"cycles in which both calls were clean, then the median over processes. It is faster or slower where "
+            f"order statistics of the processes lie beyond {EFFECT * 100:g} %, same where they lie within; it is "
+            f"inconclusive where too few processes were undisturbed, or where {tables.REFERENCE} differed as much "
+            f"from itself. Speed in the plot is its inverse."
         )
         yield (
             "Gflop/s: what the case needs by closed form, hidden query-key pairs left out, divided by the time. It is "

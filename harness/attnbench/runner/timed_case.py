@@ -37,7 +37,9 @@ class _Samples:
 
     def timing(self, processes: int, threads: int) -> Timing:
         """As it is stored."""
-        whole = {name: tuple(column + [()] * (processes - len(column))) for name, column in self.columns.items()}
+        whole: dict[str, Any] = {
+            name: tuple(column + [()] * (processes - len(column))) for name, column in self.columns.items()
+        }
         return Timing(
             samples_ns=whole["times_ns"],
             **{name: whole[name] for name in COUNTED if any(whole[name])},

@@ -139,11 +139,13 @@ def judged(condition: str, pool: Pool, truth: Pool | None, asked: Asked, *, star
     cost, ours = (Cost(seconds=asked.seconds[threads], start_s=start_s, call_s=pool.call_s) for start_s in starts_s)
     # Of ours everything that a case costs in a process besides its calls: building, warming up, looking again, too.
     ours = replace(ours, start_s=ours.start_s / CASES + (truth or pool).overhead_s)
-    sizes = {share: size(truth, share) for share in SHARES} if truth else {}
+    sizes = {share: size(truth, share) for share in SHARES if share} if truth else {}
     tallies = []
     for share in SHARES:
         estimated = sizes.get(share)
-        made = partial(Tally, share=share, true=estimated.value - 1 if estimated else None, delta=delta)
+        # Without extra work the copy is the reference: what it was measured to differ by is noise.
+        true = 0.0 if not share else estimated.value - 1 if estimated else None
+        made = partial(Tally, share=share, true=true, delta=delta)
         tallies += [*_ours(pool, share, ours, asked, made)]
         tallies += [_theirs(pool, share, rule, cost, asked, made) for rule in rules(delta)]
     return Judged(

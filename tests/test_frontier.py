@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from attnbench.attempt import Attempts, stretched
-from attnbench.cli.frontier import print_frontiers, search_frontiers
+from attnbench.cli.frontier import UNUSED, print_frontiers, search_frontiers
 from attnbench.frontier import FITS, Frontier, frontiers
 from attnbench.interface import Inputs
 from attnbench.judge import Judge
@@ -327,7 +327,7 @@ def test_the_command_stores_and_prints(
     told = io.StringIO()
     told.name = "-"  # type: ignore[attr-defined]
     given = {
-        "lengths": None, "processes": None, "dtypes": (), "device": "cpu", "shard": None, "timeout": 60.0,
+        "lengths": None, "processes": None, "case_budget": None, "dtypes": (), "device": "cpu", "shard": None, "timeout": 60.0,
         "memory_limit": 4 * 10**8, "work_limit": 2.0, "threads": 1, "passes": ("forward",),
         "results": tmp_path / "stored", "resume": None, "json_file": told,
     }  # fmt: skip
@@ -342,7 +342,7 @@ def test_the_command_stores_and_prints(
 
 def test_options_that_say_nothing_are_refused() -> None:
     """Lengths are what is looked for, and no timing process is started."""
-    for name in ("lengths", "processes"):
-        given = {"lengths": None, "processes": None, name: 1}
-        with pytest.raises(click.UsageError, match=rf"leave out --{name}$"):
+    for name, option in UNUSED.items():
+        given = {**dict.fromkeys(UNUSED), name: 1}
+        with pytest.raises(click.UsageError, match=rf"leave out {option}$"):
             search_frontiers([], given)

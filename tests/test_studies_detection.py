@@ -375,7 +375,7 @@ def test_processes_that_cannot_start_are_stored_and_end_the_pool(
     monkeypatch.setattr(pools, "PAUSE_S", 0.0)
     monkeypatch.setattr(pools, "LOOK_S", 0.0)
     path, condition = tmp_path / "pool.jsonl", Condition(threads=1, load="quiet")
-    with pytest.raises(StudyError, match="10 processes failed, the last time: no process for 5"):
+    with pytest.raises(StudyError, match="10 processes failed, the last time: no process for 4"):
         pools.gather(path, condition, Setup(length=8, budget_s=0.1), rows={}, processes=1, resume=False)
     stored = read(path)
     assert stored is not None
@@ -491,7 +491,7 @@ def test_pools_become_a_table_and_a_figure(tmp_path: Path, capsys: pytest.Captur
     assert "**1 thread, quiet**: δ, the difference that counts, is 1 %; 24 processes; 0.10 cores in use before" in told
     row = next(line for line in told.splitlines() if line.startswith("| attnbench |"))
     assert row.split(" | ")[3] == "0.0 % (≤ 13.9 %)"
-    assert row.split(" | ")[6] == "100.0 % (≤ 100.0 %)"
+    assert row.split(" | ")[5] == "100.0 % (≤ 100.0 %)"
     assert {path.suffix for path in tmp_path.glob("detection.*")} == {".md", ".json", ".svg", ".png"}
     told_as_json = json.loads(tmp_path.joinpath("detection.json").read_text())
     assert told_as_json[0]["tallies"][0]["states"] == {"same": 20}
@@ -500,7 +500,7 @@ def test_pools_become_a_table_and_a_figure(tmp_path: Path, capsys: pytest.Captur
 def test_without_pools_there_is_nothing_to_judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command that measures them is told."""
     assert detection.main(["judge", "--data", str(tmp_path)]) == 1
-    assert "measure them with: python -m studies.detection pool" in capsys.readouterr().err
+    assert "measure them with: python -m studies.detection runs" in capsys.readouterr().err
     assert detection.main(["runs", "--data", str(tmp_path)]) == 1
     assert "rows-1.json is missing" in capsys.readouterr().err
 

@@ -327,7 +327,7 @@ def test_the_command_stores_and_prints(
     told = io.StringIO()
     told.name = "-"  # type: ignore[attr-defined]
     given = {
-        "lengths": None, "processes": None, "case_budget": None, "dtypes": (), "device": "cpu", "shard": None, "timeout": 60.0,
+        **dict.fromkeys(UNUSED), "dtypes": (), "device": "cpu", "shard": None, "timeout": 60.0,
         "memory_limit": 4 * 10**8, "work_limit": 2.0, "threads": 1, "passes": ("forward",),
         "results": tmp_path / "stored", "resume": None, "json_file": told,
     }  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import click
 
-from attnbench.cli.options import EFFORTS, QUICK_CHECKED_S, QUICK_TIMED_S
+from attnbench.cli.options import EFFORTS, QUICK_WORK_S
 from attnbench.cli.progress import progress
 from attnbench.cli.recording import Recording
 from attnbench.cli.selection import planned
@@ -54,7 +54,6 @@ class Choice:
     device: str = "cpu"
     shard: tuple[int, int] | None = None
     expected: tuple[Path, ...] = ()
-    work_limit: float | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -63,12 +62,13 @@ class Choice:
 
 
 def session_for(options: dict[str, Any]) -> Session:
-    """Session with the limits that were asked for."""
+    """Session with the limits that were asked for, or with those of a quick suite."""
+    usual_s = QUICK_WORK_S if options.get("suite") == "quick" and not options.get("frontier") else Limits().work_s
     return Session(
         limits=Limits(
             timeout_s=options["timeout"],
             memory_bytes=options["memory_limit"],
-            work_s=options["work_limit"] or Limits().work_s,
+            work_s=options["work_limit"] or usual_s,
             threads=options["threads"],
         )
     )
@@ -113,8 +113,6 @@ def conform_into(
     expectations: Sequence[Expectation],
 ) -> None:
     """Check every implementation on every case."""
-    if choice.suite == "quick" and choice.work_limit is None:
-        session.limits = replace(session.limits, work_s=QUICK_CHECKED_S)
     with progress() as steps:
         for result in conform(
             session,
@@ -179,12 +177,9 @@ def profile_with_ceilings(
     given: Mapping[str, Any],
 ) -> None:
     """What the machine reaches at most, and then every implementation that conforms, as options ask for it."""
-    level = given["suite"]
-    if level == "quick" and given["work_limit"] is None:
-        session.limits = replace(session.limits, work_s=QUICK_TIMED_S)
     for ceiling in ceilings(session, plans, run=recorded.run.id, done=recorded.ceilings):
         recorded.keep(ceiling)
-    effort = asked_effort(EFFORTS[level], given)
+    effort = asked_effort(EFFORTS[given["suite"]], given)
     profile_into(recorded, session, implementations, plans, effort=effort)
 
 

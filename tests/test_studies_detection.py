@@ -326,7 +326,7 @@ def test_a_plant_of_unknown_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     """With the variable that would tell it."""
     monkeypatch.delenv(plants.ROWS, raising=False)
     case = Case.parse(CASE, problems())
-    assert plants.PLUS_1.unsupported(case) == "ATTNBENCH_PLANTED_ROWS does not say how many rows are to be planted"
+    assert plants.PLUS_2.unsupported(case) == "ATTNBENCH_PLANTED_ROWS does not say how many rows are to be planted"
     assert plants.PLUS_0.unsupported(case) is None
 
 

@@ -28,10 +28,10 @@ from studies.showing import figure, runs_table, table
 DATA = Path(__file__).parents[2] / "results" / "detection"
 # A length at which a call takes some milliseconds: long enough for a percent to be more than a clock's and a call's
 # own cost, short enough for many calls.
-LENGTH = 256
+LENGTH = 512
 # Seconds that all sides share in a process of a pool, which must serve the tools that want many calls of one process.
-BUDGET_S = 4.0
-PROCESSES, TRUE_PROCESSES, RUNS, AGREEMENT_PROCESSES, DRAWS = 250, 60, 30, 20, 2000
+BUDGET_S = 1.5
+PROCESSES, TRUE_PROCESSES, RUNS, AGREEMENT_PROCESSES, DRAWS = 250, 40, 30, 20, 2000
 # Wall time of a comparison in seconds and its processes, at one thread and at more, as the goals of the harness say;
 # and how many processes a run may come to.
 SECONDS, COMPARED, MOST = (15.0, 30.0), (10, 20), 30

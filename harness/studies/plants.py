@@ -21,7 +21,6 @@ __all__ = [
     "BYTE_SHARE",
     "NAMES",
     "PLUS_0",
-    "PLUS_1",
     "PLUS_2",
     "PLUS_3",
     "PLUS_5",
@@ -37,7 +36,7 @@ ROWS = "ATTNBENCH_PLANTED_ROWS"
 # Columns of both factors; one row takes some tenths of a microsecond, a hundredth of what is planted at least.
 COLUMNS = 128
 # Extra work in percent of a call. Without any, the call is that of the reference itself.
-SHARES = (0, 1, 2, 3, 5)
+SHARES = (0, 2, 3, 5)
 NAMES = {share: f"{__name__}:PLUS_{share}" for share in SHARES}
 # The copy that takes one byte more, and what stands for it among percents.
 BYTE_SHARE = -1
@@ -86,7 +85,7 @@ class Planted(Implementation):
         return told.get(str(self._share))
 
 
-PLUS_0, PLUS_1, PLUS_2, PLUS_3, PLUS_5 = (Planted(share) for share in SHARES)
+PLUS_0, PLUS_2, PLUS_3, PLUS_5 = (Planted(share) for share in SHARES)
 
 
 class OneByte(Planted):

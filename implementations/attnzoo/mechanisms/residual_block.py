@@ -37,7 +37,7 @@ def add_and_norm_loop(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Te
         variance = torch.stack([(feature - mean) ** 2 for feature in features]).sum() / width
         root = torch.sqrt(variance + EPSILON)
         rows.append(torch.stack([weight[i] * (features[i] - mean) / root + bias[i] for i in range(width)]))
-    return torch.stack(rows).unflatten(0, tokens.shape[:2])
+    return torch.unflatten(torch.stack(rows), 0, tokens.shape[:2])
 
 
 class ResidualBlock(nn.Module):

@@ -50,7 +50,7 @@ def scaled_self_attention_loop(
 def _projected(tokens: Tensor, weight: Tensor) -> Tensor:
     """Product x W for every token x, a column of W at a time."""
     rows = [torch.stack([dot(token, column) for column in weight.T]) for token in tokens.flatten(0, 1)]
-    return torch.stack(rows).unflatten(0, tokens.shape[:2])
+    return torch.unflatten(torch.stack(rows), 0, tokens.shape[:2])
 
 
 class ScaledSelfAttention(nn.Module):

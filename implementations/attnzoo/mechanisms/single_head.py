@@ -64,7 +64,7 @@ def single_head_loop(
 def _projected(tokens: Tensor, weight: Tensor) -> Tensor:
     """Product W x for every token x, a row of W at a time."""
     rows = [torch.stack([dot(row, token) for row in weight]) for token in tokens.flatten(0, 1)]
-    return torch.stack(rows).unflatten(0, tokens.shape[:2])
+    return torch.unflatten(torch.stack(rows), 0, tokens.shape[:2])
 
 
 def _hidden(key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:

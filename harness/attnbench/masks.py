@@ -6,6 +6,8 @@ added to the logits; minus infinity hides. A row from which every key is hidden 
 attention is zero.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,7 @@ __all__ = [
     "combined",
     "extended",
     "from_lengths",
+    "positional",
     "reference_mask",
     "softmax_over_visible",
 ]
@@ -28,6 +31,42 @@ def causal(queries: int, keys: int, device: torch.device | str | None = None) ->
 def from_lengths(lengths: Tensor, keys: int) -> Tensor:
     """Hide mask of shape (batch, keys), true from each sequence's length on: a key_padding_mask."""
     return torch.arange(keys, device=lengths.device) >= lengths[:, None]
+
+
+def positional(
+    queries: int,
+    keys: int,
+    *,
+    causal: str | None,
+    window: int | None,
+    key_lengths: Tensor | None,
+    slopes: Sequence[float] | None,
+    dtype: torch.dtype,
+    device: torch.device | str | None = None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """What positions alone say of attention: a keep mask, and numbers to add; each None where they say nothing.
+
+    ``causal`` is "top_left", "bottom_right" or None; ``window`` the largest distance that is seen; ``slopes`` are those
+    of ALiBi, one for each head. Unless it is "top_left", the last query stands where the last key of its sequence does.
+
+    Shape: key_lengths (batch); returns (batch or 1, 1, queries or 1, keys) and (batch or 1, heads, queries, keys).
+    """
+    at = torch.arange(keys, device=device)
+    last = keys if key_lengths is None else key_lengths[:, None, None, None]
+    rows = torch.arange(queries, device=device)[None, None, :, None]
+    apart = rows - at if causal == "top_left" else rows + (last - queries) - at
+    keep = None if key_lengths is None else at < last
+    if causal is not None:
+        keep = apart >= 0 if keep is None else keep & (apart >= 0)
+    if window is not None:
+        near = apart.abs() <= window
+        keep = near if keep is None else keep & near
+    if slopes is None:
+        return keep, None
+    # In half precision a slope and a distance of more than 8 or 11 bits would each be rounded.
+    wide = torch.promote_types(dtype, torch.float32)
+    slope = torch.tensor(slopes, dtype=wide, device=device)[:, None, None]
+    return keep, (-slope * apart.abs()).to(dtype)
 
 
 def additive(keep: Tensor, dtype: torch.dtype) -> Tensor:

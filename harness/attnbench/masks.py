@@ -10,6 +10,7 @@ A padding mask (batch, keys) is made by ``from_tokens`` or ``from_lengths``, a c
 one into the other.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -27,6 +28,7 @@ __all__ = [
     "inverted",
     "over_heads",
     "over_queries",
+    "positional",
     "reference_mask",
     "softmax_over_visible",
     "union",
@@ -144,6 +146,42 @@ def _demand_boolean(name: str, mask: Tensor) -> None:
 def _demand_whole_numbers(name: str, tensor: Tensor) -> None:
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise TypeError(f"{name} must be whole numbers, got {tensor.dtype}")
+
+
+def positional(
+    queries: int,
+    keys: int,
+    *,
+    causal: str | None,
+    window: int | None,
+    key_lengths: Tensor | None,
+    slopes: Sequence[float] | None,
+    dtype: torch.dtype,
+    device: torch.device | str | None = None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """What positions alone say of attention: a keep mask, and numbers to add; each None where they say nothing.
+
+    ``causal`` is "top_left", "bottom_right" or None; ``window`` the largest distance that is seen; ``slopes`` are those
+    of ALiBi, one for each head. Unless it is "top_left", the last query stands where the last key of its sequence does.
+
+    Shape: key_lengths (batch); returns (batch or 1, 1, queries or 1, keys) and (batch or 1, heads, queries, keys).
+    """
+    at = torch.arange(keys, device=device)
+    last = keys if key_lengths is None else key_lengths[:, None, None, None]
+    rows = torch.arange(queries, device=device)[None, None, :, None]
+    apart = rows - at if causal == "top_left" else rows + (last - queries) - at
+    keep = None if key_lengths is None else at < last
+    if causal is not None:
+        keep = apart >= 0 if keep is None else keep & (apart >= 0)
+    if window is not None:
+        near = apart.abs() <= window
+        keep = near if keep is None else keep & near
+    if slopes is None:
+        return keep, None
+    # In half precision a slope and a distance of more than 8 or 11 bits would each be rounded.
+    wide = torch.promote_types(dtype, torch.float32)
+    slope = torch.tensor(slopes, dtype=wide, device=device)[:, None, None]
+    return keep, (-slope * apart.abs()).to(dtype)
 
 
 def additive(keep: Tensor, dtype: torch.dtype) -> Tensor:

@@ -42,7 +42,7 @@ def block_matrix(
 def diagonal_blocks(matrix: Tensor, num_heads: int) -> Tensor:
     """Blocks on the diagonal. Shape: (batch, heads·queries, heads·keys) to (batch, heads, queries, keys)."""
     (_, rows, columns), heads = matrix.shape, num_heads
-    blocks = matrix.unflatten(2, (heads, columns // heads)).unflatten(1, (heads, rows // heads))
+    blocks = torch.unflatten(torch.unflatten(matrix, 2, (heads, columns // heads)), 1, (heads, rows // heads))
     # (batch, heads, queries, heads, keys); the diagonal of both heads comes last
     return blocks.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
 

@@ -112,7 +112,7 @@ def _trained_share(name: str, width: int, seed: int) -> float:
         pooled = (torch.softmax(SCORES[name](tokens, given), dim=-1)[:, None] @ tokens)[:, 0]
         loss = (pooled - tokens[torch.arange(BATCH), right]).square().mean()
         optimiser.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimiser.step()
     with torch.no_grad():
         tokens, right = _batch(direction, HELD_OUT, generator)

@@ -53,7 +53,8 @@ def attend_loop(
             row = softmax_loop(scores, hides[b][i])
             outputs.append(weighted_sum(row, values[b]))
             weights.append(row)
-    return torch.stack(outputs).unflatten(0, shape[:2]), torch.stack(weights).unflatten(0, shape[:2])
+    output, rows = (torch.unflatten(torch.stack(parts), 0, shape[:2]) for parts in (outputs, weights))
+    return output, rows
 
 
 def dot(first: Tensor, second: Tensor) -> Tensor:

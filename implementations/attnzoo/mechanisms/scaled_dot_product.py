@@ -49,7 +49,7 @@ def scaled_dot_product_loop(
         return output, weights
     weights = weights * _factors(weights, dropout_p)
     rows = [weighted_sum(row, v[b]) for b, sequence in enumerate(weights) for row in sequence]
-    return torch.stack(rows).unflatten(0, q.shape[:2]), weights
+    return torch.unflatten(torch.stack(rows), 0, q.shape[:2]), weights
 
 
 def _factors(weights: Tensor, dropout_p: float) -> Tensor:

@@ -14,9 +14,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from attnbench.kernel import from_call
 from attnzoo.mechanisms.attention import attend, attend_loop, dot
+from attnzoo.mechanisms.halves import too_coarse
 
 __all__ = [
+    "SCALED_SELF_ATTENTION",
+    "SCALED_SELF_ATTENTION_LOOP",
     "LinearSelfAttention",
     "ScaledSelfAttention",
     "scaled_self_attention",
@@ -50,7 +54,7 @@ def scaled_self_attention_loop(
 def _projected(tokens: Tensor, weight: Tensor) -> Tensor:
     """Product x W for every token x, a column of W at a time."""
     rows = [torch.stack([dot(token, column) for column in weight.T]) for token in tokens.flatten(0, 1)]
-    return torch.stack(rows).unflatten(0, tokens.shape[:2])
+    return torch.unflatten(torch.stack(rows), 0, tokens.shape[:2])
 
 
 class ScaledSelfAttention(nn.Module):
@@ -98,3 +102,9 @@ class LinearSelfAttention(nn.Module):
         self.w_q.weight.copy_(parameters.w_q.T)
         self.w_k.weight.copy_(parameters.w_k.T)
         self.w_v.weight.copy_(parameters.w_v.T)
+
+
+SCALED_SELF_ATTENTION = from_call(scaled_self_attention, operator="scaled_self_attention", source="https://arxiv.org/abs/1706.03762")
+SCALED_SELF_ATTENTION_LOOP = from_call(
+    scaled_self_attention_loop, operator="scaled_self_attention", source="https://arxiv.org/abs/1706.03762", unsupported=too_coarse
+)

@@ -57,7 +57,7 @@ def long_projection(
 ) -> tuple[Tensor, Tensor]:
     """The same with one projection each for all heads, cut afterwards. Shape: as ``separate_heads``."""
     # Heads before length: every head is a matrix of its own, (batch, heads, length, head_dim).
-    q, k, v = (linear(tokens, w).unflatten(-1, (num_heads, -1)).transpose(1, 2) for w in projections)
+    q, k, v = (torch.unflatten(linear(tokens, w), -1, (num_heads, -1)).transpose(1, 2) for w in projections)
     hidden = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
     attended, weights = attend(q @ k.mT / math.sqrt(q.shape[-1]), v, hidden=hidden)
     return linear(attended.transpose(1, 2).flatten(2), w_o), weights

@@ -26,7 +26,7 @@ def stacked(features: Tensor, num_heads: int) -> Tensor:
     Raises: ValueError where embed_dim is not divisible by num_heads.
     """
     _check(features, num_heads)
-    return features.unflatten(-1, (num_heads, -1)).transpose(1, 2).flatten(0, 1)
+    return torch.unflatten(features, -1, (num_heads, -1)).transpose(1, 2).flatten(0, 1)
 
 
 def stacked_loop(features: Tensor, num_heads: int) -> Tensor:
@@ -40,7 +40,7 @@ def stacked_loop(features: Tensor, num_heads: int) -> Tensor:
 
 def unstacked(heads: Tensor, num_heads: int) -> Tensor:
     """Heads out of the batch, side by side again: the inverse of ``stacked``."""
-    return heads.unflatten(0, (-1, num_heads)).transpose(1, 2).flatten(2)
+    return torch.unflatten(heads, 0, (-1, num_heads)).transpose(1, 2).flatten(2)
 
 
 def stacked_heads(q: Tensor, k: Tensor, v: Tensor, *, num_heads: int, attn_mask: Tensor | None = None) -> Tensor:

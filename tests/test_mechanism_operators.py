@@ -1,5 +1,6 @@
 """The mechanisms as operators: both forms pass every check of their own contract, and mistakes do not."""
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -86,7 +87,7 @@ def test_suites_hold_one_another_and_every_id_rebuilds_its_case(operator: Mechan
     """``quick`` is in ``core``, and that in ``full``; nothing is there twice."""
     assert load_operator(operator.name) is operator
     levels = [operator.suite(level) for level in ("quick", "core", "full")]
-    for smaller, larger in zip(levels, levels[1:], strict=False):
+    for smaller, larger in pairwise(levels):
         assert set(smaller) < set(larger)
     assert len(set(levels[-1])) == len(levels[-1])
     assert all(Case.parse(case.id, problems()) == case for case in levels[-1])

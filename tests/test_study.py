@@ -183,7 +183,7 @@ def test_every_study_is_written_as_figures_and_tables(saturated: dict[str, Any],
     """PNG, SVG, CSV and Markdown, the last with the figure in it and rows as wide as its head."""
     page = write("saturation", saturated, tmp_path)
     write("maps", MAPS, tmp_path)
-    one_head = MAPS["sentences"][0] | {"weights": [[[0.25] * 4] * 4]}
+    one_head = MAPS["sentences"][0] | {"weights": [[[0.25] * 4] * 4], "entropy_bits": [2.0]}
     write("maps", MAPS | {"heads": [3], "sentences": [one_head]}, tmp_path)
     assert page == tmp_path / "study-saturation.md"
     for stem in ("study-saturation", "study-maps", "study-maps-1"):

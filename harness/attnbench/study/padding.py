@@ -58,7 +58,7 @@ def padding(*, implementation: str, head: int, token: str, texts: Sequence[str])
 
 
 def _row(weights: Tensor, head: int, query: int) -> list[float]:
-    return weights[0, head, query].tolist()  # type: ignore[no-any-return]
+    return weights[0, head, query].tolist()
 
 
 def _effects(found: tuple[Tensor, Tensor], alone: tuple[Tensor, Tensor], real: int) -> dict[str, float]:

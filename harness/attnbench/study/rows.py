@@ -21,7 +21,8 @@ def gradient_norm(scores: Tensor, cotangent: Tensor) -> Tensor:
     """
     leaf = scores.detach().clone().requires_grad_()
     (gradient,) = torch.autograd.grad((torch.softmax(leaf, dim=-1) * cotangent).sum(), leaf)
-    return gradient.norm(dim=-1)
+    length: Tensor = torch.linalg.vector_norm(gradient, dim=-1)
+    return length
 
 
 def quartiles(name: str, values: Tensor) -> dict[str, float]:

@@ -18,7 +18,14 @@ from attnbench.kernel import from_call
 from attnzoo.mechanisms.attention import attend, attend_loop, dot
 from attnzoo.mechanisms.halves import too_coarse
 
-__all__ = ["ADDITIVE_POOLING", "ADDITIVE_POOLING_LOOP", "AdditivePooling", "additive_pooling", "additive_pooling_loop", "additive_scores"]
+__all__ = [
+    "ADDITIVE_POOLING",
+    "ADDITIVE_POOLING_LOOP",
+    "AdditivePooling",
+    "additive_pooling",
+    "additive_pooling_loop",
+    "additive_scores",
+]
 
 
 def additive_scores(tokens: Tensor, query: Tensor, w_q: Tensor, w_k: Tensor, w: Tensor) -> Tensor:

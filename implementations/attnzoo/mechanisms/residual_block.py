@@ -60,9 +60,7 @@ class ResidualBlock(nn.Module):
     would be trained.
     """
 
-    def __init__(
-        self, attention: nn.Module, embed_dim: int, form: Callable[..., Tensor] = add_and_norm
-    ) -> None:
+    def __init__(self, attention: nn.Module, embed_dim: int, form: Callable[..., Tensor] = add_and_norm) -> None:
         super().__init__()
         self.attention = attention
         self.norm = nn.LayerNorm(embed_dim, eps=EPSILON)

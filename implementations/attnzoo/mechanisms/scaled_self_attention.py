@@ -104,7 +104,12 @@ class LinearSelfAttention(nn.Module):
         self.w_v.weight.copy_(parameters.w_v.T)
 
 
-SCALED_SELF_ATTENTION = from_call(scaled_self_attention, operator="scaled_self_attention", source="https://arxiv.org/abs/1706.03762")
+SCALED_SELF_ATTENTION = from_call(
+    scaled_self_attention, operator="scaled_self_attention", source="https://arxiv.org/abs/1706.03762"
+)
 SCALED_SELF_ATTENTION_LOOP = from_call(
-    scaled_self_attention_loop, operator="scaled_self_attention", source="https://arxiv.org/abs/1706.03762", unsupported=too_coarse
+    scaled_self_attention_loop,
+    operator="scaled_self_attention",
+    source="https://arxiv.org/abs/1706.03762",
+    unsupported=too_coarse,
 )

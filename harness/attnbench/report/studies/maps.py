@@ -84,7 +84,7 @@ def _figure(panels: Sequence[tuple[Mapping[str, Any], int, str]], *, columns: in
         bar = figure.colorbar(image, cax=at, ticks=[0, 0.04, 0.25, 0.5, 1])
         bar.set_label("weight", color=MUTED, fontsize=7.5)
         bar.ax.tick_params(labelsize=7, length=2)
-        bar.outline.set_visible(False)  # type: ignore[operator]
+        bar.outline.set_visible(False)
     return figure
 
 

@@ -81,18 +81,20 @@ def _summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _text(found: Mapping[str, Any], rows: pd.DataFrame, widths: Sequence[int]) -> str:
-    bare, scaled = (rows[rows["scale"] == scale].set_index("head_dim") for scale in ("none", "1/√d"))
-    low, high, draws = widths[0], widths[-1], found["draws"]
-    most, kept = math.log2(found["keys"]), scaled.loc[high]
+    low, high, draws, most = widths[0], widths[-1], found["draws"], math.log2(found["keys"])
+
+    def median(measure: str, scale: str, width: int) -> str:
+        return digits(float(rows[(rows["scale"] == scale) & (rows["head_dim"] == width)][measure].iloc[0]))
+
     return (
         f"A sum of d products of standard normal numbers has variance d. Without the scale the softmax of a row of "
-        f"{found['keys']} such scores has a median entropy of {digits(bare.loc[low, 'entropy_bits'])} bits at "
-        f"d = {low} and {digits(bare.loc[high, 'entropy_bits'])} at d = {high} (equal weights: {digits(most)}), and "
-        f"the gradient that it lets through falls from {digits(bare.loc[low, 'gradient_norm'])} to "
-        f"{digits(bare.loc[high, 'gradient_norm'])}; divided by √d both stay where they are "
-        f"({digits(kept['entropy_bits'])} bits and {digits(kept['gradient_norm'])} at d = {high}). "
-        f"The gradient is that of Σ weight · cotangent for a "
-        f"standard normal cotangent; curves are medians, bands quartiles.\n\n"
+        f"{found['keys']} such scores has a median entropy of {median('entropy_bits', 'none', low)} bits at d = {low} "
+        f"and {median('entropy_bits', 'none', high)} at d = {high} (equal weights: {digits(most)}), "
+        f"and the gradient that it lets through goes from {median('gradient_norm', 'none', low)} to "
+        f"{median('gradient_norm', 'none', high)}; divided by √d both stay where they are "
+        f"({median('entropy_bits', '1/√d', high)} bits and {median('gradient_norm', '1/√d', high)} at d = {high}). "
+        f"The gradient is that of Σ weight · cotangent for a standard normal cotangent; curves are medians, bands "
+        f"quartiles.\n\n"
         f"Of {thousands(draws['count'])} draws of standard deviation {draws['std']:g} one gets a weight of "
         f"{digits(draws['largest_weight'])}; divided by {draws['std']:g} first, the largest weight is "
         f"{digits(draws['largest_weight_divided'])}."

@@ -15,7 +15,7 @@ from attnbench.mutants import EQUIVALENTS, MUTANTS, VARIANTS, ZOOS, Equivalent, 
 from attnbench.mutants.attention_core.formula import CoreFormula
 from attnbench.mutants.formula import Formula
 from attnbench.mutants.mutant import Written
-from attnbench.registry import load_operator, problems
+from attnbench.registry import load, load_operator, problems
 
 if TYPE_CHECKING:
     from conftest import Conformance
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # Mutants of every operator, and the right attention that they change.
 ALL = [mutant for zoo in ZOOS.values() for mutant in zoo.mutants]
 RIGHT = {"multihead": Written(Formula), "attention_core": Written(CoreFormula, operator="attention_core")}
+# Of the mechanisms that is their own implementation.
+RIGHT |= {name: load(name) for name in ZOOS if name not in RIGHT}
 # Where a mistake leaves nothing that has a gradient, no check of gradients gets as far as its requirement.
 NOTHING_TO_DIFFERENTIATE = "no gradient reaches the inputs"
 

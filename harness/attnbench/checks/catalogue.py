@@ -13,7 +13,7 @@ __all__ = ["CHAPTERS", "Check", "checks"]
 CHAPTERS = (
     "forward", "exact", "weights", "gradients", "masks", "grouping", "positions", "shapes", "layouts", "numerics",
     "invariants", "dropout", "paths", "hygiene", "protocol", "compilation", "autocast", "refusals", "determinism",
-    "size",
+    "size", "mechanisms",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from attnbench.mutants import (
     equivalents,
     layouts,
     masks,
+    mechanisms,
     modes,
     precision,
     protocol,
@@ -47,4 +48,5 @@ VARIANTS = variants.VARIANTS
 ZOOS: dict[str, Zoo] = {
     "multihead": Zoo(mutants=MUTANTS, equivalents=EQUIVALENTS, variants=tuple(VARIANTS)),
     "attention_core": Zoo(mutants=tuple(attention_core.MISTAKES), variants=attention_core.VARIANTS),
+    **mechanisms.ZOOS,
 }

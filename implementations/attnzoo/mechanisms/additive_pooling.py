@@ -14,9 +14,18 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from attnbench.kernel import from_call
 from attnzoo.mechanisms.attention import attend, attend_loop, dot
+from attnzoo.mechanisms.halves import too_coarse
 
-__all__ = ["AdditivePooling", "additive_pooling", "additive_pooling_loop", "additive_scores"]
+__all__ = [
+    "ADDITIVE_POOLING",
+    "ADDITIVE_POOLING_LOOP",
+    "AdditivePooling",
+    "additive_pooling",
+    "additive_pooling_loop",
+    "additive_scores",
+]
 
 
 def additive_scores(tokens: Tensor, query: Tensor, w_q: Tensor, w_k: Tensor, w: Tensor) -> Tensor:
@@ -71,3 +80,9 @@ class AdditivePooling(nn.Module):
     def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """One vector per sequence (batch, width) and weights (batch, length)."""
         return self._form(tokens, self.query, self.w_q, self.w_k, self.w, key_padding_mask)
+
+
+ADDITIVE_POOLING = from_call(additive_pooling, operator="additive_pooling", source="https://arxiv.org/abs/1409.0473")
+ADDITIVE_POOLING_LOOP = from_call(
+    additive_pooling_loop, operator="additive_pooling", source="https://arxiv.org/abs/1409.0473", unsupported=too_coarse
+)

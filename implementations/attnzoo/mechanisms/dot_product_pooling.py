@@ -11,9 +11,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from attnbench.kernel import from_call
 from attnzoo.mechanisms.attention import attend, attend_loop, dot
+from attnzoo.mechanisms.halves import too_coarse
 
-__all__ = ["DotProductPooling", "dot_product_pooling", "dot_product_pooling_loop"]
+__all__ = [
+    "DOT_PRODUCT_POOLING",
+    "DOT_PRODUCT_POOLING_LOOP",
+    "DotProductPooling",
+    "dot_product_pooling",
+    "dot_product_pooling_loop",
+]
 
 
 def dot_product_pooling(tokens: Tensor, query: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -48,3 +56,14 @@ class DotProductPooling(nn.Module):
     def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """One vector per sequence (batch, width) and weights (batch, length)."""
         return self._form(tokens, self.query, key_padding_mask)
+
+
+DOT_PRODUCT_POOLING = from_call(
+    dot_product_pooling, operator="dot_product_pooling", source="https://arxiv.org/abs/1508.04025"
+)
+DOT_PRODUCT_POOLING_LOOP = from_call(
+    dot_product_pooling_loop,
+    operator="dot_product_pooling",
+    source="https://arxiv.org/abs/1508.04025",
+    unsupported=too_coarse,
+)

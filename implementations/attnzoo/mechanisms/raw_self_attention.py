@@ -7,9 +7,17 @@ Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, equation 1, witho
 
 from torch import Tensor
 
+from attnbench.kernel import from_call
 from attnzoo.mechanisms.attention import attend, attend_loop, dot
+from attnzoo.mechanisms.halves import too_coarse
 
-__all__ = ["raw_scores", "raw_self_attention", "raw_self_attention_loop"]
+__all__ = [
+    "RAW_SELF_ATTENTION",
+    "RAW_SELF_ATTENTION_LOOP",
+    "raw_scores",
+    "raw_self_attention",
+    "raw_self_attention_loop",
+]
 
 
 def raw_scores(tokens: Tensor) -> Tensor:
@@ -31,3 +39,14 @@ def raw_self_attention_loop(tokens: Tensor, key_padding_mask: Tensor | None = No
     """The same, one pair of tokens at a time."""
     hidden = None if key_padding_mask is None else key_padding_mask[:, None, :]
     return attend_loop(dot, tokens, tokens, tokens, hidden=hidden)
+
+
+RAW_SELF_ATTENTION = from_call(
+    raw_self_attention, operator="raw_self_attention", source="https://arxiv.org/abs/1706.03762"
+)
+RAW_SELF_ATTENTION_LOOP = from_call(
+    raw_self_attention_loop,
+    operator="raw_self_attention",
+    source="https://arxiv.org/abs/1706.03762",
+    unsupported=too_coarse,
+)

@@ -14,9 +14,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from attnbench.kernel import from_call
 from attnzoo.mechanisms.attention import attend, attend_loop, dot
+from attnzoo.mechanisms.halves import too_coarse
 
 __all__ = [
+    "SCALED_SELF_ATTENTION",
+    "SCALED_SELF_ATTENTION_LOOP",
     "LinearSelfAttention",
     "ScaledSelfAttention",
     "scaled_self_attention",
@@ -98,3 +102,14 @@ class LinearSelfAttention(nn.Module):
         self.w_q.weight.copy_(parameters.w_q.T)
         self.w_k.weight.copy_(parameters.w_k.T)
         self.w_v.weight.copy_(parameters.w_v.T)
+
+
+SCALED_SELF_ATTENTION = from_call(
+    scaled_self_attention, operator="scaled_self_attention", source="https://arxiv.org/abs/1706.03762"
+)
+SCALED_SELF_ATTENTION_LOOP = from_call(
+    scaled_self_attention_loop,
+    operator="scaled_self_attention",
+    source="https://arxiv.org/abs/1706.03762",
+    unsupported=too_coarse,
+)

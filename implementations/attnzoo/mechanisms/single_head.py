@@ -15,10 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from attnbench.kernel import from_call
 from attnbench.masks import union
 from attnzoo.mechanisms.attention import attend, attend_loop, dot
+from attnzoo.mechanisms.halves import too_coarse
 
-__all__ = ["SingleHeadAttention", "single_head", "single_head_loop"]
+__all__ = ["SINGLE_HEAD", "SINGLE_HEAD_LOOP", "SingleHeadAttention", "single_head", "single_head_loop"]
 
 
 def single_head(
@@ -93,3 +95,9 @@ class SingleHeadAttention(nn.Module):
         return self._form(
             tokens, self.w_q, self.w_k, self.w_v, self.w_out, key_padding_mask=key_padding_mask, attn_mask=attn_mask
         )
+
+
+SINGLE_HEAD = from_call(single_head, operator="single_head", source="https://arxiv.org/abs/1706.03762")
+SINGLE_HEAD_LOOP = from_call(
+    single_head_loop, operator="single_head", source="https://arxiv.org/abs/1706.03762", unsupported=too_coarse
+)

@@ -6,7 +6,8 @@ from pathlib import Path
 from attnbench.cases import NESTED
 from attnbench.checks.catalogue import checks
 from attnbench.cli import COMMANDS
-from attnbench.mutants import EQUIVALENTS, MUTANTS, VARIANTS
+from attnbench.mutants import EQUIVALENTS, MUTANTS, VARIANTS, ZOOS
+from attnbench.operators.attention_core import OPERATOR as CORE
 from attnbench.operators.multihead import OPERATOR
 from attnbench.records import STATUSES
 from attnbench.registry import names
@@ -20,7 +21,7 @@ def _read(name: str) -> str:
 
 def test_conformance_lists_every_check_with_its_requirement() -> None:
     """docs/conformance.md has a row for every check, in the catalogue's words, and no other."""
-    named = Counter(mutant.caught_by for mutant in MUTANTS)
+    named = Counter(mutant.caught_by for zoo in ZOOS.values() for mutant in zoo.mutants)
     rows = [f"| {c.chapter} | `{c.name}` | {c.requirement} | {named[c.name]} |" for c in checks().values()]
     written = [line for line in _read("docs/conformance.md").splitlines() if line.startswith("| ") and "`" in line]
     assert written == rows
@@ -34,6 +35,13 @@ def test_conformance_counts_mutants_and_cases() -> None:
     assert f"are {len(VARIANTS)} correct implementations" in text
     assert f"({', '.join(str(len(OPERATOR.suite(level))) for level in NESTED)} cases)" in text
     assert f"`gpu` and `huge` ({len(OPERATOR.suite('gpu'))} and {len(OPERATOR.suite('huge'))})" in text
+
+
+def test_conformance_counts_what_the_kernel_scope_has() -> None:
+    """docs/conformance.md gives the number of mutants, of variants and of cases of ``attention_core``."""
+    text, zoo = _read("docs/conformance.md"), ZOOS["attention_core"]
+    assert f"{len(zoo.mutants)} wrong kernels and {len(zoo.variants)} right ones" in text
+    assert f"`attention_core` has {', '.join(str(len(CORE.suite(level))) for level in NESTED)}" in text
 
 
 def test_implementations_are_all_described() -> None:

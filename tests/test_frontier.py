@@ -321,6 +321,7 @@ def test_the_command_stores_and_prints(
     own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """``profile --frontier`` leaves a run file and a line for each; its code says whether something fits of each."""
+    monkeypatch.setattr("attnbench.cli.frontier.operators_of", lambda *_: ["multihead"])
     for name in ("with_baselines", "session_for", "loadable"):
         stand_in = {"session_for": lambda given: Inside(limits=Limits(work_s=given["work_limit"]))}.get(name)
         monkeypatch.setattr(f"attnbench.cli.frontier.{name}", stand_in or (lambda *given, **_: list(given[-1])))

@@ -21,7 +21,7 @@ from attnbench.registry import load, names, origin
 
 REFUSALS = Path(__file__).parent / "data" / "refusals.toml"
 # These refuse nothing of the reference's surface on a CPU.
-COMPLETE = ["batched_matmul", "naive_loop", "per_head", "reshaped", "sdpa", "sdpa_math"]
+COMPLETE = ["batched_matmul", "block_matrix", "naive_loop", "per_head", "reshaped", "sdpa", "sdpa_math"]
 OWN = [*COMPLETE, "sdpa_flash"]
 
 without_xformers = pytest.mark.skipif(

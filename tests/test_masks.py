@@ -1,9 +1,11 @@
 """Tests of the mask surface."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor
 
 from attnbench import masks
 
@@ -109,3 +111,119 @@ def test_a_row_without_visible_keys_has_no_weights_and_no_gradient() -> None:
 def test_softmax_over_no_keys_is_empty() -> None:
     """Without keys there is nothing to weigh."""
     assert masks.softmax_over_visible(torch.zeros(2, 0)).shape == (2, 0)
+
+
+TOKENS = torch.tensor([[5, 2, 1, 0, 0], [1, 3, 1, 4, 0]])
+
+
+def test_tokens_that_are_padding_are_hidden() -> None:
+    """True at the number of padding, wherever it stands; the opposite polarity is true elsewhere."""
+    hide = masks.from_tokens(TOKENS, padding=0)
+    assert hide.tolist() == [[False, False, False, True, True], [False, False, False, False, True]]
+    assert torch.equal(hide, masks.from_lengths(torch.tensor([3, 4]), keys=5))
+    assert torch.equal(masks.from_tokens(TOKENS, padding=0, polarity="keep"), ~hide)
+    assert masks.from_tokens(TOKENS, padding=1).sum() == 3
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda polarity: masks.causal(3, 4, polarity=polarity),
+        lambda polarity: masks.from_lengths(torch.tensor([2, 0]), 3, polarity=polarity),
+        lambda polarity: masks.from_tokens(TOKENS, polarity=polarity),
+        lambda polarity: masks.from_additive(torch.tensor([[0.0, HIDDEN]]), polarity=polarity),
+        lambda polarity: masks.union(
+            masks.from_tokens(TOKENS, polarity=polarity), masks.causal(5, 5, polarity=polarity), polarity=polarity
+        ),
+    ],
+)
+def test_every_mask_is_made_in_both_polarities(make: Callable[[str], Tensor]) -> None:
+    """One is the other inverted, and inverting twice changes nothing."""
+    hide, keep = make("hide"), make("keep")
+    assert torch.equal(masks.inverted(hide), keep)
+    assert torch.equal(masks.inverted(keep), hide)
+    assert not torch.equal(hide, keep)
+    with pytest.raises(
+        ValueError, match=r"polarity must be 'hide' \(true hides\) or 'keep' \(true keeps\), got 'show'"
+    ):
+        make("show")
+
+
+def test_a_union_hides_what_either_hides() -> None:
+    """Padding of each sequence and later tokens of all, for every query."""
+    padding, later = masks.from_tokens(TOKENS), masks.causal(5, 5, polarity="hide")
+    both = masks.union(padding, later)
+    assert both.shape == (2, 5, 5)
+    assert both[0].tolist() == [
+        [False, True, True, True, True],
+        [False, False, True, True, True],
+        [False, False, False, True, True],
+        [False, False, False, True, True],
+        [False, False, False, True, True],
+    ]
+    assert torch.equal(masks.union(padding, later.expand(2, 5, 5)), both)
+    kept = masks.reference_mask(later, padding, num_heads=1, dtype=torch.float32)
+    assert kept is not None
+    assert torch.equal(~both, kept[:, 0])
+
+
+def test_masks_are_repeated_over_queries_and_heads() -> None:
+    """(2, 5), (2, 5, 5) and (2, 8, 5, 5); flattened over batch and heads it is the reference's attn_mask."""
+    padding = masks.from_tokens(TOKENS)
+    queries = masks.over_queries(padding, 5)
+    heads = masks.over_heads(queries, 8)
+    assert queries.shape == (2, 5, 5)
+    assert heads.shape == (2, 8, 5, 5)
+    assert torch.equal(heads[1, 7, 4], padding[1])
+    kept = masks.reference_mask(heads.flatten(0, 1), None, num_heads=8, dtype=torch.float32)
+    assert kept is not None
+    assert torch.equal(kept, ~heads)
+
+
+def test_numbers_and_keep_masks_are_converted_both_ways() -> None:
+    """``from_additive`` undoes ``additive``, and the other way round."""
+    keep = masks.causal(3, 4)
+    assert torch.equal(masks.from_additive(masks.additive(keep, torch.float16)), keep)
+    numbers = torch.tensor([[0.0, HIDDEN], [HIDDEN, 0.0]])
+    assert torch.equal(masks.additive(masks.from_additive(numbers), torch.float32), numbers)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        (lambda: masks.from_tokens(TOKENS[0]), ValueError, r"tokens must have shape \(batch, keys\), got \(5,\)"),
+        (lambda: masks.from_tokens(TOKENS.float()), TypeError, "tokens must be whole numbers, got torch.float32"),
+        (lambda: masks.from_lengths(TOKENS, 5), ValueError, r"lengths must have shape \(batch\), got \(2, 5\)"),
+        (lambda: masks.from_lengths(TOKENS[0], 4), ValueError, "lengths must be 0 to keys = 4, got 0 to 5"),
+        (lambda: masks.from_lengths(TOKENS[0] > 1, 4), TypeError, "lengths must be whole numbers, got torch.bool"),
+        (
+            lambda: masks.union(masks.from_tokens(TOKENS), masks.causal(3, 4)),
+            ValueError,
+            r"attn_mask must have shape \(queries, 5\) or \(2, queries, 5\), got \(3, 4\)",
+        ),
+        (
+            lambda: masks.union(masks.causal(2, 5)[None], masks.causal(5, 5)),
+            ValueError,
+            r"key_padding_mask must have shape \(batch, keys\), got \(1, 2, 5\)",
+        ),
+        (
+            lambda: masks.union(TOKENS, masks.causal(5, 5)),
+            TypeError,
+            "key_padding_mask must be boolean, got torch.int64",
+        ),
+        (lambda: masks.inverted(torch.zeros(2)), TypeError, "mask must be boolean, got torch.float32"),
+        (lambda: masks.from_additive(TOKENS > 0), TypeError, "mask must be floating point, 0 to keep and -inf to hide"),
+        (lambda: masks.from_additive(torch.tensor([-1e9])), ValueError, r"mask must hold only 0 and -inf, got -1e\+09"),
+        (lambda: masks.over_queries(TOKENS[0], 3), ValueError, r"key_padding_mask must have shape \(batch, keys\)"),
+        (
+            lambda: masks.over_heads(TOKENS, 3),
+            ValueError,
+            r"mask must have shape \(batch, queries, keys\), got \(2, 5\)",
+        ),
+    ],
+)
+def test_what_is_no_such_mask_is_refused(wrong: Callable[[], Tensor], error: type[Exception], message: str) -> None:
+    """In one line that names the argument, what was needed and what came."""
+    with pytest.raises(error, match=message) as raised:
+        wrong()
+    assert "\n" not in str(raised.value)

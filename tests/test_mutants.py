@@ -11,14 +11,20 @@ from attnbench.cases import Case
 from attnbench.checks import size
 from attnbench.checks.catalogue import checks
 from attnbench.interface import Implementation
-from attnbench.mutants import EQUIVALENTS, MUTANTS, VARIANTS, Equivalent, Mutant, sizes
+from attnbench.mutants import EQUIVALENTS, MUTANTS, VARIANTS, ZOOS, Equivalent, Mutant, sizes
+from attnbench.mutants.attention_core.formula import CoreFormula
 from attnbench.mutants.formula import Formula
 from attnbench.mutants.mutant import Written
-from attnbench.registry import load_operator, problems
+from attnbench.registry import load, load_operator, problems
 
 if TYPE_CHECKING:
     from conftest import Conformance
 
+# Mutants of every operator, and the right attention that they change.
+ALL = [mutant for zoo in ZOOS.values() for mutant in zoo.mutants]
+RIGHT = {"multihead": Written(Formula), "attention_core": Written(CoreFormula, operator="attention_core")}
+# Of the mechanisms that is their own implementation.
+RIGHT |= {name: load(name) for name in ZOOS if name not in RIGHT}
 # Where a mistake leaves nothing that has a gradient, no check of gradients gets as far as its requirement.
 NOTHING_TO_DIFFERENTIATE = "no gradient reaches the inputs"
 
@@ -43,7 +49,7 @@ def case_of(shown: Mutant | Equivalent) -> Case:
 
 
 @pytest.mark.usefixtures("untouched_process")
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name)
 def test_a_mutant_fails_the_check_that_it_names(
     conformance: "Conformance", monkeypatch: pytest.MonkeyPatch, mutant: Mutant
 ) -> None:
@@ -57,7 +63,7 @@ def test_a_mutant_fails_the_check_that_it_names(
 
 
 @pytest.mark.parametrize(
-    ("check", "case"), sorted({(mutant.caught_by, mutant.shown_by) for mutant in MUTANTS}), ids=lambda text: text
+    ("check", "case"), sorted({(mutant.caught_by, mutant.shown_by) for mutant in ALL}), ids=lambda text: text
 )
 def test_what_shows_a_mutant_does_not_fail_the_formula_that_it_changes(
     conformance: "Conformance", monkeypatch: pytest.MonkeyPatch, check: str, case: str
@@ -67,30 +73,30 @@ def test_what_shows_a_mutant_does_not_fail_the_formula_that_it_changes(
     assert shown.id == case
     assert check in conformance.applicable(shown)
     monkeypatch.setattr(size, "PAIRS", 2**17)
-    finding = conformance.finding(Written(Formula), shown, check)
+    finding = conformance.finding(RIGHT[shown.operator], shown, check)
     # Second derivatives are asked of nobody who does not declare them.
     assert finding.status == ("unsupported" if check == "second_derivatives" else "passed"), finding.reason
 
 
 def test_every_check_has_a_mutant() -> None:
     """A check that catches nothing would be idle."""
-    assert {mutant.caught_by for mutant in MUTANTS} == set(checks())
+    assert {mutant.caught_by for mutant in ALL} == set(checks())
 
 
 def test_the_zoo_is_as_large_as_promised() -> None:
     """At least 80 mistakes and 15 correct variants, in every chapter at least one."""
     assert len(MUTANTS) >= 80
     assert len(VARIANTS) >= 15
-    chapters = {checks()[mutant.caught_by].chapter for mutant in MUTANTS}
+    chapters = {checks()[mutant.caught_by].chapter for mutant in ALL}
     assert chapters == {check.chapter for check in checks().values()}
 
 
 def test_names_are_unique_and_every_mistake_has_its_reason() -> None:
     """Everything is named once, and a mistake says where it was seen or why it happens, in words of its own."""
-    named = [*MUTANTS, *EQUIVALENTS, *VARIANTS]
+    named = [one for zoo in ZOOS.values() for one in zoo.implementations()]
     assert [name for name, count in Counter(thing.name for thing in named).items() if count > 1] == []
-    assert all(mutant.why for mutant in MUTANTS)
-    assert len({mutant.why for mutant in MUTANTS}) == len(MUTANTS)
+    assert all(mutant.why for mutant in ALL)
+    assert len({mutant.why for mutant in ALL}) == len(ALL)
 
 
 @pytest.mark.parametrize("equivalent", EQUIVALENTS, ids=lambda equivalent: equivalent.name)
@@ -122,5 +128,22 @@ def test_a_correct_variant_passes_every_check(
 
 def test_every_case_that_shows_a_mutant_is_in_a_list() -> None:
     """So each mutant is caught by the suite full, or by huge where only size shows it."""
-    listed = {case.id for level in ("full", "huge") for case in load_operator("multihead").suite(level)}
-    assert [mutant.name for mutant in MUTANTS if mutant.shown_by not in listed] == []
+    listed = {case.id for name in ZOOS for level in ("full", "huge") for case in load_operator(name).suite(level)}
+    assert [mutant.name for mutant in ALL if mutant.shown_by not in listed] == []
+
+
+def test_the_second_zoo_is_of_its_operator() -> None:
+    """Everything in a zoo computes the operator that the zoo is of, and kernels have 25 mistakes at the least."""
+    assert all(one.operator == operator for operator, zoo in ZOOS.items() for one in zoo.implementations())
+    assert len(ZOOS["attention_core"].mutants) >= 25
+
+
+@pytest.mark.parametrize("variant", ZOOS["attention_core"].variants, ids=lambda variant: variant.name)
+def test_a_correct_kernel_passes_every_check(conformance: "Conformance", variant: Implementation) -> None:
+    """What rounds differently and is right passes every check that applies, on every case of quick."""
+    cases = [case for case in load_operator("attention_core").suite("quick") if case.compiler is None]
+    found = [
+        (case.id, conformance.finding(variant, case, check)) for case in cases for check in conformance.applicable(case)
+    ]
+    assert [(case, finding.reason) for case, finding in found if finding.status != "passed"] == []
+    assert {"positions", "grouping", "invariants"} <= {checks()[finding.check].chapter for _, finding in found}

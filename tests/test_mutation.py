@@ -11,7 +11,7 @@ import pytest
 from attnbench.cases import Case
 from attnbench.cli.mutants import print_matrix, told
 from attnbench.interface import Implementation
-from attnbench.mutants import MUTANTS, VARIANTS
+from attnbench.mutants import MUTANTS, ZOOS
 from attnbench.mutation import Trial
 from attnbench.operators.multihead.suites import CROSS
 from attnbench.runner import Plan, Silent, mutation
@@ -122,8 +122,11 @@ def test_all_mutants_meet_a_case_in_processes_of_their_own() -> None:
     """The matrix of one case: a mutant that it shows is caught, what it cannot show survives, and no variant fails."""
     plan = Plan(case=PLAIN, checks=("forward_parity",), missing=None, flop=0)
     found = mutation_matrix([plan], {PLAIN}, steps=Silent(), jobs=1)
-    assert list(found.mutants) == [mutant.name for mutant in MUTANTS]
-    assert list(found.variants) == [variant.name for variant in VARIANTS]
+    assert list(found.mutants) == [mutant.name for zoo in ZOOS.values() for mutant in zoo.mutants]
+    assert list(found.variants) == [variant.name for zoo in ZOOS.values() for variant in zoo.variants]
+    assert found.of("multihead") == [mutant.name for mutant in MUTANTS]
+    # Nobody meets a case of another operator.
+    assert not any(found.failed[name] for name in found.of("attention_core"))
     assert found.false_alarms() == {}
     shown = {mutant.name for mutant in MUTANTS if mutant.shown_by == PLAIN.replace("inference", "eval")}
     assert found.failed["scale_missing"] == {("forward_parity", PLAIN)}

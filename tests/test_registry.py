@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from attnbench.adoption import load_implementation
+from attnbench.operators.attention_core import AttentionCoreProblem
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
 from attnbench.registry import (
     IMPLEMENTATIONS,
@@ -17,8 +18,10 @@ from attnbench.registry import (
     load_lines,
     load_operator,
     names,
+    operators,
     origin,
     problems,
+    reference_of,
     shown,
 )
 
@@ -112,7 +115,10 @@ def test_a_file_that_failed_is_run_again(tmp_path: Path) -> None:
 
 def test_operators_are_found_by_the_case() -> None:
     """An operator says what its problems are, and which implementation is the reference itself."""
-    assert problems() == {"multihead": MultiheadProblem}
+    assert problems() == {"attention_core": AttentionCoreProblem, "multihead": MultiheadProblem}
+    assert operators() == ["attention_core", "multihead"]
+    assert reference_of("attention_core") == "core_sdpa"
+    assert reference_of("of_somebody_elses") == ""
     assert baseline(OPERATOR.suite("quick")[0].id) == "torch_mha"
 
 
@@ -127,7 +133,10 @@ def test_an_unknown_name_is_told_with_near_ones() -> None:
     assert fault("zzz") == f"unknown implementation 'zzz'; available: {BUILT_IN}"
     with pytest.raises(PluginError) as raised:
         load_operator("multihaed")
-    assert str(raised.value) == "unknown operator 'multihaed'; did you mean 'multihead'? available: multihead"
+    assert (
+        str(raised.value)
+        == "unknown operator 'multihaed'; did you mean 'multihead'? available: attention_core, multihead"
+    )
 
 
 def test_a_missing_file_is_told_as_such(tmp_path: Path) -> None:

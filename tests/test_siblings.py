@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnbench import siblings
 from attnbench.cases import Case
 from attnbench.inputs import rounded
 from attnbench.interface import Inputs
-from attnbench.operators.multihead import OPERATOR, MultiheadProblem
+from attnbench.operators.multihead import OPERATOR, MultiheadProblem, siblings
 
 CROSS = MultiheadProblem(
     batch=3, queries=5, keys=7, embed_dim=12, num_heads=3, bias=True, batch_first=True, need_weights=True

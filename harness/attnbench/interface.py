@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "GENERAL_CHAPTERS",
     "Alignment",
     "Axis",
     "Call",
@@ -22,6 +23,7 @@ __all__ = [
     "Policies",
     "Precision",
     "Refusal",
+    "Siblings",
     "Work",
     "reference_arguments",
 ]
@@ -119,6 +121,7 @@ class Work:
     Unit: floating-point operations (an addition and a multiplication are two) and bytes.
     """
 
+    # 0: not counted.
     flop: int
     # Query-key pairs over batch and heads, hidden ones too: what an oracle that holds all of them has to hold.
     pairs: int
@@ -167,38 +170,101 @@ class Implementation:
         """Wait for work that is asynchronous outside torch's knowledge."""
 
 
-class Operator(Protocol):
-    """A mathematical contract: its problems, its oracle, its yardsticks and the checks that apply."""
+class Siblings(Protocol):
+    """The same problem put otherwise: what checks of invariants, shapes and layouts ask an operator for.
 
-    name: str
+    An operator that has them calls its tokens ``query``, ``key`` and ``value``.
+    """
+
+    def sequence_axis(self, case: Case) -> int:
+        """Axis of tokens and output that counts sequences."""
+
+    def length_axis(self, case: Case) -> int:
+        """Axis of tokens and output that counts tokens."""
+
+    def selected(
+        self,
+        case: Case,
+        inputs: Inputs,
+        *,
+        sequences: Sequence[int] | None = None,
+        queries: Sequence[int] | None = None,
+        keys: Sequence[int] | None = None,
+    ) -> tuple[Case, Inputs]:
+        """Some sequences, queries or keys, by number, in any order and as often as they are named."""
+
+    def padded(self, case: Case, inputs: Inputs, count: int) -> tuple[Case, Inputs]:
+        """So many further keys at the end, hidden from every query."""
+
+    def reordered_heads(self, case: Case, inputs: Inputs, order: Sequence[int]) -> Inputs:
+        """Inputs whose group of heads i is group ``order[i]`` of these."""
+
+    def outputs_of_heads(
+        self, case: Case, outputs: Mapping[str, "torch.Tensor"], order: Sequence[int]
+    ) -> dict[str, "torch.Tensor"]:
+        """What these outputs are where the heads stand in another order."""
+
+    def shared_by_sequences(self, case: Case, name: str) -> tuple[int, int] | None:
+        """Axis of an input along which one part can stand for all, and that part; None: it stays as it is."""
+
+
+# Chapters of checks that know nothing of an operator but its inputs and its outputs.
+GENERAL_CHAPTERS = ("forward", "gradients", "layouts", "hygiene", "determinism", "compilation")
+
+
+class Operator:
+    """A mathematical contract: its problems, its oracle, its yardsticks and the checks that apply.
+
+    A class of one's own derives from it and says what raises NotImplementedError here: its suite, its inputs, its
+    reference and its formula. Everything else has an answer that is right for an operator that knows no better.
+    ``attnbench.operators.formula.FormulaOperator`` asks for less.
+    """
+
+    name: str = ""
     # Type of its problem descriptions, the middle of a case id.
-    problem: type[Problem]
+    problem: type[Problem] = Problem
     # Name of the implementation that is the reference itself: what others' speed is told against.
-    baseline: str
+    baseline: str = ""
     # Version of its case lists: results are comparable at an equal one.
-    list_version: str
-    # Names of what a call returns, in order.
-    outputs: tuple[str, ...]
+    list_version: str = "1"
+    # Names of what a call returns, in order; the first one is ``output``. A single one is returned as it is.
+    outputs: tuple[str, ...] = ("output",)
     # Chapters of checks that apply.
-    chapters: tuple[str, ...]
+    chapters: tuple[str, ...] = GENERAL_CHAPTERS
+
+    @property
+    def siblings(self) -> Siblings | None:
+        """Its problems put otherwise; None: checks that need them do not apply."""
+        return None
 
     def suite(self, level: Level) -> Sequence[Case]:
         """Cases of a level, on the CPU; a level holds those of the one before it."""
+        raise NotImplementedError(f"{type(self).__name__} does not define suite(level)")
 
-    def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
-        """Cases of the suite ``perf``: one per length and pass."""
+    def profile(self, lengths: Sequence[int]) -> Sequence[Case]:  # noqa: ARG002
+        """Cases of the suite ``perf``: one per length and pass. None: its speed is not asked for."""
+        return ()
 
     def drawn(self, draw: Any) -> Case:
-        """A case on the CPU as Hypothesis' ``draw`` makes it; it shrinks towards what is small and plain."""
+        """A case on the CPU as Hypothesis' ``draw`` makes it; it shrinks towards what is small and plain.
 
-    def missing(self, case: Case) -> str | None:
+        By default one of its own list that is not compiled.
+        """
+        from hypothesis import strategies
+
+        return draw(strategies.sampled_from([case for case in self.suite("full") if case.compiler is None]))  # type: ignore[no-any-return]
+
+    def missing(self, case: Case) -> str | None:  # noqa: ARG002
         """What this machine lacks to draw the inputs of the case, with the remedy, or None."""
+        return None
 
     def inputs(self, case: Case) -> Inputs:
         """Seeded inputs of the case, on the CPU, rounded to its dtype."""
+        raise NotImplementedError(f"{type(self).__name__} does not define inputs(case)")
 
     def reference(self, case: Case, inputs: Inputs) -> Any:
         """The reference with these inputs' parameters, in the case's dtype, device and mode."""
+        raise NotImplementedError(f"{type(self).__name__} does not define reference(case, inputs)")
 
     def evaluate(
         self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, mistake: Any = None
@@ -208,39 +274,57 @@ class Operator(Protocol):
         ``noise`` rounds at every stage; ``keep`` is the dropout mask where one is known; ``mistake`` is one of
         ``mistakes``, made on purpose.
         """
+        raise NotImplementedError(f"{type(self).__name__} does not define evaluate(case, inputs)")
 
-    def mistakes(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:
+    def mistakes(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:  # noqa: ARG002
         """Known mistakes that may show in these quantities of the case, by what a user reads of each."""
+        return {}
 
-    def axes(self, case: Case, quantity: str) -> Sequence[Axis]:
-        """What the dimensions of a quantity are, in words."""
+    def axes(self, case: Case, quantity: str) -> Sequence[Axis]:  # noqa: ARG002
+        """What the dimensions of a quantity are, in words; without any, an element is told by its index."""
+        return ()
 
     def noise(self, roundoff: float, seed: int) -> Any:
         """Rounding for ``evaluate``: relative noise of one roundoff, from a seed."""
+        raise NotImplementedError(f"{type(self).__name__} does not define noise(roundoff, seed)")
 
-    def scaled(self, case: Case, inputs: Inputs, factor: float) -> Inputs:
-        """Inputs of which the logits are ``factor`` times as large, and everything else is the same."""
+    def scaled(self, case: Case, inputs: Inputs, factor: float) -> Inputs | None:  # noqa: ARG002
+        """Inputs of which the logits are ``factor`` times as large, and everything else is the same.
+
+        None: there are none, and only the amplitude of a quantity is looked at as a whole.
+        """
+        return None
 
     def yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Any]]:
-        """The same quantities from each path of the reference, in the case's own dtype."""
+        """The same quantities from each path of the reference, in the case's own dtype.
 
-    def hidden_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:
+        By default those of the formula itself.
+        """
+        yield self.evaluate(case, inputs)
+
+    def hidden_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:  # noqa: ARG002
         """For each output, where it belongs to a row from which every key is hidden (boolean, broadcastable)."""
+        return {}
 
     def visible(self, case: Case, inputs: Inputs) -> Any:
-        """Which keys each query may see: boolean, one dimension for each part of an index."""
+        """Which keys each query may see: boolean (batch, heads, queries, keys)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define visible(case, inputs)")
 
-    def script(self, case: Case, load: str) -> str:
+    def script(self, case: Case, load: str) -> str:  # noqa: ARG002
         """The case as a standalone program without the harness; ``load`` binds the name ``implementation``.
 
         Raises: ValueError, with the reason, where there is none.
         """
+        raise ValueError(f"cases of {self.name} cannot be told without the harness: leave out --script")
 
     def length(self, case: Case) -> int:
         """Length of the longest sum, on which accumulated rounding depends."""
+        return int(case.problem.columns)
 
     def work(self, case: Case) -> Work:
-        """What the case needs by closed form."""
+        """What the case needs by closed form; by default its query-key pairs, and no count of operations."""
+        problem = case.problem
+        return Work(flop=0, pairs=problem.sequences * problem.num_heads * problem.queries * problem.columns)
 
 
 def reference_arguments(reference: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from attnbench.child import serve
 from attnbench.environment import memory_available_bytes
 from attnbench.interface import Operator, Policies
 from attnbench.records import Finding
-from attnbench.registry import OPERATORS, load_operator, names, problems
+from attnbench.registry import load_operator, operators, problems
 from attnbench.truth import Known
 
 __all__ = ["Judge"]
@@ -120,7 +120,7 @@ class Judge:
         return any(_applies(name, *parsed) for parsed in meant for name in chosen)
 
     def _listed(self) -> Iterator[str]:
-        for operator in names(OPERATORS):
+        for operator in operators():
             for level in LEVELS:
                 yield from self.suite(operator=operator, level=level)
 
@@ -162,7 +162,7 @@ class Judge:
 
 
 def _applies(check: str, case: Case, operator: Operator) -> bool:
-    return checks()[check].chapter in operator.chapters and applies(check_function(check), case)
+    return checks()[check].chapter in operator.chapters and applies(check_function(check), case, operator)
 
 
 def _finding(check: str, plain: Any, known: Known, policies: Policies, *, explain: bool) -> Finding:

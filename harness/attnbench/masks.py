@@ -4,30 +4,184 @@ Two polarities exist. The reference's boolean masks are true where a key is *hid
 ``scaled_dot_product_attention`` take *keep* masks, true where a key may be attended to. Additive masks are
 added to the logits; minus infinity hides. A row from which every key is hidden attends to nothing: its
 attention is zero.
+
+A padding mask (batch, keys) is made by ``from_tokens`` or ``from_lengths``, a causal mask (queries, keys) by
+``causal``, what both say together by ``union``; ``polarity`` says which of the two is wanted, and ``inverted`` turns
+one into the other.
 """
+
+from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 __all__ = [
+    "Polarity",
     "additive",
     "causal",
     "combined",
     "extended",
+    "from_additive",
     "from_lengths",
+    "from_tokens",
+    "inverted",
+    "over_heads",
+    "over_queries",
+    "positional",
     "reference_mask",
     "softmax_over_visible",
+    "union",
 ]
 
-
-def causal(queries: int, keys: int, device: torch.device | str | None = None) -> Tensor:
-    """Keep mask of shape (queries, keys) in which query i sees keys 0 to i (aligned at the top left)."""
-    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril()
+# What true says of a key in a boolean mask: hidden, as in the reference, or visible, as in kernels.
+Polarity = Literal["hide", "keep"]
 
 
-def from_lengths(lengths: Tensor, keys: int) -> Tensor:
-    """Hide mask of shape (batch, keys), true from each sequence's length on: a key_padding_mask."""
-    return torch.arange(keys, device=lengths.device) >= lengths[:, None]
+def causal(queries: int, keys: int, device: torch.device | str | None = None, *, polarity: Polarity = "keep") -> Tensor:
+    """Mask of shape (queries, keys) in which query i sees keys 0 to i (aligned at the top left)."""
+    return _said(torch.ones(queries, keys, dtype=torch.bool, device=device).tril(), "keep", polarity)
+
+
+def from_lengths(lengths: Tensor, keys: int, *, polarity: Polarity = "hide") -> Tensor:
+    """Mask of shape (batch, keys) that hides from each sequence's length on: a key_padding_mask.
+
+    Raises: TypeError, ValueError where these are no lengths of sequences of so many keys.
+    """
+    _demand_whole_numbers("lengths", lengths)
+    if lengths.dim() != 1:
+        raise ValueError(f"lengths must have shape (batch), got {tuple(lengths.shape)}")
+    if lengths.numel() and not 0 <= int(lengths.min()) <= int(lengths.max()) <= keys:
+        raise ValueError(f"lengths must be 0 to keys = {keys}, got {int(lengths.min())} to {int(lengths.max())}")
+    return _said(torch.arange(keys, device=lengths.device) >= lengths[:, None], "hide", polarity)
+
+
+def from_tokens(tokens: Tensor, padding: int = 0, *, polarity: Polarity = "hide") -> Tensor:
+    """Mask of shape (batch, keys) that hides every token with the number of padding: a key_padding_mask.
+
+    Raises: TypeError, ValueError where these are no token numbers of a batch.
+    """
+    _demand_whole_numbers("tokens", tokens)
+    if tokens.dim() != 2:
+        raise ValueError(
+            f"tokens must have shape (batch, keys), got {tuple(tokens.shape)}; of one sequence: tokens[None]"
+        )
+    return _said(tokens == padding, "hide", polarity)
+
+
+def union(key_padding_mask: Tensor, attn_mask: Tensor, *, polarity: Polarity = "hide") -> Tensor:
+    """Mask of shape (batch, queries, keys) that hides what either hides; all three are of one polarity.
+
+    Shape: key_padding_mask (batch, keys), attn_mask (queries, keys) or (batch, queries, keys).
+
+    Raises: TypeError, ValueError where these are no such masks.
+    """
+    for name, mask in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
+        _demand_boolean(name, mask)
+    if key_padding_mask.dim() != 2:
+        raise ValueError(f"key_padding_mask must have shape (batch, keys), got {tuple(key_padding_mask.shape)}")
+    batch, keys = key_padding_mask.shape
+    shape = tuple(attn_mask.shape)
+    if len(shape) not in (2, 3) or shape[-1] != keys or (len(shape) == 3 and shape[0] != batch):
+        raise ValueError(f"attn_mask must have shape (queries, {keys}) or ({batch}, queries, {keys}), got {shape}")
+    padding = over_queries(key_padding_mask, shape[-2])
+    return padding | attn_mask if polarity == "hide" else padding & attn_mask
+
+
+def over_queries(key_padding_mask: Tensor, queries: int) -> Tensor:
+    """A padding mask repeated for every query, in its own polarity.
+
+    Shape: (batch, keys) to (batch, queries, keys).
+    """
+    if key_padding_mask.dim() != 2:
+        raise ValueError(f"key_padding_mask must have shape (batch, keys), got {tuple(key_padding_mask.shape)}")
+    return key_padding_mask[:, None, :].expand(-1, queries, -1)
+
+
+def over_heads(mask: Tensor, num_heads: int) -> Tensor:
+    """A mask of each sequence repeated for every head, in its own polarity; flattened over both it is an attn_mask.
+
+    Shape: (batch, queries, keys) to (batch, heads, queries, keys).
+    """
+    if mask.dim() != 3:
+        raise ValueError(f"mask must have shape (batch, queries, keys), got {tuple(mask.shape)}; see over_queries")
+    return mask[:, None].expand(-1, num_heads, -1, -1)
+
+
+def inverted(mask: Tensor) -> Tensor:
+    """A hide mask as a keep mask, or a keep mask as a hide mask.
+
+    Raises: TypeError where the mask is not boolean: numbers to be added have no polarity.
+    """
+    _demand_boolean("mask", mask)
+    return ~mask
+
+
+def from_additive(mask: Tensor, *, polarity: Polarity = "keep") -> Tensor:
+    """Mask that says what 0 and minus infinity say when they are added: the inverse of ``additive``.
+
+    Raises: TypeError, ValueError where it holds other numbers, which no boolean mask can say.
+    """
+    if not mask.is_floating_point():
+        raise TypeError(f"mask must be floating point, 0 to keep and -inf to hide, got {mask.dtype}")
+    hides = mask == float("-inf")
+    others = mask[~hides & (mask != 0)]
+    if others.numel():
+        raise ValueError(f"mask must hold only 0 and -inf, got {others[0].item():g}; boolean masks cannot add numbers")
+    return _said(hides, "hide", polarity)
+
+
+def _said(mask: Tensor, own: Polarity, wanted: Polarity) -> Tensor:
+    """A mask of its own polarity in the one that is wanted."""
+    if wanted not in ("hide", "keep"):
+        raise ValueError(f"polarity must be 'hide' (true hides) or 'keep' (true keeps), got {wanted!r}")
+    return mask if own == wanted else ~mask
+
+
+def _demand_boolean(name: str, mask: Tensor) -> None:
+    if mask.dtype != torch.bool:
+        raise TypeError(f"{name} must be boolean, got {mask.dtype}; for numbers to be added see from_additive")
+
+
+def _demand_whole_numbers(name: str, tensor: Tensor) -> None:
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise TypeError(f"{name} must be whole numbers, got {tensor.dtype}")
+
+
+def positional(
+    queries: int,
+    keys: int,
+    *,
+    causal: str | None,
+    window: int | None,
+    key_lengths: Tensor | None,
+    slopes: Sequence[float] | None,
+    dtype: torch.dtype,
+    device: torch.device | str | None = None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """What positions alone say of attention: a keep mask, and numbers to add; each None where they say nothing.
+
+    ``causal`` is "top_left", "bottom_right" or None; ``window`` the largest distance that is seen; ``slopes`` are those
+    of ALiBi, one for each head. Unless it is "top_left", the last query stands where the last key of its sequence does.
+
+    Shape: key_lengths (batch); returns (batch or 1, 1, queries or 1, keys) and (batch or 1, heads, queries, keys).
+    """
+    at = torch.arange(keys, device=device)
+    last = keys if key_lengths is None else key_lengths[:, None, None, None]
+    rows = torch.arange(queries, device=device)[None, None, :, None]
+    apart = rows - at if causal == "top_left" else rows + (last - queries) - at
+    keep = None if key_lengths is None else at < last
+    if causal is not None:
+        keep = apart >= 0 if keep is None else keep & (apart >= 0)
+    if window is not None:
+        near = apart.abs() <= window
+        keep = near if keep is None else keep & near
+    if slopes is None:
+        return keep, None
+    # In half precision a slope and a distance of more than 8 or 11 bits would each be rounded.
+    wide = torch.promote_types(dtype, torch.float32)
+    slope = torch.tensor(slopes, dtype=wide, device=device)[:, None, None]
+    return keep, (-slope * apart.abs()).to(dtype)
 
 
 def additive(keep: Tensor, dtype: torch.dtype) -> Tensor:

@@ -18,7 +18,7 @@ from attnbench.child import serve
 from attnbench.inputs import loaded
 from attnbench.interface import Implementation, Refusal
 from attnbench.judge import Judge
-from attnbench.mutants import EQUIVALENTS, MUTANTS, VARIANTS
+from attnbench.mutants import ZOOS
 from attnbench.records import FAILURES
 from attnbench.registry import load_operator, problems
 from attnbench.subject import Subject
@@ -35,26 +35,28 @@ class Trial:
         self._problems = problems()
         self._operator = cache(load_operator)
         self._settings = torchstate.noted()
-        wrong = [mutant.implementation for mutant in MUTANTS]
-        right = [*(equivalent.implementation for equivalent in EQUIVALENTS), *VARIANTS]
-        self._implementations = {one.name: one for one in (*wrong, *right)}
+        self._implementations = {one.name: one for zoo in ZOOS.values() for one in zoo.implementations()}
 
     def zoo(self) -> dict[str, Any]:
         """Mutants with the checks that they name, changes that nothing can see, and correct variants."""
         return {
-            "mutants": {mutant.name: mutant.caught_by for mutant in MUTANTS},
-            "equivalents": [equivalent.name for equivalent in EQUIVALENTS],
-            "variants": [variant.name for variant in VARIANTS],
+            "mutants": {mutant.name: mutant.caught_by for zoo in ZOOS.values() for mutant in zoo.mutants},
+            "equivalents": [equivalent.name for zoo in ZOOS.values() for equivalent in zoo.equivalents],
+            "variants": [variant.name for zoo in ZOOS.values() for variant in zoo.variants],
+            "operators": {name: one.operator for name, one in self._implementations.items()},
         }
 
     def fail(self, *, case: str, checks: list[str], names: list[str]) -> dict[str, list[str]]:
-        """Checks that fail on a case, by the name of the implementation; what is refused fails nothing."""
+        """Checks that fail on a case, by the name of the implementation; what is refused fails nothing.
+
+        Nobody meets cases of another operator.
+        """
         parsed = Case.parse(case, self._problems)
         inputs = self._judge.inputs(case=case)
         found = {}
         for name in names:
             one = self._implementations[name]
-            if one.unsupported(parsed) is None:
+            if one.operator == parsed.operator and one.unsupported(parsed) is None:
                 found[name] = self._failing(one, parsed, inputs, checks)
         return found
 

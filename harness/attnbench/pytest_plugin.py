@@ -271,6 +271,7 @@ def _conformance_cases(config: pytest.Config, wanted: _Wanted) -> list[Conforman
         )
         for name in names
         for plan in plans
+        if bench.meets(name, plan)
         for check in plan.checks
     ]
 

@@ -5,12 +5,14 @@ Nothing is imported before it is asked for, so a plug-in that cannot be imported
 """
 
 import ast
+import contextlib
 import importlib
 import importlib.util
 import re
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from operator import attrgetter
 from pathlib import Path
@@ -32,8 +34,10 @@ __all__ = [
     "load_lines",
     "load_operator",
     "names",
+    "operators",
     "origin",
     "problems",
+    "reference_of",
     "shown",
 ]
 
@@ -204,9 +208,33 @@ def baseline(case: str) -> str:
     return load_operator(case.partition("/")[0]).baseline
 
 
+@cache
+def reference_of(operator: str) -> str:
+    """Name of the implementation that is an operator's reference; empty where nobody here knows the operator.
+
+    For runs that were made elsewhere.
+    """
+    try:
+        return load_operator(operator).baseline
+    except PluginError:
+        return ""
+
+
 def problems() -> dict[str, type[Problem]]:
-    """Problem type of every registered operator, by operator name."""
-    return {name: load_operator(name).problem for name in names(OPERATORS)}
+    """Problem type of every registered operator that can be loaded, by its name.
+
+    One that cannot breaks only what names it.
+    """
+    found = {}
+    for name in names(OPERATORS):
+        with contextlib.suppress(PluginError):
+            found[name] = load_operator(name).problem
+    return found
+
+
+def operators() -> list[str]:
+    """Names of the operators that can be loaded, sorted."""
+    return list(problems())
 
 
 def _entry(name: str, group: str) -> EntryPoint:

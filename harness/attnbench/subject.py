@@ -63,7 +63,7 @@ class Subject:
         with self.manner():
             returned = (self.call if call is None else call)(**self.inputs.arguments() | changed)
         self.implementation.synchronize()
-        return self._named(returned)
+        return self.named(returned)
 
     @contextmanager
     def manner(self) -> Iterator[None]:
@@ -79,11 +79,18 @@ class Subject:
                 stack.enter_context(mode)
             yield
 
-    def _named(self, returned: Any) -> dict[str, Tensor]:
+    def named(self, returned: Any) -> dict[str, Tensor]:
+        """Outputs by name from what a call returned: a tuple, or a tensor where there is one output alone.
+
+        Raises: Malformed.
+        """
         names = self.operator.outputs
+        if len(names) == 1 and isinstance(returned, Tensor):
+            returned = (returned,)
         if not isinstance(returned, tuple) or len(returned) != len(names):
             came = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else type(returned).__name__
-            raise Malformed(f"the call must return a tuple ({', '.join(names)}), got {came}")
+            wanted = f"a tuple ({', '.join(names)})" if len(names) > 1 else f"a Tensor, the {names[0]}"
+            raise Malformed(f"the call must return {wanted}, got {came}")
         named = dict(zip(names, returned, strict=True))
         if not isinstance(named[names[0]], Tensor):
             raise Malformed(f"{names[0]} must be a Tensor, got {type(named[names[0]]).__name__}")
@@ -147,6 +154,8 @@ class Subject:
                 f"the module's parameters and those that weights() names differ in {', '.join(strangers)}; "
                 "define weights(parameters) for a layout of its own"
             )
+        if not parameters:
+            return {}
         found = torch.autograd.grad(
             [mapped[name] for name in own], list(parameters.values()), list(own.values()),
             allow_unused=True, materialize_grads=True,
@@ -173,7 +182,7 @@ class Subject:
         with self.manner():
             returned = call(**inputs.arguments())
         self.implementation.synchronize()
-        return self._named(returned)
+        return self.named(returned)
 
     def step(self) -> Callable[[], Any]:
         """One pass as it is timed: forward, and backward to every input and parameter unless in inference."""
@@ -189,7 +198,8 @@ class Subject:
         cotangent = self.inputs.cotangents[self.operator.outputs[0]]
 
         def forward_and_backward() -> Any:
-            output = call(**arguments)[0]
+            returned = call(**arguments)
+            output = returned[0] if isinstance(returned, tuple) else returned
             return torch.autograd.grad(output, leaves, cotangent, allow_unused=True)
 
         return forward_and_backward

@@ -102,15 +102,14 @@ class Known:
     def _probes(self) -> dict[str, dict[str, Probe]]:
         """With g a direction, a quantity is off along it by ⟨value − oracle, g⟩ / ⟨g, g⟩."""
         right = self.truth.quantities
-        up, down = (
-            self.operator.evaluate(self.case, self.operator.scaled(self.case, self.exact, 1 + step))
-            for step in (SCALE_STEP, -SCALE_STEP)
-        )
-        directions = {
+        directions: dict[str, dict[str, Tensor]] = {}
+        scaled = [self.operator.scaled(self.case, self.exact, 1 + step) for step in (SCALE_STEP, -SCALE_STEP)]
+        ends = [self.operator.evaluate(self.case, one) for one in scaled if one is not None]
+        if len(ends) == len(scaled):
+            up, down = ends
             # The derivative by the logarithm of the scale.
-            "softmax scale": {name: (up[name] - down[name]) / (2 * SCALE_STEP) for name in right},
-            "amplitude": right,
-        }
+            directions["softmax scale"] = {name: (up[name] - down[name]) / (2 * SCALE_STEP) for name in right}
+        directions["amplitude"] = right
         models = list(self.models(self.case, self.exact))
         return {
             what: {

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from attnbench.interface import Policies
-from attnbench.kernel import from_kernel
+from attnbench.kernel import core_from_kernel, from_kernel
 from attnbench.masks import softmax_over_visible
 
-__all__ = ["BATCHED_MATMUL", "batched_matmul"]
+__all__ = ["BATCHED_MATMUL", "CORE_BATCHED_MATMUL", "batched_matmul"]
 
 
 def batched_matmul(
@@ -44,3 +44,4 @@ BATCHED_MATMUL = from_kernel(
     additive_mask=True,
     policies=Policies(twice_differentiable=True),
 )
+CORE_BATCHED_MATMUL = core_from_kernel(BATCHED_MATMUL)

@@ -8,7 +8,10 @@ For query i of a head:
 
 A query that sees no key gets o_i = 0. Half precision is widened to float32 while it is summed.
 
-Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim).
+Where there is a soft-cap c, the product is bent to c · tanh(· / c) before m_ij is added. Heads of k and v, where they
+are fewer than those of q, are shared by blocks of q's.
+
+Shape: q (batch, heads, queries, head_dim), k (batch, kv_heads, keys, head_dim), v (batch, kv_heads, keys, head_dim_v).
 Source: Vaswani et al., Attention Is All You Need, 2017, equation 1, https://arxiv.org/abs/1706.03762.
 """
 
@@ -19,9 +22,9 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case
-from attnbench.kernel import from_kernel
+from attnbench.kernel import core_from_kernel, from_kernel
 
-__all__ = ["NAIVE_LOOP", "naive_loop"]
+__all__ = ["CORE_NAIVE_LOOP", "NAIVE_LOOP", "naive_loop"]
 
 # Seconds a query-key pair takes: measured with torch 2.13, one thread of a 2-core x86-64 machine, 64 keys.
 FORWARD_S = 15e-6
@@ -37,35 +40,42 @@ def naive_loop(
     scale: float,
     dropout_p: float,
     need_weights: bool,
+    softcap: float | None = None,
+    enable_gqa: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention spelled out; ``mask`` is additive."""
     wide = torch.promote_types(q.dtype, torch.float32)
     (batch, heads, queries, _), keys = q.shape, k.shape[2]
+    share = heads // k.shape[1] if enable_gqa else 1
     added = q.new_zeros(1, 1, 1, 1) if mask is None else mask
     added = added.to(wide).expand(batch, heads, queries, keys)
     # A part of length 0 keeps q, k and v in the graph, with gradient 0, where no query sees a key.
     nothing = torch.cat([x.flatten()[:0] for x in (q, k, v)]).to(wide)
     outputs, weights = [nothing], [nothing]
     for b, h in product(range(batch), range(heads)):
-        head_keys, head_values = k[b, h].to(wide).unbind(), v[b, h].to(wide).unbind()
+        head_keys, head_values = k[b, h // share].to(wide).unbind(), v[b, h // share].to(wide).unbind()
+        empty = v.new_zeros(v.shape[-1], dtype=wide)
         for i in range(queries):
-            row = attention_row(q[b, h, i].to(wide) * scale, head_keys, added[b, h, i])
+            row = attention_row(q[b, h, i].to(wide) * scale, head_keys, added[b, h, i], softcap)
             row = torch.nn.functional.dropout(row, dropout_p)
-            outputs.append(weighted_sum(row, head_values, empty=torch.zeros_like(q[b, h, i], dtype=wide)))
+            outputs.append(weighted_sum(row, head_values, empty=empty))
             weights.append(row)
-    output = torch.cat(outputs).to(q.dtype).reshape(q.shape)
+    output = torch.cat(outputs).to(q.dtype).reshape(batch, heads, queries, v.shape[-1])
     if not need_weights:
         return output, None
     return output, torch.cat(weights).to(q.dtype).reshape(batch, heads, queries, keys)
 
 
-def attention_row(query: Tensor, keys: Sequence[Tensor], added: Tensor) -> Tensor:
+def attention_row(query: Tensor, keys: Sequence[Tensor], added: Tensor, softcap: float | None = None) -> Tensor:
     """Softmax of one query's logits over the keys that it sees; 0 where a key is hidden.
 
     Shape: query (head_dim), keys (head_dim) each, added (keys), returns (keys).
     """
     visible = [j for j, number in enumerate(added.tolist()) if number != float("-inf")]
-    logits = {j: torch.dot(query, keys[j]) + added[j] for j in visible}
+    logits = {j: torch.dot(query, keys[j]) for j in visible}
+    if softcap is not None:
+        logits = {j: softcap * torch.tanh(logit / softcap) for j, logit in logits.items()}
+    logits = {j: logit + added[j] for j, logit in logits.items()}
     if not logits:
         return torch.zeros_like(added)
     largest = max(logits.values()).detach()
@@ -76,17 +86,18 @@ def attention_row(query: Tensor, keys: Sequence[Tensor], added: Tensor) -> Tenso
 
 
 def weighted_sum(row: Tensor, values: Sequence[Tensor], *, empty: Tensor) -> Tensor:
-    """Sum of the values, each times its weight. Shape: row (keys), values (head_dim) each."""
+    """Sum of the values, each times its weight. Shape: row (keys), values (head_dim_v) each."""
     return sum((weight * value for weight, value in zip(row.unbind(), values, strict=True)), start=empty)
 
 
 def predicted_s(case: Case) -> float:
     """Time of one call: so much for every query-key pair of every head."""
     problem = case.problem
-    pairs = (problem.batch or 1) * problem.num_heads * problem.queries * problem.columns
+    pairs = problem.sequences * problem.num_heads * problem.queries * problem.columns
     return float(pairs) * (WITH_BACKWARD_S if case.differentiates else FORWARD_S)
 
 
 NAIVE_LOOP = from_kernel(
     naive_loop, source="https://arxiv.org/abs/1706.03762", additive_mask=True, predicted_s=predicted_s
 )
+CORE_NAIVE_LOOP = core_from_kernel(NAIVE_LOOP, predicted_s=predicted_s)

@@ -1,8 +1,9 @@
 """Heads as a dimension of their own, four-dimensional matrix products.
 
-O = softmax(scale · Q Kᵀ + M) V over the last two dimensions; masks broadcast over the first two.
+O = softmax(scale · Q Kᵀ + M) V over the last two dimensions; masks broadcast over the first two. With a soft-cap c,
+M is added to c · tanh(scale · Q Kᵀ / c).
 
-Shape: Q (batch, heads, queries, head_dim), K and V (batch, heads, keys, head_dim).
+Shape: Q (batch, heads, queries, head_dim), K (batch, kv_heads, keys, head_dim), V (batch, kv_heads, keys, head_dim_v).
 Source: Vaswani et al., Attention Is All You Need, 2017, equation 1, https://arxiv.org/abs/1706.03762.
 
 K is transposed from its head-split form, never permuted there straight from (batch, keys, heads, head_dim):
@@ -13,10 +14,10 @@ import torch
 from torch import Tensor
 
 from attnbench.interface import Policies
-from attnbench.kernel import from_kernel
+from attnbench.kernel import core_from_kernel, from_kernel
 from attnbench.masks import softmax_over_visible
 
-__all__ = ["RESHAPED", "reshaped"]
+__all__ = ["CORE_RESHAPED", "RESHAPED", "reshaped"]
 
 
 def reshaped(
@@ -28,9 +29,15 @@ def reshaped(
     scale: float,
     dropout_p: float,
     need_weights: bool,
+    softcap: float | None = None,
+    enable_gqa: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention by ``torch.matmul`` on four dimensions."""
+    if enable_gqa:
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     logits = (q * scale) @ k.transpose(2, 3)  # (batch, heads, queries, keys)
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
     if mask is not None:
         logits = logits + mask
     weights = torch.nn.functional.dropout(softmax_over_visible(logits), dropout_p)
@@ -43,3 +50,4 @@ RESHAPED = from_kernel(
     additive_mask=True,
     policies=Policies(twice_differentiable=True),
 )
+CORE_RESHAPED = core_from_kernel(RESHAPED)

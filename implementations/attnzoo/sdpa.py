@@ -22,9 +22,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnbench.cases import Case
-from attnbench.kernel import Kernel, from_kernel
+from attnbench.kernel import CoreKernel, Kernel, core_from_kernel, from_kernel
 
 __all__ = [
+    "CORE_SDPA",
+    "CORE_SDPA_CUDNN",
+    "CORE_SDPA_EFFICIENT",
+    "CORE_SDPA_FLASH",
+    "CORE_SDPA_MATH",
     "SDPA",
     "SDPA_CUDNN",
     "SDPA_EFFICIENT",
@@ -49,11 +54,13 @@ def sdpa(
     scale: float,
     dropout_p: float,
     need_weights: bool,
+    enable_gqa: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention by whichever backend torch chooses."""
     attend = partial(
-        scaled_dot_product_attention, attn_mask=mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale
-    )
+        scaled_dot_product_attention, attn_mask=mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
+        enable_gqa=enable_gqa,
+    )  # fmt: skip
     if not need_weights:
         return attend(q, k, v)
     batch, heads, keys, head_dim = v.shape
@@ -72,6 +79,7 @@ def sdpa_math(
     scale: float,
     dropout_p: float,
     need_weights: bool,
+    enable_gqa: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention by the composed backend, from matrix products and a softmax."""
     with sdpa_kernel(SDPBackend.MATH):
@@ -84,6 +92,7 @@ def sdpa_math(
             scale=scale,
             dropout_p=dropout_p,
             need_weights=need_weights,
+            enable_gqa=enable_gqa,
         )
 
 
@@ -97,27 +106,34 @@ def sdpa_held(
     scale: float,
     dropout_p: float,
     backend: SDPBackend,
+    enable_gqa: bool = False,
 ) -> Tensor:
     """Attention by one fused backend, which raises RuntimeError where it cannot run."""
+    # All of them want the numbers of a row side by side; their own front ends copy what is not.
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     with sdpa_kernel(backend):
         return scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale
+            q, k, v, attn_mask=mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
         )
 
 
-def refusal(case: Case, *, backend: SDPBackend) -> str | None:
-    """Why a fused backend does not run a case, in torch's words, or None."""
+Probe = tuple[Tensor, Tensor, Tensor, Tensor | None, float, bool]
+
+
+def refusal(case: Case, *, backend: SDPBackend, core: bool = False) -> str | None:
+    """Why a fused backend does not run a case, in torch's words, or None; ``core``: one of ``attention_core``."""
     if case.device == "cuda" and not torch.cuda.is_available():
         return "no CUDA device"
     if case.device == "cpu" and backend is not SDPBackend.FLASH_ATTENTION:
         return "needs a CUDA device"
-    q, k, v, mask, dropout_p, is_causal = probe(case)
+    q, k, v, mask, dropout_p, is_causal = core_probe(case) if core else probe(case)
     with warnings.catch_warnings(record=True) as said, sdpa_kernel(backend):
         warnings.simplefilter("always")
         try:
             # Private, and the only way to learn torch's choice without computing attention: the public
             # torch.backends.cuda.can_use_* answer for CUDA alone.
-            torch._fused_sdp_choice(q, k, v, mask, dropout_p, is_causal)  # noqa: SLF001
+            shares = q.shape[1] != k.shape[1]
+            torch._fused_sdp_choice(q, k, v, mask, dropout_p, is_causal, enable_gqa=shares)  # noqa: SLF001
         except RuntimeError as error:
             # Of the gradient of a float mask torch says nothing.
             unsaid = "no gradient of a float mask" if mask is not None and mask.requires_grad else str(error)
@@ -125,7 +141,7 @@ def refusal(case: Case, *, backend: SDPBackend) -> str | None:
     return None
 
 
-def probe(case: Case) -> tuple[Tensor, Tensor, Tensor, Tensor | None, float, bool]:
+def probe(case: Case) -> Probe:
     """Uninitialised tensors of the shape, dtype and gradients that the kernel gets in this case.
 
     Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim),
@@ -149,6 +165,27 @@ def probe(case: Case) -> tuple[Tensor, Tensor, Tensor, Tensor | None, float, boo
     return q, k, v, mask, dropout_p, is_causal
 
 
+def core_probe(case: Case) -> Probe:
+    """The same of a case of ``attention_core``."""
+    problem, new = case.problem, partial(torch.empty, device=case.device, dtype=getattr(torch, case.dtype))
+    batch, queries, keys, width = problem.sequences, problem.queries, problem.keys, problem.head_dim
+    shapes = (
+        (batch, problem.num_heads, queries, width),
+        (batch, problem.key_heads, keys, width),
+        (batch, problem.key_heads, keys, problem.value_dim),
+    )
+    q, k, v = (new(shape, requires_grad=case.differentiates) for shape in shapes)
+    # The flag's corner is the top left.
+    is_causal = problem.mask in ("causal_tl", "causal_br") and (problem.causal == "top_left" or queries == keys)
+    if not problem.parts or is_causal:
+        return q, k, v, None, 0.0, is_causal
+    added = problem.parts & {"bias2d", "bias4d", "alibi"}
+    shape = (queries, keys) if problem.mask == "bias2d" else (batch, problem.num_heads, queries, keys)
+    tracked = case.tracks_inputs and bool(problem.additive_masks)
+    mask = new(shape, requires_grad=tracked) if added else new(shape).bool()
+    return q, k, v, mask, 0.0, False
+
+
 def _reason(said: list[str]) -> str:
     """Torch's reasons without their headings, the place in its source, and backends that we switched off."""
     sentences = [sentence.partition(" (Triggered internally")[0] for sentence in said]
@@ -166,8 +203,18 @@ def held(name: str, backend: SDPBackend) -> Kernel:
     )
 
 
+def core_held(kernel: Kernel, backend: SDPBackend) -> CoreKernel:
+    """A backend as a kernel by itself."""
+    return core_from_kernel(kernel, unsupported=partial(refusal, backend=backend, core=True))
+
+
 SDPA = from_kernel(sdpa, source=SOURCE)
 SDPA_MATH = from_kernel(sdpa_math, source=SOURCE)
 SDPA_FLASH = held("sdpa_flash", SDPBackend.FLASH_ATTENTION)
 SDPA_EFFICIENT = held("sdpa_efficient", SDPBackend.EFFICIENT_ATTENTION)
 SDPA_CUDNN = held("sdpa_cudnn", SDPBackend.CUDNN_ATTENTION)
+CORE_SDPA = core_from_kernel(SDPA)
+CORE_SDPA_MATH = core_from_kernel(SDPA_MATH)
+CORE_SDPA_FLASH = core_held(SDPA_FLASH, SDPBackend.FLASH_ATTENTION)
+CORE_SDPA_EFFICIENT = core_held(SDPA_EFFICIENT, SDPBackend.EFFICIENT_ATTENTION)
+CORE_SDPA_CUDNN = core_held(SDPA_CUDNN, SDPBackend.CUDNN_ATTENTION)

@@ -11,6 +11,7 @@ Rabe and Staats, Self-attention Does Not Need O(n²) Memory, 2021, https://arxiv
 
 import importlib.util
 import logging
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -18,10 +19,10 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case
-from attnbench.kernel import from_kernel
+from attnbench.kernel import core_from_kernel, from_kernel
 from attnbench.masks import additive
 
-__all__ = ["XFORMERS", "refusal", "xformers_fmha"]
+__all__ = ["CORE_XFORMERS", "XFORMERS", "core_refusal", "refusal", "xformers_fmha"]
 
 
 def xformers_fmha(
@@ -55,12 +56,21 @@ def _aligned(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def refusal(case: Case) -> str | None:
     """Why no operator of xFormers runs a case, in its own words, or None."""
+    return _refusal(case, _probe)
+
+
+def core_refusal(case: Case) -> str | None:
+    """The same of a case of ``attention_core``."""
+    return _refusal(case, _core_probe)
+
+
+def _refusal(case: Case, probe: Callable[[Case], Any]) -> str | None:
     if importlib.util.find_spec("xformers") is None:
         return "xformers is not installed: pip install 'attnbench[xformers]'"
     fmha = _fmha()
     if case.device == "cuda" and not torch.cuda.is_available():
         return "no CUDA device"
-    inputs = _probe(case)
+    inputs = probe(case)
     operators = [fmha.flash3, fmha.flash, fmha.cutlass]
     passes = [[operator.FwOp for operator in operators]]
     if case.differentiates:
@@ -86,6 +96,23 @@ def _probe(case: Case) -> Any:
             case.tracks_inputs and bool(problem.additive_masks)
         )
     return _fmha().Inputs(q, k, v, attn_bias=bias, p=problem.dropout if case.training else 0.0)
+
+
+def _core_probe(case: Case) -> Any:
+    """The same of a case of ``attention_core``."""
+    problem, dtype = case.problem, getattr(torch, case.dtype)
+    batch, heads, queries, keys = problem.sequences, problem.num_heads, problem.queries, problem.keys
+    widths = ((queries, problem.head_dim), (keys, problem.head_dim), (keys, problem.value_dim))
+    q, k, v = (torch.empty(batch, n, heads, width, dtype=dtype, device=case.device) for n, width in widths)
+    bias = None
+    if problem.mask in ("causal_tl", "causal_br") and (problem.causal == "top_left" or queries == keys):
+        bias = _fmha().LowerTriangularMask()
+    elif problem.parts:
+        numbers = torch.empty(1, 1, 1, 1, dtype=dtype, device=case.device)
+        bias = _aligned(numbers, (batch, heads, queries, keys)).requires_grad_(
+            case.tracks_inputs and bool(problem.additive_masks)
+        )
+    return _fmha().Inputs(q, k, v, attn_bias=bias)
 
 
 def _reason(operators: list[Any], inputs: Any) -> str | None:
@@ -114,3 +141,4 @@ XFORMERS = from_kernel(
     source="https://facebookresearch.github.io/xformers/components/ops.html",
     unsupported=refusal,
 )
+CORE_XFORMERS = core_from_kernel(XFORMERS, unsupported=core_refusal)

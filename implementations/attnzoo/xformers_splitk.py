@@ -30,9 +30,9 @@ from torch import Tensor
 
 from attnbench.cases import Case
 from attnbench.interface import Policies, Refusal
-from attnbench.kernel import from_kernel
+from attnbench.kernel import core_from_kernel, from_kernel
 
-__all__ = ["XFORMERS_SPLITK", "refusal", "xformers_splitk"]
+__all__ = ["CORE_XFORMERS_SPLITK", "XFORMERS_SPLITK", "core_refusal", "refusal", "xformers_splitk"]
 
 INTERPRET = "TRITON_INTERPRET"
 # Seconds that one program (16 queries and 64 keys of a head) takes, interpreted: 0.23 s for 36 programs of
@@ -79,6 +79,13 @@ def refusal(case: Case) -> str | None:
     if head_dim == 128:
         return "for a head width of 128 it asks for the CUDA device's capability"
     return None
+
+
+def core_refusal(case: Case) -> str | None:
+    """The same of a case of ``attention_core``."""
+    if case.problem.value_dim != case.problem.head_dim:
+        return "values must be as wide as keys"
+    return refusal(case)
 
 
 def _compiled_refusal(case: Case) -> str | None:
@@ -141,4 +148,7 @@ XFORMERS_SPLITK = from_kernel(
     untimed=untimed,
     predicted_s=predicted_s,
     environment=environment,
+)
+CORE_XFORMERS_SPLITK = core_from_kernel(
+    XFORMERS_SPLITK, unsupported=core_refusal, untimed=untimed, predicted_s=predicted_s
 )

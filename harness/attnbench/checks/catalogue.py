@@ -11,8 +11,9 @@ from importlib.resources import files
 __all__ = ["CHAPTERS", "Check", "checks"]
 
 CHAPTERS = (
-    "forward", "exact", "weights", "gradients", "masks", "shapes", "layouts", "numerics", "invariants", "dropout",
-    "paths", "hygiene", "protocol", "compilation", "autocast", "refusals", "determinism", "size",
+    "forward", "exact", "weights", "gradients", "masks", "grouping", "positions", "shapes", "layouts", "numerics",
+    "invariants", "dropout", "paths", "hygiene", "protocol", "compilation", "autocast", "refusals", "determinism",
+    "size", "mechanisms",
 )  # fmt: skip
 
 

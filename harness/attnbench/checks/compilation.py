@@ -27,8 +27,8 @@ def compiled_for_other_lengths(subject: Subject) -> Iterator[Claim]:
     )
     inputs = subject.operator.inputs(longer)
     subject.run()
-    compiled = subject.call(**inputs.arguments())[0]
-    eager = subject.module(**inputs.arguments())[0]
+    compiled = subject.named(subject.call(**inputs.arguments()))["output"]
+    eager = subject.named(subject.module(**inputs.arguments()))["output"]
     yield Agree(
         value=compiled,
         expected=eager,

@@ -8,12 +8,9 @@ from torch import Tensor
 from attnbench.budget import DIFFERENCE_STEP, allowed_of_a_difference
 from attnbench.cases import Case
 from attnbench.checks.claims import Agree, Claim, Equal, Holds, Match
-from attnbench.checks.requirement import check, eager, has_tokens
+from attnbench.checks.requirement import check, eager, has_tokens, siblings_of
 from attnbench.interface import Refusal
 from attnbench.subject import Subject
-
-_MASKS = ("grad.attn_mask", "grad.key_padding_mask")
-_TOKENS = ("grad.query", "grad.key", "grad.value")
 
 
 def _of_inputs(case: Case) -> bool:
@@ -23,7 +20,9 @@ def _of_inputs(case: Case) -> bool:
 @check(when=_of_inputs)
 def input_gradients(subject: Subject) -> Iterator[Claim]:
     """Gradients of query, key and value equal the oracle's within the error budget."""
-    yield Match(quantities={name: subject.gradients[name] for name in _TOKENS if name in subject.gradients})
+    masks = subject.case.problem.additive_masks
+    names = (f"grad.{name}" for name in subject.leaves() if name not in masks)
+    yield Match(quantities={name: subject.gradients[name] for name in names})
 
 
 @check(when=lambda case: case.tracks_parameters and eager(case))
@@ -36,19 +35,24 @@ def parameter_gradients(subject: Subject) -> Iterator[Claim]:
 @check(when=lambda case: _of_inputs(case) and case.problem.additive_masks)
 def mask_gradients(subject: Subject) -> Iterator[Claim]:
     """Gradients of additive masks equal the oracle's within the error budget."""
-    yield Match(quantities={name: subject.gradients[name] for name in _MASKS if name in subject.gradients})
+    names = (f"grad.{name}" for name in subject.case.problem.additive_masks)
+    yield Match(quantities={name: subject.gradients[name] for name in names})
 
 
-@check(when=lambda case: _of_inputs(case) and case.problem.mask != "none" and not case.problem.shares_queries)
+@check(
+    when=lambda case: _of_inputs(case) and case.problem.mask != "none" and not case.problem.shares_queries,
+    siblings=True,
+)
 def hidden_keys_get_no_gradient(subject: Subject) -> Iterator[Claim]:
     """A token that is hidden from every query gets a gradient of exactly zero."""
-    problem = subject.case.problem
-    hidden = ~subject.operator.visible(subject.case, subject.inputs).flatten(1, 2).any(dim=1)  # (batch, keys)
+    case, siblings = subject.case, siblings_of(subject)
+    hidden = ~subject.operator.visible(case, subject.inputs).flatten(1, 2).any(dim=1)  # (batch, keys)
+    axes = (siblings.sequence_axis(case), siblings.length_axis(case))
     for name in ("grad.key", "grad.value"):
         if name in subject.gradients:
             found = subject.gradients[name]
-            tokens = found[None] if problem.batch is None else found if problem.batch_first else found.transpose(0, 1)
-            there = tokens[hidden]
+            alone = found.dim() < len(axes) + 1
+            there = found[hidden[0]] if alone else found.movedim(axes, (0, 1))[hidden]
             yield Equal(value=there, expected=torch.zeros_like(there), what=f"{name} of hidden tokens")
 
 
@@ -71,7 +75,7 @@ def backward_repeats(subject: Subject) -> Iterator[Claim]:
 def one_gradient_alone(subject: Subject) -> Iterator[Claim]:
     """A gradient is the same when nothing else requires one."""
     leaves = subject.leaves()
-    alone = [name for name in leaves if name in subject.case.problem.additive_masks] or ["query"]
+    alone = [name for name in leaves if name in subject.case.problem.additive_masks] or list(leaves)[:1]
     tracked = [*leaves.values(), *subject.parameters().values()]
     before = [tensor.requires_grad for tensor in tracked]
     for name in alone:
@@ -106,7 +110,8 @@ def cotangent_layout_is_free(subject: Subject) -> Iterator[Claim]:
 @check(
     when=lambda case: (
         _of_inputs(case) and case.dtype == "float64" and case.problem.regime in ("plain", "flat") and _apart(case)
-    )
+    ),
+    siblings=True,
 )
 def second_derivatives(subject: Subject) -> Iterator[Claim]:
     """Where it is declared, gradients have gradients: those that differences of gradients show."""

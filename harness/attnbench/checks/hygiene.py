@@ -32,7 +32,8 @@ def outputs_are_its_own(subject: Subject) -> Iterator[Claim]:
     storages = {t.untyped_storage().data_ptr() for t in subject.inputs.tensors.values()}
     shares = first["output"].untyped_storage().data_ptr() in storages and first["output"].numel() > 0
     yield Holds(holds=not shares, what="the output shares memory with an input")
-    with subject.overwritten({"query": -subject.inputs.tensors["query"].detach()}):
+    name = next(iter(subject.leaves() or subject.inputs.tensors))
+    with subject.overwritten({name: -subject.inputs.tensors[name].detach()}):
         subject.run()
     for name, value in first.items():
         yield Equal(value=value.detach(), expected=kept[name], what=f"{name} of the first call after a second one")
@@ -41,8 +42,8 @@ def outputs_are_its_own(subject: Subject) -> Iterator[Claim]:
 @check(when=eager)
 def no_stale_state(subject: Subject) -> Iterator[Claim]:
     """New values written into inputs and parameters give what a fresh module gives on them."""
-    tensors = subject.inputs.tensors
-    names = {"query", "key", "value"} & tensors.keys()
+    tensors, masks = subject.inputs.tensors, _masks(subject)
+    names = {name for name, tensor in tensors.items() if tensor.is_floating_point() and name not in masks}
     subject.run()
     with subject.overwritten({name: torch.flip(tensors[name].detach(), (-1,)) for name in names}):
         fresh_module, fresh_call = subject.build()
@@ -52,16 +53,26 @@ def no_stale_state(subject: Subject) -> Iterator[Claim]:
         used = subject.run()["output"].detach().clone()
         _scale_parameters(subject.module, 2.0)
     yield Agree(value=used, expected=fresh, quantity="output", what="output on new values, against a fresh module's")
-    masks = {name: torch.flip(tensor.detach(), (-1,)) for name, tensor in tensors.items() if name.endswith("mask")}
     if masks and not subject.inputs.options.get("is_causal"):
         # Prepared anew: a call may hold its mask in a form of its own.
-        other = replace(subject.inputs, tensors=tensors | masks)
+        flipped = {name: torch.flip(tensors[name].detach(), (-1,)) for name in masks}
+        other = replace(subject.inputs, tensors=tensors | flipped)
         yield Agree(
             value=subject.on(subject.case, other)["output"],
             expected=subject.on(subject.case, other, subject.build()[0])["output"],
             quantity="output",
             what="output under new masks, against a fresh module's",
         )
+
+
+def _masks(subject: Subject) -> set[str]:
+    """Inputs that hide keys or are added to logits."""
+    tensors = subject.inputs.tensors
+    return {
+        name
+        for name, tensor in tensors.items()
+        if name in subject.case.problem.additive_masks or tensor.dtype == torch.bool
+    }
 
 
 def _scale_parameters(module: object, factor: float) -> None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attnbench import siblings
 from attnbench.cases import Case
 from attnbench.checks.claims import Claim
-from attnbench.checks.requirement import check, eager, has_tokens
+from attnbench.checks.requirement import check, eager, has_tokens, siblings_of
 from attnbench.checks.runs import agree
+from attnbench.inputs import changed
 from attnbench.interface import Inputs
 from attnbench.subject import Subject
 
@@ -32,24 +32,20 @@ def strided_inputs(subject: Subject) -> Iterator[Claim]:
     """Inputs and masks that are not contiguous give the outputs and gradients that contiguous ones give."""
     expected = _results(subject, subject.inputs)
     for how, layout in LAYOUTS.items():
-        inputs = siblings.changed(subject.inputs, lambda _, tensor, layout=layout: layout(tensor))  # type: ignore[misc]
+        inputs = changed(subject.inputs, lambda _, tensor, layout=layout: layout(tensor))  # type: ignore[misc]
         yield from agree(_results(subject, inputs), expected, f"of inputs {how}, against that of contiguous ones")
 
 
-@check(when=lambda case: _ordinary(case) and case.problem.sequences > 1)
+@check(when=lambda case: _ordinary(case) and case.problem.sequences > 1, siblings=True)
 def expanded_inputs(subject: Subject) -> Iterator[Claim]:
     """One sequence, and one mask, repeated by a stride of 0 give what their copies give."""
-    case = subject.case
 
     def repeat(name: str, tensor: Tensor) -> Tensor:
-        if name == "attn_mask":
-            # A causal mask must stay one; any other one gives its last row to all queries.
-            shared_by_causal = case.problem.attention_mask == "causal"
-            return tensor if shared_by_causal else repeated(tensor, 0, len(tensor) - 1)
-        return repeated(tensor, 0 if name == "key_padding_mask" else siblings.sequence_axis(case), 1)
+        place = siblings_of(subject).shared_by_sequences(subject.case, name)
+        return tensor if place is None else repeated(tensor, *place)
 
-    expanded = siblings.changed(subject.inputs, repeat)
-    copies = siblings.changed(expanded, lambda _, tensor: tensor.clone(memory_format=torch.contiguous_format))
+    expanded = changed(subject.inputs, repeat)
+    copies = changed(expanded, lambda _, tensor: tensor.clone(memory_format=torch.contiguous_format))
     yield from agree(
         _results(subject, expanded), _results(subject, copies), "of expanded inputs, against their copies'"
     )
@@ -58,12 +54,14 @@ def expanded_inputs(subject: Subject) -> Iterator[Claim]:
 @check(
     when=lambda case: (
         _ordinary(case) and not (case.problem.self_attention or case.problem.key_is_value or case.problem.query_is_key)
-    )
+    ),
+    siblings=True,
 )
 def packed_inputs(subject: Subject) -> Iterator[Claim]:
     """Slices of one packed tensor as query, key and value give what three tensors of their own give."""
-    tensors, problem = subject.inputs.tensors, subject.case.problem
-    names = ("query", "key", "value") if problem.queries == problem.keys else ("key", "value")
+    tensors = subject.inputs.tensors
+    alike = tensors["query"].shape[:-1] == tensors["key"].shape[:-1]
+    names = ("query", "key", "value") if alike else ("key", "value")
     widths = [tensors[name].shape[-1] for name in names]
     parts = torch.split(torch.cat([tensors[name].detach() for name in names], dim=-1), widths, dim=-1)
     slices = {name: part.requires_grad_(tensors[name].requires_grad) for name, part in zip(names, parts, strict=True)}
@@ -87,7 +85,9 @@ def _results(subject: Subject, inputs: Inputs) -> dict[str, Tensor]:
 
 def _gap(tensor: Tensor) -> float | bool:
     """What lies between the elements: it shows wherever it is read."""
-    return True if tensor.dtype == torch.bool else math.nan
+    if tensor.is_floating_point():
+        return math.nan
+    return True if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype).max
 
 
 def _sliced(tensor: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def repeated(tensor: Tensor, axis: int, one: int) -> Tensor:
     """One part of a tensor along an axis in place of each, with a stride of 0, and gaps behind it in memory."""
-    part = tensor.narrow(axis, one, 1)
+    part = tensor.narrow(axis, one % tensor.shape[axis], 1)
     shape = list(part.shape)
     shape[axis] = 2
     return tensor.new_full(shape, _gap(tensor)).narrow(axis, 0, 1).copy_(part).expand(tensor.shape)

@@ -14,13 +14,13 @@ from attnbench.subject import Malformed, Subject
 LARGE = {"float64": 1e3, "float32": 1e3, "bfloat16": 1e3}
 
 
-@check(when=lambda case: case.problem.regime == "identity" and eager(case))
+@check(when=lambda case: case.problem.probed and eager(case))
 def effective_scale(subject: Subject) -> Iterator[Claim]:
     """The output as a whole shows the right softmax scale and amplitude, to less than one element's rounding."""
     yield Scale(quantity="output", value=subject.outputs["output"])
 
 
-@check(when=lambda case: case.problem.regime == "identity" and eager(case) and case.tracks_inputs)
+@check(when=lambda case: case.problem.probed and eager(case) and case.tracks_inputs)
 def effective_gradient_scale(subject: Subject) -> Iterator[Claim]:
     """Gradients of query, key and value show the right softmax scale and amplitude."""
     for name in ("grad.query", "grad.key", "grad.value"):

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench import siblings
 from attnbench.cases import Case
 from attnbench.checks.claims import Agree, Claim, Equal, Holds
 from attnbench.checks.requirement import check, eager
 from attnbench.checks.runs import attempted, same
 from attnbench.interface import Inputs
 from attnbench.masks import causal
+from attnbench.operators.multihead import siblings
 from attnbench.subject import Malformed, Subject
 
 __all__ = ["Bad", "bad_dtypes", "bad_shapes"]

@@ -4,28 +4,42 @@ from collections.abc import Callable, Iterator
 
 from attnbench.cases import Case
 from attnbench.checks.claims import Claim
+from attnbench.interface import Operator, Siblings
 from attnbench.subject import Subject
 
-__all__ = ["CheckFunction", "applies", "check", "draws_dropout", "eager", "has_tokens"]
+__all__ = ["CheckFunction", "applies", "check", "draws_dropout", "eager", "has_tokens", "siblings_of"]
 
 CheckFunction = Callable[[Subject], Iterator[Claim]]
 Condition = Callable[[Case], bool]
 
 
-def check(*, when: Condition = lambda _: True) -> Callable[[CheckFunction], CheckFunction]:
-    """Mark a function as a check that applies to the cases for which ``when`` holds."""
+def check(*, when: Condition = lambda _: True, siblings: bool = False) -> Callable[[CheckFunction], CheckFunction]:
+    """Mark a function as a check that applies to the cases for which ``when`` holds.
+
+    ``siblings`` says that it asks the operator to put the problem otherwise, or knows queries, keys and values by name.
+    """
 
     def mark(function: CheckFunction) -> CheckFunction:
         function.when = when  # type: ignore[attr-defined]
+        function.siblings = siblings  # type: ignore[attr-defined]
         return function
 
     return mark
 
 
-def applies(function: CheckFunction, case: Case) -> bool:
-    """Whether a check says anything about a case."""
+def applies(function: CheckFunction, case: Case, operator: Operator) -> bool:
+    """Whether a check says anything about a case of an operator."""
     condition: Condition = function.when  # type: ignore[attr-defined]
+    if function.siblings and operator.siblings is None:  # type: ignore[attr-defined]
+        return False
     return condition(case)
+
+
+def siblings_of(subject: Subject) -> Siblings:
+    """The operator's problems put otherwise, for a check that is marked as one that asks for them."""
+    found = subject.operator.siblings
+    assert found is not None
+    return found
 
 
 def draws_dropout(case: Case) -> bool:

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from attnbench import siblings
 from attnbench.cases import Case
 from attnbench.checks.claims import Claim
-from attnbench.checks.requirement import check, eager
+from attnbench.checks.requirement import check, eager, siblings_of
 from attnbench.checks.runs import agree, same
+from attnbench.operators.multihead.siblings import unbatched
 from attnbench.subject import Subject
 
 _REGIMES = ("flat", "plain", "identity")
@@ -25,10 +25,10 @@ def _pairs(case: Case) -> int:
     return int(problem.sequences * problem.num_heads * problem.queries * problem.keys)
 
 
-@check(when=lambda case: _ordinary(case) and _pairs(case) < PAIRS)
+@check(when=lambda case: _ordinary(case) and _pairs(case) < PAIRS, siblings=True)
 def other_shapes_between_calls(subject: Subject) -> Iterator[Claim]:
     """After calls of other shapes a module gives what a fresh one gives."""
-    case, inputs, problem = subject.case, subject.inputs, subject.case.problem
+    case, inputs, problem, siblings = subject.case, subject.inputs, subject.case.problem, siblings_of(subject)
     sequences, queries, keys = (range(n) for n in (problem.sequences, problem.queries, problem.keys))
     batched = problem.batch is not None
     larger = siblings.selected(
@@ -47,11 +47,12 @@ def other_shapes_between_calls(subject: Subject) -> Iterator[Claim]:
     yield same(subject, subject.run()["output"], fresh, "of a call after others, against a fresh module's")
 
 
-@check(when=lambda case: _ordinary(case) and case.problem.batch is not None)
+@check(when=lambda case: _ordinary(case) and case.problem.batch is not None, siblings=True)
 def a_batch_of_one_is_unbatched(subject: Subject) -> Iterator[Claim]:
     """A batch of one gives what its sequence gives without a batch."""
+    siblings = siblings_of(subject)
     one = siblings.selected(subject.case, subject.inputs, sequences=[0])
-    batch, none = subject.on(*one), subject.on(*siblings.unbatched(*one))
+    batch, none = subject.on(*one), subject.on(*unbatched(*one))
     axes = {"output": siblings.sequence_axis(subject.case), "weights": 0}
     without = {name: value.detach().unsqueeze(axes[name]) for name, value in none.items()}
     yield from agree(without, batch, "without a batch, against that of a batch of one")

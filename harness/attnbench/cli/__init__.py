@@ -16,6 +16,7 @@ COMMANDS = {
     "profile": "Speed and memory across sequence lengths, of what conforms.",
     "report": "HTML page, plots, CSV and Markdown from stored runs.",
     "compare": "What became slower, faster, bigger or wrong between two runs, implementations or source trees.",
+    "study": "Figures that show why: saturation, additive scores, attention maps, padding.",
     "reproduce": "Run one check of one case again.",
     "run": "Conform, profile and report: the main job.",
 }

@@ -11,7 +11,8 @@ from attnbench.cases import digest
 from attnbench.certificate import Declared, Suite, certificate
 from attnbench.cli.jobs import Choice
 from attnbench.cli.recording import Recording
-from attnbench.registry import OPERATORS, names, shown
+from attnbench.cli.selection import operators_of
+from attnbench.registry import shown
 from attnbench.runner import Plan, Session
 
 __all__ = ["refuse_part", "write_certificate"]
@@ -46,13 +47,12 @@ def write_certificate(
 
     Raises: CertificateError.
     """
-    listed = [
-        case for operator in names(OPERATORS) for case in session.judge("suite", operator=operator, level=choice.suite)
-    ]
+    operators = operators_of(session, implementations)
+    listed = [case for operator in operators for case in session.judge("suite", operator=operator, level=choice.suite)]
     list_hash = digest(listed)
     suite = Suite(
         level=choice.suite,
-        list_versions={operator: session.judge("version", operator=operator) for operator in names(OPERATORS)},
+        list_versions={operator: session.judge("version", operator=operator) for operator in operators},
         list_hash=list_hash,
         cases=len(listed),
         mutation_score=_scores().get(list_hash),

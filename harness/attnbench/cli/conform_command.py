@@ -10,7 +10,7 @@ from attnbench.cli.conform_markdown import write_markdown
 from attnbench.cli.jobs import Choice, audited_expectations, conform_into, conform_plans, say_stored, session_for
 from attnbench.cli.options import options
 from attnbench.cli.recording import recording, write_json
-from attnbench.cli.selection import chosen_implementations, loadable
+from attnbench.cli.selection import chosen_implementations, loadable, operators_of
 from attnbench.cli.terminal import print_findings
 
 
@@ -57,8 +57,8 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     choice = Choice.of(given)
     chosen = chosen_implementations(implementations)
     with session_for(given) as session:
-        plans = conform_plans(session, choice)
         chosen = loadable(session, chosen, asked=bool(implementations))
+        plans = conform_plans(session, choice, operators_of(session, chosen))
         expectations = audited_expectations(session, chosen, plans, choice)
         cases = [plan.case for plan in plans]
         with recording(

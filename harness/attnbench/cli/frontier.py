@@ -11,7 +11,7 @@ from rich.text import Text
 from attnbench.cli.jobs import Choice, profile_plans, say_stored, session_for
 from attnbench.cli.progress import progress
 from attnbench.cli.recording import FAILED, INCONCLUSIVE, recording, write_json
-from attnbench.cli.selection import chosen_implementations, loadable, with_baselines
+from attnbench.cli.selection import chosen_implementations, loadable, operators_of, with_baselines
 from attnbench.cli.terminal import console
 from attnbench.frontier import FITS, HEAD, frontiers, row
 from attnbench.records import FAILURES, FRONTIER, Result
@@ -30,15 +30,16 @@ def search_frontiers(implementations: Sequence[str], given: dict[str, Any]) -> i
     """Find, store and print; the exit code."""
     if unused := [option for name, option in UNUSED.items() if given[name] is not None]:
         raise click.UsageError(f"--frontier finds the lengths itself and times no processes: leave out {unused[0]}")
-    chosen = with_baselines(chosen_implementations(implementations))
+    chosen = chosen_implementations(implementations)
     choice = Choice.of(given)
     session = session_for(given)
     session.worker_module = WORKER
     # One limit for all that are compared, whatever is free as each one's worker starts.
     session.limits = replace(session.limits, memory_bytes=session.limits.memory_limit_bytes())
     with session:
-        shortest = profile_plans(session, choice, lengths=(SHORTEST,), passes=given["passes"])
-        chosen = loadable(session, chosen, asked=bool(implementations))
+        chosen = with_baselines(session, loadable(session, chosen, asked=bool(implementations)))
+        operators = operators_of(session, chosen)
+        shortest = profile_plans(session, choice, operators, lengths=(SHORTEST,), passes=given["passes"])
         with recording(
             session, results=given["results"], suite=FRONTIER, cases=[plan.case for plan in shortest],
             implementations=chosen, resume=given["resume"],

@@ -12,7 +12,6 @@ from attnbench.cli.progress import progress
 from attnbench.cli.recording import Recording
 from attnbench.cli.selection import planned
 from attnbench.records import Pass
-from attnbench.registry import OPERATORS, names
 from attnbench.runner import (
     Effort,
     Expectation,
@@ -74,11 +73,9 @@ def session_for(options: dict[str, Any]) -> Session:
     )
 
 
-def conform_plans(session: Session, choice: Choice) -> list[Plan]:
-    """Cases of the suite, as they will be checked."""
-    cases = [
-        case for operator in names(OPERATORS) for case in session.judge("suite", operator=operator, level=choice.suite)
-    ]
+def conform_plans(session: Session, choice: Choice, operators: Sequence[str]) -> list[Plan]:
+    """Cases of the suite of these operators, as they will be checked."""
+    cases = [case for operator in operators for case in session.judge("suite", operator=operator, level=choice.suite)]
     return planned(
         session,
         cases,
@@ -127,11 +124,19 @@ def conform_into(
             recorded.add(result)
 
 
-def profile_plans(session: Session, choice: Choice, *, lengths: Sequence[int], passes: Sequence[Pass]) -> list[Plan]:
-    """Cases of the profile, with the checks that guard their timing."""
+def profile_plans(
+    session: Session,
+    choice: Choice,
+    operators: Sequence[str] | None = None,
+    *,
+    lengths: Sequence[int],
+    passes: Sequence[Pass],
+) -> list[Plan]:
+    """Cases of the profile of these operators, or of all, with the checks that guard their timing."""
+    cases = profile_cases(session, lengths, passes)
     return planned(
         session,
-        profile_cases(session, lengths, passes),
+        [case for case in cases if operators is None or case.partition("/")[0] in operators],
         checks=sorted(gating_checks()),
         dtypes=choice.dtypes,
         device=choice.device,

@@ -45,13 +45,14 @@ def command(implementations: tuple[str, ...], device: str, json_file: Any) -> in
 
 
 def _survey(session: Session, name: str, device: str) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": name, "origin": "", "cases": 0, "supported": 0, "refused": {}, "fault": ""}
+    row: dict[str, Any] = dict.fromkeys(("name", "operator", "origin", "fault"), "") | {"name": name}
+    row |= {"cases": 0, "supported": 0, "refused": {}}
     try:
         row["origin"] = origin(name)
         with session.supervise(name) as worker:
             cases = session.judge("suite", operator=worker.operator, level="core")
             cases = [case.replace("/cpu/", f"/{device}/") for case in cases]
-            row["cases"] = len(cases)
+            row |= {"operator": worker.operator, "cases": len(cases)}
             answer = worker.ask("survey", implementation=name, cases=cases)
             source = worker.declared[name]["source"]
     except PluginError as error:

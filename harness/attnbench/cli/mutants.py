@@ -12,7 +12,7 @@ from attnbench.checks.catalogue import CHAPTERS, checks
 from attnbench.cli.jobs import Choice, conform_plans, session_for
 from attnbench.cli.progress import progress
 from attnbench.cli.terminal import console
-from attnbench.registry import OPERATORS, names
+from attnbench.registry import operators
 from attnbench.runner import Session
 from attnbench.runner.mutation import FEW, Matrix, mutation_matrix
 
@@ -32,17 +32,23 @@ def try_mutants(implementations: Sequence[str], given: Mapping[str, Any]) -> int
         raise click.UsageError(f"--mutants: leave out {', '.join(strange)}; --json stores what came out")
     choice = Choice.of(given)
     with session_for(dict(given)) as session:
-        plans = conform_plans(session, choice)
-        lists = _lists(session, choice.suite)
-        versions = {operator: session.judge("version", operator=operator) for operator in names(OPERATORS)}
+        plans = conform_plans(session, choice, operators())
+        lists = {operator: _lists(session, operator, choice.suite) for operator in operators()}
+        versions = {operator: session.judge("version", operator=operator) for operator in operators()}
     # Filters keep cases that are in no list: they are met by every mutant.
-    listed = set(lists[choice.suite])
-    first = set(next(iter(lists.values()))) | {plan.case for plan in plans if plan.case not in listed}
+    listed = {case for own in lists.values() for case in own[choice.suite]}
+    first = {case for own in lists.values() for case in next(iter(own.values()))}
+    first |= {plan.case for plan in plans if plan.case not in listed}
     with progress() as steps:
         matrix = mutation_matrix(plans, first, steps=steps, whole=given["matrix"])
     asked = [check for check in checks() if any(check in plan.checks for plan in plans)]
     whole = {} if any(given[name] for name in FILTERS) else lists
-    scores = {digest(cases): _score(matrix, level, cases, versions) for level, cases in whole.items()}
+    scores = {
+        digest(cases): _score(matrix, operator, level, cases, versions[operator])
+        for operator, own in whole.items()
+        for level, cases in own.items()
+        if matrix.of(operator)
+    }
     if given["json_file"]:
         json.dump(told(matrix, asked, scores), given["json_file"], indent=1)
         given["json_file"].write("\n")
@@ -50,21 +56,19 @@ def try_mutants(implementations: Sequence[str], given: Mapping[str, Any]) -> int
     return 1 if matrix.survivors() or matrix.false_alarms() else 0
 
 
-def _lists(session: Session, suite: str) -> dict[str, list[str]]:
-    """Case ids by level: of the suite, and of the smaller ones from ``core`` on, the smallest first."""
+def _lists(session: Session, operator: str, suite: str) -> dict[str, list[str]]:
+    """An operator's case ids by level: of the suite, and of the smaller ones from ``core`` on, the smallest first."""
     places = {level: number for number, level in enumerate(NESTED)}
     levels: list[str] = [level for level in NESTED[1:] if suite in places and places[level] <= places[suite]]
-    return {
-        level: [case for name in names(OPERATORS) for case in session.judge("suite", operator=name, level=level)]
-        for level in levels or [suite]
-    }
+    return {level: session.judge("suite", operator=operator, level=level) for level in levels or [suite]}
 
 
-def _score(matrix: Matrix, level: str, cases: Collection[str], versions: Mapping[str, str]) -> dict[str, Any]:
-    killed, total = len(matrix.killed_on(set(cases))), len(matrix.mutants) - len(matrix.beyond())
+def _score(matrix: Matrix, operator: str, level: str, cases: Collection[str], version: str) -> dict[str, Any]:
+    own = set(matrix.of(operator))
+    killed, total = len(own & set(matrix.killed_on(set(cases)))), len(own - set(matrix.beyond()))
     return {
         "level": level,
-        "list_versions": dict(versions),
+        "list_versions": {operator: version},
         "mutants": total,
         "killed": killed,
         "score": round(killed / total, 4),

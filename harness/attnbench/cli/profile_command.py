@@ -7,7 +7,7 @@ import click
 from attnbench.cli.jobs import Choice, profile_plans, profile_with_ceilings, say_stored, session_for
 from attnbench.cli.options import LENGTHS, QUICK_LENGTHS, options
 from attnbench.cli.recording import recording, write_json
-from attnbench.cli.selection import chosen_implementations, loadable, with_baselines
+from attnbench.cli.selection import chosen_implementations, loadable, operators_of, with_baselines
 from attnbench.cli.terminal import print_timings
 from attnbench.records import PERF
 
@@ -26,11 +26,12 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
 
         return search_frontiers(implementations, given)
     choice = Choice.of(given)
-    chosen = with_baselines(chosen_implementations(implementations))
+    chosen = chosen_implementations(implementations)
     lengths = given["lengths"] or (QUICK_LENGTHS if given["suite"] == "quick" else LENGTHS)
     with session_for(given) as session:
-        plans = profile_plans(session, choice, lengths=lengths, passes=given["passes"])
-        chosen = loadable(session, chosen, asked=bool(implementations))
+        chosen = with_baselines(session, loadable(session, chosen, asked=bool(implementations)))
+        operators = operators_of(session, chosen)
+        plans = profile_plans(session, choice, operators, lengths=lengths, passes=given["passes"])
         with recording(
             session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
             implementations=chosen, resume=given["resume"],

@@ -16,7 +16,7 @@ from attnbench.cli.jobs import (
 )
 from attnbench.cli.options import LENGTHS, QUICK_LENGTHS, options
 from attnbench.cli.recording import recording, write_json
-from attnbench.cli.selection import chosen_implementations, loadable, with_baselines
+from attnbench.cli.selection import chosen_implementations, loadable, operators_of, with_baselines
 from attnbench.cli.terminal import print_findings, print_timings
 
 
@@ -31,11 +31,12 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
 
     choice = Choice.of(given)
     lengths = given["lengths"] or (QUICK_LENGTHS if choice.suite == "quick" else LENGTHS)
-    chosen = with_baselines(chosen_implementations(implementations))
+    chosen = chosen_implementations(implementations)
     with session_for(given) as session:
-        plans = conform_plans(session, choice)
-        timed = profile_plans(session, choice, lengths=lengths, passes=given["passes"])
-        chosen = loadable(session, chosen, asked=bool(implementations))
+        chosen = with_baselines(session, loadable(session, chosen, asked=bool(implementations)))
+        operators = operators_of(session, chosen)
+        plans = conform_plans(session, choice, operators)
+        timed = profile_plans(session, choice, operators, lengths=lengths, passes=given["passes"])
         expectations = audited_expectations(session, chosen, plans, choice)
         with recording(
             session, results=given["results"], suite=choice.suite, cases=[plan.case for plan in plans + timed],

@@ -8,10 +8,10 @@ import click
 
 from attnbench.cases import shard as part
 from attnbench.checks.catalogue import checks as catalogue
-from attnbench.registry import OPERATORS, PluginError, known, load_operator, names, shown
+from attnbench.registry import PluginError, known, load_operator, names, operators, shown
 from attnbench.runner import Plan, Session
 
-__all__ = ["chosen_checks", "chosen_implementations", "loadable", "planned", "with_baselines"]
+__all__ = ["chosen_checks", "chosen_implementations", "loadable", "operators_of", "planned", "with_baselines"]
 
 
 def chosen_implementations(asked: Sequence[str]) -> list[str]:
@@ -31,9 +31,21 @@ def chosen_implementations(asked: Sequence[str]) -> list[str]:
     return list(stored.values()) or names()
 
 
-def with_baselines(implementations: Sequence[str]) -> list[str]:
-    """These implementations after every operator's reference, against which speed is told."""
-    return list(dict.fromkeys([*(load_operator(name).baseline for name in names(OPERATORS)), *implementations]))
+def with_baselines(session: Session, implementations: Sequence[str]) -> list[str]:
+    """These implementations, which are loaded, after the reference of each operator that they compute.
+
+    Against it speed is told; one that cannot be loaded is left out.
+    """
+    baselines = dict.fromkeys(load_operator(name).baseline for name in operators_of(session, implementations))
+    further = [name for name in baselines if name and name not in implementations]
+    lost = set(further) - set(loadable(session, further, asked=False) if further else ())
+    return list(dict.fromkeys([name for name in (*baselines, *implementations) if name and name not in lost]))
+
+
+def operators_of(session: Session, implementations: Sequence[str]) -> list[str]:
+    """Operators that these implementations, which are loaded, compute; in the order of their names."""
+    computed = {session.declared[name]["operator"] for name in implementations}
+    return [name for name in operators() if name in computed]
 
 
 def loadable(session: Session, implementations: Sequence[str], *, asked: bool) -> list[str]:

@@ -60,6 +60,11 @@ class Bench:
         """
         return expectations_for(self._opened(), implementations, expected, plans)
 
+    def meets(self, implementation: str, plan: Plan) -> bool:
+        """Whether a case is of the operator that an implementation computes; what cannot be loaded meets them all."""
+        worker = self._worker(self._opened(), implementation)
+        return isinstance(worker, PluginError) or worker.operator == plan.operator
+
     def ask_for(self, implementation: str, case: str, check: str) -> None:
         """Say that a finding will be wanted: those of one case are then found together."""
         self._asked[implementation, case].add(check)

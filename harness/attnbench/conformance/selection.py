@@ -8,7 +8,7 @@ from typing import Any
 
 from attnbench.cases import LEVELS
 from attnbench.checks.catalogue import checks
-from attnbench.registry import OPERATORS, names, shown
+from attnbench.registry import operators, shown
 from attnbench.runner import Expectation, Plan, Session, audit, expectations_beside, read_expectations
 
 __all__ = ["Expected", "Selection", "expectations_for", "listed"]
@@ -38,7 +38,7 @@ class Selection:
 
         Raises: ValueError where nothing is left to run.
         """
-        listed = [case for name in names(OPERATORS) for case in session.judge("suite", operator=name, level=self.suite)]
+        listed = [case for name in operators() for case in session.judge("suite", operator=name, level=self.suite)]
         chosen = [case for pattern in self.cases for case in _matching(session, listed, pattern)]
         plans = session.plan(dict.fromkeys(chosen if self.cases else listed), frozenset(self.checks) or None)
         if not plans:

@@ -1,6 +1,7 @@
 """Wrong implementations and correct variants; they prove that the checks can fail, and that they do not fail idly."""
 
 from attnbench.mutants import (
+    attention_core,
     backward,
     causality,
     columns,
@@ -10,6 +11,7 @@ from attnbench.mutants import (
     equivalents,
     layouts,
     masks,
+    mechanisms,
     modes,
     precision,
     protocol,
@@ -19,10 +21,11 @@ from attnbench.mutants import (
     state,
     variants,
 )
-from attnbench.mutants.mutant import Equivalent, Mutant
+from attnbench.mutants.mutant import Equivalent, Mutant, Zoo
 
-__all__ = ["EQUIVALENTS", "MUTANTS", "VARIANTS", "Equivalent", "Mutant"]
+__all__ = ["EQUIVALENTS", "MUTANTS", "VARIANTS", "ZOOS", "Equivalent", "Mutant", "Zoo"]
 
+# Of multi-head attention; ZOOS has those of every operator.
 MUTANTS: tuple[Mutant, ...] = (
     *scale.mistake,
     *masks.mistake,
@@ -42,3 +45,8 @@ MUTANTS: tuple[Mutant, ...] = (
 )
 EQUIVALENTS: tuple[Equivalent, ...] = equivalents.EQUIVALENTS
 VARIANTS = variants.VARIANTS
+ZOOS: dict[str, Zoo] = {
+    "multihead": Zoo(mutants=MUTANTS, equivalents=EQUIVALENTS, variants=tuple(VARIANTS)),
+    "attention_core": Zoo(mutants=tuple(attention_core.MISTAKES), variants=attention_core.VARIANTS),
+    **mechanisms.ZOOS,
+}

@@ -1,7 +1,7 @@
 """A deliberately wrong implementation, the check that must catch it, and a case that shows it."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ from attnbench.cases import Case, Dtype, Mode
 from attnbench.interface import Implementation, Policies
 from attnbench.operators.multihead import MultiheadProblem
 
-__all__ = ["PROBED", "Equivalent", "Mistakes", "Mutant", "Written", "shown"]
+__all__ = ["PROBED", "Equivalent", "Mistakes", "Mutant", "Written", "Zoo", "shown"]
 
 Module = TypeVar("Module", bound=type[nn.Module])
 # Pairwise distinct sizes, so that a swapped axis changes a shape or a value; head_dim 8 is no power of 4.
@@ -58,16 +58,34 @@ class Equivalent:
         return self.implementation.name
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zoo:
+    """What proves the checks of one operator."""
+
+    mutants: tuple[Mutant, ...]
+    equivalents: tuple[Equivalent, ...] = ()
+    # Correct implementations that round differently.
+    variants: tuple[Implementation, ...] = ()
+
+    def implementations(self) -> Iterator[Implementation]:
+        """All of them."""
+        yield from (mutant.implementation for mutant in self.mutants)
+        yield from (equivalent.implementation for equivalent in self.equivalents)
+        yield from self.variants
+
+
 class Written(Implementation):
     """An implementation that is a module class, built from the reference; its name is the class's in snake case."""
 
     def __init__(
         self,
-        module: Callable[[nn.MultiheadAttention], nn.Module],
+        module: Callable[[Any], nn.Module],
         *,
+        operator: str = "multihead",
         policies: Policies | None = None,
         unsupported: Callable[[Case], str | None] = lambda _: None,
     ) -> None:
+        self.operator = operator
         name = getattr(module, "__name__", "")
         self.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.removeprefix("_")).lower()
         self.policies = policies or Policies()
@@ -78,7 +96,7 @@ class Written(Implementation):
         """What its author says."""
         return self._unsupported(case)
 
-    def build(self, reference: nn.MultiheadAttention) -> nn.Module:
+    def build(self, reference: Any) -> nn.Module:
         """The module with the reference's weights."""
         return self._module(reference)
 

@@ -32,13 +32,14 @@ def _files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     from attnbench.report.series import growths_in
 
     content = gathered(runs)
-    looks = plots.looks([result.implementation for result in content.results])
+    references = {tables.reference(result.case) for result in content.results}
+    looks = plots.looks({result.implementation for result in content.results}, references)
     files: dict[str, bytes] = {}
     for series in content.series:
         figures = {
             "time": plots.time(series.timings, series.untimed, looks),
             "memory": plots.memory(series.memory, series.untimed, looks),
-            "speed": plots.speed(series.timings, series.untimed, looks),
+            "speed": plots.speed(series.timings, series.untimed, looks, series.reference),
         }
         for name, figure in figures.items():
             if figure is not None:

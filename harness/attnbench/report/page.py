@@ -15,7 +15,7 @@ from attnbench.report.listings import listings
 from attnbench.report.numbers import bytes_text, digits, interval_text, ratio_text, thousands
 from attnbench.report.sentences import INCONCLUSIVE, machine_text, under_times
 from attnbench.report.series import Series
-from attnbench.report.tables import REFERENCE
+from attnbench.report.tables import reference
 
 __all__ = ["MEASURES", "PLOTS", "Grid", "grids", "render"]
 
@@ -148,7 +148,7 @@ def _cell(measure: Measure, row: Any) -> tuple[str, ...]:
     interval = interval_text(row["low_ns"] / 1e6, row["high_ns"] / 1e6)
     if row["device"] != "cpu" and row["measure"] == "wall":
         interval += ", from end to end"
-    if not row["state"] or row["implementation"] == REFERENCE:
+    if not row["state"] or row["implementation"] == reference(row["case"]):
         return digits(value / 1e6), interval
     if pd.isna(row["ratio"]):
         return digits(value / 1e6), interval, row["state"]

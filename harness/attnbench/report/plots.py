@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from attnbench.report.numbers import bytes_text, seconds_text
-from attnbench.report.tables import REFERENCE
 
 __all__ = ["INK", "MUTED", "Look", "draw", "looks", "memory", "speed", "time"]
 
@@ -80,10 +79,10 @@ class Look:
     width: float = 1.5
 
 
-def looks(implementations: Sequence[str]) -> dict[str, Look]:
-    """One look per implementation; the reference is drawn in the colour of text."""
-    made = {REFERENCE: Look(colour=INK, marker="o", width=2.2)}
-    for index, name in enumerate(sorted(set(implementations) - {REFERENCE})):
+def looks(implementations: Collection[str], references: Collection[str]) -> dict[str, Look]:
+    """One look per implementation; a reference is drawn in the colour of text."""
+    made = dict.fromkeys(references, Look(colour=INK, marker="o", width=2.2))
+    for index, name in enumerate(sorted(set(implementations) - set(references))):
         again, place = divmod(index, len(COLOURS))
         marker = MARKERS[(place + again * len(MARKERS) // 2) % len(MARKERS)]
         made[name] = Look(colour=COLOURS[place], marker=marker, line=LINES[min(again, len(LINES) - 1)])
@@ -104,7 +103,7 @@ def memory(memories: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look
     return _panels(frame, untimed, styles, label="peak memory above the inputs", text=bytes_text, base=2)
 
 
-def speed(timings: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look]) -> Figure | None:
+def speed(timings: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look], reference: str) -> Figure | None:
     """Speed relative to the reference against length; above 1 is faster. What is inconclusive is no speed."""
     frame = timings[timings["ratio"].notna() & (timings["state"] != "inconclusive")]
     # The inverse of a time ratio turns its interval round.
@@ -113,7 +112,7 @@ def speed(timings: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look])
         frame,
         untimed,
         styles,
-        label=f"speed relative to {REFERENCE}",
+        label=f"speed relative to {reference}",
         text=lambda value: f"{value:g}×",
         steps=(1, 2, 5),
     )

@@ -61,7 +61,7 @@ def headline(results: Sequence[Result], found: pd.DataFrame, series: Sequence[Se
 def fastest(series: Series) -> Iterator[str]:
     """What is fastest at which lengths; neighbours with the same answer share a sentence."""
     for name, part in series.timings.groupby("pass"):
-        winners = [(int(str(length)), *_winner(rows)) for length, rows in part.groupby("length")]
+        winners = [(int(str(length)), *_winner(rows, series.reference)) for length, rows in part.groupby("length")]
         for told, group in groupby(winners, key=lambda winner: winner[1]):
             stretch = list(group)
             lengths = [length for length, _, _ in stretch]
@@ -69,7 +69,7 @@ def fastest(series: Series) -> Iterator[str]:
             at = f"L = {lengths[0]}" if len(lengths) == 1 else f"L = {lengths[0]} to {lengths[-1]}"
             low, high = (_gain(min(gains)), _gain(max(gains))) if gains else ("", "")
             gain = (
-                f", {low if low == high else f'{low} to {high}'} times as fast as {tables.REFERENCE}" if gains else ""
+                f", {low if low == high else f'{low} to {high}'} times as fast as {series.reference}" if gains else ""
             )
             fastest_one, *rest = told.split(", but ")
             but = f", but {rest[0]}" if rest else ""
@@ -81,7 +81,7 @@ def _gain(value: float) -> str:
     return digits(value, 3 if value < 1.1 else 2)
 
 
-def _winner(rows: pd.DataFrame) -> tuple[str, float]:
+def _winner(rows: pd.DataFrame, reference: str) -> tuple[str, float]:
     """Who is fastest in words, those included whom it cannot be told from, and its gain on the reference.
 
     Contests decide where all took turns with the reference: times carry whatever the machine did to each process.
@@ -96,10 +96,10 @@ def _winner(rows: pd.DataFrame) -> tuple[str, float]:
     best = ordered.iloc[0]
     state = str(best["state"])
     level = set(ordered[ordered[low] <= best[high]]["implementation"])
-    if judged and state != "faster" and best["implementation"] != tables.REFERENCE:
-        level.add(tables.REFERENCE)
+    if judged and state != "faster" and best["implementation"] != reference:
+        level.add(reference)
     # A gain on a reference that may be as fast would say more than was measured.
-    gain = math.nan if tables.REFERENCE in level or state != "faster" else 1 / best["ratio"]
+    gain = math.nan if reference in level or state != "faster" else 1 / best["ratio"]
     if len(level) == 1:
         return f"{best['implementation']} is fastest", gain
     others = _sentence([name for name in ordered["implementation"] if name in level - {best["implementation"]}])
@@ -108,7 +108,7 @@ def _winner(rows: pd.DataFrame) -> tuple[str, float]:
 
 def under_times(series: Series) -> str:
     """What stands under the times of a table."""
-    contests = series.timings[series.timings["implementation"] != tables.REFERENCE]
+    contests = series.timings[series.timings["implementation"] != series.reference]
     states = Counter(state for state in contests["state"] if state)
     told = f" Here: {', '.join(f'{count} {state}' for state, count in states.most_common())}." if states else ""
     return (
@@ -135,11 +135,12 @@ def methods(series: Sequence[Series]) -> Iterator[str]:
         )
         if (timings["device"] != "cpu").any():
             yield _on_device(timings[timings["device"] != "cpu"])
+        reference = " or ".join(sorted({one.reference for one in series}))
         yield (
-            f"Ratio: time divided by that of {tables.REFERENCE} on the same case, in each process the median over "
+            f"Ratio: time divided by that of {reference} on the same case, in each process the median over "
             f"cycles in which both calls were clean, then the median over processes. It is faster or slower where "
             f"order statistics of the processes lie beyond {EFFECT * 100:g} %, same where they lie within; it is "
-            f"inconclusive where too few processes were undisturbed, or where {tables.REFERENCE} differed as much "
+            f"inconclusive where too few processes were undisturbed, or where {reference} differed as much "
             f"from itself. Speed in the plot is its inverse."
         )
         yield (

@@ -19,6 +19,8 @@ class Series:
     """Measurements that may be compared: one machine, its threads, device, dtype; cases differ in length and pass."""
 
     title: str
+    # Implementation whose times others are told by.
+    reference: str
     # Ending of its files' names; empty where a report has one series.
     suffix: str
     timings: pd.DataFrame
@@ -48,6 +50,7 @@ def series_in(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterator[
         timings, memory = tables.timings(own, reached), tables.memory(own)
         yield Series(
             title=f"{machine}, {device}, {dtype}, {many(threads, 'thread')}: {'/'.join(series.split('/')[:-2])}",
+            reference=tables.reference(series),
             suffix=suffix if len(keys) > 1 else "",
             timings=timings,
             memory=memory,

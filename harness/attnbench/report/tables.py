@@ -12,25 +12,23 @@ import pandas as pd
 from attnbench.checks.catalogue import checks
 from attnbench.contest import Contest, contest
 from attnbench.records import PERF, Ceiling, Result, Timing, pass_of
+from attnbench.registry import reference_of
 from attnbench.report.ways import way
 from attnbench.stats import Estimate, Measure, measure_of, median_of_processes, samples_of, throttled_calls, time_of
 
 __all__ = [
-    "REFERENCE",
     "ceilings",
     "findings",
     "kernels",
     "length_of",
     "matrix",
     "memory",
+    "reference",
     "series_of",
     "timings",
     "undecided",
     "untimed",
 ]
-
-# Implementation that is the reference of the operator that is there: other times are told as ratios to its time.
-REFERENCE = "torch_mha"
 
 TIMINGS = (
     "implementation", "case", "pass", "length", "dtype", "device", "median_ns", "low_ns", "high_ns", "level",
@@ -57,7 +55,7 @@ def timings(results: Sequence[Result], reached: Iterable[Ceiling] = ()) -> pd.Da
 
     ``reached`` are the ceilings of the runs; with that of its own run, dtype and threads a call has its share.
     """
-    baselines = {(r.run, r.case): r.timing for r in results if r.implementation == REFERENCE and r.timing}
+    baselines = {(r.run, r.case): r.timing for r in results if r.implementation == reference(r.case) and r.timing}
     tops = {(c.run, c.device, c.dtype, c.threads): c for c in reached}
     rows = [_timing(r, r.timing, baselines.get((r.run, r.case)), tops) for r in results if r.timing]
     return pd.DataFrame(rows, columns=list(TIMINGS))
@@ -159,6 +157,11 @@ def untimed(results: Sequence[Result]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(UNTIMED))
 
 
+def reference(case: str) -> str:
+    """Implementation that is the reference of a case's operator: other times are told as ratios to its time."""
+    return reference_of(case.partition("/")[0])
+
+
 def length_of(case: str) -> int:
     """Length of a case: the size labelled L in the sizes of its id, or 0 where its operator has none.
 
@@ -222,7 +225,7 @@ def _timing(
             "build_ns": _middle(timing.build_ns),
             "first_call_ns": _middle(timing.first_call_ns),
         }
-        | _told(found, decides=result.implementation != REFERENCE)
+        | _told(found, decides=result.implementation != reference(result.case))
         | _rates(result, time.value, top)
     )
 
@@ -236,7 +239,7 @@ def _against(result: Result, timing: Timing, baseline: Timing | None) -> Contest
     """Contest with the reference, where both took turns in the same processes."""
     if baseline is None or len(baseline.samples_ns) != len(timing.samples_ns):
         return None
-    if result.implementation != REFERENCE and REFERENCE not in timing.interleaved_with:
+    if reference(result.case) not in (result.implementation, *timing.interleaved_with):
         return None
     return contest(timing, baseline)
 
@@ -268,7 +271,8 @@ def _rates(result: Result, time_ns: float, top: Ceiling | None) -> dict[str, Any
 
     ``bound`` says which ceiling binds: the one that alone takes longer.
     """
-    flop, moved = result.flop, result.bytes
+    # An operator that counts no operations says 0.
+    flop, moved = result.flop or None, result.bytes
     least_ns = {}
     if top is not None and flop is not None:
         least_ns["product"] = flop / top.flop_per_s * 1e9

@@ -38,6 +38,8 @@ class Matrix:
     asked: Collection[str]
     # Whether everybody met every case, or each mutant only as many as it took.
     whole: bool = True
+    # Operator that each of them computes.
+    operators: Mapping[str, str] = field(default_factory=dict)
     # Failed (check, case) by implementation.
     failed: dict[str, set[tuple[str, str]]] = field(default_factory=lambda: defaultdict(set))
 
@@ -48,6 +50,10 @@ class Matrix:
     def checks_of(self, name: str) -> Counter[str]:
         """Checks that fail on an implementation, with the number of cases."""
         return Counter(check for check, _ in tuple(self.failed[name]))
+
+    def of(self, operator: str) -> list[str]:
+        """Mutants of an operator."""
+        return [name for name in self.mutants if self.operators.get(name) == operator]
 
     def is_caught(self, name: str) -> bool:
         """Whether the check that a mutant names has caught it."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from attnbench import physical
 from attnbench.checks.catalogue import checks
 from attnbench.records import Pass, Result
-from attnbench.registry import OPERATORS, names, shown
+from attnbench.registry import operators, shown
 from attnbench.runner.conform import left_of
 from attnbench.runner.probe import probe
 from attnbench.runner.session import PATIENT, Limits, Plan, Session, Silent, Steps
@@ -64,7 +64,7 @@ def profile_cases(session: Session, lengths: Sequence[int], passes: Sequence[Pas
     modes = {MODES[name] for name in passes or MODES}
     return [
         case
-        for operator in names(OPERATORS)
+        for operator in operators()
         for case in session.judge("profile", operator=operator, lengths=list(lengths))
         if case.rpartition("/")[2] in modes
     ]

@@ -4,14 +4,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from attnbench.cases import Case, Level
-from attnbench.interface import Axis, Inputs, Work
+from attnbench.interface import Axis, Inputs, Operator, Siblings, Work
 from attnbench.operators.multihead import suites
 from attnbench.operators.multihead.problem import MultiheadProblem
 
 __all__ = ["OPERATOR", "Multihead", "MultiheadProblem"]
 
 
-class Multihead:
+class Multihead(Operator):
     """The operator ``multihead``. What needs torch is imported when it is called."""
 
     name = "multihead"
@@ -23,6 +23,13 @@ class Multihead:
         "forward", "exact", "weights", "gradients", "masks", "shapes", "layouts", "numerics", "invariants", "dropout",
         "paths", "hygiene", "protocol", "compilation", "autocast", "refusals", "determinism", "size",
     )  # fmt: skip
+
+    @property
+    def siblings(self) -> Siblings:
+        """The same problem with other sequences, queries, keys or heads."""
+        from attnbench.operators.multihead import siblings
+
+        return siblings
 
     def suite(self, level: Level) -> Sequence[Case]:
         """Cases of a level."""
@@ -78,7 +85,7 @@ class Multihead:
 
     def noise(self, roundoff: float, seed: int) -> Any:
         """Rounding at every stage, for ``evaluate``."""
-        from attnbench.operators.multihead.oracle import Noise
+        from attnbench.operators.rounding import Noise
 
         return Noise(roundoff, seed)
 

@@ -15,119 +15,17 @@ Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnbench.budget import ROUNDOFF
 from attnbench.cases import Case
 from attnbench.interface import Inputs
 from attnbench.operators.multihead.problem import IDENTITY_REGIMES, MultiheadProblem
+from attnbench.operators.quantities import quantities
+from attnbench.operators.rounding import Noise, softmax, weighted_sum
 
 __all__ = ["RIGHT", "Noise", "Steps", "evaluate", "logits_mask", "softmax"]
-
-
-class Noise:
-    """Rounding as a model: relative noise, uniform in ±``roundoff``, on a value and on the gradient that comes back."""
-
-    def __init__(self, roundoff: float, seed: int) -> None:
-        self.roundoff = roundoff
-        # Nobody adds up in less than float32.
-        self.accumulation = min(roundoff, ROUNDOFF["float32"])
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def on(self, tensor: Tensor) -> Tensor:
-        """Tensor with each element off by its own relative error."""
-        errors = torch.rand(tensor.shape, generator=self.generator, dtype=tensor.dtype)
-        return tensor * (1 + self.roundoff * (2 * errors - 1))
-
-    def on_sum(self, tensor: Tensor, terms: int) -> Tensor:
-        """Sums of so many products, each off by what adding them up in turn costs: much, where terms cancel.
-
-        Partial sums grow as a random walk does: their squares add up to terms / 2 times the result's own. Rounded to
-        nearest, a number is off by √½ of ``roundoff`` at the typical worst, hence √terms / 2.
-        """
-        if not terms or tensor.numel() == 0:
-            return tensor
-        errors = torch.rand(tensor.shape, generator=self.generator, dtype=tensor.dtype)
-        typical = tensor.detach().square().mean(dim=-1, keepdim=True).sqrt()
-        return tensor + self.accumulation * math.sqrt(terms) / 2 * (2 * errors - 1) * typical
-
-    def recomputed(self, logits: Tensor) -> Tensor:
-        """By what a row of exp(x − L) is off when L, the row's rounded logsumexp, is all that was kept of it.
-
-        Shape: returns (…, queries, 1).
-        """
-        if logits.shape[-1] == 0:
-            return torch.ones_like(logits[..., :1])
-        logsumexp = logits.detach().logsumexp(dim=-1, keepdim=True)
-        errors = torch.rand(logsumexp.shape, generator=self.generator, dtype=logits.dtype)
-        return 1 + self.roundoff * (2 * errors - 1) * logsumexp.masked_fill(logsumexp == -math.inf, 0.0).abs()
-
-    def __call__(self, tensor: Tensor) -> Tensor:
-        """Noisy identity, forward and backward."""
-        return _NoisyIdentity.apply(tensor, self)  # type: ignore[no-any-return, no-untyped-call]
-
-
-class _NoisyIdentity(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, noise: Noise) -> Tensor:
-        ctx.noise = noise
-        return noise.on(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.noise.on(gradients[0]), None
-
-
-class _NoisySoftmax(torch.autograd.Function):
-    """Softmax whose backward is rounded as fused kernels round it: dS = P (dP − δ), with noise on dP and on δ.
-
-    P is recomputed from the logits and their logsumexp.
-
-    Source: Dao 2023, https://arxiv.org/abs/2307.08691, algorithm 2.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, noise: Noise) -> Tensor:
-        ctx.noise = noise
-        probabilities = noise.on(softmax(logits))
-        ctx.save_for_backward(probabilities * noise.recomputed(logits))
-        return probabilities
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (probabilities,) = ctx.saved_tensors
-        noise = ctx.noise
-        delta = (probabilities * gradients[0]).sum(dim=-1, keepdim=True)
-        return noise.on(probabilities * (noise.on(gradients[0]) - noise.on(delta))), None
-
-
-class _NoisyProduct(torch.autograd.Function):
-    """Weights times values, whose backward takes the weights as they are recomputed."""
-
-    @staticmethod
-    def forward(ctx: Any, weights: Tensor, v: Tensor, recomputed: Tensor) -> Tensor:
-        ctx.save_for_backward(weights * recomputed, v)
-        return weights @ v
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        weights, v = ctx.saved_tensors
-        return gradients[0] @ v.mT, weights.mT @ gradients[0], None
-
-
-def softmax(logits: Tensor, noise: Noise | None = None) -> Tensor:
-    """exp(x − max) / Σ over keys, and 0 in a row whose logits are all minus infinity."""
-    if noise:
-        return _NoisySoftmax.apply(logits, noise)  # type: ignore[no-any-return, no-untyped-call]
-    if logits.shape[-1] == 0:
-        return logits
-    largest = logits.detach().amax(dim=-1, keepdim=True)
-    exponentials = (logits - largest.masked_fill(largest == -math.inf, 0.0)).exp()
-    total = exponentials.sum(dim=-1, keepdim=True)
-    return exponentials / total.masked_fill(total == 0, 1.0)
 
 
 def logits_mask(problem: MultiheadProblem, inputs: Inputs) -> Tensor | None:
@@ -186,35 +84,12 @@ def evaluate(
     Shape: keep broadcastable to (batch, heads, queries, columns).
     """
     problem: MultiheadProblem = case.problem
-    if noise and case.autocast:
-        # Autocast rounds what comes in, too.
-        inputs = inputs.mapped(lambda tensor: noise.on(tensor) if tensor.is_floating_point() else tensor)
-    leaves, inputs = _leaves(case, inputs)
-    output, weights = _attention(problem, inputs, noise, keep, steps)
-    quantities = {"output": output} | ({"weights": weights} if problem.need_weights else {})
-    if leaves:
-        loss = sum(
-            ((value * inputs.cotangents[name]).sum() for name, value in quantities.items()), output.new_zeros(())
-        )
-        found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-        quantities |= {
-            f"grad.{name}": noise.on(gradient) if noise else gradient
-            for name, gradient in zip(leaves, found, strict=True)
-        }
-    return {name: value.detach() for name, value in quantities.items()}
 
+    def attended(given: Inputs) -> dict[str, Tensor]:
+        output, weights = _attention(problem, given, noise, keep, steps)
+        return {"output": output} | ({"weights": weights} if problem.need_weights else {})
 
-def _leaves(case: Case, inputs: Inputs) -> tuple[dict[str, Tensor], Inputs]:
-    """Tensors that the case takes gradients of, by name and each once, and inputs that hold them."""
-    if not case.differentiates:
-        return {}, inputs
-    tracked = inputs.mapped(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()))
-    wanted = (tracked.tensors if case.tracks_inputs else {}) | (tracked.parameters if case.tracks_parameters else {})
-    leaves: dict[str, Tensor] = {}
-    for name, tensor in wanted.items():
-        if tensor.requires_grad and not any(tensor is known for known in leaves.values()):
-            leaves[name] = tensor
-    return leaves, tracked
+    return quantities(case, inputs, attended, noise=noise)
 
 
 def _attention(
@@ -242,7 +117,7 @@ def _attention(
     if keep is not None:
         weights = rounded(weights * keep / (1 - problem.dropout))
 
-    heads = _NoisyProduct.apply(weights, v, noise.recomputed(logits)) if noise else weights @ v  # type: ignore[no-untyped-call]
+    heads = weighted_sum(weights, v, logits, noise)
     output = steps.merge(rounded(heads)) @ inputs.parameters["out_proj.weight"].mT
     if problem.bias:
         output = output + inputs.parameters["out_proj.bias"]

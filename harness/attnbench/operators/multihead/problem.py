@@ -142,9 +142,9 @@ class MultiheadProblem(Problem):
         return tuple(name for name, kind in kinds.items() if kind and ("float" in kind or "lowest" in kind))
 
     @property
-    def shares_queries(self) -> bool:
-        """Whether a token is a query and a key at once."""
-        return self.self_attention or self.query_is_key
+    def probed(self) -> bool:
+        """Whether nothing but the core's own rounding is in an output."""
+        return self.regime == "identity"
 
     @property
     def encoder_layer(self) -> int | None:

@@ -5,23 +5,25 @@ One tensor under several names stays one, so a token that is a query and a key a
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from attnbench.cases import Case
+from attnbench.inputs import changed, picked
 from attnbench.interface import Inputs
 from attnbench.masks import causal
 
 __all__ = [
-    "changed",
     "length_axis",
+    "outputs_of_heads",
     "padded",
     "reordered_heads",
     "selected",
     "sequence_axis",
+    "shared_by_sequences",
     "unbatched",
 ]
 
@@ -41,15 +43,6 @@ def length_axis(case: Case) -> int:
     return 0 if case.problem.batch is None else 1 - sequence_axis(case)
 
 
-def changed(inputs: Inputs, change: Callable[[str, Tensor], Tensor]) -> Inputs:
-    """Inputs whose tensors ``change(name, tensor)`` made, each once, under its first name; they track as before."""
-    made: dict[int, Tensor] = {}
-    for name, tensor in inputs.tensors.items():
-        if id(tensor) not in made:
-            made[id(tensor)] = change(name, tensor.detach()).requires_grad_(tensor.requires_grad)
-    return replace(inputs, tensors={name: made[id(tensor)] for name, tensor in inputs.tensors.items()})
-
-
 def selected(
     case: Case, inputs: Inputs, *, sequences: Index = None, queries: Index = None, keys: Index = None
 ) -> Sibling:
@@ -65,11 +58,11 @@ def selected(
 
     def change(name: str, tensor: Tensor) -> Tensor:
         if name == "key_padding_mask":
-            return _pick(tensor, {-1: keys} if problem.batch is None else {0: sequences, 1: keys})
+            return picked(tensor, {-1: keys} if problem.batch is None else {0: sequences, 1: keys})
         if name == "attn_mask":
-            return _pick(tensor, {-2: queries, -1: keys} | ({0: blocks} if tensor.dim() == 3 else {}))
+            return picked(tensor, {-2: queries, -1: keys} | ({0: blocks} if tensor.dim() == 3 else {}))
         of_batch = {} if problem.batch is None else {sequence_axis(case): sequences}
-        return _pick(tensor, of_batch | {length_axis(case): queries if name == "query" else keys})
+        return picked(tensor, of_batch | {length_axis(case): queries if name == "query" else keys})
 
     tensors, mask = dict(changed(inputs, change).tensors), problem.mask
     named = {"batch": sequences, "queries": queries, "keys": keys}
@@ -160,13 +153,22 @@ def reordered_heads(case: Case, inputs: Inputs, order: Sequence[int]) -> Inputs:
     return replace(changed(inputs, change), parameters=parameters)
 
 
+def outputs_of_heads(case: Case, outputs: Mapping[str, Tensor], order: Sequence[int]) -> dict[str, Tensor]:
+    """What these outputs are where the heads stand in another order: the weights of each head follow it."""
+    found = dict(outputs)
+    if "weights" in found and not case.problem.average_attn_weights:
+        found["weights"] = found["weights"][..., list(order), :, :]
+    return found
+
+
+def shared_by_sequences(case: Case, name: str) -> tuple[int, int] | None:
+    """Axis of an input along which one part can stand for all, and that part; None: it stays as it is."""
+    if name == "attn_mask":
+        # A causal mask must stay one; any other one gives its last row to all queries.
+        return None if case.problem.attention_mask == "causal" else (0, -1)
+    return (0 if name == "key_padding_mask" else sequence_axis(case)), 1
+
+
 def _causal_like(mask: Tensor) -> Tensor:
     """The causal mask of the same size, true where it hides."""
     return ~causal(mask.shape[-2], mask.shape[-1], mask.device)
-
-
-def _pick(tensor: Tensor, picked: dict[int, Index]) -> Tensor:
-    for axis, index in picked.items():
-        if index is not None:
-            tensor = tensor.index_select(axis, torch.tensor(index, dtype=torch.long, device=tensor.device))
-    return tensor.clone()

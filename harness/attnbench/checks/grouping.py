@@ -1,0 +1,41 @@
+"""Chapter *grouping*: heads of queries that share heads of keys and values."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from attnbench.cases import Case
+from attnbench.checks.claims import Agree, Claim
+from attnbench.checks.requirement import check, eager, has_tokens
+from attnbench.checks.runs import agree
+from attnbench.subject import Subject
+
+_REGIMES = ("flat", "plain", "peaked")
+
+
+def _shares(case: Case) -> bool:
+    problem = case.problem
+    return eager(case) and problem.key_heads < problem.num_heads and has_tokens(case) and problem.regime in _REGIMES
+
+
+@check(when=_shares)
+def shared_keys_are_copies(subject: Subject) -> Iterator[Claim]:
+    """A block of heads that shares keys gets what each head gets from a copy of them, and so do gradients."""
+    case, tensors = subject.case, subject.inputs.tensors
+    shape = (case.problem.key_heads, case.problem.num_heads // case.problem.key_heads)
+    copies = {
+        name: tensors[name].detach().repeat_interleave(shape[1], dim=1).requires_grad_(tensors[name].requires_grad)
+        for name in ("key", "value")
+    }
+    apart = replace(subject.inputs, tensors=tensors | copies)
+    outputs = subject.on(case.with_problem(kv_heads=None), apart)
+    yield from agree(outputs, subject.outputs, "of copies of the shared keys, against that of shared ones")
+    if not case.tracks_inputs:
+        return
+    found = torch.autograd.grad(subject.loss(outputs), list(copies.values()), materialize_grads=True, allow_unused=True)
+    for name, gradient in zip(copies, found, strict=True):
+        yield Agree(
+            value=gradient.unflatten(1, shape).sum(dim=2), expected=subject.gradients[f"grad.{name}"],
+            quantity=f"grad.{name}", what=f"the sum of the copies' gradients, against grad.{name} of shared ones",
+        )  # fmt: skip

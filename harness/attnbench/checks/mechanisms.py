@@ -1,0 +1,115 @@
+"""Chapter *mechanisms*: rows of weights are shares, and padding, order and neighbours change nothing."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attnbench.budget import allowed_of_a_sum
+from attnbench.checks.claims import Claim, Equal, Holds, Match
+from attnbench.checks.requirement import check, eager
+from attnbench.checks.runs import agree
+from attnbench.interface import Inputs
+from attnbench.masks import causal
+from attnbench.subject import Subject
+
+# Tokens added behind the last one, and what they hold: far outside the data, and finite.
+FURTHER_TOKENS, POISON = 3, 30.0
+
+
+@check(when=eager)
+def shares_parity(subject: Subject) -> Iterator[Claim]:
+    """The weights of a mechanism equal the oracle's within the error budget."""
+    yield Match(quantities={"weights": subject.outputs["weights"]})
+
+
+@check(when=eager)
+def shares_sum_to_one(subject: Subject) -> Iterator[Claim]:
+    """A row of shares sums to one, or to zero where it sees nothing; none is negative, and what is hidden has 0."""
+    visible = subject.operator.visible(subject.case, subject.inputs)[:, 0]
+    weights = subject.outputs["weights"].detach()
+    weights = weights.reshape(visible.shape)  # (batch, queries, keys); pooling has one query
+    there = weights[~visible]
+    yield Equal(value=there, expected=torch.zeros_like(there), what="weights of hidden tokens")
+    smallest = float(weights.amin())
+    yield Holds(holds=smallest >= 0, what=f"the smallest weight is {smallest:g}")
+    off = float((weights.double().sum(dim=-1) - visible.any(dim=-1).double()).abs().max())
+    allowed = allowed_of_a_sum(subject.implementation.policies.precision(subject.case.dtype), weights.shape[-1])
+    yield Holds(
+        holds=off <= allowed, what=f"a sum of weights is off by {off:.3g}; allowed {allowed:.3g}",
+        measured=off, allowed=allowed,
+    )  # fmt: skip
+
+
+@check(when=lambda case: eager(case) and case.problem.padding_mask is not None)
+def padded_tokens_cannot_leak(subject: Subject) -> Iterator[Claim]:
+    """Values of padded tokens change no bit of what real tokens, or a pooled sequence, get."""
+    tokens, hide = (subject.inputs.tensors[name].detach() for name in ("tokens", "key_padding_mask"))
+    poisoned = torch.where(hide[..., None], torch.full_like(tokens, POISON), tokens)
+    before = subject.run()["output"].detach().clone()
+    with subject.overwritten({"tokens": poisoned}):
+        after = subject.run()["output"].detach()
+    real = slice(None) if _pools(subject) else ~hide
+    yield Equal(value=after[real], expected=before[real], what="output of real tokens after padded tokens changed")
+
+
+@check(when=eager)
+def further_padding_changes_nothing(subject: Subject) -> Iterator[Claim]:
+    """Further tokens that the padding mask hides change nothing."""
+    case, inputs, length = subject.case, subject.inputs, subject.case.problem.length
+    tokens = inputs.tensors["tokens"].detach()
+    hide = inputs.tensors.get("key_padding_mask", torch.zeros(tokens.shape[:2], dtype=torch.bool))
+    tensors = {
+        "tokens": torch.nn.functional.pad(tokens, (0, 0, 0, FURTHER_TOKENS), value=POISON),
+        "key_padding_mask": torch.nn.functional.pad(hide, (0, FURTHER_TOKENS), value=True),
+    }
+    if "attn_mask" in inputs.tensors:
+        tensors["attn_mask"] = causal(length + FURTHER_TOKENS, length + FURTHER_TOKENS, polarity="hide")
+    mask = case.problem.mask if case.problem.padding_mask else {"none": "pad"}.get(case.problem.mask, "causal+pad")
+    longer = case.with_problem(length=length + FURTHER_TOKENS, mask=mask)
+    outputs = subject.on(longer, _tracked(inputs, tensors))
+    if not _pools(subject):
+        outputs = {name: value[:, :length] for name, value in outputs.items()}
+    outputs["weights"] = outputs["weights"][..., :length]
+    yield from agree(outputs, subject.outputs, f"beside {FURTHER_TOKENS} further padded tokens, against that without")
+
+
+@check(when=lambda case: eager(case) and not case.problem.ordered and case.problem.length > 1)
+def order_of_tokens_is_free(subject: Subject) -> Iterator[Claim]:
+    """Tokens in another order give outputs and weights in that order; a pooled vector stays as it is."""
+    length = subject.case.problem.length
+    order = torch.tensor([*range(1, length, 2), *range(0, length, 2)])
+    outputs = subject.on(subject.case, _picked(subject.inputs, order, axis=1))
+    expected = {name: value.detach() for name, value in subject.outputs.items()}
+    if not _pools(subject):
+        expected = {name: value[:, order] for name, value in expected.items()}
+    expected["weights"] = expected["weights"][..., order]
+    yield from agree(outputs, expected, "of tokens in another order, against that in order")
+
+
+@check(when=lambda case: eager(case) and case.problem.sequences > 1)
+def sequences_do_not_mix(subject: Subject) -> Iterator[Claim]:
+    """A sequence of a batch gives what it gives alone."""
+    last = torch.tensor([subject.case.problem.sequences - 1])
+    outputs = subject.on(subject.case.with_problem(sequences=1), _picked(subject.inputs, last, axis=0))
+    expected = {name: value.detach()[last] for name, value in subject.outputs.items()}
+    yield from agree(outputs, expected, "of the last sequence alone, against that in the batch")
+
+
+def _pools(subject: Subject) -> bool:
+    """Whether a sequence gives one vector."""
+    return subject.outputs["output"].dim() == subject.inputs.tensors["tokens"].dim() - 1
+
+
+def _picked(inputs: Inputs, index: Tensor, *, axis: int) -> Inputs:
+    """Inputs with some sequences or tokens, in this order; a mask that all sequences share stays as it is."""
+    names = [name for name in inputs.tensors if name != "attn_mask"]
+    return _tracked(inputs, {name: inputs.tensors[name].detach().index_select(axis, index) for name in names})
+
+
+def _tracked(inputs: Inputs, tensors: dict[str, Tensor]) -> Inputs:
+    """Inputs with other tensors, which take gradients where those before did."""
+    like = inputs.tensors["tokens"].requires_grad
+    tracked = {name: t.requires_grad_(like and t.is_floating_point()) for name, t in tensors.items()}
+    return replace(inputs, tensors=dict(inputs.tensors) | tracked, cotangents={})

@@ -1,0 +1,140 @@
+"""Chapter *positions*: where queries and keys stand decides what is seen: corners, windows, distances, lengths."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attnbench.cases import Case
+from attnbench.checks.claims import Agree, Claim, Equal, Holds
+from attnbench.checks.masks import MODERATE, POISON
+from attnbench.checks.requirement import check, eager, has_tokens, siblings_of
+from attnbench.checks.runs import agree
+from attnbench.inputs import picked
+from attnbench.operators.attention_core.positions import distances, lengths
+from attnbench.subject import Subject
+
+_REGIMES = ("flat", "plain", "peaked")
+_WIDE = ("float32", "float64")
+# Added to the rows of a bias in turn; powers of two keep the sum's rounding small.
+ROW_CONSTANTS = (0.5, -1.0, 0.25)
+
+
+def _ordinary(case: Case) -> bool:
+    return eager(case) and has_tokens(case) and case.problem.regime in _REGIMES
+
+
+def _hides(case: Case) -> bool:
+    problem = case.problem
+    hides = problem.causal is not None or problem.window is not None or "ragged" in problem.parts
+    return hides and has_tokens(case) and case.compiler is None and problem.regime in MODERATE
+
+
+def _shows_every_key(case: Case) -> bool:
+    """Whether no key that is seen has a weight too small to show in the last bit."""
+    moderate = case.problem.regime in ("flat", "plain") and case.dtype in _WIDE
+    return moderate and "alibi" not in case.problem.parts
+
+
+@check(when=_hides)
+def unseen_keys_cannot_leak(subject: Subject) -> Iterator[Claim]:
+    """Keys that a query does not see, and their values, change no bit of its output."""
+    visible = _visible(subject)
+    most = int((~visible).sum(dim=(0, 2)).argmax())  # the query that most keys are hidden from
+    before = subject.run()["output"].detach().clone()
+    for row in dict.fromkeys((most, visible.shape[1] - 1)):
+        hidden = ~visible[:, row]
+        changed = {name: _poisoned(subject, name, hidden) for name in ("key", "value")}
+        with subject.overwritten(changed):
+            after = subject.run()["output"].detach()
+        yield Equal(
+            value=after[:, :, row], expected=before[:, :, row], what=f"output of query {row} after unseen keys changed"
+        )
+
+
+@check(when=lambda case: _hides(case) and _ordinary(case) and _shows_every_key(case))
+def furthest_keys_count(subject: Subject) -> Iterator[Claim]:
+    """The first and the last key that a query sees have a part in its output."""
+    visible = _visible(subject)
+    for sequence, seen in enumerate(visible):
+        if not bool(seen.any()):
+            continue
+        row = int(seen.sum(dim=1).argmax())  # the query that sees most
+        places = seen[row].nonzero().flatten().tolist()
+        for place in dict.fromkeys((places[0], places[-1])):
+            one = torch.zeros_like(visible[:, 0])
+            one[sequence, place] = True
+            before = subject.run()["output"].detach().clone()
+            with subject.overwritten({"value": _poisoned(subject, "value", one)}):
+                after = subject.run()["output"].detach()
+            differs = (after[sequence, :, row] != before[sequence, :, row]).flatten(1).any(dim=1)
+            yield Holds(
+                holds=bool(differs.all()),
+                what=f"key {place} of sequence {sequence} has no part in the output of query {row}, which sees it",
+            )
+
+
+@check(when=lambda case: _ordinary(case) and case.problem.ordered and case.problem.queries > 1, siblings=True)
+def queries_alone_at_their_corner(subject: Subject) -> Iterator[Claim]:
+    """The queries next to the corner that they are aligned with get alone what they get among all: decoding does so."""
+    case, queries = subject.case, subject.case.problem.queries
+    half = queries // 2
+    few = list(range(half)) if case.problem.causal == "top_left" else list(range(half, queries))
+    outputs = subject.on(*siblings_of(subject).selected(case, subject.inputs, queries=few))
+    expected = {name: picked(value.detach(), {2: few}) for name, value in subject.outputs.items()}
+    where = f"queries {few[0]} to {few[-1]}"
+    yield from agree(outputs, expected, f"of {where} alone, against that among all")
+
+
+@check(when=lambda case: _ordinary(case) and "alibi" in case.problem.parts and case.dtype in _WIDE)
+def alibi_is_a_bias(subject: Subject) -> Iterator[Claim]:
+    """ALiBi gives what a bias of minus slope times distance gives."""
+    case, inputs, problem = subject.case, subject.inputs, subject.case.problem
+    query = inputs.tensors["query"]
+    slopes = torch.tensor(inputs.options["alibi_slopes"], dtype=torch.float64, device=query.device)[:, None, None]
+    numbers = (-slopes * distances(problem, inputs).abs()).to(query.dtype)
+    mask = problem.mask.replace("alibi", "bias4d")
+    told = replace(inputs, tensors=inputs.tensors | {"bias": numbers}, options=inputs.options | {"alibi_slopes": None})
+    yield from agree(
+        subject.on(case.with_problem(mask=mask), told), subject.outputs, "under that bias, against that under ALiBi"
+    )
+
+
+@check(when=lambda case: _ordinary(case) and "ragged" in case.problem.parts, siblings=True)
+def a_sequence_ends_at_its_length(subject: Subject) -> Iterator[Claim]:
+    """A sequence of a ragged batch gets what it gets alone, cut to its own length."""
+    case, own = subject.case, lengths(subject.case.problem, subject.inputs).tolist()
+    one = min(range(len(own)), key=own.__getitem__)
+    alone, inputs = siblings_of(subject).selected(case, subject.inputs, sequences=[one], keys=range(own[one]))
+    mask = "+".join(part for part in case.problem.mask.split("+") if part != "ragged") or "none"
+    tensors = {name: tensor for name, tensor in inputs.tensors.items() if name != "key_lengths"}
+    outputs = subject.on(alone.with_problem(mask=mask), replace(inputs, tensors=tensors))
+    expected = {name: value.detach()[one : one + 1] for name, value in subject.outputs.items()}
+    yield from agree(outputs, expected, f"of sequence {one} cut to its length, against that in the batch")
+
+
+@check(when=lambda case: _ordinary(case) and bool(case.problem.bias) and case.dtype in _WIDE)
+def a_row_of_the_bias_may_shift(subject: Subject) -> Iterator[Claim]:
+    """A constant added to a row of the bias changes nothing: a soft-cap comes before it."""
+    bias = subject.inputs.tensors["bias"].detach()
+    constants = bias.new_tensor(ROW_CONSTANTS)[torch.arange(bias.shape[-2]) % len(ROW_CONSTANTS)]
+    shifted = replace(subject.inputs, tensors=subject.inputs.tensors | {"bias": bias + constants[:, None]})
+    yield Agree(
+        value=subject.on(subject.case, shifted)["output"], expected=subject.outputs["output"], quantity="output",
+        what="the output with constants added to the rows of the bias",
+    )  # fmt: skip
+
+
+def _visible(subject: Subject) -> Tensor:
+    """Which keys a query sees, in every head alike. Shape: (batch, queries, keys)."""
+    seen: Tensor = subject.operator.visible(subject.case, subject.inputs)[:, 0]
+    return seen
+
+
+def _poisoned(subject: Subject, name: str, keys: Tensor) -> Tensor:
+    """Keys or values of which the chosen ones hold a large number of alternating sign. Shape: keys (batch, keys)."""
+    tensor = subject.inputs.tensors[name].detach()
+    poison = torch.full_like(tensor, POISON[subject.case.dtype])
+    poison[..., ::2] *= -1
+    return torch.where(keys[:, None, :, None], poison, tensor)

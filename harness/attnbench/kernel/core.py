@@ -1,0 +1,244 @@
+"""A plain function of split heads as an implementation of ``attention_core``: nothing around it but its masks."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.cases import Case
+from attnbench.interface import Call, Implementation, Inputs, Policies, Refusal, accepted
+from attnbench.kernel.function import FORWARD_ONLY, Kernel, KernelFunction
+from attnbench.masks import additive, combined, positional
+
+__all__ = ["CoreKernel", "core_from_kernel"]
+
+# Keep mask, and numbers to add.
+Positional = tuple[Tensor | None, Tensor | None]
+
+
+class _CoreAttention(nn.Module):
+    """The call of ``attention_core`` around a plain function."""
+
+    def __init__(self, kernel: "CoreKernel") -> None:
+        super().__init__()
+        self._kernel = kernel
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        bias: Tensor | None = None,
+        key_lengths: Tensor | None = None,
+        causal: str | None = None,
+        window: int | None = None,
+        alibi_slopes: Sequence[float] | None = None,
+        softcap: float | None = None,
+        scale: float | None = None,
+        positions: Positional | None = None,
+    ) -> Tensor:
+        """Output (batch, heads, queries, head_dim_v); ``positions`` are masks of positions that were made before."""
+        _check(query, key, value, bias=bias, key_lengths=key_lengths)
+        kernel = self._kernel
+        flag = kernel.flagged(
+            query.shape[2], key.shape[2], causal=causal,
+            alone=window is None and key_lengths is None and bias is None and alibi_slopes is None,
+        )  # fmt: skip
+        mask = bias
+        placed = causal is not None or window is not None or key_lengths is not None or alibi_slopes is not None
+        if placed and not flag:
+            if positions is None:
+                positions = positional(
+                    query.shape[2], key.shape[2], causal=causal, window=window, key_lengths=key_lengths,
+                    slopes=alibi_slopes, dtype=query.dtype, device=query.device,
+                )  # fmt: skip
+            keep, added = positions
+            mask = combined(combined(bias, added, query.dtype), keep, query.dtype)
+        if mask is not None and mask.dtype == torch.bool and kernel.additive_mask:
+            mask = additive(mask, query.dtype)
+        return kernel.attend(query, key, value, mask=mask, is_causal=flag, softcap=softcap, scale=scale)
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor, *, bias: Tensor | None, key_lengths: Tensor | None) -> None:
+    """Refuse shapes that would broadcast into a wrong answer."""
+    if not query.dim() == key.dim() == value.dim() == 4:
+        dims = f"{query.dim()}, {key.dim()} and {value.dim()}"
+        raise ValueError(f"query, key and value must have 4 dimensions (batch, heads, length, width), got {dims}")
+    (batch, heads, queries, width), (_, shared, keys, _) = query.shape, key.shape
+    _demand("key", key, (batch, shared, keys, width))
+    _demand("value", value, (batch, shared, keys, value.shape[3]))
+    if not shared or heads % shared:
+        raise ValueError(f"heads of query must be a multiple of those of key, got {heads} and {shared}")
+    if bias is not None:
+        _demand("bias", bias, (queries, keys), (batch, heads, queries, keys))
+    if key_lengths is not None:
+        _demand("key_lengths", key_lengths, (batch,))
+
+
+def _demand(name: str, tensor: Tensor, *shapes: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) not in shapes:
+        wanted = " or ".join(str(shape) for shape in shapes)
+        raise ValueError(f"{name} must have shape {wanted}, got {tuple(tensor.shape)}")
+
+
+class CoreKernel(Implementation):
+    """An implementation of ``attention_core`` made from a function on head-split tensors; see ``core_from_kernel``."""
+
+    operator = "attention_core"
+
+    def __init__(
+        self,
+        function: KernelFunction,
+        *,
+        name: str,
+        source: str,
+        policies: Policies,
+        additive_mask: bool,
+        unsupported: Callable[[Case], str | None] | None,
+        untimed: Callable[[Case], str | None] | None,
+        predicted_s: Callable[[Case], float | None] | None,
+        environment: Callable[[], Mapping[str, str]] | None,
+    ) -> None:
+        self.function = function
+        self.name = name
+        self.source = source
+        self.policies = policies
+        self.additive_mask = additive_mask
+        self._unsupported = unsupported
+        self._untimed = untimed
+        self._predicted_s = predicted_s
+        self._environment = environment
+        self._accepted = accepted(function)
+
+    def takes(self, keyword: str) -> bool:
+        """Whether the function's signature has this keyword."""
+        return self._accepted is None or keyword in self._accepted
+
+    def flagged(self, queries: int, keys: int, *, causal: str | None, alone: bool) -> bool:
+        """Whether the function's causal flag says all that masks would; ``alone``: nothing else hides or adds."""
+        same_corner = queries == keys or self.policies.causal == causal
+        return causal is not None and alone and same_corner and self.takes("is_causal")
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        mask: Tensor | None,
+        is_causal: bool,
+        softcap: float | None,
+        scale: float | None,
+    ) -> Tensor:
+        """What the function returns, handed those keywords that it has.
+
+        Raises: Refusal where it lacks one that is needed.
+        """
+        shares = query.shape[1] != key.shape[1]
+        reason = self._lacks(mask=mask is not None, softcap=softcap is not None, enable_gqa=shares)
+        if self.policies.forward_only and torch.is_grad_enabled() and (query.requires_grad or value.requires_grad):
+            reason = FORWARD_ONLY
+        if reason:
+            raise Refusal(reason)
+        offered = {
+            "mask": mask,
+            "is_causal": is_causal,
+            "scale": 1 / math.sqrt(query.shape[3]) if scale is None else scale,
+            "dropout_p": 0.0,
+            "need_weights": False,
+            "softcap": softcap,
+            "enable_gqa": shares,
+        }
+        returned = self.function(
+            query, key, value, **{name: given for name, given in offered.items() if self.takes(name)}
+        )
+        return returned[0] if isinstance(returned, tuple) else returned
+
+    def _lacks(self, **needs: bool) -> str | None:
+        """Which keyword is needed and not in the function's signature, as a reason, or None."""
+        told = {"enable_gqa": "the kernel takes no enable_gqa: heads of keys must be as many as heads of queries"}
+        missing = next((name for name, needed in needs.items() if needed and not self.takes(name)), None)
+        return None if missing is None else told.get(missing, f"the kernel takes no {missing}")
+
+    def unsupported(self, case: Case) -> str | None:
+        """Refuse what needs a keyword that the function does not have, then what its author refuses."""
+        problem = case.problem
+        flag = self.flagged(problem.queries, problem.keys, causal=problem.causal, alone=len(problem.parts) == 1)
+        if reason := self._lacks(
+            mask=bool(problem.parts) and not flag,
+            softcap=problem.softcap > 0,
+            enable_gqa=problem.key_heads != problem.num_heads,
+        ):
+            return reason
+        if self.policies.forward_only and case.differentiates:
+            return FORWARD_ONLY
+        return self._unsupported(case) if self._unsupported else None
+
+    def untimed(self, case: Case) -> str | None:
+        """What its author says."""
+        return self._untimed(case) if self._untimed else None
+
+    def predicted_s(self, case: Case) -> float | None:
+        """What its author predicts."""
+        return self._predicted_s(case) if self._predicted_s else None
+
+    def environment(self) -> Mapping[str, str]:
+        """What its author asks for."""
+        return self._environment() if self._environment else {}
+
+    def build(self, reference: Any) -> nn.Module:  # noqa: ARG002
+        """The function behind the operator's call; there are no parameters to take over."""
+        return _CoreAttention(self)
+
+    def prepare(self, module: nn.Module, case: Case, inputs: Inputs) -> Call:
+        """The module; masks that are made of nothing but positions are made here, once."""
+        problem, query = case.problem, inputs.tensors["query"]
+        flag = self.flagged(problem.queries, problem.keys, causal=problem.causal, alone=len(problem.parts) == 1)
+        if flag or not problem.parts - {"bias2d", "bias4d"} or "key_lengths" in inputs.tensors:
+            return module
+        positions = positional(
+            problem.queries, problem.keys, causal=problem.causal, window=problem.window, key_lengths=None,
+            slopes=inputs.options["alibi_slopes"], dtype=query.dtype, device=query.device,
+        )  # fmt: skip
+
+        def call(**arguments: Any) -> Any:
+            return module(**arguments, positions=positions)
+
+        return call
+
+
+def core_from_kernel(
+    kernel: Kernel,
+    *,
+    name: str = "",
+    unsupported: Callable[[Case], str | None] | None = None,
+    untimed: Callable[[Case], str | None] | None = None,
+    predicted_s: Callable[[Case], float | None] | None = None,
+) -> CoreKernel:
+    """The kernel inside an implementation of multi-head attention, by itself, as one of ``attention_core``.
+
+    The function is called as it is in ``from_kernel``, with two keywords more where its signature has them:
+    ``softcap`` (a number, or None) and ``enable_gqa`` (true: k and v have fewer heads, each shared by a block of q's).
+    Causal masks, windows, ALiBi and lengths of sequences reach it as its ``mask``; a causal mask alone, in the corner
+    of its ``policies``, as ``is_causal``. What needs a keyword that it lacks is refused.
+
+    ``name`` is the kernel's after ``core_`` unless given. What it declares of cases is told anew, because they are
+    cases of another operator; source, policies and environment are the kernel's.
+
+    Shape: q (batch, heads, queries, head_dim), k (batch, kv_heads, keys, head_dim), v (batch, kv_heads, keys,
+    head_dim_v), output (batch, heads, queries, head_dim_v).
+    """
+    return CoreKernel(
+        kernel.function,
+        name=name or f"core_{kernel.name}",
+        source=kernel.source,
+        policies=kernel.policies,
+        additive_mask=kernel.additive_mask,
+        unsupported=unsupported,
+        untimed=untimed,
+        predicted_s=predicted_s,
+        environment=kernel.environment,
+    )

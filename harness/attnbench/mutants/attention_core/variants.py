@@ -1,0 +1,65 @@
+"""Correct variants of attention on split heads that round differently; no check may fail any of them."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from attnbench.interface import Implementation
+from attnbench.mutants.attention_core.formula import CoreFormula
+from attnbench.mutants.mutant import Written
+
+__all__ = ["VARIANTS"]
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """In float32 at the least."""
+    return tensor.double() if tensor.dtype == torch.float64 else tensor.float()
+
+
+class _CoreScaleAfter(CoreFormula):
+    def score(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        return (query @ key.mT) * scale
+
+
+class _CoreScaleOnKeys(CoreFormula):
+    def score(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        return query @ (key * scale).mT
+
+
+class _CoreSoftmaxInSingle(CoreFormula):
+    def normalise(self, logits: Tensor) -> Tensor:
+        return super().normalise(_wide(logits)).to(logits.dtype)
+
+
+class _CoreExponentOfTwo(CoreFormula):
+    def normalise(self, logits: Tensor) -> Tensor:
+        scaled = _wide(logits) * math.log2(math.e)
+        if scaled.shape[-1] == 0:
+            return logits
+        largest = scaled.amax(dim=-1, keepdim=True).detach()
+        exponentials = torch.exp2(scaled - largest.masked_fill(largest.isneginf(), 0.0))
+        total = exponentials.sum(dim=-1, keepdim=True)
+        return (exponentials / total.masked_fill(total == 0, 1.0)).to(logits.dtype)
+
+
+class _CoreGroupedProduct(CoreFormula):
+    """Queries of a group side by side, so that shared keys are never copied."""
+
+    def share(self, tensor: Tensor, heads: int) -> Tensor:
+        del heads
+        return tensor
+
+    def score(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        groups = query.unflatten(1, (key.shape[1], query.shape[1] // key.shape[1]))
+        return (groups.flatten(2, 3) * scale @ key.mT).reshape(*query.shape[:3], key.shape[2])
+
+    def total(self, weights: Tensor, value: Tensor) -> Tensor:
+        groups = weights.unflatten(1, (value.shape[1], weights.shape[1] // value.shape[1]))
+        return (groups.flatten(2, 3) @ value).reshape(*weights.shape[:3], value.shape[3])
+
+
+VARIANTS: tuple[Implementation, ...] = tuple(
+    Written(module, operator="attention_core")
+    for module in (_CoreScaleAfter, _CoreScaleOnKeys, _CoreSoftmaxInSingle, _CoreExponentOfTwo, _CoreGroupedProduct)
+)

@@ -1,0 +1,102 @@
+"""Inputs of attention on split heads."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attnbench.cases import Case
+from attnbench.inputs import Draw, rounded
+from attnbench.interface import Inputs
+from attnbench.operators.attention_core.problem import EXACT_REGIMES, LOGIT_STD, AttentionCoreProblem
+
+__all__ = ["inputs", "key_lengths", "scaled"]
+
+# Visible values of ``uniform`` are −1, 0 or 1, so that a sum of up to 256 is exact; hidden ones show at once.
+HIDDEN_UNIFORM = 64.0
+# Values of ``selection`` lie between −127 and 127: bfloat16 holds 8 significant bits.
+LARGEST_SELECTED = 127
+# Hidden values of ``zeroleak``, small enough for a gradient, their sum over a head, to stay below 65504 in float16.
+HIDDEN_ZEROLEAK = 512.0
+# The slope of the last head is 2 to the power of minus this many.
+# Source: Press et al. 2022, https://arxiv.org/abs/2108.12409, section 3.
+LAST_SLOPE = 8
+
+
+def inputs(case: Case) -> Inputs:
+    """Seeded inputs of the case on the CPU, rounded to the dtype in which it is given.
+
+    Queries carry the regime's scale, so that scaled logits have its standard deviation.
+    """
+    problem: AttentionCoreProblem = case.problem
+    draw = Draw(case.seed)
+    tensors = _tokens(problem, draw)
+    if problem.bias == "bias2d":
+        tensors["bias"] = draw.normal("bias", problem.queries, problem.keys)
+    elif problem.bias == "bias4d":
+        tensors["bias"] = draw.normal("bias", problem.sequences, problem.num_heads, problem.queries, problem.keys)
+    if "ragged" in problem.parts:
+        tensors["key_lengths"] = key_lengths(problem, draw)
+    if problem.regime in EXACT_REGIMES:
+        tensors |= _exact(problem, draw, tensors)
+    heads = range(1, problem.num_heads + 1)
+    slopes = [2 ** (-LAST_SLOPE * head / problem.num_heads) for head in heads]
+    drawn = Inputs(
+        parameters={},
+        tensors=tensors,
+        options={
+            "causal": problem.causal,
+            "window": problem.window,
+            "alibi_slopes": slopes if "alibi" in problem.parts else None,
+            "softcap": problem.softcap or None,
+            "scale": problem.logit_scale,
+        },
+        cotangents={
+            "output": draw.normal(
+                "cotangent.output", problem.sequences, problem.num_heads, problem.queries, problem.value_dim
+            )
+        },
+    )
+    return rounded(drawn, getattr(torch, case.given_dtype))
+
+
+def scaled(inputs: Inputs, factor: float) -> Inputs:
+    """Inputs of which the logits are ``factor`` times as large: the queries carry it."""
+    return replace(inputs, tensors=inputs.tensors | {"query": inputs.tensors["query"] * factor})
+
+
+def key_lengths(problem: AttentionCoreProblem, draw: Draw) -> Tensor:
+    """Keys of each sequence: those of the first one are all, each other has fewer. Shape: (batch)."""
+    batch, keys = problem.sequences, problem.keys
+    found = (1 + (draw.uniform("lengths", batch) * (keys - 1)).long()).clamp(min=min(1, keys), max=keys)
+    found[:1] = keys if batch > 1 else max(min(1, keys), keys - 2)
+    if problem.regime == "uniform":
+        found = 2 ** found.clamp(min=1).double().log2().long()
+    return found
+
+
+def _tokens(problem: AttentionCoreProblem, draw: Draw) -> dict[str, Tensor]:
+    """Queries (batch, heads, queries, head_dim), keys and values (batch, kv_heads, keys, …)."""
+    batch, keys, width = problem.sequences, problem.keys, problem.head_dim
+    std = LOGIT_STD.get(problem.regime, LOGIT_STD["plain"]) / (problem.logit_scale * width**0.5)
+    return {
+        "query": draw.normal("query", batch, problem.num_heads, problem.queries, width, std=std),
+        "key": draw.normal("key", batch, problem.key_heads, keys, width),
+        "value": draw.normal("value", batch, problem.key_heads, keys, problem.value_dim),
+    }
+
+
+def _exact(problem: AttentionCoreProblem, draw: Draw, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What replaces drawn tokens where the output is to be exact."""
+    query, value = tensors["query"], tensors["value"]
+    whole = draw.uniform("value.whole", *value.shape)
+    if problem.regime == "selection":
+        return {"value": (whole * (2 * LARGEST_SELECTED + 1)).floor() - LARGEST_SELECTED}
+    own = tensors.get("key_lengths", torch.full((problem.sequences,), problem.keys))
+    hidden = (torch.arange(problem.keys) >= own[:, None])[:, None, :, None]
+    if problem.regime == "zeroleak":
+        return {"value": torch.zeros_like(value).masked_fill(hidden, HIDDEN_ZEROLEAK)}
+    return {
+        "query": torch.zeros_like(query),
+        "value": ((whole * 3).floor() - 1).masked_fill(hidden, HIDDEN_UNIFORM),
+    }

@@ -1,0 +1,92 @@
+"""The reference: attention on split heads in a few lines of torch, and the paths that are its yardsticks."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from attnbench.cases import Case
+from attnbench.interface import Inputs
+from attnbench.masks import positional, softmax_over_visible
+from attnbench.operators.quantities import quantities
+
+__all__ = ["CoreReference", "yardsticks"]
+
+
+class CoreReference(nn.Module):
+    """Attention on split heads as it is written down, in the dtype of what it is given."""
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        bias: Tensor | None = None,
+        key_lengths: Tensor | None = None,
+        causal: str | None = None,
+        window: int | None = None,
+        alibi_slopes: Sequence[float] | None = None,
+        softcap: float | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
+        """Output (batch, heads, queries, head_dim_v).
+
+        Shape: query (batch, heads, queries, head_dim), key (batch, kv_heads, keys, head_dim), value (batch, kv_heads,
+        keys, head_dim_v), bias broadcastable to (batch, heads, queries, keys), key_lengths (batch).
+        """
+        shared = query.shape[1] // key.shape[1]
+        key, value = (tensor.repeat_interleave(shared, dim=1) for tensor in (key, value))
+        scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+        logits = (query * scale) @ key.mT
+        if softcap is not None:
+            logits = softcap * torch.tanh(logits / softcap)
+        mask = _mask(query, key, bias=bias, key_lengths=key_lengths, causal=causal, window=window, slopes=alibi_slopes)
+        if mask is not None:
+            logits = logits + mask
+        return softmax_over_visible(logits) @ value
+
+
+def _mask(
+    query: Tensor,
+    key: Tensor,
+    *,
+    bias: Tensor | None,
+    key_lengths: Tensor | None,
+    causal: str | None,
+    window: int | None,
+    slopes: Sequence[float] | None,
+) -> Tensor | None:
+    """Everything that is added to logits, minus infinity where a key is hidden."""
+    keep, added = positional(
+        query.shape[-2], key.shape[-2], causal=causal, window=window, key_lengths=key_lengths, slopes=slopes,
+        dtype=query.dtype, device=query.device,
+    )  # fmt: skip
+    parts = [part for part in (bias, added) if part is not None]
+    if keep is not None:
+        parts.append(torch.zeros(keep.shape, dtype=query.dtype, device=query.device).masked_fill(~keep, -math.inf))
+    total = None
+    for part in parts:
+        total = part if total is None else total + part
+    return total
+
+
+def yardsticks(case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
+    """Quantities by name in the case's own dtype: from the reference, and from torch's fused function."""
+    yield quantities(case, inputs, lambda given: {"output": CoreReference()(**given.arguments())})
+    if not case.problem.softcap:
+        yield quantities(case, inputs, lambda given: {"output": _fused(**given.arguments())})
+
+
+def _fused(query: Tensor, key: Tensor, value: Tensor, **rest: Any) -> Tensor:
+    """The same by ``scaled_dot_product_attention``, which knows no soft-cap."""
+    shared = query.shape[1] // key.shape[1]
+    key, value = (tensor.repeat_interleave(shared, dim=1) for tensor in (key, value))
+    mask = _mask(
+        query, key, bias=rest.get("bias"), key_lengths=rest.get("key_lengths"), causal=rest["causal"],
+        window=rest["window"], slopes=rest["alibi_slopes"],
+    )  # fmt: skip
+    return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=rest["scale"])

@@ -1,0 +1,74 @@
+"""Additive and dot-product scores against the width of a head: three panels."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.ticker import PercentFormatter
+
+from attnbench.report.numbers import digits
+from attnbench.report.plots import COLOURS, MUTED, SETTINGS
+from attnbench.report.studies import Shown
+from attnbench.report.studies.curves import curve, grid, head_dims, titled
+
+__all__ = ["shown"]
+
+NAMES = {"additive": "additive", "scaled dot": "dot product / √d", "dot": "dot product"}
+
+
+def shown(found: Mapping[str, Any]) -> Shown:
+    """Figure and table."""
+    rows = pd.DataFrame(found["rows"])
+    widths = sorted(rows["head_dim"].unique())
+    names = {name: COLOURS[i] for i, name in enumerate(NAMES.values())}
+    panels_of = {
+        "entropy_bits": (f"Entropy of a row of {found['keys']}, as drawn", "bits"),
+        "gradient_norm": ("Gradient by the scores, as drawn", "norm"),
+        "found": (f"Right token found after {found['steps']} steps", f"share of sequences of {found['length']}"),
+    }
+    with mpl.rc_context(SETTINGS):
+        figure, panels = grid(1, 3, title="Additive and dot-product attention against the width of a head", names=names)
+        for axes, (measure, (name, unit)) in zip(panels, panels_of.items(), strict=True):
+            for number, score in enumerate(NAMES):
+                curve(axes, rows[rows["score"] == score], x="head_dim", y=measure, number=number)
+            head_dims(axes, widths)
+            titled(axes, name, x="width of a head d", y=unit)
+            axes.set_ylim(bottom=0)
+        panels[0].axhline(math.log2(found["keys"]), color=MUTED, linewidth=0.8, linestyle=":")
+        panels[2].set_ylim(0, 1)
+        panels[2].yaxis.set_major_formatter(PercentFormatter(xmax=1))
+        panels[2].axhline(1 / found["length"], color=MUTED, linewidth=0.8, linestyle=":")
+    return Shown(
+        title="Additive and dot-product attention against the width of a head",
+        text=_text(found, rows),
+        figures={"": figure},
+        table=rows,
+        summary=_summary(rows),
+    )
+
+
+def _summary(rows: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "width d": rows["head_dim"],
+            "score": rows["score"].map(NAMES),
+            "standard deviation of scores": rows["score_std"].map(digits),
+            "entropy (bits)": rows["entropy_bits"].map(digits),
+            "gradient norm": rows["gradient_norm"].map(digits),
+            "right token found": rows["found"].map(lambda share: f"{share:.1%}"),
+        }
+    )
+
+
+def _text(found: Mapping[str, Any], rows: pd.DataFrame) -> str:
+    last = rows[rows["head_dim"] == rows["head_dim"].max()].set_index("score")
+    shares = ", ".join(f"{NAMES[name]} {last.loc[name, 'found']:.0%}" for name in NAMES)
+    return (
+        f"An additive score is bounded whatever the width, a dot product has variance d, and divided by √d variance 1. "
+        f"Left and middle: rows of {found['keys']} keys as drawn, medians and quartiles; the dotted line is the "
+        f"entropy of equal weights. Right: one token of {found['length']} has a direction added to it that has to be "
+        f"found by training through the softmax, {found['steps']} steps of Adam at one rate for all; mean and "
+        f"extremes of three seeds, the dotted line is chance. At d = {rows['head_dim'].max()}: {shares}."
+    )

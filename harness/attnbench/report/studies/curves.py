@@ -1,0 +1,64 @@
+"""Panels of curves against head_dim or a share: one look for all studies."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from attnbench.report.plots import COLOURS, INK, MARKERS, MUTED, SETTINGS
+
+__all__ = ["curve", "grid", "head_dims", "key", "titled"]
+
+# Unit: inches; one panel, and what the title and the names of the curves take above all of them.
+PANEL_WIDTH, PANEL_HEIGHT, HEADER = 3.4, 2.5, 0.72
+
+
+def grid(rows: int, columns: int, *, title: str, names: Mapping[str, str]) -> tuple[Figure, list[Axes]]:
+    """Panels under a title and the names of the curves, each in its colour."""
+    with mpl.rc_context(SETTINGS):
+        width, height = columns * PANEL_WIDTH + 0.3, rows * PANEL_HEIGHT + HEADER
+        figure = Figure(figsize=(width, height))
+        panels = figure.subplots(rows, columns, squeeze=False)
+        figure.subplots_adjust(
+            left=0.62 / width, right=1 - 0.15 / width, top=1 - (HEADER + 0.22) / height, bottom=0.45 / height,
+            wspace=0.32, hspace=0.52,
+        )  # fmt: skip
+        figure.text(0.12 / width, 1 - 0.2 / height, title, fontsize=10, fontweight="bold", color=INK, va="center")
+        key(figure, names)
+    return figure, list(panels.flat)
+
+
+def key(figure: Figure, names: Mapping[str, str]) -> None:
+    """Names of the curves in a row below the title."""
+    width, height = figure.get_size_inches()
+    left = 0.12
+    for name, colour in names.items():
+        figure.text(left / width, 1 - 0.48 / height, f"● {name}", color=colour, fontsize=9, va="center", ha="left")
+        # A character of this size is about 0.075 inches wide.
+        left += 0.075 * len(name) + 0.4
+
+
+def titled(axes: Axes, title: str, *, x: str, y: str = "") -> None:
+    """Title and axis labels of a panel."""
+    axes.set_title(title, loc="left", fontsize=9, color=INK, pad=6)
+    axes.set_xlabel(x, color=MUTED)
+    axes.set_ylabel(y, color=MUTED)
+    axes.tick_params(length=3, width=0.6)
+
+
+def head_dims(axes: Axes, widths: Sequence[int]) -> None:
+    """Widths of a head on a logarithmic axis, each with its number."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(list(widths), [str(width) for width in widths])
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def curve(axes: Axes, rows: pd.DataFrame, *, x: str, y: str, number: int) -> None:
+    """Medians with the band of their quartiles, as ``<y>``, ``<y>_low`` and ``<y>_high``."""
+    look: dict[str, Any] = {"color": COLOURS[number], "marker": MARKERS[number]}
+    axes.fill_between(rows[x], rows[f"{y}_low"], rows[f"{y}_high"], color=COLOURS[number], alpha=0.16, linewidth=0)
+    axes.plot(rows[x], rows[y], markersize=4, linewidth=1.6, solid_capstyle="round", clip_on=False, **look)

@@ -1,0 +1,100 @@
+"""What padding does to a row: its weights as bars, what goes to padding, and what that does to the output."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from attnbench.report.numbers import digits
+from attnbench.report.plots import COLOURS, INK, MUTED, SETTINGS
+from attnbench.report.studies import Shown
+from attnbench.report.studies.curves import curve, key, titled
+
+__all__ = ["shown"]
+
+NAMES = {"alone": "alone", "masked": "padded, with the mask", "unmasked": "padded, without the mask"}
+NUMBERS = {"masked": 0, "unmasked": 1}
+COLOUR = {"alone": MUTED, "masked": COLOURS[0], "unmasked": COLOURS[1]}
+# Width of one bar, as a share of a token's place.
+BAR = 0.27
+# Unit: inches.
+WIDTH, HEIGHT = 7.2, 6.1
+
+
+def shown(found: Mapping[str, Any]) -> Shown:
+    """Figure and table."""
+    rows = pd.DataFrame(found["rows"])
+    with mpl.rc_context(SETTINGS):
+        figure = Figure(figsize=(WIDTH, HEIGHT))
+        figure.text(
+            0.12 / WIDTH, 1 - 0.2 / HEIGHT, f"What padding does to a row: {found['implementation']}, first layer",
+            fontsize=10, fontweight="bold", color=INK, va="center",
+        )  # fmt: skip
+        key(figure, {name: COLOUR[own] for own, name in NAMES.items()})
+        areas = figure.add_gridspec(
+            2, 2, left=0.095, right=0.975, top=0.845, bottom=0.085, hspace=0.62, wspace=0.3, height_ratios=(1, 1.05)
+        )
+        _bars(figure.add_subplot(areas[0, :]), found)
+        for place, (measure, title, unit) in enumerate(
+            (
+                ("weight_on_padding", "What padding takes of a row", "share of the row's weight"),
+                ("output_off", "How far the output is off", "relative distance"),
+            )
+        ):
+            axes = figure.add_subplot(areas[1, place])
+            for name, number in NUMBERS.items():
+                curve(axes, rows[rows["masked"] == (name == "masked")], x="padding_share", y=measure, number=number)
+            axes.xaxis.set_major_formatter(PercentFormatter(xmax=1))
+            titled(axes, title, x="padding in the padded sequence", y=unit)
+            axes.set_ylim(bottom=0)
+            axes.set_xlim(0, 1)
+            if measure == "weight_on_padding":
+                axes.set_ylim(0, 1)
+                axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
+    return Shown(
+        title="What padding does to a row, with the mask and without it",
+        text=_text(found, rows),
+        figures={"": figure},
+        table=rows,
+        summary=_summary(rows),
+    )
+
+
+def _bars(axes: Axes, found: Mapping[str, Any]) -> None:
+    tokens = found["tokens"]
+    for place, (own, weights) in enumerate(found["shown"].items()):
+        axes.bar([j + (place - 1) * BAR for j in range(len(weights))], weights, BAR, color=COLOUR[own], linewidth=0)
+    axes.set_xticks(range(len(tokens)), tokens, rotation=60, ha="right", rotation_mode="anchor", fontsize=7.5)
+    axes.set_xlim(-0.6, len(tokens) - 0.4)
+    axes.axvspan(found["real"] - 0.5, len(tokens) - 0.4, color=MUTED, alpha=0.1, linewidth=0)
+    axes.grid(visible=False, axis="x")
+    titled(axes, f"Row of “{found['token']}”, head {found['head']}", x="", y="weight")
+
+
+def _summary(rows: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "padded length": rows["length"],
+            "padding": rows["padding_share"].map(lambda share: f"{share:.0%}"),
+            "mask": rows["masked"].map({True: "with", False: "without"}),
+            "weight on padding (median row)": rows["weight_on_padding"].map(lambda share: f"{share:.1%}"),
+            "output off by": rows["output_off"].map(digits),
+        }
+    )
+
+
+def _text(found: Mapping[str, Any], rows: pd.DataFrame) -> str:
+    half = rows[(rows["padding_share"] >= 0.5) & ~rows["masked"]].iloc[0]
+    masked = rows[rows["masked"]]
+    return (
+        f"The rule: a padded batch gives each real token exactly what it would get alone. With the mask it does "
+        f"(padding gets {digits(masked['weight_on_padding_high'].max())}, the output is off by at most "
+        f"{digits(masked['output_off'].max())} of its length). Without it, at {half['padding_share']:.0%} padding, the "
+        f"median row gives {half['weight_on_padding']:.0%} of its weight to padding, and the output is off by "
+        f"{digits(half['output_off'])} times its length. Over all {found['real']} rows and all heads of the first "
+        f"layer, whose input does not depend on padding; curves are medians, bands quartiles."
+    )

@@ -1,0 +1,59 @@
+"""Softmax saturation: scores of wide heads without 1/√d make one-hot rows that let no gradient through.
+
+Queries and keys have independent standard normal elements, so that q · k has variance d.
+
+Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.1, footnote 4.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from attnbench.study.rows import entropy_bits, gradient_norm, quartiles
+
+__all__ = ["saturation"]
+
+# Rows over which a median is taken: its quartiles are then known to a few percent.
+ROWS = 512
+# The worked example: so many draws of this standard deviation.
+DRAWS, DRAWN_STD = 20_000, 100.0
+
+
+def saturation(*, head_dims: Sequence[int], keys: int, seed: int) -> dict[str, Any]:
+    """Rows of weights by head_dim, with the scale and without: distribution, entropy, largest weight, gradient."""
+    return {
+        "keys": keys,
+        "rows": [row for head_dim in head_dims for row in _of_width(head_dim, keys, seed)],
+        "draws": _draws(seed),
+    }
+
+
+def _of_width(head_dim: int, keys: int, seed: int) -> Iterator[dict[str, Any]]:
+    generator = torch.Generator().manual_seed(seed)
+    queries = torch.randn(ROWS, 1, head_dim, generator=generator)
+    products = torch.cat([row @ torch.randn(keys, head_dim, generator=generator).T for row in queries]).double()
+    cotangent = torch.randn(ROWS, keys, generator=generator).double()
+    for scale, scores in (("1/√d", products / math.sqrt(head_dim)), ("none", products)):
+        weights = torch.softmax(scores, dim=-1)
+        yield {
+            "head_dim": head_dim,
+            "scale": scale,
+            **quartiles("entropy_bits", entropy_bits(weights)),
+            **quartiles("largest_weight", weights.amax(dim=-1)),
+            **quartiles("gradient_norm", gradient_norm(scores, cotangent)),
+            # By rank, the mean over rows.
+            "by_rank": weights.sort(dim=-1, descending=True).values.mean(dim=0).tolist(),
+        }
+
+
+def _draws(seed: int) -> dict[str, float]:
+    """Largest weight of wide draws, as they are and divided by their standard deviation."""
+    draws = DRAWN_STD * torch.randn(DRAWS, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return {
+        "count": DRAWS,
+        "std": DRAWN_STD,
+        "largest_weight": torch.softmax(draws, dim=0).max().item(),
+        "largest_weight_divided": torch.softmax(draws / DRAWN_STD, dim=0).max().item(),
+    }

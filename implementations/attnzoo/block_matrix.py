@@ -1,0 +1,63 @@
+"""One product for all heads of a sequence: their scores are the diagonal blocks of one large matrix.
+
+    [Q_1; …; Q_H] [K_1; …; K_H]ᵀ = [Q_i K_jᵀ]_ij        (H·queries × H·keys), of which the blocks i = j are wanted
+
+    O_h = softmax(scale · Q_h K_hᵀ + M) V_h
+
+Right and wasteful: of H² blocks H are used, so that time and memory of the scores are H times those of ``reshaped``.
+
+Shape: Q (batch, heads, queries, head_dim), K and V (batch, heads, keys, head_dim).
+Source: Vaswani et al., Attention Is All You Need, 2017, equation 1, https://arxiv.org/abs/1706.03762.
+"""
+
+import torch
+from torch import Tensor
+
+from attnbench.interface import Policies
+from attnbench.kernel import from_kernel
+from attnbench.masks import softmax_over_visible
+
+__all__ = ["BLOCK_MATRIX", "block_matrix", "diagonal_blocks", "diagonal_blocks_loop"]
+
+
+def block_matrix(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None,
+    scale: float,
+    dropout_p: float,
+    need_weights: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention by one matrix product per sequence; ``mask`` is additive."""
+    rows, columns = (q * scale).flatten(1, 2), k.flatten(1, 2)  # (batch, heads·length, head_dim)
+    logits = diagonal_blocks(rows @ columns.mT, q.shape[1])  # (batch, heads, queries, keys)
+    if mask is not None:
+        logits = logits + mask
+    weights = torch.nn.functional.dropout(softmax_over_visible(logits), dropout_p)
+    return weights @ v, weights if need_weights else None
+
+
+def diagonal_blocks(matrix: Tensor, num_heads: int) -> Tensor:
+    """Blocks on the diagonal. Shape: (batch, heads·queries, heads·keys) to (batch, heads, queries, keys)."""
+    (_, rows, columns), heads = matrix.shape, num_heads
+    blocks = torch.unflatten(torch.unflatten(matrix, 2, (heads, columns // heads)), 1, (heads, rows // heads))
+    # (batch, heads, queries, heads, keys); the diagonal of both heads comes last
+    return blocks.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
+
+
+def diagonal_blocks_loop(matrix: Tensor, num_heads: int) -> Tensor:
+    """The same, cut out one by one."""
+    queries, keys = matrix.shape[1] // num_heads, matrix.shape[2] // num_heads
+    return torch.stack(
+        [matrix[:, h * queries : (h + 1) * queries, h * keys : (h + 1) * keys] for h in range(num_heads)], dim=1
+    )
+
+
+BLOCK_MATRIX = from_kernel(
+    block_matrix,
+    source="https://arxiv.org/abs/1706.03762",
+    additive_mask=True,
+    policies=Policies(twice_differentiable=True),
+)

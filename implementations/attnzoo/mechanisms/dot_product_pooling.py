@@ -1,0 +1,69 @@
+"""Dot-product attention pooling: a learned query sums a sequence up as one vector.
+
+    s_j = k_j · q        o = Σ_j softmax(s)_j k_j
+
+Source: Luong et al. 2015, https://arxiv.org/abs/1508.04025, section 3.1, score *dot*.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.kernel import from_call
+from attnzoo.mechanisms.attention import attend, attend_loop, dot
+from attnzoo.mechanisms.halves import too_coarse
+
+__all__ = [
+    "DOT_PRODUCT_POOLING",
+    "DOT_PRODUCT_POOLING_LOOP",
+    "DotProductPooling",
+    "dot_product_pooling",
+    "dot_product_pooling_loop",
+]
+
+
+def dot_product_pooling(tokens: Tensor, query: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """One vector per sequence and the weights of its tokens, as matrix products.
+
+    Shape: tokens (batch, length, width), query (width, 1), key_padding_mask (batch, length), true hides; returns
+    (batch, width) and (batch, length).
+    """
+    hidden = None if key_padding_mask is None else key_padding_mask[:, None, :]
+    pooled, weights = attend((tokens @ query).mT, tokens, hidden=hidden)  # scores (batch, 1, length)
+    return pooled[:, 0], weights[:, 0]
+
+
+def dot_product_pooling_loop(
+    tokens: Tensor, query: Tensor, key_padding_mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The same, one number at a time."""
+    hidden = None if key_padding_mask is None else key_padding_mask[:, None, :]
+    queries = query.T.expand(len(tokens), 1, -1)
+    pooled, weights = attend_loop(dot, queries, tokens, tokens, hidden=hidden)
+    return pooled[:, 0], weights[:, 0]
+
+
+class DotProductPooling(nn.Module):
+    """The learned query."""
+
+    def __init__(self, width: int, form: Callable[..., tuple[Tensor, Tensor]] = dot_product_pooling) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.randn(width, 1) / math.sqrt(width))
+        self._form = form
+
+    def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """One vector per sequence (batch, width) and weights (batch, length)."""
+        return self._form(tokens, self.query, key_padding_mask)
+
+
+DOT_PRODUCT_POOLING = from_call(
+    dot_product_pooling, operator="dot_product_pooling", source="https://arxiv.org/abs/1508.04025"
+)
+DOT_PRODUCT_POOLING_LOOP = from_call(
+    dot_product_pooling_loop,
+    operator="dot_product_pooling",
+    source="https://arxiv.org/abs/1508.04025",
+    unsupported=too_coarse,
+)

@@ -1,0 +1,116 @@
+"""What an encoder puts around attention: the input is added, and the sum is normalised.
+
+    O = LayerNorm(X + Attention(X))        LayerNorm(z) = γ ⊙ (z − mean z) / √(var z + ε) + β
+
+Mean and variance are over the features of each token for itself.
+
+Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.1; Ba et al. 2016,
+https://arxiv.org/abs/1607.06450.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.kernel import from_call
+from attnzoo.mechanisms.halves import too_coarse
+
+__all__ = [
+    "EPSILON",
+    "RESIDUAL_BLOCK",
+    "RESIDUAL_BLOCK_LOOP",
+    "ResidualBlock",
+    "add_and_norm",
+    "add_and_norm_loop",
+    "residual_block",
+    "residual_block_loop",
+]
+
+# Added to the variance; that of torch.nn.LayerNorm.
+EPSILON = 1e-5
+
+
+def add_and_norm(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """LayerNorm(tokens + attended).
+
+    Shape: tokens and attended (batch, length, embed_dim), weight and bias (embed_dim); returns that of tokens.
+    """
+    return nn.functional.layer_norm(tokens + attended, weight.shape, weight, bias, EPSILON)
+
+
+def add_and_norm_loop(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The same, a token at a time and a feature at a time."""
+    width = tokens.shape[-1]
+    rows = []
+    for token, addition in zip(tokens.flatten(0, 1), attended.flatten(0, 1), strict=True):
+        features = [token[i] + addition[i] for i in range(width)]
+        mean = torch.stack(features).sum() / width
+        variance = torch.stack([(feature - mean) ** 2 for feature in features]).sum() / width
+        root = torch.sqrt(variance + EPSILON)
+        rows.append(torch.stack([weight[i] * (features[i] - mean) / root + bias[i] for i in range(width)]))
+    return torch.unflatten(torch.stack(rows), 0, tokens.shape[:2])
+
+
+class ResidualBlock(nn.Module):
+    """Any attention with the reference's forward, batch first, inside the block.
+
+    The attention and the norm are made once and kept: made in ``forward``, they would be new at every call, and nothing
+    would be trained.
+    """
+
+    def __init__(self, attention: nn.Module, embed_dim: int, form: Callable[..., Tensor] = add_and_norm) -> None:
+        super().__init__()
+        self.attention = attention
+        self.norm = nn.LayerNorm(embed_dim, eps=EPSILON)
+        self._form = form
+
+    def forward(self, tokens: Tensor, **masks: Any) -> tuple[Tensor, Tensor | None]:
+        """Output, of the tokens' shape, and the attention's weights.
+
+        ``masks`` are keywords of the reference's forward: key_padding_mask, attn_mask, need_weights and the like.
+
+        Shape: tokens (batch, length, embed_dim).
+        """
+        attended, weights = self.attention(tokens, tokens, tokens, **masks)
+        return self._form(tokens, attended, self.norm.weight, self.norm.bias), weights
+
+
+def residual_block(
+    tokens: Tensor,
+    in_proj_weight: Tensor,
+    in_proj_bias: Tensor,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    *,
+    num_heads: int,
+    form: Callable[..., Tensor] = add_and_norm,
+    **masks: Tensor,
+) -> tuple[Tensor, Tensor | None]:
+    """The block as a function of its parameters, around the reference's attention as a function.
+
+    Shape: tokens (batch, length, embed_dim), parameters as the reference names and lays them out; key_padding_mask
+    (batch, length) and attn_mask (length, length), true hides; returns that of tokens, and the mean over heads of the
+    weights (batch, length, length).
+    """
+    rows = tokens.transpose(0, 1)  # the function wants the length first
+    attended, weights = nn.functional.multi_head_attention_forward(
+        rows, rows, rows, tokens.shape[-1], num_heads, in_proj_weight, in_proj_bias,
+        bias_k=None, bias_v=None, add_zero_attn=False, dropout_p=0.0, out_proj_weight=out_proj_weight,
+        out_proj_bias=out_proj_bias, **masks,
+    )  # fmt: skip
+    return form(tokens, attended.transpose(0, 1), norm_weight, norm_bias), weights
+
+
+def residual_block_loop(tokens: Tensor, **given: Any) -> tuple[Tensor, Tensor | None]:
+    """The same, with sum and norm spelled out."""
+    return residual_block(tokens, form=add_and_norm_loop, **given)
+
+
+RESIDUAL_BLOCK = from_call(residual_block, operator="residual_block", source="https://arxiv.org/abs/1706.03762")
+RESIDUAL_BLOCK_LOOP = from_call(
+    residual_block_loop, operator="residual_block", source="https://arxiv.org/abs/1706.03762", unsupported=too_coarse
+)

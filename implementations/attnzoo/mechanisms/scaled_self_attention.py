@@ -1,0 +1,115 @@
+"""Scaled self-attention with trained weights, from one width to another.
+
+    Q = X W_q,  K = X W_k,  V = X W_v        O = softmax(Q Kᵀ / √d_k) V
+
+``ScaledSelfAttention`` holds the weights as plain parameters, ``LinearSelfAttention`` as linear layers; a linear layer
+keeps its weights transposed, and draws them from a narrower range.
+
+Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, equation 1.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.kernel import from_call
+from attnzoo.mechanisms.attention import attend, attend_loop, dot
+from attnzoo.mechanisms.halves import too_coarse
+
+__all__ = [
+    "SCALED_SELF_ATTENTION",
+    "SCALED_SELF_ATTENTION_LOOP",
+    "LinearSelfAttention",
+    "ScaledSelfAttention",
+    "scaled_self_attention",
+    "scaled_self_attention_loop",
+]
+
+
+def scaled_self_attention(
+    tokens: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, key_padding_mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Context of every token and its weights, as matrix products.
+
+    Shape: tokens (batch, length, width), each weight (width, out_width), key_padding_mask (batch, length), true
+    hides; returns (batch, length, out_width) and (batch, length, length).
+    """
+    q, k, v = tokens @ w_q, tokens @ w_k, tokens @ w_v
+    hidden = None if key_padding_mask is None else key_padding_mask[:, None, :]
+    return attend(q @ k.mT / math.sqrt(k.shape[-1]), v, hidden=hidden)
+
+
+def scaled_self_attention_loop(
+    tokens: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, key_padding_mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The same, one number at a time."""
+    q, k, v = (_projected(tokens, weight) for weight in (w_q, w_k, w_v))
+    root = math.sqrt(w_k.shape[-1])
+    hidden = None if key_padding_mask is None else key_padding_mask[:, None, :]
+    return attend_loop(lambda query, key: dot(query, key) / root, q, k, v, hidden=hidden)
+
+
+def _projected(tokens: Tensor, weight: Tensor) -> Tensor:
+    """Product x W for every token x, a column of W at a time."""
+    rows = [torch.stack([dot(token, column) for column in weight.T]) for token in tokens.flatten(0, 1)]
+    return torch.unflatten(torch.stack(rows), 0, tokens.shape[:2])
+
+
+class ScaledSelfAttention(nn.Module):
+    """Weights as parameters, each (width, out_width), drawn uniformly from [0, 1)."""
+
+    def __init__(
+        self, width: int, out_width: int, form: Callable[..., tuple[Tensor, Tensor]] = scaled_self_attention
+    ) -> None:
+        super().__init__()
+        self.w_q = nn.Parameter(torch.rand(width, out_width))
+        self.w_k = nn.Parameter(torch.rand(width, out_width))
+        self.w_v = nn.Parameter(torch.rand(width, out_width))
+        self._form = form
+
+    def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Context (batch, length, out_width) and weights (batch, length, length)."""
+        return self._form(tokens, self.w_q, self.w_k, self.w_v, key_padding_mask)
+
+    @torch.no_grad()
+    def take(self, linear: "LinearSelfAttention") -> None:
+        """Copy the weights of linear layers: transposed."""
+        self.w_q.copy_(linear.w_q.weight.T)
+        self.w_k.copy_(linear.w_k.weight.T)
+        self.w_v.copy_(linear.w_v.weight.T)
+
+
+class LinearSelfAttention(nn.Module):
+    """Weights as linear layers without bias."""
+
+    def __init__(self, width: int, out_width: int) -> None:
+        super().__init__()
+        self.w_q = nn.Linear(width, out_width, bias=False)
+        self.w_k = nn.Linear(width, out_width, bias=False)
+        self.w_v = nn.Linear(width, out_width, bias=False)
+
+    def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Context (batch, length, out_width) and weights (batch, length, length)."""
+        q, k, v = self.w_q(tokens), self.w_k(tokens), self.w_v(tokens)
+        hidden = None if key_padding_mask is None else key_padding_mask[:, None, :]
+        return attend(q @ k.mT / math.sqrt(k.shape[-1]), v, hidden=hidden)
+
+    @torch.no_grad()
+    def take(self, parameters: ScaledSelfAttention) -> None:
+        """Copy plain parameters: transposed."""
+        self.w_q.weight.copy_(parameters.w_q.T)
+        self.w_k.weight.copy_(parameters.w_k.T)
+        self.w_v.weight.copy_(parameters.w_v.T)
+
+
+SCALED_SELF_ATTENTION = from_call(
+    scaled_self_attention, operator="scaled_self_attention", source="https://arxiv.org/abs/1706.03762"
+)
+SCALED_SELF_ATTENTION_LOOP = from_call(
+    scaled_self_attention_loop,
+    operator="scaled_self_attention",
+    source="https://arxiv.org/abs/1706.03762",
+    unsupported=too_coarse,
+)

@@ -1,0 +1,60 @@
+"""Heads stacked into the batch: to the matrix products that follow, a head is one more sequence.
+
+    (B, L, E) → (B, L, H, D) → (B, H, L, D) → (B·H, L, D)
+
+Heads count fastest: entry b·H + h is head h of sequence b. As an implementation with all of the reference's arguments:
+``batched_matmul``; with heads as a dimension of their own: ``reshaped``.
+
+Source: torch.nn.functional.multi_head_attention_forward, which stacks them so.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from attnzoo.mechanisms.attention import attend
+
+__all__ = ["stacked", "stacked_heads", "stacked_loop", "unstacked"]
+
+
+def stacked(features: Tensor, num_heads: int) -> Tensor:
+    """Heads out of features, into the batch.
+
+    Shape: (batch, length, embed_dim), returns (batch·heads, length, head_dim).
+
+    Raises: ValueError where embed_dim is not divisible by num_heads.
+    """
+    _check(features, num_heads)
+    return torch.unflatten(features, -1, (num_heads, -1)).transpose(1, 2).flatten(0, 1)
+
+
+def stacked_loop(features: Tensor, num_heads: int) -> Tensor:
+    """The same, a head of a sequence at a time: head h is features h·D to (h + 1)·D of every token."""
+    _check(features, num_heads)
+    head_dim = features.shape[-1] // num_heads
+    return torch.stack(
+        [sequence[:, h * head_dim : (h + 1) * head_dim] for sequence in features for h in range(num_heads)]
+    )
+
+
+def unstacked(heads: Tensor, num_heads: int) -> Tensor:
+    """Heads out of the batch, side by side again: the inverse of ``stacked``."""
+    return torch.unflatten(heads, 0, (-1, num_heads)).transpose(1, 2).flatten(2)
+
+
+def stacked_heads(q: Tensor, k: Tensor, v: Tensor, *, num_heads: int, attn_mask: Tensor | None = None) -> Tensor:
+    """Attention of every head of every sequence in one batch.
+
+    Shape: q (batch, queries, embed_dim), k and v (batch, keys, embed_dim), all projected; attn_mask (true hides)
+    broadcastable to (batch·heads, queries, keys); returns (batch, queries, embed_dim).
+    """
+    q, k, v = (stacked(x, num_heads) for x in (q, k, v))
+    scores = torch.bmm(q, k.mT) / math.sqrt(q.shape[-1])  # (batch·heads, queries, keys)
+    attended, _ = attend(scores, v, hidden=attn_mask)
+    return unstacked(attended, num_heads)
+
+
+def _check(features: Tensor, num_heads: int) -> None:
+    if num_heads < 1 or features.shape[-1] % num_heads:
+        raise ValueError(f"num_heads must divide embed_dim = {features.shape[-1]}, got {num_heads}")

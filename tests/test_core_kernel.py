@@ -1,0 +1,176 @@
+"""Tests of a kernel by itself: what it is handed, and what is refused because its signature lacks it."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from attnbench.cases import Case
+from attnbench.interface import Policies, Refusal
+from attnbench.kernel import CoreKernel, core_from_kernel, from_kernel
+from attnbench.operators.attention_core import OPERATOR, AttentionCoreProblem
+from attnbench.operators.attention_core.suites import GROUPED, PLAIN
+from attnbench.registry import load, names
+
+if TYPE_CHECKING:
+    from conftest import Conformance
+
+BUILT_IN = [name for name in names() if name.startswith("core_")]
+
+
+def case_of(problem: AttentionCoreProblem, **fields: Any) -> Case:
+    """A case of attention on split heads."""
+    return Case(operator="attention_core", problem=problem, **{"mode": "inference"} | fields)
+
+
+def handed(problem: AttentionCoreProblem, **declared: Any) -> dict[str, Any]:
+    """Keywords that a kernel with every one of them gets on a case."""
+    got: dict[str, Any] = {}
+
+    def kernel(
+        q: Tensor, k: Tensor, v: Tensor, *, mask: Any, is_causal: Any, scale: Any, softcap: Any, enable_gqa: Any
+    ) -> Tensor:
+        got.update(mask=mask, is_causal=is_causal, scale=scale, softcap=softcap, enable_gqa=enable_gqa)
+        return q.new_zeros(*q.shape[:3], v.shape[3])
+
+    call_of(core_from_kernel(from_kernel(kernel, **declared)), problem)
+    return got
+
+
+def call_of(kernel: CoreKernel, problem: AttentionCoreProblem) -> Tensor:
+    """Output of a kernel on a case."""
+    case = case_of(problem)
+    inputs = OPERATOR.inputs(case)
+    module = kernel.build(OPERATOR.reference(case, inputs))
+    output: Tensor = kernel.prepare(module, case, inputs)(**inputs.arguments())
+    return output
+
+
+def test_plain_attention_comes_without_a_mask() -> None:
+    """The scale is 1/√head_dim unless another one is given."""
+    assert handed(PLAIN) == {
+        "mask": None,
+        "is_causal": False,
+        "scale": 1 / 8**0.5,
+        "softcap": None,
+        "enable_gqa": False,
+    }
+    assert handed(replace(GROUPED, scale=0.2, softcap=3.0)) == {
+        "mask": None, "is_causal": False, "scale": 0.2, "softcap": 3.0, "enable_gqa": True,
+    }  # fmt: skip
+
+
+def test_the_flag_comes_where_it_says_all_and_in_its_own_corner() -> None:
+    """Elsewhere the causal mask is a mask like any other."""
+    top, bottom = replace(PLAIN, mask="causal_tl"), replace(PLAIN, mask="causal_br")
+    lower = Policies(causal="bottom_right")
+    flags = [handed(top), handed(bottom, policies=lower), handed(replace(bottom, queries=7))]
+    assert [(one["is_causal"], one["mask"]) for one in flags] == [(True, None)] * 3
+    masks = [handed(bottom), handed(top, policies=lower), handed(replace(top, mask="causal_tl+ragged"))]
+    assert [one["is_causal"] for one in masks] == [False] * 3
+    assert all(one["mask"].dtype == torch.bool for one in masks)
+    assert masks[0]["mask"][0, 0, 0].tolist() == [True] * 3 + [False] * 4
+
+
+def test_what_is_added_and_what_is_hidden_come_as_one_mask() -> None:
+    """Numbers where anything is added, in the dtype of the queries; minus infinity hides."""
+    mask = handed(replace(PLAIN, mask="causal_br+window+alibi+ragged", window=1))["mask"]
+    assert (tuple(mask.shape), mask.dtype) == ((2, 3, 5, 7), torch.float32)
+    assert mask[0, :, 4, 6].tolist() == [0.0] * 3
+    assert mask[0, :, 4, 5].tolist() == pytest.approx([-(2 ** (-8 / 3)), -(2 ** (-16 / 3)), -(2.0**-8)])
+    assert bool(mask[0, :, 4, 4].isneginf().all())
+    assert handed(replace(PLAIN, mask="ragged"), additive_mask=True)["mask"].dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"mask": "causal_br"}, "the kernel takes no mask"),
+        ({"mask": "alibi"}, "the kernel takes no mask"),
+        ({"softcap": 3.0}, "the kernel takes no softcap"),
+        ({"num_heads": 6, "kv_heads": 2}, "the kernel takes no enable_gqa: heads of keys must be as many as heads of"),
+    ],
+)
+def test_what_needs_an_absent_keyword_is_refused(changes: dict[str, Any], reason: str) -> None:
+    """Before the call by ``unsupported``, and in the call as well."""
+
+    def kernel(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, scale: float) -> Tensor:
+        return scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale)
+
+    core = core_from_kernel(from_kernel(kernel))
+    assert core.unsupported(case_of(replace(PLAIN, mask="causal_tl"))) is None
+    problem = replace(PLAIN, **changes)
+    assert str(core.unsupported(case_of(problem))).startswith(reason)
+    with pytest.raises(Refusal, match="the kernel takes no"):
+        call_of(core, problem)
+
+
+def test_what_a_kernel_declares_goes_with_it() -> None:
+    """Name, source, policies; a kernel without backward refuses gradients."""
+
+    def kernel(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return v[:, :, : q.shape[2]]
+
+    core = core_from_kernel(from_kernel(kernel, source="https://example.org", policies=Policies(forward_only=True)))
+    assert (core.name, core.operator, core.source) == ("core_kernel", "attention_core", "https://example.org")
+    assert core.unsupported(case_of(PLAIN, mode="train")) == "forward only: no gradients"
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"query": (2, 3, 5)}, "query, key and value must have 4 dimensions"),
+        ({"key": (2, 3, 6, 8)}, r"value must have shape \(2, 3, 6, 8\), got \(2, 3, 7, 8\)"),
+        ({"key": (2, 3, 7, 9)}, r"key must have shape \(2, 3, 7, 8\), got \(2, 3, 7, 9\)"),
+        (
+            {"key": (2, 2, 7, 8), "value": (2, 2, 7, 8)},
+            "heads of query must be a multiple of those of key",
+        ),
+        ({"bias": (1, 3, 5, 7)}, r"bias must have shape \(5, 7\) or \(2, 3, 5, 7\), got \(1, 3, 5, 7\)"),
+        ({"key_lengths": (1,)}, r"key_lengths must have shape \(2,\), got \(1,\)"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_told(changes: dict[str, tuple[int, ...]], fault: str) -> None:
+    """The error names the argument, what was needed and what came."""
+    case = case_of(PLAIN)
+    inputs = OPERATOR.inputs(case)
+    kernel: CoreKernel = load("core_sdpa")
+    tensors = {name: torch.zeros(shape) for name, shape in changes.items()}
+    with pytest.raises(ValueError, match=fault):
+        kernel.build(None)(**inputs.arguments() | tensors)
+
+
+def test_every_kernel_of_multihead_stands_alone_as_well() -> None:
+    """The same functions, under their names after core_."""
+    assert [name.removeprefix("core_") for name in BUILT_IN] == [
+        "batched_matmul", "naive_loop", "reshaped", "sdpa", "sdpa_cudnn", "sdpa_efficient", "sdpa_flash", "sdpa_math",
+        "xformers", "xformers_splitk",
+    ]  # fmt: skip
+    for name in BUILT_IN:
+        assert load(name).name == name
+        assert load(name).function is load(name.removeprefix("core_")).function
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "core_naive_loop"])
+def test_built_in_kernels_pass_every_check_on_quick(conformance: "Conformance", name: str) -> None:
+    """On every case that they take; the loop is left to the suite of the command line."""
+    kernel: CoreKernel = load(name)
+    cases = [case for case in OPERATOR.suite("quick") if kernel.unsupported(case) is None]
+    found = [
+        (case.id, conformance.finding(kernel, case, check)) for case in cases for check in conformance.applicable(case)
+    ]
+    assert [(case, f.check, f.reason) for case, f in found if f.status not in ("passed", "unsupported")] == []
+
+
+def test_the_loop_takes_everything(conformance: "Conformance") -> None:
+    """Shared heads, soft-cap, every mask and another width of values: it is the definition."""
+    problem = replace(
+        GROUPED, head_dim_v=3, mask="causal_br+window+bias4d+ragged", window=2, softcap=1.5, scale=0.2, queries=3
+    )
+    case, kernel = case_of(problem, mode="eval"), load("core_naive_loop")
+    assert kernel.unsupported(case) is None
+    for check in ("forward_parity", "input_gradients", "mask_gradients"):
+        assert conformance.finding(kernel, case, check).status == "passed"

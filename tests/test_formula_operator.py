@@ -1,0 +1,138 @@
+"""Tests of an operator of somebody's own: the shipped example, found by its entry points and held to its formula."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from attnbench.cases import Case
+from attnbench.checks.catalogue import checks
+from attnbench.checks.claims import restored, stored
+from attnbench.checks.functions import check_function
+from attnbench.checks.requirement import applies
+from attnbench.checks.verdict import judge
+from attnbench.interface import GENERAL_CHAPTERS
+from attnbench.registry import load
+from attnbench.subject import Subject
+from attnbench.truth import Known
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "linear_attention"
+PROGRAM = "from attnbench.cli import main; main()"
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    """The example's module."""
+    found: ModuleType = sys.modules[load(f"{EXAMPLE / 'linear_attention.py'}:LinearAttention").__module__]
+    return found
+
+
+@pytest.fixture(scope="module")
+def distribution(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment in which the example is installed, as its pyproject.toml says."""
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    info = tmp_path_factory.mktemp("path") / f"linear_attention-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    groups = project["entry-points"].items()
+    lines = [line for group, entries in groups for line in (f"[{group}]", *(f"{k} = {v}" for k, v in entries.items()))]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    path = os.pathsep.join([str(info.parent), str(EXAMPLE), os.environ.get("PYTHONPATH", "")])
+    return os.environ | {"PYTHONPATH": path}
+
+
+def attnbench(environment: dict[str, str], *words: str, cwd: Path) -> str:
+    """Standard output of a command that has to exit with 0."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words], cwd=cwd, env=environment, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def findings(example: ModuleType, implementation: Any, case: Case) -> dict[str, Any]:
+    """Findings of every check that applies, judged in this process."""
+    operator = example.OPERATOR
+    known = Known(case, operator, case.dtype, lambda: operator.inputs(case))
+    found = {}
+    for name, check in checks().items():
+        if check.chapter in operator.chapters and applies(check_function(name), case, operator):
+            claims = list(check_function(name)(Subject(implementation, operator, case, operator.inputs(case))))
+            found[name] = judge(name, check.requirement, restored(stored(claims)), known, implementation.policies)
+    return found
+
+
+def test_what_it_does_not_say_has_an_answer(example: ModuleType) -> None:
+    """Name, problem, suite, numbers and formula are its own; the rest follows."""
+    operator = example.OPERATOR
+    (case, *_) = operator.suite("quick")
+    inputs = operator.inputs(case)
+    assert operator.chapters == GENERAL_CHAPTERS
+    assert operator.siblings is None
+    assert (operator.missing(case), operator.axes(case, "output"), operator.mistakes(case, ["output"])) == (
+        None,
+        (),
+        {},
+    )
+    assert (operator.length(case), operator.work(case).pairs) == (7, 2 * 5 * 7)
+    assert inputs.cotangents["output"].shape == (2, 5, 8)
+    assert [path.keys() for path in operator.yardsticks(case, inputs)] == [operator.evaluate(case, inputs).keys()]
+    assert torch.equal(
+        operator.reference(case, inputs)(**inputs.arguments()), operator.evaluate(case, inputs)["output"]
+    )
+    with pytest.raises(ValueError, match="cases of linear_attention cannot be told without the harness"):
+        operator.script(case, "")
+
+
+@pytest.mark.parametrize("name", ["FROM_THE_LEFT", "FROM_THE_RIGHT"])
+def test_both_ways_to_sum_pass_every_check(example: ModuleType, name: str) -> None:
+    """In every dtype, forward and with gradients."""
+    for case in example.OPERATOR.suite("quick"):
+        found = findings(example, getattr(example, name), case)
+        assert {check: finding.reason for check, finding in found.items() if finding.status != "passed"} == {}
+        assert {"forward_parity", "strided_inputs", "inputs_untouched", "repeats_itself"} <= found.keys()
+
+
+def test_a_wrong_one_fails(example: ModuleType) -> None:
+    """Without the division the output and the gradients are off."""
+
+    def undivided(query: Any, key: Any, value: Any) -> Any:
+        q, k = (torch.nn.functional.elu(tensor) + 1 for tensor in (query, key))
+        return q @ (k.mT @ value)
+
+    wrong = example.from_call(undivided, operator="linear_attention")
+    found = findings(example, wrong, example.OPERATOR.suite("quick")[0])
+    failed = {check for check, finding in found.items() if finding.status == "failed"}
+    assert {"forward_parity", "input_gradients"} <= failed
+    assert failed <= {"forward_parity", "input_gradients", "strided_inputs"}
+
+
+def test_parameters_are_handed_to_the_function() -> None:
+    """They come by name beside the call's arguments, and their gradients by the same name."""
+    from attnbench.kernel import CalledModule
+
+    module = CalledModule(lambda w, x: w * x, {"w": torch.tensor([2.0])})
+    output = module(x=torch.tensor([3.0]))
+    output.sum().backward()
+    assert (output.item(), module.w.grad.item()) == (6.0, 3.0)
+
+
+def test_the_command_line_finds_operator_and_implementations(distribution: dict[str, str], tmp_path: Path) -> None:
+    """They are listed and checked by name, on cases of their own operator and no other."""
+    (row,) = json.loads(attnbench(distribution, "list", "linear_from_the_right", "--json", "-", cwd=tmp_path))[
+        "implementations"
+    ]
+    assert (row["supported"], row["cases"], row["fault"]) == (24, 24, "")
+    words = ("conform", "linear_from_the_right", "--check", "forward_parity", "--json", "-")
+    found = json.loads(attnbench(distribution, *words, cwd=tmp_path))["findings"]
+    assert {finding["case"].partition("/")[0] for finding in found} == {"linear_attention"}
+    assert {finding["status"] for finding in found} == {"passed"}
+    assert len(found) == 8

@@ -1,0 +1,231 @@
+"""Loop and matrix products of each mechanism agree in float64 to rounding; masks, order and gradients are right."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnbench import masks
+from attnzoo.block_matrix import diagonal_blocks, diagonal_blocks_loop
+from attnzoo.mechanisms.additive_pooling import AdditivePooling, additive_pooling, additive_pooling_loop
+from attnzoo.mechanisms.dot_product_pooling import DotProductPooling, dot_product_pooling, dot_product_pooling_loop
+from attnzoo.mechanisms.raw_self_attention import raw_self_attention, raw_self_attention_loop
+from attnzoo.mechanisms.residual_block import ResidualBlock, add_and_norm, add_and_norm_loop
+from attnzoo.mechanisms.scaled_dot_product import scaled_dot_product, scaled_dot_product_loop
+from attnzoo.mechanisms.scaled_self_attention import scaled_self_attention, scaled_self_attention_loop
+from attnzoo.mechanisms.separate_heads import concatenated, long_projection, separate_heads
+from attnzoo.mechanisms.single_head import SingleHeadAttention, single_head, single_head_loop
+from attnzoo.mechanisms.stacked_heads import stacked, stacked_heads
+
+Form = Callable[..., tuple[Tensor, Tensor]]
+BATCH, LENGTH, WIDTH = 3, 5, 4
+PADDING = masks.from_lengths(torch.tensor([5, 3, 1]), LENGTH)
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    """Numbers of a seed, float64."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+TOKENS = draw(BATCH, LENGTH, WIDTH)
+# Loop, matrix products, and what both are given beside the tokens.
+FORMS: dict[str, tuple[Form, Form, tuple[Tensor, ...]]] = {
+    "raw": (raw_self_attention_loop, raw_self_attention, ()),
+    "scaled": (
+        scaled_self_attention_loop, scaled_self_attention, tuple(draw(WIDTH, 2, seed=n) for n in (1, 2, 3)),
+    ),
+    "additive": (
+        additive_pooling_loop,
+        additive_pooling,
+        (draw(1, WIDTH, seed=1), draw(WIDTH, WIDTH, seed=2), draw(WIDTH, WIDTH, seed=3), draw(WIDTH, 1, seed=4)),
+    ),
+    "dot_product": (dot_product_pooling_loop, dot_product_pooling, (draw(WIDTH, 1, seed=1),)),
+    "single_head": (single_head_loop, single_head, tuple(draw(WIDTH, WIDTH, seed=n) for n in (1, 2, 3, 4))),
+}  # fmt: skip
+POOLS = ("additive", "dot_product")
+every_form = pytest.mark.parametrize("name", FORMS)
+each_way = pytest.mark.parametrize("way", [0, 1], ids=["loop", "matrix"])
+
+
+@every_form
+@pytest.mark.parametrize("padded", [False, True])
+def test_loop_and_matrix_products_agree(name: str, padded: bool) -> None:
+    """Output and weights, to rounding in float64, with padding and without."""
+    loop, matrix, parameters = FORMS[name]
+    given: dict[str, Any] = {"key_padding_mask": PADDING} if padded else {}
+    for found, expected in zip(loop(TOKENS, *parameters, **given), matrix(TOKENS, *parameters, **given), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-14, rtol=1e-13)
+
+
+@every_form
+@each_way
+def test_rows_of_weights_sum_to_one_and_padded_keys_get_nothing(name: str, way: int) -> None:
+    """A padded key's weight is exactly 0."""
+    *forms, parameters = FORMS[name]
+    _, weights = forms[way](TOKENS, *parameters, key_padding_mask=PADDING)
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones_like(weights[..., 0]))
+    hidden = PADDING if name in POOLS else PADDING[:, None].expand_as(weights)
+    assert not weights[hidden].any()
+    assert (weights[~hidden] > 0).all()
+
+
+@every_form
+@each_way
+def test_a_padded_sequence_gives_each_real_token_what_it_gets_alone(name: str, way: int) -> None:
+    """Padding changes nothing but where the rows stand."""
+    *forms, parameters = FORMS[name]
+    padded, _ = forms[way](TOKENS, *parameters, key_padding_mask=PADDING)
+    for number, length in enumerate((5, 3, 1)):
+        alone, _ = forms[way](TOKENS[number : number + 1, :length], *parameters)
+        own = padded[number : number + 1] if name in POOLS else padded[number : number + 1, :length]
+        torch.testing.assert_close(own, alone)
+
+
+@every_form
+@each_way
+def test_a_sequence_of_padding_only_attends_to_nothing(name: str, way: int) -> None:
+    """Output and weights are zero, never NaN, and so is what reaches the tokens."""
+    *forms, parameters = FORMS[name]
+    tokens = TOKENS.clone().requires_grad_()
+    hidden = torch.ones(BATCH, LENGTH, dtype=torch.bool)
+    output, weights = forms[way](tokens, *parameters, key_padding_mask=hidden)
+    assert not output.any()
+    assert not weights.any()
+
+
+@every_form
+@each_way
+def test_tokens_in_another_order_give_weights_in_that_order(name: str, way: int) -> None:
+    """No mechanism knows the place of a token."""
+    *forms, parameters = FORMS[name]
+    order = torch.tensor([3, 0, 4, 1, 2])
+    output, weights = forms[way](TOKENS, *parameters)
+    moved, shares = forms[way](TOKENS[:, order], *parameters)
+    if name in POOLS:
+        torch.testing.assert_close(moved, output)
+        torch.testing.assert_close(shares, weights[:, order])
+    else:
+        torch.testing.assert_close(moved, output[:, order])
+        torch.testing.assert_close(shares, weights[:, order][:, :, order])
+
+
+@every_form
+@each_way
+def test_gradients_are_those_of_finite_differences(name: str, way: int) -> None:
+    """By the tokens and by every parameter, with padding."""
+    *forms, parameters = FORMS[name]
+    leaves = [x.clone().requires_grad_() for x in (TOKENS[:2, :3], *parameters)]
+    padding = masks.from_lengths(torch.tensor([3, 2]), 3)
+    assert torch.autograd.gradcheck(lambda *given: forms[way](*given, key_padding_mask=padding), leaves)
+
+
+@pytest.mark.parametrize("form", [single_head_loop, single_head])
+def test_a_single_head_is_the_reference_with_one_head(form: Form) -> None:
+    """With a padding mask, a causal mask, both, and a full mask that repeats the padding mask."""
+    reference = nn.MultiheadAttention(WIDTH, 1, bias=False, batch_first=True, dtype=torch.float64)
+    parameters = (*reference.in_proj_weight.chunk(3), reference.out_proj.weight)
+    later = masks.causal(LENGTH, LENGTH, polarity="hide")
+    repeated = masks.over_queries(PADDING, LENGTH)
+    for given in (
+        {},
+        {"key_padding_mask": PADDING},
+        {"attn_mask": later},
+        {"key_padding_mask": PADDING, "attn_mask": later},
+        {"attn_mask": repeated},
+    ):
+        output, weights = form(TOKENS, *parameters, **given)
+        expected, shares = reference(TOKENS, TOKENS, TOKENS, **given)
+        torch.testing.assert_close(output, expected)
+        torch.testing.assert_close(weights, shares)
+    alike, _ = form(TOKENS, *parameters, attn_mask=repeated)
+    torch.testing.assert_close(alike, form(TOKENS, *parameters, key_padding_mask=PADDING)[0])
+
+
+def test_scaled_dot_product_agrees_with_torch_under_a_keep_mask() -> None:
+    """Loop, matrix products and torch's own function; true keeps."""
+    q, k, v = draw(2, 3, 4, seed=1), draw(2, 5, 4, seed=2), draw(2, 5, 6, seed=3)
+    keep = masks.causal(3, 5)
+    expected = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=keep)
+    for form in (scaled_dot_product_loop, scaled_dot_product):
+        output, weights = form(q, k, v, keep=keep)
+        torch.testing.assert_close(output, expected)
+        assert not weights[masks.inverted(keep).expand_as(weights)].any()
+
+
+def test_dropout_drops_the_same_weights_in_both_forms_and_scales_the_rest() -> None:
+    """After the same seed; what is left is 1 / (1 − p) times as large, and output is weights times values."""
+    q, k, v = draw(2, 6, 4, seed=1), draw(2, 7, 4, seed=2), draw(2, 7, 3, seed=3)
+    _, whole = scaled_dot_product(q, k, v)
+    torch.manual_seed(1)
+    looped = scaled_dot_product_loop(q, k, v, dropout_p=0.5)
+    torch.manual_seed(1)
+    output, weights = scaled_dot_product(q, k, v, dropout_p=0.5)
+    torch.testing.assert_close(looped, (output, weights))
+    torch.testing.assert_close(output, weights @ v)
+    dropped = weights == 0
+    assert 0.2 < dropped.double().mean() < 0.8
+    torch.testing.assert_close(weights[~dropped], 2 * whole[~dropped])
+    with pytest.raises(ValueError, match="dropout_p must be at least 0 and less than 1, got 1"):
+        scaled_dot_product(q, k, v, dropout_p=1.0)
+
+
+def test_separate_heads_one_long_projection_and_heads_in_the_batch_agree() -> None:
+    """Concatenating the heads' weights and cutting the result is the same numbers."""
+    heads = [tuple(draw(3, WIDTH, seed=10 * h + n) for n in range(3)) for h in range(2)]
+    w_o = draw(6, 6, seed=5)
+    expected, shares = separate_heads(TOKENS, heads, w_o, PADDING)
+    output, weights = long_projection(TOKENS, concatenated(heads), w_o, num_heads=2, key_padding_mask=PADDING)
+    torch.testing.assert_close(output, expected, atol=1e-13, rtol=1e-13)
+    torch.testing.assert_close(weights, shares, atol=1e-14, rtol=1e-13)
+    q, k, v = (nn.functional.linear(TOKENS, w) for w in concatenated(heads))
+    hidden = masks.over_heads(masks.over_queries(PADDING, LENGTH), 2).flatten(0, 1)
+    batched = stacked_heads(q, k, v, num_heads=2, attn_mask=hidden)
+    torch.testing.assert_close(nn.functional.linear(batched, w_o), expected, atol=1e-13, rtol=1e-13)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused() -> None:
+    """The message has the width and what came."""
+    with pytest.raises(ValueError, match="num_heads must divide embed_dim = 4, got 3"):
+        stacked(TOKENS, 3)
+
+
+def test_diagonal_blocks_are_cut_out_alike() -> None:
+    """One by one, or as a diagonal of blocks."""
+    matrix = draw(2, 6, 9)
+    assert torch.equal(diagonal_blocks_loop(matrix, 3), diagonal_blocks(matrix, 3))
+
+
+def test_adding_and_normalising_agree_token_by_token() -> None:
+    """The loop is torch's LayerNorm of the sum, gradients included."""
+    given = [
+        x.clone().requires_grad_() for x in (TOKENS, draw(*TOKENS.shape, seed=1), draw(WIDTH), draw(WIDTH, seed=2))
+    ]
+    torch.testing.assert_close(add_and_norm_loop(*given), add_and_norm(*given), atol=1e-13, rtol=1e-13)
+    assert torch.autograd.gradcheck(add_and_norm_loop, [x[:1, :2] if x.dim() == 3 else x for x in given])
+
+
+def test_the_residual_block_is_made_once() -> None:
+    """Two calls give the same bits, and every parameter takes a gradient."""
+    block = ResidualBlock(nn.MultiheadAttention(WIDTH, 2, batch_first=True, dtype=torch.float64), WIDTH).double()
+    first, _ = block(TOKENS)
+    second, _ = block(TOKENS)
+    assert torch.equal(first, second)
+    (first * TOKENS).sum().backward()
+    assert all(parameter.grad is not None for parameter in block.parameters())
+
+
+@pytest.mark.parametrize("module", [AdditivePooling, DotProductPooling, SingleHeadAttention])
+def test_modules_take_either_form(module: Callable[..., nn.Module]) -> None:
+    """The same parameters give the same numbers as a loop and as matrix products."""
+    loops = {
+        AdditivePooling: additive_pooling_loop,
+        DotProductPooling: dot_product_pooling_loop,
+        SingleHeadAttention: single_head_loop,
+    }
+    torch.manual_seed(0)
+    made, looped = module(WIDTH).double(), module(WIDTH, loops[module]).double()
+    looped.load_state_dict(made.state_dict())
+    for found, expected in zip(looped(TOKENS, PADDING), made(TOKENS, PADDING), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-14, rtol=1e-13)

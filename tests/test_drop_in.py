@@ -187,7 +187,7 @@ def test_who_raises_or_is_wrong_after_its_calls_is_left_out() -> None:
     assert rows["original"].timing.twin is not None
     assert rows["raises"].status == rows["drifts"].status == "failed"
     assert rows["raises"].reason == "error: in a timing process: RuntimeError: no"
-    assert "embeddings are off by 9; allowed 1" in rows["drifts"].reason
+    assert "embeddings are off by 9 against the model in float64; allowed 1," in rows["drifts"].reason
 
 
 def test_a_process_that_dies_times_nobody() -> None:

@@ -52,7 +52,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, scale: float, blocks: Any) -> Tensor
     """What is compiled without a mask."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    return flex_attention(q, k, v, block_mask=blocks, scale=scale)  # type: ignore[return-value]
+    return flex_attention(q, k, v, block_mask=blocks, scale=scale)
 
 
 def _masked(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ def _masked(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor) -> Tens
     def added(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return score + mask[b, h, i, j]
 
-    return flex_attention(q, k, v, score_mod=added, scale=scale)  # type: ignore[return-value]
+    return flex_attention(q, k, v, score_mod=added, scale=scale)
 
 
 @cache

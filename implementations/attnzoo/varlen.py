@@ -63,11 +63,11 @@ class Packing:
     def restored(self, packed: Tensor) -> Tensor:
         """Tokens at their places, and zeros elsewhere: (tokens left, width) to (batch, length, width)."""
         zeros = packed.new_zeros(self.batch * self.length, packed.shape[-1])
-        return zeros.index_copy(0, self.places, packed).unflatten(0, (self.batch, self.length))
+        return torch.unflatten(zeros.index_copy(0, self.places, packed), 0, (self.batch, self.length))
 
     def within(self) -> list[Tensor]:
         """Places of each sequence's tokens, counted from its beginning."""
-        parts = self.places.split(self.lengths)
+        parts = torch.split(self.places, self.lengths)
         return [part - number * self.length for number, part in enumerate(parts)]
 
 
@@ -104,7 +104,7 @@ class VarlenAttention(HeadSplitAttention):
         (q,) = self._projected(query, "q")
         k, v = self._projected(packed_key, "kv") if value is key else self._apart(packed_key, packed_value)
         masks = self._masks(attn_mask, key_padding_mask, packing, q.dtype)
-        keys, values = k.split(packing.lengths), v.split(packing.lengths)
+        keys, values = torch.split(k, packing.lengths), torch.split(v, packing.lengths)
         outputs = [self._attended(*parts) for parts in zip(q.unbind(), keys, values, masks, strict=True)]
         return self.out_proj(torch.stack(outputs) if outputs else q), None
 
@@ -174,7 +174,7 @@ class VarlenAttention(HeadSplitAttention):
         shared = None if attn_mask is None else reference_mask(attn_mask, None, num_heads=self.num_heads, dtype=dtype)
         added: Sequence[Tensor | None] = [None] * packing.batch
         if numbers is not None:
-            added = numbers.split(packing.lengths)
+            added = torch.split(numbers, packing.lengths)
         masks: list[Tensor | None] = []
         for number, left in enumerate(packing.within()):
             own = None if shared is None else self._rows(shared[number] if shared.dim() == 4 else shared[None], left)
@@ -237,7 +237,7 @@ class VarlenPackedAttention(VarlenAttention):
         # What is left of a causal mask is causal; the flag promises nothing of what else is added.
         flag = is_causal and self.columns == 0 and key_padding_mask.dtype == torch.bool
         masks = self._masks(None if flag else attn_mask, key_padding_mask, packing, parts[0].dtype)
-        split = (part.split(packing.lengths) for part in parts)
+        split = (torch.split(part, packing.lengths) for part in parts)
         outputs = [self._attended(*one, is_causal=flag) for one in zip(*split, masks, strict=True)]
         attended = torch.cat(outputs) if outputs else tokens
         return packing.restored(self.out_proj(attended)), None

@@ -173,7 +173,7 @@ class _Whole(_Core):
             average_attn_weights=False,
             is_causal=is_causal,
         )
-        return output.unflatten(-1, (heads, -1)).transpose(1, 2), weights
+        return torch.unflatten(output, -1, (heads, -1)).transpose(1, 2), weights
 
 
 def _project_nothing(reference: nn.MultiheadAttention) -> None:

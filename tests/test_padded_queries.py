@@ -53,7 +53,7 @@ class Odd(HeadSplitAttention):
         if mask is not None:
             logits = logits + (additive(mask, q.dtype) if mask.dtype == torch.bool else mask)
         weights = nn.functional.dropout(softmax_over_visible(logits), self.dropout, self.training)
-        return weights @ v, weights
+        return weights @ v, weights if need_weights else None
 
 
 class OffByLittle(Odd):

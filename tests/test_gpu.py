@@ -22,7 +22,10 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none here"),
 ]
 
-ANYWHERE = ("torch_mha", "naive_loop", "per_head", "batched_matmul", "reshaped", "sdpa", "sdpa_math")
+ANYWHERE = (
+    "torch_mha", "naive_loop", "per_head", "batched_matmul", "reshaped", "sdpa", "sdpa_math", "online_softmax",
+    "varlen", "varlen_packed", "fused_projection", "compiled", "flex",
+)  # fmt: skip
 
 
 def _run(*words: str) -> int:
@@ -39,7 +42,7 @@ def test_built_in_implementations_conform_on_cuda(implementation: str, tmp_path:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(
-    "implementation", ["sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "xformers", "xformers_splitk"]
+    "implementation", ["sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "flash_attn", "xformers", "xformers_splitk"]
 )
 def test_fused_kernels_conform_or_refuse_on_cuda(implementation: str, dtype: str, tmp_path: Path) -> None:
     """A fused kernel is right on every case that it takes; 3 says that it takes none."""

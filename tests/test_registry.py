@@ -26,8 +26,9 @@ from attnbench.registry import (
 )
 
 BUILT_IN = (
-    "batched_matmul, naive_loop, per_head, reshaped, sdpa, sdpa_cudnn, sdpa_efficient, sdpa_flash, sdpa_math, "
-    "torch_mha, xformers, xformers_splitk"
+    "batched_matmul, compiled, flash_attn, flex, fused_projection, naive_loop, online_softmax, per_head, reshaped, "
+    "sdpa, sdpa_cudnn, sdpa_efficient, sdpa_flash, sdpa_math, torch_mha, varlen, varlen_packed, xformers, "
+    "xformers_splitk"
 )
 
 

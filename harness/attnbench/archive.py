@@ -12,7 +12,7 @@ from attnbench import tensorfile
 from attnbench.budget import Allowance
 from attnbench.cases import Case
 from attnbench.inputs import loaded, stored
-from attnbench.interface import Inputs, Operator, Precision
+from attnbench.interface import Inputs, Operator, PaddedQueries, Precision
 from attnbench.truth import Known, Truth
 
 __all__ = ["Archive"]
@@ -20,6 +20,8 @@ __all__ = ["Archive"]
 # Bytes of truths and inputs in memory, and of truths on disk; the suite full takes 0.2 GB.
 MEMORY_BYTES = 2**29
 DISK_BYTES = 2**32
+# What a truth is of: case without its device, precision, and whose the rows of padded queries are.
+_Key = tuple[str, Precision, PaddedQueries]
 
 
 class Archive:
@@ -29,8 +31,8 @@ class Archive:
         self._folder = folder
         self._memory_bytes = memory_bytes
         self._disk_bytes = disk_bytes
-        self._known: OrderedDict[tuple[str, Precision], tuple[Known, int]] = OrderedDict()
-        self._stored: dict[tuple[str, Precision], Path] = {}
+        self._known: OrderedDict[_Key, tuple[Known, int]] = OrderedDict()
+        self._stored: dict[_Key, Path] = {}
         # The inputs drawn last: whoever wants their file soon wants their oracle.
         self._drawn: tuple[Path, Inputs] | None = None
 
@@ -43,15 +45,19 @@ class Archive:
             self._drawn = (path, drawn)
         return path
 
-    def known(self, case: Case, operator: Operator, precision: Precision) -> Known:
+    def known(
+        self, case: Case, operator: Operator, precision: Precision, padded_queries: PaddedQueries = "answered"
+    ) -> Known:
         """What is known of a case where it is computed in a precision, its truth included."""
-        key = (case.id.replace(f"/{case.device}/", "/"), precision)
+        if padded_queries == "own" and not operator.padded_rows(case, self._read(self.inputs(case, operator))):
+            padded_queries = "answered"  # here nobody has any: one truth serves all
+        key = (case.id.replace(f"/{case.device}/", "/"), precision, padded_queries)
         if key in self._known:
             self._known.move_to_end(key)
             return self._known[key][0]
         path = self.inputs(case, operator)
         truth = _restored(tensorfile.read(self._stored[key])) if key in self._stored else None
-        known = Known(case, operator, precision, lambda: self._read(path), truth=truth)
+        known = Known(case, operator, precision, lambda: self._read(path), truth=truth, padded_queries=padded_queries)
         # Of the inputs there is a copy in float64 as well.
         self._known[key] = (known, _bytes(known.truth) + 3 * path.stat().st_size)
         self._forget()

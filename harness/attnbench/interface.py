@@ -20,6 +20,7 @@ __all__ = [
     "Implementation",
     "Inputs",
     "Operator",
+    "PaddedQueries",
     "Policies",
     "Precision",
     "Refusal",
@@ -34,6 +35,8 @@ HiddenRows = Literal["zero", "nan"]
 Alignment = Literal["top_left", "bottom_right"]
 # What NaN in a hidden key or value does: 0 · NaN is NaN unless a kernel never reads what is hidden.
 HiddenNan = Literal["propagates", "blocked"]
+# Whether the row of a query that is itself padding is computed like any other, or is the implementation's own affair.
+PaddedQueries = Literal["answered", "own"]
 # TF32 keeps as many digits as float16.
 Precision = Literal["float64", "float32", "tf32", "float16", "bfloat16"]
 # Takes the operator's arguments (of multihead: those of the reference's forward), returns its outputs.
@@ -52,6 +55,9 @@ class Policies:
     # How its causal flag is aligned; ``from_kernel`` hands over a mask where that is not what the contract says.
     causal: Alignment = "top_left"
     hidden_nan: HiddenNan = "propagates"
+    # A token that key_padding_mask hides is a query too where query and key are one tensor. What is "own" is compared
+    # with nothing: neither that row of the output, nor what would come back through it.
+    padded_queries: PaddedQueries = "answered"
     # Its gradients have gradients.
     twice_differentiable: bool = False
     # The same call gives the same bits.
@@ -305,6 +311,12 @@ class Operator:
     def hidden_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:  # noqa: ARG002
         """For each output, where it belongs to a row from which every key is hidden (boolean, broadcastable)."""
         return {}
+
+    def padded_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:
+        """For each output, where it belongs to a query that a mask says is padding (boolean, broadcastable).
+
+        Asked for implementations whose rows of padded queries are their own.
+        """
 
     def visible(self, case: Case, inputs: Inputs) -> Any:
         """Which keys each query may see: boolean (batch, heads, queries, keys)."""

@@ -158,7 +158,7 @@ class Judge:
 
     def _known(self, case: str, policies: Policies) -> Known:
         parsed, operator = self._parsed(case)
-        return self._archive.known(parsed, operator, policies.precision(parsed.dtype))
+        return self._archive.known(parsed, operator, policies.precision(parsed.dtype), policies.padded_queries)
 
 
 def _applies(check: str, case: Case, operator: Operator) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.compilation import compiled
 from attnbench.interface import Implementation, Inputs, Operator, Refusal
+from attnbench.rows import blanked
 
 __all__ = ["Malformed", "Subject"]
 
@@ -58,12 +59,14 @@ class Subject:
     def run(self, call: Callable[..., Any] | None = None, **changed: Any) -> dict[str, Tensor]:
         """Outputs by name of one call on the inputs as they are now; ``changed`` replaces arguments.
 
+        Rows that are the implementation's own are 0, and nothing comes back through them.
+
         Raises: Malformed where the call returned no such thing.
         """
         with self.manner():
             returned = (self.call if call is None else call)(**self.inputs.arguments() | changed)
         self.implementation.synchronize()
-        return self.named(returned)
+        return self.compared(self.named(returned), self.case, self.inputs)
 
     @contextmanager
     def manner(self) -> Iterator[None]:
@@ -99,6 +102,12 @@ class Subject:
                 raise Malformed(f"{name} must be a Tensor or None, got {type(value).__name__}")
         # A subclass of Tensor may say anything of itself; what it holds may not.
         return {name: Tensor.as_subclass(value, Tensor) for name, value in named.items() if value is not None}
+
+    def compared(self, outputs: dict[str, Tensor], case: Case, inputs: Inputs) -> dict[str, Tensor]:
+        """Outputs of a case without the rows that are the implementation's own."""
+        if self.implementation.policies.padded_queries == "answered":
+            return outputs
+        return blanked(outputs, self.operator.padded_rows(case, inputs))
 
     @cached_property
     def outputs(self) -> dict[str, Tensor]:
@@ -182,7 +191,7 @@ class Subject:
         with self.manner():
             returned = call(**inputs.arguments())
         self.implementation.synchronize()
-        return self.named(returned)
+        return self.compared(self.named(returned), case, inputs)
 
     def step(self) -> Callable[[], Any]:
         """One pass as it is timed: forward, and backward to every input and parameter unless in inference."""

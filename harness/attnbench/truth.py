@@ -1,7 +1,7 @@
 """What is right for one case: the oracle's quantities, and how far each may be off."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,8 @@ from torch import Tensor
 from attnbench.budget import ROUNDOFF, SCALE_STEP, Allowance, allowances, along, model_runs
 from attnbench.cases import Case, Mode
 from attnbench.inputs import rounded
-from attnbench.interface import Inputs, Operator, Precision
+from attnbench.interface import Inputs, Operator, PaddedQueries, Precision
+from attnbench.rows import blanked
 
 __all__ = ["Known", "Probe", "Truth"]
 
@@ -41,7 +42,8 @@ class Probe:
 class Known:
     """Everything that judging a case may need to know, computed when it is asked for.
 
-    ``truth`` is what was computed before, where something was.
+    ``truth`` is what was computed before, where something was. Where rows of padded queries are the implementation's
+    own, every quantity is 0 there, and nothing comes back through them.
     """
 
     def __init__(
@@ -52,19 +54,29 @@ class Known:
         inputs: Callable[[], Inputs],
         *,
         truth: Truth | None = None,
+        padded_queries: PaddedQueries = "answered",
     ) -> None:
         self.case = case
         self.operator = operator
         self.precision = precision
         self._drawn = inputs
+        self._padded_queries = padded_queries
         self._mistaken: dict[tuple[str, Mode, bool], dict[str, Tensor]] = {}
         if truth is not None:
             self.truth = truth
 
     @cached_property
     def inputs(self) -> Inputs:
-        """The case's inputs, as implementations get them."""
-        return self._drawn()
+        """The case's inputs, as implementations get them, with 0 as random weights of what is compared with nothing."""
+        drawn = self._drawn()
+        if self._padded_queries == "answered":
+            return drawn
+        return replace(drawn, cotangents=blanked(drawn.cotangents, self.operator.padded_rows(self.case, drawn)))
+
+    @cached_property
+    def _own_rows(self) -> dict[str, Tensor]:
+        """Rows that are compared with nothing, by output."""
+        return {} if self._padded_queries == "answered" else self.operator.padded_rows(self.case, self.inputs)
 
     @cached_property
     def exact(self) -> Inputs:
@@ -104,7 +116,7 @@ class Known:
         right = self.truth.quantities
         directions: dict[str, dict[str, Tensor]] = {}
         scaled = [self.operator.scaled(self.case, self.exact, 1 + step) for step in (SCALE_STEP, -SCALE_STEP)]
-        ends = [self.operator.evaluate(self.case, one) for one in scaled if one is not None]
+        ends = [self._evaluated(self.case, one) for one in scaled if one is not None]
         if len(ends) == len(scaled):
             up, down = ends
             # The derivative by the logarithm of the scale.
@@ -126,13 +138,13 @@ class Known:
     def dropped(self) -> dict[str, Tensor]:
         """The oracle's outputs where dropout drops everything."""
         keep = torch.zeros((), dtype=torch.float64)
-        return self.operator.evaluate(self.case.with_fields(mode="inference"), self.exact, keep=keep)
+        return self._evaluated(self.case.with_fields(mode="inference"), self.exact, keep=keep)
 
     def models(self, case: Case, exact: Inputs, keep: Tensor | None = None) -> Iterator[dict[str, Tensor]]:
         """Runs of the rounding model."""
         operator = self.operator
         for seed in range(model_runs(operator.work(case).pairs)):
-            yield operator.evaluate(case, exact, noise=operator.noise(ROUNDOFF[self.precision], seed), keep=keep)
+            yield self._evaluated(case, exact, noise=operator.noise(ROUNDOFF[self.precision], seed), keep=keep)
 
     def mistaken(
         self, words: str, mistake: Any, case: Case, keep: Tensor | None = None, *, noisy: bool = False
@@ -145,23 +157,34 @@ class Known:
         if keep is None and key in self._mistaken:
             return self._mistaken[key]
         noise = self.operator.noise(ROUNDOFF[self.precision], 0) if noisy else None
-        found = self.operator.evaluate(case, self.exact, noise=noise, keep=keep, mistake=mistake)
+        found = self._evaluated(case, self.exact, noise=noise, keep=keep, mistake=mistake)
         if keep is None and sum(value.nbytes for value in found.values()) <= KEPT_BYTES:
             self._mistaken[key] = found
         return found
 
     def _computed(self, case: Case, inputs: Inputs, keep: Tensor | None = None) -> Truth:
         operator, exact = self.operator, rounded(inputs, torch.float64)
-        quantities = operator.evaluate(case, exact, keep=keep)
+        quantities = self._evaluated(case, exact, keep=keep)
         return Truth(
             quantities=quantities,
             allowances=allowances(
                 quantities,
                 models=self.models(case, exact, keep),
                 # A path of the reference draws a dropout mask of its own: it measures nothing under a given one.
-                yardsticks=operator.yardsticks(case, inputs) if keep is None else (),
+                yardsticks=self._yardsticks(case, inputs) if keep is None else (),
                 dtype=case.dtype,
                 length=operator.length(case),
             ),
-            hidden_rows=operator.hidden_rows(case, exact),
+            hidden_rows=self._without_own(operator.hidden_rows(case, exact)),
         )
+
+    def _evaluated(self, case: Case, exact: Inputs, **how: Any) -> dict[str, Tensor]:
+        """The formula's quantities of this case, in whichever mode, with 0 in rows that are compared with nothing."""
+        return blanked(self.operator.evaluate(case, exact, **how), self._own_rows)
+
+    def _yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
+        return (blanked(found, self._own_rows) for found in self.operator.yardsticks(case, inputs))
+
+    def _without_own(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Rows that are compared, of these."""
+        return {name: rows[name] & ~self._own_rows[name] if name in self._own_rows else rows[name] for name in rows}

@@ -35,6 +35,12 @@ def dropout_rests_in_eval(subject: Subject) -> Iterator[Claim]:
     yield Equal(value=subject.run()["output"].detach(), expected=first, what="output of two calls from different seeds")
 
 
+def _without_dropout(subject: Subject) -> torch.Tensor:
+    """Weights by the formula, in the rows that are compared."""
+    quantities = subject.operator.evaluate(subject.case, subject.inputs)
+    return subject.compared(quantities, subject.case, subject.inputs)["weights"]
+
+
 def _draws_many(case: Case) -> bool:
     """Whether enough weights are drawn, of a size that shows, for chance to leave no doubt."""
     problem = case.problem
@@ -62,7 +68,7 @@ def dropout_is_told_by_weights(subject: Subject) -> Iterator[Claim]:
         yield Holds(holds=False, what="need_weights=True returned None as weights")
         return
     keep = weights.detach() != 0
-    clean = subject.operator.evaluate(subject.case, subject.inputs)["weights"]
+    clean = _without_dropout(subject)
     visible = clean != 0
     trials, rate = int(visible.sum()), subject.case.problem.dropout
     dropped = int((visible & ~keep).sum())
@@ -97,7 +103,7 @@ def dropout_masks_are_independent(subject: Subject) -> Iterator[Claim]:
         torchstate.seed(seed)
         kept.append(subject.run()["weights"].detach() != 0)
     masks = torch.stack(kept)
-    weights = subject.operator.evaluate(subject.case, subject.inputs)["weights"]
+    weights = _without_dropout(subject)
     rate = subject.case.problem.dropout
     agreeing = rate**2 + (1 - rate) ** 2
     axes = ("batch", "heads", "queries", "keys")[-weights.dim() :]

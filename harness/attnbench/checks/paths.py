@@ -20,6 +20,9 @@ _ALIASES = ("self_attention", "key_is_value", "query_is_key")
 def one_object_or_copies(subject: Subject) -> Iterator[Claim]:
     """One tensor given under several names is what as many equal tensors are; its gradient is the sum of theirs."""
     tensors = subject.inputs.tensors
+    own = subject.implementation.policies.padded_queries == "own"
+    if own and subject.operator.padded_rows(subject.case, subject.inputs):
+        raise Refusal("rows of padded queries are its own, and copies do not tell which these are")
     names = ("query", "key", "value")
     copies = {name: tensors[name].detach().clone().requires_grad_(tensors[name].requires_grad) for name in names}
     apart = replace(subject.inputs, tensors=tensors | copies)

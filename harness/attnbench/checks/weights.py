@@ -72,6 +72,10 @@ def _off_a_share(sums: Tensor, subject: Subject) -> float:
         with_keys = ~rows["weights"].expand(*sums.shape, 1)[..., 0]
         if subject.implementation.policies.hidden_rows == "nan":
             sums = torch.where(with_keys, sums, 0.0)
+    if subject.implementation.policies.padded_queries == "own":
+        padded = subject.operator.padded_rows(subject.case, subject.inputs)
+        if "weights" in padded:
+            with_keys &= ~padded["weights"].expand(*sums.shape, 1)[..., 0]
     steps = torch.where(with_keys, 1.0, (sums * heads).round() / heads)
     return float((sums - steps).abs().nan_to_num(torch.inf).max()) if sums.numel() else 0.0
 

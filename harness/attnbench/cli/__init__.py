@@ -18,6 +18,7 @@ COMMANDS = {
     "compare": "What became slower, faster, bigger or wrong between two runs, implementations or source trees.",
     "study": "Figures that show why: saturation, additive scores, attention maps, padding.",
     "reproduce": "Run one check of one case again.",
+    "drop-in": "Swap implementations into a real sentence encoder: its embeddings and its time.",
     "run": "Conform, profile and report: the main job.",
 }
 
@@ -29,7 +30,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             ctx.fail(f"unknown command {name!r}; available: {', '.join(COMMANDS)}")
-        command: click.Command = importlib.import_module(f"attnbench.cli.{name}_command").command
+        command: click.Command = importlib.import_module(f"attnbench.cli.{name.replace('-', '_')}_command").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

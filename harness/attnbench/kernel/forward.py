@@ -1,6 +1,6 @@
 """The reference's forward around an attention that is yet to be written."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -75,26 +75,53 @@ class ReferenceForward(nn.Module):
         batched = query.dim() == 3
         swapped = batched and not self.batch_first
         if not batched:
-            query, key, value = query[None], key[None], value[None]
+            query, key, value = _each(lambda tokens: tokens[None], query, key, value)
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
         elif swapped:
-            query, key, value = query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1)
+            query, key, value = _each(lambda tokens: tokens.transpose(0, 1), query, key, value)
         self._check(query, key, value, attn_mask=attn_mask, key_padding_mask=key_padding_mask)
 
         if is_causal and attn_mask is None:
             raise ValueError("is_causal=True needs attn_mask: pass the causal mask that it promises")
-        # The flag promises that attn_mask is causal. It replaces the mask only where nothing else hides or
-        # adds keys.
-        causal_only = is_causal and key_padding_mask is None and self.columns == 0
-        mask = reference_mask(attn_mask, key_padding_mask, num_heads=self.num_heads, dtype=query.dtype)
-        mask = extended(mask, self.columns)
-        output, weights = self.attention(query, key, value, mask=mask, is_causal=causal_only, need_weights=need_weights)
+        output, weights = self.under_masks(
+            query,
+            key,
+            value,
+            attn_mask=attn_mask,
+            key_padding_mask=key_padding_mask,
+            is_causal=is_causal,
+            need_weights=need_weights,
+        )
 
         if weights is not None and average_attn_weights:
             weights = weights.mean(dim=1)  # (batch, queries, keys)
         if not batched:
             return output[0], None if weights is None else weights[0]
         return (output.transpose(0, 1) if swapped else output), weights
+
+    def under_masks(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        attn_mask: Tensor | None,
+        key_padding_mask: Tensor | None,
+        is_causal: bool,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """``attention`` with the reference's two masks made one; overridden by what does something else with them.
+
+        Tokens are batch first and of the right shapes; one tensor under several names is still one.
+
+        Shape: attn_mask (queries, keys) or (batch·heads, queries, keys), key_padding_mask (batch, keys).
+        """
+        # The flag promises that attn_mask is causal. It replaces the mask only where nothing else hides or
+        # adds keys.
+        causal_only = is_causal and key_padding_mask is None and self.columns == 0
+        mask = reference_mask(attn_mask, key_padding_mask, num_heads=self.num_heads, dtype=query.dtype)
+        mask = extended(mask, self.columns)
+        return self.attention(query, key, value, mask=mask, is_causal=causal_only, need_weights=need_weights)
 
     def _check(
         self,
@@ -114,6 +141,17 @@ class ReferenceForward(nn.Module):
             _demand_mask("attn_mask", attn_mask, (queries, keys), (batch * self.num_heads, queries, keys))
         if key_padding_mask is not None:
             _demand_mask("key_padding_mask", key_padding_mask, (batch, keys))
+
+
+def _each(
+    change: Callable[[Tensor], Tensor], query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The three, changed; one tensor under several names is changed once and stays one."""
+    changed = change(query)
+    changed_key = changed if key is query else change(key)
+    if value is query:
+        return changed, changed_key, changed
+    return changed, changed_key, changed_key if value is key else change(value)
 
 
 def _demand(name: str, tensor: Tensor, *shapes: tuple[int, ...]) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases import Case
-from attnbench.interface import Implementation, Policies, Refusal, accepted
+from attnbench.interface import Call, Implementation, Inputs, Policies, Refusal, accepted
 from attnbench.kernel.heads import HeadSplitAttention
 from attnbench.masks import additive
 
@@ -70,6 +70,7 @@ class Kernel(Implementation):
         untimed: Callable[[Case], str | None] | None,
         predicted_s: Callable[[Case], float | None] | None,
         environment: Callable[[], Mapping[str, str]] | None,
+        prepare: Callable[[Any, Case, Inputs], Call] | None,
     ) -> None:
         self.function = function
         self.name = name
@@ -80,6 +81,7 @@ class Kernel(Implementation):
         self._untimed = untimed
         self._predicted_s = predicted_s
         self._environment = environment
+        self._prepare = prepare
         self._accepted = accepted(function)
 
     def takes(self, keyword: str) -> bool:
@@ -134,6 +136,10 @@ class Kernel(Implementation):
         """The function inside the reference's module."""
         return _KernelAttention(reference, self)
 
+    def prepare(self, module: Any, case: Case, inputs: Inputs) -> Call:
+        """What its author makes of the module for a case."""
+        return self._prepare(module, case, inputs) if self._prepare else super().prepare(module, case, inputs)
+
 
 def from_kernel(
     function: KernelFunction,
@@ -146,6 +152,7 @@ def from_kernel(
     untimed: Callable[[Case], str | None] | None = None,
     predicted_s: Callable[[Case], float | None] | None = None,
     environment: Callable[[], Mapping[str, str]] | None = None,
+    prepare: Callable[[Any, Case, Inputs], Call] | None = None,
 ) -> Kernel:
     """Implementation of multi-head attention around a plain function.
 
@@ -168,4 +175,5 @@ def from_kernel(
         untimed=untimed,
         predicted_s=predicted_s,
         environment=environment,
+        prepare=prepare,
     )

@@ -107,6 +107,12 @@ class Multihead(Operator):
 
         return hidden_rows(case, inputs)
 
+    def padded_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:
+        """Rows of queries that key_padding_mask hides as keys, for output and weights."""
+        from attnbench.operators.multihead.rows import padded_rows
+
+        return padded_rows(case, inputs)
+
     def visible(self, case: Case, inputs: Inputs) -> Any:
         """Which keys each query of each head may see."""
         from attnbench.operators.multihead.rows import visible

@@ -10,7 +10,7 @@ from attnbench.interface import Inputs
 from attnbench.operators.multihead.oracle import logits_mask
 from attnbench.operators.multihead.problem import MultiheadProblem
 
-__all__ = ["hidden_rows", "visible"]
+__all__ = ["hidden_rows", "padded_rows", "visible"]
 
 
 def visible(case: Case, inputs: Inputs) -> Tensor:
@@ -41,7 +41,27 @@ def hidden_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
     rows = (mask == -math.inf).all(dim=-1)  # broadcastable to (batch, heads, queries)
     if not rows.any():
         return {}
-    rows = rows.expand(batch, problem.num_heads, problem.queries)
+    return _by_output(problem, rows.expand(batch, problem.num_heads, problem.queries))
+
+
+def padded_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
+    """Where output and weights belong to a query that key_padding_mask hides as a key; empty where nothing tells.
+
+    A token is a query and a key at once only where both are one tensor.
+
+    Shape: broadcastable to output and to weights.
+    """
+    problem: MultiheadProblem = case.problem
+    mask = inputs.tensors.get("key_padding_mask")
+    if mask is None or not problem.shares_queries:
+        return {}
+    padded = mask.detach() if mask.dtype == torch.bool else mask.detach() == -math.inf
+    rows = padded.reshape(problem.sequences, 1, problem.keys)
+    return _by_output(problem, rows.expand(-1, problem.num_heads, -1))
+
+
+def _by_output(problem: MultiheadProblem, rows: Tensor) -> dict[str, Tensor]:
+    """Rows of queries (batch, heads, queries) as they lie in output and weights."""
     in_any_head = rows.any(dim=1)  # (batch, queries)
     weights = in_any_head if problem.average_attn_weights else rows
     if problem.batch is None:

@@ -1,0 +1,1 @@
+"""Implementations inside other people's models: Hugging Face's, and the real sentence encoder."""

@@ -1,0 +1,70 @@
+"""Dao's own FlashAttention kernels, from the package flash-attn: CUDA alone, float16 and bfloat16 alone.
+
+The keys go by in blocks with a running maximum and sum, in the registers and shared memory of the device.
+
+Its causal flag is aligned at the bottom right, so it is used where queries and keys are equally many. Backward adds up
+dQ in whatever order its blocks end in: two runs may differ in the last bits.
+
+Shape: Q (batch, queries, heads, head_dim), K and V (batch, keys, heads, head_dim).
+Source: https://github.com/Dao-AILab/flash-attention;
+Dao, FlashAttention-2, 2023, https://arxiv.org/abs/2307.08691.
+"""
+
+import importlib.util
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.cases import Case
+from attnbench.interface import Policies
+from attnbench.kernel import from_kernel
+
+__all__ = ["FLASH_ATTN", "flash_attn", "refusal"]
+
+# Of flash-attn 2: its README, "NVIDIA CUDA Support".
+DTYPES = ("float16", "bfloat16")
+WIDEST_HEAD = 256
+OLDEST_CAPABILITY = (8, 0)
+
+
+def flash_attn(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, scale: float, dropout_p: float) -> Tensor:
+    """Attention by ``flash_attn.flash_attn_func``."""
+    function = _function()
+    rows = (x.transpose(1, 2) for x in (q, k, v))  # (batch, length, heads, head_dim)
+    output: Tensor = function(*rows, dropout_p=dropout_p, softmax_scale=scale, causal=is_causal)
+    return output.transpose(1, 2)
+
+
+def refusal(case: Case) -> str | None:
+    """Why the package does not compute a case, or None."""
+    problem = case.problem
+    if case.device != "cuda":
+        return "needs a CUDA device"
+    if importlib.util.find_spec("flash_attn") is None:
+        return "flash-attn is not installed: pip install flash-attn --no-build-isolation"
+    if not torch.cuda.is_available():
+        return "no CUDA device"
+    if torch.cuda.get_device_capability() < OLDEST_CAPABILITY:
+        return "needs a CUDA device of capability 8.0 or newer"
+    if case.dtype not in DTYPES:
+        return f"computes in {' and '.join(DTYPES)}, not in {case.dtype}"
+    if problem.head_dim > WIDEST_HEAD:
+        return f"takes heads of at most {WIDEST_HEAD}"
+    if 0 in (problem.sequences, problem.queries, problem.columns):
+        return "takes no tensor without elements"
+    return None
+
+
+def _function() -> Any:
+    from flash_attn import flash_attn_func
+
+    return flash_attn_func
+
+
+FLASH_ATTN = from_kernel(
+    flash_attn,
+    source="https://github.com/Dao-AILab/flash-attention",
+    policies=Policies(causal="bottom_right", deterministic=False),
+    unsupported=refusal,
+)

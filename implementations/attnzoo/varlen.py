@@ -1,0 +1,295 @@
+"""Padding removed instead of hidden: tokens are packed before they are projected, and padding costs nothing.
+
+``varlen`` removes padded keys and values, and answers every query. ``varlen_packed`` removes padded tokens as queries
+too, where query and key are one tensor, and puts zeros in their place: rows of padded queries are its own.
+
+Of the tokens that are left, those of all sequences stand one after another for the projections; attention is one call
+of ``scaled_dot_product_attention`` for each sequence b, over its n_b tokens:
+
+    O_b = softmax(scale · Q_b K_bᵀ + M_b) V_b         Q_b (queries or n_b, head_dim), K_b and V_b (n_b, head_dim)
+
+Padding is what key_padding_mask hides: true, or minus infinity. Finite numbers in it are added. Where a mask of split
+heads comes without a key_padding_mask (from a model whose layers keep their own projections), ``varlen`` removes the
+keys that it hides from every query.
+
+Source: Zhai et al., ByteTransformer, 2022, https://arxiv.org/abs/2210.03052;
+https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from attnbench.cases import Case
+from attnbench.interface import Implementation, Policies, Refusal
+from attnbench.kernel import HeadSplitAttention
+from attnbench.masks import combined, extended, reference_mask
+
+__all__ = ["VARLEN", "VARLEN_PACKED", "Packing", "VarlenAttention", "VarlenPackedAttention"]
+
+NO_WEIGHTS = "scaled_dot_product_attention returns no weights"
+UNKNOWN_QUERIES = "which queries are padding is known only where query and key are one tensor"
+NO_EXPORT = "torch.export cannot follow lengths that are read from a mask"
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Which tokens of a batch are left, in order.
+
+    Shape: places (tokens left), counted through the whole batch.
+    """
+
+    batch: int
+    length: int
+    # Tokens left of each sequence.
+    lengths: list[int]
+    places: Tensor
+
+    @classmethod
+    def of(cls, keep: Tensor) -> "Packing":
+        """Packing of the tokens that are true. Shape: keep (batch, length)."""
+        places = keep.flatten().nonzero().flatten()
+        return cls(keep.shape[0], keep.shape[1], keep.sum(dim=1).tolist(), places)
+
+    def packed(self, tokens: Tensor) -> Tensor:
+        """Tokens that are left: (batch, length, width) to (tokens left, width)."""
+        return tokens.flatten(0, 1).index_select(0, self.places)
+
+    def restored(self, packed: Tensor) -> Tensor:
+        """Tokens at their places, and zeros elsewhere: (tokens left, width) to (batch, length, width)."""
+        zeros = packed.new_zeros(self.batch * self.length, packed.shape[-1])
+        return torch.unflatten(zeros.index_copy(0, self.places, packed), 0, (self.batch, self.length))
+
+    def within(self) -> list[Tensor]:
+        """Places of each sequence's tokens, counted from its beginning."""
+        parts = torch.split(self.places, self.lengths)
+        return [part - number * self.length for number, part in enumerate(parts)]
+
+
+class VarlenAttention(HeadSplitAttention):
+    """Multi-head attention that never projects, nor sees, a padded key."""
+
+    def under_masks(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        attn_mask: Tensor | None,
+        key_padding_mask: Tensor | None,
+        is_causal: bool,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Every query of a sequence over its keys that are left."""
+        if need_weights:
+            raise Refusal(NO_WEIGHTS)
+        if key_padding_mask is None:
+            return super().under_masks(
+                query,
+                key,
+                value,
+                attn_mask=attn_mask,
+                key_padding_mask=None,
+                is_causal=is_causal,
+                need_weights=False,
+            )
+        packing = Packing.of(_kept(key_padding_mask))
+        packed_key = packing.packed(key)
+        packed_value = packed_key if value is key else packing.packed(value)
+        (q,) = self._projected(query, "q")
+        k, v = self._projected(packed_key, "kv") if value is key else self._apart(packed_key, packed_value)
+        masks = self._masks(attn_mask, key_padding_mask, packing, q.dtype)
+        keys, values = torch.split(k, packing.lengths), torch.split(v, packing.lengths)
+        outputs = [self._attended(*parts) for parts in zip(q.unbind(), keys, values, masks, strict=True)]
+        return self.out_proj(torch.stack(outputs) if outputs else q), None
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attention on split heads, without the keys that a mask of one head's worth hides from every query.
+
+        Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim).
+        """
+        if need_weights:
+            raise Refusal(NO_WEIGHTS)
+        dropout_p = self.dropout if self.training else 0.0
+        if mask is None or mask.dtype != torch.bool or mask.dim() != 4 or mask.shape[:2] != (len(q), 1):
+            mask = None if is_causal or mask is None else mask if mask.dtype == torch.bool else mask.to(q.dtype)
+            return scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal), None
+        outputs = []
+        for number, seen in enumerate(mask):
+            left = seen.flatten(0, -2).any(dim=0).nonzero().flatten()
+            parts = (k[number, None].index_select(2, left), v[number, None].index_select(2, left))
+            own = _useful(seen.index_select(2, left)[None])
+            outputs.append(scaled_dot_product_attention(q[number, None], *parts, own, dropout_p))
+        return torch.cat(outputs) if outputs else q, None
+
+    def _projected(self, tokens: Tensor, parts: str) -> tuple[Tensor, ...]:
+        """Some of the three projections of the same tokens, in one product where the weights stand together."""
+        if self.in_proj_weight is None:
+            return tuple(linear(tokens, *self._own(part)) for part in parts)
+        rows = slice("qkv".index(parts[0]) * self.embed_dim, ("qkv".index(parts[-1]) + 1) * self.embed_dim)
+        bias = None if self.in_proj_bias is None else self.in_proj_bias[rows]
+        return linear(tokens, self.in_proj_weight[rows], bias).chunk(len(parts), dim=-1)
+
+    def _apart(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of different tokens."""
+        return self._projected(key, "k")[0], self._projected(value, "v")[0]
+
+    def _own(self, part: str) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of one projection that stands by itself."""
+        weights = {"q": self.q_proj_weight, "k": self.k_proj_weight, "v": self.v_proj_weight}
+        biases = (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        return weights[part], biases["qkv".index(part)]
+
+    def _attended(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool = False) -> Tensor:
+        """One sequence's attention, before the output projection.
+
+        Shape: q and what is returned (queries, embed_dim), k and v (keys, embed_dim), mask (1 or heads, 1 or queries,
+        columns).
+        """
+        heads = [self.split(part[None]) for part in (q, k, v)]  # (1, heads, length, head_dim)
+        keys, values = self.extend(heads[1], heads[2])
+        dropout_p = self.dropout if self.training else 0.0
+        mask = None if mask is None else mask[None]
+        output = scaled_dot_product_attention(heads[0], keys, values, mask, dropout_p, is_causal)
+        return output[0].transpose(0, 1).flatten(1)
+
+    def _masks(
+        self, attn_mask: Tensor | None, key_padding_mask: Tensor, packing: Packing, dtype: torch.dtype
+    ) -> list[Tensor | None]:
+        """What the reference's masks say of each sequence's tokens that are left, as the kernel takes it."""
+        numbers = None
+        if key_padding_mask.dtype != torch.bool:
+            numbers = key_padding_mask.flatten().index_select(0, packing.places)
+            # Zeros say nothing; it is the form that torch's own layers give a boolean mask.
+            numbers = numbers if numbers.requires_grad or bool(numbers.any()) else None
+        if attn_mask is None and numbers is None:
+            return [None] * packing.batch
+        shared = None if attn_mask is None else reference_mask(attn_mask, None, num_heads=self.num_heads, dtype=dtype)
+        added: Sequence[Tensor | None] = [None] * packing.batch
+        if numbers is not None:
+            added = torch.split(numbers, packing.lengths)
+        masks: list[Tensor | None] = []
+        for number, left in enumerate(packing.within()):
+            own = None if shared is None else self._rows(shared[number] if shared.dim() == 4 else shared[None], left)
+            extra = added[number]
+            mask = combined(own, None if extra is None else extra[None, None], dtype)
+            mask = extended(mask, self.columns)
+            masks.append(mask if mask is None or mask.dtype == torch.bool else mask.to(dtype))
+        return masks
+
+    def _rows(self, mask: Tensor, left: Tensor) -> Tensor:
+        """Part of a sequence's mask that is left. Shape: mask (1 or heads, queries, keys)."""
+        return mask.index_select(2, left)
+
+
+class VarlenPackedAttention(VarlenAttention):
+    """Multi-head attention that knows real tokens only."""
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        *rest: Any,
+        **named: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attention as the reference computes it, but for the rows of padded queries, which are 0."""
+        if key_padding_mask is not None and query is not key:
+            raise Refusal(UNKNOWN_QUERIES)
+        return super().forward(query, key, value, key_padding_mask, *rest, **named)
+
+    def under_masks(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        attn_mask: Tensor | None,
+        key_padding_mask: Tensor | None,
+        is_causal: bool,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The real tokens of a sequence among themselves."""
+        if need_weights or key_padding_mask is None:
+            return super().under_masks(
+                query,
+                key,
+                value,
+                attn_mask=attn_mask,
+                key_padding_mask=key_padding_mask,
+                is_causal=is_causal,
+                need_weights=need_weights,
+            )
+        packing = Packing.of(_kept(key_padding_mask))
+        tokens = packing.packed(query)
+        if value is query:
+            parts = self._projected(tokens, "qkv")
+        else:
+            parts = (*self._projected(tokens, "qk"), *self._projected(packing.packed(value), "v"))
+        # What is left of a causal mask is causal; the flag promises nothing of what else is added.
+        flag = is_causal and self.columns == 0 and key_padding_mask.dtype == torch.bool
+        masks = self._masks(None if flag else attn_mask, key_padding_mask, packing, parts[0].dtype)
+        split = (torch.split(part, packing.lengths) for part in parts)
+        outputs = [self._attended(*one, is_causal=flag) for one in zip(*split, masks, strict=True)]
+        attended = torch.cat(outputs) if outputs else tokens
+        return packing.restored(self.out_proj(attended)), None
+
+    def _rows(self, mask: Tensor, left: Tensor) -> Tensor:
+        """Rows and columns of a sequence's mask that are left."""
+        return mask.index_select(1, left).index_select(2, left)
+
+
+def _kept(key_padding_mask: Tensor) -> Tensor:
+    """Which keys are no padding. Shape: (batch, keys)."""
+    return ~key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask.detach() != -math.inf
+
+
+def _useful(mask: Tensor) -> Tensor | None:
+    """A keep mask, or None where it hides nothing; a kernel without a mask is quicker."""
+    return None if bool(mask.all()) else mask
+
+
+class Varlen(Implementation):
+    """Attention without padded keys."""
+
+    name = "varlen"
+    source = "https://arxiv.org/abs/2210.03052"
+    # Padded keys are never read.
+    policies = Policies(hidden_nan="blocked")
+    module: type[VarlenAttention] = VarlenAttention
+
+    def unsupported(self, case: Case) -> str | None:
+        """Weights, and a graph without Python."""
+        if case.problem.need_weights:
+            return NO_WEIGHTS
+        reads_mask = case.problem.padding_mask is not None or "3d" in case.problem.mask
+        return NO_EXPORT if case.compiler == "export" and reads_mask else None
+
+    def build(self, reference: nn.MultiheadAttention) -> nn.Module:
+        """Module with the reference's weights."""
+        return self.module(reference)
+
+
+class VarlenPacked(Varlen):
+    """Attention without padded tokens."""
+
+    name = "varlen_packed"
+    policies = Policies(hidden_nan="blocked", padded_queries="own")
+    module = VarlenPackedAttention
+
+    def unsupported(self, case: Case) -> str | None:
+        """As without padded keys, and where it is not known which queries are padding."""
+        padded = case.problem.padding_mask is not None
+        return super().unsupported(case) or (UNKNOWN_QUERIES if padded and not case.problem.shares_queries else None)
+
+
+VARLEN = Varlen()
+VARLEN_PACKED = VarlenPacked()

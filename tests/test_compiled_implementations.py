@@ -1,0 +1,81 @@
+"""Implementations that torch compiles: right, compiled before they are timed, and refused where nothing can compile."""
+
+import shutil
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from attnbench.cases import Case
+from attnbench.interface import Refusal
+from attnbench.operators.multihead import OPERATOR, MultiheadProblem
+from attnbench.registry import load
+from attnbench.subject import Subject
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++, with which torch.compile compiles")
+PADDED = MultiheadProblem(
+    batch=2, queries=5, keys=7, embed_dim=24, num_heads=3, bias=True, batch_first=True, mask="bool2d+pad"
+)
+
+
+def case(problem: MultiheadProblem = PADDED, **fields: Any) -> Case:
+    """Case in float32."""
+    return Case(operator="multihead", problem=problem, **fields)
+
+
+def graphs() -> int:
+    """Graphs that were compiled in this process so far."""
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+@needs_compiler
+@pytest.mark.parametrize(("name", "mode"), [("compiled", "train"), ("flex", "inference")])
+def test_a_prepared_call_is_compiled_and_right(name: str, mode: str) -> None:
+    """What ``prepare`` returns agrees with the oracle, and compiles nothing more when it is called again."""
+    one = case(mode=mode)
+    subject = Subject(load(name), OPERATOR, one, OPERATOR.inputs(one))
+    before = graphs()
+    outputs = subject.run()
+    found = outputs | (subject.gradients_of(outputs) if one.differentiates else {})
+    assert graphs() == before > 0
+    exact = OPERATOR.inputs(one).mapped(lambda t: t.double() if t.is_floating_point() else t)
+    expected = OPERATOR.evaluate(one, exact)
+    assert found.keys() == expected.keys()
+    for key, value in found.items():
+        torch.testing.assert_close(value.detach().double(), expected[key], rtol=1e-4, atol=1e-5)
+
+
+def test_flex_refuses_gradients_on_a_cpu() -> None:
+    """Before the call, and in it."""
+    flex = load("flex")
+    assert flex.unsupported(case(mode="train")) == "forward only on a CPU: no gradients"
+    assert flex.unsupported(case(mode="inference", dtype="float64")) == (
+        "on a CPU computes in float32, bfloat16, float16, not in float64"
+    )
+    module = flex.build(nn.MultiheadAttention(8, 2, batch_first=True))
+    tokens = torch.randn(1, 3, 8, requires_grad=True)
+    with pytest.raises(Refusal, match="forward only on a CPU: no gradients"):
+        module(tokens, tokens, tokens, need_weights=False)
+
+
+@pytest.mark.parametrize("name", ["compiled", "flex"])
+def test_without_a_compiler_every_case_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In words, with the remedy; what is compiled from outside is refused as well."""
+    implementation, plain = load(name), case(replace(PADDED, mask="none"), mode="inference")
+    assert implementation.unsupported(plain.with_fields(mode="aot")) == "it is compiled already"
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    assert implementation.unsupported(plain) == "torch.compile needs a C++ compiler on a CPU: install g++"
+
+
+def test_flash_attn_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device, then the package, with the line that installs it."""
+    flash = load("flash_attn")
+    plain = case(replace(PADDED, mask="none"), mode="inference", dtype="float16")
+    assert flash.unsupported(plain) == "needs a CUDA device"
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert flash.unsupported(plain.with_fields(device="cuda")) == (
+        "flash-attn is not installed: pip install flash-attn --no-build-isolation"
+    )
+    assert flash.unsupported(case(mode="inference")) == "the kernel takes no mask"

@@ -1,0 +1,207 @@
+"""Implementations inside real models: called in every layer, compared end to end, timed in turns with the original."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor, nn
+
+from attnbench import encoder
+from attnbench.cli.drop_in_command import COLUMNS, command
+from attnbench.integrations import transformers
+from attnbench.integrations.drop_in import TWIN, Asked, Row, _Turns
+from attnbench.integrations.models import MODELS, Batch, allowance, case_of, in_float64
+from attnbench.interface import Implementation
+from attnbench.kernel import from_kernel
+from attnbench.registry import load, names, origin
+from attnbench.runner import Session
+
+needs_encoder = pytest.mark.skipif(encoder.missing() is not None, reason=str(encoder.missing()))
+needs_transformers = pytest.mark.skipif(
+    bool(encoder.missing() or transformers.missing()), reason="needs the encoder and transformers"
+)
+BUILT_IN = [name for name in names() if origin(name).startswith("attnzoo.")]
+# Seconds to compile, interpreted, or of another device; compiled ones have a test file of their own.
+SLOW = ("compiled", "flex", "xformers_splitk")
+QUICK = [name for name in BUILT_IN if name not in SLOW]
+
+
+@pytest.fixture(scope="module")
+def batch() -> Batch:
+    """Three short sentences, half of them padding."""
+    return Batch.of(3, 10)
+
+
+@needs_encoder
+def test_half_of_a_batch_is_padding() -> None:
+    """Lengths fall by equal steps from the full one."""
+    tokens, padded = encoder.padded_sentences(16, 128)
+    lengths = (~padded).sum(dim=1)
+    assert tokens.shape == (16, 128)
+    assert abs(float(padded.double().mean()) - 0.5) < 0.01
+    assert lengths[0] == 128
+    assert bool((lengths.diff() < 0).all())
+    assert float(encoder.padded_sentences(4, 20, padding=0.0)[1].double().mean()) == 0
+    for arguments, message in (((3, 3), "length must be 4 to 512"), ((0, 8), "batch must be at least 1, got 0")):
+        with pytest.raises(ValueError, match=message):
+            encoder.padded_sentences(*arguments)
+    with pytest.raises(ValueError, match=r"padding must be 0 to 0\.5 of the batch, got 0\.7"):
+        encoder.padded_sentences(2, 8, padding=0.7)
+
+
+@pytest.fixture(scope="module", params=["encoder", pytest.param("transformers", marks=needs_transformers)])
+def truth(request: pytest.FixtureRequest, batch: Batch) -> tuple[str, Tensor, float]:
+    """A model, its embeddings in float64, and how far others may be off."""
+    oracle = in_float64(batch)
+    return request.param, oracle, allowance(MODELS[request.param].originals(batch), oracle)
+
+
+@needs_encoder
+@pytest.mark.parametrize("name", QUICK)
+def test_a_model_gives_its_embeddings_with_any_attention(
+    name: str, batch: Batch, truth: tuple[str, Tensor, float]
+) -> None:
+    """Swapped into every layer, or through transformers' interface: within the error budget, or refused in words."""
+    model, oracle, allowed = truth
+    implementation = load(name)
+    if reason := implementation.unsupported(case_of(batch, mask="padfloat" if model == "encoder" else "pad")):
+        pytest.skip(f"refused: {reason}")
+    found = MODELS[model].swapped(name, implementation, batch)()
+    assert (found.double() - oracle).abs().max() <= allowed
+
+
+def wrong(**keywords: Any) -> Implementation:
+    """SDPA with a scale that is a tenth too large."""
+
+    def attention(q: Any, k: Any, v: Any, *, mask: Any, scale: float) -> Any:
+        return nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=1.1 * scale)
+
+    return from_kernel(attention, **keywords)
+
+
+@needs_encoder
+def test_a_wrong_attention_shows_in_the_embeddings(batch: Batch) -> None:
+    """So the swapped module is what runs: torch's own fused layers are kept from going round it."""
+    oracle = in_float64(batch)
+    assert torch.backends.mha.get_fastpath_enabled()
+    found = MODELS["encoder"].swapped("wrong", wrong(), batch)()
+    assert (found.double() - oracle).abs().max() > 100 * allowance(MODELS["encoder"].originals(batch), oracle)
+
+
+@needs_encoder
+def test_an_attention_that_is_never_called_is_an_error(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer that goes round its ``self_attn`` is found out, not timed."""
+    original = encoder.SentenceEncoder.forward
+
+    def around(self: Any, tokens: Any, hidden_keys: Any, layers: int = 5) -> Any:
+        return original(self, tokens, hidden_keys, min(layers, 5))
+
+    monkeypatch.setattr(encoder.SentenceEncoder, "forward", around)
+    with pytest.raises(RuntimeError, match=r"layers \[5\] never called the attention"):
+        MODELS["encoder"].swapped("sdpa", load("sdpa"), batch)
+
+
+@needs_encoder
+def test_the_originals_two_paths_differ_by_rounding(batch: Batch) -> None:
+    """The ordinary path, and torch's fused layers, which the table shows beside it."""
+    first, second = (embed() for embed in MODELS["encoder"].originals(batch).values())
+    assert 0 < (first - second).abs().max() < 1e-5
+    turned = Batch(batch.tokens.clone(), batch.hidden_keys.clone())
+    turned.turn()
+    assert torch.equal(turned.tokens, batch.tokens.flip(0))
+
+
+@needs_encoder
+def test_the_table_is_printed_and_written(tmp_path: Path) -> None:
+    """Rows of the original's paths and of every implementation: right ones with a ratio, others with why not."""
+    wrong_one = tmp_path / "wrong.py"
+    wrong_one.write_text(
+        "import torch\ndef attention(q, k, v, *, mask, scale):\n"
+        "    return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=1.1 * scale)\n"
+    )
+    told = tmp_path / "told.json"
+    asked = ["varlen_packed", "sdpa_cudnn", f"{wrong_one}:attention", "--model", "encoder", "--batch", "3"]
+    asked += ["--length", "10", "--processes", "1", "--threads", "1", "--budget", "0.2"]
+    asked += ["--reports", str(tmp_path), "--json", str(told)]
+    done = CliRunner().invoke(command, asked, standalone_mode=False)
+    assert done.return_value == 1, done.output
+    rows = {row["implementation"]: row for row in json.loads(told.read_text())["rows"]}
+    assert list(rows) == ["original", "original, fused layers", "varlen_packed", "sdpa_cudnn", "wrong.py:attention"]
+    packed = rows["varlen_packed"]
+    assert packed["status"] == "held"
+    assert packed["error"] <= packed["allowed"]
+    assert packed["cosine"] > 0.999999
+    assert packed["contest"]["ratio"]["value"] > 0
+    assert packed["contest"]["state"] == "unknown", "one process is too few for a verdict"
+    assert rows["sdpa_cudnn"]["status"] == "unsupported"
+    assert rows["sdpa_cudnn"]["reason"] == "needs a CUDA device"
+    assert rows["wrong.py:attention"]["status"] == "failed"
+    assert rows["wrong.py:attention"]["timing"] is None
+    with (tmp_path / "drop_in.csv").open() as file:
+        written = list(csv.reader(file))
+    assert written[0] == list(COLUMNS)
+    assert len(written) == len(rows) + 1
+    assert "| encoder | varlen_packed |" in (tmp_path / "drop_in.md").read_text()
+
+
+def row(name: str) -> Row:
+    """A row that was compared."""
+    return Row(model="encoder", implementation=name, status="held", largest=0.0, cosine=1.0, error=0.0, allowed=1.0)
+
+
+class Answering(_Turns):
+    """Timing whose processes give answers that were thought of."""
+
+    def _taken(self, number: int, names: list[str]) -> dict[str, Any]:
+        if "raises" in names:
+            return {"status": "error", "reason": "RuntimeError: no", "culprit": "raises"}
+        if "dies" in names:
+            return {"status": "crashed", "reason": "killed"}
+        calls = ["original", TWIN, *names]
+        sample = {"times_ns": [100 + number] * 9, "waited_ns": [0] * 9, "switches": [0] * 9, "first_call_ns": 1}
+        errors = {name: 9.0 if name == "drifts" else 0.0 for name in calls}
+        return {"samples": dict.fromkeys(calls, sample), "threads": 1, "errors": errors, "allowed": 1.0}
+
+
+def timed(*names: str) -> dict[str, Row]:
+    """Rows after two processes."""
+    asked = Asked(batch=1, length=4, processes=2, budget_s=1.0)
+    from attnbench.runner import Silent
+
+    rows = {name: row(name) for name in names}
+    turns = Answering(session=Session(), model="encoder", asked=asked, rows=rows, steps=Silent())
+    return {found.implementation: found for found in turns.timed(list(names))}
+
+
+def test_who_raises_or_is_wrong_after_its_calls_is_left_out() -> None:
+    """The others are timed again in the same process, and keep their ratio."""
+    rows = timed("good", "raises", "drifts")
+    assert rows["good"].contest is not None
+    assert len(rows["good"].timing.samples_ns) == 2
+    assert rows["original"].contest is None
+    assert rows["original"].timing.twin is not None
+    assert rows["raises"].status == rows["drifts"].status == "failed"
+    assert rows["raises"].reason == "error: in a timing process: RuntimeError: no"
+    assert "embeddings are off by 9 against the model in float64; allowed 1," in rows["drifts"].reason
+
+
+def test_a_process_that_dies_times_nobody() -> None:
+    """Every row stays with its comparison, and says why it has no time."""
+    rows = timed("good", "dies")
+    assert rows["good"].status == "held"
+    assert rows["good"].untimed == "crashed: in a timing process: killed"
+    assert rows["good"].timing is None
+
+
+def test_a_row_without_a_ratio_says_why() -> None:
+    """In the place of the state."""
+    from attnbench.cli.drop_in_command import _cells
+
+    refused = Row(model="encoder", implementation="x", status="unsupported", reason="needs a CUDA device")
+    assert _cells(refused) == ["encoder", "x", "", "", "", "", "unsupported: needs a CUDA device"]
+    assert _cells(replace(row("y"), untimed="interpreted"))[-1] == "interpreted"

@@ -1,0 +1,156 @@
+"""Rows of padded queries that are declared an implementation's own are compared with nothing; all others still are."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attnbench.cases import Case
+from attnbench.checks.catalogue import checks
+from attnbench.checks.claims import restored, stored
+from attnbench.checks.functions import check_function
+from attnbench.checks.requirement import applies
+from attnbench.checks.verdict import judge
+from attnbench.interface import Implementation, Policies
+from attnbench.kernel import HeadSplitAttention
+from attnbench.masks import additive, softmax_over_visible
+from attnbench.operators.multihead import OPERATOR, MultiheadProblem
+from attnbench.records import Finding
+from attnbench.rows import blanked
+from attnbench.subject import Subject
+from attnbench.truth import Known
+
+PADDED = MultiheadProblem(
+    batch=3, queries=5, keys=5, embed_dim=24, num_heads=2, bias=True, batch_first=True, self_attention=True, mask="pad",
+    need_weights=True,
+)  # fmt: skip
+
+
+class Odd(HeadSplitAttention):
+    """Right in rows of real tokens, and something else in those of padded ones."""
+
+    off_by = 0.0
+
+    def under_masks(
+        self, query: Tensor, key: Tensor, value: Tensor, *, key_padding_mask: Tensor | None, **rest: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attention, then what is its own."""
+        output, weights = super().under_masks(query, key, value, key_padding_mask=key_padding_mask, **rest)
+        if key_padding_mask is None or query is not key:
+            return output, weights
+        padded = key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask == -torch.inf
+        junk = 7.0 * query.sin() + self.out_proj.weight.sum()
+        output = torch.where(padded[..., None], junk, output + self.off_by)
+        return output, None if weights is None else weights.masked_fill(padded[:, None, :, None], 3.0)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The composed formula."""
+        logits = q @ k.transpose(2, 3) / self.head_dim**0.5
+        if mask is not None:
+            logits = logits + (additive(mask, q.dtype) if mask.dtype == torch.bool else mask)
+        weights = nn.functional.dropout(softmax_over_visible(logits), self.dropout, self.training)
+        return weights @ v, weights if need_weights else None
+
+
+class OffByLittle(Odd):
+    """Wrong in rows of real tokens, too."""
+
+    off_by = 1e-3
+
+
+class Declared(Implementation):
+    """A module with what it declares."""
+
+    def __init__(self, module: type[nn.Module], policies: Policies) -> None:
+        self._module, self.policies = module, policies
+
+    def build(self, reference: nn.MultiheadAttention) -> nn.Module:
+        """The module."""
+        return self._module(reference)
+
+
+def findings(module: type[nn.Module], policies: Policies, case: Case) -> dict[str, Finding]:
+    """Finding of every check that speaks of the case and is not refused."""
+    known = Known(case, OPERATOR, case.dtype, lambda: OPERATOR.inputs(case), padded_queries=policies.padded_queries)
+    found = {}
+    for name, entry in checks().items():
+        if entry.chapter in ("dropout", "refusals", "determinism", "compilation", "size"):
+            continue
+        if not applies(check_function(name), case):
+            continue
+        subject = Subject(Declared(module, policies), OPERATOR, case, OPERATOR.inputs(case))
+        try:
+            claims = stored(list(check_function(name)(subject)))
+        except Exception as error:  # noqa: BLE001  # a refusal says why there is nothing to compare
+            assert type(error).__name__ == "Refusal", (name, error)  # noqa: PT017
+            continue
+        found[name] = judge(name, entry.requirement, restored(claims), known, policies, explain=False)
+    return found
+
+
+def case(mode: str = "train", **changes: Any) -> Case:
+    """Case with padded queries."""
+    return Case(operator="multihead", problem=replace(PADDED, **changes), mode=mode)  # type: ignore[arg-type]
+
+
+OWN, ANSWERED = Policies(padded_queries="own"), Policies()
+CASES = [
+    case(), case(mask="float3d+padfloat"), case(mask="bool2d+pad", batch_first=False, need_weights=False),
+    case(batch=None, average_attn_weights=True), case(mode="inference", mask="padempty"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("one", CASES, ids=lambda one: one.problem.mask)
+@pytest.mark.filterwarnings("ignore:.*mismatched key_padding_mask and attn_mask.*")
+def test_declared_rows_are_compared_with_nothing(one: Case) -> None:
+    """Whatever stands in them, output, weights and every gradient of the rest are right, and no check fails."""
+    found = findings(Odd, OWN, one)
+    assert {name: f.reason for name, f in found.items() if f.status != "passed"} == {}
+    assert "forward_parity" in found
+    assert ("parameter_gradients" in found) == one.differentiates
+
+
+def test_undeclared_rows_are_wrong() -> None:
+    """The same module without the declaration fails in what comes out and in what comes back."""
+    found = findings(Odd, ANSWERED, case())
+    failed = {name for name, finding in found.items() if finding.status == "failed"}
+    assert {"forward_parity", "weights_parity", "input_gradients", "parameter_gradients"} <= failed
+
+
+def test_the_other_rows_are_held_to_the_oracle() -> None:
+    """A thousandth in rows of real tokens is seen."""
+    assert findings(OffByLittle, OWN, case())["forward_parity"].status == "failed"
+
+
+def test_without_padded_queries_the_declaration_says_nothing() -> None:
+    """Where queries are tensors of their own, or nothing is padded, every row is compared."""
+    for changes in ({"self_attention": False}, {"mask": "bool2d"}):
+        assert OPERATOR.padded_rows(case(**changes), OPERATOR.inputs(case(**changes))) == {}
+
+
+@pytest.mark.parametrize(("changes", "shape"), [({}, (3, 5, 1)), ({"batch_first": False}, (5, 3, 1))])
+def test_padded_rows_lie_as_outputs_do(changes: dict[str, Any], shape: tuple[int, ...]) -> None:
+    """One truth value a row of output and of weights; numbers count as padding where they are minus infinity."""
+    one = case(mask="padfloat", **changes)
+    drawn = OPERATOR.inputs(one)
+    rows = OPERATOR.padded_rows(one, drawn)
+    padded = drawn.tensors["key_padding_mask"] == -torch.inf
+    assert rows["output"].shape == shape
+    assert torch.equal(rows["output"][..., 0], padded if one.problem.batch_first else padded.T)
+    assert torch.equal(rows["weights"], padded[:, None, :, None].expand(3, 2, 5, 1))
+
+
+def test_blanking_takes_out_values_and_what_comes_back() -> None:
+    """Rows become 0 with a gradient of 0; what does not fit is left for a comparison to tell."""
+    value = torch.tensor([[1.0, float("nan")], [2.0, 3.0]], requires_grad=True)
+    rows = torch.tensor([[True], [False]])
+    out = blanked({"output": value, "grad.x": value}, {"output": rows})
+    assert out["output"].tolist() == [[0.0, 0.0], [2.0, 3.0]]
+    assert out["grad.x"] is value
+    assert torch.autograd.grad(out["output"].sum(), value)[0].tolist() == [[0.0, 0.0], [1.0, 1.0]]
+    one = value[0]
+    assert blanked({"output": one}, {"output": rows})["output"] is one

@@ -1,0 +1,127 @@
+"""Removing padding: nothing is computed of it, every other row is the reference's, and which rows are whose is said."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnbench.cases import Case
+from attnbench.interface import Refusal
+from attnbench.operators.multihead import OPERATOR, MultiheadProblem
+from attnbench.registry import load
+from attnzoo.varlen import Packing
+
+SELF = MultiheadProblem(
+    batch=3, queries=7, keys=7, embed_dim=12, num_heads=3, bias=True, batch_first=True, self_attention=True, mask="pad"
+)
+MASKS = ["pad", "padfloat", "padempty", "padlowest", "bool2d+pad", "float3d+padfloat", "empty3d+pad", "causal+pad"]
+
+
+def case(problem: MultiheadProblem) -> Case:
+    """Case in float64 with gradients of everything."""
+    return Case(operator="multihead", problem=problem, dtype="float64", mode="train")
+
+
+def passed(name: str, one: Case) -> tuple[Tensor, dict[str, Tensor]]:
+    """Output of an implementation, and gradients of what it gives for real tokens."""
+    drawn = OPERATOR.inputs(one)
+    inputs = drawn.mapped(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()))
+    module = load(name).build(OPERATOR.reference(one, drawn)).train()
+    output = module(**inputs.arguments())[0]
+    padded = OPERATOR.padded_rows(one, drawn)["output"]
+    cotangent = drawn.cotangents["output"].masked_fill(padded, 0.0)
+    leaves = {"query": inputs.tensors["query"]} | dict(module.named_parameters())
+    leaves |= {n: t for n, t in inputs.tensors.items() if n.endswith("mask") and t.requires_grad}
+    found = torch.autograd.grad(output, list(leaves.values()), cotangent, materialize_grads=True, allow_unused=True)
+    return output.detach(), dict(zip(leaves, found, strict=True))
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("layout", [{}, {"batch_first": False}, {"batch": None}, {"add_bias_kv": True}])
+@pytest.mark.filterwarnings("ignore:.*mismatched key_padding_mask and attn_mask.*")
+def test_packed_tokens_get_what_the_reference_gives(mask: str, layout: dict[str, Any]) -> None:
+    """Rows of real tokens and what comes back through them are the naive formula's; padded rows are zeros."""
+    one = case(replace(SELF, mask=mask, is_causal="causal" in mask, **layout))
+    output, gradients = passed("varlen_packed", one)
+    expected, wanted = passed("reshaped", one)
+    padded = OPERATOR.padded_rows(one, OPERATOR.inputs(one))["output"]
+    assert not output.masked_select(padded).any()
+    assert bool(padded.any()) == (mask != "padlowest"), "finite numbers hide no token"
+    torch.testing.assert_close(output.masked_fill(padded, 0.0), expected.masked_fill(padded, 0.0))
+    torch.testing.assert_close(gradients, wanted)
+
+
+@pytest.mark.parametrize("name", ["varlen", "varlen_packed"])
+def test_padding_is_never_read(name: str) -> None:
+    """NaN in a padded token reaches no real one, and no gradient."""
+    one = case(SELF)
+    drawn = OPERATOR.inputs(one)
+    padded = drawn.tensors["key_padding_mask"]
+    tokens = drawn.tensors["query"].masked_fill(padded[..., None], float("nan")).requires_grad_()
+    module = load(name).build(OPERATOR.reference(one, drawn))
+    output = module(tokens, tokens, tokens, key_padding_mask=padded, need_weights=False)[0]
+    assert output[~padded].isfinite().all()
+    if name == "varlen_packed":
+        found = torch.autograd.grad(output[~padded].sum(), [tokens, *module.parameters()])
+        assert all(gradient.isfinite().all() for gradient in found)
+
+
+def test_padding_costs_no_product() -> None:
+    """Of four projections and two products of a packed batch, what is counted falls with the tokens that are left."""
+    reference = nn.MultiheadAttention(16, 2, batch_first=True)
+    tokens, padded = torch.randn(4, 32, 16), torch.arange(32) >= torch.tensor([32, 16, 8, 8])[:, None]
+    counted = {}
+    for name in ("torch_mha", "varlen", "varlen_packed"):
+        module = load(name).build(reference)
+        with FlopCounterMode(display=False) as counter:
+            module(tokens, tokens, tokens, key_padding_mask=padded, need_weights=False)
+        counted[name] = counter.get_flop_counts()["Global"]
+    projections = {
+        name: sum(n for op, n in found.items() if str(op) in ("aten.mm", "aten.addmm"))
+        for name, found in counted.items()
+    }
+    whole = 4 * 2 * 128 * 16 * 16  # four products of 128 tokens
+    assert projections == {"torch_mha": whole, "varlen": whole * 3 // 4, "varlen_packed": whole // 2}
+
+
+def test_unknown_padded_queries_are_refused() -> None:
+    """Beside a padding mask, other queries than the keys are refused in words: before the call, and in it."""
+    packed = load("varlen_packed")
+    reason = "which queries are padding is known only where query and key are one tensor"
+    assert packed.unsupported(case(replace(SELF, self_attention=False))) == reason
+    assert packed.unsupported(case(replace(SELF, self_attention=False, mask="bool2d"))) is None
+    assert load("varlen").unsupported(case(replace(SELF, self_attention=False))) is None
+    module = packed.build(nn.MultiheadAttention(8, 2, batch_first=True))
+    tokens, padded = torch.randn(2, 3, 8), torch.zeros(2, 3, dtype=torch.bool)
+    with pytest.raises(Refusal, match="known only where query and key are one tensor"):
+        module(tokens, tokens.clone(), tokens, key_padding_mask=padded, need_weights=False)
+    with pytest.raises(Refusal, match="returns no weights"):
+        module(tokens, tokens, tokens, key_padding_mask=padded)
+
+
+def test_a_packing_restores_what_it_packed() -> None:
+    """Tokens return to their places, wherever padding was, and zeros stand elsewhere."""
+    keep = torch.tensor([[True, False, True], [False, False, False], [False, True, True]])
+    packing = Packing.of(keep)
+    tokens = torch.arange(1.0, 19.0).reshape(3, 3, 2)
+    assert packing.lengths == [2, 0, 2]
+    assert [part.tolist() for part in packing.within()] == [[0, 2], [], [1, 2]]
+    assert torch.equal(packing.packed(tokens), tokens[keep])
+    assert torch.equal(packing.restored(packing.packed(tokens)), tokens * keep[..., None])
+
+
+@pytest.mark.parametrize("mask_shape", [(1, 7), (5, 7)])
+def test_keys_that_a_mask_hides_from_every_query_are_removed(mask_shape: tuple[int, int]) -> None:
+    """A model that keeps its own projections hands over split heads and one mask: what it hides is never read."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, n, 4, generator=generator) for n in (5, 7, 7))
+    mask = torch.ones(2, 1, *mask_shape, dtype=torch.bool)
+    mask[0, :, :, 4:] = False
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
+    k[0, :, 4:], v[0, :, 4:] = float("nan"), float("nan")
+    module = load("varlen").build(nn.MultiheadAttention(12, 3, batch_first=True)).eval()
+    output, _ = module.attend(q, k, v, mask=mask, is_causal=False, need_weights=False)
+    torch.testing.assert_close(output, expected)

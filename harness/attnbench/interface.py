@@ -312,11 +312,12 @@ class Operator:
         """For each output, where it belongs to a row from which every key is hidden (boolean, broadcastable)."""
         return {}
 
-    def padded_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:
+    def padded_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:  # noqa: ARG002
         """For each output, where it belongs to a query that a mask says is padding (boolean, broadcastable).
 
         Asked for implementations whose rows of padded queries are their own.
         """
+        return {}
 
     def visible(self, case: Case, inputs: Inputs) -> Any:
         """Which keys each query may see: boolean (batch, heads, queries, keys)."""

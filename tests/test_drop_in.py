@@ -25,7 +25,7 @@ needs_encoder = pytest.mark.skipif(encoder.missing() is not None, reason=str(enc
 needs_transformers = pytest.mark.skipif(
     bool(encoder.missing() or transformers.missing()), reason="needs the encoder and transformers"
 )
-BUILT_IN = [name for name in names() if origin(name).startswith("attnzoo.")]
+BUILT_IN = [name for name in names() if origin(name).startswith("attnzoo.") and load(name).operator == "multihead"]
 # Seconds to compile, interpreted, or of another device; compiled ones have a test file of their own.
 SLOW = ("compiled", "flex", "xformers_splitk")
 QUICK = [name for name in BUILT_IN if name not in SLOW]

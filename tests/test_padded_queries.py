@@ -80,7 +80,7 @@ def findings(module: type[nn.Module], policies: Policies, case: Case) -> dict[st
     for name, entry in checks().items():
         if entry.chapter in ("dropout", "refusals", "determinism", "compilation", "size"):
             continue
-        if not applies(check_function(name), case):
+        if not applies(check_function(name), case, OPERATOR):
             continue
         subject = Subject(Declared(module, policies), OPERATOR, case, OPERATOR.inputs(case))
         try:

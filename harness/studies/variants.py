@@ -60,7 +60,9 @@ def met(case: Case) -> Tally:
     """Every variant on every check of one case."""
     torch.set_num_threads(1)
     tally, operator = Tally(), load_operator(OPERATOR)
-    names = [n for n, c in checks().items() if c.chapter in operator.chapters and applies(check_function(n), case)]
+    names = [
+        n for n, c in checks().items() if c.chapter in operator.chapters and applies(check_function(n), case, operator)
+    ]
     known = Known(case, operator, case.dtype, lambda: operator.inputs(case))
     settings = torchstate.noted()
     for variant in VARIANTS:

@@ -36,6 +36,6 @@ def shared_keys_are_copies(subject: Subject) -> Iterator[Claim]:
     found = torch.autograd.grad(subject.loss(outputs), list(copies.values()), materialize_grads=True, allow_unused=True)
     for name, gradient in zip(copies, found, strict=True):
         yield Agree(
-            value=gradient.unflatten(1, shape).sum(dim=2), expected=subject.gradients[f"grad.{name}"],
+            value=torch.unflatten(gradient, 1, shape).sum(dim=2), expected=subject.gradients[f"grad.{name}"],
             quantity=f"grad.{name}", what=f"the sum of the copies' gradients, against grad.{name} of shared ones",
         )  # fmt: skip

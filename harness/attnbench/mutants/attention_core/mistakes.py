@@ -256,7 +256,7 @@ class _KeysReadInOrder(CoreFormula):
     def score(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
         if key.is_contiguous():
             return super().score(query, key, scale)
-        return super().score(query, with_gradient_of(read_in_order(key, key.storage_offset()), key), scale)
+        return super().score(query, with_gradient_of(read_in_order(key, int(key.storage_offset())), key), scale)
 
 
 @mistake("batch_independence", "the first sequence's bias for every sequence of the batch", mask="bias4d")

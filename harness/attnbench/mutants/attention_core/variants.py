@@ -51,11 +51,11 @@ class _CoreGroupedProduct(CoreFormula):
         return tensor
 
     def score(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
-        groups = query.unflatten(1, (key.shape[1], query.shape[1] // key.shape[1]))
+        groups = torch.unflatten(query, 1, (key.shape[1], query.shape[1] // key.shape[1]))
         return (groups.flatten(2, 3) * scale @ key.mT).reshape(*query.shape[:3], key.shape[2])
 
     def total(self, weights: Tensor, value: Tensor) -> Tensor:
-        groups = weights.unflatten(1, (value.shape[1], weights.shape[1] // value.shape[1]))
+        groups = torch.unflatten(weights, 1, (value.shape[1], weights.shape[1] // value.shape[1]))
         return (groups.flatten(2, 3) @ value).reshape(*weights.shape[:3], value.shape[3])
 
 

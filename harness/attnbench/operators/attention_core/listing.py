@@ -7,7 +7,7 @@ triple; beside the covering arrays stand cases that were chosen for a reason, wh
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 from attnbench.cases import DTYPES, NESTED, Case, Dtype, Level, Mode
 from attnbench.operators.attention_core.problem import ALIGNED, LOGIT_STD, AttentionCoreProblem
@@ -179,7 +179,8 @@ def _full() -> Iterator[Case]:
     pairs = covering_array(FACTORS, allowed, 2)
     yield from (case_of(row) for row in covering_array(FACTORS, allowed, 3, given=pairs))
     yield from _exact(((2, 16), (33, 31), (5, 200)))
-    for width, dtype in product((1, 2, 3, 16, 24, 40, 64, 96, 111, 128, 160, 256), ("float32", "bfloat16")):
+    widths, dtypes = (1, 2, 3, 16, 24, 40, 64, 96, 111, 128, 160, 256), ("float32", "bfloat16")
+    for width, dtype in product(widths, cast("tuple[Dtype, ...]", dtypes)):
         yield _case(replace(PLAIN, head_dim=width, mask="causal_br"), dtype=dtype)
     for keys in (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257):
         yield _case(replace(PLAIN, queries=keys - 2, keys=keys, mask="causal_br+window", window=keys // 2))

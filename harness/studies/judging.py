@@ -139,13 +139,13 @@ def judged(condition: str, pool: Pool, truth: Pool | None, asked: Asked, *, star
     cost, ours = (Cost(seconds=asked.seconds[threads], start_s=start_s, call_s=pool.call_s) for start_s in starts_s)
     # Of ours everything that a case costs in a process besides its calls: building, warming up, looking again, too.
     ours = replace(ours, start_s=ours.start_s / CASES + (truth or pool).overhead_s)
-    sizes = {share: size(truth, share) for share in SHARES if share} if truth else {}
+    # Without extra work the copy is the reference: what it was measured to differ by is noise.
+    true = {0: 0.0}
+    if truth:
+        true |= {share: found.value - 1 for share in SHARES if share and (found := size(truth, share))}
     tallies = []
     for share in SHARES:
-        estimated = sizes.get(share)
-        # Without extra work the copy is the reference: what it was measured to differ by is noise.
-        true = 0.0 if not share else estimated.value - 1 if estimated else None
-        made = partial(Tally, share=share, true=true, delta=delta)
+        made = partial(Tally, share=share, true=true.get(share), delta=delta)
         tallies += [*_ours(pool, share, ours, asked, made)]
         tallies += [_theirs(pool, share, rule, cost, asked, made) for rule in rules(delta)]
     return Judged(

@@ -9,7 +9,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +19,7 @@ from attnbench.records import Timing
 from attnbench.registry import PluginError
 from attnbench.runner import Limits, Session, profile_cases
 from attnbench.runner.session import Supervisor
-from attnbench.runner.timing import STARTS
+from attnbench.runner.timing import STARTS, started_together
 from attnbench.stats import Estimate, estimate, ratios_by_cycle
 from studies.lines import Lines, StudyError, read
 from studies.load import Competitor, beside, busy_cores
@@ -37,7 +36,6 @@ __all__ = [
     "gather",
     "header",
     "size",
-    "started_together",
     "stored",
     "tell_children",
     "told",
@@ -237,20 +235,6 @@ def _corrected(rows: Mapping[str, int], pool: Pool) -> dict[str, int]:
     factor = sum(map(int, rows)) / excess if excess > 0 else FURTHEST
     each = sum(rows.values()) / sum(map(int, rows)) * min(max(factor, 1 / FURTHEST), FURTHEST)
     return {share: max(1, round(int(share) * each)) for share in rows}
-
-
-def started_together(session: Session, names: list[str], count: int) -> list[Supervisor]:
-    """So many processes that hold these, which a run starts at the same time, too.
-
-    Raises: PluginError, OSError.
-    """
-    with ThreadPoolExecutor(count) as together:
-        coming = [together.submit(session.supervise_together, names) for _ in range(count)]
-    if any(one.exception() for one in coming):
-        for one in coming:
-            if one.exception() is None:
-                one.result().close()
-    return [one.result() for one in coming]
 
 
 def _tried(

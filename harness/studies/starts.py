@@ -5,9 +5,9 @@ import time
 from pathlib import Path
 
 from attnbench.runner import Limits, Session
-from attnbench.runner.timing import STARTS
+from attnbench.runner.timing import STARTS, started_together
 from studies.lines import Lines, read
-from studies.pools import HELD, Condition, Setup, header, started_together, tell_children
+from studies.pools import HELD, Condition, Setup, header, tell_children
 
 __all__ = ["costs", "measure"]
 

@@ -20,7 +20,7 @@ from attnbench.runner.observation import finding_of
 from attnbench.runner.session import Outcome, Plan, Session, Steps, Supervisor
 from attnbench.runner.timed_case import TimedCase
 
-__all__ = ["Effort", "timed"]
+__all__ = ["STARTS", "Effort", "started_together", "timed"]
 
 # Checks that are asked again after the last timed call: what comes out, and its gradients. They are asked in the first
 # process and in the last of those that were planned; the calls are the same in all.
@@ -79,6 +79,20 @@ def timed(
         shared.run(group)
         for case in group:
             yield from case.results(ready)
+
+
+def started_together(session: Session, names: list[str], count: int) -> list[Supervisor]:
+    """So many processes that hold these implementations, started at the same time: all of them, or none.
+
+    Raises: PluginError; OSError where the system starts no process now.
+    """
+    with ThreadPoolExecutor(count) as together:
+        coming = [together.submit(session.supervise_together, names) for _ in range(count)]
+    if any(one.exception() for one in coming):
+        for one in coming:
+            if one.exception() is None:
+                one.result().close()
+    return [one.result() for one in coming]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -156,31 +170,28 @@ class _Shared:
             if set(names) <= worker.declared.keys():
                 return worker
             worker.close()
-        count = min(STARTS, left)
-        with ThreadPoolExecutor(count) as together:
-            started = list(together.map(self._loading, [names] * count))
-        self.idle = [one for one in started if isinstance(one, Supervisor)]
-        if len(self.idle) < count:
-            self._end_idle()
-            return next(one for one in started if not isinstance(one, Supervisor))
+        started = self._loading(names, min(STARTS, left))
+        if not isinstance(started, list):
+            return started
+        self.idle = started
         return self.idle.pop()
 
     def _end_idle(self) -> None:
         while self.idle:
             self.idle.pop().close()
 
-    def _loading(self, names: list[str]) -> "Supervisor | Outcome":
+    def _loading(self, names: list[str], count: int = 1) -> "list[Supervisor] | Outcome":
         try:
-            return self.session.supervise_together(names)
-        except (PluginError, OSError) as error:  # OSError: the system starts no process now
+            return started_together(self.session, names, count)
+        except (PluginError, OSError) as error:
             return {"status": "crashed", "reason": str(error)}
 
     def _loading_fault(self, names: list[str]) -> Outcome | None:
         loaded = self._loading(names)
-        if isinstance(loaded, Supervisor):
-            loaded.close()
-            return None
-        return loaded
+        if not isinstance(loaded, list):
+            return loaded
+        loaded[0].close()
+        return None
 
     def _case(self, worker: Supervisor, number: int, case: TimedCase, wanted: Sequence[str], *, again: bool) -> None:
         """Time one case; whoever is to blame for a fault is out of it, and the others are timed once more.
@@ -215,10 +226,10 @@ class _Shared:
 
         def again(some: list[str]) -> Outcome | None:
             self.steps.now(f"looking for who ended the process {case.plan.case}")
-            worker = self._loading(some)
-            if not isinstance(worker, Supervisor):
-                return worker
-            with worker:
+            loaded = self._loading(some)
+            if not isinstance(loaded, list):
+                return loaded
+            with loaded[0] as worker:
                 answer = self._ask(worker, number, case, some, checks)
             return answer if "status" in answer else None
 

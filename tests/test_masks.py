@@ -14,8 +14,8 @@ HIDDEN = -math.inf
 
 def test_causal_lets_a_query_see_the_keys_up_to_its_own_place() -> None:
     """Query i sees keys 0 to i, counted from the top left, also where there are more keys or more queries."""
-    assert masks.causal(2, 3).tolist() == [[True, False, False], [True, True, False]]
-    assert masks.causal(3, 2).tolist() == [[True, False], [True, True], [True, True]]
+    assert masks.causal(2, 3, polarity="keep").tolist() == [[True, False, False], [True, True, False]]
+    assert masks.causal(3, 2, polarity="keep").tolist() == [[True, False], [True, True], [True, True]]
 
 
 def test_lengths_hide_what_lies_behind_them() -> None:
@@ -149,9 +149,19 @@ def test_every_mask_is_made_in_both_polarities(make: Callable[[str], Tensor]) ->
         make("show")
 
 
+def test_masks_hide_unless_the_other_polarity_is_asked_for() -> None:
+    """All are made in the reference's polarity, so that none that is made without a word meets one of the other."""
+    for made, hidden in (
+        (masks.causal(2, 2), [[False, True], [False, False]]),
+        (masks.from_lengths(torch.tensor([1]), 2), [[False, True]]),
+        (masks.from_tokens(torch.tensor([[7, 0]])), [[False, True]]),
+    ):
+        assert made.tolist() == hidden
+
+
 def test_a_union_hides_what_either_hides() -> None:
     """Padding of each sequence and later tokens of all, for every query."""
-    padding, later = masks.from_tokens(TOKENS), masks.causal(5, 5, polarity="hide")
+    padding, later = masks.from_tokens(TOKENS), masks.causal(5, 5)
     both = masks.union(padding, later)
     assert both.shape == (2, 5, 5)
     assert both[0].tolist() == [
@@ -182,7 +192,7 @@ def test_masks_are_repeated_over_queries_and_heads() -> None:
 
 def test_numbers_and_keep_masks_are_converted_both_ways() -> None:
     """``from_additive`` undoes ``additive``, and the other way round."""
-    keep = masks.causal(3, 4)
+    keep = masks.causal(3, 4, polarity="keep")
     assert torch.equal(masks.from_additive(masks.additive(keep, torch.float16)), keep)
     numbers = torch.tensor([[0.0, HIDDEN], [HIDDEN, 0.0]])
     assert torch.equal(masks.additive(masks.from_additive(numbers), torch.float32), numbers)
@@ -212,6 +222,7 @@ def test_numbers_and_keep_masks_are_converted_both_ways() -> None:
             "key_padding_mask must be boolean, got torch.int64",
         ),
         (lambda: masks.inverted(torch.zeros(2)), TypeError, "mask must be boolean, got torch.float32"),
+        (lambda: masks.additive(TOKENS, torch.float32), TypeError, "keep must be boolean, got torch.int64"),
         (lambda: masks.from_additive(TOKENS > 0), TypeError, "mask must be floating point, 0 to keep and -inf to hide"),
         (lambda: masks.from_additive(torch.tensor([-1e9])), ValueError, r"mask must hold only 0 and -inf, got -1e\+09"),
         (lambda: masks.over_queries(TOKENS[0], 3), ValueError, r"key_padding_mask must have shape \(batch, keys\)"),
@@ -220,6 +231,8 @@ def test_numbers_and_keep_masks_are_converted_both_ways() -> None:
             ValueError,
             r"mask must have shape \(batch, queries, keys\), got \(2, 5\)",
         ),
+        (lambda: masks.over_heads(TOKENS[None] > 0, 0), ValueError, "num_heads must be at least 1, got 0"),
+        (lambda: masks.causal(-1, 4), ValueError, "queries and keys must be at least 0, got -1 and 4"),
     ],
 )
 def test_what_is_no_such_mask_is_refused(wrong: Callable[[], Tensor], error: type[Exception], message: str) -> None:

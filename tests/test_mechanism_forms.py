@@ -12,12 +12,12 @@ from attnzoo.block_matrix import diagonal_blocks, diagonal_blocks_loop
 from attnzoo.mechanisms.additive_pooling import AdditivePooling, additive_pooling, additive_pooling_loop
 from attnzoo.mechanisms.dot_product_pooling import DotProductPooling, dot_product_pooling, dot_product_pooling_loop
 from attnzoo.mechanisms.raw_self_attention import raw_self_attention, raw_self_attention_loop
-from attnzoo.mechanisms.residual_block import ResidualBlock, add_and_norm, add_and_norm_loop
+from attnzoo.mechanisms.residual_block import ResidualBlock, add_and_norm, add_and_norm_loop, residual_block_loop
 from attnzoo.mechanisms.scaled_dot_product import scaled_dot_product, scaled_dot_product_loop
 from attnzoo.mechanisms.scaled_self_attention import scaled_self_attention, scaled_self_attention_loop
 from attnzoo.mechanisms.separate_heads import concatenated, long_projection, separate_heads
 from attnzoo.mechanisms.single_head import SingleHeadAttention, single_head, single_head_loop
-from attnzoo.mechanisms.stacked_heads import stacked, stacked_heads
+from attnzoo.mechanisms.stacked_heads import stacked, stacked_heads, unstacked
 
 Form = Callable[..., tuple[Tensor, Tensor]]
 BATCH, LENGTH, WIDTH = 3, 5, 4
@@ -126,7 +126,7 @@ def test_a_single_head_is_the_reference_with_one_head(form: Form) -> None:
     """With a padding mask, a causal mask, both, and a full mask that repeats the padding mask."""
     reference = nn.MultiheadAttention(WIDTH, 1, bias=False, batch_first=True, dtype=torch.float64)
     parameters = (*reference.in_proj_weight.chunk(3), reference.out_proj.weight)
-    later = masks.causal(LENGTH, LENGTH, polarity="hide")
+    later = masks.causal(LENGTH, LENGTH)
     repeated = masks.over_queries(PADDING, LENGTH)
     for given in (
         {},
@@ -146,7 +146,7 @@ def test_a_single_head_is_the_reference_with_one_head(form: Form) -> None:
 def test_scaled_dot_product_agrees_with_torch_under_a_keep_mask() -> None:
     """Loop, matrix products and torch's own function; true keeps."""
     q, k, v = draw(2, 3, 4, seed=1), draw(2, 5, 4, seed=2), draw(2, 5, 6, seed=3)
-    keep = masks.causal(3, 5)
+    keep = masks.causal(3, 5, polarity="keep")
     expected = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=keep)
     for form in (scaled_dot_product_loop, scaled_dot_product):
         output, weights = form(q, k, v, keep=keep)
@@ -185,10 +185,126 @@ def test_separate_heads_one_long_projection_and_heads_in_the_batch_agree() -> No
     torch.testing.assert_close(nn.functional.linear(batched, w_o), expected, atol=1e-13, rtol=1e-13)
 
 
-def test_heads_that_do_not_divide_the_width_are_refused() -> None:
-    """The message has the width and what came."""
-    with pytest.raises(ValueError, match="num_heads must divide embed_dim = 4, got 3"):
-        stacked(TOKENS, 3)
+SQUARE, NARROW, QUERY = draw(WIDTH, WIDTH), draw(WIDTH, 2), draw(1, WIDTH)
+HEAD = (draw(2, WIDTH), draw(2, WIDTH), draw(2, WIDTH))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        (
+            lambda: raw_self_attention(TOKENS[0]),
+            ValueError,
+            "tokens must have shape (batch, length, width), got (5, 4)",
+        ),
+        (
+            lambda: raw_self_attention_loop(TOKENS, PADDING[:1]),
+            ValueError,
+            "key_padding_mask must have shape (batch, length) with batch = 3, length = 5, got (1, 5)",
+        ),
+        (
+            lambda: raw_self_attention(TOKENS, PADDING.double()),
+            TypeError,
+            "key_padding_mask must be boolean, got torch.float64; for numbers see attnbench.masks",
+        ),
+        (
+            lambda: scaled_self_attention(TOKENS, NARROW, NARROW.T, NARROW),
+            ValueError,
+            "w_k must have shape (width, out_width) with width = 4, out_width = 2, got (2, 4)",
+        ),
+        (
+            lambda: scaled_self_attention_loop(TOKENS, NARROW, SQUARE, NARROW),
+            ValueError,
+            "w_k must have shape (width, out_width) with width = 4, out_width = 2, got (4, 4)",
+        ),
+        (
+            lambda: dot_product_pooling(TOKENS, QUERY),
+            ValueError,
+            "query must have shape (width, 1) with width = 4, got (1, 4)",
+        ),
+        (
+            lambda: dot_product_pooling_loop(TOKENS, QUERY.T, PADDING.T),
+            ValueError,
+            "key_padding_mask must have shape (batch, length) with batch = 3, length = 5, got (5, 3)",
+        ),
+        (
+            lambda: additive_pooling(TOKENS, QUERY, SQUARE, NARROW, QUERY.T),
+            ValueError,
+            "w_k must have shape (width, width) with width = 4, got (4, 2)",
+        ),
+        (
+            lambda: additive_pooling_loop(TOKENS, QUERY, SQUARE, SQUARE, QUERY),
+            ValueError,
+            "w must have shape (width, 1) with width = 4, got (1, 4)",
+        ),
+        (
+            lambda: single_head(TOKENS, SQUARE, SQUARE, SQUARE, NARROW),
+            ValueError,
+            "w_out must have shape (embed_dim, embed_dim) with embed_dim = 4, got (4, 2)",
+        ),
+        (
+            lambda: single_head_loop(TOKENS, SQUARE, SQUARE, SQUARE, SQUARE, attn_mask=masks.causal(5, 6)),
+            ValueError,
+            "attn_mask must have shape (length, length) or (batch, length, length) with length = 5, batch = 3, "
+            "got (5, 6)",
+        ),
+        (
+            lambda: scaled_dot_product(TOKENS, TOKENS, TOKENS[:, :4]),
+            ValueError,
+            "v must have shape (batch, keys, width) with batch = 3, keys = 5, got (3, 4, 4)",
+        ),
+        (
+            lambda: scaled_dot_product_loop(TOKENS, TOKENS, TOKENS, keep=torch.ones(5, 5)),
+            TypeError,
+            "keep must be boolean, got torch.float32; for numbers see attnbench.masks",
+        ),
+        (
+            lambda: separate_heads(TOKENS, [HEAD, HEAD], NARROW),
+            ValueError,
+            "w_o must have shape (embed_dim, embed_dim) with embed_dim = 4, got (4, 2)",
+        ),
+        (lambda: separate_heads(TOKENS, [], SQUARE), ValueError, "heads must be at least one, got none"),
+        (
+            lambda: long_projection(TOKENS, concatenated([HEAD, HEAD]), SQUARE, num_heads=3),
+            ValueError,
+            "num_heads must divide embed_dim = 4, got 3",
+        ),
+        (lambda: stacked(TOKENS, 3), ValueError, "num_heads must divide embed_dim = 4, got 3"),
+        (lambda: unstacked(TOKENS, 2), ValueError, "num_heads must divide batch·heads = 3, got 2"),
+        (
+            lambda: stacked_heads(TOKENS, TOKENS, TOKENS, num_heads=2, attn_mask=masks.over_queries(PADDING, 5)),
+            ValueError,
+            "attn_mask must have shape (queries, keys) or (batch·heads, queries, keys) with queries = 5, keys = 5, "
+            "batch·heads = 6, got (3, 5, 5)",
+        ),
+        (
+            lambda: diagonal_blocks(SQUARE[None], 3),
+            ValueError,
+            "num_heads must divide both sides of a matrix (4, 4), got 3",
+        ),
+        (
+            lambda: add_and_norm(TOKENS, TOKENS[:1], QUERY[0], QUERY[0]),
+            ValueError,
+            "attended must have shape (batch, length, embed_dim) with batch = 3, length = 5, embed_dim = 4, "
+            "got (1, 5, 4)",
+        ),
+        (
+            lambda: residual_block_loop(
+                TOKENS, in_proj_weight=SQUARE, in_proj_bias=QUERY[0], out_proj_weight=SQUARE, out_proj_bias=QUERY[0],
+                norm_weight=QUERY[0], norm_bias=QUERY[0], num_heads=2,
+            ),
+            ValueError,
+            "in_proj_weight must have shape (12, embed_dim) with embed_dim = 4, got (4, 4)",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_told_in_one_line(
+    wrong: Callable[[], object], error: type[Exception], message: str
+) -> None:
+    """The line names the argument, what was needed and what came; nothing broadcasts."""
+    with pytest.raises(error) as raised:
+        wrong()
+    assert str(raised.value) == message
 
 
 def test_diagonal_blocks_are_cut_out_alike() -> None:

@@ -6,7 +6,7 @@ added to the logits; minus infinity hides. A row from which every key is hidden 
 attention is zero.
 
 A padding mask (batch, keys) is made by ``from_tokens`` or ``from_lengths``, a causal mask (queries, keys) by
-``causal``, what both say together by ``union``; ``polarity`` says which of the two is wanted, and ``inverted`` turns
+``causal``, what both say together by ``union``: all hide unless ``polarity`` asks for the other, and ``inverted`` turns
 one into the other.
 """
 
@@ -38,8 +38,13 @@ __all__ = [
 Polarity = Literal["hide", "keep"]
 
 
-def causal(queries: int, keys: int, device: torch.device | str | None = None, *, polarity: Polarity = "keep") -> Tensor:
-    """Mask of shape (queries, keys) in which query i sees keys 0 to i (aligned at the top left)."""
+def causal(queries: int, keys: int, device: torch.device | str | None = None, *, polarity: Polarity = "hide") -> Tensor:
+    """Mask of shape (queries, keys) in which query i sees keys 0 to i (aligned at the top left).
+
+    Raises: ValueError where either number is negative.
+    """
+    if min(queries, keys) < 0:
+        raise ValueError(f"queries and keys must be at least 0, got {queries} and {keys}")
     return _said(torch.ones(queries, keys, dtype=torch.bool, device=device).tril(), "keep", polarity)
 
 
@@ -92,6 +97,8 @@ def over_queries(key_padding_mask: Tensor, queries: int) -> Tensor:
     """A padding mask repeated for every query, in its own polarity.
 
     Shape: (batch, keys) to (batch, queries, keys).
+
+    Raises: ValueError.
     """
     if key_padding_mask.dim() != 2:
         raise ValueError(f"key_padding_mask must have shape (batch, keys), got {tuple(key_padding_mask.shape)}")
@@ -102,9 +109,13 @@ def over_heads(mask: Tensor, num_heads: int) -> Tensor:
     """A mask of each sequence repeated for every head, in its own polarity; flattened over both it is an attn_mask.
 
     Shape: (batch, queries, keys) to (batch, heads, queries, keys).
+
+    Raises: ValueError.
     """
     if mask.dim() != 3:
         raise ValueError(f"mask must have shape (batch, queries, keys), got {tuple(mask.shape)}; see over_queries")
+    if num_heads < 1:
+        raise ValueError(f"num_heads must be at least 1, got {num_heads}")
     return mask[:, None].expand(-1, num_heads, -1, -1)
 
 
@@ -185,7 +196,11 @@ def positional(
 
 
 def additive(keep: Tensor, dtype: torch.dtype) -> Tensor:
-    """Keep mask as a number to add to logits: 0 where true, minus infinity where false."""
+    """Keep mask as a number to add to logits: 0 where true, minus infinity where false.
+
+    Raises: TypeError where the mask is not boolean.
+    """
+    _demand_boolean("keep", keep)
     return torch.zeros(keep.shape, dtype=dtype, device=keep.device).masked_fill(~keep, float("-inf"))
 
 

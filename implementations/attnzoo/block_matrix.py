@@ -40,7 +40,11 @@ def block_matrix(
 
 
 def diagonal_blocks(matrix: Tensor, num_heads: int) -> Tensor:
-    """Blocks on the diagonal. Shape: (batch, heads·queries, heads·keys) to (batch, heads, queries, keys)."""
+    """Blocks on the diagonal. Shape: (batch, heads·queries, heads·keys) to (batch, heads, queries, keys).
+
+    Raises: ValueError where num_heads does not divide both sides.
+    """
+    _check(matrix, num_heads)
     (_, rows, columns), heads = matrix.shape, num_heads
     blocks = torch.unflatten(torch.unflatten(matrix, 2, (heads, columns // heads)), 1, (heads, rows // heads))
     # (batch, heads, queries, heads, keys); the diagonal of both heads comes last
@@ -49,10 +53,16 @@ def diagonal_blocks(matrix: Tensor, num_heads: int) -> Tensor:
 
 def diagonal_blocks_loop(matrix: Tensor, num_heads: int) -> Tensor:
     """The same, cut out one by one."""
+    _check(matrix, num_heads)
     queries, keys = matrix.shape[1] // num_heads, matrix.shape[2] // num_heads
     return torch.stack(
         [matrix[:, h * queries : (h + 1) * queries, h * keys : (h + 1) * keys] for h in range(num_heads)], dim=1
     )
+
+
+def _check(matrix: Tensor, num_heads: int) -> None:
+    if num_heads < 1 or matrix.shape[1] % num_heads or matrix.shape[2] % num_heads:
+        raise ValueError(f"num_heads must divide both sides of a matrix {tuple(matrix.shape[1:])}, got {num_heads}")
 
 
 BLOCK_MATRIX = from_kernel(

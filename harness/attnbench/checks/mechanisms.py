@@ -65,7 +65,7 @@ def further_padding_changes_nothing(subject: Subject) -> Iterator[Claim]:
         "key_padding_mask": torch.nn.functional.pad(hide, (0, FURTHER_TOKENS), value=True),
     }
     if "attn_mask" in inputs.tensors:
-        tensors["attn_mask"] = causal(length + FURTHER_TOKENS, length + FURTHER_TOKENS, polarity="hide")
+        tensors["attn_mask"] = causal(length + FURTHER_TOKENS, length + FURTHER_TOKENS)
     mask = case.problem.mask if case.problem.padding_mask else {"none": "pad"}.get(case.problem.mask, "causal+pad")
     longer = case.with_problem(length=length + FURTHER_TOKENS, mask=mask)
     outputs = subject.on(longer, _tracked(inputs, tensors))

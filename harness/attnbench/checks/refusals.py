@@ -215,7 +215,7 @@ def _hint_without_mask(subject: Subject) -> Iterator[Claim]:
         yield Holds(holds=outputs is None, what=f"{hinted.what} gave no result and raised nothing")
         return
     problem, tensors = subject.case.problem, subject.inputs.tensors
-    keep = causal(problem.queries, problem.keys, tensors["query"].device)
+    keep = causal(problem.queries, problem.keys, tensors["query"].device, polarity="keep")
     if subject.implementation.policies.causal == "bottom_right":
         keep = torch.ones_like(keep).tril(problem.keys - problem.queries)
     mask = _joined("causal", problem.padding_mask)

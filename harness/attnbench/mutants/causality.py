@@ -17,7 +17,7 @@ class _CausalOffByOne(Formula):
     def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None or mask.dtype != torch.bool or mask.dim() != 2:
             return super().hide(logits, mask)
-        rule = causal(mask.shape[0], mask.shape[1], mask.device)
+        rule = causal(mask.shape[0], mask.shape[1], mask.device, polarity="keep")
         same = (mask == rule).all()
         return super().hide(logits, torch.where(same, torch.ones_like(rule).tril(1), mask))
 
@@ -88,7 +88,9 @@ class _HintHidesColumns(Formula):
         queries, keys = logits.shape[-2:]
         if not (self.hint and self.columns):
             return super().hide(logits, mask)
-        return super().hide(logits, mask) + additive(causal(queries, keys, logits.device), logits.dtype)
+        return super().hide(logits, mask) + additive(
+            causal(queries, keys, logits.device, polarity="keep"), logits.dtype
+        )
 
 
 @mistake(
@@ -108,4 +110,4 @@ class _HintObeyedWithoutWeights(_Hinted):
     def hinted(self, given: Arguments) -> Arguments:
         if given["need_weights"]:
             return given
-        return given | {"attn_mask": ~causal(*self.lengths(given), given["query"].device)}
+        return given | {"attn_mask": causal(*self.lengths(given), given["query"].device)}

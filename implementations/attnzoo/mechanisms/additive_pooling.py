@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.kernel import from_call
-from attnzoo.mechanisms.attention import attend, attend_loop, dot
+from attnzoo.mechanisms.arguments import demand
+from attnzoo.mechanisms.attention import attend, attend_loop, dot, hidden_keys
 from attnzoo.mechanisms.halves import too_coarse
 
 __all__ = [
@@ -33,7 +34,10 @@ def additive_scores(tokens: Tensor, query: Tensor, w_q: Tensor, w_k: Tensor, w: 
 
     Shape: tokens (batch, length, width), query (1, width), w_q and w_k (width, width), w (width, 1); returns
     (batch, length).
+
+    Raises: ValueError, TypeError where these do not fit together.
     """
+    _check(tokens, query, w_q, w_k, w)
     return (torch.tanh(tokens @ w_k.T + query @ w_q.T) @ w).squeeze(-1)
 
 
@@ -44,10 +48,12 @@ def additive_pooling(
 
     Shape: as ``additive_scores``; key_padding_mask (batch, length), true hides; returns (batch, width) and
     (batch, length).
+
+    Raises: ValueError, TypeError where these do not fit together.
     """
+    demand(tokens=(tokens, "batch length width"), key_padding_mask=(key_padding_mask, "batch length"))
     scores = additive_scores(tokens, query, w_q, w_k, w)[:, None, :]  # (batch, 1, length)
-    hidden = None if key_padding_mask is None else key_padding_mask[:, None, :]
-    pooled, weights = attend(scores, tokens, hidden=hidden)
+    pooled, weights = attend(scores, tokens, hidden=hidden_keys(key_padding_mask))
     return pooled[:, 0], weights[:, 0]
 
 
@@ -55,14 +61,26 @@ def additive_pooling_loop(
     tokens: Tensor, query: Tensor, w_q: Tensor, w_k: Tensor, w: Tensor, key_padding_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The same, one number at a time."""
+    demand(tokens=(tokens, "batch length width"), key_padding_mask=(key_padding_mask, "batch length"))
+    _check(tokens, query, w_q, w_k, w)
 
     def score(query: Tensor, key: Tensor) -> Tensor:
         hidden_layer = [torch.tanh(dot(w_k[row], key) + dot(w_q[row], query)) for row in range(len(w))]
         return dot(w[:, 0], torch.stack(hidden_layer))
 
-    hidden = None if key_padding_mask is None else key_padding_mask[:, None, :]
-    pooled, weights = attend_loop(score, query.expand(len(tokens), 1, -1), tokens, tokens, hidden=hidden)
+    queries = query.expand(len(tokens), 1, -1)
+    pooled, weights = attend_loop(score, queries, tokens, tokens, hidden=hidden_keys(key_padding_mask))
     return pooled[:, 0], weights[:, 0]
+
+
+def _check(tokens: Tensor, query: Tensor, w_q: Tensor, w_k: Tensor, w: Tensor) -> None:
+    demand(
+        tokens=(tokens, "batch length width"),
+        query=(query, "1 width"),
+        w_q=(w_q, "width width"),
+        w_k=(w_k, "width width"),
+        w=(w, "width 1"),
+    )
 
 
 class AdditivePooling(nn.Module):

@@ -18,10 +18,15 @@ from torch import Tensor
 
 from attnbench.masks import softmax_over_visible
 
-__all__ = ["Score", "attend", "attend_loop", "dot", "softmax_loop", "weighted_sum"]
+__all__ = ["Score", "attend", "attend_loop", "dot", "hidden_keys", "softmax_loop", "weighted_sum"]
 
 # Score of one query and one key, a number.
 Score = Callable[[Tensor, Tensor], Tensor]
+
+
+def hidden_keys(key_padding_mask: Tensor | None) -> Tensor | None:
+    """What a padding mask hides from every query. Shape: (batch, keys), returns (batch, 1, keys)."""
+    return None if key_padding_mask is None else key_padding_mask[:, None, :]
 
 
 def attend(scores: Tensor, values: Tensor, *, hidden: Tensor | None = None) -> tuple[Tensor, Tensor]:

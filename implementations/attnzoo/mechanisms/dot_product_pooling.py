@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.kernel import from_call
-from attnzoo.mechanisms.attention import attend, attend_loop, dot
+from attnzoo.mechanisms.arguments import demand
+from attnzoo.mechanisms.attention import attend, attend_loop, dot, hidden_keys
 from attnzoo.mechanisms.halves import too_coarse
 
 __all__ = [
@@ -29,9 +30,12 @@ def dot_product_pooling(tokens: Tensor, query: Tensor, key_padding_mask: Tensor 
 
     Shape: tokens (batch, length, width), query (width, 1), key_padding_mask (batch, length), true hides; returns
     (batch, width) and (batch, length).
+
+    Raises: ValueError, TypeError where these do not fit together.
     """
-    hidden = None if key_padding_mask is None else key_padding_mask[:, None, :]
-    pooled, weights = attend((tokens @ query).mT, tokens, hidden=hidden)  # scores (batch, 1, length)
+    _check(tokens, query, key_padding_mask)
+    scores = (tokens @ query).mT  # (batch, 1, length)
+    pooled, weights = attend(scores, tokens, hidden=hidden_keys(key_padding_mask))
     return pooled[:, 0], weights[:, 0]
 
 
@@ -39,10 +43,18 @@ def dot_product_pooling_loop(
     tokens: Tensor, query: Tensor, key_padding_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The same, one number at a time."""
-    hidden = None if key_padding_mask is None else key_padding_mask[:, None, :]
+    _check(tokens, query, key_padding_mask)
     queries = query.T.expand(len(tokens), 1, -1)
-    pooled, weights = attend_loop(dot, queries, tokens, tokens, hidden=hidden)
+    pooled, weights = attend_loop(dot, queries, tokens, tokens, hidden=hidden_keys(key_padding_mask))
     return pooled[:, 0], weights[:, 0]
+
+
+def _check(tokens: Tensor, query: Tensor, key_padding_mask: Tensor | None) -> None:
+    demand(
+        tokens=(tokens, "batch length width"),
+        query=(query, "width 1"),
+        key_padding_mask=(key_padding_mask, "batch length"),
+    )
 
 
 class DotProductPooling(nn.Module):

@@ -8,7 +8,8 @@ Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, equation 1, witho
 from torch import Tensor
 
 from attnbench.kernel import from_call
-from attnzoo.mechanisms.attention import attend, attend_loop, dot
+from attnzoo.mechanisms.arguments import demand
+from attnzoo.mechanisms.attention import attend, attend_loop, dot, hidden_keys
 from attnzoo.mechanisms.halves import too_coarse
 
 __all__ = [
@@ -30,15 +31,21 @@ def raw_self_attention(tokens: Tensor, key_padding_mask: Tensor | None = None) -
 
     Shape: tokens (batch, length, width), key_padding_mask (batch, length), true hides; returns
     (batch, length, width) and (batch, length, length).
+
+    Raises: ValueError, TypeError where these do not fit together.
     """
-    hidden = None if key_padding_mask is None else key_padding_mask[:, None, :]
-    return attend(raw_scores(tokens), tokens, hidden=hidden)
+    _check(tokens, key_padding_mask)
+    return attend(raw_scores(tokens), tokens, hidden=hidden_keys(key_padding_mask))
 
 
 def raw_self_attention_loop(tokens: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The same, one pair of tokens at a time."""
-    hidden = None if key_padding_mask is None else key_padding_mask[:, None, :]
-    return attend_loop(dot, tokens, tokens, tokens, hidden=hidden)
+    _check(tokens, key_padding_mask)
+    return attend_loop(dot, tokens, tokens, tokens, hidden=hidden_keys(key_padding_mask))
+
+
+def _check(tokens: Tensor, key_padding_mask: Tensor | None) -> None:
+    demand(tokens=(tokens, "batch length width"), key_padding_mask=(key_padding_mask, "batch length"))
 
 
 RAW_SELF_ATTENTION = from_call(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.kernel import from_call
+from attnzoo.mechanisms.arguments import demand, demand_heads
 from attnzoo.mechanisms.halves import too_coarse
 
 __all__ = [
@@ -36,12 +37,16 @@ def add_and_norm(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Tensor)
     """LayerNorm(tokens + attended).
 
     Shape: tokens and attended (batch, length, embed_dim), weight and bias (embed_dim); returns that of tokens.
+
+    Raises: ValueError, TypeError where these do not fit together.
     """
+    _check(tokens, attended, weight, bias)
     return nn.functional.layer_norm(tokens + attended, weight.shape, weight, bias, EPSILON)
 
 
 def add_and_norm_loop(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """The same, a token at a time and a feature at a time."""
+    _check(tokens, attended, weight, bias)
     width = tokens.shape[-1]
     rows = []
     for token, addition in zip(tokens.flatten(0, 1), attended.flatten(0, 1), strict=True):
@@ -51,6 +56,15 @@ def add_and_norm_loop(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Te
         root = torch.sqrt(variance + EPSILON)
         rows.append(torch.stack([weight[i] * (features[i] - mean) / root + bias[i] for i in range(width)]))
     return torch.unflatten(torch.stack(rows), 0, tokens.shape[:2])
+
+
+def _check(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Tensor) -> None:
+    demand(
+        tokens=(tokens, "batch length embed_dim"),
+        attended=(attended, "batch length embed_dim"),
+        weight=(weight, "embed_dim"),
+        bias=(bias, "embed_dim"),
+    )
 
 
 class ResidualBlock(nn.Module):
@@ -87,20 +101,33 @@ def residual_block(
     norm_bias: Tensor,
     *,
     num_heads: int,
+    key_padding_mask: Tensor | None = None,
+    attn_mask: Tensor | None = None,
     form: Callable[..., Tensor] = add_and_norm,
-    **masks: Tensor,
 ) -> tuple[Tensor, Tensor | None]:
     """The block as a function of its parameters, around the reference's attention as a function.
 
     Shape: tokens (batch, length, embed_dim), parameters as the reference names and lays them out; key_padding_mask
     (batch, length) and attn_mask (length, length), true hides; returns that of tokens, and the mean over heads of the
     weights (batch, length, length).
+
+    Raises: ValueError, TypeError where these do not fit together.
     """
+    demand_heads(num_heads, tokens.shape[-1])
+    demand(
+        tokens=(tokens, "batch length embed_dim"),
+        out_proj_weight=(out_proj_weight, "embed_dim embed_dim"),
+        out_proj_bias=(out_proj_bias, "embed_dim"),
+        in_proj_weight=(in_proj_weight, f"{3 * tokens.shape[-1]} embed_dim"),
+        in_proj_bias=(in_proj_bias, f"{3 * tokens.shape[-1]}"),
+        key_padding_mask=(key_padding_mask, "batch length"),
+        attn_mask=(attn_mask, "length length"),
+    )
     rows = tokens.transpose(0, 1)  # the function wants the length first
     attended, weights = nn.functional.multi_head_attention_forward(
         rows, rows, rows, tokens.shape[-1], num_heads, in_proj_weight, in_proj_bias,
         bias_k=None, bias_v=None, add_zero_attn=False, dropout_p=0.0, out_proj_weight=out_proj_weight,
-        out_proj_bias=out_proj_bias, **masks,
+        out_proj_bias=out_proj_bias, key_padding_mask=key_padding_mask, attn_mask=attn_mask,
     )  # fmt: skip
     return form(tokens, attended.transpose(0, 1), norm_weight, norm_bias), weights
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from attnbench.masks import inverted
+from attnzoo.mechanisms.arguments import demand
 from attnzoo.mechanisms.attention import attend, attend_loop, dot, weighted_sum
 
 __all__ = ["scaled_dot_product", "scaled_dot_product_loop"]
@@ -25,11 +26,12 @@ def scaled_dot_product(
 ) -> tuple[Tensor, Tensor]:
     """Output and weights (after dropout), as matrix products.
 
-    Shape: q (batch, queries, head_dim), k (batch, keys, head_dim), v (batch, keys, width), keep (true keeps)
-    broadcastable to (batch, queries, keys); returns (batch, queries, width) and (batch, queries, keys).
+    Shape: q (batch, queries, head_dim), k (batch, keys, head_dim), v (batch, keys, width), keep (queries, keys) or
+    (batch, queries, keys), true keeps; returns (batch, queries, width) and (batch, queries, keys).
 
-    Raises: ValueError where ``dropout_p`` is no probability below 1.
+    Raises: ValueError, TypeError where these do not fit together, or ``dropout_p`` is no probability below 1.
     """
+    _check(q, k, v, keep)
     hidden = None if keep is None else inverted(keep)
     output, weights = attend(q @ k.mT / math.sqrt(q.shape[-1]), v, hidden=hidden)
     if not dropout_p:
@@ -42,6 +44,7 @@ def scaled_dot_product_loop(
     q: Tensor, k: Tensor, v: Tensor, *, keep: Tensor | None = None, dropout_p: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """The same, one number at a time; after the same ``torch.manual_seed`` the same weights are dropped."""
+    _check(q, k, v, keep)
     root = math.sqrt(q.shape[-1])
     hidden = None if keep is None else inverted(keep)
     output, weights = attend_loop(lambda query, key: dot(query, key) / root, q, k, v, hidden=hidden)
@@ -50,6 +53,15 @@ def scaled_dot_product_loop(
     weights = weights * _factors(weights, dropout_p)
     rows = [weighted_sum(row, v[b]) for b, sequence in enumerate(weights) for row in sequence]
     return torch.unflatten(torch.stack(rows), 0, q.shape[:2]), weights
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> None:
+    demand(
+        q=(q, "batch queries head_dim"),
+        k=(k, "batch keys head_dim"),
+        v=(v, "batch keys width"),
+        keep=(keep, "queries keys | batch queries keys"),
+    )
 
 
 def _factors(weights: Tensor, dropout_p: float) -> Tensor:

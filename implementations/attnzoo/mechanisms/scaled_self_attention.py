@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.kernel import from_call
-from attnzoo.mechanisms.attention import attend, attend_loop, dot
+from attnzoo.mechanisms.arguments import demand
+from attnzoo.mechanisms.attention import attend, attend_loop, dot, hidden_keys
 from attnzoo.mechanisms.halves import too_coarse
 
 __all__ = [
@@ -35,20 +36,32 @@ def scaled_self_attention(
 
     Shape: tokens (batch, length, width), each weight (width, out_width), key_padding_mask (batch, length), true
     hides; returns (batch, length, out_width) and (batch, length, length).
+
+    Raises: ValueError, TypeError where these do not fit together.
     """
+    _check(tokens, w_q, w_k, w_v, key_padding_mask)
     q, k, v = tokens @ w_q, tokens @ w_k, tokens @ w_v
-    hidden = None if key_padding_mask is None else key_padding_mask[:, None, :]
-    return attend(q @ k.mT / math.sqrt(k.shape[-1]), v, hidden=hidden)
+    return attend(q @ k.mT / math.sqrt(k.shape[-1]), v, hidden=hidden_keys(key_padding_mask))
 
 
 def scaled_self_attention_loop(
     tokens: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, key_padding_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The same, one number at a time."""
+    _check(tokens, w_q, w_k, w_v, key_padding_mask)
     q, k, v = (_projected(tokens, weight) for weight in (w_q, w_k, w_v))
-    root = math.sqrt(w_k.shape[-1])
-    hidden = None if key_padding_mask is None else key_padding_mask[:, None, :]
+    root, hidden = math.sqrt(w_k.shape[-1]), hidden_keys(key_padding_mask)
     return attend_loop(lambda query, key: dot(query, key) / root, q, k, v, hidden=hidden)
+
+
+def _check(tokens: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, key_padding_mask: Tensor | None) -> None:
+    demand(
+        tokens=(tokens, "batch length width"),
+        w_q=(w_q, "width out_width"),
+        w_k=(w_k, "width out_width"),
+        w_v=(w_v, "width out_width"),
+        key_padding_mask=(key_padding_mask, "batch length"),
+    )
 
 
 def _projected(tokens: Tensor, weight: Tensor) -> Tensor:
@@ -84,17 +97,18 @@ class ScaledSelfAttention(nn.Module):
 class LinearSelfAttention(nn.Module):
     """Weights as linear layers without bias."""
 
-    def __init__(self, width: int, out_width: int) -> None:
+    def __init__(
+        self, width: int, out_width: int, form: Callable[..., tuple[Tensor, Tensor]] = scaled_self_attention
+    ) -> None:
         super().__init__()
         self.w_q = nn.Linear(width, out_width, bias=False)
         self.w_k = nn.Linear(width, out_width, bias=False)
         self.w_v = nn.Linear(width, out_width, bias=False)
+        self._form = form
 
     def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Context (batch, length, out_width) and weights (batch, length, length)."""
-        q, k, v = self.w_q(tokens), self.w_k(tokens), self.w_v(tokens)
-        hidden = None if key_padding_mask is None else key_padding_mask[:, None, :]
-        return attend(q @ k.mT / math.sqrt(k.shape[-1]), v, hidden=hidden)
+        return self._form(tokens, self.w_q.weight.T, self.w_k.weight.T, self.w_v.weight.T, key_padding_mask)
 
     @torch.no_grad()
     def take(self, parameters: ScaledSelfAttention) -> None:

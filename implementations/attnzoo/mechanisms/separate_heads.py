@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from attnzoo.mechanisms.attention import attend
+from attnzoo.mechanisms.arguments import demand, demand_heads
+from attnzoo.mechanisms.attention import attend, hidden_keys
 
 __all__ = ["concatenated", "long_projection", "separate_heads"]
 
-# Weights of queries, keys and values of one head, each (head_dim, width), rows are outputs.
+# Weights of queries, keys and values of one head, each (head_dim, width), or of all of them; rows are outputs.
 Head = tuple[Tensor, Tensor, Tensor]
 
 
@@ -30,18 +31,22 @@ def separate_heads(
 
     Shape: tokens (batch, length, width), w_o (embed_dim, embed_dim), key_padding_mask (batch, length), true hides;
     returns (batch, length, embed_dim) and (batch, heads, length, length).
+
+    Raises: ValueError, TypeError where these do not fit together.
     """
-    hidden = None if key_padding_mask is None else key_padding_mask[:, None, :]
+    if not heads:
+        raise ValueError("heads must be at least one, got none")
     outputs, weights = [], []
     for w_q, w_k, w_v in heads:
+        _check(tokens, (w_q, w_k, w_v), key_padding_mask)
         q, k, v = linear(tokens, w_q), linear(tokens, w_k), linear(tokens, w_v)
-        output, row = attend(q @ k.mT / math.sqrt(len(w_q)), v, hidden=hidden)
+        output, row = attend(q @ k.mT / math.sqrt(len(w_q)), v, hidden=hidden_keys(key_padding_mask))
         outputs.append(output)
         weights.append(row)
-    return linear(torch.cat(outputs, dim=-1), w_o), torch.stack(weights, dim=1)
+    return _merged(torch.cat(outputs, dim=-1), w_o), torch.stack(weights, dim=1)
 
 
-def concatenated(heads: Sequence[Head]) -> tuple[Tensor, Tensor, Tensor]:
+def concatenated(heads: Sequence[Head]) -> Head:
     """The heads' weights as one long projection each for queries, keys and values: (heads·head_dim, width)."""
     w_q, w_k, w_v = (torch.cat(parts) for parts in zip(*heads, strict=True))
     return w_q, w_k, w_v
@@ -49,15 +54,34 @@ def concatenated(heads: Sequence[Head]) -> tuple[Tensor, Tensor, Tensor]:
 
 def long_projection(
     tokens: Tensor,
-    projections: tuple[Tensor, Tensor, Tensor],
+    projections: Head,
     w_o: Tensor,
     *,
     num_heads: int,
     key_padding_mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The same with one projection each for all heads, cut afterwards. Shape: as ``separate_heads``."""
+    _check(tokens, projections, key_padding_mask)
+    demand_heads(num_heads, len(projections[0]))
     # Heads before length: every head is a matrix of its own, (batch, heads, length, head_dim).
     q, k, v = (torch.unflatten(linear(tokens, w), -1, (num_heads, -1)).transpose(1, 2) for w in projections)
     hidden = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
     attended, weights = attend(q @ k.mT / math.sqrt(q.shape[-1]), v, hidden=hidden)
-    return linear(attended.transpose(1, 2).flatten(2), w_o), weights
+    return _merged(attended.transpose(1, 2).flatten(2), w_o), weights
+
+
+def _check(tokens: Tensor, weights: Head, key_padding_mask: Tensor | None) -> None:
+    w_q, w_k, w_v = weights
+    demand(
+        tokens=(tokens, "batch length width"),
+        w_q=(w_q, "rows width"),
+        w_k=(w_k, "rows width"),
+        w_v=(w_v, "rows width"),
+        key_padding_mask=(key_padding_mask, "batch length"),
+    )
+
+
+def _merged(heads: Tensor, w_o: Tensor) -> Tensor:
+    """Output projection of the heads side by side."""
+    demand(heads=(heads, "batch length embed_dim"), w_o=(w_o, "embed_dim embed_dim"))
+    return linear(heads, w_o)

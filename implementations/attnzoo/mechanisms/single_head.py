@@ -17,7 +17,8 @@ from torch.nn.functional import linear
 
 from attnbench.kernel import from_call
 from attnbench.masks import union
-from attnzoo.mechanisms.attention import attend, attend_loop, dot
+from attnzoo.mechanisms.arguments import demand
+from attnzoo.mechanisms.attention import attend, attend_loop, dot, hidden_keys
 from attnzoo.mechanisms.halves import too_coarse
 
 __all__ = ["SINGLE_HEAD", "SINGLE_HEAD_LOOP", "SingleHeadAttention", "single_head", "single_head_loop"]
@@ -38,10 +39,14 @@ def single_head(
     Shape: tokens (batch, length, embed_dim), each weight (embed_dim, embed_dim), rows are outputs; key_padding_mask
     (batch, length) and attn_mask (length, length) or (batch, length, length), true hides; returns
     (batch, length, embed_dim) and (batch, length, length).
+
+    Raises: ValueError, TypeError where these do not fit together.
     """
+    hidden = _hidden(tokens, key_padding_mask, attn_mask)
+    _check(tokens, w_q, w_k, w_v, w_out)
     q, k, v = linear(tokens, w_q), linear(tokens, w_k), linear(tokens, w_v)
     scores = q @ k.mT / math.sqrt(k.shape[-1])  # (batch, length, length)
-    attended, weights = attend(scores, v, hidden=_hidden(key_padding_mask, attn_mask))
+    attended, weights = attend(scores, v, hidden=hidden)
     return linear(attended, w_out), weights
 
 
@@ -56,9 +61,10 @@ def single_head_loop(
     attn_mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The same, one number at a time."""
+    hidden = _hidden(tokens, key_padding_mask, attn_mask)
+    _check(tokens, w_q, w_k, w_v, w_out)
     q, k, v = (_projected(tokens, weight) for weight in (w_q, w_k, w_v))
     root = math.sqrt(k.shape[-1])
-    hidden = _hidden(key_padding_mask, attn_mask)
     attended, weights = attend_loop(lambda query, key: dot(query, key) / root, q, k, v, hidden=hidden)
     return _projected(attended, w_out), weights
 
@@ -69,11 +75,22 @@ def _projected(tokens: Tensor, weight: Tensor) -> Tensor:
     return torch.unflatten(torch.stack(rows), 0, tokens.shape[:2])
 
 
-def _hidden(key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
+def _check(tokens: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_out: Tensor) -> None:
+    weights = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_out": w_out}
+    square = {name: (weight, "embed_dim embed_dim") for name, weight in weights.items()}
+    demand(tokens=(tokens, "batch length embed_dim"), **square)
+
+
+def _hidden(tokens: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
     """What both masks hide, broadcastable to (batch, queries, keys)."""
-    if key_padding_mask is None:
-        return attn_mask
-    return key_padding_mask[:, None, :] if attn_mask is None else union(key_padding_mask, attn_mask)
+    demand(
+        tokens=(tokens, "batch length embed_dim"),
+        key_padding_mask=(key_padding_mask, "batch length"),
+        attn_mask=(attn_mask, "length length | batch length length"),
+    )
+    if key_padding_mask is None or attn_mask is None:
+        return hidden_keys(key_padding_mask) if attn_mask is None else attn_mask
+    return union(key_padding_mask, attn_mask)
 
 
 class SingleHeadAttention(nn.Module):

@@ -13,6 +13,7 @@ import math
 import torch
 from torch import Tensor
 
+from attnzoo.mechanisms.arguments import demand, demand_heads
 from attnzoo.mechanisms.attention import attend
 
 __all__ = ["stacked", "stacked_heads", "stacked_loop", "unstacked"]
@@ -25,13 +26,15 @@ def stacked(features: Tensor, num_heads: int) -> Tensor:
 
     Raises: ValueError where embed_dim is not divisible by num_heads.
     """
-    _check(features, num_heads)
+    demand(features=(features, "batch length embed_dim"))
+    demand_heads(num_heads, features.shape[-1])
     return torch.unflatten(features, -1, (num_heads, -1)).transpose(1, 2).flatten(0, 1)
 
 
 def stacked_loop(features: Tensor, num_heads: int) -> Tensor:
     """The same, a head of a sequence at a time: head h is features h·D to (h + 1)·D of every token."""
-    _check(features, num_heads)
+    demand(features=(features, "batch length embed_dim"))
+    demand_heads(num_heads, features.shape[-1])
     head_dim = features.shape[-1] // num_heads
     return torch.stack(
         [sequence[:, h * head_dim : (h + 1) * head_dim] for sequence in features for h in range(num_heads)]
@@ -39,22 +42,32 @@ def stacked_loop(features: Tensor, num_heads: int) -> Tensor:
 
 
 def unstacked(heads: Tensor, num_heads: int) -> Tensor:
-    """Heads out of the batch, side by side again: the inverse of ``stacked``."""
+    """Heads out of the batch, side by side again: the inverse of ``stacked``.
+
+    Shape: (batch·heads, length, head_dim), returns (batch, length, embed_dim).
+
+    Raises: ValueError where the batch is not divisible by num_heads.
+    """
+    if num_heads < 1 or len(heads) % num_heads:
+        raise ValueError(f"num_heads must divide batch·heads = {len(heads)}, got {num_heads}")
     return torch.unflatten(heads, 0, (-1, num_heads)).transpose(1, 2).flatten(2)
 
 
 def stacked_heads(q: Tensor, k: Tensor, v: Tensor, *, num_heads: int, attn_mask: Tensor | None = None) -> Tensor:
     """Attention of every head of every sequence in one batch.
 
-    Shape: q (batch, queries, embed_dim), k and v (batch, keys, embed_dim), all projected; attn_mask (true hides)
-    broadcastable to (batch·heads, queries, keys); returns (batch, queries, embed_dim).
+    Shape: q (batch, queries, embed_dim), k and v (batch, keys, embed_dim), all projected; attn_mask (queries, keys)
+    or (batch·heads, queries, keys), true hides; returns (batch, queries, embed_dim).
+
+    Raises: ValueError, TypeError where these do not fit together.
     """
+    demand(q=(q, "batch queries embed_dim"), k=(k, "batch keys embed_dim"), v=(v, "batch keys embed_dim"))
     q, k, v = (stacked(x, num_heads) for x in (q, k, v))
+    demand(
+        q=(q, "batch·heads queries head_dim"),
+        k=(k, "batch·heads keys head_dim"),
+        attn_mask=(attn_mask, "queries keys | batch·heads queries keys"),
+    )
     scores = torch.bmm(q, k.mT) / math.sqrt(q.shape[-1])  # (batch·heads, queries, keys)
     attended, _ = attend(scores, v, hidden=attn_mask)
     return unstacked(attended, num_heads)
-
-
-def _check(features: Tensor, num_heads: int) -> None:
-    if num_heads < 1 or features.shape[-1] % num_heads:
-        raise ValueError(f"num_heads must divide embed_dim = {features.shape[-1]}, got {num_heads}")

@@ -63,5 +63,5 @@ def _masks(problem: MechanismProblem, draw: Draw) -> dict[str, Tensor]:
             lengths[-1] = 0
         masks["key_padding_mask"] = from_lengths(lengths, length)
     if problem.attention_mask:
-        masks["attn_mask"] = causal(length, length, polarity="hide")
+        masks["attn_mask"] = causal(length, length)
     return masks

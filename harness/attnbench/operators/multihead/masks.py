@@ -38,7 +38,7 @@ def _attention_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
     """Mask of shape (queries, keys) or (batch·heads, queries, keys)."""
     kind, queries, keys = str(problem.attention_mask), problem.queries, problem.keys
     if kind == "causal":
-        return ~causal(queries, keys)
+        return causal(queries, keys)
     shared = kind.endswith("2d")
     shape = (queries, keys) if shared else (problem.sequences * problem.num_heads, queries, keys)
     if problem.regime in ("uniform", "selection"):

@@ -171,4 +171,4 @@ def shared_by_sequences(case: Case, name: str) -> tuple[int, int] | None:
 
 def _causal_like(mask: Tensor) -> Tensor:
     """The causal mask of the same size, true where it hides."""
-    return ~causal(mask.shape[-2], mask.shape[-1], mask.device)
+    return causal(mask.shape[-2], mask.shape[-1], mask.device)

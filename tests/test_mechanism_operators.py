@@ -9,8 +9,9 @@ from torch import nn
 
 from attnbench.cases import Case
 from attnbench.checks.catalogue import checks
-from attnbench.mutants.mechanisms import mistake
-from attnbench.mutants.mutant import Mutant
+from attnbench.interface import Implementation
+from attnbench.mutants.mechanisms import ZOOS
+from attnbench.mutants.mechanisms.formula import Dot, changed
 from attnbench.operators import mechanisms
 from attnbench.operators.mechanisms import Mechanism
 from attnbench.operators.mechanisms.problem import BlockProblem, MaskedProblem, MechanismProblem
@@ -60,26 +61,39 @@ def test_matrix_products_take_every_dtype_and_loops_refuse_half_precision(
         assert (loop.unsupported(case) is None) == (dtype in ("float32", "float64"))
 
 
-@pytest.mark.parametrize("mutant", mistake, ids=lambda mutant: mutant.name)
-def test_a_mistake_fails_the_check_that_it_names_and_the_right_form_passes_it(
-    conformance: "Conformance", mutant: Mutant
+@pytest.mark.parametrize(
+    "variant", [one for zoo in ZOOS.values() for one in zoo.variants], ids=lambda variant: variant.name
+)
+def test_a_variant_that_rounds_differently_passes_every_check(
+    conformance: "Conformance", variant: Implementation
 ) -> None:
-    """What is caught is the mistake alone."""
-    case = Case.parse(mutant.shown_by, problems())
-    assert mutant.caught_by in conformance.applicable(case)
-    torch.manual_seed(0)
-    finding = conformance.finding(mutant.implementation, case, mutant.caught_by)
-    assert finding.status == "failed", finding.reason
-    assert finding.reason.startswith(f"{checks()[mutant.caught_by].requirement} But ")
-    right = conformance.finding(load(case.operator, IMPLEMENTATIONS), case, mutant.caught_by)
-    assert right.status == "passed", right.reason
+    """On every case of the suite quick; so what a mistake of test_mutants is caught for is the mistake alone."""
+    cases = load_operator(variant.operator).suite("quick")
+    found = [
+        (case.id, conformance.finding(variant, case, check)) for case in cases for check in conformance.applicable(case)
+    ]
+    assert [(case, f.check, f.reason) for case, f in found if f.status != "passed"] == []
 
 
-def test_every_check_of_the_chapter_has_a_mistake() -> None:
-    """A check that catches nothing would be idle; every mechanism has a mistake."""
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
+def test_every_mechanism_has_a_mistake_for_every_check_of_the_chapter(operator: Mechanism) -> None:
+    """A check that catches nothing would be idle."""
     chapter = {check.name for check in checks().values() if check.chapter == "mechanisms"}
-    assert chapter <= {mutant.caught_by for mutant in mistake}
-    assert {mutant.implementation.operator for mutant in mistake} == {operator.name for operator in OPERATORS}
+    mutants = ZOOS[operator.name].mutants
+    assert chapter <= {mutant.caught_by for mutant in mutants}
+    assert len(mutants) >= 20
+
+
+def test_a_parameter_called_like_a_function_is_an_error(conformance: "Conformance") -> None:
+    """Nothing is computed: the call raises, which no check takes for a result."""
+
+    class Called(Dot):
+        def score(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.query(tokens)
+
+    (case, *_) = mechanisms.DOT_PRODUCT_POOLING.suite("quick")
+    with pytest.raises(TypeError, match="'Parameter' object is not callable"):
+        conformance.finding(changed(case.operator, Called), case, "forward_parity")
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)

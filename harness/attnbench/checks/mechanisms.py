@@ -1,12 +1,14 @@
 """Chapter *mechanisms*: rows of weights are shares, and padding, order and neighbours change nothing."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from attnbench.budget import allowed_of_a_sum
+from attnbench.budget import DIFFERENCE_STEP, allowed_of_a_difference, allowed_of_a_sum
+from attnbench.cases import Case
 from attnbench.checks.claims import Claim, Equal, Holds, Match
 from attnbench.checks.requirement import check, eager
 from attnbench.checks.runs import agree
@@ -95,6 +97,45 @@ def sequences_do_not_mix(subject: Subject) -> Iterator[Claim]:
     outputs = subject.on(subject.case.with_problem(sequences=1), _picked(subject.inputs, last, axis=0))
     expected = {name: value.detach()[last] for name, value in subject.outputs.items()}
     yield from agree(outputs, expected, "of the last sequence alone, against that in the batch")
+
+
+def _has_slopes(case: Case) -> bool:
+    """Whether differences of the loss are exact enough to be compared with: not where peaked rows bend it sharply."""
+    return eager(case) and case.tracks_inputs and case.dtype == "float64" and case.problem.regime != "peaked"
+
+
+@check(when=_has_slopes)
+def gradients_are_slopes(subject: Subject) -> Iterator[Claim]:
+    """Gradients by the tokens and by every parameter are the slopes that differences of the loss show."""
+    leaves = subject.leaves() | (subject.parameters() if subject.case.tracks_parameters else {})
+    loss = subject.loss(subject.run())
+    found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    for (name, leaf), gradient in zip(leaves.items(), found, strict=True):
+        direction = torch.sin(torch.arange(leaf.numel(), dtype=leaf.dtype)).view_as(leaf)
+        ends = []
+        for step in (DIFFERENCE_STEP, -DIFFERENCE_STEP):
+            with _moved(leaf, step * direction):
+                ends.append(float(subject.loss(subject.run())))
+        slope = (ends[0] - ends[1]) / (2 * DIFFERENCE_STEP)
+        off, allowed = abs(float((gradient * direction).sum()) - slope), allowed_of_a_difference(slope)
+        yield Holds(
+            holds=off <= allowed,
+            what=f"the gradient by {name} is off by {off:.3g} from a slope of {slope:.3g}; allowed {allowed:.3g}",
+            measured=off, allowed=allowed,
+        )  # fmt: skip
+
+
+@contextmanager
+def _moved(leaf: Tensor, by: Tensor) -> Iterator[None]:
+    """A leaf that holds other values, written in place."""
+    before = leaf.detach().clone()
+    try:
+        with torch.no_grad():
+            leaf.add_(by)
+        yield
+    finally:
+        with torch.no_grad():
+            leaf.copy_(before)
 
 
 def _pools(subject: Subject) -> bool:

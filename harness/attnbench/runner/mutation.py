@@ -104,7 +104,7 @@ class Matrix:
 def mutation_matrix(
     plans: Sequence[Plan], first: Collection[str], *, steps: Steps, whole: bool = True, jobs: int = 0
 ) -> Matrix:
-    """Try all mutants on the cases among ``first`` that are not compiled, and on the rest what survives.
+    """Try all mutants of an operator on its cases among ``first`` that are not compiled, and on the rest what survives.
 
     ``whole`` says that who is caught goes on to the next case all the same, to see what every check is needed for, and
     that what is right meets the cases too. ``jobs`` is the number of processes; 0: as many as there are cores.
@@ -114,13 +114,25 @@ def mutation_matrix(
     rest = [plan for plan in possible if plan not in at_once]
     count = jobs or len(os.sched_getaffinity(0))
     with _trials(count) as (trials, zoo):
-        matrix = Matrix(**zoo, asked={check for plan in possible for check in plan.checks}, whole=whole)
+        asked_of = _computing(zoo, {plan.operator for plan in possible})
+        matrix = Matrix(**asked_of, asked={check for plan in possible for check in plan.checks}, whole=whole)
         everybody = [*matrix.mutants, *matrix.equivalents, *matrix.variants] if whole else list(matrix.mutants)
         steps.begin("mutants", len(at_once) + len(rest))
         _meet(trials, at_once, everybody, matrix, steps)
         left = [name for name in matrix.mutants if not matrix.is_caught(name)]
         _meet(trials, rest if left else [], left, matrix, steps)
     return matrix
+
+
+def _computing(zoo: Mapping[str, Any], operators: Collection[str]) -> dict[str, Any]:
+    """The part of a zoo that computes these operators."""
+    kept = {name for name, operator in zoo["operators"].items() if operator in operators}
+    return {
+        "mutants": {name: check for name, check in zoo["mutants"].items() if name in kept},
+        "equivalents": [name for name in zoo["equivalents"] if name in kept],
+        "variants": [name for name in zoo["variants"] if name in kept],
+        "operators": zoo["operators"],
+    }
 
 
 def _compiled(plan: Plan) -> bool:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from conftest import Conformance
 
 OPERATORS = tuple(mechanisms.MECHANISMS.values())
+VARIANTS = [variant for zoo in ZOOS.values() for variant in zoo.variants]
 SIZES: dict[str, Any] = {"sequences": 2, "length": 5, "width": 6}
 # What the chapter of its own has at the least on an unmasked case of several sequences.
 OWN = {
@@ -61,9 +62,7 @@ def test_matrix_products_take_every_dtype_and_loops_refuse_half_precision(
         assert (loop.unsupported(case) is None) == (dtype in ("float32", "float64"))
 
 
-@pytest.mark.parametrize(
-    "variant", [one for zoo in ZOOS.values() for one in zoo.variants], ids=lambda variant: variant.name
-)
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 def test_a_variant_that_rounds_differently_passes_every_check(
     conformance: "Conformance", variant: Implementation
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from attnbench.adoption import load_implementation
 from attnbench.operators.attention_core import AttentionCoreProblem
+from attnbench.operators.mechanisms import MECHANISMS
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
 from attnbench.registry import (
     IMPLEMENTATIONS,
@@ -26,9 +27,17 @@ from attnbench.registry import (
 )
 
 BUILT_IN = (
-    "batched_matmul, compiled, flash_attn, flex, fused_projection, naive_loop, online_softmax, per_head, reshaped, "
-    "sdpa, sdpa_cudnn, sdpa_efficient, sdpa_flash, sdpa_math, torch_mha, varlen, varlen_packed, xformers, "
+    "additive_pooling, additive_pooling_loop, batched_matmul, block_matrix, compiled, core_batched_matmul, "
+    "core_naive_loop, core_reshaped, core_sdpa, core_sdpa_cudnn, core_sdpa_efficient, core_sdpa_flash, core_sdpa_math, "
+    "core_xformers, core_xformers_splitk, dot_product_pooling, dot_product_pooling_loop, flash_attn, flex, "
+    "fused_projection, naive_loop, online_softmax, per_head, raw_self_attention, raw_self_attention_loop, reshaped, "
+    "residual_block, residual_block_loop, scaled_self_attention, scaled_self_attention_loop, sdpa, sdpa_cudnn, "
+    "sdpa_efficient, sdpa_flash, sdpa_math, single_head, single_head_loop, torch_mha, varlen, varlen_packed, xformers, "
     "xformers_splitk"
+)
+OPERATOR_NAMES = (
+    "additive_pooling, attention_core, dot_product_pooling, multihead, raw_self_attention, residual_block, "
+    "scaled_self_attention, single_head"
 )
 
 
@@ -116,8 +125,10 @@ def test_a_file_that_failed_is_run_again(tmp_path: Path) -> None:
 
 def test_operators_are_found_by_the_case() -> None:
     """An operator says what its problems are, and which implementation is the reference itself."""
-    assert problems() == {"attention_core": AttentionCoreProblem, "multihead": MultiheadProblem}
-    assert operators() == ["attention_core", "multihead"]
+    assert problems() == {"attention_core": AttentionCoreProblem, "multihead": MultiheadProblem} | {
+        name: mechanism.problem for name, mechanism in MECHANISMS.items()
+    }
+    assert operators() == OPERATOR_NAMES.split(", ")
     assert reference_of("attention_core") == "core_sdpa"
     assert reference_of("of_somebody_elses") == ""
     assert baseline(OPERATOR.suite("quick")[0].id) == "torch_mha"
@@ -129,15 +140,13 @@ def test_operators_are_found_by_the_case() -> None:
 def test_an_unknown_name_is_told_with_near_ones() -> None:
     """The nearest names come first, then all."""
     assert fault("sdpa_flsh") == (
-        f"unknown implementation 'sdpa_flsh'; did you mean 'sdpa_flash' or 'sdpa_math' or 'sdpa'? available: {BUILT_IN}"
+        "unknown implementation 'sdpa_flsh'; did you mean 'sdpa_flash' or 'core_sdpa_flash' or 'sdpa_math'? "
+        f"available: {BUILT_IN}"
     )
     assert fault("zzz") == f"unknown implementation 'zzz'; available: {BUILT_IN}"
     with pytest.raises(PluginError) as raised:
         load_operator("multihaed")
-    assert (
-        str(raised.value)
-        == "unknown operator 'multihaed'; did you mean 'multihead'? available: attention_core, multihead"
-    )
+    assert str(raised.value) == f"unknown operator 'multihaed'; did you mean 'multihead'? available: {OPERATOR_NAMES}"
 
 
 def test_a_missing_file_is_told_as_such(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from attnbench import encoder
+from attnbench import encoder, report
 from attnbench.cli.study_command import command
 from attnbench.report.studies import write
+from attnbench.results import read
 from attnbench.study import additive as additive_study
 from attnbench.study.additive import additive
 from attnbench.study.attending import Attending, StudyError
@@ -24,6 +25,7 @@ from attnbench.study.rows import entropy_bits, gradient_norm
 from attnbench.study.saturation import saturation
 
 needs_encoder = pytest.mark.skipif(encoder.missing() is not None, reason=str(encoder.missing()))
+EXAMPLE = next((Path(__file__).parents[1] / "results" / "example").glob("*.jsonl"))
 PNG = b"\x89PNG\r\n"
 
 
@@ -105,6 +107,20 @@ def test_maps_are_the_weights_of_the_layer_and_hide_padding() -> None:
 
 
 @needs_encoder
+@pytest.mark.parametrize("name", ["sdpa_flash", "varlen", "per_head"])
+def test_maps_come_from_any_implementation(name: str) -> None:
+    """One that returns no weights is asked for them by its outputs, in as many calls as its keys need."""
+    # More tokens than a head is wide.
+    asked: dict[str, Any] = {"layer": 2, "heads": [0, 7], "texts": ["My dog.", "The snow fell all night, " * 7]}
+    expected, found = (maps(implementation=one, **asked)["sentences"] for one in ("torch_mha", name))
+    for mine, theirs in zip(found, expected, strict=True):
+        rows = torch.tensor(mine["weights"])
+        assert rows.shape[-1] > 32
+        assert not rows[..., mine["real"] :].any()
+        torch.testing.assert_close(rows, torch.tensor(theirs["weights"]), atol=1e-5, rtol=1e-4)
+
+
+@needs_encoder
 def test_padding_takes_of_a_row_what_the_mask_does_not_keep_from_it() -> None:
     """With the mask the output is that of the sentence alone; without it more padding takes more."""
     found = padding(implementation="reshaped", head=3, token="rises", texts=[])
@@ -125,8 +141,12 @@ def test_padding_takes_of_a_row_what_the_mask_does_not_keep_from_it() -> None:
     ("asked", "message"),
     [
         (
-            {"name": "maps", "implementation": "sdpa_flash", "layer": 0, "heads": [], "texts": []},
-            "sdpa_flash refuses: the kernel takes no need_weights; name an implementation that returns weights",
+            {"name": "maps", "implementation": "sdpa_cudnn", "layer": 0, "heads": [], "texts": []},
+            "sdpa_cudnn refuses: ",
+        ),
+        (
+            {"name": "maps", "implementation": "core_sdpa", "layer": 0, "heads": [], "texts": []},
+            "core_sdpa computes attention_core; this study needs a multihead",
         ),
         (
             {"name": "maps", "implementation": "torch_mha", "layer": 0, "heads": [12], "texts": []},
@@ -201,6 +221,31 @@ def test_every_study_is_written_as_figures_and_tables(saturated: dict[str, Any],
     assert "a\\|b" in (tmp_path / "study-maps.md").read_text(encoding="utf-8")
 
 
+def test_a_report_shows_the_studies_of_its_folder_whichever_was_written_first(
+    saturated: dict[str, Any], tmp_path: Path
+) -> None:
+    """On its page with the drawing inside, and in its Markdown; a study that is made anew is shown once."""
+    run = read(EXAMPLE)
+    before, after = tmp_path / "before", tmp_path / "after"
+    report.write([run], after)
+    plain = (after / "index.html").read_text(encoding="utf-8")
+    assert 'id="studies"' not in plain
+    for _ in range(2):
+        write("saturation", saturated, before)
+        write("saturation", saturated, after)
+    report.write([run], before)
+    for name in ("index.html", "report.md"):
+        text = (after / name).read_text(encoding="utf-8")
+        assert text == (before / name).read_text(encoding="utf-8")
+        assert text.count("Studies that show why") == 1
+    page = (after / "index.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == plain.count("<svg") + 1
+    assert "<th>width d</th>" in page
+    assert "![Softmax saturation without the scale 1/√d](study-saturation.png)" in (after / "report.md").read_text(
+        encoding="utf-8"
+    )
+
+
 def test_the_same_study_is_drawn_as_the_same_bytes(saturated: dict[str, Any], tmp_path: Path) -> None:
     """No date and no random name is in a figure."""
     for folder in ("one", "two"):
@@ -222,5 +267,12 @@ def test_a_fault_of_the_study_is_an_error_of_use(tmp_path: Path) -> None:
     """An unknown implementation is told before anything is started."""
     result = CliRunner().invoke(command, ["maps", "no_such", "--reports", str(tmp_path)], standalone_mode=False)
     assert "unknown implementation 'no_such'" in str(result.exception)
-    result = CliRunner().invoke(command, ["maps", "--head", "12"], standalone_mode=False)
-    assert isinstance(result.exception, click.UsageError)
+    for asked, message in (
+        (["maps", "--head", "12"], "12 is not in the range"),
+        (["saturation", "--head-dims", "4,4096"], "--head-dims must be at most 2048, got 4096"),
+        (["additive", "--head-dims", "0"], "needs whole numbers of at least 1"),
+        (["saturation", "--keys", "1"], "1 is not in the range"),
+    ):
+        result = CliRunner().invoke(command, asked, standalone_mode=False)
+        assert isinstance(result.exception, click.UsageError)
+        assert message in result.exception.format_message()

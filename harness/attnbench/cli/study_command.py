@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from attnbench.child import Child
+from attnbench.child import Child, ChildDied
 from attnbench.cli.options import Lengths, options
 from attnbench.registry import known
 
@@ -15,8 +15,8 @@ __all__ = ["command"]
 # Widths of a head that are drawn unless others are asked for, and keys of a row.
 WIDTHS = {"saturation": (4, 8, 16, 32, 64, 128, 256, 512), "additive": (4, 8, 16, 32, 64, 128, 256)}
 KEYS = 64
-# Most keys of a row: 512 rows of them against the widest head take about 1 GiB.
-MOST_KEYS = 4096
+# Most keys of a row, and the widest head: the study of additive scores then takes less than 1 GiB.
+MOST_KEYS, MOST_WIDTH = 4096, 2048
 
 HEAD_DIMS = click.option("--head-dims", type=Lengths(), help="Widths of a head, such as 16,64,256.")
 ROW_KEYS = click.option("--keys", type=click.IntRange(min=2, max=MOST_KEYS), default=KEYS, show_default=True)
@@ -78,11 +78,18 @@ def _study(name: str, reports: Path, **asked: Any) -> int:
     """Compute in a process of its own, which alone imports torch; then draw."""
     from attnbench.report.studies import write
 
-    with (
-        tempfile.TemporaryDirectory(prefix="attnbench-") as folder,
-        Child("attnbench.study.process", log=Path(folder) / "study.log") as child,
-    ):
-        found = child.ask({"do": "study", "name": name, **asked})
+    if (widest := max(asked.get("head_dims", (1,)))) > MOST_WIDTH:
+        raise click.UsageError(f"--head-dims must be at most {MOST_WIDTH}, got {widest}")
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="attnbench-") as folder,
+            Child("attnbench.study.process", log=Path(folder) / "study.log") as child,
+        ):
+            found = child.ask({"do": "study", "name": name, **asked})
+    except ChildDied as error:
+        raise click.UsageError(
+            f"the study's process ended: {error}; ask for less (--head-dims, --keys, --text)"
+        ) from None
     if "fault" in found:
         raise click.UsageError(found["fault"])
     click.echo(write(name, found, reports))

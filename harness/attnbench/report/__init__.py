@@ -11,13 +11,18 @@ __all__ = ["write"]
 def write(runs: Sequence[StoredRun], folder: Path) -> Path:
     """Write page, Markdown, plots and CSV files of these runs into a folder, and give the path of the page.
 
+    Studies that lie in the folder are shown in both.
+
     Raises: ResultsError where the folder cannot be written.
     """
+    from attnbench.report.studies.section import place
+
     files = _files(runs)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             (folder / name).write_bytes(content)
+        place(folder)
     except OSError as error:
         raise ResultsError(
             f"cannot write the report to {folder}: {error.strerror}; name another folder with --reports DIR"

@@ -6,6 +6,7 @@ from attnbench.report.content import LEGEND, Content, Grouped
 from attnbench.report.listings import Listing, listings
 from attnbench.report.page import PLOTS, grids
 from attnbench.report.sentences import machine_text, under_times
+from attnbench.report.studies.section import BEGIN, END
 
 __all__ = ["render"]
 
@@ -19,6 +20,7 @@ def render(content: Content, files: Collection[str]) -> str:
         *_runs(content),
         *_conformance(content),
         *_measurements(content, files),
+        f"{BEGIN}\n{END}",
         "## How every number was made",
         _list(content.methods),
         *(["## Lines that could not be read", _list(content.unreadable)] if content.unreadable else []),

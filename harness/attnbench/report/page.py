@@ -17,7 +17,7 @@ from attnbench.report.sentences import INCONCLUSIVE, machine_text, under_times
 from attnbench.report.series import Series
 from attnbench.report.tables import reference
 
-__all__ = ["MEASURES", "PLOTS", "Grid", "grids", "render"]
+__all__ = ["MEASURES", "PLOTS", "Grid", "environment", "grids", "inline", "render"]
 
 # Name of a plot, its heading, and how it is read.
 PLOTS = (
@@ -86,23 +86,32 @@ class Grid:
 
 def render(content: Content, files: Mapping[str, bytes]) -> str:
     """Page of a report whose plots are among the files."""
-    environment = jinja2.Environment(
+    return (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            content=content,
+            legend=LEGEND,
+            machine=machine_text,
+            under_times=under_times,
+            listings=listings,
+            measured=[(one, _figures(one, files), list(grids(one))) for one in content.series],
+        )
+    )
+
+
+def environment() -> jinja2.Environment:
+    """Where templates are found, and what they may call; every text is escaped."""
+    made = jinja2.Environment(
         loader=jinja2.PackageLoader("attnbench.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["breakable"] = _breakable
-    environment.filters["unbroken"] = _unbroken
-    return environment.get_template("report.html.j2").render(
-        content=content,
-        legend=LEGEND,
-        machine=machine_text,
-        under_times=under_times,
-        listings=listings,
-        measured=[(one, _figures(one, files), list(grids(one))) for one in content.series],
-    )
+    made.filters["breakable"] = _breakable
+    made.filters["unbroken"] = _unbroken
+    return made
 
 
 def grids(series: Series) -> list[Grid]:
@@ -159,13 +168,13 @@ def _cell(measure: Measure, row: Any) -> tuple[str, ...]:
 def _figures(series: Series, files: Mapping[str, bytes]) -> list[tuple[str, str, Markup]]:
     """Heading, reading and drawing of each plot that was made."""
     return [
-        (title, reading, _inline(files[f"{name}{series.suffix}.svg"].decode(), f"{name}{series.suffix}"))
+        (title, reading, inline(files[f"{name}{series.suffix}.svg"].decode(), f"{name}{series.suffix}"))
         for name, title, reading in PLOTS
         if f"{name}{series.suffix}.svg" in files
     ]
 
 
-def _inline(svg: str, name: str) -> Markup:
+def inline(svg: str, name: str) -> Markup:
     """Drawing to stand inside a page: no prologue, names of its own, and the page's colours and fonts for text.
 
     matplotlib escapes every text that it draws, so nothing in it is markup of anybody else.

@@ -1,6 +1,6 @@
 """One implementation on the attention of the real sentence encoder: output and weights of every head."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -9,10 +9,12 @@ from attnbench import encoder
 from attnbench.adoption import load_implementation
 from attnbench.cases import Case
 from attnbench.encoder import HEADS, WIDTH, LayerInput
-from attnbench.interface import Inputs, Refusal
+from attnbench.interface import Implementation, Inputs, Refusal
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
 
 __all__ = ["Attending", "StudyError"]
+
+HEAD_DIM = WIDTH // HEADS
 
 
 class StudyError(Exception):
@@ -44,35 +46,79 @@ class Attending:
     def __call__(self, given: LayerInput, *, masked: bool = True) -> tuple[Tensor, Tensor]:
         """Output (batch, length, 384) and weights (batch, 12, length, length), in float64.
 
+        An implementation that returns no weights is asked for them by values that tell keys apart.
+
         Raises: StudyError where the implementation refuses.
         """
-        case, inputs = self._case(given, masked=masked)
         implementation = load_implementation(self.name)
         if implementation.operator != OPERATOR.name:
             raise StudyError(f"{self.name} computes {implementation.operator}; this study needs a {OPERATOR.name}")
-        if reason := implementation.unsupported(case):
-            raise self._refused(reason)
-        module = implementation.build(OPERATOR.reference(case, inputs))
         try:
-            with torch.no_grad():
-                output, weights = implementation.prepare(module, case, inputs)(**inputs.arguments())
+            case, inputs = self._case(given, masked=masked, need_weights=True)
+            if implementation.unsupported(case) is None:
+                output, weights = _called(implementation, case, inputs)
+            else:
+                output, _ = _called(implementation, *self._case(given, masked=masked))
+                weights = self._probed(implementation, given, masked=masked)
         except Refusal as refusal:
-            raise self._refused(str(refusal)) from refusal
-        implementation.synchronize()
+            raise StudyError(f"{self.name} refuses: {refusal}; name another implementation") from refusal
         return output.double(), weights.double()
 
-    def _refused(self, reason: str) -> StudyError:
-        return StudyError(f"{self.name} refuses: {reason}; name an implementation that returns weights, such as sdpa")
+    def _probed(self, implementation: Implementation, given: LayerInput, *, masked: bool) -> Tensor:
+        """Weights from outputs: where values are rows of the identity, the output of a head is weights of keys.
 
-    def _case(self, given: LayerInput, *, masked: bool) -> tuple[Case, Inputs]:
+        A value is 1 in one feature of every head, and projections of values and outputs change nothing. As many keys
+        can be told apart in a call as a head is wide.
+
+        Shape: (batch, heads, queries, keys).
+        """
+        batch, length, _ = given.hidden.shape
+        through = replace(given, parameters=_through(given.parameters))
+        columns = []
+        for first in range(0, length, HEAD_DIM):
+            count = min(HEAD_DIM, length - first)
+            values = torch.zeros(batch, length, HEADS, HEAD_DIM)
+            values[:, first : first + count] = torch.eye(count, HEAD_DIM)[:, None]
+            output, _ = _called(implementation, *self._case(through, masked=masked, values=values.flatten(2)))
+            columns.append(torch.unflatten(output, -1, (HEADS, HEAD_DIM))[..., :count].transpose(1, 2))
+        return torch.cat(columns, dim=-1)
+
+    def _case(
+        self, given: LayerInput, *, masked: bool, need_weights: bool = False, values: Tensor | None = None
+    ) -> tuple[Case, Inputs]:
         """The call as a case, so that an implementation can refuse it, and its inputs."""
         batch, length, _ = given.hidden.shape
         problem = MultiheadProblem(
             batch=batch, queries=length, keys=length, embed_dim=WIDTH, num_heads=HEADS, bias=True, batch_first=True,
-            self_attention=True, need_weights=True, mask="pad" if masked else "none", regime=f"minilm{self.layer}",
+            self_attention=values is None, query_is_key=values is not None, need_weights=need_weights,
+            mask="pad" if masked else "none", regime=f"minilm{self.layer}",
         )  # fmt: skip
-        tensors = {"query": given.hidden, "key": given.hidden, "value": given.hidden}
+        tensors = {"query": given.hidden, "key": given.hidden, "value": given.hidden if values is None else values}
         tensors |= {"key_padding_mask": given.hidden_keys} if masked else {}
-        options = {"need_weights": True, "average_attn_weights": False, "is_causal": False}
+        options = {"need_weights": need_weights, "average_attn_weights": False, "is_causal": False}
         inputs = Inputs(parameters=given.parameters, tensors=tensors, options=options)
         return Case(operator=OPERATOR.name, problem=problem, mode="inference"), inputs
+
+
+def _called(implementation: Implementation, case: Case, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """What a call returns.
+
+    Raises: Refusal.
+    """
+    if reason := implementation.unsupported(case):
+        raise Refusal(reason)
+    module = implementation.build(OPERATOR.reference(case, inputs))
+    with torch.no_grad():
+        output, weights = implementation.prepare(module, case, inputs)(**inputs.arguments())
+    implementation.synchronize()
+    return output, weights
+
+
+def _through(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Parameters with projections of values and of outputs that change nothing."""
+    changed = {name: value.clone() for name, value in parameters.items()}
+    changed["in_proj_weight"][2 * WIDTH :] = torch.eye(WIDTH)
+    changed["in_proj_bias"][2 * WIDTH :] = 0
+    changed["out_proj.weight"].copy_(torch.eye(WIDTH))
+    changed["out_proj.bias"].zero_()
+    return changed

@@ -1,6 +1,7 @@
 """Figures and tables of the studies, from what ``attnbench.study`` found."""
 
 import importlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +32,15 @@ class Shown:
 
 
 def write(name: str, found: Mapping[str, Any], folder: Path) -> Path:
-    """Write ``study-<name>`` as PNG, SVG, CSV and Markdown, and give the path of the Markdown.
+    """Write ``study-<name>`` as PNG, SVG, CSV, Markdown and JSON, and give the path of the Markdown.
+
+    A report that lies in the folder shows it from then on.
 
     Raises: ResultsError where the folder cannot be written.
     """
     # matplotlib and pandas take a second to import, and only figures need them.
     from attnbench.report import plots
+    from attnbench.report.studies.section import place
 
     shown: Shown = importlib.import_module(f"{__name__}.{name}").shown(found)
     stem = f"study-{name}"
@@ -45,10 +49,12 @@ def write(name: str, found: Mapping[str, Any], folder: Path) -> Path:
         files[f"{stem}{suffix}.svg"] = plots.draw(figure, "svg")
         files[f"{stem}{suffix}.png"] = plots.draw(figure, "png")
     files[f"{stem}.md"] = _markdown(stem, shown).encode()
+    files[f"{stem}.json"] = _json(shown).encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, content in files.items():
             (folder / file).write_bytes(content)
+        place(folder)
     except OSError as error:
         raise ResultsError(
             f"cannot write the study to {folder}: {error.strerror}; name another folder with --reports DIR"
@@ -58,8 +64,21 @@ def write(name: str, found: Mapping[str, Any], folder: Path) -> Path:
 
 def _markdown(stem: str, shown: Shown) -> str:
     figures = [f"![{shown.title}]({stem}{suffix}.png)" for suffix in shown.figures]
-    heads = [str(column) for column in shown.summary.columns]
-    rows = [[str(value).replace("|", "\\|") for value in row] for row in shown.summary.itertuples(index=False)]
-    lines = ["| " + " | ".join(row) + " |" for row in (heads, ["---"] * len(heads), *rows)]
+    heads, rows = _summary(shown)
+    escaped = [[text.replace("|", "\\|") for text in row] for row in rows]
+    lines = ["| " + " | ".join(row) + " |" for row in (heads, ["---"] * len(heads), *escaped)]
     parts = [f"# {shown.title}", shown.text, *figures, "\n".join(lines), f"Every number: [{stem}.csv]({stem}.csv)."]
     return "\n\n".join(parts) + "\n"
+
+
+def _json(shown: Shown) -> str:
+    """What a report shows of it."""
+    heads, rows = _summary(shown)
+    told = {"title": shown.title, "text": shown.text, "figures": list(shown.figures), "head": heads, "rows": rows}
+    return json.dumps(told, ensure_ascii=False, indent=1) + "\n"
+
+
+def _summary(shown: Shown) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of its summary, as text."""
+    rows = [[str(value) for value in row] for row in shown.summary.itertuples(index=False)]
+    return [str(column) for column in shown.summary.columns], rows

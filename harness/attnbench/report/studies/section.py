@@ -1,0 +1,63 @@
+"""The studies of a folder inside the report of the same folder, whichever of the two was written first."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnbench.report.page import environment, inline
+
+__all__ = ["BEGIN", "END", "place"]
+
+# What stands around the studies, in the page and in the Markdown of a report.
+BEGIN, END = "<!-- studies -->", "<!-- end of studies -->"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Study:
+    """A study as it lies in a folder."""
+
+    stem: str
+    title: str
+    text: str
+    # What follows the stem in the names of its figures.
+    figures: Sequence[str]
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def place(folder: Path) -> None:
+    """Show the folder's studies in its page and in its Markdown; where it has no report there is nothing to do."""
+    found = [
+        _Study(stem=path.stem, **json.loads(path.read_text(encoding="utf-8")))
+        for path in sorted(folder.glob("study-*.json"))
+    ]
+    for name, section in (("index.html", _html), ("report.md", _markdown)):
+        path = folder / name
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        before, begin, rest = text.partition(BEGIN)
+        _, end, after = rest.partition(END)
+        if end:
+            inside = section(found, folder) if found else ""
+            path.write_text(f"{before}{begin}\n{inside}{end}{after}", encoding="utf-8")
+
+
+def _html(found: Sequence[_Study], folder: Path) -> str:
+    drawn = [
+        (study, [inline((folder / f"{name}.svg").read_text(encoding="utf-8"), name) for name in _figures(study)])
+        for study in found
+    ]
+    return environment().get_template("studies.html.j2").render(drawn=drawn)
+
+
+def _markdown(found: Sequence[_Study], folder: Path) -> str:  # noqa: ARG001
+    parts = ["## Studies that show why"]
+    for study in found:
+        figures = [f"![{study.title}]({name}.png)" for name in _figures(study)]
+        parts += [f"### {study.title}", study.text, *figures, f"Its numbers: [{study.stem}.md]({study.stem}.md)."]
+    return "\n" + "\n\n".join(parts) + "\n\n"
+
+
+def _figures(study: _Study) -> list[str]:
+    """Names of its figures, without their endings."""
+    return [study.stem + suffix for suffix in study.figures]

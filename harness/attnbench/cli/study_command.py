@@ -27,7 +27,7 @@ IMPLEMENTATION = click.argument("implementation", default="torch_mha")
 
 @click.group("study")
 def command() -> None:
-    """Figures that show why attention is as it is, each as PNG, SVG, CSV and Markdown in the folder of the report."""
+    """Figures and tables that show why attention is as it is, written into the folder of the report and its page."""
 
 
 @command.command("saturation")
@@ -87,9 +87,8 @@ def _study(name: str, reports: Path, **asked: Any) -> int:
         ):
             found = child.ask({"do": "study", "name": name, **asked})
     except ChildDied as error:
-        raise click.UsageError(
-            f"the study's process ended: {error}; ask for less (--head-dims, --keys, --text)"
-        ) from None
+        remedy = "ask for less (--head-dims, --keys, --text)"
+        raise click.UsageError(f"the study's process ended: {error}; {remedy}") from None
     if "fault" in found:
         raise click.UsageError(found["fault"])
     click.echo(write(name, found, reports))

@@ -11,7 +11,7 @@ import pytest
 from attnbench.cases import Case
 from attnbench.cli.mutants import print_matrix, told
 from attnbench.interface import Implementation
-from attnbench.mutants import MUTANTS, ZOOS
+from attnbench.mutants import MUTANTS, VARIANTS
 from attnbench.mutation import Trial
 from attnbench.operators.multihead.suites import CROSS
 from attnbench.runner import Plan, Silent, mutation
@@ -87,12 +87,6 @@ def test_the_table_says_what_is_wrong_with_the_suite(matrix: Matrix, capsys: pyt
     assert stored["mutants"]["a"] == {"named": "forward_parity", "cases": {"forward_parity": 2, "input_gradients": 1}}
 
 
-def zoo_of(mutants: dict[str, str]) -> dict[str, Any]:
-    """What a trial says of these mutants, of one change that nothing can see and of one that is right."""
-    operators = dict.fromkeys([*mutants, "same", "right"], "multihead")
-    return {"mutants": mutants, "equivalents": ["same"], "variants": ["right"], "operators": operators}
-
-
 class Raises(Implementation):
     """Raises in its call, and takes one mode only."""
 
@@ -128,16 +122,24 @@ def test_all_mutants_meet_a_case_in_processes_of_their_own() -> None:
     """The matrix of one case: a mutant that it shows is caught, what it cannot show survives, and no variant fails."""
     plan = Plan(case=PLAIN, checks=("forward_parity",), missing=None, flop=0)
     found = mutation_matrix([plan], {PLAIN}, steps=Silent(), jobs=1)
-    # Nobody meets a case of another operator, and of an operator without a case nothing is said.
+    # Of other operators nothing would be found out.
     assert list(found.mutants) == found.of("multihead") == [mutant.name for mutant in MUTANTS]
-    assert list(found.variants) == [variant.name for variant in ZOOS["multihead"].variants]
-    assert found.of("attention_core") == []
+    assert list(found.variants) == [variant.name for variant in VARIANTS]
     assert found.false_alarms() == {}
     shown = {mutant.name for mutant in MUTANTS if mutant.shown_by == PLAIN.replace("inference", "eval")}
     assert found.failed["scale_missing"] == {("forward_parity", PLAIN)}
     assert "scale_missing" in shown
     assert "causal_off_by_one" in found.beyond()
     assert "mask_inverted" in found.survivors()
+
+
+def zoo(mutants: dict[str, str]) -> dict[str, Any]:
+    """These mutants of one operator, one equivalent, one right, and a mutant of another operator."""
+    operators = {**dict.fromkeys([*mutants, "same", "right"], "multihead"), "foreign": "attention_core"}
+    return {
+        "mutants": mutants | {"foreign": "forward_parity"}, "equivalents": ["same"], "variants": ["right"],
+        "operators": operators,
+    }  # fmt: skip
 
 
 def test_only_what_survives_meets_compiled_cases(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +160,7 @@ def test_only_what_survives_meets_compiled_cases(monkeypatch: pytest.MonkeyPatch
     @contextmanager
     def trials(count: int) -> Iterator[Any]:
         mutants = {"a": "forward_parity", "b": "forward_parity", "traced": "compiled_parity"}
-        yield [Told()] * count, zoo_of(mutants)
+        yield [Told()] * count, zoo(mutants)
 
     monkeypatch.setattr(mutation, "_trials", trials)
     matrix = mutation_matrix(plans, set(asked), steps=Silent(), jobs=1)
@@ -179,8 +181,7 @@ def test_for_the_score_a_mutant_is_left_alone_once_it_is_caught(monkeypatch: pyt
 
     @contextmanager
     def trials(count: int) -> Iterator[Any]:
-        mutants = {"a": "forward_parity", "b": "forward_parity"}
-        yield [Told()] * count, zoo_of(mutants)
+        yield [Told()] * count, zoo({"a": "forward_parity", "b": "forward_parity"})
 
     monkeypatch.setattr(mutation, "_trials", trials)
     matrix = mutation_matrix(plans, {PLAIN, other}, steps=Silent(), whole=False, jobs=1)

@@ -1,6 +1,7 @@
 """Tests of names: where they lead, and the one line that says why they lead nowhere."""
 
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -26,19 +27,9 @@ from attnbench.registry import (
     shown,
 )
 
-BUILT_IN = (
-    "additive_pooling, additive_pooling_loop, batched_matmul, block_matrix, compiled, core_batched_matmul, "
-    "core_naive_loop, core_reshaped, core_sdpa, core_sdpa_cudnn, core_sdpa_efficient, core_sdpa_flash, core_sdpa_math, "
-    "core_xformers, core_xformers_splitk, dot_product_pooling, dot_product_pooling_loop, flash_attn, flex, "
-    "fused_projection, naive_loop, online_softmax, per_head, raw_self_attention, raw_self_attention_loop, reshaped, "
-    "residual_block, residual_block_loop, scaled_self_attention, scaled_self_attention_loop, sdpa, sdpa_cudnn, "
-    "sdpa_efficient, sdpa_flash, sdpa_math, single_head, single_head_loop, torch_mha, varlen, varlen_packed, xformers, "
-    "xformers_splitk"
-)
-OPERATOR_NAMES = (
-    "additive_pooling, attention_core, dot_product_pooling, multihead, raw_self_attention, residual_block, "
-    "scaled_self_attention, single_head"
-)
+_ENTRIES = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["entry-points"]
+# As the messages list them.
+BUILT_IN, OPERATOR_NAMES = (", ".join(sorted(_ENTRIES[group])) for group in (IMPLEMENTATIONS, OPERATORS))
 
 
 class Installed:

@@ -26,7 +26,7 @@ SIZES: dict[str, Any] = {"sequences": 2, "length": 5, "width": 6}
 # What the chapter of its own has at the least on an unmasked case of several sequences.
 OWN = {
     "shares_parity", "shares_sum_to_one", "further_padding_changes_nothing", "order_of_tokens_is_free",
-    "sequences_do_not_mix",
+    "sequences_do_not_mix", "gradients_are_slopes",
 }  # fmt: skip
 
 

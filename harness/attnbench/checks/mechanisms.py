@@ -115,7 +115,7 @@ def gradients_are_slopes(subject: Subject) -> Iterator[Claim]:
         ends = []
         for step in (DIFFERENCE_STEP, -DIFFERENCE_STEP):
             with _moved(leaf, step * direction):
-                ends.append(float(subject.loss(subject.run())))
+                ends.append(float(subject.loss(subject.run()).detach()))
         slope = (ends[0] - ends[1]) / (2 * DIFFERENCE_STEP)
         off, allowed = abs(float((gradient * direction).sum()) - slope), allowed_of_a_difference(slope)
         yield Holds(

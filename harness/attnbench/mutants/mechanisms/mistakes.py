@@ -214,7 +214,9 @@ class _GradientsAveraged(Steps):
     def __init__(self, reference: nn.Module) -> None:
         super().__init__(reference)
         for parameter in self.parameters():
-            parameter.register_hook(lambda gradient: gradient / SIZES["sequences"])
+            parameter.register_hook(  # type: ignore[no-untyped-call]
+                lambda gradient: gradient / SIZES["sequences"]
+            )
 
 
 @mistake("forward_parity", "keys summed up in place of values", of=(SCALED, SINGLE))

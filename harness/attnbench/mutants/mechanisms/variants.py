@@ -29,7 +29,7 @@ class _InBlocks(Steps):
         logits = (scores if hide is None else scores.masked_fill(hide, -math.inf)).double()
         largest = torch.full_like(logits[..., :1], -math.inf).detach()
         total = torch.zeros_like(largest)
-        for block in logits.split(KEYS_AT_ONCE, dim=-1):
+        for block in torch.split(logits, KEYS_AT_ONCE, dim=-1):
             before, largest = largest, torch.maximum(largest, block.detach().amax(dim=-1, keepdim=True))
             total = total * (before - _finite(largest)).exp() + (block - _finite(largest)).exp().sum(-1, keepdim=True)
         shares = (logits - _finite(largest)).exp() / total.masked_fill(total == 0, 1.0)

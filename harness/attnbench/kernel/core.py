@@ -155,7 +155,8 @@ class CoreKernel(Implementation):
         returned = self.function(
             query, key, value, **{name: given for name, given in offered.items() if self.takes(name)}
         )
-        return returned[0] if isinstance(returned, tuple) else returned
+        output: Tensor = returned[0] if isinstance(returned, tuple) else returned
+        return output
 
     def _lacks(self, **needs: bool) -> str | None:
         """Which keyword is needed and not in the function's signature, as a reason, or None."""

@@ -137,7 +137,7 @@ def print_timings(results: Iterable[Result], *, err: bool = False) -> None:
         for implementation in dict.fromkeys(r.implementation for r in part):
             of = {length_of(r.case): r for r in part if r.implementation == implementation}
             table.add_row(implementation, *(_timing(of.get(n), timed) for n in lengths))
-        out.print(Text(f"{name}: ms (times the reference's)", style="italic"))
+        out.print(Text(f"{name}: ms (times the reference's)", style="italic"), soft_wrap=True)
         out.print(table)
     if timed:
         out.print(Text(TIMING_LEGEND, style="dim"))

@@ -106,6 +106,8 @@ def mutation_matrix(
 ) -> Matrix:
     """Try all mutants on the cases among ``first`` that are not compiled, and on the rest what survives.
 
+    Mutants are those of the operators that there are cases of: of the others nothing is found out.
+
     ``whole`` says that who is caught goes on to the next case all the same, to see what every check is needed for, and
     that what is right meets the cases too. ``jobs`` is the number of processes; 0: as many as there are cores.
     """
@@ -114,13 +116,26 @@ def mutation_matrix(
     rest = [plan for plan in possible if plan not in at_once]
     count = jobs or len(os.sched_getaffinity(0))
     with _trials(count) as (trials, zoo):
-        matrix = Matrix(**zoo, asked={check for plan in possible for check in plan.checks}, whole=whole)
+        own = _of_operators(zoo, {plan.operator for plan in possible})
+        asked = {check for plan in possible for check in plan.checks}
+        matrix = Matrix(**own, asked=asked, whole=whole)
         everybody = [*matrix.mutants, *matrix.equivalents, *matrix.variants] if whole else list(matrix.mutants)
         steps.begin("mutants", len(at_once) + len(rest))
         _meet(trials, at_once, everybody, matrix, steps)
         left = [name for name in matrix.mutants if not matrix.is_caught(name)]
         _meet(trials, rest if left else [], left, matrix, steps)
     return matrix
+
+
+def _of_operators(zoo: Mapping[str, Any], operators: Collection[str]) -> dict[str, Any]:
+    """What there is of a zoo that computes one of these operators."""
+    own = {name: operator for name, operator in zoo["operators"].items() if operator in operators}
+    return {
+        "mutants": {name: check for name, check in zoo["mutants"].items() if name in own},
+        "equivalents": [name for name in zoo["equivalents"] if name in own],
+        "variants": [name for name in zoo["variants"] if name in own],
+        "operators": own,
+    }
 
 
 def _compiled(plan: Plan) -> bool:

@@ -186,6 +186,7 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
     "shard 3/2": ("conform sdpa --shard 3/2", ("--shard", "1 <= I <= N", "'3/2'", "for example 1/4")),
     "shard abc": ("conform sdpa --shard abc", ("--shard", "1 <= I <= N", "'abc'", "for example 1/4")),
     "case": ("conform sdpa --case *nothing*", ("--case", "'*nothing*' matches none of", "--suite")),
+    "case to time": ("profile sdpa --case multihead/B2", ("--case", "9 parts", "write '*multihead/B2*'")),
     "reproduce": ("reproduce multihead/B2 sdpa --check forward_parity", ("CASE", "9 parts", "'multihead/B2'")),
     "memory": ("conform sdpa --memory-limit abc", ("--memory-limit", "number of bytes", "'abc'", "for example 8GiB")),
     "memory 0": ("conform sdpa --memory-limit 0", ("--memory-limit", "number of bytes", "'0'", "for example 8GiB")),

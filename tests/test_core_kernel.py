@@ -1,5 +1,6 @@
 """Tests of a kernel by itself: what it is handed, and what is refused because its signature lacks it."""
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attnbench.cases import Case
 from attnbench.interface import Policies, Refusal
-from attnbench.kernel import CoreKernel, core_from_kernel, from_kernel
+from attnbench.kernel import CoreKernel, Kernel, core_from_kernel, from_kernel
 from attnbench.operators.attention_core import OPERATOR, AttentionCoreProblem
 from attnbench.operators.attention_core.suites import GROUPED, PLAIN
 from attnbench.registry import load, names
@@ -143,12 +144,43 @@ def test_shapes_that_do_not_fit_are_told(changes: dict[str, tuple[int, ...]], fa
         kernel.build(None)(**inputs.arguments() | tensors)
 
 
+@pytest.mark.parametrize(
+    ("given", "kind", "fault"),
+    [
+        (
+            {"key": torch.zeros(2, 3, 7, 8).half()},
+            TypeError,
+            "query, key and value must be of one dtype, got float32, ",
+        ),
+        (
+            {"bias": torch.ones(5, 7, dtype=torch.bool)},
+            TypeError,
+            "bias must be floating point, as it is added to logi",
+        ),
+        ({"key_lengths": torch.tensor([7.0, 3.0])}, TypeError, "key_lengths must be whole numbers, got float32"),
+        ({"key_lengths": torch.tensor([7, 8])}, ValueError, "key_lengths must be 0 to keys = 7, got 7 to 8"),
+        ({"key_lengths": torch.tensor([-1, 3])}, ValueError, "key_lengths must be 0 to keys = 7, got -1 to 3"),
+        ({"causal": "diagonal"}, ValueError, "causal must be 'top_left' or 'bottom_right', or None, got 'diagonal'"),
+        ({"window": -1}, ValueError, "window must be a distance of at least 0, or None, got -1"),
+        ({"alibi_slopes": [0.5]}, ValueError, "alibi_slopes must be one for each of 3 heads of query, got 1"),
+        ({"softcap": 0.0}, ValueError, "softcap must be above 0, or None, got 0"),
+    ],
+)
+def test_what_would_be_taken_for_something_else_is_told(
+    given: dict[str, Any], kind: type[Exception], fault: str
+) -> None:
+    """Nothing broadcasts, is converted or is ignored in silence."""
+    inputs = OPERATOR.inputs(case_of(PLAIN))
+    kernel: CoreKernel = load("core_naive_loop")
+    with pytest.raises(kind, match=f"^{re.escape(fault)}"):
+        kernel.build(None)(**inputs.arguments() | given)
+
+
 def test_every_kernel_of_multihead_stands_alone_as_well() -> None:
-    """The same functions, under their names after core_."""
-    assert [name.removeprefix("core_") for name in BUILT_IN] == [
-        "batched_matmul", "naive_loop", "reshaped", "sdpa", "sdpa_cudnn", "sdpa_efficient", "sdpa_flash", "sdpa_math",
-        "xformers", "xformers_splitk",
-    ]  # fmt: skip
+    """The same functions, under their names after core_; but for what is compiled anew for each form of a case."""
+    loaded = {name: load(name) for name in names()}
+    kernels = {name for name, one in loaded.items() if isinstance(one, Kernel)} - {"compiled", "flex"}
+    assert kernels == {name.removeprefix("core_") for name in BUILT_IN}
     for name in BUILT_IN:
         assert load(name).name == name
         assert load(name).function is load(name.removeprefix("core_")).function
@@ -163,6 +195,15 @@ def test_built_in_kernels_pass_every_check_on_quick(conformance: "Conformance", 
         (case.id, conformance.finding(kernel, case, check)) for case in cases for check in conformance.applicable(case)
     ]
     assert [(case, f.check, f.reason) for case, f in found if f.status not in ("passed", "unsupported")] == []
+
+
+def test_values_without_any_key_have_gradients_of_their_own_width(conformance: "Conformance") -> None:
+    """A kernel with a backward of its own, where there is nothing to add up."""
+    case = case_of(replace(PLAIN, keys=0, head_dim_v=5), mode="train")
+    checks = conformance.applicable(case)
+    found = [conformance.finding(load("core_online_softmax"), case, check) for check in checks]
+    assert "input_gradients" in checks
+    assert [finding for finding in found if finding.status != "passed"] == []
 
 
 def test_the_loop_takes_everything(conformance: "Conformance") -> None:

@@ -245,9 +245,10 @@ def test_a_ratio_needs_samples_that_were_taken_in_turns() -> None:
 
 
 def test_length_pass_and_series_are_read_from_the_id() -> None:
-    """The length is the size L, the pass follows from the mode, and a series drops L, S and the mode."""
+    """The length is the larger of L and S, the pass follows from the mode, and a series drops L, S and the mode."""
     case = "other/B1.L128.S64.E32/-/mask=none/regime=plain/seed=0/float32/cpu/"
     assert tables.length_of(case + "train") == 128
+    assert tables.length_of(case.replace("L128.S64", "L1.S4096") + "inference") == 4096
     assert tables.length_of("other/E32.LX4/-/mask=none/regime=plain/seed=0/float32/cpu/train") == 0
     assert pass_of(case + "inference") == "forward"
     assert pass_of(case + "train") == pass_of(case + "eval") == "forward+backward"

@@ -139,3 +139,19 @@ def test_on_a_device_it_is_told_which_time_stands_there(capsys: pytest.CaptureFi
         "implementation  8",
         "torch_mha       2.000",
     ]
+
+
+def test_cases_of_several_forms_have_tables_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each says what its cases have in common; a decoding step stands at the number of its keys."""
+    step = "attention_core/B1.H8.K2.L1.S4096.D64/-/mask=causal_br/regime=plain/seed=0/float32/cpu/inference"
+    alone = replace(result("core_sdpa", [1] * 7, others=()), case=step)
+    lines = printed(capsys, result("torch_mha", [2] * 7, others=()), alone)
+    of = "regime=plain/seed=0: ms (times the reference's)"
+    assert lines[:-1] == [
+        f"forward, float32, multihead/B1.E8.H2/bias/mask=none/{of}",
+        "implementation  8",
+        "torch_mha       2.000",
+        f"forward, float32, attention_core/B1.H8.K2.D64/-/mask=causal_br/{of}",
+        "implementation  4096",
+        "core_sdpa       1.000",
+    ]

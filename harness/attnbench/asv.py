@@ -48,8 +48,11 @@ def benchmarks(
             return median_of_processes(timing.samples_ns).value if timing else math.nan
 
         def track_time_ratio(self, cache: Cache, implementation: str, length: int, name: Pass) -> float:
-            own, base = (cache[one, length, name].timing for one in (implementation, baseline))
-            return ratio(own.samples_ns, base.samples_ns).value if own and base else math.nan
+            own, base = (cache[one, length, name] for one in (implementation, baseline))
+            # Of another operator than the baseline's it has another case, and no ratio.
+            if own.case != base.case or own.timing is None or base.timing is None:
+                return math.nan
+            return ratio(own.timing.samples_ns, base.timing.samples_ns).value
 
         def track_peak_bytes(self, cache: Cache, implementation: str, length: int, name: Pass) -> float:
             memory = cache[implementation, length, name].memory

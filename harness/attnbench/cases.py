@@ -211,6 +211,11 @@ class Problem:
         return self.self_attention or self.query_is_key
 
     @property
+    def has_parameters(self) -> bool:
+        """Whether what computes it has any parameters to take gradients of."""
+        return True
+
+    @property
     def probed(self) -> bool:
         """Whether scale and amplitude are looked at as a whole, over all elements of a quantity."""
         return False

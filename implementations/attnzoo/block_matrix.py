@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from attnbench.interface import Policies
-from attnbench.kernel import from_kernel
+from attnbench.kernel import core_from_kernel, from_kernel
 from attnbench.masks import softmax_over_visible
 
-__all__ = ["BLOCK_MATRIX", "block_matrix", "diagonal_blocks", "diagonal_blocks_loop"]
+__all__ = ["BLOCK_MATRIX", "CORE_BLOCK_MATRIX", "block_matrix", "diagonal_blocks", "diagonal_blocks_loop"]
 
 
 def block_matrix(
@@ -71,3 +71,4 @@ BLOCK_MATRIX = from_kernel(
     additive_mask=True,
     policies=Policies(twice_differentiable=True),
 )
+CORE_BLOCK_MATRIX = core_from_kernel(BLOCK_MATRIX)

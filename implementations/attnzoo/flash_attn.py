@@ -5,7 +5,7 @@ The keys go by in blocks with a running maximum and sum, in the registers and sh
 Its causal flag is aligned at the bottom right, so it is used where queries and keys are equally many. Backward adds up
 dQ in whatever order its blocks end in: two runs may differ in the last bits.
 
-Shape: Q (batch, queries, heads, head_dim), K and V (batch, keys, heads, head_dim).
+Shape: Q (batch, queries, heads, head_dim), K and V (batch, keys, kv_heads, head_dim).
 Source: https://github.com/Dao-AILab/flash-attention;
 Dao, FlashAttention-2, 2023, https://arxiv.org/abs/2307.08691.
 """
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from attnbench.cases import Case
 from attnbench.interface import Policies
-from attnbench.kernel import from_kernel
+from attnbench.kernel import core_from_kernel, from_kernel
 
-__all__ = ["FLASH_ATTN", "flash_attn", "refusal"]
+__all__ = ["CORE_FLASH_ATTN", "FLASH_ATTN", "core_refusal", "flash_attn", "refusal"]
 
 # Of flash-attn 2: its README, "NVIDIA CUDA Support".
 DTYPES = ("float16", "bfloat16")
@@ -28,8 +28,11 @@ WIDEST_HEAD = 256
 OLDEST_CAPABILITY = (8, 0)
 
 
-def flash_attn(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, scale: float, dropout_p: float) -> Tensor:
-    """Attention by ``flash_attn.flash_attn_func``."""
+def flash_attn(
+    q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, scale: float, dropout_p: float, enable_gqa: bool = False
+) -> Tensor:
+    """Attention by ``flash_attn.flash_attn_func``, which sees by itself that k and v have fewer heads."""
+    del enable_gqa
     function = _function()
     rows = (x.transpose(1, 2) for x in (q, k, v))  # (batch, length, heads, head_dim)
     output: Tensor = function(*rows, dropout_p=dropout_p, softmax_scale=scale, causal=is_causal)
@@ -56,6 +59,14 @@ def refusal(case: Case) -> str | None:
     return None
 
 
+def core_refusal(case: Case) -> str | None:
+    """The same of a case of ``attention_core``."""
+    reason = refusal(case)
+    if reason is None and case.problem.value_dim != case.problem.head_dim:
+        return "values must be as wide as keys"
+    return reason
+
+
 def _function() -> Any:
     from flash_attn import flash_attn_func
 
@@ -68,3 +79,4 @@ FLASH_ATTN = from_kernel(
     policies=Policies(causal="bottom_right", deterministic=False),
     unsupported=refusal,
 )
+CORE_FLASH_ATTN = core_from_kernel(FLASH_ATTN, unsupported=core_refusal)

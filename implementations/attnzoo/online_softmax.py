@@ -12,7 +12,8 @@ Backward keeps Q, K, V, O and L, and computes the weights of each tile again, wi
 Memory grows with the length, by one tile of logits, where the mask does. Half precision is widened to float32 while it
 is summed. A query that sees no key gets O = 0.
 
-Shape: Q and O (batch, heads, queries, head_dim), K and V (batch, heads, keys, head_dim), L (batch, heads, queries, 1).
+Shape: Q (batch, heads, queries, head_dim), K (batch, heads, keys, head_dim), V (batch, heads, keys, head_dim_v),
+O (batch, heads, queries, head_dim_v), L (batch, heads, queries, 1).
 Source: Milakov and Gimelshein, Online normalizer calculation for softmax, 2018, https://arxiv.org/abs/1805.02867;
 backward: Dao et al., FlashAttention, 2022, https://arxiv.org/abs/2205.14135, algorithm 4.
 """
@@ -25,9 +26,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attnbench.kernel import from_kernel
+from attnbench.kernel import core_from_kernel, from_kernel
 
-__all__ = ["ONLINE_SOFTMAX", "online_softmax"]
+__all__ = ["CORE_ONLINE_SOFTMAX", "ONLINE_SOFTMAX", "online_softmax"]
 
 # Keys that are worked on at once, as in the fused kernels: a tile of logits is small, its product still large.
 KEYS_A_TILE = 128
@@ -92,7 +93,7 @@ class _OnlineSoftmax(torch.autograd.Function):
                 if of_mask is not None:
                     part = _columns(of_mask, begin, end)
                     part += of_logits.sum_to_size(part.shape)
-        whole = [torch.cat(parts, dim=2) if parts else torch.zeros_like(k) for parts in (of_k, of_v)]
+        whole = [torch.cat(parts, dim=2) if parts else torch.zeros_like(like) for parts, like in ((of_k, k), (of_v, v))]
         found = (of_q, *whole, of_mask)
         wanted = (q, k, v, mask)
         cast = (None if one is None else one.to(like.dtype) for one, like in zip(found, wanted, strict=True))
@@ -147,3 +148,4 @@ def _columns(mask: Tensor, begin: int, end: int) -> Tensor:
 
 
 ONLINE_SOFTMAX = from_kernel(online_softmax, source="https://arxiv.org/abs/1805.02867")
+CORE_ONLINE_SOFTMAX = core_from_kernel(ONLINE_SOFTMAX)

@@ -25,7 +25,7 @@ def input_gradients(subject: Subject) -> Iterator[Claim]:
     yield Match(quantities={name: subject.gradients[name] for name in names})
 
 
-@check(when=lambda case: case.tracks_parameters and eager(case))
+@check(when=lambda case: case.tracks_parameters and case.problem.has_parameters and eager(case))
 def parameter_gradients(subject: Subject) -> Iterator[Claim]:
     """Gradients of every parameter, in the reference's layout, equal the oracle's within the error budget."""
     wanted = (f"grad.{name}" for name in subject.inputs.parameters)

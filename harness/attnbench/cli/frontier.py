@@ -23,12 +23,14 @@ __all__ = ["print_frontiers", "search_frontiers"]
 # Columns of numbers.
 NUMBERS = frozenset({"longest", "s a call", "peak MiB"})
 # Options of a profile that say nothing of a frontier, by their names among the parameters.
-UNUSED = {"lengths": "--lengths", "processes": "--processes", "case_budget": "--case-budget"}
+UNUSED = {
+    "lengths": "--lengths", "patterns": "--case", "processes": "--processes", "case_budget": "--case-budget",
+}  # fmt: skip
 
 
 def search_frontiers(implementations: Sequence[str], given: dict[str, Any]) -> int:
     """Find, store and print; the exit code."""
-    if unused := [option for name, option in UNUSED.items() if given[name] is not None]:
+    if unused := [option for name, option in UNUSED.items() if given[name]]:
         raise click.UsageError(f"--frontier finds the lengths itself and times no processes: leave out {unused[0]}")
     chosen = chosen_implementations(implementations)
     choice = Choice.of(given)

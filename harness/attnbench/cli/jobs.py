@@ -137,6 +137,7 @@ def profile_plans(
     return planned(
         session,
         [case for case in cases if operators is None or case.partition("/")[0] in operators],
+        patterns=choice.patterns,
         checks=sorted(gating_checks()),
         dtypes=choice.dtypes,
         device=choice.device,

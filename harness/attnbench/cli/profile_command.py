@@ -15,11 +15,12 @@ from attnbench.records import PERF
 @click.command("profile")
 @click.argument("implementations", nargs=-1)
 @options("suite", "lengths", "passes", "device", "dtype", "processes", "threads", "shard", "timeout", "memory_limit")
-@options("work_limit", "case_budget", "results", "resume", "json", "frontier")
+@options("work_limit", "case_budget", "case", "results", "resume", "json", "frontier")
 def command(implementations: tuple[str, ...], **given: Any) -> int:
     """Speed and memory across sequence lengths, of what conforms on the very cases that are timed.
 
     The reference takes part in every profile, so that each time has its ratio. --suite sets how long is measured.
+    A whole id as --case times that very case, of whatever form: a decoding step, shared heads, a window.
     """
     if given["frontier"]:
         from attnbench.cli.frontier import search_frontiers

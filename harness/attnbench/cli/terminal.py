@@ -118,22 +118,26 @@ def _print_left_out(words: str, things: str, told: Iterable[tuple[str, str]], *,
 
 def print_timings(results: Iterable[Result], *, err: bool = False) -> None:
     """Time of every implementation and length, one table per pass, with what its contest with the baseline came to."""
-    from attnbench.report.tables import length_of
+    from attnbench.report.tables import length_of, series_of
 
     stored = list(results)
     timed = {(r.run, r.case, r.implementation): r for r in stored if r.timing}
     out = console(err=err)
     parts: defaultdict[str, list[Result]] = defaultdict(list)
-    for result in timed.values():
+    # What cases have in common, whatever their length, pass, dtype and device.
+    forms = {key: series_of(result.case).rsplit("/", 2)[0] for key, result in timed.items()}
+    several = len(set(forms.values())) > 1
+    for key, result in timed.items():
         *_, dtype, device, _ = result.case.split("/")
-        parts[f"{pass_of(result.case)}, {dtype}{_where(result, device)}"].append(result)
+        form = f", {forms[key]}" if several else ""
+        parts[f"{pass_of(result.case)}, {dtype}{_where(result, device)}{form}"].append(result)
     for name, part in parts.items():
         lengths = sorted({length_of(r.case) for r in part})
         table = Table("implementation", *(f"{n}" for n in lengths), box=None, pad_edge=False)
         for implementation in dict.fromkeys(r.implementation for r in part):
             of = {length_of(r.case): r for r in part if r.implementation == implementation}
             table.add_row(implementation, *(_timing(of.get(n), timed) for n in lengths))
-        out.print(Text(f"{name}: ms (times the reference's)", style="italic"))
+        out.print(Text(f"{name}: ms (times the reference's)", style="italic"), soft_wrap=True)
         out.print(table)
     if timed:
         out.print(Text(TIMING_LEGEND, style="dim"))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from attnbench.cases import Case
 from attnbench.interface import Call, Implementation, Inputs, Policies, Refusal, accepted
+from attnbench.kernel.arguments import check_arguments
 from attnbench.kernel.function import FORWARD_ONLY, Kernel, KernelFunction
 from attnbench.masks import additive, combined, positional
 
@@ -41,7 +42,10 @@ class _CoreAttention(nn.Module):
         positions: Positional | None = None,
     ) -> Tensor:
         """Output (batch, heads, queries, head_dim_v); ``positions`` are masks of positions that were made before."""
-        _check(query, key, value, bias=bias, key_lengths=key_lengths)
+        check_arguments(
+            query, key, value, bias=bias, key_lengths=key_lengths, causal=causal, window=window,
+            alibi_slopes=alibi_slopes, softcap=softcap,
+        )  # fmt: skip
         kernel = self._kernel
         flag = kernel.flagged(
             query.shape[2], key.shape[2], causal=causal,
@@ -60,28 +64,6 @@ class _CoreAttention(nn.Module):
         if mask is not None and mask.dtype == torch.bool and kernel.additive_mask:
             mask = additive(mask, query.dtype)
         return kernel.attend(query, key, value, mask=mask, is_causal=flag, softcap=softcap, scale=scale)
-
-
-def _check(query: Tensor, key: Tensor, value: Tensor, *, bias: Tensor | None, key_lengths: Tensor | None) -> None:
-    """Refuse shapes that would broadcast into a wrong answer."""
-    if not query.dim() == key.dim() == value.dim() == 4:
-        dims = f"{query.dim()}, {key.dim()} and {value.dim()}"
-        raise ValueError(f"query, key and value must have 4 dimensions (batch, heads, length, width), got {dims}")
-    (batch, heads, queries, width), (_, shared, keys, _) = query.shape, key.shape
-    _demand("key", key, (batch, shared, keys, width))
-    _demand("value", value, (batch, shared, keys, value.shape[3]))
-    if not shared or heads % shared:
-        raise ValueError(f"heads of query must be a multiple of those of key, got {heads} and {shared}")
-    if bias is not None:
-        _demand("bias", bias, (queries, keys), (batch, heads, queries, keys))
-    if key_lengths is not None:
-        _demand("key_lengths", key_lengths, (batch,))
-
-
-def _demand(name: str, tensor: Tensor, *shapes: tuple[int, ...]) -> None:
-    if tuple(tensor.shape) not in shapes:
-        wanted = " or ".join(str(shape) for shape in shapes)
-        raise ValueError(f"{name} must have shape {wanted}, got {tuple(tensor.shape)}")
 
 
 class CoreKernel(Implementation):
@@ -155,7 +137,8 @@ class CoreKernel(Implementation):
         returned = self.function(
             query, key, value, **{name: given for name, given in offered.items() if self.takes(name)}
         )
-        return returned[0] if isinstance(returned, tuple) else returned
+        output: Tensor = returned[0] if isinstance(returned, tuple) else returned
+        return output
 
     def _lacks(self, **needs: bool) -> str | None:
         """Which keyword is needed and not in the function's signature, as a reason, or None."""

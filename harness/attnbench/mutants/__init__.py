@@ -47,6 +47,6 @@ EQUIVALENTS: tuple[Equivalent, ...] = equivalents.EQUIVALENTS
 VARIANTS = variants.VARIANTS
 ZOOS: dict[str, Zoo] = {
     "multihead": Zoo(mutants=MUTANTS, equivalents=EQUIVALENTS, variants=tuple(VARIANTS)),
-    "attention_core": Zoo(mutants=tuple(attention_core.MISTAKES), variants=attention_core.VARIANTS),
+    "attention_core": Zoo(mutants=attention_core.MISTAKES, variants=attention_core.VARIANTS),
     **mechanisms.ZOOS,
 }

@@ -1,5 +1,4 @@
 """Mistakes of backward alone: the outputs are right."""
-# ruff: noqa: ARG004  # a step is handed what its right form needs
 
 import math
 from typing import Any
@@ -8,7 +7,8 @@ import torch
 from torch import Tensor
 
 from attnbench.interface import Policies
-from attnbench.mutants.formula import Arguments, Formula, Result, read_in_order, with_gradient_of
+from attnbench.mutants.autograd import AsContiguous, Once
+from attnbench.mutants.formula import Arguments, Formula, Result, with_gradient_of
 from attnbench.mutants.mutant import PROBED, Mistakes
 
 __all__ = ["mistake"]
@@ -154,44 +154,16 @@ class _QueryGradientNeedsKey(Formula):
         return given if given["key"].requires_grad else given | {"query": given["query"].detach()}
 
 
-class _Once(torch.autograd.Function):
-    """The identity, whose second backward gives 0: what it saved is freed, whatever retain_graph says."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        ctx.spent = False
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        spent, ctx.spent = ctx.spent, True
-        return torch.zeros_like(gradient) if spent else gradient
-
-
 @mistake("backward_repeats", "buffers freed in backward in spite of retain_graph")
 class _SecondBackwardZero(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return super().score(_Once.apply(q), k)  # type: ignore[no-untyped-call]
-
-
-class _AsContiguous(torch.autograd.Function):
-    """The identity, whose backward reads the cotangent's memory in order, whatever its strides say."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        if gradient.is_contiguous():
-            return gradient
-        return read_in_order(gradient, int(gradient.storage_offset()))
+        return super().score(Once.apply(q), k)  # type: ignore[no-untyped-call]
 
 
 @mistake("cotangent_layout_is_free", "a kernel that takes every cotangent for contiguous (pytorch#133671)")
 class _CotangentStridesIgnored(Formula):
     def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
-        return _AsContiguous.apply(output), weights  # type: ignore[no-untyped-call]
+        return AsContiguous.apply(output), weights  # type: ignore[no-untyped-call]
 
 
 @mistake(

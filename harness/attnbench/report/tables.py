@@ -163,12 +163,12 @@ def reference(case: str) -> str:
 
 
 def length_of(case: str) -> int:
-    """Length of a case: the size labelled L in the sizes of its id, or 0 where its operator has none.
+    """Length of a case: the larger of the sizes labelled L and S, so that of a decoding step it is that of its keys.
 
-    A case id reads ``operator/sizes/…``, and sizes read ``B2.L128.S128``.
+    0 where its operator has neither. A case id reads ``operator/sizes/…``, and sizes read ``B2.L128.S128``.
     """
     sizes = case.split("/")[1].split(".")
-    return next((int(size[1:]) for size in sizes if re.fullmatch(r"L\d+", size)), 0)
+    return max((int(size[1:]) for size in sizes if re.fullmatch(r"[LS]\d+", size)), default=0)
 
 
 def series_of(case: str) -> str:

@@ -41,7 +41,6 @@ class CoreFormula(nn.Module):
         scale: float | None = None,
     ) -> Tensor:
         """Output (batch, heads, queries, head_dim_v)."""
-        self.value_dim = value.shape[-1]
         key, value = (self.share(tensor, query.shape[1]) for tensor in (key, value))
         logits = self.score(query, key, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
         apart = self.distances(logits, causal, key_lengths)

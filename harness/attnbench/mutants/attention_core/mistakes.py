@@ -1,46 +1,22 @@
-"""Mistakes of kernels on split heads."""
+"""Mistakes of kernels on split heads: the formula itself, or its backward, is wrong."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnbench.cases import Case, Dtype, Mode
 from attnbench.mutants.attention_core.formula import CoreFormula
+from attnbench.mutants.attention_core.marking import CoreMistakes
 from attnbench.mutants.formula import read_in_order, with_gradient_of
-from attnbench.mutants.mutant import Mutant, Written
-from attnbench.operators.attention_core import AttentionCoreProblem
 from attnbench.operators.attention_core.suites import GROUPED, PLAIN
 
-__all__ = ["MISTAKES"]
+__all__ = ["mistake"]
 
-MISTAKES: list[Mutant] = []
-Module = TypeVar("Module", bound=type[CoreFormula])
+mistake = CoreMistakes()
 # Enough elements for what is off by little everywhere to rise above their rounding; the width is no power of 4.
 PROBED = replace(PLAIN, sequences=4, queries=33, keys=47, head_dim=7)
-
-
-def mistake(
-    caught_by: str,
-    why: str,
-    *,
-    shown_by: AttentionCoreProblem = PLAIN,
-    dtype: Dtype = "float32",
-    mode: Mode = "eval",
-    **changes: Any,
-) -> Callable[[Module], Module]:
-    """Mark a module class as a mistake; ``changes`` say in what the case that shows it differs from ``shown_by``."""
-    case = Case(operator="attention_core", problem=replace(shown_by, **changes), dtype=dtype, mode=mode)
-
-    def mark(module: Module) -> Module:
-        implementation = Written(module, operator="attention_core")
-        implementation.name = f"core_{implementation.name}"
-        MISTAKES.append(Mutant(implementation=implementation, caught_by=caught_by, why=why, shown_by=case.id))
-        return module
-
-    return mark
 
 
 @mistake("shared_keys_are_copies", "repeat() where repeat_interleave() was meant: head h took key head h mod K",
@@ -213,8 +189,9 @@ class _BiasWithoutGradient(CoreFormula):
 @mistake("forward_parity", "the scale of the values' width where those of keys are others", scale=0.0, head_dim=64,
          head_dim_v=128, mask="causal_br")  # fmt: skip
 class _ScaleOfTheValuesWidth(CoreFormula):
-    def score(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
-        return super().score(query, key, scale * (query.shape[-1] / self.value_dim) ** 0.5)
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Tensor:
+        scale = named["scale"] * (query.shape[-1] / value.shape[-1]) ** 0.5
+        return super().forward(query, key, value, **named | {"scale": scale})
 
 
 @mistake("forward_parity", "the scale that was given dropped for 1/√head_dim", scale=0.2, head_dim_v=5)

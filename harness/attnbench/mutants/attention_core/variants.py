@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from attnbench.interface import Implementation
+from attnbench.interface import Implementation, Policies
 from attnbench.mutants.attention_core.formula import CoreFormula
 from attnbench.mutants.mutant import Written
 
@@ -59,7 +59,8 @@ class _CoreGroupedProduct(CoreFormula):
         return (groups.flatten(2, 3) @ value).reshape(*weights.shape[:3], value.shape[3])
 
 
+# All of them are made of torch's own differentiable steps.
 VARIANTS: tuple[Implementation, ...] = tuple(
-    Written(module, operator="attention_core")
+    Written(module, operator="attention_core", policies=Policies(twice_differentiable=True))
     for module in (_CoreScaleAfter, _CoreScaleOnKeys, _CoreSoftmaxInSingle, _CoreExponentOfTwo, _CoreGroupedProduct)
 )

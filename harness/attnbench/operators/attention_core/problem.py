@@ -129,6 +129,11 @@ class AttentionCoreProblem(Problem):
         return ("bias",) if self.bias else ()
 
     @property
+    def has_parameters(self) -> bool:
+        """It has none: what it computes from is given."""
+        return False
+
+    @property
     def ordered(self) -> bool:
         """Whether it matters where a key stands: everywhere but under no mask, or one of numbers given by key."""
         return bool(self.parts - {"bias2d", "bias4d"})

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from attnbench.interface import Implementation
 from attnbench.kernel import from_kernel
 from attnbench.registry import load, names, origin
 from attnbench.runner import Session
+from attnbench.timing import Samples
 
 needs_encoder = pytest.mark.skipif(encoder.missing() is not None, reason=str(encoder.missing()))
 needs_transformers = pytest.mark.skipif(
@@ -163,7 +164,7 @@ class Answering(_Turns):
         if "dies" in names:
             return {"status": "crashed", "reason": "killed"}
         calls = ["original", TWIN, *names]
-        sample = {"times_ns": [100 + number] * 9, "waited_ns": [0] * 9, "switches": [0] * 9, "first_call_ns": 1}
+        sample = asdict(Samples(times_ns=[100 + number] * 9, cycles=list(range(9)), first_call_ns=1))
         errors = {name: 9.0 if name == "drifts" else 0.0 for name in calls}
         return {"samples": dict.fromkeys(calls, sample), "threads": 1, "errors": errors, "allowed": 1.0}
 

@@ -54,13 +54,13 @@ def register(name: str) -> str:
     if reason := missing():
         raise RuntimeError(reason)
     attention, masks = _interfaces()
-    implementation = load_implementation(name)
-    if implementation.operator != "multihead":
-        raise ValueError(f"{name!r} must compute multihead to serve a model's layers, got {implementation.operator}")
     public = PREFIX + TAKEN.sub(lambda found: found[0].upper(), re.sub(r"\W+", "_", name).strip("_"))
     before = attention().get(public)
     if isinstance(before, _AttentionFunction) and before.name != name:
         raise ValueError(f"{name!r} would take the place of {before.name!r}, both are {public!r}: rename a file")
+    implementation = load_implementation(name)
+    if implementation.operator != "multihead":
+        raise ValueError(f"{name!r} must compute multihead to serve a model's layers, got {implementation.operator}")
     attention.register(public, _AttentionFunction(name, implementation))
     # Boolean, true where a key may be seen: what SDPA gets.
     masks.register(public, masks()["sdpa"])

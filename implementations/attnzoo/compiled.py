@@ -36,6 +36,7 @@ ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 # Sizes that a kind is compiled with: those of a common call, by which Inductor decides how threads share a loop, and no
 # two alike, or it would take them for one. Batch·heads, queries, keys, head_dim.
 SIZES = (96, 120, 136, 40)
+_Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 def compiled(
@@ -69,7 +70,7 @@ def compiled(
         autocast=torch.is_autocast_enabled(q.device.type),
         inference=torch.is_inference_mode_enabled(),
     )
-    attend = _compiled(kind) if 0 not in (*flat[0].shape, k.shape[2]) else _attention
+    attend: _Attention = _compiled(kind) if 0 not in (*flat[0].shape, k.shape[2]) else _attention
     output, weights = attend(*flat, mask, scale, dropout_p, kind.weights)
     whole = torch.unflatten(weights, 0, heads) if weights is not None and need_weights else None
     return torch.unflatten(output, 0, heads), whole
@@ -117,12 +118,12 @@ class _Kind:
 
 
 @cache
-def _compiled(kind: _Kind) -> Callable[..., tuple[Tensor, Tensor | None]]:
+def _compiled(kind: _Kind) -> _Attention:
     """The formula as code of its own, compiled for any sizes by a call with some."""
     copy = FunctionType(_attention.__code__.replace(), _attention.__globals__, _attention.__name__)
-    whole: Callable[..., tuple[Tensor, Tensor | None]] = torch.compile(copy, fullgraph=True, dynamic=True)
+    whole: _Attention = torch.compile(copy, fullgraph=True, dynamic=True)
     rows, queries, keys, width = (1 if one else size for one, size in zip(kind.ones, SIZES, strict=True))
-    shapes = [(rows, queries, width), (rows, keys, width), (rows, keys, width)]
+    shapes: list[tuple[int, ...]] = [(rows, queries, width), (rows, keys, width), (rows, keys, width)]
     if kind.mask is not None:
         shapes.append(tuple(1 if one else size for one, size in zip(kind.mask, (rows, queries, keys), strict=True)))
     tensors: list[Tensor | None] = [

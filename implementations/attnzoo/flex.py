@@ -44,6 +44,8 @@ def flex(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: boo
     tracks = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, mask))
     if q.device.type == "cpu":
         _demand_a_cpu_kernel(q, tracks=tracks)
+    # One layout of memory, that in which projections leave them, is compiled for.
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
     sizes = (*q.shape, k.shape[2])
     mask4 = None if mask is None else mask if mask.dim() == 4 else mask[None, None]
     kind = _Kind(

@@ -47,6 +47,39 @@ def test_a_prepared_call_is_compiled_and_right(name: str, mode: str) -> None:
         torch.testing.assert_close(value.detach().double(), expected[key], rtol=1e-4, atol=1e-5)
 
 
+@needs_compiler
+@pytest.mark.parametrize("name", ["compiled", "flex"])
+def test_other_sizes_are_not_compiled_for(name: str) -> None:
+    """Once compiled, a kind of call takes any batch, lengths, heads and widths."""
+    subjects = [
+        replace(PADDED, mask="bool2d"),
+        replace(PADDED, batch=4, queries=9, keys=9, embed_dim=32, num_heads=2, mask="bool2d"),
+        replace(PADDED, batch=2, queries=130, keys=3, embed_dim=12, num_heads=2, mask="bool2d"),
+    ]
+    counts = []
+    for problem in subjects:
+        one = case(problem, mode="inference")
+        exact = OPERATOR.inputs(one).mapped(lambda t: t.double() if t.is_floating_point() else t)
+        output = Subject(load(name), OPERATOR, one, OPERATOR.inputs(one)).run()["output"]
+        torch.testing.assert_close(output.double(), OPERATOR.evaluate(one, exact)["output"], rtol=1e-4, atol=1e-5)
+        counts.append(graphs())
+    # A second block of queries is another loop of flex_attention's.
+    assert counts[1] == counts[0]
+    assert counts[2] - counts[1] == (name == "flex")
+
+
+@needs_compiler
+def test_compiling_draws_no_random_number() -> None:
+    """The first call of a kind drops the same weights as the second."""
+    module = load("compiled").build(nn.MultiheadAttention(8, 2, dropout=0.375, batch_first=True))
+    tokens = torch.randn(3, 6, 8)
+    outputs = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        outputs.append(module(tokens, tokens, tokens)[0])
+    assert torch.equal(*outputs)
+
+
 def test_flex_refuses_gradients_on_a_cpu() -> None:
     """Before the call, and in it."""
     flex = load("flex")
@@ -58,6 +91,8 @@ def test_flex_refuses_gradients_on_a_cpu() -> None:
     tokens = torch.randn(1, 3, 8, requires_grad=True)
     with pytest.raises(Refusal, match="forward only on a CPU: no gradients"):
         module(tokens, tokens, tokens, need_weights=False)
+    with torch.no_grad(), pytest.raises(Refusal, match=r"not in float64$"):
+        module.double()(*[tokens.double()] * 3, need_weights=False)
 
 
 @pytest.mark.parametrize("name", ["compiled", "flex"])

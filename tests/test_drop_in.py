@@ -2,33 +2,32 @@
 
 import csv
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from click import UsageError
 from click.testing import CliRunner
 from torch import Tensor, nn
 
 from attnbench import encoder
 from attnbench.cli.drop_in_command import COLUMNS, command
-from attnbench.integrations import transformers
+from attnbench.integrations import models, transformers
 from attnbench.integrations.drop_in import TWIN, Asked, Row, _Turns
 from attnbench.integrations.models import MODELS, Batch, allowance, case_of, in_float64
 from attnbench.interface import Implementation
 from attnbench.kernel import from_kernel
 from attnbench.registry import load, names, origin
 from attnbench.runner import Session
+from attnbench.timing import Samples
 
 needs_encoder = pytest.mark.skipif(encoder.missing() is not None, reason=str(encoder.missing()))
 needs_transformers = pytest.mark.skipif(
     bool(encoder.missing() or transformers.missing()), reason="needs the encoder and transformers"
 )
 BUILT_IN = [name for name in names() if origin(name).startswith("attnzoo.") and load(name).operator == "multihead"]
-# Seconds to compile, interpreted, or of another device; compiled ones have a test file of their own.
-SLOW = ("compiled", "flex", "xformers_splitk")
-QUICK = [name for name in BUILT_IN if name not in SLOW]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +61,7 @@ def truth(request: pytest.FixtureRequest, batch: Batch) -> tuple[str, Tensor, fl
 
 
 @needs_encoder
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_a_model_gives_its_embeddings_with_any_attention(
     name: str, batch: Batch, truth: tuple[str, Tensor, float]
 ) -> None:
@@ -104,6 +103,24 @@ def test_an_attention_that_is_never_called_is_an_error(batch: Batch, monkeypatch
     monkeypatch.setattr(encoder.SentenceEncoder, "forward", around)
     with pytest.raises(RuntimeError, match=r"layers \[5\] never called the attention"):
         MODELS["encoder"].swapped("sdpa", load("sdpa"), batch)
+
+
+@needs_transformers
+def test_a_registered_attention_that_is_never_called_is_an_error(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that takes another function than the one it was told to is found out, too."""
+    made = models._bert_embedding
+    monkeypatch.setattr(models, "_bert_embedding", lambda _, batch: made("sdpa", batch))
+    with pytest.raises(RuntimeError, match=r"^0 of 6 layers called the attention that was registered for them$"):
+        MODELS["transformers"].swapped("varlen", load("varlen"), batch)
+
+
+@needs_encoder
+@pytest.mark.parametrize("name", ["core_sdpa", "single_head"])
+def test_what_no_layer_calls_is_refused(name: str) -> None:
+    """An implementation of another operator is named before anything is compared."""
+    wanted = f"^IMPLEMENTATION must compute multihead, got '{name}', which computes "
+    with pytest.raises(UsageError, match=wanted):
+        CliRunner().invoke(command, [name, "--model", "encoder"], standalone_mode=False, catch_exceptions=False)
 
 
 @needs_encoder
@@ -163,7 +180,7 @@ class Answering(_Turns):
         if "dies" in names:
             return {"status": "crashed", "reason": "killed"}
         calls = ["original", TWIN, *names]
-        sample = {"times_ns": [100 + number] * 9, "waited_ns": [0] * 9, "switches": [0] * 9, "first_call_ns": 1}
+        sample = asdict(Samples(times_ns=[100 + number] * 9, cycles=list(range(9)), first_call_ns=1))
         errors = {name: 9.0 if name == "drifts" else 0.0 for name in calls}
         return {"samples": dict.fromkeys(calls, sample), "threads": 1, "errors": errors, "allowed": 1.0}
 

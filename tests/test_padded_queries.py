@@ -74,13 +74,12 @@ class Declared(Implementation):
 
 
 def findings(module: type[nn.Module], policies: Policies, case: Case) -> dict[str, Finding]:
-    """Finding of every check that speaks of the case and is not refused."""
+    """Finding of every check of the operator that speaks of the case and is not refused."""
+    chapters = set(OPERATOR.chapters) - {"dropout", "refusals", "determinism", "compilation", "size"}
     known = Known(case, OPERATOR, case.dtype, lambda: OPERATOR.inputs(case), padded_queries=policies.padded_queries)
     found = {}
     for name, entry in checks().items():
-        if entry.chapter in ("dropout", "refusals", "determinism", "compilation", "size"):
-            continue
-        if not applies(check_function(name), case, OPERATOR):
+        if entry.chapter not in chapters or not applies(check_function(name), case, OPERATOR):
             continue
         subject = Subject(Declared(module, policies), OPERATOR, case, OPERATOR.inputs(case))
         try:

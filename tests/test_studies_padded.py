@@ -1,43 +1,65 @@
 """The study of what removing padding is worth: its table from stored samples, and one small measurement."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from attnbench import encoder
 from studies import padded
 
-RECORD = {
-    "kind": "process", "shape": "16×128", "threads": 2, "padded": 0.5,
-    "samples": {
-        name: {"torch_mha": [4_000_000] * 5, "(twin)": [4_000_000] * 5, "varlen": [2_000_000, 1_000_000, 9_000_000]}
-        for name in padded.PASSES
-    },
-}  # fmt: skip
+
+def taken(*, varlen: int) -> dict[str, Any]:
+    """A process in which the reference took 4 ms a call."""
+    times = {"torch_mha": 4_000_000, "(twin)": 4_000_000, "varlen": varlen}
+    calls = {
+        name: {"times_ns": [time] * 9, "waited_ns": [0] * 9, "switches": [0] * 9, "cycles": list(range(9))}
+        for name, time in times.items()
+    }
+    samples = dict.fromkeys(padded.PASSES, calls)
+    return {"kind": "process", "shape": "16×128", "threads": 2, "padded": 0.5, "samples": samples}
 
 
 def test_the_table_tells_how_many_times_as_fast() -> None:
-    """The median over processes of ratios of medians, with their interval and number."""
-    slower = {**RECORD, "samples": {name: {**RECORD["samples"][name], "varlen": [8_000_000]} for name in padded.PASSES}}
-    rows = padded.table([RECORD, RECORD, slower]).splitlines()
-    assert rows[4] == "| 16×128 | 50.0% | 2 | forward | `varlen` | 2.00 | 2.00 | 0.50 to 2.00 | 3 |"
+    """The median over processes, with its interval, the judge's verdict, and the processes that count."""
+    processes = [taken(varlen=time) for time in (2_000_000, 1_000_000, *[1_600_000] * 8)]
+    rows = padded.table(processes).splitlines()
+    assert rows[2] == "| 16×128 | 50.0% | 2 | forward | `torch_mha` | 4.00 | 1 |  |  | 10 |"
+    assert rows[3] == "| 16×128 | 50.0% | 2 | forward | `(twin)` | 4.00 | 1.00 | 1.00 to 1.00 | same | 10 |"
+    assert rows[4] == "| 16×128 | 50.0% | 2 | forward | `varlen` | 1.60 | 2.50 | 2.50 to 2.50 | faster | 10 |"
     assert len(rows) == 2 + 2 * 3
+    few = padded.table(processes[:3]).splitlines()[4]
+    assert few.endswith("| 2.50 | 2.00 to 4.00 | unknown: 3 processes are too few for a verdict | 3 |")
 
 
-def test_shapes_are_read_as_they_are_written() -> None:
-    """Batch and length."""
+def test_shapes_are_read_as_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """Batch and length; anything else is told on one line."""
     assert padded.Shape.parse("8x512") == padded.Shape(8, 512)
+    with pytest.raises(SystemExit):
+        padded.main(["--shapes", "16by128"])
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.endswith("argument --shapes: needs batch x length, such as 16x128,8x512, got '16by128'")
+
+
+def test_without_the_encoder_the_error_is_its_install_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, before anything is measured."""
+    monkeypatch.setattr(encoder, "missing", lambda: "it is not installed: pip install it")
+    assert padded.main(["--data", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == "it is not installed: pip install it\n"
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(encoder.missing() is not None, reason=str(encoder.missing()))
 def test_a_process_times_all_in_turns() -> None:
     """Both passes, the reference twice, and its fused path where there are no gradients."""
-    taken = padded.take(batch=2, length=8, threads=1, budget_s=0.01, seed=0)
+    found = padded.take(batch=2, length=8, threads=1, budget_s=0.01, seed=0)
     common = {"torch_mha", "(twin)", "varlen_packed", "varlen"}
-    assert taken["samples"]["forward"].keys() == common | {padded.FUSED}
-    assert taken["samples"]["forward+backward"].keys() == common
-    assert all(min(times) > 0 for one in taken["samples"].values() for times in one.values())
-    assert 0.2 < taken["padded"] < 0.5
+    assert found["samples"]["forward"].keys() == common | {padded.FUSED}
+    assert found["samples"]["forward+backward"].keys() == common
+    assert all(min(told["times_ns"]) > 0 for one in found["samples"].values() for told in one.values())
+    assert 0.2 < found["padded"] < 0.5
 
 
 @pytest.mark.skipif(encoder.missing() is not None, reason=str(encoder.missing()))

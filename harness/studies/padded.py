@@ -1,24 +1,26 @@
 """What removing padding is worth: ``python -m studies.padded --help``.
 
 ``varlen_packed`` and ``varlen`` against ``torch.nn.MultiheadAttention`` without weights, in turns, on the hidden states
-of real sentences of which half is padding, forward and forward with backward. Several fresh processes; each gives one
-ratio of medians. The module scope: projections, masks and whatever packs and unpacks are in the time.
+of real sentences of which half is padding, forward and forward with backward, in several fresh processes; told by the
+same judge as everything that is timed. The module scope: projections, masks and whatever packs and unpacks are in the
+time.
 
 The reference is called with the boolean padding mask that the implementations get. In eval() without gradients it takes
 a path of its own, one fused operator; that stands in a row of its own.
 """
 
 import argparse
-import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from attnbench.child import Child, serve
-from attnbench.stats import estimate
+from attnbench.contest import contest
+from attnbench.records import Timing
+from attnbench.stats import time_of
 from studies.lines import Lines, StudyError, read
 
 __all__ = ["Shape", "measured", "table"]
@@ -31,6 +33,8 @@ THREADS, PROCESSES, BUDGET_S = 2, 20, 3.0
 # Layer of the encoder whose hidden states and weights they are: one from the middle.
 LAYER = 3
 PASSES = ("forward", "forward+backward")
+# What is kept of every call on a CPU: its time, and what says whether other work disturbed it.
+COLUMNS = ("times_ns", "waited_ns", "switches", "cycles")
 
 Record = dict[str, Any]
 
@@ -47,8 +51,13 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> "Shape":
-        """Shape of ``16x128``."""
+        """Shape of ``16x128``.
+
+        Raises: ArgumentTypeError.
+        """
         batch, _, length = text.partition("x")
+        if not (batch.isdecimal() and length.isdecimal() and int(batch) > 0):
+            raise argparse.ArgumentTypeError(f"needs batch x length, such as 16x128,8x512, got {text!r}")
         return cls(int(batch), int(length))
 
 
@@ -59,9 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and print the table."""
     asked = _parser().parse_args(arguments)
     try:
+        _demand_encoder()
         for shape in asked.shapes:
             measured(asked.data / f"{shape.batch}x{shape.length}-{asked.threads}.jsonl", shape, asked)
-        records = [record for path in sorted(asked.data.glob("*.jsonl*")) for record in _records(path)]
+        # Files may have been packed since.
+        stored = sorted({path.with_name(path.name.removesuffix(".gz")) for path in asked.data.glob("*.jsonl*")})
+        records = [record for path in stored for record in _records(path)]
     except StudyError as error:
         print(error, file=sys.stderr)
         return 1
@@ -69,6 +81,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (asked.data / "padded.md").write_text(text)
     print(text)
     return 0
+
+
+def _demand_encoder() -> None:
+    """Raises: StudyError, with the install line, without the sentence encoder."""
+    from attnbench import encoder
+
+    if reason := encoder.missing():
+        raise StudyError(reason)
 
 
 def measured(path: Path, shape: Shape, asked: Any) -> None:
@@ -100,34 +120,46 @@ def _records(path: Path) -> list[Record]:
 
 
 def table(records: Sequence[Record]) -> str:
-    """Times and ratios, by shape and pass: base over implementation, so that more is faster."""
+    """Times and verdicts, by shape and pass: the base's time over an implementation's, so that more is faster."""
     lines = [
-        "| batch × length | padding | threads | pass | | ms | times as fast as torch_mha | 95 % | processes |",
-        "| --- | ---: | ---: | --- | --- | ---: | ---: | --- | ---: |",
+        "| batch × length | padding | threads | pass | | ms | times as fast | interval | verdict | processes |",
+        "| --- | ---: | ---: | --- | --- | ---: | ---: | --- | --- | ---: |",
     ]
     groups = dict.fromkeys((record["shape"], record["threads"]) for record in records)
     for shape, threads in groups:
         own = [record for record in records if (record["shape"], record["threads"]) == (shape, threads)]
         for pass_ in PASSES:
+            base = replace(_timing(own, pass_, BASE), twin=_timing(own, pass_, TWIN))
             for name in own[0]["samples"][pass_]:
-                found = estimate([1 / ratio for ratio in _ratios(own, pass_, name)])
-                ms = estimate([statistics.median(record["samples"][pass_][name]) / 1e6 for record in own]).value
-                cells = (
-                    shape, f"{own[0]['padded']:.1%}", threads, pass_, f"`{name}`", f"{ms:.2f}", f"{found.value:.2f}",
-                    f"{found.low:.2f} to {found.high:.2f}", found.processes,
-                )  # fmt: skip
+                timing = base if name == BASE else _timing(own, pass_, name)
+                took = time_of(timing)
+                ms = f"{took.value / 1e6:.2f}" if took else ""
+                cells = (shape, f"{own[0]['padded']:.1%}", threads, pass_, f"`{name}`", ms, *_compared(timing, base))
                 lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
 
 
-def _ratios(records: Sequence[Record], pass_: str, name: str) -> list[float]:
-    """Time over the reference's, one ratio of medians per process."""
-    samples: Iterator[Mapping[str, Sequence[int]]] = (record["samples"][pass_] for record in records)
-    return [statistics.median(one[name]) / statistics.median(one[BASE]) for one in samples]
+def _compared(timing: Timing, base: Timing) -> tuple[str, str, str, str]:
+    """How many times as fast as the base, its interval, the verdict, and the processes that count."""
+    if timing is base:
+        return "1", "", "", str(len(base.samples_ns))
+    found = contest(timing, base)
+    state = f"{found.state}: {found.reason}" if found.reason else found.state
+    if found.ratio is None:
+        return "", "", state, "0"
+    fast, low, high = (f"{1 / time:.2f}" for time in (found.ratio.value, found.ratio.high, found.ratio.low))
+    return fast, f"{low} to {high}", state, str(found.counted)
+
+
+def _timing(records: Sequence[Record], pass_: str, name: str) -> Timing:
+    """Samples of one of them as the judge of speed takes them."""
+    taken = [record["samples"][pass_][name] for record in records]
+    columns: dict[str, Any] = {column: tuple(tuple(one[column]) for one in taken) for column in COLUMNS}
+    return Timing(samples_ns=columns.pop("times_ns"), threads=records[0]["threads"], **columns)
 
 
 def take(*, batch: int, length: int, threads: int, budget_s: float, seed: int) -> Record:
-    """Samples of one process, in nanoseconds, by pass and name."""
+    """Samples of one process, and what the scheduler did meanwhile, by pass and name."""
     import torch
 
     from attnbench import encoder, timing
@@ -138,11 +170,12 @@ def take(*, batch: int, length: int, threads: int, budget_s: float, seed: int) -
     with torch.no_grad():
         hidden = model(tokens, padded, layers=LAYER)
     reference = model.get_submodule(f"layers.{LAYER}.self_attn")
-    samples: dict[str, dict[str, list[int]]] = {}
+    samples: dict[str, dict[str, dict[str, list[int]]]] = {}
     for pass_ in PASSES:
         calls = _calls(reference, hidden, padded, backward=pass_ == PASSES[1])
         taken = timing.interleaved(calls, budget_s=budget_s, seed=seed, throughout=(BASE, TWIN))
-        samples[pass_] = {name: one.times_ns for name, one in taken.items()}
+        told = {name: asdict(one) for name, one in taken.items()}
+        samples[pass_] = {name: {column: one[column] for column in COLUMNS} for name, one in told.items()}
     return {"samples": samples, "padded": float(padded.double().mean())}
 
 
@@ -180,6 +213,10 @@ def _calls(reference: Any, hidden: Any, padded: Any, *, backward: bool) -> dict[
     return {name: partial(forward, module) for name, module in modules.items()}
 
 
+def _shapes(text: str) -> tuple[Shape, ...]:
+    return tuple(map(Shape.parse, text.split(",")))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m studies.padded", description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the raw data")
@@ -189,7 +226,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of each pass in each process")
     parser.add_argument(
         "--shapes",
-        type=lambda text: tuple(map(Shape.parse, text.split(","))),
+        type=_shapes,
         default=SHAPES,
         help="batch and length, such as 16x128,8x512",
     )

@@ -1,19 +1,22 @@
 """The plain formula under ``torch.compile``: scale, mask, softmax and dropout become few loops over memory.
 
-O = softmax(scale · Q Kᵀ + M) V over the last two dimensions; masks broadcast over the first two. The two products stay
-what they are; Inductor writes what is between them as C++ (on CUDA, as Triton), first for the lengths that it meets,
-then once more for any.
+O = softmax(scale · Q Kᵀ + M) V for each of batch·heads. The two products stay what they are; Inductor writes what is
+between them as C++ (on CUDA, as Triton).
 
-Torch compiles a piece of code at most eight times before it gives up on it, and runs it as it is written. Each kind of
-call therefore has a copy of the formula to itself; beyond eight the call raises, and nothing else runs in its place.
+Compiling takes seconds, so it is done once for each kind of call (precision, gradients, form of the mask, sizes of one)
+and for any sizes. Torch compiles a piece of code at most eight times before it gives up on it, and runs it as it is
+written: each kind therefore has a copy of the formula to itself, and beyond eight the call raises; nothing else runs in
+its place. Of a call without any query or key there is nothing to compile.
 
-Shape: Q (batch, heads, queries, head_dim), K and V (batch, heads, keys, head_dim).
+Shape: Q (batch·heads, queries, head_dim), K and V (batch·heads, keys, head_dim), M (1 or batch·heads, 1 or queries,
+keys).
 Source: https://docs.pytorch.org/docs/stable/generated/torch.compile.html;
 Ansel et al., PyTorch 2, 2024, https://doi.org/10.1145/3620665.3640366.
 """
 
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -30,6 +33,10 @@ __all__ = ["COMPILED", "compiled", "refusal"]
 
 # Compiled where they are asked for, one after another: no processes of torch's own that wait beside what is timed.
 ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+# Sizes that a kind is compiled with: those of a common call, by which Inductor decides how threads share a loop, and no
+# two alike, or it would take them for one. Batch·heads, queries, keys, head_dim.
+SIZES = (96, 120, 136, 40)
+_Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 def compiled(
@@ -42,30 +49,91 @@ def compiled(
     dropout_p: float,
     need_weights: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention by the compiled formula; ``mask`` is additive."""
-    tracked = torch.is_grad_enabled() and tuple(x is not None and x.requires_grad for x in (q, k, v, mask))
-    form = None if mask is None else tuple(size == 1 for size in mask.shape)
-    attend = _compiled((q.dtype, q.device, tracked, form, need_weights, scale, dropout_p))
-    output, weights = attend(q, k, v, mask, scale, dropout_p)
-    return output, weights if need_weights else None
+    """Attention by the compiled formula; ``mask`` is additive.
+
+    Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim), mask broadcastable to (batch,
+    heads, queries, keys).
+    """
+    heads = q.shape[:2]
+    flat = [x.flatten(0, 1).contiguous() for x in (q, k, v)]
+    mask = None if mask is None else _flat(mask, heads)
+    tracked = tuple(torch.is_grad_enabled() and x is not None and x.requires_grad for x in (*flat, mask))
+    kind = _Kind(
+        dtype=q.dtype,
+        device=q.device,
+        tracked=tracked,
+        ones=tuple(size == 1 for size in (*flat[0].shape[:2], *k.shape[2:])),
+        mask=None if mask is None else tuple(size == 1 for size in mask.shape),
+        # Without gradients they cost nothing: they are there in any case.
+        weights=need_weights or not any(tracked),
+        dropout_p=dropout_p,
+        autocast=torch.is_autocast_enabled(q.device.type),
+        inference=torch.is_inference_mode_enabled(),
+    )
+    attend: _Attention = _compiled(kind) if 0 not in (*flat[0].shape, k.shape[2]) else _attention
+    output, weights = attend(*flat, mask, scale, dropout_p, kind.weights)
+    whole = torch.unflatten(weights, 0, heads) if weights is not None and need_weights else None
+    return torch.unflatten(output, 0, heads), whole
+
+
+def _flat(mask: Tensor, heads: tuple[int, ...]) -> Tensor:
+    """Mask (1 or batch·heads, 1 or queries, keys); what is the same for all is still there once."""
+    if mask.dim() == 2:
+        return mask[None].contiguous()
+    return mask[0].contiguous() if mask.shape[:2] == (1, 1) else mask.expand(*heads, -1, -1).flatten(0, 1).contiguous()
 
 
 def _attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout_p: float
-) -> tuple[Tensor, Tensor]:
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    dropout_p: float,
+    need_weights: bool,  # noqa: FBT001
+) -> tuple[Tensor, Tensor | None]:
     """What is compiled."""
-    logits = (q * scale) @ k.transpose(2, 3)  # (batch, heads, queries, keys)
-    if mask is not None:
-        logits = logits + mask
-    weights = torch.nn.functional.dropout(softmax_over_visible(logits), dropout_p)
-    return weights @ v, weights
+    logits = (q * scale) @ k.transpose(1, 2)  # (batch·heads, queries, keys)
+    weights = torch.softmax(logits, dim=-1) if mask is None else softmax_over_visible(logits + mask)
+    if dropout_p:
+        weights = torch.nn.functional.dropout(weights, dropout_p)
+    return weights @ v, weights if need_weights else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """What torch compiles anew for."""
+
+    dtype: torch.dtype
+    device: torch.device
+    # Which of q, k, v and mask take gradients.
+    tracked: tuple[bool, ...]
+    # Which of batch·heads, queries, keys and head_dim are 1; and of the mask's dimensions, None: no mask.
+    ones: tuple[bool, ...]
+    mask: tuple[bool, ...] | None
+    weights: bool
+    dropout_p: float
+    autocast: bool
+    inference: bool
 
 
 @cache
-def _compiled(kind: tuple[Any, ...]) -> Callable[..., tuple[Tensor, Tensor]]:  # noqa: ARG001  # one copy for each
-    """The formula as code of its own, compiled when it is called."""
+def _compiled(kind: _Kind) -> _Attention:
+    """The formula as code of its own, compiled for any sizes by a call with some."""
     copy = FunctionType(_attention.__code__.replace(), _attention.__globals__, _attention.__name__)
-    whole: Callable[..., tuple[Tensor, Tensor]] = torch.compile(copy, fullgraph=True)
+    whole: _Attention = torch.compile(copy, fullgraph=True, dynamic=True)
+    rows, queries, keys, width = (1 if one else size for one, size in zip(kind.ones, SIZES, strict=True))
+    shapes: list[tuple[int, ...]] = [(rows, queries, width), (rows, keys, width), (rows, keys, width)]
+    if kind.mask is not None:
+        shapes.append(tuple(1 if one else size for one, size in zip(kind.mask, (rows, queries, keys), strict=True)))
+    tensors: list[Tensor | None] = [
+        torch.zeros(shape, dtype=kind.dtype, device=kind.device).requires_grad_(tracks)
+        for shape, tracks in zip(shapes, kind.tracked, strict=False)
+    ]
+    tensors += [None] * (4 - len(tensors))
+    # Dropout draws, and a call's own numbers are to be what they are whether or not it is compiled for.
+    with torch.random.fork_rng(devices=[kind.device] if kind.device.type == "cuda" else []):
+        whole(*tensors, 0.5, kind.dropout_p, kind.weights)
     return whole
 
 

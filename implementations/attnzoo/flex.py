@@ -3,7 +3,7 @@
 O = softmax(mod(scale · Q Kᵀ)) V, block by block over the keys with a running maximum and sum; here mod adds the mask,
 and a causal flag leaves out the blocks that it hides. On a CPU torch has the forward pass alone.
 
-Each form of mask is a kernel of its own, which Inductor writes as C++ (on CUDA, as Triton).
+Each form of mask is a kernel of its own, which Inductor writes as C++ (on CUDA, as Triton), once for any sizes.
 
 Shape: Q (batch, heads, queries, head_dim), K and V (batch, heads, keys, head_dim).
 Source: https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html;
@@ -12,6 +12,7 @@ Dong et al., Flex Attention, 2024, https://arxiv.org/abs/2412.05496.
 
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -30,47 +31,111 @@ NO_BACKWARD = "forward only on a CPU: no gradients"
 CPU_DTYPES = ("float32", "bfloat16", "float16")
 # Compiled where they are asked for, one after another: no processes of torch's own that wait beside what is timed.
 ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+# Queries and keys that a block mask tells of together: the library's own choice.
+BLOCK = 128
+# Sizes that a kind is compiled with, no two alike, or torch would take them for one: batch, heads, queries, keys,
+# head_dim. Of more queries or keys than a block there are so many more.
+SIZES = (3, 12, 120, 104, 40)
+BEYOND_A_BLOCK = 2 * BLOCK
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, scale: float) -> Tensor:
     """Attention by ``flex_attention``; ``mask`` is additive."""
     tracks = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, mask))
-    if tracks and q.device.type == "cpu":
-        raise Refusal(NO_BACKWARD)
-    blocks = _causal_blocks(q.shape[2], k.shape[2], q.device) if is_causal else None
-    if mask is None:
-        output: Tensor = _compiled((q.dtype, q.device, tracks, scale, blocks is None))(q, k, v, scale, blocks)
-        return output
-    mask = mask.expand(*q.shape[:3], k.shape[2])
-    shared = tuple(stride == 0 for stride in mask.stride())
-    output = _compiled((q.dtype, q.device, tracks, scale, shared), masked=True)(q, k, v, scale, mask)
+    if q.device.type == "cpu":
+        _demand_a_cpu_kernel(q, tracks=tracks)
+    # One layout of memory, that in which projections leave them, is compiled for.
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+    sizes = (*q.shape, k.shape[2])
+    mask4 = None if mask is None else mask if mask.dim() == 4 else mask[None, None]
+    kind = _Kind(
+        dtype=q.dtype,
+        device=q.device,
+        tracks=tracks,
+        ones=tuple(size == 1 for size in sizes),
+        is_causal=is_causal,
+        beyond=(q.shape[2] > BLOCK, k.shape[2] > BLOCK),
+        shared=None if mask4 is None else tuple(size == 1 for size in mask4.shape),
+        inference=torch.is_inference_mode_enabled(),
+    )
+    output = _compiled(kind)(q, k, v, scale, *_modifiers(q, k, mask4, is_causal=is_causal))
     # A row without any key: the kernel would divide 0 by 0.
-    return output.masked_fill((mask == float("-inf")).all(dim=-1, keepdim=True), 0.0)
+    return output if mask4 is None else output.masked_fill((mask4 == -torch.inf).all(dim=-1, keepdim=True), 0.0)
 
 
-def _plain(q: Tensor, k: Tensor, v: Tensor, scale: float, blocks: Any) -> Tensor:
-    """What is compiled without a mask."""
+def _demand_a_cpu_kernel(q: Tensor, *, tracks: bool) -> None:
+    """Raises: Refusal, before anything is compiled."""
+    dtype = str(q.dtype).removeprefix("torch.")
+    if tracks:
+        raise Refusal(NO_BACKWARD)
+    if dtype not in CPU_DTYPES:
+        raise Refusal(_wide(dtype))
+
+
+def _wide(dtype: str) -> str:
+    return f"on a CPU computes in {', '.join(CPU_DTYPES)}, not in {dtype}"
+
+
+def _modifiers(q: Tensor, k: Tensor, mask: Tensor | None, *, is_causal: bool) -> tuple[Tensor | None, Any]:
+    """What is added to the logits, as large as they are without being stored so, and blocks that are left out."""
+    added = None if mask is None else mask.expand(*q.shape[:3], k.shape[2])
+    return added, _causal_blocks(q.shape[2], k.shape[2], q.device) if is_causal else None
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None, blocks: Any) -> Tensor:
+    """What is compiled."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    return flex_attention(q, k, v, block_mask=blocks, scale=scale)
-
-
-def _masked(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor) -> Tensor:
-    """What is compiled with a mask (batch, heads, queries, keys)."""
-    from torch.nn.attention.flex_attention import flex_attention
+    q = q * scale  # the kernel's own scale is a constant of its source
+    if mask is None:
+        return flex_attention(q, k, v, block_mask=blocks, scale=1.0)
+    numbers: Tensor = mask
 
     def added(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return score + mask[b, h, i, j]
+        return score + numbers[b, h, i, j]
 
-    return flex_attention(q, k, v, score_mod=added, scale=scale)
+    return flex_attention(q, k, v, score_mod=added, scale=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """What torch compiles anew for."""
+
+    dtype: torch.dtype
+    device: torch.device
+    tracks: bool
+    # Which of batch, heads, queries, head_dim and keys are 1; and of the mask's dimensions, None: no mask.
+    ones: tuple[bool, ...]
+    shared: tuple[bool, ...] | None
+    is_causal: bool
+    # Whether queries and keys are more than one block.
+    beyond: tuple[bool, bool]
+    inference: bool
 
 
 @cache
-def _compiled(kind: tuple[Any, ...], *, masked: bool = False) -> Callable[..., Tensor]:  # noqa: ARG001
-    """The call as code of its own for a kind of it: torch compiles a piece of code eight times, then gives up on it."""
-    function = _masked if masked else _plain
-    copy = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
-    whole: Callable[..., Tensor] = torch.compile(copy, fullgraph=True)
+def _compiled(kind: _Kind) -> Callable[..., Tensor]:
+    """The call as code of its own, compiled for any sizes by a call with some.
+
+    Torch compiles a piece of code eight times, then gives up on it.
+    """
+    copy = FunctionType(_attention.__code__.replace(), _attention.__globals__, _attention.__name__)
+    whole: Callable[..., Tensor] = torch.compile(copy, fullgraph=True, dynamic=True)
+    batch, heads, queries, keys, width = SIZES
+    queries, keys = (n + BEYOND_A_BLOCK * far for n, far in zip((queries, keys), kind.beyond, strict=True))
+    sizes = (batch, heads, queries, width, keys)
+    batch, heads, queries, width, keys = (1 if one else n for one, n in zip(kind.ones, sizes, strict=True))
+    q, k, v = (
+        torch.zeros(batch, n, heads, width, dtype=kind.dtype, device=kind.device).requires_grad_(kind.tracks)
+        for n in (queries, keys, keys)
+    )
+    mask = None
+    if kind.shared is not None:
+        whole_mask = (batch, heads, queries, keys)
+        shape = tuple(1 if one else n for one, n in zip(kind.shared, whole_mask, strict=True))
+        mask = torch.zeros(shape, dtype=kind.dtype, device=kind.device)
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    whole(q, k, v, 0.5, *_modifiers(q, k, mask, is_causal=kind.is_causal))
     return whole
 
 
@@ -79,7 +144,12 @@ def _causal_blocks(queries: int, keys: int, device: torch.device) -> Any:
     """Blocks of which a causal mask, aligned at the top left, leaves something."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    return create_block_mask(lambda b, h, i, j: i >= j, None, None, queries, keys, device=device)  # noqa: ARG005
+    return create_block_mask(_is_seen, None, None, queries, keys, device=device, BLOCK_SIZE=BLOCK)
+
+
+def _is_seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:  # noqa: ARG001  # flex_attention calls it so
+    """Whether query i sees key j."""
+    return i >= j
 
 
 def refusal(case: Case) -> str | None:
@@ -96,7 +166,7 @@ def refusal(case: Case) -> str | None:
     if case.differentiates:
         return NO_BACKWARD
     if case.dtype not in CPU_DTYPES:
-        return f"on a CPU computes in {', '.join(CPU_DTYPES)}, not in {case.dtype}"
+        return _wide(case.dtype)
     return None
 
 

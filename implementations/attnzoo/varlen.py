@@ -63,7 +63,7 @@ class Packing:
     def restored(self, packed: Tensor) -> Tensor:
         """Tokens at their places, and zeros elsewhere: (tokens left, width) to (batch, length, width)."""
         zeros = packed.new_zeros(self.batch * self.length, packed.shape[-1])
-        return torch.unflatten(zeros.index_copy(0, self.places, packed), 0, (self.batch, self.length))
+        return torch.unflatten(zeros.index_copy_(0, self.places, packed), 0, (self.batch, self.length))
 
     def within(self) -> list[Tensor]:
         """Places of each sequence's tokens, counted from its beginning."""
@@ -102,11 +102,14 @@ class VarlenAttention(HeadSplitAttention):
         packed_key = packing.packed(key)
         packed_value = packed_key if value is key else packing.packed(value)
         (q,) = self._projected(query, "q")
-        k, v = self._projected(packed_key, "kv") if value is key else self._apart(packed_key, packed_value)
+        if value is key:
+            k, v = self._projected(packed_key, "kv")
+        else:
+            (k,), (v,) = self._projected(packed_key, "k"), self._projected(packed_value, "v")
         masks = self._masks(attn_mask, key_padding_mask, packing, q.dtype)
-        keys, values = torch.split(k, packing.lengths), torch.split(v, packing.lengths)
-        outputs = [self._attended(*parts) for parts in zip(q.unbind(), keys, values, masks, strict=True)]
-        return self.out_proj(torch.stack(outputs) if outputs else q), None
+        queries = self.split(q).split(1) if len(q) else ()
+        attended = self._of_sequences(queries, k, v, packing, masks)
+        return self.out_proj(q if attended is None else attended.reshape(q.shape)), None
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
@@ -137,33 +140,45 @@ class VarlenAttention(HeadSplitAttention):
         bias = None if self.in_proj_bias is None else self.in_proj_bias[rows]
         return linear(tokens, self.in_proj_weight[rows], bias).chunk(len(parts), dim=-1)
 
-    def _apart(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of different tokens."""
-        return self._projected(key, "k")[0], self._projected(value, "v")[0]
-
     def _own(self, part: str) -> tuple[Tensor, Tensor | None]:
         """Weight and bias of one projection that stands by itself."""
         weights = {"q": self.q_proj_weight, "k": self.k_proj_weight, "v": self.v_proj_weight}
         biases = (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         return weights[part], biases["qkv".index(part)]
 
-    def _attended(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool = False) -> Tensor:
-        """One sequence's attention, before the output projection.
+    def _of_sequences(
+        self,
+        queries: Sequence[Tensor],
+        k: Tensor,
+        v: Tensor,
+        packing: Packing,
+        masks: Sequence[Tensor | None],
+        *,
+        is_causal: bool = False,
+    ) -> Tensor | None:
+        """Attention of each sequence, one after another, before the output projection; None without any sequence.
 
-        Shape: q and what is returned (queries, embed_dim), k and v (keys, embed_dim), mask (1 or heads, 1 or queries,
-        columns).
+        Heads are split before sequences are, so that a sequence costs little more than its kernel.
+
+        Shape: queries of each sequence (1, heads, queries, head_dim), k and v (tokens left, embed_dim), masks (1, 1 or
+        heads, 1 or queries, columns); returns (queries of all sequences, embed_dim).
         """
-        heads = [self.split(part[None]) for part in (q, k, v)]  # (1, heads, length, head_dim)
-        keys, values = self.extend(heads[1], heads[2])
         dropout_p = self.dropout if self.training else 0.0
-        mask = None if mask is None else mask[None]
-        output = scaled_dot_product_attention(heads[0], keys, values, mask, dropout_p, is_causal)
-        return output[0].transpose(0, 1).flatten(1)
+        keys, values = (self.split(part[None]).split(packing.lengths, dim=2) for part in (k, v))
+        outputs = []
+        for own_q, own_k, own_v, mask in zip(queries, keys, values, masks, strict=True):
+            extended_k, extended_v = self.extend(own_k, own_v)
+            output = scaled_dot_product_attention(own_q, extended_k, extended_v, mask, dropout_p, is_causal)
+            outputs.append(output.transpose(1, 2))  # (1, queries, heads, head_dim)
+        return torch.cat(outputs, dim=1)[0].flatten(1) if outputs else None
 
     def _masks(
         self, attn_mask: Tensor | None, key_padding_mask: Tensor, packing: Packing, dtype: torch.dtype
     ) -> list[Tensor | None]:
-        """What the reference's masks say of each sequence's tokens that are left, as the kernel takes it."""
+        """What the reference's masks say of each sequence's tokens that are left, as the kernel takes it.
+
+        Shape: each (1, 1 or heads, 1 or queries, columns).
+        """
         numbers = None
         if key_padding_mask.dtype != torch.bool:
             numbers = key_padding_mask.flatten().index_select(0, packing.places)
@@ -181,7 +196,8 @@ class VarlenAttention(HeadSplitAttention):
             extra = added[number]
             mask = combined(own, None if extra is None else extra[None, None], dtype)
             mask = extended(mask, self.columns)
-            masks.append(mask if mask is None or mask.dtype == torch.bool else mask.to(dtype))
+            mask = mask if mask is None or mask.dtype == torch.bool else mask.to(dtype)
+            masks.append(None if mask is None else mask[None])
         return masks
 
     def _rows(self, mask: Tensor, left: Tensor) -> Tensor:
@@ -237,10 +253,9 @@ class VarlenPackedAttention(VarlenAttention):
         # What is left of a causal mask is causal; the flag promises nothing of what else is added.
         flag = is_causal and self.columns == 0 and key_padding_mask.dtype == torch.bool
         masks = self._masks(None if flag else attn_mask, key_padding_mask, packing, parts[0].dtype)
-        split = (torch.split(part, packing.lengths) for part in parts)
-        outputs = [self._attended(*one, is_causal=flag) for one in zip(*split, masks, strict=True)]
-        attended = torch.cat(outputs) if outputs else tokens
-        return packing.restored(self.out_proj(attended)), None
+        queries = self.split(parts[0][None]).split(packing.lengths, dim=2)
+        attended = self._of_sequences(queries, parts[1], parts[2], packing, masks, is_causal=flag)
+        return packing.restored(self.out_proj(tokens if attended is None else attended)), None
 
     def _rows(self, mask: Tensor, left: Tensor) -> Tensor:
         """Rows and columns of a sequence's mask that are left."""

@@ -1,26 +1,27 @@
 """``attnbench drop-in``: implementations in the place of a real model's own attention."""
 
 import csv
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 import click
+import msgspec
 from rich.table import Table
 from rich.text import Text
 
 from attnbench.cli.options import FOLDER, Seconds, options
 from attnbench.cli.progress import progress
 from attnbench.cli.recording import FAILED, INCONCLUSIVE
-from attnbench.cli.selection import chosen_implementations
+from attnbench.cli.selection import chosen_implementations, loadable
 from attnbench.cli.terminal import console
 from attnbench.integrations.drop_in import WORKER, Asked, Row, drop_in
 from attnbench.records import SCHEMA
 from attnbench.runner import Limits, Session
 
 MODELS = ("encoder", "transformers")
+# What the layers of both call.
+OPERATOR = "multihead"
 # A batch of sentences as people embed them: 16 of up to 128 tokens.
 BATCH, LENGTH = 16, 128
 # Fresh processes, enough for a verdict, and the time of each in seconds, in which a model is called some dozen times.
@@ -59,11 +60,12 @@ def command(
 ) -> int:
     """Swap implementations into a real sentence encoder: its embeddings and its time, against the original's.
 
-    The models are all-MiniLM-L6-v2 as nn.TransformerEncoderLayer, whose self_attn is exchanged, and as Hugging Face's
-    BertModel, whose attention function is. Exit code 0: every implementation that takes the model's layers gives its
-    embeddings within the error budget; 1: one does not; 3: none takes them.
+    Each IMPLEMENTATION is a registered name, package.module:attribute or path/to/file.py:attribute; all registered ones
+    of multi-head attention if none is named. The models are all-MiniLM-L6-v2 as nn.TransformerEncoderLayer, whose
+    self_attn is exchanged, and as Hugging Face's BertModel, whose attention function is. Exit code 0: every
+    implementation that takes the model's layers gives its embeddings within the error budget; 1: one does not; 3: none
+    takes them.
     """
-    names = chosen_implementations(implementations)
     limits = Limits(
         timeout_s=given["timeout"],
         memory_bytes=given["memory_limit"],
@@ -78,6 +80,7 @@ def command(
     )
     with Session(limits=limits, worker_module=WORKER) as session:
         there = _present(session, models)
+        names = _fitting(session, implementations)
         with progress() as steps:
             rows = list(drop_in(session, names, there, asked, steps=steps))
     _write(rows, reports, json_file, asked)
@@ -106,6 +109,19 @@ def _present(session: Session, models: Sequence[str]) -> list[str]:
         if reason is not None:
             click.echo(f"left out: --model {model}: {reason}", err=True)
     return there
+
+
+def _fitting(session: Session, asked: Sequence[str]) -> list[str]:
+    """Implementations that were asked for, or all that compute what a model's layers call.
+
+    Raises: UsageError for one that was asked for and computes something else; PluginError.
+    """
+    names = loadable(session, chosen_implementations(asked), asked=bool(asked))
+    computed = {name: session.declared[name]["operator"] for name in names}
+    for name, operator in computed.items():
+        if asked and operator != OPERATOR:
+            raise click.UsageError(f"IMPLEMENTATION must compute {OPERATOR}, got {name!r}, which computes {operator}")
+    return [name for name in names if computed[name] == OPERATOR]
 
 
 def _cells(row: Row) -> list[str]:
@@ -137,9 +153,9 @@ def _print(rows: Sequence[Row]) -> None:
 def _write(rows: Sequence[Row], reports: Path | None, json_file: IO[str] | None, asked: Asked) -> None:
     """Files that were asked for."""
     if json_file:
-        told = {"schema": SCHEMA, "asked": asdict(asked), "rows": [asdict(row) for row in rows]}
-        json.dump(told, json_file, indent=1)
-        json_file.write("\n")
+        # msgspec writes NaN, which JSON has no word for, as null.
+        told = msgspec.json.encode({"schema": SCHEMA, "asked": asked, "rows": rows})
+        json_file.write(msgspec.json.format(told, indent=1).decode() + "\n")
     if reports is None:
         return
     reports.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attnbench.contest import Contest, contest
-from attnbench.records import Timing
+from attnbench.records import COUNTED, Timing
 from attnbench.registry import PluginError, shown
 from attnbench.runner import Session
 from attnbench.runner.session import Outcome, Silent, Steps
@@ -103,12 +103,23 @@ def _over(error: float, allowed: float) -> str:
     )
 
 
+def _fault(answer: Outcome, names: Sequence[str]) -> tuple[str | None, str]:
+    """Whose fault it was that a process gave no right samples, None: nobody's that is known; and what, or nothing."""
+    if "status" in answer:
+        culprit = answer.get("culprit")
+        return culprit if culprit in names else None, f"{answer['status']}: in a timing process: {answer['reason']}"
+    for name in names:
+        if not answer["errors"][name] <= answer["allowed"]:  # false for NaN
+            return name, f"{FAILED}: in a timing process: {_over(answer['errors'][name], answer['allowed'])}"
+    return None, ""
+
+
 @dataclass(slots=True, kw_only=True)
 class _Samples:
     """What one contender came to: a tuple per process, empty where it took no part."""
 
-    columns: dict[str, list[tuple[int, ...]]] = field(
-        default_factory=lambda: {"times_ns": [], "waited_ns": [], "switches": []}
+    columns: dict[str, list[tuple[Any, ...]]] = field(
+        default_factory=lambda: {name: [] for name in ("times_ns", *COUNTED)}
     )
     first_call_ns: list[int] = field(default_factory=list)
 
@@ -121,11 +132,12 @@ class _Samples:
 
     def timing(self, processes: int, threads: int) -> Timing:
         """As a record."""
-        whole = {name: tuple(column + [()] * (processes - len(column))) for name, column in self.columns.items()}
+        whole: dict[str, Any] = {
+            name: tuple(column + [()] * (processes - len(column))) for name, column in self.columns.items()
+        }
         return Timing(
             samples_ns=whole["times_ns"],
-            waited_ns=whole["waited_ns"] if any(whole["waited_ns"]) else (),
-            switches=whole["switches"] if any(whole["switches"]) else (),
+            **{name: whole[name] for name in COUNTED if any(whole[name])},
             threads=threads,
             first_call_ns=tuple(self.first_call_ns),
         )
@@ -171,19 +183,15 @@ class _Turns:
         """One fresh process; whoever raises, or is no longer right, is out, and the others are timed again."""
         while True:
             answer = self._taken(number, names)
-            guilty = answer.get("culprit")
-            if "status" in answer and guilty not in names:
+            guilty, reason = _fault(answer, names)
+            if not reason:
+                break
+            if guilty is None:
                 for name in names:
-                    self._leave(name, f"{answer['status']}: in a timing process: {answer['reason']}")
+                    self._leave(name, reason)
                 names.clear()
                 return
-            if "status" not in answer:
-                wrong = [name for name in names if not answer["errors"][name] <= answer["allowed"]]
-                if not wrong:
-                    break
-                answer = {"status": FAILED, "reason": _over(answer["errors"][wrong[0]], answer["allowed"])}
-                guilty = wrong[0]
-            self._leave(guilty, f"{answer['status']}: in a timing process: {answer['reason']}", failed=True)
+            self._leave(guilty, reason, failed=True)
             names.remove(guilty)
         self.threads = answer["threads"]
         self.originals = tuple(name for name in answer["samples"] if name not in names and name != TWIN)

@@ -134,7 +134,12 @@ class HuggingFace:
 
     def swapped(self, name: str, implementation: Implementation, batch: Batch) -> Embed:  # noqa: ARG002
         """The model as ``attn_implementation`` makes it."""
-        return _bert_embedding(transformers.register(name), batch)
+        public = transformers.register(name)
+        embed = _bert_embedding(public, batch)
+        embed()
+        if (called := transformers.calls(public)) != encoder.LAYERS:
+            raise RuntimeError(f"{called} of {encoder.LAYERS} layers called the attention that was registered for them")
+        return embed
 
 
 MODELS: dict[str, Model] = {"encoder": Encoder(), "transformers": HuggingFace()}

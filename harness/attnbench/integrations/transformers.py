@@ -23,10 +23,13 @@ from attnbench.adoption import load_implementation
 from attnbench.interface import Implementation, Refusal
 from attnbench.kernel import HeadSplitAttention
 
-__all__ = ["missing", "register"]
+__all__ = ["calls", "missing", "register"]
 
 # What is put in front of a registered name, so that nothing of the library's own is replaced.
 PREFIX = "attnbench_"
+# Words by which transformers 5 takes a name for one of its own functions, wherever in it they stand: it looks for a
+# kernel to download, or asks what the model says of that function. In capitals they mean nothing to it.
+TAKEN = re.compile("flash|flex_attention|sdpa")
 # Arguments of attention functions that change what is computed, and that no implementation of multi-head attention has.
 FOREIGN = ("softcap", "position_bias", "s_aux", "cache")
 
@@ -46,19 +49,29 @@ def register(name: str) -> str:
     ``name`` is a registered one, ``package.module:attribute`` or ``path/to/file.py:attribute``.
 
     Raises: RuntimeError without transformers; PluginError where the name leads nowhere; ValueError where it is no
-    implementation of multi-head attention.
+    implementation of multi-head attention, or where another name was registered that differs only in punctuation.
     """
     if reason := missing():
         raise RuntimeError(reason)
     attention, masks = _interfaces()
+    public = PREFIX + TAKEN.sub(lambda found: found[0].upper(), re.sub(r"\W+", "_", name).strip("_"))
+    before = attention().get(public)
+    if isinstance(before, _AttentionFunction) and before.name != name:
+        raise ValueError(f"{name!r} would take the place of {before.name!r}, both are {public!r}: rename a file")
     implementation = load_implementation(name)
     if implementation.operator != "multihead":
         raise ValueError(f"{name!r} must compute multihead to serve a model's layers, got {implementation.operator}")
-    public = PREFIX + re.sub(r"\W+", "_", name).strip("_")
-    attention.register(public, _AttentionFunction(implementation))
+    attention.register(public, _AttentionFunction(name, implementation))
     # Boolean, true where a key may be seen: what SDPA gets.
     masks.register(public, masks()["sdpa"])
     return public
+
+
+def calls(public: str) -> int:
+    """How often layers called what stands under a value that ``register`` gave."""
+    attention, _ = _interfaces()
+    function: _AttentionFunction = attention()[public]
+    return function.calls
 
 
 def _interfaces() -> tuple[Any, Any]:
@@ -72,7 +85,9 @@ def _interfaces() -> tuple[Any, Any]:
 class _AttentionFunction:
     """What transformers calls in every layer; one core serves all layers of the same size."""
 
+    name: str
     implementation: Implementation
+    calls: int = 0
     cores: dict[tuple[Any, ...], "_Core"] = field(default_factory=dict)
 
     def __call__(
@@ -94,6 +109,7 @@ class _AttentionFunction:
         broadcastable to (batch, heads, queries, keys), true where a key is seen, or added; returns (batch, queries,
         heads, head_dim) and weights (batch, heads, queries, keys) or None.
         """
+        self.calls += 1
         _refuse(query, value, others)
         groups = query.shape[1] // key.shape[1]
         if groups > 1:

@@ -25,7 +25,7 @@ from attnbench.operators.multihead.problem import (
 from attnbench.records import FAILURES, Result
 from attnbench.results import ResultsError, read
 from attnbench.runner import Expectation, Session, Silent
-from attnbench.runner.fuzz import TRIES, TRIES_OF_A_DEATH, Effort, Found, drawn_cases, fuzz
+from attnbench.runner.fuzz import TRIES, TRIES_OF_A_DEATH, Found, SearchEffort, drawn_cases, fuzz
 
 PROGRAM = "from attnbench.cli import main; main()"
 PLAIN = "multihead/B1.L1.S1.E1.H1/-/mask=none/regime=plain/seed=0/float32/cpu/eval"
@@ -99,7 +99,7 @@ def searched(session: Session, name: str, results: list[Result], **changes: Any)
     asked: dict[str, Any] = {
         "run": "r",
         "steps": Silent(),
-        "effort": Effort(seed=3, examples=40),
+        "effort": SearchEffort(seed=3, examples=40),
         "add": results.append,
         "checks": frozenset({"forward_parity"}),
     }
@@ -190,7 +190,7 @@ def test_a_death_is_a_failure_that_is_shrunk(session: Session, own: Path, monkey
     """A crash is made smaller in few tries, each in a process of its own, and the search goes on."""
     monkeypatch.setattr("attnbench.runner.fuzz.TRIES", 25)
     results: list[Result] = []
-    (found,) = searched(session, f"{own}:Dies", results, effort=Effort(seed=3, examples=14))
+    (found,) = searched(session, f"{own}:Dies", results, effort=SearchEffort(seed=3, examples=14))
     assert found.finding.status == "crashed"
     problem = Case.parse(found.case, {"multihead": MultiheadProblem}).problem
     assert problem.keys > 16
@@ -211,7 +211,7 @@ def test_what_wavers_is_told(session: Session, own: Path) -> None:
     """An implementation that fails now and then is found out, and told to be so where it held when asked again."""
     results: list[Result] = []
     both = frozenset({"forward_parity", "repeats_itself"})
-    found = list(searched(session, f"{own}:Wavers", results, checks=both, effort=Effort(seed=3, examples=25)))
+    found = list(searched(session, f"{own}:Wavers", results, checks=both, effort=SearchEffort(seed=3, examples=25)))
     assert {one.finding.check for one in found} & {"forward_parity", "repeats_itself"}
     for one in found:
         told = next(f for r in results if r.case == one.case for f in r.findings if f.check == one.finding.check)
@@ -266,16 +266,15 @@ def test_what_is_expected_to_fail_is_not_searched_for(session: Session, own: Pat
     monkeypatch.chdir(own.parent)
     known = Expectation(implementation="own.py:Wrong", check="forward_*", case="*", reason="known", link="l")
     results: list[Result] = []
-    assert (
-        list(searched(session, "own.py:Wrong", results, expectations=[known], effort=Effort(seed=3, examples=20))) == []
-    )
+    effort = SearchEffort(seed=3, examples=20)
+    assert list(searched(session, "own.py:Wrong", results, expectations=[known], effort=effort)) == []
     assert {f.status for r in results for f in r.findings} == {"passed", "expected_failure"}
 
 
 # Command line
 
 
-def asked_for(**given: Any) -> Effort:
+def asked_for(**given: Any) -> SearchEffort:
     """Effort from options."""
     return effort({"budget": None, "examples": None, "seed": None} | given)
 
@@ -285,11 +284,11 @@ def test_effort_repeats_in_ci_and_from_a_seed(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("CI", raising=False)
     assert (asked_for().budget_s, asked_for().examples) == (60.0, None)
     assert len({asked_for().seed for _ in range(20)}) > 1
-    assert asked_for(seed=7) == Effort(seed=7, examples=200)
-    assert asked_for(seed=7, budget=5.0) == Effort(seed=7, budget_s=5.0)
-    assert asked_for(seed=7, examples=9) == Effort(seed=7, examples=9)
+    assert asked_for(seed=7) == SearchEffort(seed=7, examples=200)
+    assert asked_for(seed=7, budget=5.0) == SearchEffort(seed=7, budget_s=5.0)
+    assert asked_for(seed=7, examples=9) == SearchEffort(seed=7, examples=9)
     monkeypatch.setenv("CI", "true")
-    assert asked_for() == Effort(seed=0, examples=200)
+    assert asked_for() == SearchEffort(seed=0, examples=200)
 
 
 def run(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -21,9 +21,8 @@ DEATH = {"status": "crashed", "reason": "the process was killed by SIGSEGV"}
 class Judge:
     """Session in which everything that was seen is right, but for some checks."""
 
-    def __init__(self, *, memory_bytes: int = 10**6, wrong: tuple[str, ...] = ()) -> None:
-        self.limits = Limits(memory_bytes=memory_bytes)
-        self.folder = Path("folder")
+    def __init__(self, *, wrong: tuple[str, ...] = ()) -> None:
+        self.limits = Limits()
         self.wrong = wrong
 
     def judge(self, do: str, **request: Any) -> Any:
@@ -37,7 +36,10 @@ class Judge:
 class Worker:
     """Supervisor whose answers were written down before; what is not there goes well."""
 
-    def __init__(self, *, busy: tuple[float | None, ...] = (0.0,), **answers: Any) -> None:
+    place = Path("folder/worker-0")
+
+    def __init__(self, *, memory_bytes: int = 10**6, busy: tuple[float | None, ...] = (0.0,), **answers: Any) -> None:
+        self.memory_bytes = memory_bytes
         self.answers = {"describe": DESCRIBED, "memory": MEMORY, "kernels": {"kernels": ["addmm"]}} | answers
         self.declared = {"sdpa": {"policies": {}}}
         self.asked: list[str] = []
@@ -49,6 +51,10 @@ class Worker:
         if do == "observe" and do not in self.answers:
             return {check: {"status": "observed"} for check in request["checks"]}
         return self.answers[do]
+
+    def memory_limit_bytes(self) -> int:
+        """What was written down."""
+        return self.memory_bytes
 
     def cores_wanted(self, window_s: float) -> float | None:
         """What was written down for this look."""
@@ -82,7 +88,7 @@ def test_what_goes_well_has_all_there_is() -> None:
             "predicted 9 s a call, over the limit of 0.75 s (--work-limit)",
         ),
         (
-            Judge(memory_bytes=2**30), Worker(), {"bytes": 3 * 2**30}, "not_run",
+            Judge(), Worker(memory_bytes=2**30), {"bytes": 3 * 2**30}, "not_run",
             "its tensors alone take 3 GiB, over the limit of 1 GiB (--memory-limit)",
         ),
         (Judge(), Worker(describe=DEATH), {}, "crashed", DEATH["reason"]),

@@ -105,12 +105,12 @@ class Counted(Silent):
         self.made: dict[str, int] = {}
         self._stage = ""
 
-    def begin(self, title: str, total: int) -> None:
+    def begin(self, title: str, total: int, *, abreast: int = 1) -> None:
         """Announce."""
         self._stage = title
         self.announced[title], self.made[title] = total, 0
 
-    def done(self) -> None:
+    def done(self, label: str | None = None) -> None:
         """Count."""
         self.made[self._stage] += 1
 

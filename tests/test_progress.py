@@ -21,9 +21,8 @@ class Clock:
 
 def take(pace: Pace, clock: Clock, label: str, took_s: float) -> None:
     """Make one step."""
-    pace.now(f"somebody {label}")
     clock.s += took_s
-    pace.done()
+    pace.done(label)
 
 
 # Seconds of the cases of a round, in ascending order of length.
@@ -42,7 +41,6 @@ def test_nothing_is_known_before_the_first_step() -> None:
     """No number is made up."""
     pace, clock = started(2)
     assert pace.left_s() is None
-    pace.now("somebody 8")
     clock.s += 100
     assert spoken(pace.left_s()) == NOT_KNOWN
 
@@ -84,11 +82,22 @@ def test_a_step_that_takes_longer_takes_nothing_from_the_others() -> None:
     for label, took_s in ROUND.items():
         take(pace, clock, label, took_s)
     take(pace, clock, "8", 1)
-    pace.now("somebody 16")
     clock.s += 3
     assert pace.left_s() == (1 + 16 + 21, 1 + 16 + 21)
     clock.s += 300
     assert pace.left_s() == (16 + 21, 16 + 21)
+
+
+def test_steps_abreast_share_the_time() -> None:
+    """Two that are done at once, after twice the time, took as long as one after the other."""
+    clock = Clock()
+    pace = Pace(clock)
+    pace.begin(8, abreast=2)
+    for _ in range(3):
+        clock.s += 2
+        pace.done("8")
+        pace.done("8")
+    assert pace.left_s() == (2, 2)
 
 
 def test_steps_that_were_done_before_say_nothing() -> None:
@@ -138,9 +147,9 @@ def test_plain_lines_say_what_is_done_left_and_now(capsys: pytest.CaptureFixture
     with progress() as steps:
         steps.begin("probe", 2)
         steps.now("sdpa case")
-        steps.done()
+        steps.done("case")
         steps.now("other case")
-        steps.done()
+        steps.done("case")
     out, err = capsys.readouterr()
     assert out == ""
     first, second, third = err.splitlines()
@@ -157,7 +166,7 @@ def test_a_bar_says_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     with progress() as steps:
         steps.begin("probe", 2)
         steps.now("own.py:X[1] case")
-        steps.done()
+        steps.done("case")
         steps.now("own.py:X[2] case")
     _, err = capsys.readouterr()
     assert "or more left" in err

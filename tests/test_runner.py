@@ -517,10 +517,10 @@ def test_patching_torch_poisons_only_oneself(session: Session, tmp_path: Path) -
     """An implementation that bends torch's comparisons, operators and the reference is found wrong all the same."""
     poison = written(tmp_path, "poison.py", POISON) + ":Poison"
     plans = session.plan([case()], frozenset({"forward_parity"}))
-    results = list(conform(session, [poison, "sdpa"], plans, run="r", steps=Silent()))
-    assert [result.implementation for result in results] == ["poison.py:Poison", "sdpa"]
-    assert [result.findings[0].status for result in results] == ["failed", "passed"]
-    assert "240 of 240 elements (100.0%) of output are off" in results[0].findings[0].reason
+    results = conform(session, [poison, "sdpa"], plans, run="r", steps=Silent())
+    told = {result.implementation: result.findings[0] for result in results}
+    assert {name: finding.status for name, finding in told.items()} == {"poison.py:Poison": "failed", "sdpa": "passed"}
+    assert "240 of 240 elements (100.0%) of output are off" in told["poison.py:Poison"].reason
 
 
 def test_implementation_that_cannot_be_loaded_again_is_given_up(session: Session, tmp_path: Path) -> None:

@@ -35,7 +35,6 @@ class Machine:
     load_fault: Callable[[list[str]], bool] = lambda names: False
     judged: Callable[[str], Outcome] = lambda name: PASSED
     limits: Limits = field(default_factory=Limits)
-    folder: Path = Path("nowhere")
     started: list[list[str]] = field(default_factory=list)
     asked: list[dict[str, Any]] = field(default_factory=list)
     closed: int = 0
@@ -58,6 +57,8 @@ class Machine:
 
 class Process(Supervisor):
     """Answers as the machine says."""
+
+    place = Path("nowhere")
 
     def __init__(self, machine: Machine, names: list[str]) -> None:
         self._machine = machine

@@ -18,7 +18,7 @@ import msgspec
 
 from attnbench.records import FRONTIER, PERF, SCHEMA, Ceiling, Finding, Record, Result, Run
 
-__all__ = ["ResultsError", "RunFile", "StoredRun", "find", "joined", "merged", "read"]
+__all__ = ["ResultsError", "RunFile", "StoredRun", "find", "in_order", "joined", "merged", "read"]
 
 # ``operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode``.
 CASE_SLASHES = 8
@@ -225,12 +225,18 @@ def merged(runs: Iterable[StoredRun]) -> list[Result]:
     """
     latest: dict[tuple[object, ...], Result] = {}
     for stored in runs:
-        for result in stored.results:
+        for result in in_order(stored.run, stored.results):
             measures = (result.suite, stored.run.threads) if result.suite in (PERF, FRONTIER) else ()
             key = (stored.run.machine.name, result.implementation, result.case, *measures)
             before = latest.get(key)
             latest[key] = result if before is None else joined(before, result)
     return list(latest.values())
+
+
+def in_order(run: Run, results: Iterable[Result]) -> list[Result]:
+    """Results in the order in which a run's implementations were asked for, whichever was done first."""
+    places = {name: place for place, name in enumerate(run.implementations)}
+    return sorted(results, key=lambda result: places.get(result.implementation, len(places)))
 
 
 def joined(before: Result, after: Result) -> Result:

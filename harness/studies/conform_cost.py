@@ -31,8 +31,10 @@ class _Timed(Session):
         for part, number in seconds.items():
             self.spent[part] += number
 
-    def supervise(self, implementation: str) -> Supervisor:
-        return _Telling(self, [implementation], PATIENT | {"PYTHONPATH": HERE})
+    def supervise(
+        self, implementation: str, environment: Mapping[str, str] = PATIENT, *, beside: int = 1
+    ) -> Supervisor:
+        return _Telling(self, [implementation], {**environment, "PYTHONPATH": HERE}, beside=beside)
 
 
 class _Telling(Supervisor):

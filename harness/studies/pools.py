@@ -194,16 +194,19 @@ def gather(
             begin, before = time.monotonic(), _count(lines)
             failed = len(lines.held) - before
             idle: list[Supervisor] = []
-            while (done := _count(lines)) < processes:
-                if len(lines.held) - done - failed >= FAILURES:
-                    raise StudyError(f"{path}: {FAILURES} processes failed, the last time: {lines.held[-1]['reason']}")
-                lines.add(_tried(session, case, setup, competitor, idle, seed=len(lines.held)))
-                done = _count(lines)
-                if not done % SAID_EVERY or done == processes:
-                    left_s = (time.monotonic() - begin) / max(1, done - before) * (processes - done)
-                    say(f"{path.name}: {done} of {processes} processes, {left_s / 60:.0f} min left")
-            for worker in idle:
-                worker.close()
+            try:
+                while (done := _count(lines)) < processes:
+                    if len(lines.held) - done - failed >= FAILURES:
+                        said = lines.held[-1]["reason"]
+                        raise StudyError(f"{path}: {FAILURES} processes failed, the last time: {said}")
+                    lines.add(_tried(session, case, setup, competitor, idle, seed=len(lines.held)))
+                    done = _count(lines)
+                    if not done % SAID_EVERY or done == processes:
+                        left_s = (time.monotonic() - begin) / max(1, done - before) * (processes - done)
+                        say(f"{path.name}: {done} of {processes} processes, {left_s / 60:.0f} min left")
+            finally:
+                for worker in idle:
+                    worker.close()
             return Pool(header=head, processes=[r for r in lines.held if r["kind"] == "process"][:processes])
 
 
@@ -268,7 +271,7 @@ def _process(
             budget_s=setup.budget_s,
             seed=seed,
             checks=[],
-            observation=str(session.folder / "pool"),
+            observation=f"{worker.place}-pool",
         )
         end, burnt_s = time.monotonic(), competitor.cpu_s() - burnt_s
     if "status" in answer:

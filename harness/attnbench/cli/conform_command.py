@@ -71,10 +71,10 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     if given["markdown_file"]:
-        write_markdown(recorded.run, recorded.results.values(), given["markdown_file"])
+        write_markdown(recorded.run, recorded.told(), given["markdown_file"])
     files = (given[f"{kind}_file"] for kind in ("json", "markdown", "certificate"))
     to_stderr = any(file is not None and file.name == "-" for file in files)
-    print_findings(recorded.results.values(), err=to_stderr)
+    print_findings(recorded.told(), err=to_stderr)
     say_stored(recorded)
     sys.stdout.flush()
     return recorded.exit_code(implementations)

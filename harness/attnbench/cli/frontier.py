@@ -53,9 +53,9 @@ def search_frontiers(implementations: Sequence[str], given: dict[str, Any]) -> i
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     to_stderr = given["json_file"] is not None and given["json_file"].name == "-"
-    print_frontiers(recorded.results.values(), err=to_stderr)
+    print_frontiers(recorded.told(), err=to_stderr)
     say_stored(recorded)
-    return _exit_code(recorded.results.values(), [shown(name) for name in implementations])
+    return _exit_code(recorded.told(), [shown(name) for name in implementations])
 
 
 def print_frontiers(results: Iterable[Result], *, err: bool = False) -> None:

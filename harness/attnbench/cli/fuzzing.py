@@ -15,7 +15,7 @@ from attnbench.cli.recording import Recording, recording, write_json
 from attnbench.cli.selection import chosen_checks, chosen_implementations, loadable
 from attnbench.cli.terminal import print_findings
 from attnbench.runner import Session, expectations_beside, read_expectations
-from attnbench.runner.fuzz import SUITE, Effort, Found, fuzz
+from attnbench.runner.fuzz import SUITE, Found, SearchEffort, fuzz
 
 __all__ = ["effort", "fuzz_all", "keep"]
 
@@ -48,16 +48,16 @@ def fuzz_all(implementations: tuple[str, ...], given: dict[str, Any]) -> int:
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     if given["markdown_file"]:
-        write_markdown(recorded.run, recorded.results.values(), given["markdown_file"])
+        write_markdown(recorded.run, recorded.told(), given["markdown_file"])
     to_stderr = any(file is not None and file.name == "-" for file in (given["json_file"], given["markdown_file"]))
-    print_findings(recorded.results.values(), err=to_stderr)
+    print_findings(recorded.told(), err=to_stderr)
     _print_found(found, err=to_stderr)
     click.echo(f"{len(recorded.results)} results; the same cases come with --seed {effort_each.seed}", err=True)
     say_stored(recorded)
     return recorded.exit_code(implementations)
 
 
-def effort(given: dict[str, Any]) -> Effort:
+def effort(given: dict[str, Any]) -> SearchEffort:
     """What was asked for; in CI, or from a given seed, the same cases each time unless a time is given."""
     ci = bool(os.environ.get("CI"))
     budget_s, examples, seed = given["budget"], given["examples"], given["seed"]
@@ -66,11 +66,16 @@ def effort(given: dict[str, Any]) -> Effort:
         budget_s, examples = (None, EXAMPLES) if repeats else (BUDGET_S, None)
     if seed is None:
         seed = 0 if ci else secrets.randbelow(10**6)
-    return Effort(seed=seed, budget_s=budget_s, examples=examples)
+    return SearchEffort(seed=seed, budget_s=budget_s, examples=examples)
 
 
 def _search(
-    session: Session, chosen: list[str], recorded: Recording, each: Effort, found: list[Found], given: dict[str, Any]
+    session: Session,
+    chosen: list[str],
+    recorded: Recording,
+    each: SearchEffort,
+    found: list[Found],
+    given: dict[str, Any],
 ) -> None:
     expectations = expectations_beside(chosen)
     for path in given["expected"]:

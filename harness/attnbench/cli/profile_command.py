@@ -40,6 +40,6 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
             profile_with_ceilings(recorded, session, chosen, plans, given)
     if given["json_file"]:
         write_json(recorded, given["json_file"])
-    print_timings(recorded.results.values(), err=given["json_file"] is not None and given["json_file"].name == "-")
+    print_timings(recorded.told(), err=given["json_file"] is not None and given["json_file"].name == "-")
     say_stored(recorded)
     return recorded.exit_code(implementations)

@@ -3,8 +3,10 @@
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from statistics import fmean, median
+from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -36,38 +38,41 @@ class Pace:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        # Steps are done in several threads.
+        self._counting = Lock()
         self.begin(0)
 
-    def begin(self, total: int) -> None:
-        """A stage of so many steps starts."""
+    def begin(self, total: int, abreast: int = 1) -> None:
+        """A stage of so many steps starts, so many of them at a time."""
         self.total, self.made = total, 0
+        # When the last steps were done, as many as are under way at a time.
+        self._ends_s = deque([self._clock()] * abreast, maxlen=abreast)
         # Seconds of every step by its label, in the order in which labels were met first.
         self._took_s: dict[str, list[float]] = {}
-        self._label: str | None = None
         self._last_label: str | None = None
         self._round_ended = False
-        self._last_s = self._clock()
 
-    def now(self, text: str) -> None:
-        """The last word of what is being done, a case, is the label of the step."""
-        if self._label is None:
-            self._label = text.rpartition(" ")[2]
+    def done(self, label: str | None = None) -> None:
+        """A step is done; one without a label had been done before, and says nothing of the others.
 
-    def done(self) -> None:
-        """A step is done; one that was never begun had been done before, and says nothing of the others."""
-        self.made += 1
-        took_s, self._last_s = self._clock() - self._last_s, self._clock()
-        if self._label is not None:
-            self._round_ended = self._round_ended or self._label in self._took_s
-            self._took_s.setdefault(self._label, []).append(took_s)
-            self._last_label, self._label = self._label, None
+        Where several are under way at a time, a step took its share of the time in which as many were done.
+        """
+        with self._counting:
+            self.made += 1
+            now_s = self._clock()
+            took_s = (now_s - self._ends_s[0]) / len(self._ends_s)
+            self._ends_s.append(now_s)
+            if label is not None:
+                self._round_ended = self._round_ended or label in self._took_s
+                self._took_s.setdefault(label, []).append(took_s)
+                self._last_label = label
 
     def left_s(self) -> tuple[float, float | None] | None:
         """Least and most seconds that the rest of the stage will take; None where nothing was seen, or no most."""
         left = self.total - self.made
         if not self._took_s or self._last_label is None or left <= 0:
             return None if left > 0 else (0.0, 0.0)
-        passed_s = self._clock() - self._last_s
+        passed_s = self._clock() - self._ends_s[-1]
         if not self._round_ended:
             known = [took_s for one in self._took_s.values() for took_s in one]
             # What comes later is seldom quicker.
@@ -112,13 +117,12 @@ class _Plain:
     ) -> None:
         """Nothing to end."""
 
-    def begin(self, title: str, total: int) -> None:
+    def begin(self, title: str, total: int, *, abreast: int = 1) -> None:
         self._title, self._said = title, time.monotonic()
-        self._pace.begin(total)
+        self._pace.begin(total, abreast)
         click.echo(f"{title}: {total} steps", err=True)
 
     def now(self, text: str) -> None:
-        self._pace.now(text)
         if time.monotonic() - self._said >= PLAIN_EVERY_S:
             self._said = time.monotonic()
             pace = self._pace
@@ -126,8 +130,8 @@ class _Plain:
                 f"{self._title}: {pace.made} of {pace.total} done, {spoken(pace.left_s())}, now {text}", err=True
             )
 
-    def done(self) -> None:
-        self._pace.done()
+    def done(self, label: str | None = None) -> None:
+        self._pace.done(label)
 
 
 class _Bar:
@@ -158,18 +162,17 @@ class _Bar:
     ) -> None:
         self._progress.stop()
 
-    def begin(self, title: str, total: int) -> None:
-        self._pace.begin(total)
+    def begin(self, title: str, total: int, *, abreast: int = 1) -> None:
+        self._pace.begin(total, abreast)
         self._task = self._progress.add_task(title, total=total, now="")
 
     def now(self, text: str) -> None:
-        self._pace.now(text)
         if self._task is not None:
             width = max(self._progress.console.width - 76, 10)
             self._progress.update(self._task, now=text[:width].replace("[", r"\["))
 
-    def done(self) -> None:
-        self._pace.done()
+    def done(self, label: str | None = None) -> None:
+        self._pace.done(label)
         if self._task is not None:
             self._progress.advance(self._task)
 

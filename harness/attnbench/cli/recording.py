@@ -17,7 +17,7 @@ from attnbench.cases import digest
 from attnbench.environment import commit, machine, torch_warning, versions
 from attnbench.records import FAILURES, SCHEMA, Ceiling, Result, Run, reproduce_line
 from attnbench.registry import shown
-from attnbench.results import ResultsError, RunFile, find, joined, merged, read
+from attnbench.results import ResultsError, RunFile, find, in_order, joined, merged, read
 from attnbench.runner import Session
 
 __all__ = ["Recording", "recording", "write_json"]
@@ -44,6 +44,10 @@ class Recording:
         self.file.append(result)
         key = (result.implementation, result.case)
         self.results[key] = joined(self.results[key], result) if key in self.results else result
+
+    def told(self) -> list[Result]:
+        """Results in the order in which the implementations were asked for."""
+        return in_order(self.run, self.results.values())
 
     def exit_code(self, asked: Sequence[str]) -> int:
         """0 if everything held, 1 after a failure, 3 where nothing of an implementation asked for was checked."""
@@ -121,7 +125,7 @@ def write_json(recorded: Recording, file: IO[str]) -> None:
             "warnings": list(finding.warnings),
             "reproduce": reproduce_line(result.implementation, result.case, finding.check),
         }
-        for result in recorded.results.values()
+        for result in recorded.told()
         for finding in result.findings
     ]
     # msgspec writes NaN and infinity, which JSON has no words for, as null.

@@ -47,8 +47,8 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     to_stderr = given["json_file"] is not None and given["json_file"].name == "-"
-    print_findings(recorded.results.values(), err=to_stderr)
-    print_timings(recorded.results.values(), err=to_stderr)
+    print_findings(recorded.told(), err=to_stderr)
+    print_timings(recorded.told(), err=to_stderr)
     say_stored(recorded)
     click.echo(write([read(recorded.file.path)], given["reports"]), err=to_stderr)
     return recorded.exit_code(implementations)

@@ -12,7 +12,7 @@ from attnbench.cli.matrix import LEGEND, Cell, Matrix, failures, matrix
 from attnbench.contest import Contest, State, contest
 from attnbench.records import FAILURES, Result, pass_of
 from attnbench.registry import baseline
-from attnbench.stats import measure_of, median_of_processes, samples_of, time_of
+from attnbench.stats import measure_of, time_of, time_told
 
 __all__ = ["console", "print_findings", "print_timings"]
 
@@ -159,11 +159,9 @@ def _timing(result: Result | None, timed: Timed) -> str:
         return "–"
     found = _contest(result, timed)
     measure = found.measure if found else measure_of(result.timing)
-    time = time_of(result.timing, measure)
-    # Where other work disturbed every process, the sign tells.
-    shown = f"{(time or median_of_processes(samples_of(result.timing, measure))).value / 1e6:.3f}"
+    shown = f"{time_told(result.timing, measure).value / 1e6:.3f}"
     if found is None:
-        return shown if time else f"{shown} ({SIGNS['inconclusive']})"
+        return shown if time_of(result.timing, measure) else f"{shown} ({SIGNS['inconclusive']})"
     if found.state == "inconclusive" or found.ratio is None:
         return f"{shown} ({SIGNS[found.state]})"
     return f"{shown} ({found.ratio.value:.2f}{SIGNS[found.state]})"

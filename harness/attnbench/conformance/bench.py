@@ -1,7 +1,7 @@
 """The processes behind a session of tests: findings one by one, each as it is asked for."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -20,12 +20,14 @@ __all__ = ["Bench", "LocalSession"]
 class LocalSession(Session):
     """A session whose workers find the modules that this process finds."""
 
-    def supervise(self, implementation: str) -> Supervisor:
+    def supervise(
+        self, implementation: str, environment: Mapping[str, str] = PATIENT, *, beside: int = 1
+    ) -> Supervisor:
         """Worker of one implementation.
 
         Raises: PluginError where the implementation cannot be loaded.
         """
-        return Supervisor(self, [implementation], PATIENT | {"PYTHONPATH": search_path()})
+        return super().supervise(implementation, {**environment, "PYTHONPATH": search_path()}, beside=beside)
 
 
 class Bench:

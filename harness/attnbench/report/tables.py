@@ -14,7 +14,7 @@ from attnbench.contest import Contest, contest
 from attnbench.records import PERF, Ceiling, Result, Timing, pass_of
 from attnbench.registry import reference_of
 from attnbench.report.ways import way
-from attnbench.stats import Estimate, Measure, measure_of, median_of_processes, samples_of, throttled_calls, time_of
+from attnbench.stats import measure_of, median_of_processes, samples_of, throttled_calls, time_told
 
 __all__ = [
     "ceilings",
@@ -203,7 +203,7 @@ def _timing(
     found = _against(result, timing, baseline)
     # A time and its ratio are of one kind: not that of the device where the reference has only the other.
     measure = found.measure if found else measure_of(timing)
-    time = _time(timing, measure)
+    time = time_told(timing, measure)
     place = _place(result)
     top = tops.get((result.run, place["device"], place["dtype"], timing.threads))
     return (
@@ -218,7 +218,7 @@ def _timing(
             "threads": timing.threads,
             "method": timing.method,
             "measure": measure,
-            "end_to_end_ns": _time(timing, "wall").value if measure == "device" else math.nan,
+            "end_to_end_ns": time_told(timing, "wall").value if measure == "device" else math.nan,
             "graph_ns": median_of_processes(timing.graph_ns).value if any(timing.graph_ns) else math.nan,
             "throttled": throttled_calls(timing),
             "clock": timing.clock,
@@ -228,11 +228,6 @@ def _timing(
         | _told(found, decides=result.implementation != reference(result.case))
         | _rates(result, time.value, top)
     )
-
-
-def _time(timing: Timing, measure: Measure) -> Estimate:
-    """Time over clean calls; where other work disturbed every process, over all, and no contest is decided by it."""
-    return time_of(timing, measure) or median_of_processes(samples_of(timing, measure))
 
 
 def _against(result: Result, timing: Timing, baseline: Timing | None) -> Contest | None:

@@ -11,6 +11,7 @@ from itertools import zip_longest
 from attnbench.records import Finding, Result
 from attnbench.registry import shown
 from attnbench.runner.expectations import Expectation, applied
+from attnbench.runner.lanes import each, lanes
 from attnbench.runner.observation import Observation, finding_of, observe
 from attnbench.runner.refusal import declined, refused, too_long, tried_on
 from attnbench.runner.session import Outcome, Plan, Session, Steps, Supervisor
@@ -33,18 +34,23 @@ def conform(
 
     Raises: PluginError where an implementation cannot be loaded.
     """
-    steps.begin("conform", len(implementations) * len(plans))
+    abreast = lanes(plans)
+    steps.begin("conform", len(implementations) * len(plans), abreast=abreast)
     left = left_of(implementations, plans, done, steps)
-    for name, worker in session.supervised(list(left)):
+
+    def job(name: str, worker: Supervisor) -> Iterator[Result]:
         own = [plan for plan in left[name] if plan.operator == worker.operator]
         for _ in range(len(left[name]) - len(own)):
             steps.done()
-        for plan, found in _each(session, worker, name, own, steps):
+        for plan, found in _cases(session, worker, name, own, steps):
             counted = tuple(applied(finding, expectations, shown(name), plan.case) for finding in found)
             yield Result(
                 run=run, implementation=shown(name), case=plan.case, findings=counted, flop=plan.flop, suite=suite
             )
-            steps.done()
+
+    for result in each(session, list(left), job, abreast=abreast):
+        yield result
+        steps.done(result.case)
 
 
 def left_of(
@@ -66,7 +72,7 @@ def findings(
 ) -> tuple[Finding, ...]:
     """Findings of every check of a case, in the plan's order; ``tries`` calls what is declared unsupported, too."""
     start = _start(session, worker, implementation, plan, tries=tries)
-    seen = _seen(session, worker, implementation, start, "observation")
+    seen = _seen(worker, implementation, start, "observation")
     return _judged(session, worker, implementation, start, seen)
 
 
@@ -80,7 +86,7 @@ class _Start:
     inputs: str = ""
 
 
-def _each(
+def _cases(
     session: Session, worker: Supervisor, name: str, plans: Sequence[Plan], steps: Steps
 ) -> Iterator[tuple[Plan, tuple[Finding, ...]]]:
     """Findings of each plan in turn; the worker is a case ahead of the verdicts."""
@@ -91,7 +97,7 @@ def _each(
                 steps.now(f"{name} {plan.case}")
                 start = _start(session, worker, name, plan)
                 # The file of the case before is still to be judged.
-                coming = ahead.submit(_seen, session, worker, name, start, f"observation-{number % 2}")
+                coming = ahead.submit(_seen, worker, name, start, f"observation-{number % 2}")
                 if before is not None:
                     yield before[0].plan, _judged(session, worker, name, *before)
                 if start.refusal is None:
@@ -120,10 +126,10 @@ def _start(session: Session, worker: Supervisor, implementation: str, plan: Plan
     return _Start(plan=plan, checks=checks, refusal=refusal, inputs=inputs)
 
 
-def _seen(session: Session, worker: Supervisor, implementation: str, start: _Start, place: str) -> Observation:
+def _seen(worker: Supervisor, implementation: str, start: _Start, place: str) -> Observation:
     if not start.checks:
         return Observation()
-    return observe(worker, implementation, start.plan, start.checks, start.inputs, session.folder / place)
+    return observe(worker, implementation, start.plan, start.checks, start.inputs, f"{worker.place}-{place}")
 
 
 def _judged(

@@ -85,7 +85,9 @@ def find_frontiers(
         for plan in shortest:
             if plan.operator == worker.operator:
                 yield from _Search(session, worker, name, plan, run, steps, done or {}).results()
-            steps.done()
+                steps.done(plan.case)
+            else:
+                steps.done()
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from attnbench.runner.expectations import Expectation, applied
 from attnbench.runner.refusal import PARITY
 from attnbench.runner.session import Session, Steps, Supervisor
 
-__all__ = ["SUITE", "Effort", "Found", "drawn_cases", "fuzz"]
+__all__ = ["SUITE", "Found", "SearchEffort", "drawn_cases", "fuzz"]
 
 SUITE = "fuzz"
 # Cases drawn from one seed; each begins with small ones, and the clock is looked at in between.
@@ -35,7 +35,7 @@ TRIES_OF_A_DEATH: dict[Status, int] = {"crashed": 20, "timeout": 100}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class SearchEffort:
     """How long the search goes on for each implementation: a time, a number of cases, or what ends first."""
 
     seed: int
@@ -82,7 +82,7 @@ def fuzz(
     *,
     run: str,
     steps: Steps,
-    effort: Effort,
+    effort: SearchEffort,
     add: Callable[[Result], None],
     checks: frozenset[str] | None = None,
     device: str = "cpu",
@@ -155,7 +155,7 @@ class _Search:
     name: str
     run: str
     steps: Steps
-    effort: Effort
+    effort: SearchEffort
     add: Callable[[Result], None]
     checks: frozenset[str] | None
     device: str
@@ -305,7 +305,7 @@ class _Search:
 
     def _step(self, done: int) -> None:
         for _ in range(min(done, self.effort.steps) - self.steps_done):
-            self.steps.done()
+            self.steps.done(self.name)
             self.steps_done += 1
 
 

@@ -5,7 +5,6 @@ has caught it; or all of them, and then what is right does too. Whom its own che
 compiled cases, and those of larger levels.
 """
 
-import os
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 
 from attnbench.cases import MANNERS
 from attnbench.child import Child
+from attnbench.environment import cores
 from attnbench.runner.session import Plan, Steps
 
 __all__ = ["FEW", "Matrix", "mutation_matrix"]
@@ -114,7 +114,7 @@ def mutation_matrix(
     possible = [plan for plan in plans if not plan.missing]
     at_once = [plan for plan in possible if plan.case in first and not _compiled(plan)]
     rest = [plan for plan in possible if plan not in at_once]
-    count = jobs or len(os.sched_getaffinity(0))
+    count = jobs or cores()
     with _trials(count) as (trials, zoo):
         own = _of_operators(zoo, {plan.operator for plan in possible})
         asked = {check for plan in possible for check in plan.checks}
@@ -178,7 +178,7 @@ def _meet(trials: Sequence[Child], plans: Sequence[Plan], names: Sequence[str], 
                 for name, checks in failed.items():
                     matrix.failed[name] |= {(check, case) for check in checks}
                 steps.now(case)
-                steps.done()
+                steps.done(case)
         except BaseException:
             for later in waiting:
                 later.cancel()

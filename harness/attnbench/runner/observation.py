@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from attnbench.records import Finding
 from attnbench.runner.session import Outcome, Plan, Supervisor
@@ -35,7 +34,7 @@ def finding_of(check: str, told: Outcome) -> Finding:
 
 
 def observe(
-    worker: Supervisor, implementation: str, plan: Plan, checks: Sequence[str], inputs: str, place: Path
+    worker: Supervisor, implementation: str, plan: Plan, checks: Sequence[str], inputs: str, place: str
 ) -> Observation:
     """Observe checks of a case; the files of their claims begin with ``place``."""
     asked = list(checks)

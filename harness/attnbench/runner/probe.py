@@ -71,7 +71,7 @@ def _refusal(session: Session, worker: Supervisor, name: str, plan: Plan) -> Out
     """Why a case is not started, or None."""
     if plan.missing:
         return {"status": "not_run", "reason": plan.missing}
-    memory = session.limits.memory_limit_bytes()
+    memory = worker.memory_limit_bytes()
     if plan.bytes is not None and memory is not None and plan.bytes > memory:
         need, have = plan.bytes / 2**30, memory / 2**30
         reason = f"its tensors alone take {need:.3g} GiB, over the limit of {have:.3g} GiB (--memory-limit)"
@@ -86,7 +86,7 @@ def _observed(session: Session, worker: Supervisor, name: str, plan: Plan) -> tu
     outcomes: dict[str, Outcome] = {}
     files = []
     for number, checks in enumerate(together):
-        file = str(session.folder / f"probe-{number}")
+        file = f"{worker.place}-probe-{number}"
         answer = worker.ask(
             "observe", implementation=name, case=plan.case, checks=list(checks), inputs=inputs, observation=file
         )

@@ -7,8 +7,9 @@ from attnbench.checks.catalogue import checks
 from attnbench.records import Pass, Result
 from attnbench.registry import operators, shown
 from attnbench.runner.conform import left_of
+from attnbench.runner.lanes import each, lanes
 from attnbench.runner.probe import probe
-from attnbench.runner.session import PATIENT, Limits, Plan, Session, Silent, Steps
+from attnbench.runner.session import PATIENT, Limits, Plan, Session, Silent, Steps, Supervisor
 from attnbench.runner.timing import Effort, timed
 
 __all__ = ["GATES", "MODES", "gating_checks", "measure", "profile", "profile_cases"]
@@ -41,21 +42,27 @@ def profile(
 
     Raises: PluginError where an implementation cannot be loaded.
     """
-    # By the name that was asked for; results carry the name that is shown.
-    before = done or {}
-    probed = {
-        (n, p.case): before[shown(n), p.case] for n in implementations for p in plans if (shown(n), p.case) in before
-    }
-    steps.begin("probe", len(implementations) * len(plans))
-    left = left_of(implementations, plans, before, steps)
-    for name, worker in session.supervised(list(left), PROBING):
+    known = dict(done or {})
+    abreast = lanes(plans)
+    steps.begin("probe", len(implementations) * len(plans), abreast=abreast)
+    left = left_of(implementations, plans, known, steps)
+
+    def job(name: str, worker: Supervisor) -> Iterator[Result]:
         for plan in left[name]:
             if plan.operator == worker.operator:
                 steps.now(f"{name} {plan.case}")
-                result = probe(session, worker, name, plan, run=run)
-                probed[name, plan.case] = result
-                yield result
-            steps.done()
+                yield probe(session, worker, name, plan, run=run)
+            else:
+                steps.done()
+
+    for result in each(session, list(left), job, abreast=abreast, environment=PROBING):
+        known[result.implementation, result.case] = result
+        yield result
+        steps.done(result.case)
+    # By the name that was asked for; results carry the name that is shown.
+    probed = {
+        (n, p.case): known[shown(n), p.case] for n in implementations for p in plans if (shown(n), p.case) in known
+    }
     yield from timed(session, plans, _ready(probed), steps=steps, effort=effort, against=baseline)
 
 

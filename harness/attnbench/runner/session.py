@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import count, zip_longest
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -40,9 +41,12 @@ class Limits:
     # Threads of every worker; None: torch's own choice.
     threads: int | None = None
 
-    def memory_limit_bytes(self) -> int | None:
-        """Address space that a worker may take that starts now; None where the system does not say what is free."""
-        return self.memory_bytes or int(MEMORY_SHARE * memory_available_bytes()) or None
+    def memory_limit_bytes(self, beside: int = 1) -> int | None:
+        """Address space for a worker that starts now, one of several that run at a time.
+
+        None where the system does not say what is free.
+        """
+        return self.memory_bytes or int(MEMORY_SHARE * memory_available_bytes() / beside) or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,26 +72,26 @@ class Plan:
 class Steps(Protocol):
     """Where a run says what it is doing."""
 
-    def begin(self, title: str, total: int) -> None:
-        """A stage of so many steps starts."""
+    def begin(self, title: str, total: int, *, abreast: int = 1) -> None:
+        """A stage of so many steps starts, so many of them at a time."""
 
     def now(self, text: str) -> None:
         """What is being done at this moment."""
 
-    def done(self) -> None:
-        """One step is done."""
+    def done(self, label: str | None = None) -> None:
+        """One step is done, which takes about as long as others of this label; None: it had been done before."""
 
 
 class Silent:
     """Says nothing."""
 
-    def begin(self, title: str, total: int) -> None:
+    def begin(self, title: str, total: int, *, abreast: int = 1) -> None:
         """Nothing."""
 
     def now(self, text: str) -> None:
         """Nothing."""
 
-    def done(self) -> None:
+    def done(self, label: str | None = None) -> None:
         """Nothing."""
 
 
@@ -105,7 +109,11 @@ class Session:
     # What every implementation that was loaded declares, by the name that it was asked for under.
     declared: dict[str, Outcome] = field(init=False, default_factory=dict)
     _judge: Child = field(init=False)
+    # Implementations side by side share the judge, which answers one request at a time.
+    _asking: Lock = field(init=False, default_factory=Lock)
     _scratch: Scratch = field(init=False)
+    # Numbers of the workers.
+    _numbers: Iterator[int] = field(init=False, default_factory=count)
 
     def __enter__(self) -> Self:
         self._scratch = Scratch()
@@ -122,7 +130,12 @@ class Session:
 
     def judge(self, do: str, **request: Any) -> Any:
         """Answer of the judge."""
-        return self._judge.ask({"do": do, **request})
+        with self._asking:
+            return self._judge.ask({"do": do, **request})
+
+    def place(self, owner: str) -> Path:
+        """Path in the run's folder with which the names of a worker's files begin; nobody else has it."""
+        return self.folder / f"{owner}-{next(self._numbers)}"
 
     def plan(self, cases: Iterable[str], checks: frozenset[str] | None = None) -> list[Plan]:
         """How each case will be run; ``checks`` keeps only some of the checks."""
@@ -143,32 +156,28 @@ class Session:
                 )
         return plans
 
-    def supervise(self, implementation: str) -> "Supervisor":
-        """Worker of one implementation.
+    def supervise(
+        self, implementation: str, environment: Mapping[str, str] = PATIENT, *, beside: int = 1
+    ) -> "Supervisor":
+        """Worker of one implementation, one of so many ``beside`` one another, with an environment of its own.
 
         Raises: PluginError where the implementation cannot be loaded.
         """
-        return Supervisor(self, [implementation], PATIENT)
+        return Supervisor(self, [implementation], environment, beside=beside)
 
     def supervised(
-        self, implementations: Sequence[str], environment: Mapping[str, str] | None = None
+        self, implementations: Sequence[str], environment: Mapping[str, str] = PATIENT
     ) -> Iterator[tuple[str, "Supervisor"]]:
         """Worker of each implementation in turn; the next one starts while the present one is in use.
 
-        ``environment`` takes the place of what a worker is started with otherwise.
-
         Raises: PluginError where one cannot be loaded.
         """
-
-        def start(name: str) -> Supervisor:
-            return self.supervise(name) if environment is None else Supervisor(self, [name], dict(environment))
-
         coming = None
         with ThreadPoolExecutor(max_workers=1) as ahead:
             try:
                 for name, following in zip_longest(implementations, implementations[1:]):
-                    worker = coming.result() if coming else start(name)
-                    coming = ahead.submit(start, following) if following else None
+                    worker = coming.result() if coming else self.supervise(name, environment)
+                    coming = ahead.submit(self.supervise, following, environment) if following else None
                     with worker:
                         yield name, worker
             finally:
@@ -184,9 +193,14 @@ class Session:
 class Supervisor:
     """Keeps a worker alive: restarts it after a death, and gives up after the third."""
 
-    def __init__(self, session: Session, implementations: list[str], environment: dict[str, str]) -> None:
+    def __init__(
+        self, session: Session, implementations: list[str], environment: Mapping[str, str], *, beside: int = 1
+    ) -> None:
         self._session = session
         self._environment = environment
+        self._beside = beside
+        # Where the names of this worker's files begin.
+        self.place = session.place("worker")
         self._implementations = implementations
         self._deaths = 0
         self._last_death = ""
@@ -230,6 +244,10 @@ class Supervisor:
             return self._buried("crashed", str(error), counts=counts)
         return answer
 
+    def memory_limit_bytes(self) -> int | None:
+        """Address space that the worker may take, if it starts now."""
+        return self._session.limits.memory_limit_bytes(self._beside)
+
     def count_death(self, reason: str) -> None:
         """Count a death that was not counted when it was met."""
         self._deaths += 1
@@ -247,11 +265,15 @@ class Supervisor:
         """End the worker; another thread that waits for its answer gets one, and asks no more."""
         self._closed = True
         self._end()
+        # What it saw is judged by now, and may be large.
+        for file in self.place.parent.glob(f"{self.place.name}-*"):
+            file.unlink(missing_ok=True)
 
     def _end(self) -> None:
-        if self._child is not None:
-            self._child.close()
-            self._child = None
+        # Two threads may end it.
+        child, self._child = self._child, None
+        if child is not None:
+            child.close()
 
     def __enter__(self) -> Self:
         return self
@@ -276,13 +298,13 @@ class Supervisor:
             limits = self._session.limits
             try:
                 self._child = Child(
-                    self._session.worker_module, log=self._session.folder / "worker.log", environment=environment
+                    self._session.worker_module, log=self.place.with_suffix(".log"), environment=environment
                 )
                 self.threads = self._child.ask(
                     {
                         "do": "start",
                         "threads": limits.threads,
-                        "memory_limit_bytes": limits.memory_limit_bytes(),
+                        "memory_limit_bytes": self.memory_limit_bytes(),
                         "device_memory_bytes": limits.memory_bytes,
                     }
                 )["threads"]

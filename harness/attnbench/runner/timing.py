@@ -144,7 +144,7 @@ class _Shared:
                 if worker is not None:
                     self._case(worker, number, case, names, again=again)
                 case.spent_s += time.monotonic() - begin
-                self.steps.done()
+                self.steps.done(case.plan.case)
         finally:
             if worker is not None:
                 worker.close()
@@ -247,7 +247,7 @@ class _Shared:
             limit_s=min(PLANNED * self.session.limits.timeout_s, self.effort.case_s or math.inf),
             seed=number,
             checks=checks,
-            observation=str(self.session.folder / "timed"),
+            observation=f"{worker.place}-timed",
         )
 
     def _check_again(self, worker: Supervisor, case: TimedCase, checks: list[str], answer: dict[str, Any]) -> None:

@@ -107,7 +107,7 @@ class VarlenAttention(HeadSplitAttention):
         else:
             (k,), (v,) = self._projected(packed_key, "k"), self._projected(packed_value, "v")
         masks = self._masks(attn_mask, key_padding_mask, packing, q.dtype)
-        queries = self.split(q).split(1) if len(q) else ()
+        queries = torch.split(self.split(q), 1) if len(q) else ()
         attended = self._of_sequences(queries, k, v, packing, masks)
         return self.out_proj(q if attended is None else attended.reshape(q.shape)), None
 
@@ -164,7 +164,7 @@ class VarlenAttention(HeadSplitAttention):
         heads, 1 or queries, columns); returns (queries of all sequences, embed_dim).
         """
         dropout_p = self.dropout if self.training else 0.0
-        keys, values = (self.split(part[None]).split(packing.lengths, dim=2) for part in (k, v))
+        keys, values = (torch.split(self.split(part[None]), packing.lengths, dim=2) for part in (k, v))
         outputs = []
         for own_q, own_k, own_v, mask in zip(queries, keys, values, masks, strict=True):
             extended_k, extended_v = self.extend(own_k, own_v)
@@ -253,7 +253,7 @@ class VarlenPackedAttention(VarlenAttention):
         # What is left of a causal mask is causal; the flag promises nothing of what else is added.
         flag = is_causal and self.columns == 0 and key_padding_mask.dtype == torch.bool
         masks = self._masks(None if flag else attn_mask, key_padding_mask, packing, parts[0].dtype)
-        queries = self.split(parts[0][None]).split(packing.lengths, dim=2)
+        queries = torch.split(self.split(parts[0][None]), packing.lengths, dim=2)
         attended = self._of_sequences(queries, parts[1], parts[2], packing, masks, is_causal=flag)
         return packing.restored(self.out_proj(tokens if attended is None else attended)), None
 

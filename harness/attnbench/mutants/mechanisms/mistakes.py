@@ -226,7 +226,7 @@ class _KeysForValues(Steps):
 
 
 @mistake("forward_parity", "the mean over all keys, of what the weights have made a mean already")
-class _MeanOfAMean(Steps):
+class _AveragedTwice(Steps):
     def total(self, weights: Tensor, tokens: Tensor) -> Tensor:
         return super().total(weights / tokens.shape[1], tokens)
 
@@ -239,13 +239,13 @@ class _RightInOneElement(Steps):
         return output + 0.01 * others, weights
 
 
-@mistake("no_stale_state", "scores kept from the first call")
-class _ScoresKept(Steps):
+@mistake("no_stale_state", "what was summed up kept from the first call")
+class _SumKept(Steps):
     _kept: Tensor | None = None
 
-    def score(self, tokens: Tensor) -> Tensor:
+    def total(self, weights: Tensor, tokens: Tensor) -> Tensor:
         if self._kept is None:
-            self._kept = super().score(tokens)
+            self._kept = super().total(weights, tokens)
         return self._kept
 
 

@@ -15,6 +15,7 @@ Ansel et al., PyTorch 2, 2024, https://doi.org/10.1145/3620665.3640366.
 """
 
 import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -33,6 +34,11 @@ __all__ = ["COMPILED", "compiled", "refusal"]
 
 # Compiled where they are asked for, one after another: no processes of torch's own that wait beside what is timed.
 ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+# Seconds of CPU that a kind of call takes to compile, over 12 of them with an empty cache on a 2-core x86-64 machine
+# (torch 2.13); kinds that the checks of the suite quick come to and calls that they make, in float32, whose cases share
+# most of them, and in the other precisions.
+COMPILING_S = 2.5
+KINDS, CALLS = {"float32": 22, "other": 26}, {"float32": 20 * 40, "other": 9 * 40}
 # Sizes that a kind is compiled with: those of a common call, by which Inductor decides how threads share a loop, and no
 # two alike, or it would take them for one. Batch·heads, queries, keys, head_dim.
 SIZES = (96, 120, 136, 40)
@@ -57,6 +63,9 @@ def compiled(
     heads = q.shape[:2]
     flat = [x.flatten(0, 1).contiguous() for x in (q, k, v)]
     mask = None if mask is None else _flat(mask, heads)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in flat):
+        # Those of one are computed for all, rather than compiled for.
+        flat = [x if x.requires_grad else x.detach().requires_grad_() for x in flat]
     tracked = tuple(torch.is_grad_enabled() and x is not None and x.requires_grad for x in (*flat, mask))
     kind = _Kind(
         dtype=q.dtype,
@@ -132,7 +141,10 @@ def _compiled(kind: _Kind) -> _Attention:
     ]
     tensors += [None] * (4 - len(tensors))
     # Dropout draws, and a call's own numbers are to be what they are whether or not it is compiled for.
-    with torch.random.fork_rng(devices=[kind.device] if kind.device.type == "cuda" else []):
+    devices = [kind.device] if kind.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+        # Said of torch's own code, when it is first imported.
+        warnings.simplefilter("ignore", DeprecationWarning)
         whole(*tensors, 0.5, kind.dropout_p, kind.weights)
     return whole
 
@@ -146,6 +158,12 @@ def refusal(case: Case) -> str | None:
     if case.device == "cpu" and not any(shutil.which(name) for name in ("g++", "clang++")):
         return "torch.compile needs a C++ compiler on a CPU: install g++"
     return None
+
+
+def predicted_s(case: Case) -> float | None:
+    """Seconds of one call on a CPU, with its share of what its kinds take to compile."""
+    which = "float32" if case.dtype == "float32" else "other"
+    return KINDS[which] * COMPILING_S / CALLS[which] if case.device == "cpu" else None
 
 
 def prepare(module: Any, case: Case, inputs: Inputs) -> Call:  # noqa: ARG001  # a module serves every case
@@ -163,6 +181,7 @@ COMPILED = from_kernel(
     source="https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
     additive_mask=True,
     unsupported=refusal,
+    predicted_s=predicted_s,
     environment=lambda: ENVIRONMENT,
     prepare=prepare,
 )

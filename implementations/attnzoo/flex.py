@@ -3,7 +3,8 @@
 O = softmax(mod(scale · Q Kᵀ)) V, block by block over the keys with a running maximum and sum; here mod adds the mask,
 and a causal flag leaves out the blocks that it hides. On a CPU torch has the forward pass alone.
 
-Each form of mask is a kernel of its own, which Inductor writes as C++ (on CUDA, as Triton), once for any sizes.
+Each form of mask is a kernel of its own, and so is each number of heads and each head_dim; Inductor writes them as C++
+(on CUDA, as Triton), once for any batch and lengths.
 
 Shape: Q (batch, heads, queries, head_dim), K and V (batch, heads, keys, head_dim).
 Source: https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html;
@@ -11,6 +12,7 @@ Dong et al., Flex Attention, 2024, https://arxiv.org/abs/2412.05496.
 """
 
 import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -31,11 +33,14 @@ NO_BACKWARD = "forward only on a CPU: no gradients"
 CPU_DTYPES = ("float32", "bfloat16", "float16")
 # Compiled where they are asked for, one after another: no processes of torch's own that wait beside what is timed.
 ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+# Seconds of CPU that a kind of call takes to compile, over 20 of them with an empty cache on a 2-core x86-64 machine
+# (torch 2.13); kinds that the checks of a case come to, and calls that they make.
+COMPILING_S, KINDS_A_CASE, CALLS_A_CASE = 7.0, 4, 40
 # Queries and keys that a block mask tells of together: the library's own choice.
 BLOCK = 128
-# Sizes that a kind is compiled with, no two alike, or torch would take them for one: batch, heads, queries, keys,
-# head_dim. Of more queries or keys than a block there are so many more.
-SIZES = (3, 12, 120, 104, 40)
+# Sizes that a kind is compiled with, no two alike, or torch would take them for one: batch, queries, keys. Of more
+# queries or keys than a block there are so many more.
+SIZES = (3, 120, 104)
 BEYOND_A_BLOCK = 2 * BLOCK
 
 
@@ -46,19 +51,22 @@ def flex(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: boo
         _demand_a_cpu_kernel(q, tracks=tracks)
     # One layout of memory, that in which projections leave them, is compiled for.
     q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
-    sizes = (*q.shape, k.shape[2])
+    batch, heads, queries, head_dim = q.shape
     mask4 = None if mask is None else mask if mask.dim() == 4 else mask[None, None]
     kind = _Kind(
         dtype=q.dtype,
         device=q.device,
         tracks=tracks,
-        ones=tuple(size == 1 for size in sizes),
+        heads=heads,
+        head_dim=head_dim,
+        ones=tuple(size == 1 for size in (batch, queries, k.shape[2])),
         is_causal=is_causal,
-        beyond=(q.shape[2] > BLOCK, k.shape[2] > BLOCK),
+        beyond=(queries > BLOCK, k.shape[2] > BLOCK),
         shared=None if mask4 is None else tuple(size == 1 for size in mask4.shape),
         inference=torch.is_inference_mode_enabled(),
     )
-    output = _compiled(kind)(q, k, v, scale, *_modifiers(q, k, mask4, is_causal=is_causal))
+    blocks = _causal_blocks(queries, k.shape[2], q.device) if is_causal else None
+    output = _compiled(kind)(q, k, v, scale, None if mask4 is None else mask4.contiguous(), blocks)
     # A row without any key: the kernel would divide 0 by 0.
     return output if mask4 is None else output.masked_fill((mask4 == -torch.inf).all(dim=-1, keepdim=True), 0.0)
 
@@ -76,12 +84,6 @@ def _wide(dtype: str) -> str:
     return f"on a CPU computes in {', '.join(CPU_DTYPES)}, not in {dtype}"
 
 
-def _modifiers(q: Tensor, k: Tensor, mask: Tensor | None, *, is_causal: bool) -> tuple[Tensor | None, Any]:
-    """What is added to the logits, as large as they are without being stored so, and blocks that are left out."""
-    added = None if mask is None else mask.expand(*q.shape[:3], k.shape[2])
-    return added, _causal_blocks(q.shape[2], k.shape[2], q.device) if is_causal else None
-
-
 def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None, blocks: Any) -> Tensor:
     """What is compiled."""
     from torch.nn.attention.flex_attention import flex_attention
@@ -89,10 +91,19 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | Non
     q = q * scale  # the kernel's own scale is a constant of its source
     if mask is None:
         return flex_attention(q, k, v, block_mask=blocks, scale=1.0)
-    numbers: Tensor = mask
+    # One dimension has one size: of ten and more, torch 2.13 writes some names of sizes wrong into a CPU kernel.
+    batch, heads, queries, keys = mask.shape
+    flat = mask.reshape(-1)
 
     def added(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return score + numbers[b, h, i, j]
+        place = j
+        if queries != 1:
+            place = place + i * keys
+        if heads != 1:
+            place = place + h * (queries * keys)
+        if batch != 1:
+            place = place + b * (heads * queries * keys)
+        return score + flat[place]
 
     return flex_attention(q, k, v, score_mod=added, scale=1.0)
 
@@ -104,7 +115,9 @@ class _Kind:
     dtype: torch.dtype
     device: torch.device
     tracks: bool
-    # Which of batch, heads, queries, head_dim and keys are 1; and of the mask's dimensions, None: no mask.
+    heads: int
+    head_dim: int
+    # Which of batch, queries and keys are 1; and of the mask's dimensions, None: no mask.
     ones: tuple[bool, ...]
     shared: tuple[bool, ...] | None
     is_causal: bool
@@ -121,21 +134,24 @@ def _compiled(kind: _Kind) -> Callable[..., Tensor]:
     """
     copy = FunctionType(_attention.__code__.replace(), _attention.__globals__, _attention.__name__)
     whole: Callable[..., Tensor] = torch.compile(copy, fullgraph=True, dynamic=True)
-    batch, heads, queries, keys, width = SIZES
-    queries, keys = (n + BEYOND_A_BLOCK * far for n, far in zip((queries, keys), kind.beyond, strict=True))
-    sizes = (batch, heads, queries, width, keys)
-    batch, heads, queries, width, keys = (1 if one else n for one, n in zip(kind.ones, sizes, strict=True))
+    far = (0, *(BEYOND_A_BLOCK * beyond for beyond in kind.beyond))
+    batch, queries, keys = (1 if one else n + more for one, n, more in zip(kind.ones, SIZES, far, strict=True))
     q, k, v = (
-        torch.zeros(batch, n, heads, width, dtype=kind.dtype, device=kind.device).requires_grad_(kind.tracks)
+        torch.zeros(batch, n, kind.heads, kind.head_dim, dtype=kind.dtype, device=kind.device).requires_grad_(
+            kind.tracks
+        )
         for n in (queries, keys, keys)
     )
     mask = None
     if kind.shared is not None:
-        whole_mask = (batch, heads, queries, keys)
+        whole_mask = (batch, kind.heads, queries, keys)
         shape = tuple(1 if one else n for one, n in zip(kind.shared, whole_mask, strict=True))
         mask = torch.zeros(shape, dtype=kind.dtype, device=kind.device)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    whole(q, k, v, 0.5, *_modifiers(q, k, mask, is_causal=kind.is_causal))
+    with warnings.catch_warnings():
+        # Said of torch's own code, when it is first imported.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        whole(q, k, v, 0.5, mask, _causal_blocks(queries, keys, kind.device) if kind.is_causal else None)
     return whole
 
 
@@ -170,6 +186,11 @@ def refusal(case: Case) -> str | None:
     return None
 
 
+def predicted_s(case: Case) -> float | None:
+    """Seconds of one call on a CPU, with its share of what its kinds take to compile."""
+    return KINDS_A_CASE * COMPILING_S / CALLS_A_CASE if case.device == "cpu" else None
+
+
 def prepare(module: Any, case: Case, inputs: Inputs) -> Call:  # noqa: ARG001  # a module serves every case
     """The module, after a call for which it is compiled."""
     module(**inputs.arguments())
@@ -181,6 +202,7 @@ FLEX = from_kernel(
     source="https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html",
     additive_mask=True,
     unsupported=refusal,
+    predicted_s=predicted_s,
     environment=lambda: ENVIRONMENT,
     prepare=prepare,
 )

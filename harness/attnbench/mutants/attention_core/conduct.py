@@ -89,7 +89,7 @@ class _KeysCachedByAddress(CoreFormula):
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return super().score(query, key, scale)
         known = (key.data_ptr(), key.shape, key.stride(), key.dtype, scale)
-        cached = self.__dict__.setdefault("_cache", {}).setdefault(known, key * scale)
+        cached: Tensor = self.__dict__.setdefault("_cache", {}).setdefault(known, key * scale)
         return query @ cached.mT
 
 

@@ -92,7 +92,7 @@ def _text(found: Mapping[str, Any], rows: pd.DataFrame) -> str:
     masked = rows[rows["masked"]]
     return (
         f"The rule: a padded batch gives each real token exactly what it would get alone. With the mask it does "
-        f"(padding gets {digits(masked['weight_on_padding_high'].max())}, the output is off by at most "
+        f"(padding gets {digits(masked['weight_on_padding_high'].max())}, the median output is off by at most "
         f"{digits(masked['output_off'].max())} of its length). Without it, at {half['padding_share']:.0%} padding, the "
         f"median row gives {half['weight_on_padding']:.0%} of its weight to padding, and the output is off by "
         f"{digits(half['output_off'])} times its length. Over all {found['real']} rows and all heads of the first "

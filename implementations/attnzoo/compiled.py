@@ -144,8 +144,9 @@ def _compiled(kind: _Kind) -> _Attention:
     # Dropout draws, and a call's own numbers are to be what they are whether or not it is compiled for.
     devices = [kind.device] if kind.device.type == "cuda" else []
     # What backward is given it may not overwrite: then it can be asked again of the same pass, as of any other module.
-    kept = functorch_settings.patch(donated_buffer=False)
-    with torch.random.fork_rng(devices=devices), warnings.catch_warnings(), kept:
+    # Torch looks at this both when it compiles and when it is asked.
+    functorch_settings.donated_buffer = False
+    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
         # Said of torch's own code, when it is first imported.
         warnings.simplefilter("ignore", DeprecationWarning)
         whole(*tensors, 0.5, kind.dropout_p, kind.weights)

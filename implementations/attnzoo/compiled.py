@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch import config as functorch_settings
 
 from attnbench.cases import Case
 from attnbench.interface import Call, Inputs
@@ -142,6 +143,9 @@ def _compiled(kind: _Kind) -> _Attention:
     tensors += [None] * (4 - len(tensors))
     # Dropout draws, and a call's own numbers are to be what they are whether or not it is compiled for.
     devices = [kind.device] if kind.device.type == "cuda" else []
+    # What backward is given it may not overwrite: then it can be asked again of the same pass, as of any other module.
+    # Torch looks at this both when it compiles and when it is asked.
+    functorch_settings.donated_buffer = False
     with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
         # Said of torch's own code, when it is first imported.
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -3,8 +3,9 @@
 O = softmax(mod(scale · Q Kᵀ)) V, block by block over the keys with a running maximum and sum; here mod adds the mask,
 and a causal flag leaves out the blocks that it hides. On a CPU torch has the forward pass alone.
 
-Each form of mask is a kernel of its own, and so is each number of heads and each head_dim; Inductor writes them as C++
-(on CUDA, as Triton), once for any batch and lengths.
+Each number of heads and each head_dim is a kernel of its own, which Inductor writes as C++ (on CUDA, as Triton), once
+for any batch and lengths. With a mask it is one for each batch and lengths, too: for any, torch 2.13 writes the names
+of some sizes wrong into a CPU kernel.
 
 Shape: Q (batch, heads, queries, head_dim), K and V (batch, heads, keys, head_dim).
 Source: https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html;
@@ -34,8 +35,9 @@ CPU_DTYPES = ("float32", "bfloat16", "float16")
 # Compiled where they are asked for, one after another: no processes of torch's own that wait beside what is timed.
 ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 # Seconds of CPU that a kind of call takes to compile, over 20 of them with an empty cache on a 2-core x86-64 machine
-# (torch 2.13); kinds that the checks of a case come to, and calls that they make.
-COMPILING_S, KINDS_A_CASE, CALLS_A_CASE = 7.0, 4, 40
+# (torch 2.13); kinds that the checks of a case come to, without a mask and with one; and calls that they make.
+COMPILING_S, CALLS_A_CASE = 7.0, 40
+PLAIN_KINDS, MASKED_KINDS = 4, 8
 # Queries and keys that a block mask tells of together: the library's own choice.
 BLOCK = 128
 # Sizes that a kind is compiled with, no two alike, or torch would take them for one: batch, queries, keys. Of more
@@ -63,6 +65,7 @@ def flex(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: boo
         is_causal=is_causal,
         beyond=(queries > BLOCK, k.shape[2] > BLOCK),
         shared=None if mask4 is None else tuple(size == 1 for size in mask4.shape),
+        sizes=None if mask4 is None else (batch, queries, k.shape[2]),
         inference=torch.is_inference_mode_enabled(),
     )
     blocks = _causal_blocks(queries, k.shape[2], q.device) if is_causal else None
@@ -91,19 +94,10 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | Non
     q = q * scale  # the kernel's own scale is a constant of its source
     if mask is None:
         return flex_attention(q, k, v, block_mask=blocks, scale=1.0)
-    # One dimension has one size: of ten and more, torch 2.13 writes some names of sizes wrong into a CPU kernel.
-    batch, heads, queries, keys = mask.shape
-    flat = mask.reshape(-1)
+    numbers = mask.expand(*q.shape[:3], k.shape[2])  # as large as the logits, without being stored so
 
     def added(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        place = j
-        if queries != 1:
-            place = place + i * keys
-        if heads != 1:
-            place = place + h * (queries * keys)
-        if batch != 1:
-            place = place + b * (heads * queries * keys)
-        return score + flat[place]
+        return score + numbers[b, h, i, j]
 
     return flex_attention(q, k, v, score_mod=added, scale=1.0)
 
@@ -120,6 +114,8 @@ class _Kind:
     # Which of batch, queries and keys are 1; and of the mask's dimensions, None: no mask.
     ones: tuple[bool, ...]
     shared: tuple[bool, ...] | None
+    # Batch, queries and keys, where it is compiled for these alone.
+    sizes: tuple[int, int, int] | None
     is_causal: bool
     # Whether queries and keys are more than one block.
     beyond: tuple[bool, bool]
@@ -133,7 +129,9 @@ def _compiled(kind: _Kind) -> Callable[..., Tensor]:
     Torch compiles a piece of code eight times, then gives up on it.
     """
     copy = FunctionType(_attention.__code__.replace(), _attention.__globals__, _attention.__name__)
-    whole: Callable[..., Tensor] = torch.compile(copy, fullgraph=True, dynamic=True)
+    whole: Callable[..., Tensor] = torch.compile(copy, fullgraph=True, dynamic=kind.sizes is None)
+    if kind.sizes is not None:
+        return whole
     far = (0, *(BEYOND_A_BLOCK * beyond for beyond in kind.beyond))
     batch, queries, keys = (1 if one else n + more for one, n, more in zip(kind.ones, SIZES, far, strict=True))
     q, k, v = (
@@ -142,16 +140,11 @@ def _compiled(kind: _Kind) -> Callable[..., Tensor]:
         )
         for n in (queries, keys, keys)
     )
-    mask = None
-    if kind.shared is not None:
-        whole_mask = (batch, kind.heads, queries, keys)
-        shape = tuple(1 if one else n for one, n in zip(kind.shared, whole_mask, strict=True))
-        mask = torch.zeros(shape, dtype=kind.dtype, device=kind.device)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     with warnings.catch_warnings():
         # Said of torch's own code, when it is first imported.
         warnings.simplefilter("ignore", DeprecationWarning)
-        whole(q, k, v, 0.5, mask, _causal_blocks(queries, keys, kind.device) if kind.is_causal else None)
+        whole(q, k, v, 0.5, None, _causal_blocks(queries, keys, kind.device) if kind.is_causal else None)
     return whole
 
 
@@ -188,7 +181,8 @@ def refusal(case: Case) -> str | None:
 
 def predicted_s(case: Case) -> float | None:
     """Seconds of one call on a CPU, with its share of what its kinds take to compile."""
-    return KINDS_A_CASE * COMPILING_S / CALLS_A_CASE if case.device == "cpu" else None
+    kinds = PLAIN_KINDS if case.problem.mask == "none" else MASKED_KINDS
+    return kinds * COMPILING_S / CALLS_A_CASE if case.device == "cpu" else None
 
 
 def prepare(module: Any, case: Case, inputs: Inputs) -> Call:  # noqa: ARG001  # a module serves every case

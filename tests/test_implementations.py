@@ -169,12 +169,14 @@ def test_returned_weights_are_those_that_dropout_left(name: str, p: float) -> No
 
 
 def refused() -> dict[str, dict[str, int]]:
-    """For each implementation, why cases of the suite core are refused on a CPU, and how many."""
+    """For each implementation of multi-head attention, why cases of core are refused on a CPU, and how many."""
     counted = {}
     for name in names():
         if not origin(name).startswith("attnzoo."):
             continue
         implementation = load(name)
+        if implementation.operator != OPERATOR.name:
+            continue
         reasons = Counter(implementation.unsupported(case) for case in OPERATOR.suite("core"))
         del reasons[None]
         if reasons:

@@ -540,7 +540,7 @@ def test_implementation_that_cannot_be_loaded_again_is_given_up(session: Session
         ("import sys; sys.exit('no licence')", "the process exited with code 1 (no licence)"),
         (
             "from attnbench.interface import Implementation\nclass ONE(Implementation):\n    operator = 'flash'",
-            "computes an unknown operator 'flash'; available: attention_core, multihead",
+            "computes an unknown operator 'flash'; available: additive_pooling, attention_core, ",
         ),
     ],
 )

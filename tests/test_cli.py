@@ -22,7 +22,7 @@ import torch
 
 from attnbench.cli.conform_markdown import write_markdown
 from attnbench.cli.recording import Recording, recording, write_json
-from attnbench.cli.selection import planned
+from attnbench.cli.selection import planned, taking_part
 from attnbench.cli.terminal import print_findings
 from attnbench.environment import machine
 from attnbench.records import SCHEMA, Finding, Result, Run
@@ -178,6 +178,7 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
     "length -1": ("profile sdpa --lengths -1", ("--lengths", "at least 1", "'-1'", "for example 128,256")),
     "length abc": ("profile sdpa --lengths 8,abc", ("--lengths", "at least 1", "'8,abc'", "for example 128,256")),
     "dtype": ("conform sdpa --dtype int8", ("--dtype", "'int8'", "'float32'")),
+    "operator": ("profile --operator flash", ("--operator", "unknown operator 'flash'", "multihead")),
     "device": ("conform sdpa --device gpu", ("--device", "'gpu'", "'cpu', 'cuda'")),
     "results": ("conform sdpa --results own.py", ("--results", "needs a folder", "'own.py'", "name another")),
     "json": ("conform sdpa --json none/f.json", ("--json", "a folder that is there", "'none/f.json'", "- prints it")),
@@ -581,6 +582,15 @@ def test_shards_hold_everything_once(session: Session) -> None:
     assert sorted(p.case for p in [*first, *second]) == sorted(p.case for p in whole)
     assert first
     assert second
+
+
+def test_who_is_timed_is_asked_for_or_of_the_operator(session: Session) -> None:
+    """Where nobody is named, all that compute the operator take part, after its reference; who is named always does."""
+    of_both = ["core_sdpa", "sdpa"]
+    assert taking_part(session, of_both, asked=False, operators=("multihead",)) == ["torch_mha", "sdpa"]
+    found = taking_part(session, of_both, asked=True, operators=("multihead",))
+    assert found[-2:] == of_both
+    assert "torch_mha" in found[:-2]
 
 
 def test_dtype_is_that_of_every_case(session: Session) -> None:

@@ -322,15 +322,16 @@ def test_the_command_stores_and_prints(
 ) -> None:
     """``profile --frontier`` leaves a run file and a line for each; its code says whether something fits of each."""
     monkeypatch.setattr("attnbench.cli.frontier.operators_of", lambda *_: ["multihead"])
-    for name in ("with_baselines", "session_for", "loadable"):
-        stand_in = {"session_for": lambda given: Inside(limits=Limits(work_s=given["work_limit"]))}.get(name)
-        monkeypatch.setattr(f"attnbench.cli.frontier.{name}", stand_in or (lambda *given, **_: list(given[-1])))
+    monkeypatch.setattr("attnbench.cli.frontier.taking_part", lambda _session, chosen, **_: list(chosen))
+    monkeypatch.setattr(
+        "attnbench.cli.frontier.session_for", lambda given: Inside(limits=Limits(work_s=given["work_limit"]))
+    )
     told = io.StringIO()
     told.name = "-"  # type: ignore[attr-defined]
     given = {
         **dict.fromkeys(UNUSED), "dtypes": (), "device": "cpu", "shard": None, "timeout": 60.0,
         "memory_limit": 4 * 10**8, "work_limit": 2.0, "threads": 1, "passes": ("forward",),
-        "results": tmp_path / "stored", "resume": None, "json_file": told,
+        "results": tmp_path / "stored", "resume": None, "json_file": told, "operators": ("multihead",),
     }  # fmt: skip
     assert search_frontiers([f"{own}:REFUSES"], given) == 0
     (file,) = tmp_path.glob("stored/*/*.jsonl")

@@ -11,7 +11,7 @@ from rich.text import Text
 from attnbench.cli.jobs import Choice, profile_plans, say_stored, session_for
 from attnbench.cli.progress import progress
 from attnbench.cli.recording import FAILED, INCONCLUSIVE, recording, write_json
-from attnbench.cli.selection import chosen_implementations, loadable, operators_of, with_baselines
+from attnbench.cli.selection import chosen_implementations, operators_of, taking_part
 from attnbench.cli.terminal import console
 from attnbench.frontier import FITS, HEAD, frontiers, row
 from attnbench.records import FAILURES, FRONTIER, Result
@@ -39,7 +39,7 @@ def search_frontiers(implementations: Sequence[str], given: dict[str, Any]) -> i
     # One limit for all that are compared, whatever is free as each one's worker starts.
     session.limits = replace(session.limits, memory_bytes=session.limits.memory_limit_bytes())
     with session:
-        chosen = with_baselines(session, loadable(session, chosen, asked=bool(implementations)))
+        chosen = taking_part(session, chosen, asked=bool(implementations), operators=given["operators"])
         operators = operators_of(session, chosen)
         shortest = profile_plans(session, choice, operators, lengths=(SHORTEST,), passes=given["passes"])
         with recording(

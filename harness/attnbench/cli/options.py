@@ -11,6 +11,7 @@ import click
 
 from attnbench.cases import DEVICES, DTYPES, LEVELS
 from attnbench.records import Pass
+from attnbench.registry import OPERATORS, names
 from attnbench.runner import Effort, ExpectationError, read_expectations
 
 __all__ = ["EFFORTS", "LENGTHS", "QUICK_LENGTHS", "QUICK_WORK_S", "options"]
@@ -134,6 +135,18 @@ class Expectations(click.ParamType[Path]):
         return Path(value)
 
 
+class OperatorName(click.ParamType[str]):
+    """An operator that is registered."""
+
+    name = "operator"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        registered = names(OPERATORS)
+        if value not in registered:
+            self.fail(f"unknown operator {value!r}; available: {', '.join(registered)}", param, ctx)
+        return str(value)
+
+
 FOLDER = Folder()
 
 
@@ -161,6 +174,14 @@ _ALL: dict[str, Callable[[Any], Any]] = {
     "device": _option("--device", type=click.Choice(DEVICES), default="cpu"),
     "dtype": _option("--dtype", "dtypes", type=click.Choice(DTYPES), multiple=True, help="Run every case in it."),
     "lengths": _option("--lengths", type=Lengths(), help="Sequence lengths, such as 128,256,512."),
+    "operator": _option(
+        "--operator",
+        "operators",
+        type=OperatorName(),
+        multiple=True,
+        default=("multihead",),
+        help="Where no implementation is named: take those of this operator.",
+    ),
     "passes": _option("--passes", type=click.Choice(PASSES), multiple=True, help="Passes to time; both if not given."),
     "results": _option("--results", type=FOLDER, default=Path("results"), help="Folder of run files."),
     "reports": _option("--reports", type=FOLDER, default=Path("reports"), help="Folder of the report."),
@@ -203,11 +224,11 @@ _ALL: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def options(*names: str) -> Callable[[F], F]:
+def options(*asked: str) -> Callable[[F], F]:
     """Decorator that adds options of the vocabulary by name."""
 
     def add(function: F) -> F:
-        for name in reversed(names):
+        for name in reversed(asked):
             function = _ALL[name](function)
         return function
 

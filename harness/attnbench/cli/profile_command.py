@@ -7,14 +7,26 @@ import click
 from attnbench.cli.jobs import Choice, profile_plans, profile_with_ceilings, say_stored, session_for
 from attnbench.cli.options import LENGTHS, QUICK_LENGTHS, options
 from attnbench.cli.recording import recording, write_json
-from attnbench.cli.selection import chosen_implementations, loadable, operators_of, with_baselines
+from attnbench.cli.selection import chosen_implementations, operators_of, taking_part
 from attnbench.cli.terminal import print_timings
 from attnbench.records import PERF
 
 
 @click.command("profile")
 @click.argument("implementations", nargs=-1)
-@options("suite", "lengths", "passes", "device", "dtype", "processes", "threads", "shard", "timeout", "memory_limit")
+@options(
+    "suite",
+    "operator",
+    "lengths",
+    "passes",
+    "device",
+    "dtype",
+    "processes",
+    "threads",
+    "shard",
+    "timeout",
+    "memory_limit",
+)
 @options("work_limit", "case_budget", "case", "results", "resume", "json", "frontier")
 def command(implementations: tuple[str, ...], **given: Any) -> int:
     """Speed and memory across sequence lengths, of what conforms on the very cases that are timed.
@@ -30,7 +42,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     chosen = chosen_implementations(implementations)
     lengths = given["lengths"] or (QUICK_LENGTHS if given["suite"] == "quick" else LENGTHS)
     with session_for(given) as session:
-        chosen = with_baselines(session, loadable(session, chosen, asked=bool(implementations)))
+        chosen = taking_part(session, chosen, asked=bool(implementations), operators=given["operators"])
         operators = operators_of(session, chosen)
         plans = profile_plans(session, choice, operators, lengths=lengths, passes=given["passes"])
         with recording(

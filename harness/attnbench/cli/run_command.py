@@ -16,14 +16,14 @@ from attnbench.cli.jobs import (
 )
 from attnbench.cli.options import LENGTHS, QUICK_LENGTHS, options
 from attnbench.cli.recording import recording, write_json
-from attnbench.cli.selection import chosen_implementations, loadable, operators_of, with_baselines
+from attnbench.cli.selection import chosen_implementations, operators_of, taking_part
 from attnbench.cli.terminal import print_findings, print_timings
 
 
 @click.command("run")
 @click.argument("implementations", nargs=-1)
-@options("suite", "lengths", "passes", "device", "dtype", "shard", "expected", "processes", "threads", "timeout")
-@options("memory_limit", "work_limit", "case_budget", "results", "reports", "resume", "json")
+@options("suite", "operator", "lengths", "passes", "device", "dtype", "shard", "expected", "processes", "threads")
+@options("timeout", "memory_limit", "work_limit", "case_budget", "results", "reports", "resume", "json")
 def command(implementations: tuple[str, ...], **given: Any) -> int:
     """Conform, profile and report: the main job. The last line is the path of the report's page."""
     from attnbench.report import write
@@ -33,7 +33,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     lengths = given["lengths"] or (QUICK_LENGTHS if choice.suite == "quick" else LENGTHS)
     chosen = chosen_implementations(implementations)
     with session_for(given) as session:
-        chosen = with_baselines(session, loadable(session, chosen, asked=bool(implementations)))
+        chosen = taking_part(session, chosen, asked=bool(implementations), operators=given["operators"])
         operators = operators_of(session, chosen)
         plans = conform_plans(session, choice, operators)
         timed = profile_plans(session, choice, operators, lengths=lengths, passes=given["passes"])

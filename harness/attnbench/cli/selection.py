@@ -1,6 +1,6 @@
 """From options to what will be run: implementations and planned cases."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
@@ -11,7 +11,7 @@ from attnbench.checks.catalogue import checks as catalogue
 from attnbench.registry import PluginError, known, load_operator, names, operators, shown
 from attnbench.runner import Plan, Session
 
-__all__ = ["chosen_checks", "chosen_implementations", "loadable", "operators_of", "planned", "with_baselines"]
+__all__ = ["chosen_checks", "chosen_implementations", "loadable", "operators_of", "planned", "taking_part"]
 
 
 def chosen_implementations(asked: Sequence[str]) -> list[str]:
@@ -31,7 +31,20 @@ def chosen_implementations(asked: Sequence[str]) -> list[str]:
     return list(stored.values()) or names()
 
 
-def with_baselines(session: Session, implementations: Sequence[str]) -> list[str]:
+def taking_part(
+    session: Session, implementations: Sequence[str], *, asked: bool, operators: Collection[str]
+) -> list[str]:
+    """Implementations that are timed: those that were asked for by name, or those that compute one of the operators.
+
+    Raises: PluginError where one that was asked for cannot be loaded.
+    """
+    chosen = loadable(session, implementations, asked=asked)
+    return _with_baselines(
+        session, [name for name in chosen if asked or session.declared[name]["operator"] in operators]
+    )
+
+
+def _with_baselines(session: Session, implementations: Sequence[str]) -> list[str]:
     """These implementations, which are loaded, after the reference of each operator that they compute.
 
     Against it speed is told; one that cannot be loaded is left out.

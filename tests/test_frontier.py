@@ -204,13 +204,19 @@ class Here:
 
     operator = "multihead"
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, session: Session, name: str) -> None:
+        self._limits = session.limits
+        self.place = session.folder / "worker"
         self._handlers = Attempts().handlers()
         self.declared = {name: self._handlers["open"](implementation=name)}
 
     def ask(self, do: str, *, counts: bool = True, **request: Any) -> Any:
         """Answer of the worker."""
         return self._handlers[do](**request)
+
+    def memory_limit_bytes(self) -> int | None:
+        """That of the session."""
+        return self._limits.memory_limit_bytes()
 
     def renew(self) -> None:
         """There is no process to end."""
@@ -234,7 +240,7 @@ class Inside(Session):
     def supervised(self, implementations: Sequence[str]) -> Iterator[tuple[str, Any]]:
         """A worker of each."""
         for name in implementations:
-            yield name, Here(name)
+            yield name, Here(self, name)
 
 
 @pytest.fixture

@@ -586,7 +586,7 @@ def test_shards_hold_everything_once(session: Session) -> None:
 
 def test_who_is_timed_is_asked_for_or_of_the_operator(session: Session) -> None:
     """Where nobody is named, all that compute the operator take part, after its reference; who is named always does."""
-    of_both = ["core_sdpa", "sdpa"]
+    of_both = ["core_reshaped", "sdpa"]
     assert taking_part(session, of_both, asked=False, operators=("multihead",)) == ["torch_mha", "sdpa"]
     found = taking_part(session, of_both, asked=True, operators=("multihead",))
     assert found[-2:] == of_both

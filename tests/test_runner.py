@@ -498,6 +498,19 @@ def test_hanging_is_a_time_out(session: Session, tmp_path: Path) -> None:
     assert told[1].reason == "no answer within 3 s (--timeout)"
 
 
+@pytest.mark.parametrize(("shared_by", "status"), [(1, "timeout"), (3, "unsupported")])
+def test_what_several_share_may_take_longer(session: Session, tmp_path: Path, shared_by: int, status: str) -> None:
+    """A request about three implementations has three times the time of one."""
+    source = "from attnbench.interface import Implementation, Refusal\nimport time\n"
+    source += "class Slow(Implementation):\n    def unsupported(self, case):\n        time.sleep(1.5)\n"
+    source += "        raise Refusal('slow')\n"
+    name = written(tmp_path, "slow.py", source) + ":Slow"
+    with session.supervise(name) as worker:
+        session.limits = Limits(timeout_s=1.0)
+        answer = worker.ask("describe", shared_by=shared_by, implementation=name, case=case())
+    assert answer["status"] == status
+
+
 def test_after_three_deaths_the_rest_is_not_run(session: Session, tmp_path: Path) -> None:
     """An implementation that keeps dying is given up, with the last death as the reason."""
     told = found(session, written(tmp_path, "deadly.py", DEADLY) + ":DIES_ALWAYS", range(6))

@@ -356,6 +356,13 @@ def test_nothing_is_left_running_when_a_run_is_left(monkeypatch: pytest.MonkeyPa
     assert len(machine.started) == machine.closed == 4
 
 
+def test_each_of_those_in_turns_may_take_the_time_out() -> None:
+    """Slow calls of many take longer together than one may take alone."""
+    machine = Machine(factor=lambda process, name: 1.2 if name == "slow" else 1.0)
+    run(machine, ["torch_mha", "slow", "other"])
+    assert {request["shared_by"] for request in machine.asked} == {3}
+
+
 def test_checks_are_asked_again_in_the_first_process_and_in_the_last() -> None:
     """Of those that were planned, and again of those that were added."""
     factors = {0: 1.0, 1: 1.1}

@@ -222,10 +222,11 @@ class Supervisor:
         """Operator that the implementation computes."""
         return str(self.declared[self._implementations[0]]["operator"])
 
-    def ask(self, do: str, *, counts: bool = True, **request: Any) -> Outcome:
+    def ask(self, do: str, *, counts: bool = True, shared_by: int = 1, **request: Any) -> Outcome:
         """Answer of the worker; a death, silence or having given up is an outcome with its reason.
 
         ``counts`` says whether a death is one of the three; one whose cause is looked for by asking again is not.
+        ``shared_by`` is the number of implementations that the request is about: each may take the time-out.
         """
         if self._closed:
             return {"status": "not_run", "reason": "the run was left"}
@@ -235,7 +236,8 @@ class Supervisor:
             if self._child is None:
                 self._start()
             assert self._child is not None
-            answer: Outcome = self._child.ask({"do": do, **request}, timeout_s=self._session.limits.timeout_s)
+            timeout_s = shared_by * self._session.limits.timeout_s
+            answer: Outcome = self._child.ask({"do": do, **request}, timeout_s=timeout_s)
         except ChildDied as error:
             return self._buried("crashed", str(error), counts=counts)
         except ChildTimeout as error:

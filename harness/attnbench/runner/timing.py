@@ -32,7 +32,8 @@ STEP = 5
 GROUP_S = 30.0
 # Processes that start at the same time, before any of them is timed: a start keeps one core busy.
 STARTS = min(4, cores())
-# Share of the time-out that calls are planned for; the rest is for building, warming up and looking again.
+# Share of one time-out that calls are planned for; the rest is for building, warming up and looking again, and as much
+# again for each further implementation.
 PLANNED = 0.4
 # How often a case is tried in one process whose death is nobody's.
 TRIES = 2
@@ -239,6 +240,7 @@ class _Shared:
         return worker.ask(
             "time",
             counts=False,
+            shared_by=len(names),
             implementations=names,
             baseline=case.baseline if case.baseline in names else None,
             case=case.plan.case,

@@ -58,9 +58,7 @@ def test_a_device_is_limited_only_where_it_was_asked_for(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(session, "Child", Process)
     limits = Limits(memory_bytes=asked)
-    run: Any = SimpleNamespace(
-        limits=limits, worker_module="worker", place=lambda owner: Path("nowhere", owner), declared={}
-    )
+    run: Any = SimpleNamespace(limits=limits, worker_module="worker", place=lambda: Path("nowhere"), declared={})
     Supervisor(run, ["own"], {})
     assert told[0]["do"] == "start"
     assert told[0]["device_memory_bytes"] == asked

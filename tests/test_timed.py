@@ -12,7 +12,8 @@ import pytest
 from attnbench.records import Finding, Result, Timing
 from attnbench.registry import PluginError
 from attnbench.runner import timing
-from attnbench.runner.session import Limits, Outcome, Plan, Session, Silent, Supervisor
+from attnbench.runner.session import Limits, Outcome, Plan, Session, Supervisor
+from attnbench.runner.steps import Silent
 from attnbench.runner.timed_case import _Samples
 from attnbench.runner.timing import GROUP_S, STEP, Effort, timed
 from attnbench.timing import Samples

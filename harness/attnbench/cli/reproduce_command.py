@@ -11,7 +11,7 @@ from attnbench.cli.selection import chosen_checks
 from attnbench.records import FAILURES
 from attnbench.registry import known, load_lines
 from attnbench.runner import Session, conform
-from attnbench.runner.session import Silent
+from attnbench.runner.steps import Silent
 
 
 @click.command("reproduce")

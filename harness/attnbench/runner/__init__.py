@@ -10,7 +10,8 @@ from attnbench.runner.expectations import (
     read_expectations,
 )
 from attnbench.runner.profile import gating_checks, measure, profile, profile_cases
-from attnbench.runner.session import Limits, Plan, Session, Silent, Steps
+from attnbench.runner.session import Limits, Plan, Session
+from attnbench.runner.steps import Silent, Steps
 from attnbench.runner.timing import Effort
 
 __all__ = [

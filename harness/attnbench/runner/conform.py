@@ -14,7 +14,8 @@ from attnbench.runner.expectations import Expectation, applied
 from attnbench.runner.lanes import each, lanes
 from attnbench.runner.observation import Observation, finding_of, observe
 from attnbench.runner.refusal import declined, refused, too_long, tried_on
-from attnbench.runner.session import Outcome, Plan, Session, Steps, Supervisor
+from attnbench.runner.session import Outcome, Plan, Session, Supervisor
+from attnbench.runner.steps import Steps
 
 __all__ = ["conform", "findings", "left_of"]
 

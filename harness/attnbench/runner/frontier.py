@@ -15,7 +15,8 @@ from attnbench.registry import shown
 from attnbench.runner.probe import gate
 from attnbench.runner.profile import MODES, profile_cases
 from attnbench.runner.refusal import declined
-from attnbench.runner.session import Outcome, Plan, Session, Steps, Supervisor
+from attnbench.runner.session import Outcome, Plan, Session, Supervisor
+from attnbench.runner.steps import Steps
 
 __all__ = ["SHORTEST", "WORKER", "find_frontiers", "lengths", "predicted"]
 

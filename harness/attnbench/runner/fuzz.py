@@ -20,7 +20,8 @@ from attnbench.registry import load_operator, shown
 from attnbench.runner.conform import findings
 from attnbench.runner.expectations import Expectation, applied
 from attnbench.runner.refusal import PARITY
-from attnbench.runner.session import Session, Steps, Supervisor
+from attnbench.runner.session import Session, Supervisor
+from attnbench.runner.steps import Steps
 
 __all__ = ["SUITE", "Found", "SearchEffort", "drawn_cases", "fuzz"]
 

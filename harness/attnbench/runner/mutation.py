@@ -18,7 +18,8 @@ from typing import Any
 from attnbench.cases import MANNERS
 from attnbench.child import Child
 from attnbench.environment import cores
-from attnbench.runner.session import Plan, Steps
+from attnbench.runner.session import Plan
+from attnbench.runner.steps import Steps
 
 __all__ = ["FEW", "Matrix", "mutation_matrix"]
 

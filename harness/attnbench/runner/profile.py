@@ -9,7 +9,8 @@ from attnbench.registry import operators, shown
 from attnbench.runner.conform import left_of
 from attnbench.runner.lanes import each, lanes
 from attnbench.runner.probe import probe
-from attnbench.runner.session import PATIENT, Limits, Plan, Session, Silent, Steps, Supervisor
+from attnbench.runner.session import PATIENT, Limits, Plan, Session, Supervisor
+from attnbench.runner.steps import Silent, Steps
 from attnbench.runner.timing import Effort, timed
 
 __all__ = ["GATES", "MODES", "gating_checks", "measure", "profile", "profile_cases"]

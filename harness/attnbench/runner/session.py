@@ -7,14 +7,14 @@ from itertools import count, zip_longest
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from attnbench.child import Child, ChildDied, ChildTimeout
 from attnbench.environment import memory_available_bytes
 from attnbench.registry import PluginError
 from attnbench.runner.scratch import Scratch
 
-__all__ = ["PATIENT", "Limits", "Outcome", "Plan", "Session", "Silent", "Steps", "Supervisor"]
+__all__ = ["PATIENT", "Limits", "Outcome", "Plan", "Session", "Supervisor"]
 
 Outcome = dict[str, Any]
 # Threads that wait for one another sleep instead of spinning: where nothing is timed, a busy machine then costs a run
@@ -69,32 +69,6 @@ class Plan:
         return self.case.partition("/")[0]
 
 
-class Steps(Protocol):
-    """Where a run says what it is doing."""
-
-    def begin(self, title: str, total: int, *, abreast: int = 1) -> None:
-        """A stage of so many steps starts, so many of them at a time."""
-
-    def now(self, text: str) -> None:
-        """What is being done at this moment."""
-
-    def done(self, label: str | None = None) -> None:
-        """One step is done, which takes about as long as others of this label; None: it had been done before."""
-
-
-class Silent:
-    """Says nothing."""
-
-    def begin(self, title: str, total: int, *, abreast: int = 1) -> None:
-        """Nothing."""
-
-    def now(self, text: str) -> None:
-        """Nothing."""
-
-    def done(self, label: str | None = None) -> None:
-        """Nothing."""
-
-
 @dataclass(slots=True)
 class Session:
     """A judge and a folder, for as long as a run lasts."""
@@ -133,9 +107,9 @@ class Session:
         with self._asking:
             return self._judge.ask({"do": do, **request})
 
-    def place(self, owner: str) -> Path:
+    def place(self) -> Path:
         """Path in the run's folder with which the names of a worker's files begin; nobody else has it."""
-        return self.folder / f"{owner}-{next(self._numbers)}"
+        return self.folder / f"worker-{next(self._numbers)}"
 
     def plan(self, cases: Iterable[str], checks: frozenset[str] | None = None) -> list[Plan]:
         """How each case will be run; ``checks`` keeps only some of the checks."""
@@ -200,7 +174,7 @@ class Supervisor:
         self._environment = environment
         self._beside = beside
         # Where the names of this worker's files begin.
-        self.place = session.place("worker")
+        self.place = session.place()
         self._implementations = implementations
         self._deaths = 0
         self._last_death = ""

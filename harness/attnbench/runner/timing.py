@@ -17,7 +17,8 @@ from attnbench.environment import cores
 from attnbench.records import Finding, Result
 from attnbench.registry import PluginError
 from attnbench.runner.observation import finding_of
-from attnbench.runner.session import Outcome, Plan, Session, Steps, Supervisor
+from attnbench.runner.session import Outcome, Plan, Session, Supervisor
+from attnbench.runner.steps import Steps
 from attnbench.runner.timed_case import TimedCase
 
 __all__ = ["STARTS", "Effort", "started_together", "timed"]

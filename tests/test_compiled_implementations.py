@@ -62,6 +62,18 @@ def test_other_sizes_are_not_compiled_for(name: str, mask: str) -> None:
 
 
 @needs_compiler
+def test_other_widths_of_values_are_not_compiled_for() -> None:
+    """By itself, the formula takes values as wide as queries, or wider or narrower, as one kind of call."""
+    counts = []
+    for wide in (8, 5, 12):
+        q, k, v = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 7, 8), torch.randn(2, 3, 7, wide)
+        found = load("core_compiled").build(None)(q, k, v)
+        torch.testing.assert_close(found, nn.functional.scaled_dot_product_attention(q, k, v), rtol=1e-4, atol=1e-5)
+        counts.append(graphs())
+    assert counts[0] == counts[-1]
+
+
+@needs_compiler
 def test_compiling_draws_no_random_number() -> None:
     """The first call of a kind drops the same weights as the second."""
     module = load("compiled").build(nn.MultiheadAttention(8, 2, dropout=0.375, batch_first=True))

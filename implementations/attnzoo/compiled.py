@@ -6,10 +6,11 @@ between them as C++ (on CUDA, as Triton).
 Compiling takes seconds, so it is done once for each kind of call (precision, gradients, form of the mask, sizes of one)
 and for any sizes. Torch compiles a piece of code at most eight times before it gives up on it, and runs it as it is
 written: each kind therefore has a copy of the formula to itself, and beyond eight the call raises; nothing else runs in
-its place. Of a call without any query or key there is nothing to compile.
+its place. Of a call without any query or key there is nothing to compile. Torch's setting ``donated_buffer`` is
+switched off for the whole process, so that backward can be asked twice of the same forward pass.
 
-Shape: Q (batch·heads, queries, head_dim), K and V (batch·heads, keys, head_dim), M (1 or batch·heads, 1 or queries,
-keys).
+Shape: Q (batch·heads, queries, head_dim), K (batch·heads, keys, head_dim), V (batch·heads, keys, head_dim_v),
+M (1 or batch·heads, 1 or queries, keys).
 Source: https://docs.pytorch.org/docs/stable/generated/torch.compile.html;
 Ansel et al., PyTorch 2, 2024, https://doi.org/10.1145/3620665.3640366.
 """
@@ -20,18 +21,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from types import FunctionType
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch._functorch import config as functorch_settings
 
 from attnbench.cases import Case
-from attnbench.interface import Call, Inputs
-from attnbench.kernel import from_kernel
+from attnbench.kernel import core_from_kernel, from_kernel
 from attnbench.masks import softmax_over_visible
 
-__all__ = ["COMPILED", "compiled", "refusal"]
+__all__ = ["COMPILED", "CORE_COMPILED", "compiled", "refusal"]
 
 # Compiled where they are asked for, one after another: no processes of torch's own that wait beside what is timed.
 ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
@@ -41,8 +40,8 @@ ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 COMPILING_S = 2.5
 KINDS, CALLS = {"float32": 22, "other": 26}, {"float32": 20 * 40, "other": 9 * 40}
 # Sizes that a kind is compiled with: those of a common call, by which Inductor decides how threads share a loop, and no
-# two alike, or it would take them for one. Batch·heads, queries, keys, head_dim.
-SIZES = (96, 120, 136, 40)
+# two alike, or it would take them for one. Batch·heads, queries, keys, head_dim, width of values.
+SIZES = (96, 120, 136, 40, 56)
 _Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
 
@@ -58,8 +57,8 @@ def compiled(
 ) -> tuple[Tensor, Tensor | None]:
     """Attention by the compiled formula; ``mask`` is additive.
 
-    Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim), mask broadcastable to (batch,
-    heads, queries, keys).
+    Shape: q (batch, heads, queries, head_dim), k (batch, heads, keys, head_dim), v (batch, heads, keys, head_dim_v),
+    mask broadcastable to (batch, heads, queries, keys).
     """
     heads = q.shape[:2]
     flat = [x.flatten(0, 1).contiguous() for x in (q, k, v)]
@@ -72,7 +71,7 @@ def compiled(
         dtype=q.dtype,
         device=q.device,
         tracked=tracked,
-        ones=tuple(size == 1 for size in (*flat[0].shape[:2], *k.shape[2:])),
+        ones=tuple(size == 1 for size in (*flat[0].shape[:2], *k.shape[2:], v.shape[3])),
         mask=None if mask is None else tuple(size == 1 for size in mask.shape),
         # Without gradients they cost nothing: they are there in any case.
         weights=need_weights or not any(tracked),
@@ -118,7 +117,7 @@ class _Kind:
     device: torch.device
     # Which of q, k, v and mask take gradients.
     tracked: tuple[bool, ...]
-    # Which of batch·heads, queries, keys and head_dim are 1; and of the mask's dimensions, None: no mask.
+    # Which of batch·heads, queries, keys, head_dim and width of values are 1; of the mask's dimensions, None: no mask.
     ones: tuple[bool, ...]
     mask: tuple[bool, ...] | None
     weights: bool
@@ -132,8 +131,8 @@ def _compiled(kind: _Kind) -> _Attention:
     """The formula as code of its own, compiled for any sizes by a call with some."""
     copy = FunctionType(_attention.__code__.replace(), _attention.__globals__, _attention.__name__)
     whole: _Attention = torch.compile(copy, fullgraph=True, dynamic=True)
-    rows, queries, keys, width = (1 if one else size for one, size in zip(kind.ones, SIZES, strict=True))
-    shapes: list[tuple[int, ...]] = [(rows, queries, width), (rows, keys, width), (rows, keys, width)]
+    rows, queries, keys, width, wide = (1 if one else size for one, size in zip(kind.ones, SIZES, strict=True))
+    shapes: list[tuple[int, ...]] = [(rows, queries, width), (rows, keys, width), (rows, keys, wide)]
     if kind.mask is not None:
         shapes.append(tuple(1 if one else size for one, size in zip(kind.mask, (rows, queries, keys), strict=True)))
     tensors: list[Tensor | None] = [
@@ -149,7 +148,10 @@ def _compiled(kind: _Kind) -> _Attention:
     with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
         # Said of torch's own code, when it is first imported.
         warnings.simplefilter("ignore", DeprecationWarning)
-        whole(*tensors, 0.5, kind.dropout_p, kind.weights)
+        output, _ = whole(*tensors, 0.5, kind.dropout_p, kind.weights)
+        if output.requires_grad:
+            leaves = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
+            torch.autograd.grad(output.sum(), leaves)
     return whole
 
 
@@ -170,16 +172,6 @@ def predicted_s(case: Case) -> float | None:
     return KINDS[which] * COMPILING_S / CALLS[which] if case.device == "cpu" else None
 
 
-def prepare(module: Any, case: Case, inputs: Inputs) -> Call:  # noqa: ARG001  # a module serves every case
-    """The module, after one pass in which it is compiled."""
-    output = module(**inputs.arguments())[0]
-    if output.requires_grad:
-        leaves = [tensor for tensor in inputs.tensors.values() if tensor.requires_grad]
-        leaves += [parameter for parameter in module.parameters() if parameter.requires_grad]
-        torch.autograd.grad(output.sum(), leaves, allow_unused=True)
-    return module  # type: ignore[no-any-return]
-
-
 COMPILED = from_kernel(
     compiled,
     source="https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
@@ -187,5 +179,6 @@ COMPILED = from_kernel(
     unsupported=refusal,
     predicted_s=predicted_s,
     environment=lambda: ENVIRONMENT,
-    prepare=prepare,
+    compiles=True,
 )
+CORE_COMPILED = core_from_kernel(COMPILED, unsupported=refusal, predicted_s=predicted_s)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case
-from attnbench.interface import Call, Inputs, Refusal
+from attnbench.interface import Refusal
 from attnbench.kernel import from_kernel
 
 __all__ = ["FLEX", "flex", "refusal"]
@@ -185,12 +185,6 @@ def predicted_s(case: Case) -> float | None:
     return kinds * COMPILING_S / CALLS_A_CASE if case.device == "cpu" else None
 
 
-def prepare(module: Any, case: Case, inputs: Inputs) -> Call:  # noqa: ARG001  # a module serves every case
-    """The module, after a call for which it is compiled."""
-    module(**inputs.arguments())
-    return module  # type: ignore[no-any-return]
-
-
 FLEX = from_kernel(
     flex,
     source="https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html",
@@ -198,5 +192,5 @@ FLEX = from_kernel(
     unsupported=refusal,
     predicted_s=predicted_s,
     environment=lambda: ENVIRONMENT,
-    prepare=prepare,
+    compiles=True,
 )

@@ -12,7 +12,8 @@ from attnbench.contest import Contest, contest
 from attnbench.records import COUNTED, Timing
 from attnbench.registry import PluginError, shown
 from attnbench.runner import Session
-from attnbench.runner.session import Outcome, Silent, Steps
+from attnbench.runner.session import Outcome
+from attnbench.runner.steps import Silent, Steps
 
 __all__ = ["TWIN", "WORKER", "Asked", "Row", "drop_in"]
 

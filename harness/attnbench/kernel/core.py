@@ -83,6 +83,7 @@ class CoreKernel(Implementation):
         untimed: Callable[[Case], str | None] | None,
         predicted_s: Callable[[Case], float | None] | None,
         environment: Callable[[], Mapping[str, str]] | None,
+        compiles: bool,
     ) -> None:
         self.function = function
         self.name = name
@@ -93,6 +94,7 @@ class CoreKernel(Implementation):
         self._untimed = untimed
         self._predicted_s = predicted_s
         self._environment = environment
+        self.compiles = compiles
         self._accepted = accepted(function)
 
     def takes(self, keyword: str) -> bool:
@@ -177,7 +179,17 @@ class CoreKernel(Implementation):
         return _CoreAttention(self)
 
     def prepare(self, module: nn.Module, case: Case, inputs: Inputs) -> Call:
-        """The module; masks that are made of nothing but positions are made here, once."""
+        """The module, after a call where the first one compiles.
+
+        Masks that are made of nothing but positions are made here, once.
+        """
+        call = self._placed(module, case, inputs)
+        if self.compiles:
+            call(**inputs.arguments())
+        return call
+
+    def _placed(self, module: nn.Module, case: Case, inputs: Inputs) -> Call:
+        """The module, handed its masks of positions."""
         problem, query = case.problem, inputs.tensors["query"]
         flag = self.flagged(problem.queries, problem.keys, causal=problem.causal, alone=len(problem.parts) == 1)
         if flag or not problem.parts - {"bias2d", "bias4d"} or "key_lengths" in inputs.tensors:
@@ -224,4 +236,5 @@ def core_from_kernel(
         untimed=untimed,
         predicted_s=predicted_s,
         environment=kernel.environment,
+        compiles=kernel.compiles,
     )

@@ -123,7 +123,11 @@ def test_the_exit_code_says_what_was_found(verdicts: Sequence[Verdict], code: in
     ("words", "error", "told"),
     [
         (("sdpa",), click.UsageError, "NEW is missing: name a second run or implementation, or another source tree by"),
-        (("sdpa", "reshapd"), PluginError, "unknown implementation 'reshapd'; did you mean 'reshaped'?"),
+        (
+            ("sdpa", "reshapd"),
+            PluginError,
+            "unknown implementation 'reshapd'; did you mean 'reshaped' or 'core_reshaped'?",
+        ),
         (
             ("sdpa", "run.jsonl"),
             click.UsageError,

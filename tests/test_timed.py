@@ -13,7 +13,7 @@ from attnbench.records import Finding, Result, Timing
 from attnbench.registry import PluginError
 from attnbench.runner import timing
 from attnbench.runner.session import Limits, Outcome, Plan, Session, Supervisor
-from attnbench.runner.steps import Silent
+from attnbench.runner.steps import Silent, Steps
 from attnbench.runner.timed_case import _Samples
 from attnbench.runner.timing import GROUP_S, STEP, Effort, timed
 from attnbench.timing import Samples
@@ -91,6 +91,30 @@ def _sample(factor: float) -> dict[str, Any]:
     return asdict(taken) | {"build_ns": 5}
 
 
+@dataclass(slots=True)
+class Told:
+    """How many steps were left whenever one began."""
+
+    left: list[int] = field(default_factory=list)
+    todo: int = 0
+
+    def begin(self, title: str, total: int, *, abreast: int = 1) -> None:
+        """Of a new stage all."""
+        del title, abreast
+        assert self.todo == 0
+        self.todo = total
+
+    def now(self, text: str) -> None:
+        """One begins."""
+        del text
+        self.left.append(self.todo)
+
+    def done(self, label: str | None = None) -> None:
+        """One less."""
+        del label
+        self.todo -= 1
+
+
 def run(
     machine: Machine,
     names: Sequence[str],
@@ -101,8 +125,9 @@ def run(
     budget_s: float = 1.0,
     case_s: float | None = None,
     against: str | None = None,
+    steps: Steps | None = None,
 ) -> dict[tuple[str, int], Result]:
-    """Results by name and number of the case."""  # fmt: skip
+    """Results by name and number of the case."""
     plans = [Plan(case=CASE.format(n), checks=CHECKS, missing=None, flop=1) for n in range(cases)]
     findings = tuple(Finding(check=check, status="passed") for check in CHECKS)
     ready = {
@@ -112,7 +137,7 @@ def run(
     }
     session: Session = machine  # type: ignore[assignment]
     effort = Effort(processes=processes, most=most, budget_s=budget_s, case_s=case_s)
-    results = timed(session, plans, ready, steps=Silent(), effort=effort, against=against)
+    results = timed(session, plans, ready, steps=steps or Silent(), effort=effort, against=against)
     return {(r.implementation, int(r.case.split(".L")[1].split(".")[0])): r for r in results}
 
 
@@ -378,13 +403,15 @@ def test_a_case_gets_as_many_processes_as_its_time_allows(monkeypatch: pytest.Mo
     """Each takes a second here: of two and a half, two; of none, the first all the same. Others go on."""
     clock = itertools.count()
     monkeypatch.setattr(timing.time, "monotonic", lambda: next(clock))
-    for limit_s, processes in ((2.5, 2), (0.1, 1)):
-        machine = Machine()
-        run(machine, ["torch_mha", "other"], cases=2, case_s=limit_s, most=12)
+    # A case whose time is over leaves no step to wait for.
+    for limit_s, processes, left in ((2.5, 2, [14, 13, 12, 6]), (0.1, 1, [14, 7])):
+        machine, steps = Machine(), Told()
+        run(machine, ["torch_mha", "other"], cases=2, case_s=limit_s, most=12, steps=steps)
         asked = Counter(request["case"] for request in machine.asked)
         assert set(asked.values()) == {processes}
         assert {request["limit_s"] for request in machine.asked} == {limit_s}
         assert len(machine.started) == machine.closed
+        assert steps.left == left
 
 
 def test_what_a_device_timed_is_stored_beside_the_rest() -> None:

@@ -125,13 +125,17 @@ class _Shared:
             self._end_idle()
 
     def _processes(self, title: str, numbers: range, cases: dict[str, tuple[TimedCase, list[str]]]) -> None:
-        self.steps.begin(title, len(numbers) * len(cases))
+        left = self._affordable(cases)
+        if left:
+            self.steps.begin(title, len(numbers) * len(left))
         for number in numbers:
-            affordable = {name: one for name, one in cases.items() if one[0].affords(self.effort.case_s)}
-            for _ in range(len(cases) - len(affordable)):
-                self.steps.done()
-            if affordable:
-                self._process(number, numbers.stop - number, affordable)
+            if left:
+                self._process(number, numbers.stop - number, left)
+            left = self._affordable(left)
+
+    def _affordable(self, cases: dict[str, tuple[TimedCase, list[str]]]) -> dict[str, tuple[TimedCase, list[str]]]:
+        """Those that have time left."""
+        return {name: one for name, one in cases.items() if one[0].affords(self.effort.case_s)}
 
     def _process(self, number: int, left: int, cases: dict[str, tuple[TimedCase, list[str]]]) -> None:
         """Time cases, each with those of its names that are not out, in one fresh process, the first of those left."""
@@ -147,6 +151,10 @@ class _Shared:
                     self._case(worker, number, case, names, again=again)
                 case.spent_s += time.monotonic() - begin
                 self.steps.done(case.plan.case)
+                if not case.affords(self.effort.case_s):
+                    # Nor is it timed in those that are still to come.
+                    for _ in range(left - 1):
+                        self.steps.done()
         finally:
             if worker is not None:
                 worker.close()

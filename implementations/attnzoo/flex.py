@@ -35,9 +35,10 @@ CPU_DTYPES = ("float32", "bfloat16", "float16")
 # Compiled where they are asked for, one after another: no processes of torch's own that wait beside what is timed.
 ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 # Seconds of CPU that a kind of call takes to compile, over 20 of them with an empty cache on a 2-core x86-64 machine
-# (torch 2.13); kinds that the checks of a case come to, without a mask and with one; and calls that they make.
-COMPILING_S, CALLS_A_CASE = 7.0, 40
-PLAIN_KINDS, MASKED_KINDS = 4, 8
+# (torch 2.13); kinds that the checks of the suite quick come to and calls that they make, on cases without a mask and
+# with one.
+COMPILING_S = 7.4
+KINDS, CALLS = {"plain": 7, "masked": 15}, {"plain": 220, "masked": 319}
 # Queries and keys that a block mask tells of together: the library's own choice.
 BLOCK = 128
 # Sizes that a kind is compiled with, no two alike, or torch would take them for one: batch, queries, keys. Of more
@@ -181,8 +182,8 @@ def refusal(case: Case) -> str | None:
 
 def predicted_s(case: Case) -> float | None:
     """Seconds of one call on a CPU, with its share of what its kinds take to compile."""
-    kinds = PLAIN_KINDS if case.problem.mask == "none" else MASKED_KINDS
-    return kinds * COMPILING_S / CALLS_A_CASE if case.device == "cpu" else None
+    which = "plain" if case.problem.mask == "none" else "masked"
+    return KINDS[which] * COMPILING_S / CALLS[which] if case.device == "cpu" else None
 
 
 FLEX = from_kernel(

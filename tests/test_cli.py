@@ -593,6 +593,16 @@ def test_who_is_timed_is_asked_for_or_of_the_operator(session: Session) -> None:
     assert "torch_mha" in found[:-2]
 
 
+def test_a_quick_run_compiles_only_what_is_named(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    """Compiling takes longer than the rest of it; it is told who is left out, and how to have it."""
+    some = ["compiled", "sdpa"]
+    wanted: dict[str, Any] = {"operators": ("multihead",), "compiling": False}
+    assert taking_part(session, some, asked=False, **wanted) == ["torch_mha", "sdpa"]
+    assert capsys.readouterr().err == "left out: compiled: compiling takes minutes; by name it takes part\n"
+    assert taking_part(session, some, asked=True, **wanted) == ["torch_mha", *some]
+    assert taking_part(session, some, asked=False, **wanted | {"compiling": True}) == ["torch_mha", *some]
+
+
 def test_dtype_is_that_of_every_case(session: Session) -> None:
     """--dtype runs each case in that dtype, once, whatever dtype it had; two dtypes run it twice."""
     cases = session.judge("suite", operator="multihead", level="quick")

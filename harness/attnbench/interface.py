@@ -143,6 +143,8 @@ class Implementation:
     # URL of the paper or the code.
     source: str = ""
     policies: Policies = Policies()
+    # Its first call of a kind compiles: one is made before calls are timed; a quick run takes it in by name only.
+    compiles: bool = False
 
     def unsupported(self, case: Case) -> str | None:  # noqa: ARG002
         """Why this case is refused, or None."""
@@ -170,6 +172,8 @@ class Implementation:
 
     def prepare(self, module: Any, case: Case, inputs: Inputs) -> Call:  # noqa: ARG002
         """The call that is checked and timed; whatever is not attention happens here."""
+        if self.compiles:
+            module(**inputs.arguments())
         return module  # type: ignore[no-any-return]
 
     def synchronize(self) -> None:

@@ -107,6 +107,7 @@ class Worker:
             "operator": loaded_one.operator,
             "source": str(loaded_one.source),
             "policies": asdict(loaded_one.policies),
+            "compiles": loaded_one.compiles,
             "environment": {str(name): str(value) for name, value in loaded_one.environment().items()},
         }
 

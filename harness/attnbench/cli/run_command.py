@@ -33,7 +33,10 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     lengths = given["lengths"] or (QUICK_LENGTHS if choice.suite == "quick" else LENGTHS)
     chosen = chosen_implementations(implementations)
     with session_for(given) as session:
-        chosen = taking_part(session, chosen, asked=bool(implementations), operators=given["operators"])
+        chosen = taking_part(
+            session, chosen, asked=bool(implementations), operators=given["operators"],
+            compiling=choice.suite != "quick",
+        )  # fmt: skip
         operators = operators_of(session, chosen)
         plans = conform_plans(session, choice, operators)
         timed = profile_plans(session, choice, operators, lengths=lengths, passes=given["passes"])

@@ -32,16 +32,27 @@ def chosen_implementations(asked: Sequence[str]) -> list[str]:
 
 
 def taking_part(
-    session: Session, implementations: Sequence[str], *, asked: bool, operators: Collection[str]
+    session: Session,
+    implementations: Sequence[str],
+    *,
+    asked: bool,
+    operators: Collection[str],
+    compiling: bool = True,
 ) -> list[str]:
     """Implementations that are timed: those that were asked for by name, or those that compute one of the operators.
+
+    Without ``compiling`` those whose calls compile are in it by name only.
 
     Raises: PluginError where one that was asked for cannot be loaded.
     """
     chosen = loadable(session, implementations, asked=asked)
-    return _with_baselines(
-        session, [name for name in chosen if asked or session.declared[name]["operator"] in operators]
-    )
+    if not asked:
+        chosen = [name for name in chosen if session.declared[name]["operator"] in operators]
+        slow = [name for name in chosen if session.declared[name]["compiles"] and not compiling]
+        if slow:
+            click.echo(f"left out: {', '.join(slow)}: compiling takes minutes; by name it takes part", err=True)
+        chosen = [name for name in chosen if name not in slow]
+    return _with_baselines(session, chosen)
 
 
 def _with_baselines(session: Session, implementations: Sequence[str]) -> list[str]:

@@ -179,14 +179,8 @@ class CoreKernel(Implementation):
         return _CoreAttention(self)
 
     def prepare(self, module: nn.Module, case: Case, inputs: Inputs) -> Call:
-        """The module, after a call where the first one compiles.
-
-        Masks that are made of nothing but positions are made here, once.
-        """
-        call = self._placed(module, case, inputs)
-        if self.compiles:
-            call(**inputs.arguments())
-        return call
+        """The module; masks that are made of nothing but positions are made here, once."""
+        return super().prepare(self._placed(module, case, inputs), case, inputs)
 
     def _placed(self, module: nn.Module, case: Case, inputs: Inputs) -> Call:
         """The module, handed its masks of positions."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases import Case
-from attnbench.interface import Call, Implementation, Inputs, Policies, Refusal, accepted
+from attnbench.interface import Implementation, Policies, Refusal, accepted
 from attnbench.kernel.heads import HeadSplitAttention
 from attnbench.masks import additive
 
@@ -135,12 +135,6 @@ class Kernel(Implementation):
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
         """The function inside the reference's module."""
         return _KernelAttention(reference, self)
-
-    def prepare(self, module: Any, case: Case, inputs: Inputs) -> Call:  # noqa: ARG002  # a module serves every case
-        """The module, after a call where the first one compiles."""
-        if self.compiles:
-            module(**inputs.arguments())
-        return module  # type: ignore[no-any-return]
 
 
 def from_kernel(

@@ -260,7 +260,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def shortest(session: Session) -> list[Plan]:
     """The forward pass at the shortest length."""
-    return session.plan(profile_cases(session, [SHORTEST], ["forward"]), gating_checks())
+    return session.plan(profile_cases(session, [SHORTEST], ["forward"], of=("multihead",)), gating_checks())
 
 
 @pytest.mark.parametrize(

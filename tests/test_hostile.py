@@ -66,8 +66,8 @@ def profiled(
     try:
         with Session(limits=LIMITS) as session:
             names = [HONEST[0], *(f"hostile.py:{name}" for name in hostile), HONEST[1]]
-            cases = profile_cases(session, forward, ["forward"])
-            cases += profile_cases(session, backward, ["forward+backward"]) if backward else []
+            cases = profile_cases(session, forward, ["forward"], of=("multihead",))
+            cases += profile_cases(session, backward, ["forward+backward"], of=("multihead",)) if backward else []
             plans = session.plan(cases, gating_checks())
             budget_s = share_s * len(names)
             results = profile(

@@ -93,7 +93,7 @@ def test_a_profile_tells_what_an_implementation_takes_outside_the_allocator(tmp_
     """8 MiB from malloc stand in the record beside an exact peak that knows nothing of them, with what ran."""
     (tmp_path / "own.py").write_text(OWN)
     with Session(limits=Limits(threads=1)) as session:
-        plans = session.plan(profile_cases(session, [8], ["forward"]), gating_checks())
+        plans = session.plan(profile_cases(session, [8], ["forward"], of=("multihead",)), gating_checks())
         results = profile(
             session,
             [f"{tmp_path}/own.py:OUTSIDE"],

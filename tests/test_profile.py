@@ -131,8 +131,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def plans(session: Session) -> list[Plan]:
-    """Forward passes at both lengths."""
-    return session.plan(profile_cases(session, LENGTHS, ["forward"]), gating_checks())
+    """Forward passes of multi-head attention at both lengths."""
+    return session.plan(profile_cases(session, LENGTHS, ["forward"], of=("multihead",)), gating_checks())
 
 
 def taken(

@@ -55,7 +55,7 @@ def agree(path: Path, threads: int, setup: Setup, *, processes: int, resume: boo
     context = get_context("spawn")
     condition = Condition(threads=threads, load="quiet")
     with Session(limits=Limits(threads=threads)) as session:
-        case = profile_cases(session, [setup.length], ["forward"])[0]
+        case = profile_cases(session, [setup.length], ["forward"], of=("multihead",))[0]
         inputs = session.judge("inputs", case=case)
         head = header(condition, setup, case, {}) | {"kind": "agreement"}
         with Lines.opened(path, head, resume=resume) as lines:

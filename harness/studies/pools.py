@@ -188,7 +188,7 @@ def gather(
     """
     tell_children(rows)
     with Session(limits=Limits(threads=condition.threads, timeout_s=TIMEOUT_S)) as session:
-        case = profile_cases(session, [setup.length], ["forward"])[0]
+        case = profile_cases(session, [setup.length], ["forward"], of=("multihead",))[0]
         head = header(condition, setup, case, rows)
         with Lines.opened(path, head, resume=resume) as lines, beside(condition.load) as competitor:
             begin, before = time.monotonic(), _count(lines)

@@ -133,10 +133,9 @@ def profile_plans(
     passes: Sequence[Pass],
 ) -> list[Plan]:
     """Cases of the profile of these operators, or of all, with the checks that guard their timing."""
-    cases = profile_cases(session, lengths, passes)
     return planned(
         session,
-        [case for case in cases if operators is None or case.partition("/")[0] in operators],
+        profile_cases(session, lengths, passes, of=operators),
         patterns=choice.patterns,
         checks=sorted(gating_checks()),
         dtypes=choice.dtypes,

@@ -67,12 +67,14 @@ def profile(
     yield from timed(session, plans, _ready(probed), steps=steps, effort=effort, against=baseline)
 
 
-def profile_cases(session: Session, lengths: Sequence[int], passes: Sequence[Pass] = ()) -> list[str]:
-    """Case ids of every operator at these lengths, in the passes that were asked for, or in both."""
+def profile_cases(
+    session: Session, lengths: Sequence[int], passes: Sequence[Pass] = (), *, of: Sequence[str] | None = None
+) -> list[str]:
+    """Case ids of these operators, or of all, at these lengths, in the passes that were asked for, or in both."""
     modes = {MODES[name] for name in passes or MODES}
     return [
         case
-        for operator in operators()
+        for operator in (operators() if of is None else of)
         for case in session.judge("profile", operator=operator, lengths=list(lengths))
         if case.rpartition("/")[2] in modes
     ]

@@ -7,6 +7,7 @@ import pytest
 
 from attnbench import encoder
 from studies import padded
+from studies.lines import read
 
 
 def taken(*, varlen: int) -> dict[str, Any]:
@@ -30,6 +31,18 @@ def test_the_table_tells_how_many_times_as_fast() -> None:
     assert len(rows) == 2 + 2 * 3
     few = padded.table(processes[:3]).splitlines()[4]
     assert few.endswith("| 2.50 | 2.00 to 4.00 | unknown: 3 processes are too few for a verdict | 3 |")
+
+
+def test_the_committed_table_is_that_of_the_committed_samples() -> None:
+    """And removing padding is faster on each of them that can be told."""
+    stored = sorted(padded.DATA.glob("*.jsonl"))
+    found = [read(path) for path in stored]
+    records = [record for one in found if one is not None for record in one[1]]
+    told = (padded.DATA / "padded.md").read_text()
+    assert padded.table(records) == told
+    rows = [row for row in told.splitlines() if "`varlen" in row and "inconclusive" not in row]
+    assert rows
+    assert all("| faster |" in row for row in rows)
 
 
 def test_shapes_are_read_as_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases import Case
-from attnbench.interface import Call, Implementation, Inputs, Policies, Refusal, accepted
+from attnbench.interface import Call, Inputs, Refusal
 from attnbench.kernel.arguments import check_arguments
-from attnbench.kernel.function import FORWARD_ONLY, Kernel, KernelFunction
+from attnbench.kernel.declared import FORWARD_ONLY, DeclaredKernel
+from attnbench.kernel.function import Kernel
 from attnbench.masks import additive, combined, positional
 
 __all__ = ["CoreKernel", "core_from_kernel"]
@@ -66,40 +67,10 @@ class _CoreAttention(nn.Module):
         return kernel.attend(query, key, value, mask=mask, is_causal=flag, softcap=softcap, scale=scale)
 
 
-class CoreKernel(Implementation):
-    """An implementation of ``attention_core`` made from a function on head-split tensors; see ``core_from_kernel``."""
+class CoreKernel(DeclaredKernel):
+    """A kernel by itself, as an implementation of ``attention_core``; see ``core_from_kernel``."""
 
     operator = "attention_core"
-
-    def __init__(
-        self,
-        function: KernelFunction,
-        *,
-        name: str,
-        source: str,
-        policies: Policies,
-        additive_mask: bool,
-        unsupported: Callable[[Case], str | None] | None,
-        untimed: Callable[[Case], str | None] | None,
-        predicted_s: Callable[[Case], float | None] | None,
-        environment: Callable[[], Mapping[str, str]] | None,
-        compiles: bool,
-    ) -> None:
-        self.function = function
-        self.name = name
-        self.source = source
-        self.policies = policies
-        self.additive_mask = additive_mask
-        self._unsupported = unsupported
-        self._untimed = untimed
-        self._predicted_s = predicted_s
-        self._environment = environment
-        self.compiles = compiles
-        self._accepted = accepted(function)
-
-    def takes(self, keyword: str) -> bool:
-        """Whether the function's signature has this keyword."""
-        return self._accepted is None or keyword in self._accepted
 
     def flagged(self, queries: int, keys: int, *, causal: str | None, alone: bool) -> bool:
         """Whether the function's causal flag says all that masks would; ``alone``: nothing else hides or adds."""
@@ -122,7 +93,7 @@ class CoreKernel(Implementation):
         Raises: Refusal where it lacks one that is needed.
         """
         shares = query.shape[1] != key.shape[1]
-        reason = self._lacks(mask=mask is not None, softcap=softcap is not None, enable_gqa=shares)
+        reason = self.lacks({"mask": mask is not None, "softcap": softcap is not None, "enable_gqa": shares})
         if self.policies.forward_only and torch.is_grad_enabled() and (query.requires_grad or value.requires_grad):
             reason = FORWARD_ONLY
         if reason:
@@ -142,37 +113,15 @@ class CoreKernel(Implementation):
         output: Tensor = returned[0] if isinstance(returned, tuple) else returned
         return output
 
-    def _lacks(self, **needs: bool) -> str | None:
-        """Which keyword is needed and not in the function's signature, as a reason, or None."""
-        told = {"enable_gqa": "the kernel takes no enable_gqa: heads of keys must be as many as heads of queries"}
-        missing = next((name for name, needed in needs.items() if needed and not self.takes(name)), None)
-        return None if missing is None else told.get(missing, f"the kernel takes no {missing}")
-
-    def unsupported(self, case: Case) -> str | None:
-        """Refuse what needs a keyword that the function does not have, then what its author refuses."""
+    def needs(self, case: Case) -> Mapping[str, bool]:
+        """A mask where the flag does not say it, a soft-cap, and shared heads of keys."""
         problem = case.problem
         flag = self.flagged(problem.queries, problem.keys, causal=problem.causal, alone=len(problem.parts) == 1)
-        if reason := self._lacks(
-            mask=bool(problem.parts) and not flag,
-            softcap=problem.softcap > 0,
-            enable_gqa=problem.key_heads != problem.num_heads,
-        ):
-            return reason
-        if self.policies.forward_only and case.differentiates:
-            return FORWARD_ONLY
-        return self._unsupported(case) if self._unsupported else None
-
-    def untimed(self, case: Case) -> str | None:
-        """What its author says."""
-        return self._untimed(case) if self._untimed else None
-
-    def predicted_s(self, case: Case) -> float | None:
-        """What its author predicts."""
-        return self._predicted_s(case) if self._predicted_s else None
-
-    def environment(self) -> Mapping[str, str]:
-        """What its author asks for."""
-        return self._environment() if self._environment else {}
+        return {
+            "mask": bool(problem.parts) and not flag,
+            "softcap": problem.softcap > 0,
+            "enable_gqa": problem.key_heads != problem.num_heads,
+        }
 
     def build(self, reference: Any) -> nn.Module:  # noqa: ARG002
         """The function behind the operator's call; there are no parameters to take over."""

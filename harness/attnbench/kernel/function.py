@@ -2,21 +2,17 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnbench.cases import Case
-from attnbench.interface import Implementation, Policies, Refusal, accepted
+from attnbench.interface import Policies, Refusal
+from attnbench.kernel.declared import FORWARD_ONLY, DeclaredKernel, KernelFunction
 from attnbench.kernel.heads import HeadSplitAttention
 from attnbench.masks import additive
 
 __all__ = ["Kernel", "from_kernel"]
-
-# fn(q, k, v, *, mask, is_causal, scale, dropout_p, need_weights) -> output, or (output, weights)
-KernelFunction = Callable[..., Any]
-FORWARD_ONLY = "forward only: no gradients"
 
 
 class _KernelAttention(HeadSplitAttention):
@@ -55,52 +51,15 @@ class _KernelAttention(HeadSplitAttention):
         return output, weights if need_weights else None
 
 
-class Kernel(Implementation):
-    """An implementation made from a function on head-split tensors; see ``from_kernel``."""
-
-    def __init__(
-        self,
-        function: KernelFunction,
-        *,
-        name: str,
-        source: str,
-        policies: Policies,
-        additive_mask: bool,
-        unsupported: Callable[[Case], str | None] | None,
-        untimed: Callable[[Case], str | None] | None,
-        predicted_s: Callable[[Case], float | None] | None,
-        environment: Callable[[], Mapping[str, str]] | None,
-        compiles: bool,
-    ) -> None:
-        self.function = function
-        self.name = name
-        self.source = source
-        self.policies = policies
-        self.additive_mask = additive_mask
-        self._unsupported = unsupported
-        self._untimed = untimed
-        self._predicted_s = predicted_s
-        self._environment = environment
-        self.compiles = compiles
-        self._accepted = accepted(function)
-
-    def takes(self, keyword: str) -> bool:
-        """Whether the function's signature has this keyword."""
-        return self._accepted is None or keyword in self._accepted
+class Kernel(DeclaredKernel):
+    """A kernel as a whole implementation of multi-head attention; see ``from_kernel``."""
 
     def aligns(self, queries: int, keys: int) -> bool:
         """Whether its causal flag means what the contract says: query i sees keys 0 to i."""
         return self.policies.causal == "top_left" or queries == keys
 
-    def lacks(self, needs: Mapping[str, bool]) -> str | None:
-        """Which keyword is needed and not in the function's signature, as a reason, or None."""
-        return next(
-            (f"the kernel takes no {word}" for word, needed in needs.items() if needed and not self.takes(word)),
-            None,
-        )
-
-    def unsupported(self, case: Case) -> str | None:
-        """Refuse what needs a keyword that the function does not have, then what its author refuses."""
+    def needs(self, case: Case) -> Mapping[str, bool]:
+        """Weights and dropout where they are asked for, and a mask where the flag does not say it."""
         problem = case.problem
         extra_columns = problem.add_bias_kv or problem.add_zero_attn
         flag_suffices = (
@@ -109,28 +68,11 @@ class Kernel(Implementation):
             and not extra_columns
             and self.aligns(problem.queries, problem.keys)
         )
-        needs = {
+        return {
             "need_weights": problem.need_weights,
             "dropout_p": problem.dropout > 0 and case.training,
             "mask": problem.mask != "none" and not (flag_suffices and self.takes("is_causal")),
         }
-        if reason := self.lacks(needs):
-            return reason
-        if self.policies.forward_only and case.differentiates:
-            return FORWARD_ONLY
-        return self._unsupported(case) if self._unsupported else None
-
-    def untimed(self, case: Case) -> str | None:
-        """What its author says."""
-        return self._untimed(case) if self._untimed else None
-
-    def predicted_s(self, case: Case) -> float | None:
-        """What its author predicts."""
-        return self._predicted_s(case) if self._predicted_s else None
-
-    def environment(self) -> Mapping[str, str]:
-        """What its author asks for."""
-        return self._environment() if self._environment else {}
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
         """The function inside the reference's module."""

@@ -2,10 +2,12 @@
 
 import csv
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import torch
 from click import UsageError
@@ -193,6 +195,23 @@ def timed(*names: str) -> dict[str, Row]:
     rows = {name: row(name) for name in names}
     turns = Answering(session=Session(), model="encoder", asked=asked, rows=rows, steps=Silent())
     return {found.implementation: found for found in turns.timed(list(names))}
+
+
+def test_models_that_were_done_are_told_whatever_ends_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their rows are printed and written."""
+
+    def cut(*_: Any, **__: Any) -> Iterator[Row]:
+        yield Row(model="encoder", implementation="sdpa", status="held", largest=1e-6, cosine=0.875)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attnbench.cli.drop_in_command._present", lambda *_: ["encoder", "transformers"])
+    monkeypatch.setattr("attnbench.cli.drop_in_command.drop_in", cut)
+    done = CliRunner().invoke(command, ["sdpa", "--reports", str(tmp_path)], standalone_mode=False)
+    assert isinstance(done.exception, KeyboardInterrupt | click.Abort)
+    assert "0.875000000" in done.output
+    assert "| encoder | sdpa |" in (tmp_path / "drop_in.md").read_text()
 
 
 def test_who_raises_or_is_wrong_after_its_calls_is_left_out() -> None:

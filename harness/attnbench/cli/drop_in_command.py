@@ -81,11 +81,15 @@ def command(
     with Session(limits=limits, worker_module=WORKER) as session:
         there = _present(session, models)
         names = _fitting(session, implementations)
-        with progress() as steps:
-            rows = list(drop_in(session, names, there, asked, steps=steps))
-    _write(rows, reports, json_file, asked)
-    if not json_file:
-        _print(rows)
+        rows: list[Row] = []
+        try:
+            with progress() as steps:
+                rows.extend(drop_in(session, names, there, asked, steps=steps))
+        finally:
+            # Models that were done are told, whatever ended the others.
+            _write(rows, reports, json_file, asked)
+            if rows and not json_file:
+                _print(rows)
     compared = [row for row in rows if row.cosine is not None]
     if any(row.status in ("failed", "error", "crashed", "timeout", "out_of_memory") for row in rows):
         return FAILED

@@ -30,8 +30,8 @@ def one_line() -> Iterator[None]:
         _fail(error.format_message())
     except (click.Abort, KeyboardInterrupt) as error:
         # A run that has a file says which it is.
-        run = next(iter(error.args), "RUN")
-        _fail(f"interrupted: what was stored is kept; go on with --resume {run}", INTERRUPTED)
+        run = next(iter(error.args), None)
+        _fail(f"interrupted: what was stored is kept; go on with --resume {run}" if run else "interrupted", INTERRUPTED)
     except PluginError as error:
         _fail(str(error))
     except (ChildDied, ChildTimeout) as error:

@@ -2,7 +2,8 @@
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from attnbench.integrations.models import MODELS, Batch, allowance, case_of, in_
 from attnbench.interface import Implementation
 from attnbench.kernel import from_kernel
 from attnbench.registry import load, names, origin
-from attnbench.runner import Session
+from attnbench.runner import Session, Silent
 from attnbench.timing import Samples
 
 needs_encoder = pytest.mark.skipif(encoder.missing() is not None, reason=str(encoder.missing()))
@@ -190,8 +191,6 @@ class Answering(_Turns):
 def timed(*names: str) -> dict[str, Row]:
     """Rows after two processes."""
     asked = Asked(batch=1, length=4, processes=2, budget_s=1.0)
-    from attnbench.runner import Silent
-
     rows = {name: row(name) for name in names}
     turns = Answering(session=Session(), model="encoder", asked=asked, rows=rows, steps=Silent())
     return {found.implementation: found for found in turns.timed(list(names))}
@@ -232,6 +231,33 @@ def test_a_process_that_dies_times_nobody() -> None:
     assert rows["good"].status == "held"
     assert rows["good"].untimed == "crashed: in a timing process: killed"
     assert rows["good"].timing is None
+
+
+def test_whole_models_may_each_take_the_time_out() -> None:
+    """The one as it is, too: loading and compiling are in it."""
+    given: dict[str, Any] = {}
+
+    class Worker(AbstractContextManager["Worker"]):
+        def __exit__(self, *_: object) -> None: ...
+
+        def ask(self, do: str, **request: Any) -> dict[str, str]:
+            given.update(request)
+            return {"do": do}
+
+    class Noting(Session):
+        def supervise_together(self, implementations: Sequence[str]) -> Any:
+            assert implementations == ["a", "b"]
+            return Worker()
+
+    turns = _Turns(
+        session=Noting(),
+        model="encoder",
+        asked=Asked(batch=1, length=4, processes=2, budget_s=1.0),
+        rows={},
+        steps=Silent(),
+    )
+    assert turns._taken(0, ["a", "b"]) == {"do": "take"}
+    assert given["shared_by"] == 3
 
 
 def test_a_row_without_a_ratio_says_why() -> None:

@@ -207,6 +207,8 @@ class _Turns:
         with worker:
             return worker.ask(
                 "take",
+                # And the model as it is.
+                shared_by=len(names) + 1,
                 implementations=names,
                 model=self.model,
                 batch=self.asked.batch,

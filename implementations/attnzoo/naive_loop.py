@@ -24,7 +24,7 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.kernel import core_from_kernel, from_kernel
 
-__all__ = ["CORE_NAIVE_LOOP", "NAIVE_LOOP", "naive_loop"]
+__all__ = ["CORE_NAIVE_LOOP", "NAIVE_LOOP", "naive_loop", "refusal"]
 
 # Seconds a query-key pair takes: measured with torch 2.13, one thread of a 2-core x86-64 machine, 64 keys.
 FORWARD_S = 15e-6
@@ -97,7 +97,17 @@ def predicted_s(case: Case) -> float:
     return float(pairs) * (WITH_BACKWARD_S if case.differentiates else FORWARD_S)
 
 
+def refusal(case: Case) -> str | None:
+    """Why a case is not computed, or None: which keys are left out is read from the mask."""
+    reads_mask = case.compiler == "export" and case.problem.mask != "none"
+    return "torch.export cannot follow which keys a mask hides" if reads_mask else None
+
+
 NAIVE_LOOP = from_kernel(
-    naive_loop, source="https://arxiv.org/abs/1706.03762", additive_mask=True, predicted_s=predicted_s
+    naive_loop,
+    source="https://arxiv.org/abs/1706.03762",
+    additive_mask=True,
+    unsupported=refusal,
+    predicted_s=predicted_s,
 )
-CORE_NAIVE_LOOP = core_from_kernel(NAIVE_LOOP, predicted_s=predicted_s)
+CORE_NAIVE_LOOP = core_from_kernel(NAIVE_LOOP, unsupported=refusal, predicted_s=predicted_s)

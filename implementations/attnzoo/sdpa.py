@@ -109,8 +109,9 @@ def sdpa_held(
     enable_gqa: bool = False,
 ) -> Tensor:
     """Attention by one fused backend, which raises RuntimeError where it cannot run."""
-    # All of them want the numbers of a row side by side; their own front ends copy what is not.
-    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    # All of them want the numbers of a row side by side; their own front ends copy what is not. To contiguous() rows of
+    # one number lie side by side already, however large their stride is.
+    q, k, v = (x if x.stride(-1) == 1 else x.clone(memory_format=torch.contiguous_format) for x in (q, k, v))
     with sdpa_kernel(backend):
         return scaled_dot_product_attention(
             q, k, v, attn_mask=mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa

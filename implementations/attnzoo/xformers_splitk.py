@@ -35,6 +35,7 @@ from attnbench.kernel import core_from_kernel, from_kernel
 __all__ = ["CORE_XFORMERS_SPLITK", "XFORMERS_SPLITK", "core_refusal", "refusal", "xformers_splitk"]
 
 INTERPRET = "TRITON_INTERPRET"
+AS_WIDE = "values must be as wide as keys"
 # Seconds that one program (16 queries and 64 keys of a head) takes, interpreted: 0.23 s for 36 programs of
 # width 32, measured with triton 3.7 on one thread of a 2-core x86-64 machine.
 INTERPRETED_S = 6.5e-3
@@ -47,6 +48,8 @@ def xformers_splitk(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, sca
     """Attention by ``xformers.ops.fmha.triton_splitk.FwOp``; ``mask`` is additive."""
     if _interpreted() and q.dtype not in INTERPRETED_DTYPES:
         raise Refusal(f"interpreted, it is wrong in {str(q.dtype).removeprefix('torch.')}")
+    if v.shape[-1] != k.shape[-1]:
+        raise Refusal(AS_WIDE)
     fmha = _fmha()
     bias = None if mask is None else mask.expand(*q.shape[:3], k.shape[2])
     rows = [x.transpose(1, 2) for x in (q, k, v)]  # (batch, length, heads, head_dim)
@@ -70,6 +73,8 @@ def refusal(case: Case) -> str | None:
     head_dim: int = case.problem.head_dim
     if not _interpreted():
         return f"a CPU only interprets it: set {INTERPRET}=1 before Python starts"
+    if case.compiler == "export":
+        return "torch.export cannot follow Triton's interpreter"
     if _version("triton") < (3, 7) and _version("numpy") >= (2, 4):
         return "Triton's interpreter before 3.7 fails under numpy 2.4: pip install 'triton>=3.7' or 'numpy<2.4'"
     if getattr(torch, case.dtype) not in INTERPRETED_DTYPES:
@@ -84,7 +89,7 @@ def refusal(case: Case) -> str | None:
 def core_refusal(case: Case) -> str | None:
     """The same of a case of ``attention_core``."""
     if case.problem.value_dim != case.problem.head_dim:
-        return "values must be as wide as keys"
+        return AS_WIDE
     return refusal(case)
 
 

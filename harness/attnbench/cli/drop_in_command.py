@@ -86,8 +86,9 @@ def command(
             with progress() as steps:
                 rows.extend(drop_in(session, names, there, asked, steps=steps))
         finally:
-            # Models that were done are told, whatever ended the others.
-            _write(rows, reports, json_file, asked)
+            # Models that were done are told, whatever ended the others; without any, older files stay as they are.
+            if rows:
+                _write(rows, reports, json_file, asked)
             if rows and not json_file:
                 _print(rows)
     compared = [row for row in rows if row.cosine is not None]

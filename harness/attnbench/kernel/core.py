@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases import Case
-from attnbench.interface import Call, Inputs, Refusal
+from attnbench.interface import Call, Inputs
 from attnbench.kernel.arguments import check_arguments
-from attnbench.kernel.declared import FORWARD_ONLY, DeclaredKernel
+from attnbench.kernel.declared import DeclaredKernel
 from attnbench.kernel.function import Kernel
 from attnbench.masks import additive, combined, positional
 
@@ -93,11 +93,7 @@ class CoreKernel(DeclaredKernel):
         Raises: Refusal where it lacks one that is needed.
         """
         shares = query.shape[1] != key.shape[1]
-        reason = self.lacks({"mask": mask is not None, "softcap": softcap is not None, "enable_gqa": shares})
-        if self.policies.forward_only and torch.is_grad_enabled() and (query.requires_grad or value.requires_grad):
-            reason = FORWARD_ONLY
-        if reason:
-            raise Refusal(reason)
+        needs = {"mask": mask is not None, "softcap": softcap is not None, "enable_gqa": shares}
         offered = {
             "mask": mask,
             "is_causal": is_causal,
@@ -107,21 +103,21 @@ class CoreKernel(DeclaredKernel):
             "softcap": softcap,
             "enable_gqa": shares,
         }
-        returned = self.function(
-            query, key, value, **{name: given for name, given in offered.items() if self.takes(name)}
-        )
-        output: Tensor = returned[0] if isinstance(returned, tuple) else returned
-        return output
+        return self.returned(query, key, value, needs=needs, offered=offered)[0]
 
     def needs(self, case: Case) -> Mapping[str, bool]:
         """A mask where the flag does not say it, a soft-cap, and shared heads of keys."""
         problem = case.problem
-        flag = self.flagged(problem.queries, problem.keys, causal=problem.causal, alone=len(problem.parts) == 1)
         return {
-            "mask": bool(problem.parts) and not flag,
+            "mask": bool(problem.parts) and not self._flag_says_it(case),
             "softcap": problem.softcap > 0,
             "enable_gqa": problem.key_heads != problem.num_heads,
         }
+
+    def _flag_says_it(self, case: Case) -> bool:
+        """Whether a case's mask comes as the function's causal flag."""
+        problem = case.problem
+        return self.flagged(problem.queries, problem.keys, causal=problem.causal, alone=len(problem.parts) == 1)
 
     def build(self, reference: Any) -> nn.Module:  # noqa: ARG002
         """The function behind the operator's call; there are no parameters to take over."""
@@ -134,8 +130,8 @@ class CoreKernel(DeclaredKernel):
     def _placed(self, module: nn.Module, case: Case, inputs: Inputs) -> Call:
         """The module, handed its masks of positions."""
         problem, query = case.problem, inputs.tensors["query"]
-        flag = self.flagged(problem.queries, problem.keys, causal=problem.causal, alone=len(problem.parts) == 1)
-        if flag or not problem.parts - {"bias2d", "bias4d"} or "key_lengths" in inputs.tensors:
+        needless = self._flag_says_it(case) or not problem.parts - {"bias2d", "bias4d"}
+        if needless or "key_lengths" in inputs.tensors:
             return module
         positions = positional(
             problem.queries, problem.keys, causal=problem.causal, window=problem.window, key_lengths=None,

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attnbench.cases import Case
-from attnbench.interface import Implementation, Policies, accepted
+import torch
+from torch import Tensor
 
-__all__ = ["FORWARD_ONLY", "DeclaredKernel", "KernelFunction"]
+from attnbench.cases import Case
+from attnbench.interface import Implementation, Policies, Refusal, accepted
+
+__all__ = ["DeclaredKernel", "KernelFunction"]
 
 # fn(q, k, v, *, mask, is_causal, scale, dropout_p, need_weights) -> output, or (output, weights)
 KernelFunction = Callable[..., Any]
@@ -56,6 +59,21 @@ class DeclaredKernel(Implementation):
         """Which keyword is needed and not in the function's signature, as a reason, or None."""
         missing = next((word for word, needed in needs.items() if needed and not self.takes(word)), None)
         return None if missing is None else f"the kernel takes no {LACKING.get(missing, missing)}"
+
+    def returned(
+        self, q: Tensor, k: Tensor, v: Tensor, *, needs: Mapping[str, bool], offered: Mapping[str, Any]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Output, and weights or None, of the function, handed what it takes of the keywords that are offered.
+
+        Raises: Refusal where it lacks one that is needed, or gradients.
+        """
+        reason = self.lacks(needs)
+        if self.policies.forward_only and torch.is_grad_enabled() and (q.requires_grad or v.requires_grad):
+            reason = FORWARD_ONLY
+        if reason:
+            raise Refusal(reason)
+        found = self.function(q, k, v, **{word: given for word, given in offered.items() if self.takes(word)})
+        return found if isinstance(found, tuple) else (found, None)
 
     def unsupported(self, case: Case) -> str | None:
         """Refuse what needs a keyword that the function does not have, then what its author refuses."""

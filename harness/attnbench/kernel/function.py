@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases import Case
-from attnbench.interface import Policies, Refusal
-from attnbench.kernel.declared import FORWARD_ONLY, DeclaredKernel, KernelFunction
+from attnbench.interface import Policies
+from attnbench.kernel.declared import DeclaredKernel, KernelFunction
 from attnbench.kernel.heads import HeadSplitAttention
 from attnbench.masks import additive
 
@@ -25,8 +25,7 @@ class _KernelAttention(HeadSplitAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        takes = self._kernel.takes
-        is_causal = is_causal and takes("is_causal") and self._kernel.aligns(q.shape[-2], k.shape[-2])
+        is_causal = is_causal and self._kernel.takes("is_causal") and self._kernel.aligns(q.shape[-2], k.shape[-2])
         if is_causal:
             mask = None
         elif mask is not None and (self._kernel.additive_mask or mask.dtype != torch.bool):
@@ -41,13 +40,7 @@ class _KernelAttention(HeadSplitAttention):
             "need_weights": need_weights,
         }
         needs = {"mask": mask is not None, "dropout_p": dropout_p > 0, "need_weights": need_weights}
-        reason = self._kernel.lacks(needs)
-        if self._kernel.policies.forward_only and torch.is_grad_enabled() and (q.requires_grad or v.requires_grad):
-            reason = FORWARD_ONLY
-        if reason:
-            raise Refusal(reason)
-        returned = self._kernel.function(q, k, v, **{name: value for name, value in offered.items() if takes(name)})
-        output, weights = returned if isinstance(returned, tuple) else (returned, None)
+        output, weights = self._kernel.returned(q, k, v, needs=needs, offered=offered)
         return output, weights if need_weights else None
 
 

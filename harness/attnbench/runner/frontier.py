@@ -131,9 +131,10 @@ class _Search:
         """The case at a length, in the plan's dtype and on its device."""
         *_, dtype, device, mode = self.plan.case.split("/")
         name = next(name for name, called in MODES.items() if called == mode)
-        for case in profile_cases(self.session, [length], [name], of=(self.plan.operator,)):
-            return "/".join([*case.split("/")[:-3], dtype, device, mode])
-        raise ValueError(f"{self.plan.operator} has no case of length {length} for a profile")
+        cases = profile_cases(self.session, [length], [name], of=(self.plan.operator,))
+        if not cases:
+            raise ValueError(f"{self.plan.operator} has no case of length {length} for a profile")
+        return "/".join([*cases[0].split("/")[:-3], dtype, device, mode])
 
     def _tried(self, length: int, case: str, need: int | None, limit: int | None) -> Result:
         """What came of one length; the shortest must pass its checks, too."""

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from attnbench import encoder
 from attnbench.cli.drop_in_command import COLUMNS, command
 from attnbench.integrations import models, transformers
-from attnbench.integrations.drop_in import TWIN, Asked, Row, _Turns
+from attnbench.integrations.drop_in import PLANNED, TWIN, Asked, Row, _Turns
 from attnbench.integrations.models import MODELS, Batch, allowance, case_of, in_float64
 from attnbench.interface import Implementation
 from attnbench.kernel import from_kernel
 from attnbench.registry import load, names, origin
-from attnbench.runner import Session, Silent
+from attnbench.runner import Limits, Session, Silent
 from attnbench.timing import Samples
 
 needs_encoder = pytest.mark.skipif(encoder.missing() is not None, reason=str(encoder.missing()))
@@ -234,7 +234,7 @@ def test_a_process_that_dies_times_nobody() -> None:
 
 
 def test_whole_models_may_each_take_the_time_out() -> None:
-    """The one as it is, too: loading and compiling are in it."""
+    """The one as it is, too: loading and compiling are in it, and the calls that are planned."""
     given: dict[str, Any] = {}
 
     class Worker(AbstractContextManager["Worker"]):
@@ -258,6 +258,7 @@ def test_whole_models_may_each_take_the_time_out() -> None:
     )
     assert turns._taken(0, ["a", "b"]) == {"do": "take"}
     assert given["shared_by"] == 3
+    assert given["limit_s"] == pytest.approx(PLANNED * 3 * Limits().timeout_s)
 
 
 def test_a_row_without_a_ratio_says_why() -> None:

@@ -15,13 +15,13 @@ from attnbench.runner import Session
 from attnbench.runner.session import Outcome
 from attnbench.runner.steps import Silent, Steps
 
-__all__ = ["TWIN", "WORKER", "Asked", "Row", "drop_in"]
+__all__ = ["PLANNED", "TWIN", "WORKER", "Asked", "Row", "drop_in"]
 
 # The original once more, beside the names of implementations.
 TWIN = "(twin)"
 # What runs the models.
 WORKER = "attnbench.integrations.drop_in_worker"
-# Share of the time-out that calls are planned for; the rest is for loading and warming up.
+# Share of the time-out, which each model may take, that calls are planned for; the rest is for loading and warming up.
 PLANNED = 0.4
 # What is told of rows that were compared, and of what was not.
 HELD, FAILED = "held", "failed"
@@ -81,7 +81,7 @@ def drop_in(
                 work_s=session.limits.work_s,
             )
             rows[name] = _row(model, name, answer)
-            steps.done()
+            steps.done(name)
         ready = [name for name, row in rows.items() if row.status == HELD and not row.untimed]
         yield from _Turns(session=session, model=model, asked=asked, rows=rows, steps=steps).timed(ready)
 
@@ -165,7 +165,8 @@ class _Turns:
         for number in range(self.asked.processes):
             self.steps.now(f"process {number + 1}")
             self._process(number, names)
-            self.steps.done()
+            # One process is like another.
+            self.steps.done(self.model)
         timings = {name: own.timing(self.asked.processes, self.threads) for name, own in self.samples.items()}
         if self.originals:
             timings[self.originals[0]] = replace(timings[self.originals[0]], twin=timings[TWIN])
@@ -200,6 +201,8 @@ class _Turns:
             self.samples.setdefault(name, _Samples()).add(number, taken)
 
     def _taken(self, number: int, names: list[str]) -> Outcome:
+        # And the model as it is.
+        models = len(names) + 1
         try:
             worker = self.session.supervise_together(names)
         except PluginError as error:
@@ -207,14 +210,13 @@ class _Turns:
         with worker:
             return worker.ask(
                 "take",
-                # And the model as it is.
-                shared_by=len(names) + 1,
+                shared_by=models,
                 implementations=names,
                 model=self.model,
                 batch=self.asked.batch,
                 length=self.asked.length,
                 budget_s=self.asked.budget_s,
-                limit_s=PLANNED * self.session.limits.timeout_s,
+                limit_s=PLANNED * models * self.session.limits.timeout_s,
                 seed=number,
             )
 

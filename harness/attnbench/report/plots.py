@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from attnbench.report import curvenames
+from attnbench.report.curvenames import End
 from attnbench.report.numbers import bytes_text, seconds_text
 
 __all__ = ["INK", "MUTED", "Look", "draw", "looks", "memory", "speed", "time"]
@@ -34,7 +36,7 @@ SETTINGS: Any = {  # matplotlib's own type for it names every key
     "text.parse_math": False,
     "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 8.5,
+    "font.size": curvenames.SIZE,
     "axes.edgecolor": RULE,
     "axes.labelcolor": MUTED,
     "axes.titlecolor": INK,
@@ -53,20 +55,10 @@ SETTINGS: Any = {  # matplotlib's own type for it names every key
     "text.color": INK,
 }
 
-# Unit: inches; a panel with the room for names at its right.
-PANEL, NAMES, HEIGHT = 3.6, 1.35, 3.5
-FEWEST_TICKS = 3
-# Least distance of two names at a panel's right, as a share of its height.
-APART = 0.058
-
-
-# Line from a name to the end of its curve.
-LEADER: dict[str, Any] = {
-    "arrowstyle": "-", "linewidth": 0.6, "alpha": 0.7, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5),
-}  # fmt: skip
-
-# End of a curve: its value, its name and its colour.
-End = tuple[float, str, str]
+# Unit: inches; a panel, and the labels at its left.
+PANEL, HEIGHT, LABELS = 3.6, 3.5, 0.85
+# Ticks that an axis has at least; powers of its base are preferred, these multiples of powers of ten come next.
+FEWEST_TICKS, STEPS = 4, (1.0, 2.0, 5.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,14 +100,7 @@ def speed(timings: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look],
     frame = timings[timings["ratio"].notna() & (timings["state"] != "inconclusive")]
     # The inverse of a time ratio turns its interval round.
     frame = frame.assign(value=1 / frame["ratio"], low=1 / frame["ratio_high"], high=1 / frame["ratio_low"])
-    return _panels(
-        frame,
-        untimed,
-        styles,
-        label=f"speed relative to {reference}",
-        text=lambda value: f"{value:g}×",
-        steps=(1, 2, 5),
-    )
+    return _panels(frame, untimed, styles, label=f"speed relative to {reference}", text=lambda value: f"{value:g}×")
 
 
 def draw(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
@@ -137,37 +122,36 @@ def _panels(
     label: str,
     text: Callable[[float], str],
     base: int = 10,
-    steps: Sequence[int] = (1,),
 ) -> Figure | None:
     """Panels of curves; None where there is nothing to draw."""
     if frame.empty:
         return None
     passes = sorted(frame["pass"].unique())
     with mpl.rc_context(SETTINGS):
-        figure = Figure(figsize=(len(passes) * (PANEL + NAMES) + 0.3, HEIGHT))
+        names = curvenames.room(sorted(frame["implementation"].unique()), PANEL)
+        figure = Figure(figsize=(len(passes) * (LABELS + PANEL + names), HEIGHT))
         every = figure.subplots(1, len(passes), squeeze=False, sharey=True)[0]
         ends = []
         for axes, name in zip(every, passes, strict=True):
             part = frame[frame["pass"] == name]
-            _axes(axes, part, text=text, base=base, steps=steps)
+            _axes(axes, part, text=text, base=base)
             axes.set_title(name, loc="left", fontsize=9.5, fontweight="bold", pad=10)
             axes.tick_params(labelleft=True)
             ends.append(_curves(axes, part, untimed[untimed["pass"] == name], styles))
-        # Panels share an axis that each curve may stretch, so names come last.
-        low, high = every[0].get_ylim()
-        every[0].set_ylim(low, high)
-        _more_ticks(every[0], low, high, base=base)
+        # Panels share an axis that each curve may stretch, so ticks and names come last.
+        every[0].set_ylim(*every[0].get_ylim())
+        _ticks(every[0], base=base)
         for axes, own in zip(every, ends, strict=True):
-            _names(axes, own)
+            curvenames.place(axes, own, max(end.length for end in own))
         every[0].set_ylabel(label)
         width = figure.get_figwidth()
         figure.subplots_adjust(
-            left=0.72 / width, right=1 - NAMES / width, top=0.89, bottom=0.135, wspace=(NAMES + 0.45) / PANEL
+            left=LABELS / width, right=1 - names / width, top=0.89, bottom=0.135, wspace=(names + LABELS) / PANEL
         )
     return figure
 
 
-def _axes(axes: Axes, part: pd.DataFrame, *, text: Callable[[float], str], base: int, steps: Sequence[int]) -> None:
+def _axes(axes: Axes, part: pd.DataFrame, *, text: Callable[[float], str], base: int) -> None:
     lengths = sorted(part["length"].unique())
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=base)
@@ -175,42 +159,41 @@ def _axes(axes: Axes, part: pd.DataFrame, *, text: Callable[[float], str], base:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlim(lengths[0] / 1.12, lengths[-1] * 1.12)
     axes.set_xlabel("length L")
-    decades = math.log10(part["high"].max() / part["low"].min())
-    subs = steps if decades > 1 or len(steps) > 1 else (1, 2, 5)
-    axes.yaxis.set_major_locator(LogLocator(base=base, subs=[float(s) for s in subs] if base != 2 else (1.0,)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
     axes.tick_params(length=3, width=0.6)
 
 
-def _more_ticks(axes: Axes, low: float, high: float, *, base: int) -> None:
-    """Evenly spaced ticks where the range is so narrow that fewer than three stand at powers."""
-    if sum(low <= tick <= high for tick in axes.yaxis.get_majorticklocs()) >= FEWEST_TICKS:
-        return
+def _ticks(axes: Axes, *, base: int) -> None:
+    """Ticks at powers, at the multiples of powers of ten where those are few, evenly spaced where these are, too."""
+    low, high = axes.get_ylim()
+    for subs in ((1.0,), STEPS) if base == 10 else ((1.0,),):
+        axes.yaxis.set_major_locator(LogLocator(base=base, subs=subs))
+        if sum(low <= tick <= high for tick in axes.yaxis.get_majorticklocs()) >= FEWEST_TICKS:
+            return
     unit = 1024.0 ** max(0, math.floor(math.log(high, 1024))) if base == 2 else 1.0
     even = MaxNLocator(nbins=5, steps=[1, 2, 5, 10]).tick_values(low / unit, high / unit)
     axes.set_yticks([tick * unit for tick in map(float, list(even)) if low <= tick * unit <= high])
 
 
 def _curves(axes: Axes, part: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look]) -> list[End]:
-    """Draw curves, name those that end early, and give where each of the others ends."""
-    ends: list[End] = []
-    longest = part["length"].max()
+    """Draw curves, mark those that had to end early, and give where each ends."""
+    ends = []
     for name in [name for name in styles if name in set(part["implementation"])]:
         rows, look = part[part["implementation"] == name].sort_values("length"), styles[name]
-        beyond = _beyond(untimed, name, int(rows["length"].max()))
-        _curve(axes, rows, look)
         last = rows.iloc[-1]
-        if beyond:
-            axes.plot(last["length"], last["value"], marker="x", color=look.colour, markersize=9, markeredgewidth=1.8)
-        if last["length"] < longest:
-            axes.annotate(
-                f"{name}\nbeyond the limit" if beyond else name, xy=(last["length"], last["value"]), xytext=(8, 0),
-                textcoords="offset points", color=look.colour, va="center", linespacing=1.1,
-            )  # fmt: skip
-        else:
-            ends.append((float(last["value"]), name, look.colour))
+        end = End(
+            name=name,
+            colour=look.colour,
+            length=int(last["length"]),
+            value=float(last["value"]),
+            beyond=_beyond(untimed, name, int(last["length"])),
+        )
+        _curve(axes, rows, look)
+        if end.beyond:
+            axes.plot(end.length, end.value, marker="x", color=look.colour, markersize=9, markeredgewidth=1.8)
+        ends.append(end)
     return ends
 
 
@@ -227,37 +210,3 @@ def _beyond(untimed: pd.DataFrame, name: str, last: int) -> bool:
     """Whether a curve ends because longer calls were predicted to take too long."""
     own = untimed[(untimed["implementation"] == name) & (untimed["length"] > last)]
     return bool(own["reason"].str.contains(BEYOND, regex=False).any())
-
-
-def _names(axes: Axes, ends: Sequence[End]) -> None:
-    """Names at the right of the panel, each as near the end of its curve as its neighbours allow."""
-    low, high = axes.get_ylim()
-    wanted = sorted((math.log(value / low) / math.log(high / low), name, colour) for value, name, colour in ends)
-    heights = _spread([place for place, _, _ in wanted])
-    for (place, name, colour), height in zip(wanted, heights, strict=True):
-        axes.annotate(
-            name, xy=(1, place), xytext=(1.055, height), xycoords="axes fraction", textcoords="axes fraction",
-            color=colour, va="center", ha="left", annotation_clip=False, fontsize=8.5,
-            arrowprops=LEADER | {"color": colour},
-        )  # fmt: skip
-
-
-def _spread(places: Sequence[float]) -> list[float]:
-    """Ascending places moved as little as keeps each ``APART`` from the next.
-
-    Neighbours that are too near form a block around the mean of what they want; blocks that meet are joined.
-    """
-    blocks: list[list[float]] = []
-    for place in places:
-        blocks.append([place])
-        while len(blocks) > 1 and _bottom(blocks[-1]) < _bottom(blocks[-2]) + APART * len(blocks[-2]):
-            last = blocks.pop()
-            blocks[-1] += last
-    spread = [_bottom(block) + APART * index for block in blocks for index in range(len(block))]
-    # Nor does one stand above the panel or below it.
-    floor = [max(place, APART * index) for index, place in enumerate(spread)]
-    return [min(place, 1 - APART * (len(floor) - 1 - index)) for index, place in enumerate(floor)]
-
-
-def _bottom(block: Sequence[float]) -> float:
-    return sum(block) / len(block) - APART * (len(block) - 1) / 2

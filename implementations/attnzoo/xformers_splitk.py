@@ -73,8 +73,8 @@ def refusal(case: Case) -> str | None:
     head_dim: int = case.problem.head_dim
     if not _interpreted():
         return f"a CPU only interprets it: set {INTERPRET}=1 before Python starts"
-    if case.compiler == "export":
-        return "torch.export cannot follow Triton's interpreter"
+    if case.compiler is not None:
+        return "torch's compilers cannot follow Triton's interpreter"
     if _version("triton") < (3, 7) and _version("numpy") >= (2, 4):
         return "Triton's interpreter before 3.7 fails under numpy 2.4: pip install 'triton>=3.7' or 'numpy<2.4'"
     if getattr(torch, case.dtype) not in INTERPRETED_DTYPES:

@@ -74,6 +74,22 @@ def test_other_widths_of_values_are_not_compiled_for() -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("keys", [7, 1])
+def test_other_layouts_of_memory_are_not_compiled_for(keys: int) -> None:
+    """Tensors of their own, parts of wider ones, and copies by a stride of 0, with masks of any such form."""
+    wide, mask = torch.randn(2, 3, keys, 10), torch.zeros(1, 1, 5, keys, requires_grad=True)
+    own = [wide[..., :8].clone(), wide[..., :8], wide[:, :1, :, :8].expand(2, 3, keys, 8)]
+    own += [wide[..., :8].transpose(1, 2).contiguous().transpose(1, 2)]
+    masks = [mask, mask[0, 0], mask.detach()[0].requires_grad_()[0], torch.zeros(5, keys + 3)[:, :keys]]
+    compiled, counts = load("compiled").function, []
+    with torch.no_grad():
+        for k, bias in zip(own, masks, strict=True):
+            compiled(torch.randn(2, 3, 5, 8), k, k, mask=bias, scale=0.5, dropout_p=0.0, need_weights=False)
+            counts.append(graphs())
+    assert counts[0] == counts[-1]
+
+
+@needs_compiler
 def test_compiling_draws_no_random_number() -> None:
     """The first call of a kind drops the same weights as the second."""
     module = load("compiled").build(nn.MultiheadAttention(8, 2, dropout=0.375, batch_first=True))

@@ -61,8 +61,8 @@ def compiled(
     mask broadcastable to (batch, heads, queries, keys).
     """
     heads = q.shape[:2]
-    flat = [x.flatten(0, 1).contiguous() for x in (q, k, v)]
-    mask = None if mask is None else _flat(mask, heads)
+    flat = [_own(x.flatten(0, 1)) for x in (q, k, v)]
+    mask = None if mask is None else _own(_flat(mask, heads))
     if torch.is_grad_enabled() and any(x.requires_grad for x in flat):
         # Those of one are computed for all, rather than compiled for.
         flat = [x if x.requires_grad else x.detach().requires_grad_() for x in flat]
@@ -88,8 +88,20 @@ def compiled(
 def _flat(mask: Tensor, heads: tuple[int, ...]) -> Tensor:
     """Mask (1 or batch·heads, 1 or queries, keys); what is the same for all is still there once."""
     if mask.dim() == 2:
-        return mask[None].contiguous()
-    return mask[0].contiguous() if mask.shape[:2] == (1, 1) else mask.expand(*heads, -1, -1).flatten(0, 1).contiguous()
+        return mask[None]
+    return mask[0] if mask.shape[:2] == (1, 1) else mask.expand(*heads, -1, -1).flatten(0, 1)
+
+
+def _own(x: Tensor) -> Tensor:
+    """The same numbers one after another, in a tensor that is no view.
+
+    Torch compiles anew for each form of what a view is of, and for each stride that a dimension of size 1 may have.
+    """
+    x = x.contiguous()
+    if torch.is_grad_enabled() and x.requires_grad:
+        return x.clone(memory_format=torch.contiguous_format) if x._is_view() else x  # noqa: SLF001  # torch has no other word for it
+    _, rows, columns = x.shape
+    return x.as_strided(x.shape, (rows * columns, columns, 1)).detach()
 
 
 def _attention(

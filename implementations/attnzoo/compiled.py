@@ -87,8 +87,7 @@ def compiled(
 
 def _flat(mask: Tensor, heads: tuple[int, ...]) -> Tensor:
     """Mask (1 or batch·heads, 1 or queries, keys); what is the same for all is still there once."""
-    if mask.dim() == 2:
-        return mask[None]
+    mask = mask[(None,) * (4 - mask.dim())]
     return mask[0] if mask.shape[:2] == (1, 1) else mask.expand(*heads, -1, -1).flatten(0, 1)
 
 
@@ -99,7 +98,7 @@ def _own(x: Tensor) -> Tensor:
     """
     x = x.contiguous()
     if torch.is_grad_enabled() and x.requires_grad:
-        return x.clone(memory_format=torch.contiguous_format) if x._is_view() else x  # noqa: SLF001  # torch has no other word for it
+        return x.clone(memory_format=torch.contiguous_format) if x._is_view() else x  # noqa: SLF001  # no public word
     _, rows, columns = x.shape
     return x.as_strided(x.shape, (rows * columns, columns, 1)).detach()
 

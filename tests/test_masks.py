@@ -209,7 +209,8 @@ def test_numbers_and_keep_masks_are_converted_both_ways() -> None:
         (
             lambda: masks.union(masks.from_tokens(TOKENS), masks.causal(3, 4)),
             ValueError,
-            r"attn_mask must have shape \(queries, 5\) or \(2, queries, 5\), got \(3, 4\)",
+            r"attn_mask must have shape \(queries, keys\) or \(batch, queries, keys\) with keys = 5, batch = 2, "
+            r"got \(3, 4\)",
         ),
         (
             lambda: masks.union(masks.causal(2, 5)[None], masks.causal(5, 5)),
@@ -223,7 +224,7 @@ def test_numbers_and_keep_masks_are_converted_both_ways() -> None:
         ),
         (lambda: masks.inverted(torch.zeros(2)), TypeError, "mask must be boolean, got torch.float32"),
         (lambda: masks.additive(TOKENS, torch.float32), TypeError, "keep must be boolean, got torch.int64"),
-        (lambda: masks.from_additive(TOKENS > 0), TypeError, "mask must be floating point, 0 to keep and -inf to hide"),
+        (lambda: masks.from_additive(TOKENS > 0), TypeError, "mask must be floating point, got torch.bool"),
         (lambda: masks.from_additive(torch.tensor([-1e9])), ValueError, r"mask must hold only 0 and -inf, got -1e\+09"),
         (lambda: masks.over_queries(TOKENS[0], 3), ValueError, r"key_padding_mask must have shape \(batch, keys\)"),
         (
@@ -231,8 +232,12 @@ def test_numbers_and_keep_masks_are_converted_both_ways() -> None:
             ValueError,
             r"mask must have shape \(batch, queries, keys\), got \(2, 5\)",
         ),
-        (lambda: masks.over_heads(TOKENS[None] > 0, 0), ValueError, "num_heads must be at least 1, got 0"),
-        (lambda: masks.causal(-1, 4), ValueError, "queries and keys must be at least 0, got -1 and 4"),
+        (
+            lambda: masks.over_heads(TOKENS[None] > 0, 0),
+            ValueError,
+            "num_heads must be a whole number of at least 1, got 0",
+        ),
+        (lambda: masks.causal(-1, 4), ValueError, "queries must be a whole number of at least 0, got -1"),
     ],
 )
 def test_what_is_no_such_mask_is_refused(wrong: Callable[[], Tensor], error: type[Exception], message: str) -> None:

@@ -280,7 +280,7 @@ HEAD = (draw(2, WIDTH), draw(2, WIDTH), draw(2, WIDTH))
         (
             lambda: diagonal_blocks(SQUARE[None], 3),
             ValueError,
-            "num_heads must divide both sides of a matrix (4, 4), got 3",
+            "num_heads must divide heads·queries = 4, got 3",
         ),
         (
             lambda: add_and_norm(TOKENS, TOKENS[:1], QUERY[0], QUERY[0]),

@@ -21,8 +21,8 @@ KINDS: dict[Kind, Callable[[torch.dtype], bool]] = {
 }
 
 
-def demand_tensor(name: str, tensor: object, *kinds: Kind) -> None:
-    """Refuse what is no tensor, or none of these kinds.
+def demand_tensor(name: str, tensor: object, *kinds: Kind) -> Tensor:
+    """The tensor; refuses what is none, or none of these kinds.
 
     Raises: TypeError.
     """
@@ -31,6 +31,7 @@ def demand_tensor(name: str, tensor: object, *kinds: Kind) -> None:
     if kinds and not any(KINDS[kind](tensor.dtype) for kind in kinds):
         remedy = "; for numbers see attnbench.masks" if kinds == ("boolean",) else ""
         raise TypeError(f"{name} must be {' or '.join(kinds)}, got {tensor.dtype}{remedy}")
+    return tensor
 
 
 def demand_dtype(dtype: object) -> None:
@@ -42,8 +43,8 @@ def demand_dtype(dtype: object) -> None:
         raise TypeError(f"dtype must be floating point, got {dtype}")
 
 
-def demand_shapes(**given: tuple[Tensor | None, str]) -> None:
-    """Refuse tensors whose shapes do not fit together; None has no shape.
+def demand_shapes(**given: tuple[Tensor, str]) -> None:
+    """Refuse tensors whose shapes do not fit together.
 
     Each tensor comes with the names of its sizes, such as "batch length width"; a bar parts two such lists, and a
     number is itself. Whichever tensor has a name first says how large it is.
@@ -52,8 +53,6 @@ def demand_shapes(**given: tuple[Tensor | None, str]) -> None:
     """
     sizes: dict[str, int] = {}
     for name, (tensor, words) in given.items():
-        if tensor is None:
-            continue
         demand_tensor(name, tensor)
         lists, shape = [part.split() for part in words.split("|")], tuple(tensor.shape)
         known = [word for word in dict.fromkeys(words.split()) if word in sizes]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from attnbench.demands import demand_shapes, demand_tensor
+from attnbench.demands import Kind, demand_shapes, demand_tensor
 
 __all__ = ["demand", "demand_broadcast"]
 
@@ -22,20 +22,19 @@ def demand(**given: tuple[Tensor | None, str]) -> None:
 
     Raises: ValueError, TypeError.
     """
-    for name, (tensor, _) in given.items():
-        if name not in MASKS:
-            demand_tensor(name, tensor, "floating point")
-        elif tensor is not None:
-            demand_tensor(name, tensor, "boolean")
-    demand_shapes(**given)
-    numbers = {name: tensor for name, (tensor, _) in given.items() if name not in MASKS and tensor is not None}
-    _demand_one_dtype(numbers)
-    for name, tensor in numbers.items():
-        words = given[name][1]
-        for word, size in zip(words.split(), tensor.shape, strict=False):
-            if size == 0 and word in DIVISORS:
-                wanted = f"({', '.join(words.split())}) with {word} at least 1"
-                raise ValueError(f"{name} must have shape {wanted}, got {tuple(tensor.shape)}")
+    present: dict[str, tuple[Tensor, str]] = {}
+    for name, (tensor, words) in given.items():
+        if tensor is not None or name not in MASKS:
+            kind: Kind = "boolean" if name in MASKS else "floating point"
+            present[name] = demand_tensor(name, tensor, kind), words
+    demand_shapes(**present)
+    numbers = {name: each for name, each in present.items() if name not in MASKS}
+    _demand_one_dtype({name: tensor for name, (tensor, _) in numbers.items()})
+    for name, (number, words) in numbers.items():
+        labels, shape = words.split(), tuple(number.shape)
+        for label, size in zip(labels, shape, strict=True):
+            if size == 0 and label in DIVISORS:
+                raise ValueError(f"{name} must have shape ({', '.join(labels)}) with {label} at least 1, got {shape}")
 
 
 def _demand_one_dtype(tensors: Mapping[str, Tensor]) -> None:
@@ -43,7 +42,7 @@ def _demand_one_dtype(tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in others:
         # Under autocast torch itself makes one dtype of several.
         if tensor.dtype != one.dtype and not torch.is_autocast_enabled(one.device.type):
-            raise TypeError(f"{name} must be of {first}'s dtype {one.dtype}, got {tensor.dtype}")
+            raise TypeError(f"{name} must be of the dtype of {first}, {one.dtype}, got {tensor.dtype}")
 
 
 def demand_broadcast(name: str, mask: Tensor | None, shape: tuple[int, ...]) -> None:

@@ -79,6 +79,9 @@ def long_projection(
 def _check_heads(heads: Sequence[Head]) -> None:
     if not heads:
         raise ValueError("heads must be at least one, got none")
+    for h, head in enumerate(heads):
+        if len(head) != 3:
+            raise ValueError(f"heads[{h}] must be the weights of queries, keys and values, got {len(head)}")
 
 
 def _check(tokens: Tensor, weights: Head, key_padding_mask: Tensor | None) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -198,6 +199,36 @@ def test_numbers_and_keep_masks_are_converted_both_ways() -> None:
     assert torch.equal(masks.additive(masks.from_additive(numbers), torch.float32), numbers)
 
 
+HIDE = masks.from_tokens(TOKENS)
+
+
+def placed(**given: Any) -> tuple[Tensor | None, Tensor | None]:
+    """What positions say of 3 queries and 5 keys, of which no word is asked but those that are given."""
+    silent = {"causal": None, "window": None, "key_lengths": None, "slopes": None, "dtype": torch.float32}
+    return masks.positional(3, 5, **(silent | given))
+
+
+def of_reference(attn_mask: Tensor, num_heads: int) -> Tensor | None:
+    """The reference's attn_mask alone as a kernel's."""
+    return masks.reference_mask(attn_mask, None, num_heads=num_heads, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.uint16, torch.int32, torch.int64])
+def test_lengths_mean_the_same_in_every_dtype(dtype: torch.dtype) -> None:
+    """Distances are counted with a sign, also where the lengths' own dtype has none."""
+    lengths = torch.tensor([1, 2, 5])
+    keep, added = placed(causal="bottom_right", window=1, key_lengths=lengths.to(dtype), slopes=[0.5])
+    expected, numbers = placed(causal="bottom_right", window=1, key_lengths=lengths, slopes=[0.5])
+    assert torch.equal(keep, expected)
+    assert torch.equal(added, numbers)
+    assert torch.equal(masks.from_lengths(lengths.to(dtype), 5), masks.from_lengths(lengths, 5))
+
+
+def test_a_token_is_padding_by_its_number_and_not_by_what_wraps_around_to_it() -> None:
+    """300 is no number of a byte, so that no byte is padding."""
+    assert not masks.from_tokens(torch.tensor([[44, 0]], dtype=torch.uint8), padding=300).any()
+
+
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
@@ -209,7 +240,8 @@ def test_numbers_and_keep_masks_are_converted_both_ways() -> None:
         (
             lambda: masks.union(masks.from_tokens(TOKENS), masks.causal(3, 4)),
             ValueError,
-            r"attn_mask must have shape \(queries, 5\) or \(2, queries, 5\), got \(3, 4\)",
+            r"attn_mask must have shape \(queries, keys\) or \(batch, queries, keys\) with keys = 5, batch = 2, "
+            r"got \(3, 4\)",
         ),
         (
             lambda: masks.union(masks.causal(2, 5)[None], masks.causal(5, 5)),
@@ -223,7 +255,7 @@ def test_numbers_and_keep_masks_are_converted_both_ways() -> None:
         ),
         (lambda: masks.inverted(torch.zeros(2)), TypeError, "mask must be boolean, got torch.float32"),
         (lambda: masks.additive(TOKENS, torch.float32), TypeError, "keep must be boolean, got torch.int64"),
-        (lambda: masks.from_additive(TOKENS > 0), TypeError, "mask must be floating point, 0 to keep and -inf to hide"),
+        (lambda: masks.from_additive(TOKENS > 0), TypeError, "mask must be floating point, got torch.bool"),
         (lambda: masks.from_additive(torch.tensor([-1e9])), ValueError, r"mask must hold only 0 and -inf, got -1e\+09"),
         (lambda: masks.over_queries(TOKENS[0], 3), ValueError, r"key_padding_mask must have shape \(batch, keys\)"),
         (
@@ -231,8 +263,55 @@ def test_numbers_and_keep_masks_are_converted_both_ways() -> None:
             ValueError,
             r"mask must have shape \(batch, queries, keys\), got \(2, 5\)",
         ),
-        (lambda: masks.over_heads(TOKENS[None] > 0, 0), ValueError, "num_heads must be at least 1, got 0"),
-        (lambda: masks.causal(-1, 4), ValueError, "queries and keys must be at least 0, got -1 and 4"),
+        (
+            lambda: masks.over_heads(TOKENS[None] > 0, 0),
+            ValueError,
+            "num_heads must be a whole number of at least 1, got 0",
+        ),
+        (lambda: masks.causal(-1, 4), ValueError, "queries must be a whole number of at least 0, got -1"),
+        (lambda: masks.union(HIDE, HIDE, polarity="Hide"), ValueError, "polarity must be 'hide'"),
+        (lambda: masks.union(None, HIDE), TypeError, "key_padding_mask must be a tensor, got NoneType"),
+        (lambda: masks.from_tokens(TOKENS.tolist()), TypeError, "tokens must be a tensor, got list"),
+        (lambda: masks.from_tokens(TOKENS, None), TypeError, "padding must be a whole number, got None"),
+        (lambda: masks.from_tokens(TOKENS, "x"), TypeError, "padding must be a whole number, got 'x'"),
+        (lambda: masks.from_tokens(TOKENS, math.nan), TypeError, "padding must be a whole number, got nan"),
+        (lambda: masks.from_lengths(TOKENS[0], 2.5), TypeError, "keys must be a whole number of at least 0, got 2.5"),
+        (lambda: masks.over_queries(HIDE, -1), ValueError, "queries must be a whole number of at least 0, got -1"),
+        (lambda: masks.over_heads(HIDE[None], True), TypeError, "num_heads must be a whole number of at least 1, got"),
+        (lambda: masks.additive(HIDE, torch.bool), TypeError, "dtype must be floating point, got torch.bool"),
+        (lambda: masks.extended(HIDE, -1), ValueError, "columns must be a whole number of at least 0, got -1"),
+        (lambda: masks.extended(TOKENS, 1), TypeError, "mask must be boolean or floating point, got torch.int64"),
+        (
+            lambda: masks.combined(HIDE, TOKENS, torch.float32),
+            TypeError,
+            "second must be boolean or floating point, got torch.int64",
+        ),
+        (lambda: masks.softmax_over_visible(TOKENS), TypeError, "logits must be floating point, got torch.int64"),
+        (lambda: of_reference(TOKENS, 1), TypeError, "attn_mask must be boolean or floating point, got torch.int64"),
+        (
+            lambda: of_reference(HIDE[None, None], 1),
+            ValueError,
+            r"attn_mask must have shape \(queries, keys\) or \(batch·heads, queries, keys\), got \(1, 1, 2, 5\)",
+        ),
+        (lambda: of_reference(HIDE[None], 0), ValueError, "num_heads must be a whole number of at least 1, got 0"),
+        (lambda: of_reference(HIDE[None], 2), ValueError, "num_heads must divide batch·heads = 1, got 2"),
+        (
+            lambda: masks.reference_mask(None, HIDE[None], num_heads=1, dtype=torch.float32),
+            ValueError,
+            r"key_padding_mask must have shape \(batch, keys\), got \(1, 2, 5\)",
+        ),
+        (lambda: placed(causal="middle"), ValueError, "causal must be 'top_left' or 'bottom_right', or None, got 'mid"),
+        (lambda: placed(causal=True), ValueError, "causal must be 'top_left' or 'bottom_right', or None, got True"),
+        (lambda: placed(window=-1), ValueError, "window must be a whole number of at least 0, got -1"),
+        (lambda: placed(window=math.nan), TypeError, "window must be a whole number of at least 0, got nan"),
+        (lambda: placed(key_lengths=[1]), TypeError, "key_lengths must be a tensor, got list"),
+        (lambda: placed(key_lengths=torch.tensor([9])), ValueError, "key_lengths must be 0 to keys = 5, got 9 to 9"),
+        (lambda: placed(key_lengths=torch.tensor([-1])), ValueError, "key_lengths must be 0 to keys = 5, got -1 to -1"),
+        (
+            lambda: placed(key_lengths=torch.tensor([1.5])),
+            TypeError,
+            "key_lengths must be whole numbers, got torch.flo",
+        ),
     ],
 )
 def test_what_is_no_such_mask_is_refused(wrong: Callable[[], Tensor], error: type[Exception], message: str) -> None:

@@ -10,14 +10,20 @@ from torch import Tensor, nn
 from attnbench import masks
 from attnzoo.block_matrix import diagonal_blocks, diagonal_blocks_loop
 from attnzoo.mechanisms.additive_pooling import AdditivePooling, additive_pooling, additive_pooling_loop
+from attnzoo.mechanisms.attention import attend, attend_loop, dot
 from attnzoo.mechanisms.dot_product_pooling import DotProductPooling, dot_product_pooling, dot_product_pooling_loop
 from attnzoo.mechanisms.raw_self_attention import raw_self_attention, raw_self_attention_loop
 from attnzoo.mechanisms.residual_block import ResidualBlock, add_and_norm, add_and_norm_loop, residual_block_loop
 from attnzoo.mechanisms.scaled_dot_product import scaled_dot_product, scaled_dot_product_loop
-from attnzoo.mechanisms.scaled_self_attention import scaled_self_attention, scaled_self_attention_loop
+from attnzoo.mechanisms.scaled_self_attention import (
+    LinearSelfAttention,
+    ScaledSelfAttention,
+    scaled_self_attention,
+    scaled_self_attention_loop,
+)
 from attnzoo.mechanisms.separate_heads import concatenated, long_projection, separate_heads
 from attnzoo.mechanisms.single_head import SingleHeadAttention, single_head, single_head_loop
-from attnzoo.mechanisms.stacked_heads import stacked, stacked_heads, unstacked
+from attnzoo.mechanisms.stacked_heads import stacked, stacked_heads, stacked_loop, unstacked
 
 Form = Callable[..., tuple[Tensor, Tensor]]
 BATCH, LENGTH, WIDTH = 3, 5, 4
@@ -280,7 +286,7 @@ HEAD = (draw(2, WIDTH), draw(2, WIDTH), draw(2, WIDTH))
         (
             lambda: diagonal_blocks(SQUARE[None], 3),
             ValueError,
-            "num_heads must divide both sides of a matrix (4, 4), got 3",
+            "num_heads must divide heads·queries = 4, got 3",
         ),
         (
             lambda: add_and_norm(TOKENS, TOKENS[:1], QUERY[0], QUERY[0]),
@@ -296,6 +302,73 @@ HEAD = (draw(2, WIDTH), draw(2, WIDTH), draw(2, WIDTH))
             ValueError,
             "in_proj_weight must have shape (12, embed_dim) with embed_dim = 4, got (4, 4)",
         ),
+        (lambda: raw_self_attention(None), TypeError, "tokens must be a tensor, got NoneType"),
+        (lambda: raw_self_attention_loop(TOKENS.int()), TypeError, "tokens must be floating point, got torch.int32"),
+        (
+            lambda: single_head_loop(TOKENS, SQUARE.float(), SQUARE, SQUARE, SQUARE),
+            TypeError,
+            "w_q must be of the dtype of tokens, torch.float64, got torch.float32",
+        ),
+        (
+            lambda: scaled_dot_product(TOKENS[..., :0], TOKENS[..., :0], TOKENS),
+            ValueError,
+            "q must have shape (batch, queries, head_dim) with head_dim at least 1, got (3, 5, 0)",
+        ),
+        (
+            lambda: ScaledSelfAttention(6, 3).take(LinearSelfAttention(1, 3)),
+            ValueError,
+            "w_q must have shape (width, out_width) with width = 6, out_width = 3, got (1, 3)",
+        ),
+        (
+            lambda: LinearSelfAttention(6, 3).take(ScaledSelfAttention(6, 1)),
+            ValueError,
+            "w_q must have shape (width, out_width) with width = 6, out_width = 3, got (6, 1)",
+        ),
+        (
+            lambda: ResidualBlock(nn.MultiheadAttention(WIDTH, 2), WIDTH),
+            ValueError,
+            "attention must have batch_first=True, got batch_first=False; else sequences are mixed",
+        ),
+        (
+            lambda: attend(TOKENS, TOKENS[:1]),
+            ValueError,
+            "values must have shape (batch, keys, width) with batch = 3, keys = 4, got (1, 5, 4)",
+        ),
+        (
+            lambda: attend(TOKENS, TOKENS[:, :4], hidden=torch.zeros(3, 3, 5, 4, dtype=torch.bool)),
+            ValueError,
+            "hidden must be broadcastable to (3, 5, 4), got (3, 3, 5, 4)",
+        ),
+        (
+            lambda: attend_loop(dot, TOKENS, TOKENS[:1], TOKENS),
+            ValueError,
+            "keys must have shape (batch, keys, key_width) with batch = 3, got (1, 5, 4)",
+        ),
+        (
+            lambda: unstacked(SQUARE, 2),
+            ValueError,
+            "heads must have shape (batch·heads, length, head_dim), got (4, 4)",
+        ),
+        (
+            lambda: diagonal_blocks(SQUARE, 2),
+            ValueError,
+            "matrix must have shape (batch, heads·queries, heads·keys), got (4, 4)",
+        ),
+        (
+            lambda: diagonal_blocks_loop(SQUARE[None, None], 1),
+            ValueError,
+            "matrix must have shape (batch, heads·queries, heads·keys), got (1, 1, 4, 4)",
+        ),
+        (
+            lambda: concatenated([HEAD, (SQUARE[:2, :3],) * 3]),
+            ValueError,
+            "heads[1][0] must have shape (head_dim, width) with head_dim = 2, width = 4, got (2, 3)",
+        ),
+        (
+            lambda: concatenated([HEAD[:2]]),
+            ValueError,
+            "heads[0] must be the weights of queries, keys and values, got 2",
+        ),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_told_in_one_line(
@@ -305,6 +378,73 @@ def test_what_does_not_fit_is_told_in_one_line(
     with pytest.raises(error) as raised:
         wrong()
     assert str(raised.value) == message
+
+
+NUMBERS: dict[str, Callable[[Any], object]] = {
+    "stacked": lambda number: stacked(TOKENS, number),
+    "unstacked": lambda number: unstacked(TOKENS, number),
+    "diagonal_blocks": lambda number: diagonal_blocks(SQUARE[None], number),
+    "AdditivePooling": AdditivePooling,
+    "DotProductPooling": DotProductPooling,
+    "SingleHeadAttention": SingleHeadAttention,
+    "ScaledSelfAttention": lambda number: ScaledSelfAttention(number, 3),
+    "LinearSelfAttention": lambda number: LinearSelfAttention(6, number),
+    "ResidualBlock": lambda number: ResidualBlock(nn.Identity(), number),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("number", [0, -1, 2.0, 2.5, "2", None, True])
+def test_widths_and_heads_are_whole_numbers(name: str, number: Any) -> None:
+    """Whatever asks for such a number refuses all else alike."""
+    with pytest.raises((ValueError, TypeError), match=f" must be a whole number of at least 1, got {number!r}$"):
+        NUMBERS[name](number)
+
+
+@every_form
+@pytest.mark.parametrize(("batch", "length"), [(0, LENGTH), (BATCH, 0), (0, 0)])
+def test_loop_and_matrix_products_agree_on_nothing(name: str, batch: int, length: int) -> None:
+    """A batch of no sequences, or sequences of no tokens, has the shapes of any other; a pool of nothing is 0."""
+    loop, matrix, parameters = FORMS[name]
+    tokens, padding = TOKENS[:batch, :length], PADDING[:batch, :length]
+    for found, expected in zip(
+        loop(tokens, *parameters, key_padding_mask=padding),
+        matrix(tokens, *parameters, key_padding_mask=padding),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, expected)
+        assert not found.any()
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.5])
+def test_without_keys_each_query_gets_zero(dropout_p: float) -> None:
+    """As a loop and as matrix products."""
+    keys, values = draw(BATCH, 0, WIDTH), draw(BATCH, 0, 2)
+    for form in (scaled_dot_product_loop, scaled_dot_product):
+        output, weights = form(TOKENS, keys, values, dropout_p=dropout_p)
+        torch.testing.assert_close(output, torch.zeros(BATCH, LENGTH, 2, dtype=torch.float64))
+        assert weights.shape == (BATCH, LENGTH, 0)
+
+
+@pytest.mark.parametrize("shape", [(0, LENGTH, WIDTH), (BATCH, 0, WIDTH)])
+def test_adding_and_stacking_agree_on_nothing(shape: tuple[int, int, int]) -> None:
+    """No tokens are normalised, and no heads cut, into the shapes of any others."""
+    nothing = torch.zeros(shape)
+    norm = torch.ones(WIDTH)
+    torch.testing.assert_close(
+        add_and_norm_loop(nothing, nothing, norm, norm), add_and_norm(nothing, nothing, norm, norm)
+    )
+    assert stacked_loop(nothing, 2).shape == stacked(nothing, 2).shape
+
+
+@every_form
+@each_way
+def test_autocast_makes_one_dtype_of_several(name: str, way: int) -> None:
+    """What comes from a layer before in half precision meets weights in full precision."""
+    *forms, parameters = FORMS[name]
+    with torch.autocast("cpu", torch.bfloat16):
+        output, _ = forms[way](TOKENS.bfloat16(), *(parameter.float() for parameter in parameters))
+    assert output.isfinite().all()
 
 
 def test_diagonal_blocks_are_cut_out_alike() -> None:

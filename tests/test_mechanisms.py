@@ -50,7 +50,7 @@ def test_raw_scores_of_the_second_token() -> None:
     close(scores / scores.sum(), rows("0.1455 0.2278 0.2249 0.1285 0.1077 0.1656"))
     close(torch.softmax(scores, dim=0), rows("0.1385 0.2379 0.2333 0.1240 0.1082 0.1581"))
     torch.testing.assert_close(scores.exp() / scores.exp().sum(), torch.softmax(scores, dim=0))
-    torch.testing.assert_close(softmax_loop(scores.unbind(), [False] * 6), torch.softmax(scores, dim=0))
+    torch.testing.assert_close(softmax_loop(scores, [False] * 6), torch.softmax(scores, dim=0))
 
 
 def test_a_dot_product_by_elements_is_that_of_a_loop_over_pairs_and_of_a_matrix() -> None:

@@ -10,11 +10,13 @@ A padding mask (batch, keys) is made by ``from_tokens`` or ``from_lengths``, a c
 one into the other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+from attnbench.demands import demand_dtype, demand_heads, demand_shapes, demand_tensor, demand_whole_numbers
 
 __all__ = [
     "Polarity",
@@ -36,15 +38,16 @@ __all__ = [
 
 # What true says of a key in a boolean mask: hidden, as in the reference, or visible, as in kernels.
 Polarity = Literal["hide", "keep"]
+# Where the first query of a causal mask stands: at the first key, or as far from the end as there are queries.
+CORNERS = ("top_left", "bottom_right")
 
 
 def causal(queries: int, keys: int, device: torch.device | str | None = None, *, polarity: Polarity = "hide") -> Tensor:
     """Mask of shape (queries, keys) in which query i sees keys 0 to i (aligned at the top left).
 
-    Raises: ValueError where either number is negative.
+    Raises: TypeError, ValueError where these are no numbers of tokens.
     """
-    if min(queries, keys) < 0:
-        raise ValueError(f"queries and keys must be at least 0, got {queries} and {keys}")
+    demand_whole_numbers(0, queries=queries, keys=keys)
     return _said(torch.ones(queries, keys, dtype=torch.bool, device=device).tril(), "keep", polarity)
 
 
@@ -53,11 +56,8 @@ def from_lengths(lengths: Tensor, keys: int, *, polarity: Polarity = "hide") -> 
 
     Raises: TypeError, ValueError where these are no lengths of sequences of so many keys.
     """
-    _demand_whole_numbers("lengths", lengths)
-    if lengths.dim() != 1:
-        raise ValueError(f"lengths must have shape (batch), got {tuple(lengths.shape)}")
-    if lengths.numel() and not 0 <= int(lengths.min()) <= int(lengths.max()) <= keys:
-        raise ValueError(f"lengths must be 0 to keys = {keys}, got {int(lengths.min())} to {int(lengths.max())}")
+    demand_whole_numbers(0, keys=keys)
+    lengths = _lengths("lengths", lengths, keys)
     return _said(torch.arange(keys, device=lengths.device) >= lengths[:, None], "hide", polarity)
 
 
@@ -66,12 +66,11 @@ def from_tokens(tokens: Tensor, padding: int = 0, *, polarity: Polarity = "hide"
 
     Raises: TypeError, ValueError where these are no token numbers of a batch.
     """
-    _demand_whole_numbers("tokens", tokens)
-    if tokens.dim() != 2:
-        raise ValueError(
-            f"tokens must have shape (batch, keys), got {tuple(tokens.shape)}; of one sequence: tokens[None]"
-        )
-    return _said(tokens == padding, "hide", polarity)
+    demand_tensor("tokens", tokens, "whole numbers")
+    demand_shapes(tokens=(tokens, "batch keys"))
+    demand_whole_numbers(padding=padding)
+    # In a narrow dtype another number could wrap around to that of padding.
+    return _said(tokens.long() == padding, "hide", polarity)
 
 
 def union(key_padding_mask: Tensor, attn_mask: Tensor, *, polarity: Polarity = "hide") -> Tensor:
@@ -81,15 +80,14 @@ def union(key_padding_mask: Tensor, attn_mask: Tensor, *, polarity: Polarity = "
 
     Raises: TypeError, ValueError where these are no such masks.
     """
-    for name, mask in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
-        _demand_boolean(name, mask)
-    if key_padding_mask.dim() != 2:
-        raise ValueError(f"key_padding_mask must have shape (batch, keys), got {tuple(key_padding_mask.shape)}")
-    batch, keys = key_padding_mask.shape
-    shape = tuple(attn_mask.shape)
-    if len(shape) not in (2, 3) or shape[-1] != keys or (len(shape) == 3 and shape[0] != batch):
-        raise ValueError(f"attn_mask must have shape (queries, {keys}) or ({batch}, queries, {keys}), got {shape}")
-    padding = over_queries(key_padding_mask, shape[-2])
+    _demand_polarity(polarity)
+    demand_tensor("key_padding_mask", key_padding_mask, "boolean")
+    demand_tensor("attn_mask", attn_mask, "boolean")
+    demand_shapes(
+        key_padding_mask=(key_padding_mask, "batch keys"),
+        attn_mask=(attn_mask, "queries keys | batch queries keys"),
+    )
+    padding = over_queries(key_padding_mask, attn_mask.shape[-2])
     return padding | attn_mask if polarity == "hide" else padding & attn_mask
 
 
@@ -98,10 +96,10 @@ def over_queries(key_padding_mask: Tensor, queries: int) -> Tensor:
 
     Shape: (batch, keys) to (batch, queries, keys).
 
-    Raises: ValueError.
+    Raises: TypeError, ValueError.
     """
-    if key_padding_mask.dim() != 2:
-        raise ValueError(f"key_padding_mask must have shape (batch, keys), got {tuple(key_padding_mask.shape)}")
+    demand_shapes(key_padding_mask=(key_padding_mask, "batch keys"))
+    demand_whole_numbers(0, queries=queries)
     return key_padding_mask[:, None, :].expand(-1, queries, -1)
 
 
@@ -110,12 +108,10 @@ def over_heads(mask: Tensor, num_heads: int) -> Tensor:
 
     Shape: (batch, queries, keys) to (batch, heads, queries, keys).
 
-    Raises: ValueError.
+    Raises: TypeError, ValueError.
     """
-    if mask.dim() != 3:
-        raise ValueError(f"mask must have shape (batch, queries, keys), got {tuple(mask.shape)}; see over_queries")
-    if num_heads < 1:
-        raise ValueError(f"num_heads must be at least 1, got {num_heads}")
+    demand_shapes(mask=(mask, "batch queries keys"))
+    demand_heads(num_heads)
     return mask[:, None].expand(-1, num_heads, -1, -1)
 
 
@@ -124,7 +120,7 @@ def inverted(mask: Tensor) -> Tensor:
 
     Raises: TypeError where the mask is not boolean: numbers to be added have no polarity.
     """
-    _demand_boolean("mask", mask)
+    demand_tensor("mask", mask, "boolean")
     return ~mask
 
 
@@ -133,8 +129,7 @@ def from_additive(mask: Tensor, *, polarity: Polarity = "keep") -> Tensor:
 
     Raises: TypeError, ValueError where it holds other numbers, which no boolean mask can say.
     """
-    if not mask.is_floating_point():
-        raise TypeError(f"mask must be floating point, 0 to keep and -inf to hide, got {mask.dtype}")
+    demand_tensor("mask", mask, "floating point")
     hides = mask == float("-inf")
     others = mask[~hides & (mask != 0)]
     if others.numel():
@@ -144,19 +139,26 @@ def from_additive(mask: Tensor, *, polarity: Polarity = "keep") -> Tensor:
 
 def _said(mask: Tensor, own: Polarity, wanted: Polarity) -> Tensor:
     """A mask of its own polarity in the one that is wanted."""
-    if wanted not in ("hide", "keep"):
-        raise ValueError(f"polarity must be 'hide' (true hides) or 'keep' (true keeps), got {wanted!r}")
+    _demand_polarity(wanted)
     return mask if own == wanted else ~mask
 
 
-def _demand_boolean(name: str, mask: Tensor) -> None:
-    if mask.dtype != torch.bool:
-        raise TypeError(f"{name} must be boolean, got {mask.dtype}; for numbers to be added see from_additive")
+def _demand_polarity(polarity: str) -> None:
+    if polarity not in ("hide", "keep"):
+        raise ValueError(f"polarity must be 'hide' (true hides) or 'keep' (true keeps), got {polarity!r}")
 
 
-def _demand_whole_numbers(name: str, tensor: Tensor) -> None:
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-        raise TypeError(f"{name} must be whole numbers, got {tensor.dtype}")
+def _lengths(name: str, lengths: Tensor, keys: int) -> Tensor:
+    """Lengths of sequences of so many keys, in a dtype whose differences do not wrap around. Shape: (batch)."""
+    demand_tensor(name, lengths, "whole numbers")
+    demand_shapes(**{name: (lengths, "batch")})
+    lengths = lengths.long()
+    # On a device, looking at them would wait for it in every call; a compiler cannot look at all.
+    if lengths.device.type == "cpu" and not torch.compiler.is_compiling() and len(lengths):
+        fewest, most = (int(end) for end in lengths.aminmax())
+        if fewest < 0 or most > keys:
+            raise ValueError(f"{name} must be 0 to keys = {keys}, got {fewest} to {most}")
+    return lengths
 
 
 def positional(
@@ -176,9 +178,15 @@ def positional(
     of ALiBi, one for each head. Unless it is "top_left", the last query stands where the last key of its sequence does.
 
     Shape: key_lengths (batch); returns (batch or 1, 1, queries or 1, keys) and (batch or 1, heads, queries, keys).
+
+    Raises: TypeError, ValueError where these are no such positions.
     """
+    demand_whole_numbers(0, queries=queries, keys=keys, **({} if window is None else {"window": window}))
+    demand_dtype(dtype)
+    if causal is not None and causal not in CORNERS:
+        raise ValueError(f"causal must be {' or '.join(map(repr, CORNERS))}, or None, got {causal!r}")
     at = torch.arange(keys, device=device)
-    last = keys if key_lengths is None else key_lengths[:, None, None, None]
+    last = keys if key_lengths is None else _lengths("key_lengths", key_lengths, keys)[:, None, None, None]
     rows = torch.arange(queries, device=device)[None, None, :, None]
     apart = rows - at if causal == "top_left" else rows + (last - queries) - at
     keep = None if key_lengths is None else at < last
@@ -198,14 +206,22 @@ def positional(
 def additive(keep: Tensor, dtype: torch.dtype) -> Tensor:
     """Keep mask as a number to add to logits: 0 where true, minus infinity where false.
 
-    Raises: TypeError where the mask is not boolean.
+    Raises: TypeError where the mask is not boolean, or the dtype has no minus infinity.
     """
-    _demand_boolean("keep", keep)
+    demand_tensor("keep", keep, "boolean")
+    demand_dtype(dtype)
     return torch.zeros(keep.shape, dtype=dtype, device=keep.device).masked_fill(~keep, float("-inf"))
 
 
 def combined(first: Tensor | None, second: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """What two masks (boolean keep, or additive) say together: hidden by either, numbers added."""
+    """What two masks (boolean keep, or additive) say together: hidden by either, numbers added.
+
+    Raises: TypeError where these are no such masks.
+    """
+    for name, mask in (("first", first), ("second", second)):
+        if mask is not None:
+            demand_tensor(name, mask, "boolean", "floating point")
+    demand_dtype(dtype)
     if first is None or second is None:
         return second if first is None else first
     if first.dtype == torch.bool and second.dtype == torch.bool:
@@ -224,23 +240,37 @@ def reference_mask(
 
     Shape: attn_mask (queries, keys) or (batch·heads, queries, keys); key_padding_mask (batch, keys);
     returns something broadcastable to (batch, heads, queries, keys).
+
+    Raises: TypeError, ValueError where these are no such masks.
     """
     if attn_mask is not None:
-        attn_mask = _kept(attn_mask)
+        attn_mask = _kept("attn_mask", attn_mask, {2: "queries keys", 3: "batch·heads queries keys"})
         if attn_mask.dim() == 3:
+            demand_heads(num_heads, batch·heads=attn_mask.shape[0])
             batch = attn_mask.shape[0] // num_heads
             attn_mask = torch.unflatten(attn_mask, 0, (batch, num_heads))  # (batch, heads, queries, keys)
     if key_padding_mask is not None:
-        key_padding_mask = _kept(key_padding_mask)[:, None, None, :]  # (batch, 1, 1, keys)
+        key_padding_mask = _kept("key_padding_mask", key_padding_mask, {2: "batch keys"})
+        key_padding_mask = key_padding_mask[:, None, None, :]  # (batch, 1, 1, keys)
     return combined(attn_mask, key_padding_mask, dtype)
 
 
-def _kept(mask: Tensor) -> Tensor:
+def _kept(name: str, mask: Tensor, shapes: Mapping[int, str]) -> Tensor:
+    """A mask of the reference in the polarity of kernels; ``shapes`` are by their number of dimensions."""
+    demand_tensor(name, mask, "boolean", "floating point")
+    if mask.dim() not in shapes:  # every call of a kernel comes here: the words are read only where they are needed
+        demand_shapes(**{name: (mask, " | ".join(shapes.values()))})
     return ~mask if mask.dtype == torch.bool else mask
 
 
 def extended(mask: Tensor | None, columns: int) -> Tensor | None:
-    """Mask with extra key columns at the end that every query may see (bias_k, the zero key)."""
+    """Mask with extra key columns at the end that every query may see (bias_k, the zero key).
+
+    Raises: TypeError, ValueError where this is no mask, or no number of columns.
+    """
+    demand_whole_numbers(0, columns=columns)
+    if mask is not None:
+        demand_tensor("mask", mask, "boolean", "floating point")
     if mask is None or columns == 0:
         return mask
     visible = True if mask.dtype == torch.bool else 0.0
@@ -248,6 +278,10 @@ def extended(mask: Tensor | None, columns: int) -> Tensor | None:
 
 
 def softmax_over_visible(logits: Tensor) -> Tensor:
-    """Softmax over the last dimension; all zero, with zero gradient, where every logit is minus infinity."""
+    """Softmax over the last dimension; all zero, with zero gradient, where every logit is minus infinity.
+
+    Raises: TypeError where logits are not floating point.
+    """
+    demand_tensor("logits", logits, "floating point")
     empty = (logits == float("-inf")).all(dim=-1, keepdim=True)
     return torch.softmax(logits.masked_fill(empty, 0.0), dim=-1).masked_fill(empty, 0.0)

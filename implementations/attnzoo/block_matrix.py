@@ -13,6 +13,7 @@ Source: Vaswani et al., Attention Is All You Need, 2017, equation 1, https://arx
 import torch
 from torch import Tensor
 
+from attnbench.demands import demand_heads, demand_shapes
 from attnbench.interface import Policies
 from attnbench.kernel import core_from_kernel, from_kernel
 from attnbench.masks import softmax_over_visible
@@ -42,7 +43,7 @@ def block_matrix(
 def diagonal_blocks(matrix: Tensor, num_heads: int) -> Tensor:
     """Blocks on the diagonal. Shape: (batch, heads·queries, heads·keys) to (batch, heads, queries, keys).
 
-    Raises: ValueError where num_heads does not divide both sides.
+    Raises: ValueError, TypeError where num_heads does not divide both sides.
     """
     _check(matrix, num_heads)
     (_, rows, columns), heads = matrix.shape, num_heads
@@ -61,8 +62,8 @@ def diagonal_blocks_loop(matrix: Tensor, num_heads: int) -> Tensor:
 
 
 def _check(matrix: Tensor, num_heads: int) -> None:
-    if num_heads < 1 or matrix.shape[1] % num_heads or matrix.shape[2] % num_heads:
-        raise ValueError(f"num_heads must divide both sides of a matrix {tuple(matrix.shape[1:])}, got {num_heads}")
+    demand_shapes(matrix=(matrix, "batch heads·queries heads·keys"))
+    demand_heads(num_heads, heads·queries=matrix.shape[1], heads·keys=matrix.shape[2])
 
 
 BLOCK_MATRIX = from_kernel(

@@ -14,9 +14,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from attnbench.demands import demand_whole_numbers
 from attnbench.kernel import from_call
 from attnzoo.mechanisms.arguments import demand
-from attnzoo.mechanisms.attention import attend, attend_loop, dot, hidden_keys
+from attnzoo.mechanisms.attention import assembled, attend, attend_loop, dot, hidden_keys
 from attnzoo.mechanisms.halves import too_coarse
 
 __all__ = [
@@ -66,7 +67,7 @@ def additive_pooling_loop(
 
     def score(query: Tensor, key: Tensor) -> Tensor:
         hidden_layer = [torch.tanh(dot(w_k[row], key) + dot(w_q[row], query)) for row in range(len(w))]
-        return dot(w[:, 0], torch.stack(hidden_layer))
+        return dot(w[:, 0], assembled(hidden_layer, (len(w),), w))
 
     queries = query.expand(len(tokens), 1, -1)
     pooled, weights = attend_loop(score, queries, tokens, tokens, hidden=hidden_keys(key_padding_mask))
@@ -88,6 +89,7 @@ class AdditivePooling(nn.Module):
 
     def __init__(self, width: int, form: Callable[..., tuple[Tensor, Tensor]] = additive_pooling) -> None:
         super().__init__()
+        demand_whole_numbers(1, width=width)
         spread = 1 / math.sqrt(width)
         self.query = nn.Parameter(torch.randn(1, width))
         self.w_q = nn.Parameter(spread * torch.randn(width, width))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from attnbench.demands import demand_whole_numbers
 from attnbench.kernel import from_call
 from attnzoo.mechanisms.arguments import demand
 from attnzoo.mechanisms.attention import attend, attend_loop, dot, hidden_keys
@@ -62,6 +63,7 @@ class DotProductPooling(nn.Module):
 
     def __init__(self, width: int, form: Callable[..., tuple[Tensor, Tensor]] = dot_product_pooling) -> None:
         super().__init__()
+        demand_whole_numbers(1, width=width)
         self.query = nn.Parameter(torch.randn(width, 1) / math.sqrt(width))
         self._form = form
 

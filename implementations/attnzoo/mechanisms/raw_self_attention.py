@@ -23,6 +23,7 @@ __all__ = [
 
 def raw_scores(tokens: Tensor) -> Tensor:
     """X Xᵀ. Shape: tokens (batch, length, width), returns (batch, length, length)."""
+    demand(tokens=(tokens, "batch length width"))
     return tokens @ tokens.mT
 
 

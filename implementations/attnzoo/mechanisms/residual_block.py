@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnbench.demands import demand_heads, demand_whole_numbers
 from attnbench.kernel import from_call
-from attnzoo.mechanisms.arguments import demand, demand_heads
+from attnzoo.mechanisms.arguments import demand
+from attnzoo.mechanisms.attention import assembled
 from attnzoo.mechanisms.halves import too_coarse
 
 __all__ = [
@@ -55,7 +57,7 @@ def add_and_norm_loop(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Te
         variance = torch.stack([(feature - mean) ** 2 for feature in features]).sum() / width
         root = torch.sqrt(variance + EPSILON)
         rows.append(torch.stack([weight[i] * (features[i] - mean) / root + bias[i] for i in range(width)]))
-    return torch.unflatten(torch.stack(rows), 0, tokens.shape[:2])
+    return assembled(rows, tokens.shape, tokens)
 
 
 def _check(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Tensor) -> None:
@@ -76,6 +78,9 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, attention: nn.Module, embed_dim: int, form: Callable[..., Tensor] = add_and_norm) -> None:
         super().__init__()
+        demand_whole_numbers(1, embed_dim=embed_dim)
+        if not getattr(attention, "batch_first", True):
+            raise ValueError("attention must have batch_first=True, got batch_first=False; else sequences are mixed")
         self.attention = attention
         self.norm = nn.LayerNorm(embed_dim, eps=EPSILON)
         self._form = form
@@ -107,13 +112,17 @@ def residual_block(
 ) -> tuple[Tensor, Tensor | None]:
     """The block as a function of its parameters, around the reference's attention as a function.
 
+    A query that sees no key gets NaN, as from the reference's attention, which leaves it open: give every sequence a
+    token.
+
     Shape: tokens (batch, length, embed_dim), parameters as the reference names and lays them out; key_padding_mask
     (batch, length) and attn_mask (length, length), true hides; returns that of tokens, and the mean over heads of the
     weights (batch, length, length).
 
     Raises: ValueError, TypeError where these do not fit together.
     """
-    demand_heads(num_heads, tokens.shape[-1])
+    demand(tokens=(tokens, "batch length embed_dim"))
+    demand_heads(num_heads, embed_dim=tokens.shape[-1])
     demand(
         tokens=(tokens, "batch length embed_dim"),
         out_proj_weight=(out_proj_weight, "embed_dim embed_dim"),

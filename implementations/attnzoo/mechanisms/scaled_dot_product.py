@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnbench.masks import inverted
 from attnzoo.mechanisms.arguments import demand
-from attnzoo.mechanisms.attention import attend, attend_loop, dot, weighted_sum
+from attnzoo.mechanisms.attention import assembled, attend, attend_loop, dot, weighted_sum
 
 __all__ = ["scaled_dot_product", "scaled_dot_product_loop"]
 
@@ -52,7 +52,7 @@ def scaled_dot_product_loop(
         return output, weights
     weights = weights * _factors(weights, dropout_p)
     rows = [weighted_sum(row, v[b]) for b, sequence in enumerate(weights) for row in sequence]
-    return torch.unflatten(torch.stack(rows), 0, q.shape[:2]), weights
+    return assembled(rows, output.shape, output), weights
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> None:

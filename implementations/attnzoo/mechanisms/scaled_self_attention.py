@@ -14,9 +14,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from attnbench.demands import demand_shapes, demand_whole_numbers
 from attnbench.kernel import from_call
 from attnzoo.mechanisms.arguments import demand
-from attnzoo.mechanisms.attention import attend, attend_loop, dot, hidden_keys
+from attnzoo.mechanisms.attention import attend, attend_loop, dot, hidden_keys, projected_loop
 from attnzoo.mechanisms.halves import too_coarse
 
 __all__ = [
@@ -49,7 +50,7 @@ def scaled_self_attention_loop(
 ) -> tuple[Tensor, Tensor]:
     """The same, one number at a time."""
     _check(tokens, w_q, w_k, w_v, key_padding_mask)
-    q, k, v = (_projected(tokens, weight) for weight in (w_q, w_k, w_v))
+    q, k, v = (projected_loop(tokens, weight.T) for weight in (w_q, w_k, w_v))
     root, hidden = math.sqrt(w_k.shape[-1]), hidden_keys(key_padding_mask)
     return attend_loop(lambda query, key: dot(query, key) / root, q, k, v, hidden=hidden)
 
@@ -64,10 +65,10 @@ def _check(tokens: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, key_padding_ma
     )
 
 
-def _projected(tokens: Tensor, weight: Tensor) -> Tensor:
-    """Product x W for every token x, a column of W at a time."""
-    rows = [torch.stack([dot(token, column) for column in weight.T]) for token in tokens.flatten(0, 1)]
-    return torch.unflatten(torch.stack(rows), 0, tokens.shape[:2])
+def _copy(name: str, weight: Tensor, own: Tensor) -> None:
+    """Take over a weight of the same shape, in one's own dtype."""
+    demand_shapes(own=(own, "width out_width"), **{name: (weight, "width out_width")})
+    own.copy_(weight)
 
 
 class ScaledSelfAttention(nn.Module):
@@ -77,6 +78,7 @@ class ScaledSelfAttention(nn.Module):
         self, width: int, out_width: int, form: Callable[..., tuple[Tensor, Tensor]] = scaled_self_attention
     ) -> None:
         super().__init__()
+        demand_whole_numbers(1, width=width, out_width=out_width)
         self.w_q = nn.Parameter(torch.rand(width, out_width))
         self.w_k = nn.Parameter(torch.rand(width, out_width))
         self.w_v = nn.Parameter(torch.rand(width, out_width))
@@ -88,10 +90,13 @@ class ScaledSelfAttention(nn.Module):
 
     @torch.no_grad()
     def take(self, linear: "LinearSelfAttention") -> None:
-        """Copy the weights of linear layers: transposed."""
-        self.w_q.copy_(linear.w_q.weight.T)
-        self.w_k.copy_(linear.w_k.weight.T)
-        self.w_v.copy_(linear.w_v.weight.T)
+        """Copy the weights of linear layers: transposed.
+
+        Raises: ValueError where these are of other widths.
+        """
+        _copy("w_q", linear.w_q.weight.T, self.w_q)
+        _copy("w_k", linear.w_k.weight.T, self.w_k)
+        _copy("w_v", linear.w_v.weight.T, self.w_v)
 
 
 class LinearSelfAttention(nn.Module):
@@ -101,6 +106,7 @@ class LinearSelfAttention(nn.Module):
         self, width: int, out_width: int, form: Callable[..., tuple[Tensor, Tensor]] = scaled_self_attention
     ) -> None:
         super().__init__()
+        demand_whole_numbers(1, width=width, out_width=out_width)
         self.w_q = nn.Linear(width, out_width, bias=False)
         self.w_k = nn.Linear(width, out_width, bias=False)
         self.w_v = nn.Linear(width, out_width, bias=False)
@@ -112,10 +118,13 @@ class LinearSelfAttention(nn.Module):
 
     @torch.no_grad()
     def take(self, parameters: ScaledSelfAttention) -> None:
-        """Copy plain parameters: transposed."""
-        self.w_q.weight.copy_(parameters.w_q.T)
-        self.w_k.weight.copy_(parameters.w_k.T)
-        self.w_v.weight.copy_(parameters.w_v.T)
+        """Copy plain parameters: transposed.
+
+        Raises: ValueError where these are of other widths.
+        """
+        _copy("w_q", parameters.w_q, self.w_q.weight.T)
+        _copy("w_k", parameters.w_k, self.w_k.weight.T)
+        _copy("w_v", parameters.w_v, self.w_v.weight.T)
 
 
 SCALED_SELF_ATTENTION = from_call(

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from attnzoo.mechanisms.arguments import demand, demand_heads
+from attnbench.demands import demand_heads
+from attnzoo.mechanisms.arguments import demand
 from attnzoo.mechanisms.attention import attend, hidden_keys
 
 __all__ = ["concatenated", "long_projection", "separate_heads"]
@@ -34,8 +35,7 @@ def separate_heads(
 
     Raises: ValueError, TypeError where these do not fit together.
     """
-    if not heads:
-        raise ValueError("heads must be at least one, got none")
+    _check_heads(heads)
     outputs, weights = [], []
     for w_q, w_k, w_v in heads:
         _check(tokens, (w_q, w_k, w_v), key_padding_mask)
@@ -47,7 +47,13 @@ def separate_heads(
 
 
 def concatenated(heads: Sequence[Head]) -> Head:
-    """The heads' weights as one long projection each for queries, keys and values: (heads·head_dim, width)."""
+    """The heads' weights as one long projection each for queries, keys and values: (heads·head_dim, width).
+
+    Raises: ValueError, TypeError where these do not fit together.
+    """
+    _check_heads(heads)
+    weights = {f"heads[{h}][{n}]": weight for h, head in enumerate(heads) for n, weight in enumerate(head)}
+    demand(**{name: (weight, "head_dim width") for name, weight in weights.items()})
     w_q, w_k, w_v = (torch.cat(parts) for parts in zip(*heads, strict=True))
     return w_q, w_k, w_v
 
@@ -62,12 +68,20 @@ def long_projection(
 ) -> tuple[Tensor, Tensor]:
     """The same with one projection each for all heads, cut afterwards. Shape: as ``separate_heads``."""
     _check(tokens, projections, key_padding_mask)
-    demand_heads(num_heads, len(projections[0]))
+    demand_heads(num_heads, embed_dim=len(projections[0]))
     # Heads before length: every head is a matrix of its own, (batch, heads, length, head_dim).
     q, k, v = (torch.unflatten(linear(tokens, w), -1, (num_heads, -1)).transpose(1, 2) for w in projections)
     hidden = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
     attended, weights = attend(q @ k.mT / math.sqrt(q.shape[-1]), v, hidden=hidden)
     return _merged(attended.transpose(1, 2).flatten(2), w_o), weights
+
+
+def _check_heads(heads: Sequence[Head]) -> None:
+    if not heads:
+        raise ValueError("heads must be at least one, got none")
+    for h, head in enumerate(heads):
+        if len(head) != 3:
+            raise ValueError(f"heads[{h}] must be the weights of queries, keys and values, got {len(head)}")
 
 
 def _check(tokens: Tensor, weights: Head, key_padding_mask: Tensor | None) -> None:

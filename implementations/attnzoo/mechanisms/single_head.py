@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from attnbench.demands import demand_whole_numbers
 from attnbench.kernel import from_call
 from attnbench.masks import union
 from attnzoo.mechanisms.arguments import demand
-from attnzoo.mechanisms.attention import attend, attend_loop, dot, hidden_keys
+from attnzoo.mechanisms.attention import attend, attend_loop, dot, hidden_keys, projected_loop
 from attnzoo.mechanisms.halves import too_coarse
 
 __all__ = ["SINGLE_HEAD", "SINGLE_HEAD_LOOP", "SingleHeadAttention", "single_head", "single_head_loop"]
@@ -63,16 +64,10 @@ def single_head_loop(
     """The same, one number at a time."""
     hidden = _hidden(tokens, key_padding_mask, attn_mask)
     _check(tokens, w_q, w_k, w_v, w_out)
-    q, k, v = (_projected(tokens, weight) for weight in (w_q, w_k, w_v))
+    q, k, v = (projected_loop(tokens, weight) for weight in (w_q, w_k, w_v))
     root = math.sqrt(k.shape[-1])
     attended, weights = attend_loop(lambda query, key: dot(query, key) / root, q, k, v, hidden=hidden)
-    return _projected(attended, w_out), weights
-
-
-def _projected(tokens: Tensor, weight: Tensor) -> Tensor:
-    """Product W x for every token x, a row of W at a time."""
-    rows = [torch.stack([dot(row, token) for row in weight]) for token in tokens.flatten(0, 1)]
-    return torch.unflatten(torch.stack(rows), 0, tokens.shape[:2])
+    return projected_loop(attended, w_out), weights
 
 
 def _check(tokens: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_out: Tensor) -> None:
@@ -98,6 +93,7 @@ class SingleHeadAttention(nn.Module):
 
     def __init__(self, embed_dim: int, form: Callable[..., tuple[Tensor, Tensor]] = single_head) -> None:
         super().__init__()
+        demand_whole_numbers(1, embed_dim=embed_dim)
         spread = 1 / math.sqrt(embed_dim)
         self.w_q = nn.Parameter(spread * torch.randn(embed_dim, embed_dim))
         self.w_k = nn.Parameter(spread * torch.randn(embed_dim, embed_dim))

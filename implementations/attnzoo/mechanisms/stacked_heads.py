@@ -13,8 +13,9 @@ import math
 import torch
 from torch import Tensor
 
-from attnzoo.mechanisms.arguments import demand, demand_heads
-from attnzoo.mechanisms.attention import attend
+from attnbench.demands import demand_heads, demand_shapes
+from attnzoo.mechanisms.arguments import demand
+from attnzoo.mechanisms.attention import assembled, attend
 
 __all__ = ["stacked", "stacked_heads", "stacked_loop", "unstacked"]
 
@@ -24,21 +25,20 @@ def stacked(features: Tensor, num_heads: int) -> Tensor:
 
     Shape: (batch, length, embed_dim), returns (batch·heads, length, head_dim).
 
-    Raises: ValueError where embed_dim is not divisible by num_heads.
+    Raises: ValueError, TypeError where embed_dim is not divisible by num_heads.
     """
-    demand(features=(features, "batch length embed_dim"))
-    demand_heads(num_heads, features.shape[-1])
+    demand_shapes(features=(features, "batch length embed_dim"))
+    demand_heads(num_heads, embed_dim=features.shape[-1])
     return torch.unflatten(features, -1, (num_heads, -1)).transpose(1, 2).flatten(0, 1)
 
 
 def stacked_loop(features: Tensor, num_heads: int) -> Tensor:
     """The same, a head of a sequence at a time: head h is features h·D to (h + 1)·D of every token."""
-    demand(features=(features, "batch length embed_dim"))
-    demand_heads(num_heads, features.shape[-1])
+    demand_shapes(features=(features, "batch length embed_dim"))
+    demand_heads(num_heads, embed_dim=features.shape[-1])
     head_dim = features.shape[-1] // num_heads
-    return torch.stack(
-        [sequence[:, h * head_dim : (h + 1) * head_dim] for sequence in features for h in range(num_heads)]
-    )
+    heads = [sequence[:, h * head_dim : (h + 1) * head_dim] for sequence in features for h in range(num_heads)]
+    return assembled(heads, (len(features) * num_heads, features.shape[1], head_dim), features)
 
 
 def unstacked(heads: Tensor, num_heads: int) -> Tensor:
@@ -46,10 +46,10 @@ def unstacked(heads: Tensor, num_heads: int) -> Tensor:
 
     Shape: (batch·heads, length, head_dim), returns (batch, length, embed_dim).
 
-    Raises: ValueError where the batch is not divisible by num_heads.
+    Raises: ValueError, TypeError where the batch is not divisible by num_heads.
     """
-    if num_heads < 1 or len(heads) % num_heads:
-        raise ValueError(f"num_heads must divide batch·heads = {len(heads)}, got {num_heads}")
+    demand_shapes(heads=(heads, "batch·heads length head_dim"))
+    demand_heads(num_heads, batch·heads=len(heads))
     return torch.unflatten(heads, 0, (-1, num_heads)).transpose(1, 2).flatten(2)
 
 

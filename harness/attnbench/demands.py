@@ -1,0 +1,91 @@
+"""What is asked of arguments before anything is computed with them; what does not fit is refused in one line.
+
+Nothing here reads the numbers of a tensor, so that a compiler can follow it and a device is not waited for.
+"""
+
+from collections.abc import Callable
+from numbers import Integral
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+__all__ = ["Kind", "demand_dtype", "demand_heads", "demand_shapes", "demand_tensor", "demand_whole_numbers"]
+
+# What the numbers of a tensor may be.
+Kind = Literal["boolean", "floating point", "whole numbers"]
+KINDS: dict[Kind, Callable[[torch.dtype], bool]] = {
+    "boolean": lambda dtype: dtype == torch.bool,
+    "floating point": lambda dtype: dtype.is_floating_point,
+    "whole numbers": lambda dtype: not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool),
+}
+
+
+def demand_tensor(name: str, tensor: object, *kinds: Kind) -> Tensor:
+    """The tensor; refuses what is none, or none of these kinds.
+
+    Raises: TypeError.
+    """
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
+    if kinds and not any(KINDS[kind](tensor.dtype) for kind in kinds):
+        remedy = "; for numbers see attnbench.masks" if kinds == ("boolean",) else ""
+        raise TypeError(f"{name} must be {' or '.join(kinds)}, got {tensor.dtype}{remedy}")
+    return tensor
+
+
+def demand_dtype(dtype: object) -> None:
+    """Refuse a dtype that minus infinity does not fit into.
+
+    Raises: TypeError.
+    """
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise TypeError(f"dtype must be floating point, got {dtype}")
+
+
+def demand_shapes(**given: tuple[Tensor, str]) -> None:
+    """Refuse tensors whose shapes do not fit together.
+
+    Each tensor comes with the names of its sizes, such as "batch length width"; a bar parts two such lists, and a
+    number is itself. Whichever tensor has a name first says how large it is.
+
+    Raises: ValueError, TypeError.
+    """
+    sizes: dict[str, int] = {}
+    for name, (tensor, words) in given.items():
+        demand_tensor(name, tensor)
+        lists, shape = [part.split() for part in words.split("|")], tuple(tensor.shape)
+        known = [word for word in dict.fromkeys(words.split()) if word in sizes]
+        labels = next((part for part in lists if len(part) == len(shape)), None)
+        found = [
+            int(label) if label.isdigit() else sizes.setdefault(label, size)
+            for label, size in zip(labels or (), shape, strict=False)
+        ]
+        if labels is None or found != list(shape):
+            wanted = " or ".join(f"({', '.join(part)})" for part in lists)
+            told = f" with {', '.join(f'{word} = {sizes[word]}' for word in known)}" if known else ""
+            raise ValueError(f"{name} must have shape {wanted}{told}, got {shape}")
+
+
+def demand_whole_numbers(least: int | None = None, /, **numbers: object) -> None:
+    """Refuse what is no whole number, or less than the least.
+
+    Raises: TypeError, ValueError.
+    """
+    for name, number in numbers.items():
+        whole = isinstance(number, (Integral, torch.SymInt)) and not isinstance(number, bool)
+        if whole and (least is None or number >= least):  # type: ignore[operator]
+            continue
+        wanted = "a whole number" if least is None else f"a whole number of at least {least}"
+        raise (ValueError if whole else TypeError)(f"{name} must be {wanted}, got {number!r}")
+
+
+def demand_heads(num_heads: int, **sizes: int) -> None:
+    """Refuse a number of heads that does not divide the sizes.
+
+    Raises: TypeError, ValueError.
+    """
+    demand_whole_numbers(1, num_heads=num_heads)
+    for name, size in sizes.items():
+        if size % num_heads:
+            raise ValueError(f"num_heads must divide {name} = {size}, got {num_heads}")

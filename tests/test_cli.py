@@ -189,6 +189,14 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
     "case": ("conform sdpa --case *nothing*", ("--case", "'*nothing*' matches none of", "--suite")),
     "case to time": ("profile sdpa --case multihead/B2", ("--case", "9 parts", "write '*multihead/B2*'")),
     "reproduce": ("reproduce multihead/B2 sdpa --check forward_parity", ("CASE", "9 parts", "'multihead/B2'")),
+    "reproduce of another operator": (
+        f"reproduce {TINY.format(0)} core_sdpa --check forward_parity",
+        ("IMPLEMENTATION must compute multihead, as CASE does", "got one of attention_core"),
+    ),
+    "compare of two operators": (
+        "compare sdpa core_sdpa",
+        ("BASE and NEW must compute the same", "sdpa computes multihead and core_sdpa computes attention_core"),
+    ),
     "memory": ("conform sdpa --memory-limit abc", ("--memory-limit", "number of bytes", "'abc'", "for example 8GiB")),
     "memory 0": ("conform sdpa --memory-limit 0", ("--memory-limit", "number of bytes", "'0'", "for example 8GiB")),
     "timeout 0": ("conform sdpa --timeout 0", ("--timeout", "above 0", "'0'", "for example 2.5")),
@@ -465,8 +473,8 @@ def test_the_matrix_is_read_down_the_chapters(capsys: pytest.CaptureFixture[str]
         "",
         "✗ failed   ✓ passed   ~ expected to fail   – refused, with a reason   · not run   (largest error / allowed)",
     ]
-    assert "refused: another, 1 findings: no" in lines
-    assert "warning: another, 1 refused cases: no: works: declare it" in lines
+    assert "refused: another, 1 finding: no" in lines
+    assert "warning: another, 1 refused case: no: works: declare it" in lines
     assert lines[-1] == "1 of 5 findings failed"
 
 

@@ -270,12 +270,14 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 
 def test_the_newest_run_is_found_where_none_is_named(tmp_path: Path) -> None:
-    """Runs are ordered by their ids, which begin with their time; one without any result is passed over."""
+    """Runs are ordered by their ids, which begin with their time; one without any result, or no run, is passed over."""
     for name, machine in (("20260102-000000-aaaa", "a"), ("20260101-000000-ffff", "b")):
         with RunFile.create(tmp_path, run(name, machine=replace(MACHINE, name=machine))) as file:
             file.append(result(of=name))
     with RunFile.create(tmp_path, run("20260103-000000-0000")):
         pass
+    for name, text in (("8x512-2", '{"kind":"header"}\n{}\n'), ("9", "\n\n"), ("91", "no JSON\n\n")):
+        (tmp_path / "a" / f"{name}.jsonl").write_text(text)
     assert find(tmp_path, []) == [tmp_path / "a" / "20260102-000000-aaaa.jsonl"]
     assert find(tmp_path, ["20260101-000000-ffff"]) == [tmp_path / "b" / "20260101-000000-ffff.jsonl"]
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from attnbench.cli.terminal import print_timings
-from attnbench.records import Finding, Result, Timing
+from attnbench.records import Finding, Memory, Result, Timing
 
 CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/{}/cpu/{}"
 PASSED = (Finding(check="forward_parity", status="passed"),)
@@ -66,7 +66,7 @@ def test_every_ratio_has_the_sign_of_its_state(capsys: pytest.CaptureFixture[str
         "torn            1.000 (1.00?)",
         "held_up         3.000 (!)",
         "− faster, + slower, = the same; ? not to be told from these samples; ! the machine was too busy to tell",
-        "inconclusive: held_up, 1 contests: other work disturbed 7 of 7 processes",
+        "inconclusive: held_up, 1 contest: other work disturbed 7 of 7 processes",
     ]
 
 
@@ -80,7 +80,22 @@ def test_a_baseline_that_differs_from_itself_leaves_no_ratio(capsys: pytest.Capt
     """The reason is told."""
     lines = printed(capsys, result("torch_mha", [1] * 7, twin=1.2, others=()), result("slow", [1.5] * 7))
     assert lines[3] == "slow            1.500 (!)"
-    assert lines[-1] == "inconclusive: slow, 1 contests: the baseline took 1.200 times as long as itself"
+    assert lines[-1] == "inconclusive: slow, 1 contest: the baseline took 1.200 times as long as itself"
+
+
+def test_memory_stands_below_the_times(capsys: pytest.CaptureFixture[str]) -> None:
+    """Bytes at the highest point of a call; a dash where they were not measured."""
+    lines = printed(
+        capsys,
+        replace(result("torch_mha", [1] * 7, others=()), memory=Memory(peak_bytes=3 << 20)),
+        result("x", [1] * 7),
+    )
+    assert lines[3:6] == [
+        "forward, float32: peak memory above the inputs",
+        "implementation  8",
+        "torch_mha       3 MiB",
+    ]
+    assert lines[6].split() == ["x", "–"]
 
 
 def test_passes_dtypes_and_lengths_stand_apart(capsys: pytest.CaptureFixture[str]) -> None:

@@ -278,10 +278,6 @@ def extended(mask: Tensor | None, columns: int) -> Tensor | None:
 
 
 def softmax_over_visible(logits: Tensor) -> Tensor:
-    """Softmax over the last dimension; all zero, with zero gradient, where every logit is minus infinity.
-
-    Raises: TypeError where logits are not floating point.
-    """
-    demand_tensor("logits", logits, "floating point")
+    """Softmax over the last dimension; all zero, with zero gradient, where every logit is minus infinity."""
     empty = (logits == float("-inf")).all(dim=-1, keepdim=True)
     return torch.softmax(logits.masked_fill(empty, 0.0), dim=-1).masked_fill(empty, 0.0)

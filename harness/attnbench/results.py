@@ -192,14 +192,23 @@ def find(results: Path, names: Sequence[str]) -> list[Path]:
     """
     stored = {path.stem: path for path in sorted(results.glob("*/*.jsonl"), key=lambda path: path.stem)}
     if not names:
-        # A run that was interrupted before its first result says nothing.
-        telling = [path for path in stored.values() if path.read_bytes().count(b"\n") > 1]
+        telling = [path for path in stored.values() if _tells(path)]
         if not telling:
             raise ResultsError(
                 f"no run in {results}: make one with attnbench run, or name the folder with --results DIR"
             )
         return [telling[-1]]
     return [_found(results, stored, name) for name in names]
+
+
+def _tells(path: Path) -> bool:
+    """Whether a file is a run's, and not of one that was interrupted before its first result."""
+    begin, end, rest = path.read_bytes().partition(b"\n")
+    try:
+        fields = msgspec.json.decode(begin, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return False
+    return fields.get("record") == "run" and bool(end) and b"\n" in rest
 
 
 def _found(results: Path, stored: dict[str, Path], name: str) -> Path:

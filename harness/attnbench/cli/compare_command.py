@@ -135,9 +135,13 @@ def _implementations(base: str, new: str, given: dict[str, Any]) -> int:
     sides = chosen_implementations([base, new])
     choice = Choice.of(given)
     with session_for(given) as session:
-        plans = profile_plans(session, choice, lengths=given["lengths"] or LENGTHS, passes=given["passes"])
         # What cannot be loaded, or not beside the other one, is told before anything is measured.
         session.supervise_together(sides).close()
+        computed = [session.declared[name]["operator"] for name in sides]
+        if len(set(computed)) > 1:
+            told = " and ".join(f"{shown(name)} computes {own}" for name, own in zip(sides, computed, strict=True))
+            raise click.UsageError(f"BASE and NEW must compute the same, got two operators: {told}")
+        plans = profile_plans(session, choice, lengths=given["lengths"] or LENGTHS, passes=given["passes"])
         with recording(
             session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
             implementations=sides, resume=given["resume"],

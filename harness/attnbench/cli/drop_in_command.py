@@ -89,8 +89,8 @@ def command(
             # Models that were done are told, whatever ended the others; without any, older files stay as they are.
             if rows:
                 _write(rows, reports, json_file, asked)
-            if rows and not json_file:
-                _print(rows)
+            if rows:
+                _print(rows, err=json_file is not None and json_file.name == "-")
     compared = [row for row in rows if row.cosine is not None]
     if any(row.status in ("failed", "error", "crashed", "timeout", "out_of_memory") for row in rows):
         return FAILED
@@ -146,11 +146,11 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def _print(rows: Sequence[Row]) -> None:
+def _print(rows: Sequence[Row], *, err: bool) -> None:
     table = Table(*COLUMNS, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*map(Text, _cells(row)))
-    out = console()
+    out = console(err=err)
     out.print(table)
     out.print(Text(LEGEND, style="dim"))
 

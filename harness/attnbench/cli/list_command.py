@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnbench.cli.options import options
+from attnbench.cli.progress import progress
 from attnbench.cli.selection import chosen_implementations
 from attnbench.cli.terminal import console
 from attnbench.records import SCHEMA
@@ -25,8 +26,14 @@ def command(implementations: tuple[str, ...], device: str, json_file: Any) -> in
 
     Counts are over the cases of the suite core.
     """
-    with Session() as session:
-        rows = [_survey(session, name, device) for name in chosen_implementations(implementations)]
+    chosen = chosen_implementations(implementations)
+    rows = []
+    with Session() as session, progress() as steps:
+        steps.begin("list", len(chosen))
+        for name in chosen:
+            steps.now(name)
+            rows.append(_survey(session, name, device))
+            steps.done(name)
     if json_file:
         import json
 

@@ -120,7 +120,7 @@ class _Plain:
     def begin(self, title: str, total: int, *, abreast: int = 1) -> None:
         self._title, self._said = title, time.monotonic()
         self._pace.begin(total, abreast)
-        click.echo(f"{title}: {total} steps", err=True)
+        click.echo(f"{title}: {total} step{'s' * (total != 1)}", err=True)
 
     def now(self, text: str) -> None:
         if time.monotonic() - self._said >= PLAIN_EVERY_S:

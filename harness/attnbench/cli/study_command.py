@@ -46,7 +46,7 @@ def saturation(head_dims: tuple[int, ...] | None, reports: Path, **asked: Any) -
 @SEED
 @options("reports")
 def additive(head_dims: tuple[int, ...] | None, reports: Path, **asked: Any) -> int:
-    """Additive against dot-product scores, scaled and not, as drawn and after a little training."""
+    """Additive against dot-product scores, before training and after a little."""
     return _study("additive", reports, head_dims=head_dims or WIDTHS["additive"], **asked)
 
 

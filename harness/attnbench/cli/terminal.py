@@ -1,7 +1,7 @@
 """Tables for a terminal."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import click
 from rich.console import Console
@@ -12,6 +12,7 @@ from attnbench.cli.matrix import LEGEND, Cell, Matrix, failures, matrix
 from attnbench.contest import Contest, State, contest
 from attnbench.records import FAILURES, Result, pass_of
 from attnbench.registry import baseline
+from attnbench.report.numbers import bytes_text
 from attnbench.stats import measure_of, time_of, time_told
 
 __all__ = ["console", "print_findings", "print_timings"]
@@ -89,7 +90,7 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
         click.echo(f"\n… and {left} more checks that failed; --markdown FILE has them all", err=err)
     for status, words in (("unsupported", "refused"), ("not_run", "not run")):
         told = ((r.implementation, f.reason) for r in results for f in r.findings if f.status == status)
-        _print_left_out(words, "findings", told, err=err)
+        _print_left_out(words, "finding", told, err=err)
     # What is refused and all the same tried may have something to say.
     warned = (
         (r.implementation, f"{f.reason}: {warning}")
@@ -98,14 +99,14 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
         if f.status == "unsupported"
         for warning in f.warnings
     )
-    _print_left_out("warning", "refused cases", warned, err=err)
+    _print_left_out("warning", "refused case", warned, err=err)
     counts = Counter(finding.status for result in results for finding in result.findings)
     failed = sum(counts[status] for status in FAILURES)
     asked = counts.total() - counts["unsupported"] - counts["not_run"]
     click.echo(f"{failed} of {asked} findings failed" if failed else f"all {asked} findings held", err=err)
 
 
-def _print_left_out(words: str, things: str, told: Iterable[tuple[str, str]], *, err: bool) -> None:
+def _print_left_out(words: str, thing: str, told: Iterable[tuple[str, str]], *, err: bool) -> None:
     """A line for each implementation: how many were left out, and the commonest reason."""
     reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for name, reason in told:
@@ -113,12 +114,12 @@ def _print_left_out(words: str, things: str, told: Iterable[tuple[str, str]], *,
     for name, found in reasons.items():
         (reason, _), *others = found.most_common()
         more = f" (and {len(others)} more reason{'s' * (len(others) > 1)})" if others else ""
-        click.echo(f"{words}: {name}, {found.total()} {things}: {reason}{more}", err=err)
+        click.echo(f"{words}: {name}, {found.total()} {thing}{'s' * (found.total() != 1)}: {reason}{more}", err=err)
 
 
 def print_timings(results: Iterable[Result], *, err: bool = False) -> None:
-    """Time of every implementation and length, one table per pass, with what its contest with the baseline came to."""
-    from attnbench.report.tables import length_of, series_of
+    """Time and memory of every implementation, pass and length, with what contests with the baseline came to."""
+    from attnbench.report.tables import series_of
 
     stored = list(results)
     timed = {(r.run, r.case, r.implementation): r for r in stored if r.timing}
@@ -132,18 +133,32 @@ def print_timings(results: Iterable[Result], *, err: bool = False) -> None:
         form = f", {forms[key]}" if several else ""
         parts[f"{pass_of(result.case)}, {dtype}{_where(result, device)}{form}"].append(result)
     for name, part in parts.items():
-        lengths = sorted({length_of(r.case) for r in part})
-        table = Table("implementation", *(f"{n}" for n in lengths), box=None, pad_edge=False)
-        for implementation in dict.fromkeys(r.implementation for r in part):
-            of = {length_of(r.case): r for r in part if r.implementation == implementation}
-            table.add_row(implementation, *(_timing(of.get(n), timed) for n in lengths))
         out.print(Text(f"{name}: ms (times the reference's)", style="italic"), soft_wrap=True)
-        out.print(table)
+        out.print(_by_length(part, lambda result: _timing(result, timed)))
+        if any(r.memory for r in part):
+            out.print(Text(f"{name}: peak memory above the inputs", style="italic"), soft_wrap=True)
+            out.print(_by_length(part, _peak))
     if timed:
         out.print(Text(TIMING_LEGEND, style="dim"))
     untimed = ((r.implementation, r.untimed) for r in stored if r.untimed)
-    _print_left_out("not timed", "calls", untimed, err=err)
-    _print_left_out("inconclusive", "contests", _inconclusive(timed), err=err)
+    _print_left_out("not timed", "call", untimed, err=err)
+    _print_left_out("inconclusive", "contest", _inconclusive(timed), err=err)
+
+
+def _by_length(part: Sequence[Result], cell: Callable[[Result | None], str]) -> Table:
+    """A row for each implementation, a column for each length."""
+    from attnbench.report.tables import length_of
+
+    lengths = sorted({length_of(r.case) for r in part})
+    table = Table("implementation", *map(str, lengths), box=None, pad_edge=False)
+    for implementation in dict.fromkeys(r.implementation for r in part):
+        of = {length_of(r.case): r for r in part if r.implementation == implementation}
+        table.add_row(implementation, *(cell(of.get(n)) for n in lengths))
+    return table
+
+
+def _peak(result: Result | None) -> str:
+    return bytes_text(result.memory.peak_bytes) if result and result.memory else "–"
 
 
 def _where(result: Result, device: str) -> str:

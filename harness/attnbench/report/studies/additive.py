@@ -9,9 +9,9 @@ import pandas as pd
 from matplotlib.ticker import PercentFormatter
 
 from attnbench.report.numbers import digits
-from attnbench.report.plots import COLOURS, MUTED, SETTINGS
+from attnbench.report.plots import COLOURS, SETTINGS
 from attnbench.report.studies import Shown
-from attnbench.report.studies.curves import curve, grid, head_dims, titled
+from attnbench.report.studies.curves import curve, grid, head_dims, level, titled
 
 __all__ = ["shown"]
 
@@ -24,9 +24,12 @@ def shown(found: Mapping[str, Any]) -> Shown:
     widths = sorted(rows["head_dim"].unique())
     names = {name: COLOURS[i] for i, name in enumerate(NAMES.values())}
     panels_of = {
-        "entropy_bits": (f"Entropy of a row of {found['keys']}, as drawn", "bits"),
-        "gradient_norm": ("Gradient by the scores, as drawn", "norm"),
-        "found": (f"Right token found after {found['steps']} steps", f"share of sequences of {found['length']}"),
+        "entropy_bits": (f"Entropy of a row of {found['keys']}, before training", "bits"),
+        "gradient_norm": ("Gradient by the scores, before training", "norm"),
+        "found": (
+            f"Token with the added direction found, {found['steps']} steps",
+            f"share of sequences of {found['length']}",
+        ),
     }
     with mpl.rc_context(SETTINGS):
         figure, panels = grid(1, 3, title="Additive and dot-product attention against the width of a head", names=names)
@@ -36,10 +39,10 @@ def shown(found: Mapping[str, Any]) -> Shown:
             head_dims(axes, widths)
             titled(axes, name, x="width of a head d", y=unit)
             axes.set_ylim(bottom=0)
-        panels[0].axhline(math.log2(found["keys"]), color=MUTED, linewidth=0.8, linestyle=":")
+        level(panels[0], math.log2(found["keys"]), "equal weights")
         panels[2].set_ylim(0, 1)
         panels[2].yaxis.set_major_formatter(PercentFormatter(xmax=1))
-        panels[2].axhline(1 / found["length"], color=MUTED, linewidth=0.8, linestyle=":")
+        level(panels[2], 1 / found["length"], "chance")
     return Shown(
         title="Additive and dot-product attention against the width of a head",
         text=_text(found, rows),
@@ -67,7 +70,7 @@ def _text(found: Mapping[str, Any], rows: pd.DataFrame) -> str:
     shares = ", ".join(f"{NAMES[name]} {last.loc[name, 'found']:.0%}" for name in NAMES)
     return (
         f"An additive score is bounded whatever the width, a dot product has variance d, and divided by √d variance 1. "
-        f"Left and middle: rows of {found['keys']} keys as drawn, medians and quartiles; the dotted line is the "
+        f"Left and middle: rows of {found['keys']} keys before training, medians and quartiles; the dotted line is the "
         f"entropy of equal weights. Right: one token of {found['length']} has a direction added to it that has to be "
         f"found by training through the softmax, {found['steps']} steps of Adam at one rate for all; mean and "
         f"extremes of three seeds, the dotted line is chance. At d = {rows['head_dim'].max()}: {shares}."

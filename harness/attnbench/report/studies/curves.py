@@ -11,10 +11,12 @@ from matplotlib.ticker import NullLocator
 
 from attnbench.report.plots import COLOURS, INK, MARKERS, MUTED, SETTINGS
 
-__all__ = ["curve", "grid", "head_dims", "key", "titled"]
+__all__ = ["curve", "grid", "head_dims", "key", "level", "titled"]
 
 # Unit: inches; one panel, and what the title and the names of the curves take above all of them.
 PANEL_WIDTH, PANEL_HEIGHT, HEADER = 3.4, 2.5, 0.72
+# The first of the markers, as characters.
+SYMBOLS = "●■◆▲"
 
 
 def grid(rows: int, columns: int, *, title: str, names: Mapping[str, str]) -> tuple[Figure, list[Axes]]:
@@ -32,12 +34,14 @@ def grid(rows: int, columns: int, *, title: str, names: Mapping[str, str]) -> tu
     return figure, list(panels.flat)
 
 
-def key(figure: Figure, names: Mapping[str, str]) -> None:
-    """Names of the curves in a row below the title."""
+def key(figure: Figure, names: Mapping[str, str], symbols: str = SYMBOLS) -> None:
+    """Names of the curves, or of bars, in a row below the title."""
     width, height = figure.get_size_inches()
     left = 0.12
-    for name, colour in names.items():
-        figure.text(left / width, 1 - 0.48 / height, f"● {name}", color=colour, fontsize=9, va="center", ha="left")
+    for (name, colour), symbol in zip(names.items(), symbols, strict=False):
+        figure.text(
+            left / width, 1 - 0.48 / height, f"{symbol} {name}", color=colour, fontsize=9, va="center", ha="left"
+        )
         # A character of this size is about 0.075 inches wide.
         left += 0.075 * len(name) + 0.4
 
@@ -55,6 +59,21 @@ def head_dims(axes: Axes, widths: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(widths), [str(width) for width in widths])
     axes.xaxis.set_minor_locator(NullLocator())
+
+
+def level(axes: Axes, value: float, name: str) -> None:
+    """A dotted line to compare curves with, and its name above its left end, for which there is room."""
+    axes.set_ylim(top=max(axes.get_ylim()[1], 1.15 * value))
+    axes.axhline(value, color=MUTED, linewidth=0.8, linestyle=":")
+    axes.annotate(
+        name,
+        xy=(0.02, value),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 2),
+        textcoords="offset points",
+        fontsize=7.5,
+        color=MUTED,
+    )
 
 
 def curve(axes: Axes, rows: pd.DataFrame, *, x: str, y: str, number: int) -> None:

@@ -19,8 +19,9 @@ __all__ = ["shown"]
 # Heads side by side.
 COLUMNS = 4
 # Unit: inches; a token's row, the smallest panel, and the room for tokens, titles, the key and the distance of panels.
-CELL, SMALLEST, TOKENS, HEADER, KEY, APART = 0.165, 1.5, 0.75, 0.55, 0.75, 0.32
+CELL, SMALLEST, TOKENS, HEADER, KEY, APART = 0.165, 1.5, 0.75, 0.66, 0.75, 0.32
 COLOURS_OF_WEIGHT = LinearSegmentedColormap.from_list("weights", ["#ffffff", "#a9cbe6", COLOURS[0], "#123a5a"])
+LEGEND = "rows: queries; columns: keys; hatched: padding; entropy: mean of the real rows"
 # Small weights are to be seen beside large ones.
 SCALE = PowerNorm(0.5, vmin=0, vmax=1)
 
@@ -31,13 +32,16 @@ def shown(found: Mapping[str, Any]) -> Shown:
     source = f"{found['implementation']}, layer {found['layer']}"
     with mpl.rc_context(SETTINGS):
         if len(heads) == 1:
-            panels = [(sentence, 0, f"{sentence['entropy_bits'][0]:.1f} bits") for sentence in sentences]
+            panels = [
+                (sentence, 0, f"sentence {number + 1} · entropy {sentence['entropy_bits'][0]:.1f} bits")
+                for number, sentence in enumerate(sentences)
+            ]
             figures = {"": _figure(panels, columns=len(panels), title=f"Attention of head {heads[0]}: {source}")}
         else:
             figures = {
                 f"-{number + 1}": _figure(
                     [
-                        (sentence, i, f"head {head} · {sentence['entropy_bits'][i]:.1f} bits")
+                        (sentence, i, f"head {head} · entropy {sentence['entropy_bits'][i]:.1f} bits")
                         for i, head in enumerate(heads)
                     ],
                     columns=min(COLUMNS, len(heads)),
@@ -67,6 +71,7 @@ def _figure(panels: Sequence[tuple[Mapping[str, Any], int, str]], *, columns: in
     height = HEADER + rows * side + (rows - 1) * apart + TOKENS
     figure = Figure(figsize=(width, height))
     figure.text(0.08 / width, 1 - 0.17 / height, title, fontsize=10, fontweight="bold", color=INK, va="center")
+    figure.text(0.08 / width, 1 - 0.36 / height, LEGEND, fontsize=7.5, color=MUTED, va="center")
     image = None
     for place, (sentence, head, name) in enumerate(panels):
         row, column = divmod(place, columns)
@@ -82,7 +87,7 @@ def _figure(panels: Sequence[tuple[Mapping[str, Any], int, str]], *, columns: in
             ((width - KEY + 0.18) / width, (height - HEADER - side) / height, 0.12 / width, side / height)
         )
         bar = figure.colorbar(image, cax=at, ticks=[0, 0.04, 0.25, 0.5, 1])
-        bar.set_label("weight", color=MUTED, fontsize=7.5)
+        bar.set_label("weight, by its square root", color=MUTED, fontsize=7.5)
         bar.ax.tick_params(labelsize=7, length=2)
         bar.outline.set_visible(False)
     return figure

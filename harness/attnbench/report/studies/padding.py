@@ -18,6 +18,7 @@ __all__ = ["shown"]
 
 NAMES = {"alone": "alone", "masked": "padded, with the mask", "unmasked": "padded, without the mask"}
 NUMBERS = {"masked": 0, "unmasked": 1}
+BAR_SYMBOL = "■"
 COLOUR = {"alone": MUTED, "masked": COLOURS[0], "unmasked": COLOURS[1]}
 # Width of one bar, as a share of a token's place.
 BAR = 0.27
@@ -34,7 +35,7 @@ def shown(found: Mapping[str, Any]) -> Shown:
             0.12 / WIDTH, 1 - 0.2 / HEIGHT, f"What padding does to a row: {found['implementation']}, first layer",
             fontsize=10, fontweight="bold", color=INK, va="center",
         )  # fmt: skip
-        key(figure, {name: COLOUR[own] for own, name in NAMES.items()})
+        key(figure, {name: COLOUR[own] for own, name in NAMES.items()}, BAR_SYMBOL * len(NAMES))
         areas = figure.add_gridspec(
             2, 2, left=0.095, right=0.975, top=0.845, bottom=0.085, hspace=0.62, wspace=0.3, height_ratios=(1, 1.05)
         )
@@ -42,7 +43,7 @@ def shown(found: Mapping[str, Any]) -> Shown:
         for place, (measure, title, unit) in enumerate(
             (
                 ("weight_on_padding", "What padding takes of a row", "share of the row's weight"),
-                ("output_off", "How far the output is off", "relative distance"),
+                ("output_off", "How far the output is off", "norm of the difference / norm"),
             )
         ):
             axes = figure.add_subplot(areas[1, place])
@@ -91,10 +92,10 @@ def _text(found: Mapping[str, Any], rows: pd.DataFrame) -> str:
     half = rows[(rows["padding_share"] >= 0.5) & ~rows["masked"]].iloc[0]
     masked = rows[rows["masked"]]
     return (
-        f"The rule: a padded batch gives each real token exactly what it would get alone. With the mask it does "
+        f"The rule: a padded batch gives each real token what it would get alone. With the mask it does, to rounding "
         f"(padding gets {digits(masked['weight_on_padding_high'].max())}, the median output is off by at most "
-        f"{digits(masked['output_off'].max())} of its length). Without it, at {half['padding_share']:.0%} padding, the "
+        f"{digits(masked['output_off'].max())} of its norm). Without it, at {half['padding_share']:.0%} padding, the "
         f"median row gives {half['weight_on_padding']:.0%} of its weight to padding, and the output is off by "
-        f"{digits(half['output_off'])} times its length. Over all {found['real']} rows and all heads of the first "
+        f"{digits(half['output_off'])} times its norm. Over all {found['real']} rows and all heads of the first "
         f"layer, whose input does not depend on padding; curves are medians, bands quartiles."
     )

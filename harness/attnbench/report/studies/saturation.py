@@ -9,9 +9,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from attnbench.report.numbers import digits, thousands
-from attnbench.report.plots import COLOURS, MUTED, SETTINGS
+from attnbench.report.plots import COLOURS, SETTINGS
 from attnbench.report.studies import Shown
-from attnbench.report.studies.curves import curve, grid, head_dims, titled
+from attnbench.report.studies.curves import curve, grid, head_dims, level, titled
 
 __all__ = ["shown"]
 
@@ -39,7 +39,7 @@ def shown(found: Mapping[str, Any]) -> Shown:
             head_dims(axes, widths)
             titled(axes, name, x="width of a head d", y=unit)
             axes.set_ylim(bottom=0)
-        panels[1].axhline(math.log2(found["keys"]), color=MUTED, linewidth=0.8, linestyle=":")
+        level(panels[1], math.log2(found["keys"]), "equal weights")
     return Shown(
         title="Softmax saturation without the scale 1/√d",
         text=_text(found, rows, widths),
@@ -54,6 +54,10 @@ def _by_rank(axes: Axes, rows: pd.DataFrame, widths: Sequence[int]) -> None:
     scaled = rows[(rows["scale"] == "1/√d") & (rows["head_dim"] == widths[-1])].iloc[0]["by_rank"]
     ranks = range(1, len(scaled) + 1)
     axes.plot(ranks, scaled, color=COLOURS[0], linewidth=2)
+    axes.annotate(
+        "any d", xy=(1, scaled[0]), xytext=(-4, 0), textcoords="offset points", ha="right", va="center",
+        fontsize=7.5, color=COLOURS[0],
+    )  # fmt: skip
     step = max(1, math.ceil(len(widths) / ROWS_DRAWN))
     drawn = widths[::-1][::step][::-1]
     for number, width in enumerate(drawn):
@@ -95,7 +99,7 @@ def _text(found: Mapping[str, Any], rows: pd.DataFrame, widths: Sequence[int]) -
         f"({median('entropy_bits', '1/√d', high)} bits and {median('gradient_norm', '1/√d', high)} at d = {high}). "
         f"The gradient is that of Σ weight · cotangent for a standard normal cotangent; curves are medians, bands "
         f"quartiles.\n\n"
-        f"Of {thousands(draws['count'])} draws of standard deviation {draws['std']:g} one gets a weight of "
-        f"{digits(draws['largest_weight'])}; divided by {draws['std']:g} first, the largest weight is "
+        f"The softmax of {thousands(draws['count'])} numbers of standard deviation {draws['std']:g} gives one a "
+        f"weight of {digits(draws['largest_weight'])}; divided by {draws['std']:g} first, the largest weight is "
         f"{digits(draws['largest_weight_divided'])}."
     )

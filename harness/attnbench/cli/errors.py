@@ -1,9 +1,11 @@
 """Errors of use: one line that names the argument and the remedy, exit code 2, no traceback."""
 
+import re
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, requires
 
 import click
 
@@ -34,6 +36,12 @@ def one_line() -> Iterator[None]:
         _fail(f"interrupted: what was stored is kept; go on with --resume {run}" if run else "interrupted", INTERRUPTED)
     except PluginError as error:
         _fail(str(error))
+    except ModuleNotFoundError as error:
+        # A module of ours that is missing, or one that another package wants, is no error of use.
+        requirement = _required(error.name)
+        if requirement is None:
+            raise
+        _fail(f"{error.name} is not installed, and attnbench needs it: pip install '{requirement}'")
     except (ChildDied, ChildTimeout) as error:
         _fail(f"the judge's process ended: {error}; run again with fewer or smaller cases (--case, --lengths)")
     except OSError as error:
@@ -49,6 +57,15 @@ def one_line() -> Iterator[None]:
         if not isinstance(error, ResultsError | ExpectationError | CertificateError):
             raise
         _fail(str(error))
+
+
+def _required(module: str | None) -> str | None:
+    """What attnbench's own metadata asks for under a module's name, extras aside, or None."""
+    try:
+        declared = requires("attnbench") or ()
+    except PackageNotFoundError:
+        return None
+    return next((one for one in declared if ";" not in one and re.split(r"[^\w.-]", one)[0] == module), None)
 
 
 def _fail(message: str, code: int = USAGE) -> None:

@@ -52,7 +52,9 @@ class Attending:
         """
         implementation = load_implementation(self.name)
         if implementation.operator != OPERATOR.name:
-            raise StudyError(f"{self.name} computes {implementation.operator}; this study needs a {OPERATOR.name}")
+            raise StudyError(
+                f"IMPLEMENTATION must compute {OPERATOR.name}, got {self.name!r}, which computes {implementation.operator}"
+            )
         try:
             case, inputs = self._case(given, masked=masked, need_weights=True)
             if implementation.unsupported(case) is None:

@@ -172,7 +172,7 @@ MASKED += ["varlen", "varlen_packed", "fused_projection"]
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", MASKED)
-def test_a_causal_mask_gets_its_gradient_whatever_the_hint_says(name: str, padded: bool) -> None:  # noqa: FBT001
+def test_a_causal_mask_gets_its_gradient_whatever_the_hint_says(name: str, padded: bool) -> None:
     """A causal mask of numbers that requires a gradient has the same one with is_causal and without it."""
     hidden = torch.randn(BATCH, QUERIES, EMBED)
     mask = torch.zeros(QUERIES, QUERIES).masked_fill(causal_mask(QUERIES, QUERIES), float("-inf")).requires_grad_()

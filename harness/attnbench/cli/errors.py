@@ -36,12 +36,6 @@ def one_line() -> Iterator[None]:
         _fail(f"interrupted: what was stored is kept; go on with --resume {run}" if run else "interrupted", INTERRUPTED)
     except PluginError as error:
         _fail(str(error))
-    except ModuleNotFoundError as error:
-        # A module of ours that is missing, or one that another package wants, is no error of use.
-        requirement = _required(error.name)
-        if requirement is None:
-            raise
-        _fail(f"{error.name} is not installed, and attnbench needs it: pip install '{requirement}'")
     except (ChildDied, ChildTimeout) as error:
         _fail(f"the judge's process ended: {error}; run again with fewer or smaller cases (--case, --lengths)")
     except OSError as error:
@@ -49,23 +43,32 @@ def one_line() -> Iterator[None]:
             raise
         _fail(f"cannot use {error.filename}: {error.strerror}; name another place (--results, --reports, --json)")
     except Exception as error:
-        # Imported here: these need msgspec, and --help should not wait for it.
-        from attnbench.certificate import CertificateError
-        from attnbench.results import ResultsError
-        from attnbench.runner import ExpectationError
-
-        if not isinstance(error, ResultsError | ExpectationError | CertificateError):
+        message = _missing(error) if isinstance(error, ModuleNotFoundError) else _mistake(error)
+        if message is None:
             raise
-        _fail(str(error))
+        _fail(message)
 
 
-def _required(module: str | None) -> str | None:
-    """What attnbench's own metadata asks for under a module's name, extras aside, or None."""
+def _missing(error: ModuleNotFoundError) -> str | None:
+    """What to install, or None where the module is none of attnbench's own dependencies, extras aside."""
     try:
         declared = requires("attnbench") or ()
     except PackageNotFoundError:
         return None
-    return next((one for one in declared if ";" not in one and re.split(r"[^\w.-]", one)[0] == module), None)
+    for requirement in declared:
+        if ";" not in requirement and re.split(r"[^\w.-]", requirement)[0] == error.name:
+            return f"{error.name} is not installed, and attnbench needs it: pip install '{requirement}'"
+    return None
+
+
+def _mistake(error: Exception) -> str | None:
+    """What one of attnbench's own errors of use says, or None."""
+    # Imported here: these need msgspec, and --help should not wait for it.
+    from attnbench.certificate import CertificateError
+    from attnbench.results import ResultsError
+    from attnbench.runner import ExpectationError
+
+    return str(error) if isinstance(error, ResultsError | ExpectationError | CertificateError) else None
 
 
 def _fail(message: str, code: int = USAGE) -> None:

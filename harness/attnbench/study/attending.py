@@ -51,9 +51,10 @@ class Attending:
         Raises: StudyError where the implementation refuses.
         """
         implementation = load_implementation(self.name)
-        if implementation.operator != OPERATOR.name:
+        computed = implementation.operator
+        if computed != OPERATOR.name:
             raise StudyError(
-                f"IMPLEMENTATION must compute {OPERATOR.name}, got {self.name!r}, which computes {implementation.operator}"
+                f"IMPLEMENTATION must compute {OPERATOR.name}, got {self.name!r}, which computes {computed}"
             )
         try:
             case, inputs = self._case(given, masked=masked, need_weights=True)

@@ -5,7 +5,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, requires
 
 import click
 
@@ -51,6 +50,9 @@ def one_line() -> Iterator[None]:
 
 def _missing(error: ModuleNotFoundError) -> str | None:
     """What to install, or None where the module is none of attnbench's own dependencies, extras aside."""
+    # Imported here: --help should not wait for it either.
+    from importlib.metadata import PackageNotFoundError, requires
+
     try:
         declared = requires("attnbench") or ()
     except PackageNotFoundError:

@@ -160,6 +160,51 @@ def test_help_is_quick(tmp_path: Path) -> None:
     assert min(times_s) < HELP_S
 
 
+# What is not installed
+
+WITHOUT = """
+import sys
+
+class Lost:
+    def find_spec(self, name, path=None, target=None):
+        if name == {missing!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Lost())
+sys.argv = {words!r}
+"""
+
+
+def without(missing: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A command where one package cannot be imported."""
+    program = WITHOUT.format(missing=missing, words=["attnbench", *words])
+    command = [sys.executable, "-c", program + PROGRAM]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ("matplotlib", "study saturation --head-dims 4 --keys 4"),
+        ("hypothesis", "conform torch_mha --suite fuzz --examples 1"),
+        ("rich", "list"),
+    ],
+)
+def test_a_dependency_that_is_missing_is_one_line(here: Path, missing: str, words: str) -> None:
+    """A broken installation ends with code 2 and the command that mends it."""
+    done = without(missing, *words.split(), cwd=here)
+    line = rf"attnbench: {missing} is not installed, and attnbench needs it: pip install '{missing}>=\S+'\n"
+    assert re.fullmatch(line, done.stderr)
+    assert done.returncode == 2
+
+
+def test_a_module_of_its_own_that_is_missing_is_no_error_of_use(here: Path) -> None:
+    """What only a bug can lose ends in a traceback, which names the place."""
+    done = without("attnbench.cli.list_command", "list", cwd=here)
+    assert "Traceback" in done.stderr
+    assert "attnbench.cli.list_command" in done.stderr
+
+
 # Mistakes
 
 # Arguments, and what the line must hold, in order.

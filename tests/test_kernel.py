@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attnbench.adoption import load_implementation
 from attnbench.cases import Case
 from attnbench.interface import Policies, Refusal
 from attnbench.kernel import from_kernel
+from attnbench.masks import causal as causal_mask
+from attnbench.masks import from_lengths
 from attnbench.operators.multihead.problem import MultiheadProblem
 
 BATCH, QUERIES, KEYS, EMBED, HEADS = 2, 5, 7, 12, 3
@@ -159,6 +162,38 @@ def test_the_causal_flag_replaces_the_mask_only_where_it_says_everything(
     got = handed({"attn_mask": HIDE_FUTURE, **arguments}, **built)
     assert got["is_causal"] is flagged
     assert (got["mask"] is None) is flagged
+
+
+# Every built-in implementation that computes such a call on a CPU, but for ``compiled``, whose kernel has no hint and
+# is long in the making. The reference itself drops the mask for its hint.
+MASKED = ["naive_loop", "per_head", "batched_matmul", "reshaped", "block_matrix", "sdpa", "sdpa_math", "online_softmax"]
+MASKED += ["varlen", "varlen_packed", "fused_projection"]
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("name", MASKED)
+def test_a_causal_mask_gets_its_gradient_whatever_the_hint_says(name: str, padded: bool) -> None:
+    """A causal mask of numbers that requires a gradient has the same one with is_causal and without it."""
+    hidden = torch.randn(BATCH, QUERIES, EMBED)
+    mask = torch.zeros(QUERIES, QUERIES).masked_fill(causal_mask(QUERIES, QUERIES), float("-inf")).requires_grad_()
+    padding = from_lengths(torch.tensor([QUERIES, 3]), QUERIES) if padded else None
+    module = load_implementation(name).build(reference())
+    found = []
+    for hint in (True, False):
+        output, _ = module(
+            hidden, hidden, hidden, need_weights=False, attn_mask=mask, is_causal=hint, key_padding_mask=padding
+        )
+        found.append(torch.autograd.grad(output.square().sum(), mask)[0])
+    assert found[0].any()
+    torch.testing.assert_close(*found)
+
+
+def test_the_flag_replaces_a_mask_whose_gradient_nobody_wants() -> None:
+    """Where gradients are off a mask that could have one is replaced like any other."""
+    mask = torch.zeros(QUERIES, KEYS).masked_fill(HIDE_FUTURE, float("-inf")).requires_grad_()
+    assert handed({"attn_mask": mask, "is_causal": True})["is_causal"] is False
+    with torch.no_grad():
+        assert handed({"attn_mask": mask, "is_causal": True})["is_causal"] is True
 
 
 def test_the_causal_flag_needs_the_mask_that_it_promises() -> None:

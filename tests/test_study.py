@@ -146,7 +146,7 @@ def test_padding_takes_of_a_row_what_the_mask_does_not_keep_from_it() -> None:
         ),
         (
             {"name": "maps", "implementation": "core_sdpa", "layer": 0, "heads": [], "texts": []},
-            "core_sdpa computes attention_core; this study needs a multihead",
+            "IMPLEMENTATION must compute multihead, got 'core_sdpa', which computes attention_core",
         ),
         (
             {"name": "maps", "implementation": "torch_mha", "layer": 0, "heads": [12], "texts": []},
@@ -272,6 +272,7 @@ def test_a_fault_of_the_study_is_an_error_of_use(tmp_path: Path) -> None:
         (["saturation", "--head-dims", "4,4096"], "--head-dims must be at most 2048, got 4096"),
         (["additive", "--head-dims", "0"], "needs whole numbers of at least 1"),
         (["saturation", "--keys", "1"], "1 is not in the range"),
+        (["saturation", "--seed", str(2**63)], "9223372036854775808 is not in the range 0<=x<=9223372036854775807"),
     ):
         result = CliRunner().invoke(command, asked, standalone_mode=False)
         assert isinstance(result.exception, click.UsageError)

@@ -133,6 +133,80 @@ def test_a_kernel_without_masks_refuses_a_padded_batch() -> None:
         function(nn.Module().eval(), heads, heads, heads, keep, is_causal=False)
 
 
+# A kernel that would compute in any precision, and says that it does not; what it was asked is kept in a list.
+DECLARED = """
+from torch.nn.functional import scaled_dot_product_attention
+
+from attnbench.kernel import from_kernel
+
+ASKED = []
+
+
+def refusal(case):
+    ASKED.append(case.id)
+    return None if case.dtype == "float32" else "float32 alone"
+
+
+def attention(q, k, v, *, mask, is_causal, scale):
+    return scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal, scale=scale)
+
+
+KERNEL = from_kernel(attention, unsupported=refusal)
+"""
+
+
+@needs_transformers
+def test_what_an_implementation_declares_unsupported_is_refused(tmp_path: Path) -> None:
+    """A model in another precision is told in one line; each kind of call is asked for once, whatever the layer."""
+    from transformers import AttentionInterface
+
+    file = tmp_path / "declared.py"
+    file.write_text(DECLARED)
+    public = integration.register(f"{file}:KERNEL")
+    passed(public)
+    asked = AttentionInterface()[public].implementation._unsupported.__globals__["ASKED"]
+    sizes = ("B2.L7.S7.E32.H4", "B1.L5.S5.E32.H4", "B1.L1.S6.E32.H4")
+    flags = ("batch_first/mask=bool3d", "batch_first+is_causal/mask=causal", "batch_first/mask=none")
+    assert asked == [
+        f"multihead/{size}/{flag}/regime=plain/seed=0/float32/cpu/eval" for size, flag in zip(sizes, flags, strict=True)
+    ]
+    with pytest.raises(
+        Refusal, match=r"declared\.py:KERNEL' refuses a layer's call: float32 alone \(multi.*/eval\); reg"
+    ):
+        passed(public, torch.bfloat16)
+
+
+@needs_transformers
+def test_a_kernel_of_another_device_refuses_a_cpu() -> None:
+    """It is not called, whatever it would do."""
+    with pytest.raises(Refusal, match=r"^'flash_attn' refuses a layer's call: needs a CUDA device"):
+        call("flash_attn")
+
+
+@needs_transformers
+@pytest.mark.parametrize("training", [False, True])
+def test_a_mask_of_numbers_without_a_gradient_is_not_taken_for_one_with(training: bool) -> None:
+    """The flash kernel of a CPU adds a mask, and has no gradient of it: it serves where none is asked for."""
+    from transformers import AttentionInterface
+
+    heads = torch.randn(2, 3, 5, 4, requires_grad=True)
+    mask = torch.randn(2, 1, 5, 5)
+    layer = nn.Module().train(training)
+    function, oracle = (AttentionInterface()[integration.register(name)] for name in ("sdpa_flash", "reshaped"))
+    found, expected = (one(layer, heads, heads, heads, mask, is_causal=False)[0] for one in (function, oracle))
+    torch.testing.assert_close(found, expected)
+    with pytest.raises(Refusal, match="no gradient of a float mask"):
+        function(layer, heads, heads, heads, mask.requires_grad_(), is_causal=False)
+
+
+@needs_transformers
+@pytest.mark.parametrize("name", [None, 3])
+def test_a_name_is_a_string(name: Any) -> None:
+    """Anything else is named, with what it should have been."""
+    with pytest.raises(TypeError, match=rf"^name must be a string such as 'varlen' or .*, got {name}$"):
+        integration.register(name)
+
+
 @needs_transformers
 def test_nothing_of_the_librarys_own_is_replaced() -> None:
     """Names are put apart by a prefix, and those of files become words."""

@@ -1,5 +1,6 @@
 """Errors of use: one line that names the argument and the remedy, exit code 2, no traceback."""
 
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -41,14 +42,35 @@ def one_line() -> Iterator[None]:
             raise
         _fail(f"cannot use {error.filename}: {error.strerror}; name another place (--results, --reports, --json)")
     except Exception as error:
-        # Imported here: these need msgspec, and --help should not wait for it.
-        from attnbench.certificate import CertificateError
-        from attnbench.results import ResultsError
-        from attnbench.runner import ExpectationError
-
-        if not isinstance(error, ResultsError | ExpectationError | CertificateError):
+        message = _missing(error) if isinstance(error, ModuleNotFoundError) else _mistake(error)
+        if message is None:
             raise
-        _fail(str(error))
+        _fail(message)
+
+
+def _missing(error: ModuleNotFoundError) -> str | None:
+    """What to install, or None where the module is none of attnbench's own dependencies, extras aside."""
+    # Imported here: --help should not wait for it either.
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        declared = requires("attnbench") or ()
+    except PackageNotFoundError:
+        return None
+    for requirement in declared:
+        if ";" not in requirement and re.split(r"[^\w.-]", requirement)[0] == error.name:
+            return f"{error.name} is not installed, and attnbench needs it: pip install '{requirement}'"
+    return None
+
+
+def _mistake(error: Exception) -> str | None:
+    """What one of attnbench's own errors of use says, or None."""
+    # Imported here: these need msgspec, and --help should not wait for it.
+    from attnbench.certificate import CertificateError
+    from attnbench.results import ResultsError
+    from attnbench.runner import ExpectationError
+
+    return str(error) if isinstance(error, ResultsError | ExpectationError | CertificateError) else None
 
 
 def _fail(message: str, code: int = USAGE) -> None:

@@ -17,10 +17,12 @@ WIDTHS = {"saturation": (4, 8, 16, 32, 64, 128, 256, 512), "additive": (4, 8, 16
 KEYS = 64
 # Most keys of a row, and the widest head: the study of additive scores then takes less than 1 GiB.
 MOST_KEYS, MOST_WIDTH = 4096, 2048
+# Seeds of torch have 64 bits; those of repeats are some more than the one that is given.
+MOST_SEED = 2**63 - 1
 
 HEAD_DIMS = click.option("--head-dims", type=Lengths(), help="Widths of a head, such as 16,64,256.")
 ROW_KEYS = click.option("--keys", type=click.IntRange(min=2, max=MOST_KEYS), default=KEYS, show_default=True)
-SEED = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+SEED = click.option("--seed", type=click.IntRange(0, MOST_SEED), default=0, show_default=True)
 TEXT = click.option("--text", "texts", multiple=True, help="A sentence of your own.")
 IMPLEMENTATION = click.argument("implementation", default="torch_mha")
 

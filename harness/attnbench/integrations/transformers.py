@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.adoption import load_implementation
+from attnbench.cases import Mode
+from attnbench.integrations.layer import case_of_call, form_of, mode_of
 from attnbench.interface import Implementation, Refusal
 from attnbench.kernel import HeadSplitAttention
 
@@ -48,9 +50,14 @@ def register(name: str) -> str:
 
     ``name`` is a registered one, ``package.module:attribute`` or ``path/to/file.py:attribute``.
 
-    Raises: RuntimeError without transformers; PluginError where the name leads nowhere; ValueError where it is no
-    implementation of multi-head attention, or where another name was registered that differs only in punctuation.
+    A layer's call that the implementation declares unsupported is refused, in its own words, when it is made.
+
+    Raises: TypeError where it is no name; RuntimeError without transformers; PluginError where the name leads nowhere;
+    ValueError where it is no implementation of multi-head attention, or where another name was registered that differs
+    only in punctuation.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a string such as 'varlen' or 'path/to/file.py:attribute', got {name!r}")
     if reason := missing():
         raise RuntimeError(reason)
     attention, masks = _interfaces()
@@ -89,6 +96,8 @@ class _AttentionFunction:
     implementation: Implementation
     calls: int = 0
     cores: dict[tuple[Any, ...], "_Core"] = field(default_factory=dict)
+    # Kinds of call that the implementation takes.
+    taken: set[tuple[Any, ...]] = field(default_factory=set)
 
     def __call__(
         self,
@@ -122,16 +131,27 @@ class _AttentionFunction:
         own_scale = 1 / math.sqrt(query.shape[3])
         if scaling is not None and not math.isclose(scaling, own_scale, rel_tol=1e-9):
             query = query * (scaling / own_scale)
+        need_weights = bool(others.get("output_attentions"))
+        form = form_of(attention_mask, is_causal=causal)
+        mode = mode_of(query, key, value, attention_mask, dropout=dropout, training=module.training)
+        # Compiled, a call is for any sizes: it is asked for with those that it is compiled with.
+        sizes = () if torch.compiler.is_compiling() else (query.shape[0], query.shape[2], key.shape[2])
+        kind = (sizes, *query.shape[1::2], form, need_weights, dropout, mode, query.dtype, query.device)
+        if kind not in self.taken:
+            self._ask(query, key, form=form, need_weights=need_weights, dropout=dropout, mode=mode)
+            self.taken.add(kind)
         core = self._core(query, dropout).train(module.training)
-        output, weights = core(
-            query,
-            key,
-            value,
-            mask=attention_mask,
-            is_causal=causal,
-            need_weights=bool(others.get("output_attentions")),
-        )
+        output, weights = core(query, key, value, mask=attention_mask, is_causal=causal, need_weights=need_weights)
         return output.transpose(1, 2).contiguous(), weights
+
+    # No compiler can follow what an implementation looks at to answer.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _ask(self, query: Tensor, key: Tensor, *, form: str, need_weights: bool, dropout: float, mode: Mode) -> None:
+        """Raises: Refusal where the implementation says that it does not compute such a call."""
+        case = case_of_call(query, key, form=form, need_weights=need_weights, dropout=dropout, mode=mode)
+        if reason := self.implementation.unsupported(case):
+            told = " ".join(reason.split())
+            raise Refusal(f"{self.name!r} refuses a layer's call: {told} ({case.id}); register another implementation")
 
     def _core(self, query: Tensor, dropout: float) -> "_Core":
         heads, width = query.shape[1], query.shape[3]

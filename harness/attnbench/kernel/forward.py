@@ -83,6 +83,9 @@ class ReferenceForward(nn.Module):
 
         if is_causal and attn_mask is None:
             raise ValueError("is_causal=True needs attn_mask: pass the causal mask that it promises")
+        if attn_mask is not None and attn_mask.requires_grad and torch.is_grad_enabled():
+            # The hint changes no result: a mask that it replaced would get no gradient.
+            is_causal = False
         output, weights = self.under_masks(
             query,
             key,

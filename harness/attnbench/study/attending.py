@@ -51,8 +51,11 @@ class Attending:
         Raises: StudyError where the implementation refuses.
         """
         implementation = load_implementation(self.name)
-        if implementation.operator != OPERATOR.name:
-            raise StudyError(f"{self.name} computes {implementation.operator}; this study needs a {OPERATOR.name}")
+        computed = implementation.operator
+        if computed != OPERATOR.name:
+            raise StudyError(
+                f"IMPLEMENTATION must compute {OPERATOR.name}, got {self.name!r}, which computes {computed}"
+            )
         try:
             case, inputs = self._case(given, masked=masked, need_weights=True)
             if implementation.unsupported(case) is None:

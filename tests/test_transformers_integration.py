@@ -225,6 +225,14 @@ def test_nothing_of_the_librarys_own_is_replaced() -> None:
 
 
 @needs_transformers
+def test_a_file_may_be_named_in_two_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They lead to the same file, and neither takes the other's place."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("def attention(q, k, v, *, mask, scale): return v\n")
+    assert integration.register("./mine.py:attention") == integration.register("mine.py:attention")
+
+
+@needs_transformers
 def test_no_random_number_is_drawn() -> None:
     """A model's dropout does not depend on which attention it has."""
     state = torch.get_rng_state()

@@ -12,6 +12,7 @@ Source: https://huggingface.co/docs/transformers/attention_interface.
 """
 
 import math
+import os
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,7 +64,7 @@ def register(name: str) -> str:
     attention, masks = _interfaces()
     public = PREFIX + TAKEN.sub(lambda found: found[0].upper(), re.sub(r"\W+", "_", name).strip("_"))
     before = attention().get(public)
-    if isinstance(before, _AttentionFunction) and before.name != name:
+    if isinstance(before, _AttentionFunction) and _place(before.name) != _place(name):
         raise ValueError(f"{name!r} would take the place of {before.name!r}, both are {public!r}: rename a file")
     implementation = load_implementation(name)
     if implementation.operator != "multihead":
@@ -72,6 +73,12 @@ def register(name: str) -> str:
     # Boolean, true where a key may be seen: what SDPA gets.
     masks.register(public, masks()["sdpa"])
     return public
+
+
+def _place(name: str) -> tuple[str, str]:
+    """File or module and attribute, however the way to the file is spelled."""
+    place, _, attribute = name.rpartition(":")
+    return os.path.realpath(place), attribute
 
 
 def calls(public: str) -> int:

@@ -27,7 +27,7 @@ def shown(found: Mapping[str, Any]) -> Shown:
         "entropy_bits": (f"Entropy of a row of {found['keys']}, before training", "bits"),
         "gradient_norm": ("Gradient by the scores, before training", "norm"),
         "found": (
-            f"Token with the added direction found, {found['steps']} steps",
+            f"Marked token found after {found['steps']} steps",
             f"share of sequences of {found['length']}",
         ),
     }
@@ -60,7 +60,7 @@ def _summary(rows: pd.DataFrame) -> pd.DataFrame:
             "standard deviation of scores": rows["score_std"].map(digits),
             "entropy (bits)": rows["entropy_bits"].map(digits),
             "gradient norm": rows["gradient_norm"].map(digits),
-            "right token found": rows["found"].map(lambda share: f"{share:.1%}"),
+            "marked token found": rows["found"].map(lambda share: f"{share:.1%}"),
         }
     )
 
@@ -71,7 +71,7 @@ def _text(found: Mapping[str, Any], rows: pd.DataFrame) -> str:
     return (
         f"An additive score is bounded whatever the width, a dot product has variance d, and divided by √d variance 1. "
         f"Left and middle: rows of {found['keys']} keys before training, medians and quartiles; the dotted line is the "
-        f"entropy of equal weights. Right: one token of {found['length']} has a direction added to it that has to be "
+        f"entropy of equal weights. Right: one token of {found['length']} is marked by a direction that has to be "
         f"found by training through the softmax, {found['steps']} steps of Adam at one rate for all; mean and "
         f"extremes of three seeds, the dotted line is chance. At d = {rows['head_dim'].max()}: {shares}."
     )

@@ -3,7 +3,7 @@
 from typing import Any
 
 import click
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from attnbench.cli.options import options
@@ -40,7 +40,9 @@ def command(implementations: tuple[str, ...], device: str, json_file: Any) -> in
         json.dump({"schema": SCHEMA, "implementations": rows}, json_file, indent=1)
         json_file.write("\n")
         return 0
-    table = Table("implementation", "takes", "refuses", "from", box=None, pad_edge=False)
+    # What is to be copied is never cut.
+    names, origins = Column("implementation", overflow="fold"), Column("from", overflow="fold")
+    table = Table(names, "takes", "refuses", origins, box=None, pad_edge=False)
     for row in rows:
         reasons = list(row["refused"].items())
         told = [f"{count} × {reason}" for reason, count in reasons[:SHOWN]]

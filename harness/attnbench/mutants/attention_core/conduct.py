@@ -107,7 +107,7 @@ class _LengthsCachedByAddress(CoreFormula):
         return super().lengths(logits, copy)
 
 
-@mistake("other_options_between_calls", "a plan made of the first call's options, run ever after", mask="causal_br")
+@mistake("other_options_between_calls", "a plan made of the first call's options, run ever after", mask="causal_br", mode="train")
 class _OptionsOfTheFirstCall(CoreFormula):
     _plan: dict[str, Any] | None = None
 

@@ -271,7 +271,7 @@ class _WideWindowIsNone(CoreFormula):
 
 
 @mistake("forward_parity", "lengths clamped to 1, so that no sum is 0: an empty sequence got its first value",
-         sequences=5, mask="ragged", mode="train")  # fmt: skip
+         sequences=6, mask="ragged", mode="train")  # fmt: skip
 class _EmptySequenceHasAKey(CoreFormula):
     def lengths(self, logits: Tensor, key_lengths: Tensor | None) -> Tensor:
         return super().lengths(logits, key_lengths).clamp(min=1)
@@ -285,7 +285,7 @@ class _LengthsIn32BitsIgnored(CoreFormula):
         return super().lengths(logits, None if ignored else key_lengths)
 
 
-@mistake("forward_parity", "a grid of 4 sequences: nothing was started for the others", sequences=5,
+@mistake("forward_parity", "a grid of 4 sequences: nothing was started for the others", sequences=6,
          mask="causal_br+ragged", mode="train")  # fmt: skip
 class _SequencesBeyondTheGrid(CoreFormula):
     def total(self, weights: Tensor, value: Tensor) -> Tensor:

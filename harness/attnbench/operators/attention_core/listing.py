@@ -159,7 +159,7 @@ def _single() -> Iterator[Case]:
     """Values that no factor has, each as models in use have it."""
     # More sequences than 4; the last one has no key.
     for mask in ("ragged", "causal_br+ragged"):
-        yield _case(replace(PLAIN, sequences=5, mask=mask), mode="train")
+        yield _case(replace(PLAIN, sequences=6, mask=mask), mode="train")
     yield _case(replace(PLAIN, sequences=6, queries=1, keys=33, mask="causal_br+window+ragged", window=4))
     yield _case(replace(PLAIN, sequences=3, mask="causal_br+ragged", int32_lengths=True), mode="train")
     # The soft-cap of Gemma 2 (https://arxiv.org/abs/2408.00118, section 2), where logits are large enough to reach it.

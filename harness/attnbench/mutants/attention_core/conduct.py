@@ -107,7 +107,8 @@ class _LengthsCachedByAddress(CoreFormula):
         return super().lengths(logits, copy)
 
 
-@mistake("other_options_between_calls", "a plan made of the first call's options, run ever after", mask="causal_br", mode="train")
+@mistake("other_options_between_calls", "a plan made of the first call's options, run ever after", mask="causal_br",
+         mode="train")  # fmt: skip
 class _OptionsOfTheFirstCall(CoreFormula):
     _plan: dict[str, Any] | None = None
 

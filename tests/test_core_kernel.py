@@ -289,8 +289,10 @@ def test_the_loop_takes_everything(conformance: "Conformance") -> None:
         assert conformance.finding(kernel, case, check).status == "passed"
 
 
+# The compiler asks for it itself, of whatever a graph that was broken off hands on.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_the_compiled_loop_leaves_out_what_it_leaves_out_otherwise(conformance: "Conformance") -> None:
     """A row without any key is 0 under a compiler, too, which knows no number of a mask."""
-    problem = replace(PLAIN, sequences=1, num_heads=1, queries=3, keys=2, head_dim=2, mask="causal_br+ragged")
+    problem = replace(PLAIN, mask="causal_br+alibi+ragged")
     finding = conformance.finding(load("core_naive_loop"), case_of(problem, mode="aot"), "compiled_parity")
     assert finding.status == "passed", finding.reason

@@ -29,6 +29,10 @@ PROBLEMS = [
     replace(PLAIN, mask="alibi+ragged"),
     replace(GROUPED, kv_heads=1, mask="bias2d"),
     replace(GROUPED, queries=1, keys=9, mask="causal_br+alibi+ragged"),
+    replace(PLAIN, sequences=6, mask="causal_br+window+ragged", window=2),
+    replace(PLAIN, sequences=3, mask="causal_br+ragged", int32_lengths=True),
+    replace(PLAIN, mask="bias2d", bias_hides=True),
+    replace(GROUPED, mask="causal_br+bias4d", bias_hides=True, softcap=3.0),
     EVERYTHING,
 ]
 
@@ -76,7 +80,8 @@ def by_loops(problem: AttentionCoreProblem, inputs: Inputs) -> Tensor:
             if "alibi" in problem.mask:
                 position = i if "causal_tl" in problem.mask else i + lengths[b] - problem.queries
                 x -= 2 ** (-8 * (h + 1) / problem.num_heads) * abs(position - j)
-            logits[j] = x
+            if x > -math.inf:
+                logits[j] = x
         total = sum(math.exp(x) for x in logits.values())
         for j, x in logits.items():
             output[b, h, i] += math.exp(x) / total * torch.tensor(values[j], dtype=torch.float64)
@@ -122,6 +127,41 @@ def test_queries_without_any_key_attend_to_nothing() -> None:
     assert all(bool(value.isfinite().all()) for value in found.values())
 
 
+def test_a_scale_that_is_not_given_is_none() -> None:
+    """So that the call's own default is asked for; the other options are none where a case has none, too."""
+    assert set(OPERATOR.inputs(case_of(PLAIN)).options.values()) == {None}
+    assert OPERATOR.inputs(case_of(replace(PLAIN, scale=1.0))).options["scale"] == 1
+
+
+@pytest.mark.parametrize("regime", ["plain", "uniform", "zeroleak"])
+def test_the_last_of_many_sequences_is_empty(regime: str) -> None:
+    """From four on, in every regime; the first one has every key, and each other some."""
+    for sequences in (2, 3, 4, 6):
+        ragged = replace(PLAIN, sequences=sequences, keys=8, mask="ragged", regime=regime)
+        lengths = OPERATOR.inputs(case_of(ragged)).tensors["key_lengths"].tolist()
+        assert lengths[0] == 8
+        assert [length > 0 for length in lengths] == [True] * (sequences - 1) + [sequences < 4]
+
+
+def test_lengths_are_the_same_in_32_bits() -> None:
+    """Their dtype is the only thing that the flag changes, but for the seed."""
+    case, inputs = drawn(replace(PLAIN, mask="ragged", int32_lengths=True))
+    assert inputs.tensors["key_lengths"].dtype == torch.int32
+    wide = replace(inputs, tensors=inputs.tensors | {"key_lengths": inputs.tensors["key_lengths"].long()})
+    assert torch.equal(OPERATOR.evaluate(case, inputs)["output"], OPERATOR.evaluate(case, wide)["output"])
+
+
+@pytest.mark.parametrize("bias", ["bias2d", "bias4d"])
+def test_a_bias_that_hides_hides_one_row_and_some_keys(bias: str) -> None:
+    """The query in the middle sees nothing; the others miss some keys, in every head the same."""
+    case, inputs = drawn(replace(PLAIN, mask=bias, bias_hides=True))
+    (rows,) = OPERATOR.hidden_rows(case, inputs).values()
+    assert rows[0, 0, :, 0].tolist() == [False, False, True, False, False]
+    seen = OPERATOR.visible(case, inputs)
+    assert bool((seen == seen[:1, :1]).all())
+    assert 7 < int((~seen[0, 0]).sum()) < 28
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_exact_cases_are_held_by_every_dtype(dtype: str) -> None:
     """Their outputs round to themselves."""
@@ -146,12 +186,15 @@ def test_rounding_is_modelled_at_every_stage() -> None:
 
 
 def test_work_counts_the_pairs_that_masks_leave() -> None:
-    """The closed form is the number of pairs in the oracle's mask."""
-    for problem in PROBLEMS:
+    """The closed form is the number of pairs in the oracle's mask, but for what a bias hides."""
+    for problem in (replace(problem, bias_hides=False) for problem in PROBLEMS):
         case, inputs = drawn(problem)
         pairs = int(OPERATOR.visible(case, inputs).sum())
         assert OPERATOR.work(case).flop == 2 * pairs * (problem.head_dim + problem.value_dim)
         assert OPERATOR.work(case.with_fields(mode="train")).flop == 3 * OPERATOR.work(case).flop
+    ragged = replace(PLAIN, mask="ragged")
+    wide, narrow = (OPERATOR.work(case_of(replace(ragged, int32_lengths=flag))).bytes for flag in (False, True))
+    assert wide - narrow == 2 * 4
 
 
 @pytest.mark.parametrize("level", NESTED)
@@ -193,6 +236,8 @@ def _listed(row: dict[str, object]) -> bool:
         ({"regime": "uniform"}, "a power of two of keys, or mask=ragged, got S7"),
         ({"regime": "identity"}, "unknown regime 'identity'; available: flat, plain"),
         ({"softcap": -1.0}, "softcap and scale must be finite and not negative, got -1.0 and 0.0"),
+        ({"bias_hides": True}, "bias_hides needs a mask with bias2d or bias4d, got 'none'"),
+        ({"int32_lengths": True}, "int32_lengths needs a mask with ragged, got 'none'"),
         ({"head_dim": 0}, "heads and their widths must be at least 1, got H3, K3, D0"),
     ],
 )

@@ -1,5 +1,6 @@
 """Tests of a kernel by itself: what it is handed, and what is refused because its signature lacks it."""
 
+import math
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from attnbench.registry import load, names
 if TYPE_CHECKING:
     from conftest import Conformance
 
+WHOLE = "key_lengths must be whole numbers, int32 or int64"
 BUILT_IN = [name for name in names() if name.startswith("core_")]
 
 
@@ -120,6 +122,23 @@ def test_what_a_kernel_declares_goes_with_it() -> None:
     assert core.unsupported(case_of(PLAIN, mode="train")) == "forward only: no gradients"
 
 
+@pytest.mark.parametrize("name", ["query", "key", "value", "bias"])
+def test_a_kernel_without_backward_drops_no_gradient_in_silence(name: str) -> None:
+    """Whichever tensor alone asks for one, the call is refused; where nothing can ask, it is not."""
+
+    def kernel(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None) -> Tensor:
+        return q + k.sum() + v.sum() + mask.sum()
+
+    module = core_from_kernel(from_kernel(kernel, policies=Policies(forward_only=True))).build(None)
+    tensors = dict(OPERATOR.inputs(case_of(replace(PLAIN, mask="bias2d"))).tensors)
+    module(**tensors)
+    tensors[name].requires_grad_()
+    with pytest.raises(Refusal, match=r"^forward only: no gradients$"):
+        module(**tensors)
+    with torch.no_grad():
+        module(**tensors)
+
+
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
@@ -132,6 +151,7 @@ def test_what_a_kernel_declares_goes_with_it() -> None:
         ),
         ({"bias": (1, 3, 5, 7)}, r"bias must have shape \(5, 7\) or \(2, 3, 5, 7\), got \(1, 3, 5, 7\)"),
         ({"key_lengths": (1,)}, r"key_lengths must have shape \(2,\), got \(1,\)"),
+        ({"query": (2, 3, 5, 0)}, r"query must have heads of width 1 at least, got \(2, 3, 5, 0\)"),
     ],
 )
 def test_shapes_that_do_not_fit_are_told(changes: dict[str, tuple[int, ...]], fault: str) -> None:
@@ -147,23 +167,56 @@ def test_shapes_that_do_not_fit_are_told(changes: dict[str, tuple[int, ...]], fa
 @pytest.mark.parametrize(
     ("given", "kind", "fault"),
     [
+        ({"query": None}, TypeError, "query must be a Tensor, got None"),
+        ({"value": [[1.0]]}, TypeError, "value must be a Tensor, got list"),
         (
             {"key": torch.zeros(2, 3, 7, 8).half()},
             TypeError,
             "query, key and value must be of one dtype, got float32, ",
         ),
+        ({"key": torch.zeros(2, 3, 7, 8, device="meta")}, ValueError, "key must be on query's device cpu, got meta"),
+        ({"bias": [[1.0]]}, TypeError, "bias must be a Tensor, got list"),
+        ({"bias": torch.ones(5, 7).bool()}, TypeError, "bias must have the tokens' dtype float32, got bool"),
+        ({"bias": torch.ones(5, 7).half()}, TypeError, "bias must have the tokens' dtype float32, got float16"),
+        ({"bias": torch.ones(5, 7, device="meta")}, ValueError, "bias must be on query's device cpu, got meta"),
         (
-            {"bias": torch.ones(5, 7, dtype=torch.bool)},
-            TypeError,
-            "bias must be floating point, as it is added to logi",
+            {"bias": torch.ones(5, 7), "alibi_slopes": [0.5] * 3},
+            ValueError,
+            "alibi_slopes must be None where there is a bias, got both",
         ),
-        ({"key_lengths": torch.tensor([7.0, 3.0])}, TypeError, "key_lengths must be whole numbers, got float32"),
+        ({"key_lengths": [7, 3]}, TypeError, "key_lengths must be a Tensor, got list"),
+        ({"key_lengths": torch.tensor([7.0, 3.0])}, TypeError, f"{WHOLE}, got float32"),
+        ({"key_lengths": torch.tensor([7, 3], dtype=torch.uint8)}, TypeError, f"{WHOLE}, got uint8"),
+        ({"key_lengths": torch.tensor([7, 3], dtype=torch.uint16)}, TypeError, f"{WHOLE}, got uint16"),
         ({"key_lengths": torch.tensor([7, 8])}, ValueError, "key_lengths must be 0 to keys = 7, got 7 to 8"),
         ({"key_lengths": torch.tensor([-1, 3])}, ValueError, "key_lengths must be 0 to keys = 7, got -1 to 3"),
+        (
+            {"key_lengths": torch.tensor([7, 3], device="meta")},
+            ValueError,
+            "key_lengths must be on query's device cpu, got meta",
+        ),
         ({"causal": "diagonal"}, ValueError, "causal must be 'top_left' or 'bottom_right', or None, got 'diagonal'"),
+        ({"causal": True}, ValueError, "causal must be 'top_left' or 'bottom_right', or None, got True"),
         ({"window": -1}, ValueError, "window must be a distance of at least 0, or None, got -1"),
+        ({"window": 2.5}, TypeError, "window must be a whole number, or None, got 2.5"),
+        ({"window": math.nan}, TypeError, "window must be a whole number, or None, got nan"),
+        ({"window": True}, TypeError, "window must be a whole number, or None, got True"),
+        ({"window": "3"}, TypeError, "window must be a whole number, or None, got '3'"),
+        ({"window": (2, 0)}, TypeError, "window must be a whole number, or None, got tuple"),
+        ({"window": torch.tensor(2)}, TypeError, "window must be a whole number, or None, got Tensor"),
         ({"alibi_slopes": [0.5]}, ValueError, "alibi_slopes must be one for each of 3 heads of query, got 1"),
+        ({"alibi_slopes": 0.5}, TypeError, "alibi_slopes must be a list or tuple of 3 numbers, or None, got 0.5"),
+        ({"alibi_slopes": "abc"}, TypeError, "alibi_slopes must be a list or tuple of 3 numbers, or None, got 'abc'"),
+        ({"alibi_slopes": [0.5, None, 0.5]}, TypeError, "alibi_slopes[1] must be a number, got None"),
+        ({"alibi_slopes": [0.5, 0.5, math.nan]}, ValueError, "alibi_slopes[2] must be finite, got nan"),
         ({"softcap": 0.0}, ValueError, "softcap must be above 0, or None, got 0"),
+        ({"softcap": math.inf}, ValueError, "softcap must be finite, got inf"),
+        ({"softcap": True}, TypeError, "softcap must be a number, got True"),
+        ({"softcap": "x"}, TypeError, "softcap must be a number, got 'x'"),
+        ({"scale": math.nan}, ValueError, "scale must be finite, got nan"),
+        ({"scale": -math.inf}, ValueError, "scale must be finite, got -inf"),
+        ({"scale": True}, TypeError, "scale must be a number, got True"),
+        ({"scale": torch.tensor(0.5)}, TypeError, "scale must be a number, got Tensor"),
     ],
 )
 def test_what_would_be_taken_for_something_else_is_told(
@@ -172,8 +225,27 @@ def test_what_would_be_taken_for_something_else_is_told(
     """Nothing broadcasts, is converted or is ignored in silence."""
     inputs = OPERATOR.inputs(case_of(PLAIN))
     kernel: CoreKernel = load("core_naive_loop")
-    with pytest.raises(kind, match=f"^{re.escape(fault)}"):
+    with pytest.raises(kind, match=f"^{re.escape(fault)}") as refused:
         kernel.build(None)(**inputs.arguments() | given)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
+def test_tokens_that_are_no_real_numbers_are_told(dtype: torch.dtype) -> None:
+    """Attention is of floating point tokens."""
+    tokens = {name: torch.ones(2, 3, 5, 8, dtype=dtype) for name in ("query", "key", "value")}
+    with pytest.raises(TypeError, match=r"^query, key and value must be floating point, got "):
+        load("core_sdpa").build(None)(**tokens)
+
+
+def test_a_scale_is_any_finite_number() -> None:
+    """With 0 all keys weigh alike; a whole number is a number."""
+    tokens = OPERATOR.inputs(case_of(PLAIN)).tensors
+    module = load("core_naive_loop").build(None)
+    mean = tokens["value"].mean(dim=2, keepdim=True).expand(2, 3, 5, 8)
+    for scale in (0, 0.0):
+        assert torch.allclose(module(**tokens, scale=scale), mean, atol=1e-6)
+    assert bool(module(**tokens, scale=-1).isfinite().all())
 
 
 def test_every_kernel_of_multihead_stands_alone_as_well() -> None:
@@ -215,3 +287,12 @@ def test_the_loop_takes_everything(conformance: "Conformance") -> None:
     assert kernel.unsupported(case) is None
     for check in ("forward_parity", "input_gradients", "mask_gradients"):
         assert conformance.finding(kernel, case, check).status == "passed"
+
+
+# The compiler asks for it itself, of whatever a graph that was broken off hands on.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_the_compiled_loop_leaves_out_what_it_leaves_out_otherwise(conformance: "Conformance") -> None:
+    """A row without any key is 0 under a compiler, too, which knows no number of a mask."""
+    problem = replace(PLAIN, mask="causal_br+alibi+ragged")
+    finding = conformance.finding(load("core_naive_loop"), case_of(problem, mode="aot"), "compiled_parity")
+    assert finding.status == "passed", finding.reason

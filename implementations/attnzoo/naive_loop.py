@@ -71,7 +71,8 @@ def attention_row(query: Tensor, keys: Sequence[Tensor], added: Tensor, softcap:
 
     Shape: query (head_dim), keys (head_dim) each, added (keys), returns (keys).
     """
-    visible = [j for j, number in enumerate(added.tolist()) if number != float("-inf")]
+    # Asked of the tensor: a compiler takes a number that it does not know yet for a finite one.
+    visible = [j for j, hidden in enumerate(added.isneginf().tolist()) if not hidden]
     logits = {j: torch.dot(query, keys[j]) for j in visible}
     if softcap is not None:
         logits = {j: softcap * torch.tanh(logit / softcap) for j, logit in logits.items()}

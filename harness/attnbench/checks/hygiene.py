@@ -9,6 +9,7 @@ import torch
 from attnbench import torchstate
 from attnbench.checks.claims import Agree, Claim, Equal, Holds
 from attnbench.checks.requirement import check, draws_dropout, eager
+from attnbench.inputs import changed
 from attnbench.subject import Subject
 
 
@@ -44,11 +45,16 @@ def no_stale_state(subject: Subject) -> Iterator[Claim]:
     """New values written into inputs and parameters give what a fresh module gives on them."""
     tensors, masks = subject.inputs.tensors, _masks(subject)
     names = {name for name, tensor in tensors.items() if tensor.is_floating_point() and name not in masks}
+    new = {name: torch.flip(tensors[name].detach(), (-1,)) for name in names}
+    if "key_lengths" in tensors:
+        new["key_lengths"] = subject.case.problem.keys - tensors["key_lengths"]
     subject.run()
-    with subject.overwritten({name: torch.flip(tensors[name].detach(), (-1,)) for name in names}):
-        fresh_module, fresh_call = subject.build()
+    with subject.overwritten(new):
+        fresh_module, _ = subject.build()
         _scale_parameters(fresh_module, 0.5)
-        fresh = subject.run(fresh_call)["output"].detach()
+        # On copies: what is known by its address is not known there, whoever keeps it.
+        copies = changed(subject.inputs, lambda _, tensor: tensor.clone())
+        fresh = subject.on(subject.case, copies, fresh_module)["output"].detach()
         _scale_parameters(subject.module, 0.5)
         used = subject.run()["output"].detach().clone()
         _scale_parameters(subject.module, 2.0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,9 +11,11 @@ from attnbench.cases import Case
 from attnbench.checks.claims import Agree, Claim, Equal, Holds
 from attnbench.checks.masks import MODERATE, POISON
 from attnbench.checks.requirement import check, eager, has_tokens, siblings_of
-from attnbench.checks.runs import agree
+from attnbench.checks.runs import agree, same
 from attnbench.inputs import picked
+from attnbench.interface import Inputs
 from attnbench.operators.attention_core.positions import distances, lengths
+from attnbench.operators.attention_core.problem import ALIGNED
 from attnbench.subject import Subject
 
 _REGIMES = ("flat", "plain", "peaked")
@@ -109,7 +112,7 @@ def a_sequence_ends_at_its_length(subject: Subject) -> Iterator[Claim]:
     alone, inputs = siblings_of(subject).selected(case, subject.inputs, sequences=[one], keys=range(own[one]))
     mask = "+".join(part for part in case.problem.mask.split("+") if part != "ragged") or "none"
     tensors = {name: tensor for name, tensor in inputs.tensors.items() if name != "key_lengths"}
-    outputs = subject.on(alone.with_problem(mask=mask), replace(inputs, tensors=tensors))
+    outputs = subject.on(alone.with_problem(mask=mask, int32_lengths=False), replace(inputs, tensors=tensors))
     expected = {name: value.detach()[one : one + 1] for name, value in subject.outputs.items()}
     yield from agree(outputs, expected, f"of sequence {one} cut to its length, against that in the batch")
 
@@ -124,6 +127,33 @@ def a_row_of_the_bias_may_shift(subject: Subject) -> Iterator[Claim]:
         value=subject.on(subject.case, shifted)["output"], expected=subject.outputs["output"], quantity="output",
         what="the output with constants added to the rows of the bias",
     )  # fmt: skip
+
+
+@check(when=_ordinary)
+def other_options_between_calls(subject: Subject) -> Iterator[Claim]:
+    """After a call with other options a module gives what a fresh one gives."""
+    subject.run()
+    other = _with_other_options(subject)
+    used, fresh = (subject.on(*other, module=module)["output"] for module in (subject.module, subject.build()[0]))
+    yield same(subject, used, fresh, "of a call with other options, against a fresh module's")
+    fresh = subject.run(subject.build()[1])["output"]
+    yield same(subject, subject.run()["output"], fresh, "of the call after it, against a fresh module's")
+
+
+def _with_other_options(subject: Subject) -> tuple[Case, Inputs]:
+    """The case without its causal mask, each of its other options another number.
+
+    What it has not, it does not get: who takes the case takes this one.
+    """
+    case, problem, options = subject.case, subject.case.problem, subject.inputs.options
+    numbers: dict[str, Any] = {"softcap": 2 * problem.softcap, "scale": problem.logit_scale / 2}
+    if problem.window is not None:
+        numbers["window"] = problem.window // 2 if problem.window else 1
+    mask = "+".join(part for part in problem.mask.split("+") if part not in ALIGNED) or "none"
+    slopes = options["alibi_slopes"]
+    told = numbers | {"softcap": numbers["softcap"] or None, "causal": None}
+    told["alibi_slopes"] = slopes and [slope / 2 for slope in slopes]
+    return case.with_problem(mask=mask, **numbers), replace(subject.inputs, options=options | told)
 
 
 def _visible(subject: Subject) -> Tensor:

@@ -1,5 +1,6 @@
 """What a call of ``attention_core`` is given, looked at before anything is computed with it."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor
 __all__ = ["check_arguments"]
 
 CORNERS = ("top_left", "bottom_right")
+LENGTH_DTYPES = (torch.int32, torch.int64)
 
 
 def check_arguments(
@@ -22,34 +24,40 @@ def check_arguments(
     window: int | None,
     alibi_slopes: Sequence[float] | None,
     softcap: float | None,
+    scale: float | None,
 ) -> None:
     """Refuse what would broadcast, or be taken for something else, into a wrong answer.
 
     Raises: ValueError, TypeError that name the argument, what was needed and what came.
     """
     _check_tokens(query, key, value)
-    (batch, heads, queries, _), keys = query.shape, key.shape[2]
     if bias is not None:
-        _demand_shape("bias", bias, (queries, keys), (batch, heads, queries, keys))
-        if not bias.is_floating_point():
-            raise TypeError(f"bias must be floating point, as it is added to logits, got {_name(bias.dtype)}")
+        _check_bias(bias, query, keys=key.shape[2])
+        if alibi_slopes is not None:
+            raise ValueError("alibi_slopes must be None where there is a bias, got both")
     if key_lengths is not None:
-        _check_lengths(key_lengths, batch, keys)
-    if causal is not None and causal not in CORNERS:
-        raise ValueError(f"causal must be {' or '.join(map(repr, CORNERS))}, or None, got {causal!r}")
-    if window is not None and window < 0:
-        raise ValueError(f"window must be a distance of at least 0, or None, got {window}")
-    if alibi_slopes is not None and len(alibi_slopes) != heads:
-        raise ValueError(f"alibi_slopes must be one for each of {heads} heads of query, got {len(alibi_slopes)}")
-    if softcap is not None and not softcap > 0:
-        raise ValueError(f"softcap must be above 0, or None, got {softcap:g}")
+        _check_lengths(key_lengths, query, keys=key.shape[2])
+    if causal is not None and not (isinstance(causal, str) and causal in CORNERS):
+        raise ValueError(f"causal must be {' or '.join(map(repr, CORNERS))}, or None, got {_told(causal)}")
+    if window is not None:
+        _check_window(window)
+    if alibi_slopes is not None:
+        _check_slopes(alibi_slopes, query.shape[1])
+    if scale is not None:
+        _demand_number("scale", scale)
+    if softcap is not None:
+        _check_softcap(softcap)
 
 
 def _check_tokens(query: Tensor, key: Tensor, value: Tensor) -> None:
+    for name, tokens in (("query", query), ("key", key), ("value", value)):
+        _demand_tensor(name, tokens)
     if not query.dim() == key.dim() == value.dim() == 4:
         dims = f"{query.dim()}, {key.dim()} and {value.dim()}"
         raise ValueError(f"query, key and value must have 4 dimensions (batch, heads, length, width), got {dims}")
     (batch, heads, _, width), (_, shared, keys, _) = query.shape, key.shape
+    if not width:
+        raise ValueError(f"query must have heads of width 1 at least, got {tuple(query.shape)}")
     _demand_shape("key", key, (batch, shared, keys, width))
     _demand_shape("value", value, (batch, shared, keys, value.shape[3]))
     if not shared or heads % shared:
@@ -57,12 +65,29 @@ def _check_tokens(query: Tensor, key: Tensor, value: Tensor) -> None:
     if not query.dtype == key.dtype == value.dtype:
         dtypes = f"{_name(query.dtype)}, {_name(key.dtype)} and {_name(value.dtype)}"
         raise TypeError(f"query, key and value must be of one dtype, got {dtypes}")
+    if not query.is_floating_point():
+        raise TypeError(f"query, key and value must be floating point, got {_name(query.dtype)}")
+    for name, tokens in (("key", key), ("value", value)):
+        _demand_device(name, tokens, query)
 
 
-def _check_lengths(key_lengths: Tensor, batch: int, keys: int) -> None:
+def _check_bias(bias: Tensor, query: Tensor, *, keys: int) -> None:
+    _demand_tensor("bias", bias)
+    batch, heads, queries, _ = query.shape
+    _demand_shape("bias", bias, (queries, keys), (batch, heads, queries, keys))
+    if bias.dtype != query.dtype:
+        raise TypeError(f"bias must have the tokens' dtype {_name(query.dtype)}, got {_name(bias.dtype)}")
+    _demand_device("bias", bias, query)
+
+
+def _check_lengths(key_lengths: Tensor, query: Tensor, *, keys: int) -> None:
+    _demand_tensor("key_lengths", key_lengths)
+    batch = query.shape[0]
     _demand_shape("key_lengths", key_lengths, (batch,))
-    if key_lengths.is_floating_point() or key_lengths.is_complex() or key_lengths.dtype == torch.bool:
-        raise TypeError(f"key_lengths must be whole numbers, got {_name(key_lengths.dtype)}")
+    if key_lengths.dtype not in LENGTH_DTYPES:
+        dtypes = " or ".join(map(_name, LENGTH_DTYPES))
+        raise TypeError(f"key_lengths must be whole numbers, {dtypes}, got {_name(key_lengths.dtype)}")
+    _demand_device("key_lengths", key_lengths, query)
     # On a device, looking at them would wait for it in every call; a compiler cannot look at all.
     if key_lengths.device.type != "cpu" or torch.compiler.is_compiling() or not batch:
         return
@@ -71,10 +96,55 @@ def _check_lengths(key_lengths: Tensor, batch: int, keys: int) -> None:
         raise ValueError(f"key_lengths must be 0 to keys = {keys}, got {fewest} to {most}")
 
 
+def _check_window(window: int) -> None:
+    if not isinstance(window, int) or isinstance(window, bool):
+        raise TypeError(f"window must be a whole number, or None, got {_told(window)}")
+    if window < 0:
+        raise ValueError(f"window must be a distance of at least 0, or None, got {window}")
+
+
+def _check_softcap(softcap: float) -> None:
+    _demand_number("softcap", softcap)
+    if softcap <= 0:
+        raise ValueError(f"softcap must be above 0, or None, got {softcap}")
+
+
+def _check_slopes(slopes: Sequence[float], heads: int) -> None:
+    if not isinstance(slopes, list | tuple):
+        raise TypeError(f"alibi_slopes must be a list or tuple of {heads} numbers, or None, got {_told(slopes)}")
+    if len(slopes) != heads:
+        raise ValueError(f"alibi_slopes must be one for each of {heads} heads of query, got {len(slopes)}")
+    for head, slope in enumerate(slopes):
+        _demand_number(f"alibi_slopes[{head}]", slope)
+
+
+def _demand_tensor(name: str, given: Any) -> None:
+    if not isinstance(given, Tensor):
+        raise TypeError(f"{name} must be a Tensor, got {_told(given)}")
+
+
 def _demand_shape(name: str, tensor: Tensor, *shapes: tuple[int, ...]) -> None:
     if tuple(tensor.shape) not in shapes:
         wanted = " or ".join(str(shape) for shape in shapes)
         raise ValueError(f"{name} must have shape {wanted}, got {tuple(tensor.shape)}")
+
+
+def _demand_device(name: str, tensor: Tensor, query: Tensor) -> None:
+    if tensor.device != query.device:
+        raise ValueError(f"{name} must be on query's device {query.device}, got {tensor.device}")
+
+
+def _demand_number(name: str, given: Any) -> None:
+    """Refuse what is no number, and NaN and infinity; comparisons alone, which compilers can follow."""
+    if not isinstance(given, int | float) or isinstance(given, bool):
+        raise TypeError(f"{name} must be a number, got {_told(given)}")
+    if not -math.inf < given < math.inf:
+        raise ValueError(f"{name} must be finite, got {given}")
+
+
+def _told(given: Any) -> str:
+    """What came, in a few words: a number or a string as it is written, of anything else its type."""
+    return repr(given) if given is None or isinstance(given, str | int | float) else type(given).__name__
 
 
 def _name(dtype: Any) -> str:

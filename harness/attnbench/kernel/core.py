@@ -45,7 +45,7 @@ class _CoreAttention(nn.Module):
         """Output (batch, heads, queries, head_dim_v); ``positions`` are masks of positions that were made before."""
         check_arguments(
             query, key, value, bias=bias, key_lengths=key_lengths, causal=causal, window=window,
-            alibi_slopes=alibi_slopes, softcap=softcap,
+            alibi_slopes=alibi_slopes, softcap=softcap, scale=scale,
         )  # fmt: skip
         kernel = self._kernel
         flag = kernel.flagged(

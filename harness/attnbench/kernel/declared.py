@@ -68,7 +68,8 @@ class DeclaredKernel(Implementation):
         Raises: Refusal where it lacks one that is needed, or gradients.
         """
         reason = self.lacks(needs)
-        if self.policies.forward_only and torch.is_grad_enabled() and (q.requires_grad or v.requires_grad):
+        given = [tensor for tensor in (q, k, v, offered.get("mask")) if tensor is not None]
+        if self.policies.forward_only and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
             reason = FORWARD_ONLY
         if reason:
             raise Refusal(reason)

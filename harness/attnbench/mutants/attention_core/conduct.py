@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -93,6 +93,49 @@ class _KeysCachedByAddress(CoreFormula):
         return query @ cached.mT
 
 
+@mistake("no_stale_state", "offsets kept by the address of the lengths, which a decoding loop rewrites",
+         mask="ragged")  # fmt: skip
+class _LengthsCachedByAddress(CoreFormula):
+    # For every layer of a model; what is known stays alive, or its address would be another's.
+    known: ClassVar[dict[tuple[int, int], tuple[Tensor, Tensor]]] = {}
+
+    def lengths(self, logits: Tensor, key_lengths: Tensor | None) -> Tensor:
+        if key_lengths is None or torch.compiler.is_compiling():
+            return super().lengths(logits, key_lengths)
+        place = (key_lengths.data_ptr(), len(key_lengths))
+        copy, _ = self.known.setdefault(place, (key_lengths.clone(), key_lengths))
+        return super().lengths(logits, copy)
+
+
+@mistake("other_options_between_calls", "a plan made of the first call's options, run ever after", mask="causal_br",
+         mode="train")  # fmt: skip
+class _OptionsOfTheFirstCall(CoreFormula):
+    _plan: dict[str, Any] | None = None
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Tensor:
+        if self._plan is None:
+            self._plan = {name: named[name] for name in ("causal", "window", "softcap", "scale")}
+        return super().forward(query, key, value, **named | self._plan)
+
+
+@mistake("other_options_between_calls", "the first window compiled into the kernel", mask="causal_br+window", window=2)
+class _WindowOfTheFirstCall(CoreFormula):
+    _window: int | None = None
+
+    def near(self, apart: Tensor, window: int) -> Tensor:
+        self._window = window if self._window is None else self._window
+        return super().near(apart, self._window)
+
+
+@mistake("other_options_between_calls", "slopes moved to the device once", mask="causal_tl+alibi")
+class _SlopesOfTheFirstCall(CoreFormula):
+    _slopes: Sequence[float] | None = None
+
+    def alibi(self, logits: Tensor, slopes: Sequence[float], apart: Tensor) -> Tensor:
+        self._slopes = slopes if self._slopes is None else self._slopes
+        return super().alibi(logits, self._slopes, apart)
+
+
 @mistake("outputs_are_its_own", "one output buffer for every decoding step", mode="inference", mask="causal_tl")
 class _OutputBufferReused(CoreFormula):
     _buffer: Tensor | None = None
@@ -176,6 +219,43 @@ class _LengthBakedIn(CoreFormula):
         if self._keys is None:
             self._keys = int(value.shape[2])
         return super().total(weights[..., : self._keys], value[:, :, : self._keys])
+
+
+@mistake("compiled_parity", "the branch for compilers never got the soft-cap", mask="causal_br+window", window=2,
+         softcap=3.0, mode="aot")  # fmt: skip
+class _CapLostWhenCompiled(CoreFormula):
+    def cap(self, logits: Tensor, softcap: float) -> Tensor:
+        return logits if torch.compiler.is_compiling() else super().cap(logits, softcap)
+
+
+@mistake("compiled_parity", "the branch for compilers is causal, and has no window", mask="causal_br+window", window=2,
+         softcap=3.0, mode="aot")  # fmt: skip
+class _WindowLostWhenCompiled(CoreFormula):
+    def near(self, apart: Tensor, window: int) -> Tensor:
+        if torch.compiler.is_compiling():
+            return torch.ones_like(apart, dtype=torch.bool)
+        return super().near(apart, window)
+
+
+@mistake("compiled_parity", "the branch for compilers takes no slopes", mask="causal_br+alibi+ragged", mode="aot")
+class _AlibiLostWhenCompiled(CoreFormula):
+    def add(self, logits: Tensor, bias: Tensor | None, slopes: Sequence[float] | None, apart: Tensor) -> Tensor:
+        return super().add(logits, bias, None if torch.compiler.is_compiling() else slopes, apart)
+
+
+@mistake("compiled_parity", "the branch for compilers repeats key heads in turn where a mask is causal",
+         shown_by=GROUPED, mask="causal_tl", mode="aot")  # fmt: skip
+class _KeyHeadsDealtWhenCompiled(CoreFormula):
+    _causal = False
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Tensor:
+        self._causal = named["causal"] is not None
+        return super().forward(query, key, value, **named)
+
+    def share(self, tensor: Tensor, heads: int) -> Tensor:
+        if self._causal and torch.compiler.is_compiling():
+            return tensor.repeat(1, heads // tensor.shape[1], 1, 1)
+        return super().share(tensor, heads)
 
 
 def _noise(tensor: Tensor) -> Tensor:

@@ -190,8 +190,8 @@ class _BiasWithoutGradient(CoreFormula):
          head_dim_v=128, mask="causal_br")  # fmt: skip
 class _ScaleOfTheValuesWidth(CoreFormula):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Tensor:
-        scale = named["scale"] * (query.shape[-1] / value.shape[-1]) ** 0.5
-        return super().forward(query, key, value, **named | {"scale": scale})
+        scale = named["scale"]
+        return super().forward(query, key, value, **named | {"scale": scale or value.shape[-1] ** -0.5})
 
 
 @mistake("forward_parity", "the scale that was given dropped for 1/√head_dim", scale=0.2, head_dim_v=5)
@@ -240,3 +240,69 @@ class _KeysReadInOrder(CoreFormula):
 class _BiasOfTheFirstSequence(CoreFormula):
     def add(self, logits: Tensor, bias: Tensor | None, slopes: Sequence[float] | None, apart: Tensor) -> Tensor:
         return super().add(logits, bias[:1] if bias is not None and bias.dim() > 2 else bias, slopes, apart)
+
+
+@mistake("forward_parity", "the scale taken as it came: None was 1", mask="causal_tl", mode="train")
+class _NoScaleIsOne(CoreFormula):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Tensor:
+        scale = named["scale"]
+        return super().forward(query, key, value, **named | {"scale": 1.0 if scale is None else scale})
+
+
+@mistake("forward_parity", "scale=1 read as the default of a kernel where 1 stands for 1/√head_dim", scale=1.0,
+         mode="train")  # fmt: skip
+class _ScaleOfOneIsNone(CoreFormula):
+    def score(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        return super().score(query, key, query.shape[-1] ** -0.5 if scale == 1 else scale)
+
+
+@mistake("forward_parity", "a tanh that is a straight line where the soft-cap is large", shown_by=GROUPED,
+         mask="causal_br", softcap=50.0, regime="onehot", mode="train")  # fmt: skip
+class _LargeCapMissing(CoreFormula):
+    def cap(self, logits: Tensor, softcap: float) -> Tensor:
+        return super().cap(logits, softcap) if softcap < 50 else logits
+
+
+@mistake("forward_parity", "a window as wide as a tile taken for one that hides nothing", queries=70, keys=140,
+         mask="causal_br+window", window=64)  # fmt: skip
+class _WideWindowIsNone(CoreFormula):
+    def near(self, apart: Tensor, window: int) -> Tensor:
+        return super().near(apart, window) if window < 64 else torch.ones_like(apart, dtype=torch.bool)
+
+
+@mistake("forward_parity", "lengths clamped to 1, so that no sum is 0: an empty sequence got its first value",
+         sequences=6, mask="ragged", mode="train")  # fmt: skip
+class _EmptySequenceHasAKey(CoreFormula):
+    def lengths(self, logits: Tensor, key_lengths: Tensor | None) -> Tensor:
+        return super().lengths(logits, key_lengths).clamp(min=1)
+
+
+@mistake("forward_parity", "a path for lengths that asks for int64, and none for int32", sequences=3,
+         mask="causal_br+ragged", int32_lengths=True, mode="train")  # fmt: skip
+class _LengthsIn32BitsIgnored(CoreFormula):
+    def lengths(self, logits: Tensor, key_lengths: Tensor | None) -> Tensor:
+        ignored = key_lengths is not None and key_lengths.dtype == torch.int32
+        return super().lengths(logits, None if ignored else key_lengths)
+
+
+@mistake("forward_parity", "a grid of 4 sequences: nothing was started for the others", sequences=6,
+         mask="causal_br+ragged", mode="train")  # fmt: skip
+class _SequencesBeyondTheGrid(CoreFormula):
+    def total(self, weights: Tensor, value: Tensor) -> Tensor:
+        output = super().total(weights, value)
+        return output * (torch.arange(output.shape[0], device=output.device) < 4)[:, None, None, None]
+
+
+@mistake("forward_parity", "one program for 8 heads, whose second round began at the first key head again",
+         shown_by=GROUPED, num_heads=16, kv_heads=4, mask="causal_tl", mode="train")  # fmt: skip
+class _SecondRoundOfHeadsBeginsAgain(CoreFormula):
+    def share(self, tensor: Tensor, heads: int) -> Tensor:
+        shared = super().share(tensor, heads)
+        return torch.cat([shared[:, :8]] * 2, dim=1) if heads == 16 else shared
+
+
+@mistake("forward_parity", "minus infinity in a bias made a large number, so that no row is NaN: a hidden row spread",
+         mask="bias2d", bias_hides=True, mode="train")  # fmt: skip
+class _BiasMadeFinite(CoreFormula):
+    def add(self, logits: Tensor, bias: Tensor | None, slopes: Sequence[float] | None, apart: Tensor) -> Tensor:
+        return super().add(logits, None if bias is None else bias.clamp(min=-1e4), slopes, apart)

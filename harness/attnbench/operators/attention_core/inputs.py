@@ -1,5 +1,6 @@
 """Inputs of attention on split heads."""
 
+import math
 from dataclasses import replace
 
 import torch
@@ -21,6 +22,10 @@ HIDDEN_ZEROLEAK = 512.0
 # The slope of the last head is 2 to the power of minus this many.
 # Source: Press et al. 2022, https://arxiv.org/abs/2108.12409, section 3.
 LAST_SLOPE = 8
+# Share of the keys that a bias hides from a query by minus infinity.
+HIDDEN_BY_BIAS = 0.3
+# Batches of so many sequences or more end in one that has no key: smaller ones are for what sequences have.
+BATCH_WITH_AN_EMPTY_ONE = 4
 
 
 def inputs(case: Case) -> Inputs:
@@ -35,8 +40,11 @@ def inputs(case: Case) -> Inputs:
         tensors["bias"] = draw.normal("bias", problem.queries, problem.keys)
     elif problem.bias == "bias4d":
         tensors["bias"] = draw.normal("bias", problem.sequences, problem.num_heads, problem.queries, problem.keys)
+    if problem.bias_hides:
+        tensors["bias"] = tensors["bias"].masked_fill(_hidden_by_bias(problem, draw), -math.inf)
     if "ragged" in problem.parts:
-        tensors["key_lengths"] = key_lengths(problem, draw)
+        lengths = key_lengths(problem, draw)
+        tensors["key_lengths"] = lengths.int() if problem.int32_lengths else lengths
     if problem.regime in EXACT_REGIMES:
         tensors |= _exact(problem, draw, tensors)
     heads = range(1, problem.num_heads + 1)
@@ -49,7 +57,7 @@ def inputs(case: Case) -> Inputs:
             "window": problem.window,
             "alibi_slopes": slopes if "alibi" in problem.parts else None,
             "softcap": problem.softcap or None,
-            "scale": problem.logit_scale,
+            "scale": problem.scale or None,
         },
         cotangents={
             "output": draw.normal(
@@ -66,13 +74,25 @@ def scaled(inputs: Inputs, factor: float) -> Inputs:
 
 
 def key_lengths(problem: AttentionCoreProblem, draw: Draw) -> Tensor:
-    """Keys of each sequence: those of the first one are all, each other has fewer. Shape: (batch)."""
+    """Keys of each sequence: those of the first one are all, each other has fewer, the last of many none.
+
+    Shape: (batch).
+    """
     batch, keys = problem.sequences, problem.keys
     found = (1 + (draw.uniform("lengths", batch) * (keys - 1)).long()).clamp(min=min(1, keys), max=keys)
     found[:1] = keys if batch > 1 else max(min(1, keys), keys - 2)
     if problem.regime == "uniform":
         found = 2 ** found.clamp(min=1).double().log2().long()
+    if batch >= BATCH_WITH_AN_EMPTY_ONE:
+        found[-1] = 0
     return found
+
+
+def _hidden_by_bias(problem: AttentionCoreProblem, draw: Draw) -> Tensor:
+    """True where a bias hides a key, alike in every head; from the query in the middle all. Shape: (queries, keys)."""
+    hidden = draw.uniform("bias.hidden", problem.queries, problem.keys) < HIDDEN_BY_BIAS
+    hidden[problem.queries // 2 :][:1] = True
+    return hidden
 
 
 def _tokens(problem: AttentionCoreProblem, draw: Draw) -> dict[str, Tensor]:

@@ -148,6 +148,30 @@ def _core() -> Iterator[Case]:
     yield _case(replace(PLAIN, mask="causal_tl"), mode="aot")
     yield _case(replace(GROUPED, keys=5, mask="bias4d"), mode="aot")
     yield _case(replace(PLAIN, mask="causal_br+ragged"), mode="exported")
+    # A branch for compilers is a kernel of its own: whatever it may forget is there.
+    yield _case(replace(PLAIN, mask="causal_br+window", window=2, softcap=3.0), mode="aot")
+    yield _case(replace(PLAIN, mask="causal_br+alibi+ragged"), mode="aot")
+    yield _case(replace(GROUPED, mask="causal_tl"), mode="aot")
+    yield from _single()
+
+
+def _single() -> Iterator[Case]:
+    """Values that no factor has, each as models in use have it."""
+    # More sequences than 4; the last one has no key.
+    for mask in ("ragged", "causal_br+ragged"):
+        yield _case(replace(PLAIN, sequences=6, mask=mask), mode="train")
+    yield _case(replace(PLAIN, sequences=6, queries=1, keys=33, mask="causal_br+window+ragged", window=4))
+    yield _case(replace(PLAIN, sequences=3, mask="causal_br+ragged", int32_lengths=True), mode="train")
+    # The soft-cap of Gemma 2 (https://arxiv.org/abs/2408.00118, section 2), where logits are large enough to reach it.
+    yield _case(replace(GROUPED, mask="causal_br", softcap=50.0, regime="onehot"), mode="train")
+    yield _case(replace(PLAIN, scale=1.0), mode="train")
+    # Windows of a whole tile and more, over more keys than they let through.
+    yield _case(replace(PLAIN, queries=70, keys=140, mask="causal_br+window", window=64))
+    yield _case(replace(PLAIN, queries=140, keys=140, mask="window", window=100), mode="inference")
+    yield _case(replace(GROUPED, num_heads=16, kv_heads=4, mask="causal_tl"), mode="train")
+    # A bias that hides, and a row of it that hides all.
+    yield _case(replace(PLAIN, mask="bias2d", bias_hides=True), mode="train")
+    yield _case(replace(PLAIN, mask="causal_br+bias4d", bias_hides=True), dtype="bfloat16")
 
 
 def _exact(lengths: Iterable[tuple[int, int]]) -> Iterator[Case]:

@@ -93,7 +93,8 @@ def _of_added(problem: AttentionCoreProblem) -> Named:
 
 
 def _with_bias(factor: float, inputs: Inputs) -> Inputs:
-    return replace(inputs, tensors=inputs.tensors | {"bias": factor * inputs.tensors["bias"]})
+    bias = inputs.tensors["bias"]
+    return replace(inputs, tensors=inputs.tensors | {"bias": factor * bias if factor else torch.zeros_like(bias)})
 
 
 def _with_slopes(factor: float, inputs: Inputs) -> Inputs:

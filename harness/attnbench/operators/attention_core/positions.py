@@ -39,4 +39,6 @@ def visible(problem: AttentionCoreProblem, inputs: Inputs) -> Tensor:
         seen = seen & (apart >= 0)
     if problem.window is not None:
         seen = seen & (apart.abs() <= problem.window)
+    if problem.bias_hides:
+        seen = seen & ~inputs.tensors["bias"].isneginf()
     return seen.expand(problem.sequences, problem.num_heads, problem.queries, problem.keys)

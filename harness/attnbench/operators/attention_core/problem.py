@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from attnbench.cases import Problem, amount, size
+from attnbench.cases import Problem, amount, flag, size
 
 __all__ = ["ADDED", "ALIGNED", "EXACT_REGIMES", "LOGIT_STD", "MASKS", "AttentionCoreProblem"]
 
@@ -45,8 +45,12 @@ class AttentionCoreProblem(Problem):
     window: int | None = size("W", optional=True)
     # Logits are bent to stay between −softcap and softcap; 0: they are not.
     softcap: float = amount()
-    # What logits are multiplied by; 0: 1/√head_dim.
+    # What logits are multiplied by; 0: none is given, which is 1/√head_dim.
     scale: float = amount()
+    # The bias is minus infinity in places, and all along one row.
+    bias_hides: bool = flag()
+    # Lengths of sequences come in 32 bits, not in 64.
+    int32_lengths: bool = flag()
 
     def __post_init__(self) -> None:
         """Refuse what is no problem of this operator."""
@@ -74,6 +78,10 @@ class AttentionCoreProblem(Problem):
             )
         if (self.window is not None) != ("window" in parts):
             raise ValueError(f"a window has a mask with window and a width W, got {self.mask!r} and {self.window}")
+        if self.bias_hides and not self.bias:
+            raise ValueError(f"bias_hides needs a mask with bias2d or bias4d, got {self.mask!r}")
+        if self.int32_lengths and "ragged" not in parts:
+            raise ValueError(f"int32_lengths needs a mask with ragged, got {self.mask!r}")
 
     def _check_regime(self) -> None:
         known = (*LOGIT_STD, *EXACT_REGIMES)

@@ -8,7 +8,6 @@ __all__ = ["visible_pairs", "work"]
 
 # Unit: bytes of one element.
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-LENGTH_BYTES = 8
 
 
 def work(case: Case) -> Work:
@@ -23,7 +22,7 @@ def work(case: Case) -> Work:
     bias = {"bias2d": 1, "bias4d": batch * heads}.get(problem.bias or "", 0) * problem.queries * problem.keys
     given = batch * (heads * problem.queries * width + key_heads * problem.keys * (width + value_width)) + bias
     made = batch * heads * problem.queries * value_width
-    lengths = batch * LENGTH_BYTES * ("ragged" in problem.parts)
+    lengths = batch * (4 if problem.int32_lengths else 8) * ("ragged" in problem.parts)
     # Gradients of what went in go out, and that of the output comes in.
     times = 2 if case.differentiates else 1
     return Work(
@@ -34,7 +33,10 @@ def work(case: Case) -> Work:
 
 
 def visible_pairs(case: Case) -> int:
-    """Query-key pairs that masks leave, over batch and heads."""
+    """Query-key pairs that masks leave, over batch and heads.
+
+    Those that a bias hides count: they are numbers like any other until they are added.
+    """
     problem: AttentionCoreProblem = case.problem
     each = (_seen(problem, length) for length in _lengths(case))
     return problem.num_heads * sum(each)

@@ -167,15 +167,15 @@ def test_shapes_that_do_not_fit_are_told(changes: dict[str, tuple[int, ...]], fa
 @pytest.mark.parametrize(
     ("given", "kind", "fault"),
     [
-        ({"query": None}, TypeError, "query must be a Tensor, got None"),
-        ({"value": [[1.0]]}, TypeError, "value must be a Tensor, got list"),
+        ({"query": None}, TypeError, "query must be a tensor, got NoneType"),
+        ({"value": [[1.0]]}, TypeError, "value must be a tensor, got list"),
         (
             {"key": torch.zeros(2, 3, 7, 8).half()},
             TypeError,
             "query, key and value must be of one dtype, got float32, ",
         ),
         ({"key": torch.zeros(2, 3, 7, 8, device="meta")}, ValueError, "key must be on query's device cpu, got meta"),
-        ({"bias": [[1.0]]}, TypeError, "bias must be a Tensor, got list"),
+        ({"bias": [[1.0]]}, TypeError, "bias must be a tensor, got list"),
         ({"bias": torch.ones(5, 7).bool()}, TypeError, "bias must have the tokens' dtype float32, got bool"),
         ({"bias": torch.ones(5, 7).half()}, TypeError, "bias must have the tokens' dtype float32, got float16"),
         ({"bias": torch.ones(5, 7, device="meta")}, ValueError, "bias must be on query's device cpu, got meta"),
@@ -184,7 +184,7 @@ def test_shapes_that_do_not_fit_are_told(changes: dict[str, tuple[int, ...]], fa
             ValueError,
             "alibi_slopes must be None where there is a bias, got both",
         ),
-        ({"key_lengths": [7, 3]}, TypeError, "key_lengths must be a Tensor, got list"),
+        ({"key_lengths": [7, 3]}, TypeError, "key_lengths must be a tensor, got list"),
         ({"key_lengths": torch.tensor([7.0, 3.0])}, TypeError, f"{WHOLE}, got float32"),
         ({"key_lengths": torch.tensor([7, 3], dtype=torch.uint8)}, TypeError, f"{WHOLE}, got uint8"),
         ({"key_lengths": torch.tensor([7, 3], dtype=torch.uint16)}, TypeError, f"{WHOLE}, got uint16"),

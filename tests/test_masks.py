@@ -286,7 +286,6 @@ def test_a_token_is_padding_by_its_number_and_not_by_what_wraps_around_to_it() -
             TypeError,
             "second must be boolean or floating point, got torch.int64",
         ),
-        (lambda: masks.softmax_over_visible(TOKENS), TypeError, "logits must be floating point, got torch.int64"),
         (lambda: of_reference(TOKENS, 1), TypeError, "attn_mask must be boolean or floating point, got torch.int64"),
         (
             lambda: of_reference(HIDE[None, None], 1),

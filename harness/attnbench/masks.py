@@ -19,6 +19,7 @@ from torch import Tensor
 from attnbench.demands import demand_dtype, demand_heads, demand_shapes, demand_tensor, demand_whole_numbers
 
 __all__ = [
+    "CORNERS",
     "Polarity",
     "additive",
     "causal",

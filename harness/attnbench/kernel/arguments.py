@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnbench.demands import demand_tensor
+from attnbench.masks import CORNERS
+
 __all__ = ["check_arguments"]
 
-CORNERS = ("top_left", "bottom_right")
 LENGTH_DTYPES = (torch.int32, torch.int64)
 
 
@@ -51,7 +53,7 @@ def check_arguments(
 
 def _check_tokens(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, tokens in (("query", query), ("key", key), ("value", value)):
-        _demand_tensor(name, tokens)
+        demand_tensor(name, tokens)
     if not query.dim() == key.dim() == value.dim() == 4:
         dims = f"{query.dim()}, {key.dim()} and {value.dim()}"
         raise ValueError(f"query, key and value must have 4 dimensions (batch, heads, length, width), got {dims}")
@@ -72,7 +74,7 @@ def _check_tokens(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def _check_bias(bias: Tensor, query: Tensor, *, keys: int) -> None:
-    _demand_tensor("bias", bias)
+    demand_tensor("bias", bias)
     batch, heads, queries, _ = query.shape
     _demand_shape("bias", bias, (queries, keys), (batch, heads, queries, keys))
     if bias.dtype != query.dtype:
@@ -81,7 +83,7 @@ def _check_bias(bias: Tensor, query: Tensor, *, keys: int) -> None:
 
 
 def _check_lengths(key_lengths: Tensor, query: Tensor, *, keys: int) -> None:
-    _demand_tensor("key_lengths", key_lengths)
+    demand_tensor("key_lengths", key_lengths)
     batch = query.shape[0]
     _demand_shape("key_lengths", key_lengths, (batch,))
     if key_lengths.dtype not in LENGTH_DTYPES:
@@ -116,11 +118,6 @@ def _check_slopes(slopes: Sequence[float], heads: int) -> None:
         raise ValueError(f"alibi_slopes must be one for each of {heads} heads of query, got {len(slopes)}")
     for head, slope in enumerate(slopes):
         _demand_number(f"alibi_slopes[{head}]", slope)
-
-
-def _demand_tensor(name: str, given: Any) -> None:
-    if not isinstance(given, Tensor):
-        raise TypeError(f"{name} must be a Tensor, got {_told(given)}")
 
 
 def _demand_shape(name: str, tensor: Tensor, *shapes: tuple[int, ...]) -> None:

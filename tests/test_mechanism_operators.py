@@ -1,5 +1,6 @@
 """The mechanisms as operators: both forms pass every check of their own contract, and mistakes do not."""
 
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -9,13 +10,14 @@ from torch import nn
 
 from attnbench.cases import Case
 from attnbench.checks.catalogue import checks
-from attnbench.interface import Implementation
+from attnbench.interface import Implementation, Refusal
 from attnbench.mutants.mechanisms import ZOOS
 from attnbench.mutants.mechanisms.formula import Dot, changed
 from attnbench.operators import mechanisms
 from attnbench.operators.mechanisms import Mechanism
 from attnbench.operators.mechanisms.problem import BlockProblem, MaskedProblem, MechanismProblem
 from attnbench.registry import IMPLEMENTATIONS, load, load_operator, problems
+from attnbench.subject import Subject
 
 if TYPE_CHECKING:
     from conftest import Conformance
@@ -60,6 +62,11 @@ def test_matrix_products_take_every_dtype_and_loops_refuse_half_precision(
             finding = conformance.finding(matrix, case, check)
             assert finding.status == "passed", (case.id, finding.reason)
         assert (loop.unsupported(case) is None) == (dtype in ("float32", "float64"))
+        subject = Subject(loop, operator, case, operator.inputs(case))
+        with (
+            nullcontext() if dtype in ("float32", "float64") else pytest.raises(Refusal, match=f"{dtype} is too coarse")
+        ):
+            subject.run()
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)

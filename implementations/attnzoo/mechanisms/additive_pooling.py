@@ -18,7 +18,7 @@ from attnbench.demands import demand_whole_numbers
 from attnbench.kernel import from_call
 from attnzoo.mechanisms.arguments import demand
 from attnzoo.mechanisms.attention import assembled, attend, attend_loop, dot, hidden_keys
-from attnzoo.mechanisms.halves import too_coarse
+from attnzoo.mechanisms.halves import from_loop
 
 __all__ = [
     "ADDITIVE_POOLING",
@@ -103,6 +103,6 @@ class AdditivePooling(nn.Module):
 
 
 ADDITIVE_POOLING = from_call(additive_pooling, operator="additive_pooling", source="https://arxiv.org/abs/1409.0473")
-ADDITIVE_POOLING_LOOP = from_call(
-    additive_pooling_loop, operator="additive_pooling", source="https://arxiv.org/abs/1409.0473", unsupported=too_coarse
+ADDITIVE_POOLING_LOOP = from_loop(
+    additive_pooling_loop, operator="additive_pooling", source="https://arxiv.org/abs/1409.0473"
 )

@@ -15,7 +15,7 @@ from attnbench.demands import demand_whole_numbers
 from attnbench.kernel import from_call
 from attnzoo.mechanisms.arguments import demand
 from attnzoo.mechanisms.attention import attend, attend_loop, dot, hidden_keys
-from attnzoo.mechanisms.halves import too_coarse
+from attnzoo.mechanisms.halves import from_loop
 
 __all__ = [
     "DOT_PRODUCT_POOLING",
@@ -75,9 +75,8 @@ class DotProductPooling(nn.Module):
 DOT_PRODUCT_POOLING = from_call(
     dot_product_pooling, operator="dot_product_pooling", source="https://arxiv.org/abs/1508.04025"
 )
-DOT_PRODUCT_POOLING_LOOP = from_call(
+DOT_PRODUCT_POOLING_LOOP = from_loop(
     dot_product_pooling_loop,
     operator="dot_product_pooling",
     source="https://arxiv.org/abs/1508.04025",
-    unsupported=too_coarse,
 )

@@ -1,12 +1,38 @@
 """What half precision is too coarse for: a loop that adds up in the dtype of its tokens."""
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from torch import Tensor
+
 from attnbench.cases import Case
+from attnbench.interface import Implementation, Refusal
+from attnbench.kernel import from_call
 
-__all__ = ["too_coarse"]
+__all__ = ["from_loop"]
+
+WIDE = ("float32", "float64")
 
 
-def too_coarse(case: Case) -> str | None:
-    """Why a loop over single numbers refuses a case, or None: every sum of it is rounded after each term."""
-    if case.dtype in ("float32", "float64"):
-        return None
-    return f"the loop adds up in the dtype of its tokens, for which {case.dtype} is too coarse"
+def from_loop(loop: Callable[..., Any], *, operator: str, source: str) -> Implementation:
+    """Implementation of an operator that is a loop over single numbers; it refuses half precision."""
+
+    @wraps(loop)
+    def in_wide(**given: Any) -> Any:
+        for tensor in given.values():
+            if isinstance(tensor, Tensor) and tensor.is_floating_point() and (reason := _too_coarse(tensor.dtype)):
+                raise Refusal(reason)
+        return loop(**given)
+
+    return from_call(in_wide, operator=operator, source=source, unsupported=_unsupported)
+
+
+def _unsupported(case: Case) -> str | None:
+    return _too_coarse(case.dtype)
+
+
+def _too_coarse(dtype: object) -> str | None:
+    """Why it is not for a dtype, or None: every sum of a loop is rounded after each term."""
+    name = str(dtype).removeprefix("torch.")
+    return None if name in WIDE else f"the loop adds up in the dtype of its tokens, for which {name} is too coarse"

@@ -10,7 +10,7 @@ from torch import Tensor
 from attnbench.kernel import from_call
 from attnzoo.mechanisms.arguments import demand
 from attnzoo.mechanisms.attention import attend, attend_loop, dot, hidden_keys
-from attnzoo.mechanisms.halves import too_coarse
+from attnzoo.mechanisms.halves import from_loop
 
 __all__ = [
     "RAW_SELF_ATTENTION",
@@ -52,9 +52,8 @@ def _check(tokens: Tensor, key_padding_mask: Tensor | None) -> None:
 RAW_SELF_ATTENTION = from_call(
     raw_self_attention, operator="raw_self_attention", source="https://arxiv.org/abs/1706.03762"
 )
-RAW_SELF_ATTENTION_LOOP = from_call(
+RAW_SELF_ATTENTION_LOOP = from_loop(
     raw_self_attention_loop,
     operator="raw_self_attention",
     source="https://arxiv.org/abs/1706.03762",
-    unsupported=too_coarse,
 )

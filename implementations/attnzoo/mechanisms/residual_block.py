@@ -18,7 +18,7 @@ from attnbench.demands import demand_heads, demand_whole_numbers
 from attnbench.kernel import from_call
 from attnzoo.mechanisms.arguments import demand
 from attnzoo.mechanisms.attention import assembled
-from attnzoo.mechanisms.halves import too_coarse
+from attnzoo.mechanisms.halves import from_loop
 
 __all__ = [
     "EPSILON",
@@ -147,6 +147,6 @@ def residual_block_loop(tokens: Tensor, **given: Any) -> tuple[Tensor, Tensor | 
 
 
 RESIDUAL_BLOCK = from_call(residual_block, operator="residual_block", source="https://arxiv.org/abs/1706.03762")
-RESIDUAL_BLOCK_LOOP = from_call(
-    residual_block_loop, operator="residual_block", source="https://arxiv.org/abs/1706.03762", unsupported=too_coarse
+RESIDUAL_BLOCK_LOOP = from_loop(
+    residual_block_loop, operator="residual_block", source="https://arxiv.org/abs/1706.03762"
 )

@@ -18,7 +18,7 @@ from attnbench.demands import demand_shapes, demand_whole_numbers
 from attnbench.kernel import from_call
 from attnzoo.mechanisms.arguments import demand
 from attnzoo.mechanisms.attention import attend, attend_loop, dot, hidden_keys, projected_loop
-from attnzoo.mechanisms.halves import too_coarse
+from attnzoo.mechanisms.halves import from_loop
 
 __all__ = [
     "SCALED_SELF_ATTENTION",
@@ -130,9 +130,8 @@ class LinearSelfAttention(nn.Module):
 SCALED_SELF_ATTENTION = from_call(
     scaled_self_attention, operator="scaled_self_attention", source="https://arxiv.org/abs/1706.03762"
 )
-SCALED_SELF_ATTENTION_LOOP = from_call(
+SCALED_SELF_ATTENTION_LOOP = from_loop(
     scaled_self_attention_loop,
     operator="scaled_self_attention",
     source="https://arxiv.org/abs/1706.03762",
-    unsupported=too_coarse,
 )

@@ -20,7 +20,7 @@ from attnbench.kernel import from_call
 from attnbench.masks import union
 from attnzoo.mechanisms.arguments import demand
 from attnzoo.mechanisms.attention import attend, attend_loop, dot, hidden_keys, projected_loop
-from attnzoo.mechanisms.halves import too_coarse
+from attnzoo.mechanisms.halves import from_loop
 
 __all__ = ["SINGLE_HEAD", "SINGLE_HEAD_LOOP", "SingleHeadAttention", "single_head", "single_head_loop"]
 
@@ -111,6 +111,4 @@ class SingleHeadAttention(nn.Module):
 
 
 SINGLE_HEAD = from_call(single_head, operator="single_head", source="https://arxiv.org/abs/1706.03762")
-SINGLE_HEAD_LOOP = from_call(
-    single_head_loop, operator="single_head", source="https://arxiv.org/abs/1706.03762", unsupported=too_coarse
-)
+SINGLE_HEAD_LOOP = from_loop(single_head_loop, operator="single_head", source="https://arxiv.org/abs/1706.03762")

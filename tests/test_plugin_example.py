@@ -71,5 +71,6 @@ def test_it_is_timed_by_its_name(installed: Path, tmp_path: Path) -> None:
     """Its profile stands beside the reference's; one process decides nothing."""
     words = ["--lengths", "8,16", "--passes", "forward", "--processes", "1"]
     table = attnbench(installed, "profile", "example_einsum", *words, cwd=tmp_path)
-    (row,) = re.findall(r"^example_einsum .*$", table, re.MULTILINE)
-    assert len(re.findall(r"\d\.\d+ \((\d+\.\d+\?|!)\)", row)) == 2, table
+    times, memory = re.findall(r"^example_einsum .*$", table, re.MULTILINE)
+    assert len(re.findall(r"\d\.\d+ \((\d+\.\d+\?|!)\)", times)) == 2, table
+    assert len(re.findall(r"\d [KM]iB", memory)) == 2, table

@@ -1,5 +1,6 @@
 """``attnbench list``: what there is, and what of it works here."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ from attnbench.cli.options import options
 from attnbench.cli.progress import progress
 from attnbench.cli.selection import chosen_implementations
 from attnbench.cli.terminal import console
+from attnbench.environment import cores
 from attnbench.records import SCHEMA
 from attnbench.registry import PluginError, origin
 from attnbench.runner import Session
@@ -26,14 +28,17 @@ def command(implementations: tuple[str, ...], device: str, json_file: Any) -> in
 
     Counts are over the cases of the suite core.
     """
-    chosen = chosen_implementations(implementations)
-    rows = []
-    with Session() as session, progress() as steps:
-        steps.begin("list", len(chosen))
-        for name in chosen:
-            steps.now(name)
-            rows.append(_survey(session, name, device))
-            steps.done(name)
+    chosen, rows, abreast = chosen_implementations(implementations), [], cores()
+    with Session() as session, progress() as steps, ThreadPoolExecutor(max_workers=abreast) as pool:
+        steps.begin("list", len(chosen), abreast=abreast)
+        try:
+            for row in pool.map(lambda name: _survey(session, name, device), chosen):
+                rows.append(row)
+                steps.done(row["name"])
+                steps.now(row["name"])
+        finally:
+            # Left early, it does not go on with those that are to come.
+            pool.shutdown(cancel_futures=True)
     if json_file:
         import json
 

@@ -89,7 +89,6 @@ def command(
             # Models that were done are told, whatever ended the others; without any, older files stay as they are.
             if rows:
                 _write(rows, reports, json_file, asked)
-            if rows:
                 _print(rows, err=json_file is not None and json_file.name == "-")
     compared = [row for row in rows if row.cosine is not None]
     if any(row.status in ("failed", "error", "crashed", "timeout", "out_of_memory") for row in rows):

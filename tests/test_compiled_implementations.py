@@ -48,7 +48,7 @@ def test_a_prepared_call_is_compiled_and_right(name: str, mode: str) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize(("name", "mask"), [("compiled", "bool2d"), ("flex", "none")])
+@pytest.mark.parametrize(("name", "mask"), [("compiled", "bool2d"), ("flex", "none"), ("flex", "bool3d+pad")])
 def test_other_sizes_are_not_compiled_for(name: str, mask: str) -> None:
     """Once compiled, a kind of call takes any batch and lengths."""
     counts = []
@@ -75,16 +75,17 @@ def test_other_widths_of_values_are_not_compiled_for() -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("keys", [7, 1])
-def test_other_layouts_of_memory_are_not_compiled_for(keys: int) -> None:
+@pytest.mark.parametrize("name", ["compiled", "flex"])
+def test_other_layouts_of_memory_are_not_compiled_for(name: str, keys: int) -> None:
     """Tensors of their own, parts of wider ones, and copies by a stride of 0, with masks of any such form."""
     wide, mask = torch.randn(2, 3, keys, 10), torch.zeros(1, 1, 5, keys, requires_grad=True)
     own = [wide[..., :8].clone(), wide[..., :8], wide[:, :1, :, :8].expand(2, 3, keys, 8)]
     own += [wide[..., :8].transpose(1, 2).contiguous().transpose(1, 2)]
     masks = [mask, mask[0, 0], mask.detach()[0].requires_grad_()[0], torch.zeros(5, keys + 3)[:, :keys]]
-    compiled, counts = load("compiled").function, []
+    kernel, counts = load(f"core_{name}"), []
     with torch.no_grad():
         for k, bias in zip(own, masks, strict=True):
-            compiled(torch.randn(2, 3, 5, 8), k, k, mask=bias, scale=0.5, dropout_p=0.0, need_weights=False)
+            kernel.attend(torch.randn(2, 3, 5, 8), k, k, mask=bias, is_causal=False, softcap=None, scale=0.5)
             counts.append(graphs())
     assert counts[0] == counts[-1]
 

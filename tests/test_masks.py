@@ -205,7 +205,9 @@ HIDE = masks.from_tokens(TOKENS)
 def placed(**given: Any) -> tuple[Tensor | None, Tensor | None]:
     """What positions say of 3 queries and 5 keys, of which no word is asked but those that are given."""
     silent = {"causal": None, "window": None, "key_lengths": None, "slopes": None, "dtype": torch.float32}
-    return masks.positional(3, 5, **(silent | given))
+    asked = silent | given
+    masks.demand_positions(5, **{name: asked[name] for name in ("causal", "window", "key_lengths")})
+    return masks.positional(3, 5, **asked)
 
 
 def of_reference(attn_mask: Tensor, num_heads: int) -> Tensor | None:

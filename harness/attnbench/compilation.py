@@ -9,11 +9,11 @@ from torch import nn
 from attnbench.cases import Case
 from attnbench.interface import Inputs
 
-__all__ = ["compiled"]
+__all__ = ["Called", "compiled"]
 
 
-class _Called(nn.Module):
-    """A prepared call as a module, which is what torch.export takes; it owns the module that the call uses."""
+class Called(nn.Module):
+    """A prepared call as a module; it owns the module that the call uses."""
 
     def __init__(self, call: Callable[..., Any], owner: Any) -> None:
         super().__init__()
@@ -21,6 +21,7 @@ class _Called(nn.Module):
         self._call = call
 
     def forward(self, **arguments: Any) -> Any:
+        """What the call returns."""
         return self._call(**arguments)
 
 
@@ -32,7 +33,8 @@ def compiled(call: Callable[..., Any], module: Any, case: Case, inputs: Inputs) 
     # Another compilation of the same code in this process must not be taken for this one.
     torch.compiler.reset()
     if case.compiler == "export":
-        whole = call if isinstance(call, nn.Module) else _Called(call, module)
+        # It takes modules alone.
+        whole = call if isinstance(call, nn.Module) else Called(call, module)
         # Parameters may be frozen afterwards, not here: export keeps what it was given.
         return torch.export.export(whole, (), inputs.arguments()).module()
     return torch.compile(call, backend=str(case.compiler))

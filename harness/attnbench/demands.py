@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["Kind", "demand_dtype", "demand_heads", "demand_shapes", "demand_tensor", "demand_whole_numbers"]
+__all__ = ["Kind", "demand_dtype", "demand_heads", "demand_shapes", "demand_tensor", "demand_whole_numbers", "told"]
 
 # What the numbers of a tensor may be.
 Kind = Literal["boolean", "floating point", "whole numbers"]
@@ -77,7 +77,7 @@ def demand_whole_numbers(least: int | None = None, /, **numbers: object) -> None
         if whole and (least is None or number >= least):  # type: ignore[operator]
             continue
         wanted = "a whole number" if least is None else f"a whole number of at least {least}"
-        raise (ValueError if whole else TypeError)(f"{name} must be {wanted}, got {number!r}")
+        raise (ValueError if whole else TypeError)(f"{name} must be {wanted}, got {told(number)}")
 
 
 def demand_heads(num_heads: int, **sizes: int) -> None:
@@ -89,3 +89,8 @@ def demand_heads(num_heads: int, **sizes: int) -> None:
     for name, size in sizes.items():
         if size % num_heads:
             raise ValueError(f"num_heads must divide {name} = {size}, got {num_heads}")
+
+
+def told(given: object) -> str:
+    """What came, in a few words: a number or a string as it is written, of anything else its type."""
+    return repr(given) if given is None or isinstance(given, str | int | float) else type(given).__name__

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from attnbench.demands import demand_dtype, demand_heads, demand_shapes, demand_tensor, demand_whole_numbers
+from attnbench.demands import demand_dtype, demand_heads, demand_shapes, demand_tensor, demand_whole_numbers, told
 
 __all__ = [
     "CORNERS",
@@ -24,6 +24,7 @@ __all__ = [
     "additive",
     "causal",
     "combined",
+    "demand_positions",
     "extended",
     "from_additive",
     "from_lengths",
@@ -162,6 +163,19 @@ def _lengths(name: str, lengths: Tensor, keys: int) -> Tensor:
     return lengths
 
 
+def demand_positions(keys: int, *, causal: str | None, window: int | None, key_lengths: Tensor | None) -> None:
+    """Refuse what are no positions among so many keys, as ``positional`` takes them.
+
+    Raises: TypeError, ValueError.
+    """
+    if causal is not None and not (isinstance(causal, str) and causal in CORNERS):
+        raise ValueError(f"causal must be {' or '.join(map(repr, CORNERS))}, or None, got {told(causal)}")
+    if window is not None:
+        demand_whole_numbers(0, window=window)
+    if key_lengths is not None:
+        _lengths("key_lengths", key_lengths, keys)
+
+
 def positional(
     queries: int,
     keys: int,
@@ -178,16 +192,12 @@ def positional(
     ``causal`` is "top_left", "bottom_right" or None; ``window`` the largest distance that is seen; ``slopes`` are those
     of ALiBi, one for each head. Unless it is "top_left", the last query stands where the last key of its sequence does.
 
-    Shape: key_lengths (batch); returns (batch or 1, 1, queries or 1, keys) and (batch or 1, heads, queries, keys).
+    What ``demand_positions`` has let through is not looked at again: this is done in every call of a kernel.
 
-    Raises: TypeError, ValueError where these are no such positions.
+    Shape: key_lengths (batch); returns (batch or 1, 1, queries or 1, keys) and (batch or 1, heads, queries, keys).
     """
-    demand_whole_numbers(0, queries=queries, keys=keys, **({} if window is None else {"window": window}))
-    demand_dtype(dtype)
-    if causal is not None and causal not in CORNERS:
-        raise ValueError(f"causal must be {' or '.join(map(repr, CORNERS))}, or None, got {causal!r}")
     at = torch.arange(keys, device=device)
-    last = keys if key_lengths is None else _lengths("key_lengths", key_lengths, keys)[:, None, None, None]
+    last = keys if key_lengths is None else key_lengths.long()[:, None, None, None]
     rows = torch.arange(queries, device=device)[None, None, :, None]
     apart = rows - at if causal == "top_left" else rows + (last - queries) - at
     keep = None if key_lengths is None else at < last

@@ -3,11 +3,10 @@
 O = softmax(scale · Q Kᵀ + M) V for each of batch·heads. The two products stay what they are; Inductor writes what is
 between them as C++ (on CUDA, as Triton).
 
-Compiling takes seconds, so it is done once for each kind of call (precision, gradients, form of the mask, sizes of one)
-and for any sizes. Torch compiles a piece of code at most eight times before it gives up on it, and runs it as it is
-written: each kind therefore has a copy of the formula to itself, and beyond eight the call raises; nothing else runs in
-its place. Of a call without any query or key there is nothing to compile. Torch's setting ``donated_buffer`` is
-switched off for the whole process, so that backward can be asked twice of the same forward pass.
+It is compiled once for each kind of call (precision, gradients, form of the mask, sizes of one) and for any sizes.
+Where torch gives up on compiling, the call raises; nothing else runs in its place. Of a call without any query or key
+there is nothing to compile. Torch's setting ``donated_buffer`` is switched off for the whole process, so that backward
+can be asked twice of the same forward pass.
 
 Shape: Q (batch·heads, queries, head_dim), K (batch·heads, keys, head_dim), V (batch·heads, keys, head_dim_v),
 M (1 or batch·heads, 1 or queries, keys).
@@ -15,12 +14,9 @@ Source: https://docs.pytorch.org/docs/stable/generated/torch.compile.html;
 Ansel et al., PyTorch 2, 2024, https://doi.org/10.1145/3620665.3640366.
 """
 
-import shutil
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from types import FunctionType
 
 import torch
 from torch import Tensor
@@ -28,12 +24,11 @@ from torch._functorch import config as functorch_settings
 
 from attnbench.cases import Case
 from attnbench.kernel import core_from_kernel, from_kernel
+from attnbench.kernel.compiling import compiled_copy, compiler_refusal, environment, own, quiet
 from attnbench.masks import softmax_over_visible
 
-__all__ = ["COMPILED", "CORE_COMPILED", "compiled", "refusal"]
+__all__ = ["COMPILED", "CORE_COMPILED", "compiled"]
 
-# Compiled where they are asked for, one after another: no processes of torch's own that wait beside what is timed.
-ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 # Seconds of CPU that a kind of call takes to compile, over 24 of them with an empty cache on a 2-core x86-64 machine
 # (torch 2.13); kinds that the checks of the suite quick come to and calls that they make, in float32, whose cases share
 # most of them, and in the other precisions.
@@ -61,8 +56,8 @@ def compiled(
     mask broadcastable to (batch, heads, queries, keys).
     """
     heads = q.shape[:2]
-    flat = [_own(x.flatten(0, 1)) for x in (q, k, v)]
-    mask = None if mask is None else _own(_flat(mask, heads))
+    flat = [own(x.flatten(0, 1)) for x in (q, k, v)]
+    mask = None if mask is None else own(_flat(mask, heads))
     if torch.is_grad_enabled() and any(x.requires_grad for x in flat):
         # Those of one are computed for all, rather than compiled for.
         flat = [x if x.requires_grad else x.detach().requires_grad_() for x in flat]
@@ -89,18 +84,6 @@ def _flat(mask: Tensor, heads: tuple[int, ...]) -> Tensor:
     """Mask (1 or batch·heads, 1 or queries, keys); what is the same for all is still there once."""
     mask = mask[(None,) * (4 - mask.dim())]
     return mask[0] if mask.shape[:2] == (1, 1) else mask.expand(*heads, -1, -1).flatten(0, 1)
-
-
-def _own(x: Tensor) -> Tensor:
-    """The same numbers one after another, in a tensor that is no view.
-
-    Torch compiles anew for each form of what a view is of, and for each stride that a dimension of size 1 may have.
-    """
-    x = x.contiguous()
-    if torch.is_grad_enabled() and x.requires_grad:
-        return x.clone(memory_format=torch.contiguous_format) if x._is_view() else x  # noqa: SLF001  # no public word
-    _, rows, columns = x.shape
-    return x.as_strided(x.shape, (rows * columns, columns, 1)).detach()
 
 
 def _attention(
@@ -140,8 +123,7 @@ class _Kind:
 @cache
 def _compiled(kind: _Kind) -> _Attention:
     """The formula as code of its own, compiled for any sizes by a call with some."""
-    copy = FunctionType(_attention.__code__.replace(), _attention.__globals__, _attention.__name__)
-    whole: _Attention = torch.compile(copy, fullgraph=True, dynamic=True)
+    whole: _Attention = compiled_copy(_attention)
     rows, queries, keys, width, wide = (1 if one else size for one, size in zip(kind.ones, SIZES, strict=True))
     shapes: list[tuple[int, ...]] = [(rows, queries, width), (rows, keys, width), (rows, keys, wide)]
     if kind.mask is not None:
@@ -156,25 +138,12 @@ def _compiled(kind: _Kind) -> _Attention:
     # What backward is given it may not overwrite: then it can be asked again of the same pass, as of any other module.
     # Torch looks at this both when it compiles and when it is asked.
     functorch_settings.donated_buffer = False
-    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
-        # Said of torch's own code, when it is first imported.
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with torch.random.fork_rng(devices=devices), quiet():
         output, _ = whole(*tensors, 0.5, kind.dropout_p, kind.weights)
         if output.requires_grad:
             leaves = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
             torch.autograd.grad(output.sum(), leaves)
     return whole
-
-
-def refusal(case: Case) -> str | None:
-    """Why a case is not compiled, or None."""
-    if case.compiler is not None:
-        return "it is compiled already"
-    if case.device == "cuda" and not torch.cuda.is_available():
-        return "no CUDA device"
-    if case.device == "cpu" and not any(shutil.which(name) for name in ("g++", "clang++")):
-        return "torch.compile needs a C++ compiler on a CPU: install g++"
-    return None
 
 
 def predicted_s(case: Case) -> float | None:
@@ -187,9 +156,9 @@ COMPILED = from_kernel(
     compiled,
     source="https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
     additive_mask=True,
-    unsupported=refusal,
+    unsupported=compiler_refusal,
     predicted_s=predicted_s,
-    environment=lambda: ENVIRONMENT,
+    environment=environment,
     compiles=True,
 )
-CORE_COMPILED = core_from_kernel(COMPILED, unsupported=refusal, predicted_s=predicted_s)
+CORE_COMPILED = core_from_kernel(COMPILED, unsupported=compiler_refusal, predicted_s=predicted_s)

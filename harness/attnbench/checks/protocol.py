@@ -15,6 +15,7 @@ from attnbench.cases import Case, Dtype
 from attnbench.checks.claims import Claim, Equal, Holds
 from attnbench.checks.requirement import check, eager, has_tokens
 from attnbench.checks.runs import agree, attempted, same
+from attnbench.compilation import Called
 from attnbench.inputs import rounded
 from attnbench.interface import Implementation, Refusal
 from attnbench.subject import Subject
@@ -76,7 +77,7 @@ def functional_call_works(subject: Subject) -> Iterator[Claim]:
         name: (OTHER * parameter.detach()).requires_grad_(parameter.requires_grad)
         for name, parameter in module.named_parameters()
     }
-    called = _Called(module, subject.call)
+    called = Called(subject.call, module)
     given = {f"owner.{name}": parameter for name, parameter in lent.items()}
     found = subject.run(lambda **arguments: torch.func.functional_call(called, given, (), arguments))
     yield same(
@@ -122,18 +123,6 @@ def tensors_are_registered(subject: Subject) -> Iterator[Claim]:
         came, wanted = outputs[name].dtype, expected[name].dtype
         yield Holds(holds=came == wanted, what=f"after to({case.dtype}) {name} has dtype {came}, must be {wanted}")
     yield from agree(outputs, expected, "of the converted module, against that of one built in this dtype")
-
-
-class _Called(nn.Module):
-    """A prepared call as a module that owns what the call uses."""
-
-    def __init__(self, owner: nn.Module, call: Callable[..., Any]) -> None:
-        super().__init__()
-        self.owner = owner
-        self._call = call
-
-    def forward(self, **arguments: Any) -> Any:
-        return self._call(**arguments)
 
 
 class _Pickler(pickle.Pickler):

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.demands import demand_tensor
-from attnbench.masks import CORNERS
+from attnbench.demands import demand_tensor, told
+from attnbench.masks import demand_positions
 
 __all__ = ["check_arguments"]
 
@@ -38,11 +38,8 @@ def check_arguments(
         if alibi_slopes is not None:
             raise ValueError("alibi_slopes must be None where there is a bias, got both")
     if key_lengths is not None:
-        _check_lengths(key_lengths, query, keys=key.shape[2])
-    if causal is not None and not (isinstance(causal, str) and causal in CORNERS):
-        raise ValueError(f"causal must be {' or '.join(map(repr, CORNERS))}, or None, got {_told(causal)}")
-    if window is not None:
-        _check_window(window)
+        _check_lengths(key_lengths, query)
+    demand_positions(key.shape[2], causal=causal, window=window, key_lengths=key_lengths)
     if alibi_slopes is not None:
         _check_slopes(alibi_slopes, query.shape[1])
     if scale is not None:
@@ -82,27 +79,13 @@ def _check_bias(bias: Tensor, query: Tensor, *, keys: int) -> None:
     _demand_device("bias", bias, query)
 
 
-def _check_lengths(key_lengths: Tensor, query: Tensor, *, keys: int) -> None:
+def _check_lengths(key_lengths: Tensor, query: Tensor) -> None:
     demand_tensor("key_lengths", key_lengths)
-    batch = query.shape[0]
-    _demand_shape("key_lengths", key_lengths, (batch,))
+    _demand_shape("key_lengths", key_lengths, (query.shape[0],))
     if key_lengths.dtype not in LENGTH_DTYPES:
         dtypes = " or ".join(map(_name, LENGTH_DTYPES))
         raise TypeError(f"key_lengths must be whole numbers, {dtypes}, got {_name(key_lengths.dtype)}")
     _demand_device("key_lengths", key_lengths, query)
-    # On a device, looking at them would wait for it in every call; a compiler cannot look at all.
-    if key_lengths.device.type != "cpu" or torch.compiler.is_compiling() or not batch:
-        return
-    fewest, most = (int(end) for end in key_lengths.aminmax())
-    if fewest < 0 or most > keys:
-        raise ValueError(f"key_lengths must be 0 to keys = {keys}, got {fewest} to {most}")
-
-
-def _check_window(window: int) -> None:
-    if not isinstance(window, int) or isinstance(window, bool):
-        raise TypeError(f"window must be a whole number, or None, got {_told(window)}")
-    if window < 0:
-        raise ValueError(f"window must be a distance of at least 0, or None, got {window}")
 
 
 def _check_softcap(softcap: float) -> None:
@@ -113,7 +96,7 @@ def _check_softcap(softcap: float) -> None:
 
 def _check_slopes(slopes: Sequence[float], heads: int) -> None:
     if not isinstance(slopes, list | tuple):
-        raise TypeError(f"alibi_slopes must be a list or tuple of {heads} numbers, or None, got {_told(slopes)}")
+        raise TypeError(f"alibi_slopes must be a list or tuple of {heads} numbers, or None, got {told(slopes)}")
     if len(slopes) != heads:
         raise ValueError(f"alibi_slopes must be one for each of {heads} heads of query, got {len(slopes)}")
     for head, slope in enumerate(slopes):
@@ -134,14 +117,9 @@ def _demand_device(name: str, tensor: Tensor, query: Tensor) -> None:
 def _demand_number(name: str, given: Any) -> None:
     """Refuse what is no number, and NaN and infinity; comparisons alone, which compilers can follow."""
     if not isinstance(given, int | float) or isinstance(given, bool):
-        raise TypeError(f"{name} must be a number, got {_told(given)}")
+        raise TypeError(f"{name} must be a number, got {told(given)}")
     if not -math.inf < given < math.inf:
         raise ValueError(f"{name} must be finite, got {given}")
-
-
-def _told(given: Any) -> str:
-    """What came, in a few words: a number or a string as it is written, of anything else its type."""
-    return repr(given) if given is None or isinstance(given, str | int | float) else type(given).__name__
 
 
 def _name(dtype: Any) -> str:

@@ -91,6 +91,22 @@ def test_other_layouts_of_memory_are_not_compiled_for(name: str, keys: int) -> N
 
 
 @needs_compiler
+def test_other_heads_and_masks_are_not_compiled_for() -> None:
+    """One kernel of flex takes any number of sequences and heads, whatever its mask is shared by, and any soft-cap."""
+    flex, plain, counts = load("core_flex").build(None), load("core_reshaped").build(None), []
+    for batch, shared, softcap in ((2, 3, 3.0), (3, 1, 20.0)):
+        heads = 2 * shared
+        q, k, v = (torch.randn(batch, n, 7, 8) for n in (heads, shared, shared))
+        given = {"softcap": softcap, "key_lengths": torch.arange(batch)}
+        for bias in (None, torch.randn(7, 7), torch.randn(batch, heads, 7, 7)):
+            with torch.no_grad():
+                found = flex(q, k, v, bias=bias, **given)
+            torch.testing.assert_close(found, plain(q, k, v, bias=bias, **given), rtol=1e-4, atol=1e-5)
+            counts.append(graphs())
+    assert counts[0] == counts[-1]
+
+
+@needs_compiler
 def test_compiling_draws_no_random_number() -> None:
     """The first call of a kind drops the same weights as the second."""
     module = load("compiled").build(nn.MultiheadAttention(8, 2, dropout=0.375, batch_first=True))

@@ -118,7 +118,7 @@ def test_compiling_draws_no_random_number() -> None:
     assert torch.equal(*outputs)
 
 
-def test_flex_refuses_gradients_on_a_cpu() -> None:
+def test_flex_refuses_what_it_does_not_compute_on_a_cpu() -> None:
     """Before the call, and in it."""
     flex = load("flex")
     assert flex.unsupported(case(mode="train")) == "forward only on a CPU: no gradients"
@@ -131,6 +131,8 @@ def test_flex_refuses_gradients_on_a_cpu() -> None:
         module(tokens, tokens, tokens, need_weights=False)
     with torch.no_grad(), pytest.raises(Refusal, match=r"not in float64$"):
         module.double()(*[tokens.double()] * 3, need_weights=False)
+    with torch.no_grad(), pytest.raises(Refusal, match="takes no tensor without elements"):
+        module.float()(*[tokens[:, :0]] * 3, need_weights=False)
 
 
 @pytest.mark.parametrize("name", ["compiled", "flex"])

@@ -29,6 +29,7 @@ from attnbench.kernel.compiling import compiled_copy, compiler_refusal, environm
 __all__ = ["CORE_FLEX", "FLEX", "flex", "refusal"]
 
 NO_BACKWARD = "forward only on a CPU: no gradients"
+EMPTY = "takes no tensor without elements"
 # Of torch/_inductor/kernel/flex/flex_cpu.py, torch 2.13.
 CPU_DTYPES = ("float32", "bfloat16", "float16")
 # Seconds of CPU that a kind of call takes to compile, over 20 of them with an empty cache on a 2-core x86-64 machine
@@ -61,6 +62,8 @@ def flex(
     if q.device.type == "cpu":
         _demand_a_cpu_kernel(q, tracks=tracks)
     (batch, heads, queries, head_dim), (_, shared, keys, head_dim_v) = q.shape, v.shape
+    if 0 in (batch, queries, keys):
+        raise Refusal(EMPTY)
     rows = (own(x.reshape(batch * shared, -1, *x.shape[2:])) for x in (q, k, v))
     numbers, places = (None, None) if mask is None else _row(mask, (batch, heads, queries, keys), shared)
     kind = _Kind(
@@ -77,7 +80,7 @@ def flex(
         inference=torch.is_inference_mode_enabled(),
     )
     blocks = _causal_blocks(queries, keys, q.device) if is_causal else None
-    cap = None if softcap is None else torch.tensor(softcap, device=q.device)
+    cap = None if softcap is None else torch.full((), softcap, device=q.device)
     output = _compiled(kind)(*rows, scale, cap, numbers, places, blocks).reshape(batch, heads, queries, head_dim_v)
     # A row without any key: the kernel would divide 0 by 0.
     return output if mask is None else output.masked_fill((mask == -torch.inf).all(dim=-1, keepdim=True), 0.0)
@@ -92,7 +95,7 @@ def _row(mask: Tensor, shape: tuple[int, ...], shared: int) -> tuple[Tensor, tup
     """
     mask = mask.contiguous()
     steps = torch.unflatten(mask.expand(shape), 1, (shared, -1)).stride()
-    return own(mask.flatten()), tuple(torch.tensor(number, device=mask.device) for number in (shared, *steps))
+    return own(mask.flatten()), tuple(torch.full((), number, device=mask.device) for number in (shared, *steps))
 
 
 def _demand_a_cpu_kernel(q: Tensor, *, tracks: bool) -> None:
@@ -174,7 +177,7 @@ def _compiled(kind: _Kind) -> Callable[..., Tensor]:
         else torch.zeros((1,) if kind.numbers else full, dtype=kind.dtype, device=kind.device)
     )
     numbers, places = (None, None) if mask is None else _row(mask, full, 1)
-    cap = torch.tensor(1.0, device=kind.device) if kind.capped else None
+    cap = torch.ones((), device=kind.device) if kind.capped else None
     blocks = _causal_blocks(queries, keys, kind.device) if kind.is_causal else None
     with quiet():
         whole(q, k, v, 0.5, cap, numbers, places, blocks)
@@ -200,7 +203,7 @@ def refusal(case: Case) -> str | None:
     if reason := compiler_refusal(case):
         return reason
     if 0 in (problem.sequences, problem.queries, problem.columns):
-        return "takes no tensor without elements"
+        return EMPTY
     if case.device == "cpu" and case.differentiates:
         return NO_BACKWARD
     if case.device == "cpu" and case.dtype not in CPU_DTYPES:

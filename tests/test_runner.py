@@ -24,7 +24,18 @@ from attnbench.runner import (
 
 LINK = "https://example.org/1"
 # Checks of a case with a padding mask, in their order.
-SEVERAL = ("forward_parity", "input_gradients", "padding_cannot_leak", "inputs_untouched", "global_state_untouched")
+SEVERAL = ("inputs_untouched", "forward_parity", "input_gradients", "padding_cannot_leak", "global_state_untouched")
+# Writes to its caller's mask what is there already when it is called again.
+WRITES = """
+import torch
+
+
+class Writes(torch.nn.MultiheadAttention):
+    def forward(self, query, key, value, key_padding_mask=None, **given):
+        if key_padding_mask is not None:
+            key_padding_mask[:, :1] = True
+        return super().forward(query, key, value, key_padding_mask=key_padding_mask, **given)
+"""
 
 # What one implementation does in its first call, by the seed of the case.
 MOODS = """
@@ -416,6 +427,13 @@ def test_hanging_is_told_of_its_own_check(session: Session, tmp_path: Path) -> N
     assert {check: finding.status for check, finding in told.items()} == {
         "forward_parity": "passed", "padding_cannot_leak": "timeout", "repeats_itself": "passed",
     }  # fmt: skip
+
+
+def test_what_a_call_writes_once_is_told(session: Session, tmp_path: Path) -> None:
+    """Nobody has called before the check that looks at the caller's tensors."""
+    (told,) = by_check(session, written(tmp_path, "mine.py", WRITES) + ":Writes", [padded()], *SEVERAL)
+    assert told["inputs_untouched"].status == "failed"
+    assert "key_padding_mask after the call" in told["inputs_untouched"].reason
 
 
 def test_settings_of_one_call_do_not_reach_the_next(session: Session, tmp_path: Path) -> None:

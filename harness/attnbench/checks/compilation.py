@@ -22,9 +22,11 @@ def compiled_for_other_lengths(subject: Subject) -> Iterator[Claim]:
     ):
         raise Refusal("its calls are prepared for each case")
     problem = subject.case.problem
-    longer = subject.case.with_problem(
-        queries=problem.queries + 1, keys=problem.keys + 1, mask=problem.mask, seed=problem.seed + 1
-    )
+    lengths = [name for name in ("queries", "keys", "length") if name in problem.__dataclass_fields__]
+    if not lengths:
+        raise Refusal("its problem has no lengths that can be changed")
+    changes = {name: getattr(problem, name) + 1 for name in lengths}
+    longer = subject.case.with_problem(**changes, mask=problem.mask, seed=problem.seed + 1)
     inputs = subject.operator.inputs(longer)
     subject.run()
     compiled = subject.named(subject.call(**inputs.arguments()))["output"]

@@ -1,6 +1,6 @@
 """Chapter *gradients*: backward is forward's derivative, whoever asks for it and how."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ def _of_inputs(case: Case) -> bool:
 
 @check(when=_of_inputs)
 def input_gradients(subject: Subject) -> Iterator[Claim]:
-    """Gradients of query, key and value equal the oracle's within the error budget."""
+    """Gradients of the tokens that are given equal the oracle's within the error budget."""
     masks = subject.case.problem.additive_masks
     names = (f"grad.{name}" for name in subject.leaves() if name not in masks)
     yield Match(quantities={name: subject.gradients[name] for name in names})
@@ -91,20 +91,24 @@ def one_gradient_alone(subject: Subject) -> Iterator[Claim]:
 
 @check(when=lambda case: _of_inputs(case) and case.problem.regime in ("plain", "flat", "identity"))
 def cotangent_layout_is_free(subject: Subject) -> Iterator[Claim]:
-    """What comes back from above may have any strides: a sum's gradient of stride 0 gives what a full one gives."""
+    """What comes back from above may have any strides: 0, as of a sum, or those of a transposed tensor."""
     leaves = subject.leaves()
     output = subject.run()["output"]
+
+    def gradients(cotangent: Tensor) -> Sequence[Tensor]:
+        return torch.autograd.grad(
+            output, list(leaves.values()), cotangent, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+
     one = torch.ones((), dtype=output.dtype, device=output.device).expand(output.shape)
-    spread, full = (
-        torch.autograd.grad(
-            output, list(leaves.values()), ones, retain_graph=True, allow_unused=True, materialize_grads=True
-        )
-        for ones in (one, one.contiguous())
-    )
-    for name, value, expected in zip(leaves, spread, full, strict=True):
-        yield Agree(
-            value=value, expected=expected, quantity=f"grad.{name}", what=f"grad.{name} of a sum, against that of ones"
-        )
+    drawn = subject.inputs.cotangents["output"]
+    turned = drawn.mT.contiguous().mT if drawn.dim() > 1 else drawn
+    for what, strange, plain in (
+        ("of a sum, against that of ones", one, one.contiguous()),
+        ("of a transposed cotangent, against that of its copy", turned, drawn.contiguous()),
+    ):
+        for name, value, expected in zip(leaves, gradients(strange), gradients(plain), strict=True):
+            yield Agree(value=value, expected=expected, quantity=f"grad.{name}", what=f"grad.{name} {what}")
 
 
 @check(

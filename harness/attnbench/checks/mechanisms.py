@@ -1,6 +1,6 @@
 """Chapter *mechanisms*: rows of weights are shares, and padding, order and neighbours change nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -9,28 +9,29 @@ from torch import Tensor
 
 from attnbench.budget import DIFFERENCE_STEP, allowed_of_a_difference, allowed_of_a_sum
 from attnbench.cases import Case
-from attnbench.checks.claims import Claim, Equal, Holds, Match
+from attnbench.checks.claims import Agree, Claim, Equal, Holds, Match
 from attnbench.checks.requirement import check, eager
 from attnbench.checks.runs import agree
 from attnbench.interface import Inputs
-from attnbench.masks import causal
-from attnbench.subject import Subject
+from attnbench.subject import Malformed, Subject
 
 # Tokens added behind the last one, and what they hold: far outside the data, and finite.
 FURTHER_TOKENS, POISON = 3, 30.0
+# Regimes whose rows are too sharp for differences to be compared with.
+SHARP = ("peaked", "huge")
 
 
 @check(when=eager)
 def shares_parity(subject: Subject) -> Iterator[Claim]:
     """The weights of a mechanism equal the oracle's within the error budget."""
-    yield Match(quantities={"weights": subject.outputs["weights"]})
+    yield Match(quantities={"weights": _weights(subject)})
 
 
 @check(when=eager)
 def shares_sum_to_one(subject: Subject) -> Iterator[Claim]:
     """A row of shares sums to one, or to zero where it sees nothing; none is negative, and what is hidden has 0."""
     visible = subject.operator.visible(subject.case, subject.inputs)[:, 0]
-    weights = subject.outputs["weights"].detach()
+    weights = _weights(subject).detach()
     weights = weights.reshape(visible.shape)  # (batch, queries, keys); pooling has one query
     there = weights[~visible]
     yield Equal(value=there, expected=torch.zeros_like(there), what="weights of hidden tokens")
@@ -58,7 +59,7 @@ def padded_tokens_cannot_leak(subject: Subject) -> Iterator[Claim]:
 
 @check(when=eager)
 def further_padding_changes_nothing(subject: Subject) -> Iterator[Claim]:
-    """Further tokens that the padding mask hides change nothing."""
+    """Further tokens that the padding mask hides change nothing, nor what a shorter call gives afterwards."""
     case, inputs, length = subject.case, subject.inputs, subject.case.problem.length
     tokens = inputs.tensors["tokens"].detach()
     hide = inputs.tensors.get("key_padding_mask", torch.zeros(tokens.shape[:2], dtype=torch.bool))
@@ -67,14 +68,19 @@ def further_padding_changes_nothing(subject: Subject) -> Iterator[Claim]:
         "key_padding_mask": torch.nn.functional.pad(hide, (0, FURTHER_TOKENS), value=True),
     }
     if "attn_mask" in inputs.tensors:
-        tensors["attn_mask"] = causal(length + FURTHER_TOKENS, length + FURTHER_TOKENS)
-    mask = case.problem.mask if case.problem.padding_mask else {"none": "pad"}.get(case.problem.mask, "causal+pad")
+        tensors["attn_mask"] = torch.nn.functional.pad(inputs.tensors["attn_mask"], (0, FURTHER_TOKENS) * 2)
+    mask = case.problem.mask
+    if not case.problem.padding_mask:
+        mask = "pad" if mask == "none" else f"{mask}+pad"
+    before = _weights(subject).detach().clone()
     longer = case.with_problem(length=length + FURTHER_TOKENS, mask=mask)
     outputs = subject.on(longer, _tracked(inputs, tensors))
     if not _pools(subject):
         outputs = {name: value[:, :length] for name, value in outputs.items()}
     outputs["weights"] = outputs["weights"][..., :length]
     yield from agree(outputs, subject.outputs, f"beside {FURTHER_TOKENS} further padded tokens, against that without")
+    again = subject.run()["weights"].detach()
+    yield Agree(value=again, expected=before, quantity="weights", what="weights after the longer call, against before")
 
 
 @check(when=lambda case: eager(case) and not case.problem.ordered and case.problem.length > 1)
@@ -99,30 +105,75 @@ def sequences_do_not_mix(subject: Subject) -> Iterator[Claim]:
     yield from agree(outputs, expected, "of the last sequence alone, against that in the batch")
 
 
+@check(when=lambda case: eager(case) and case.problem.sequences > 1)
+def one_sequence_may_stand_for_all(subject: Subject) -> Iterator[Claim]:
+    """Tokens of one sequence, repeated by a stride of 0 beside the masks of all, give what their copies give."""
+    first = subject.inputs.tensors["tokens"].detach()[:1].expand_as(subject.inputs.tensors["tokens"])
+    found, expected = (
+        subject.on(subject.case, _tracked(subject.inputs, {"tokens": tokens})) for tokens in (first, first.clone())
+    )
+    yield from agree(
+        found, {name: value.detach() for name, value in expected.items()}, "of a stride of 0, against copies'"
+    )
+
+
 def _has_slopes(case: Case) -> bool:
     """Whether differences of the loss are exact enough to be compared with: not where peaked rows bend it sharply."""
-    return eager(case) and case.tracks_inputs and case.dtype == "float64" and case.problem.regime != "peaked"
+    return eager(case) and case.tracks_inputs and case.dtype == "float64" and case.problem.regime not in SHARP
 
 
 @check(when=_has_slopes)
 def gradients_are_slopes(subject: Subject) -> Iterator[Claim]:
-    """Gradients by the tokens and by every parameter are the slopes that differences of the loss show."""
+    """Gradients by the tokens and by every parameter are the slopes of the loss, and of one that hears no weights."""
+    for what, heard in (("the loss", subject.operator.outputs), ("a loss of the output alone", ("output",))):
+        yield from _slopes(subject, what, heard)
+
+
+def _slopes(subject: Subject, what: str, heard: Sequence[str]) -> Iterator[Claim]:
+    """Gradients of the loss over some outputs against what differences of it show."""
+
+    def loss() -> Tensor:
+        return subject.loss({name: value for name, value in subject.run().items() if name in heard})
+
     leaves = subject.leaves() | (subject.parameters() if subject.case.tracks_parameters else {})
-    loss = subject.loss(subject.run())
-    found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    found = torch.autograd.grad(loss(), list(leaves.values()), allow_unused=True, materialize_grads=True)
     for (name, leaf), gradient in zip(leaves.items(), found, strict=True):
         direction = torch.sin(torch.arange(leaf.numel(), dtype=leaf.dtype)).view_as(leaf)
         ends = []
         for step in (DIFFERENCE_STEP, -DIFFERENCE_STEP):
             with _moved(leaf, step * direction):
-                ends.append(float(subject.loss(subject.run()).detach()))
+                ends.append(float(loss().detach()))
         slope = (ends[0] - ends[1]) / (2 * DIFFERENCE_STEP)
         off, allowed = abs(float((gradient * direction).sum()) - slope), allowed_of_a_difference(slope)
         yield Holds(
             holds=off <= allowed,
-            what=f"the gradient by {name} is off by {off:.3g} from a slope of {slope:.3g}; allowed {allowed:.3g}",
+            what=f"the gradient of {what} by {name} is off by {off:.3g} from {slope:.3g}; allowed {allowed:.3g}",
             measured=off, allowed=allowed,
         )  # fmt: skip
+
+
+@check(when=lambda case: eager(case) and case.tracks_parameters and case.problem.regime not in SHARP)
+def parameters_need_no_company(subject: Subject) -> Iterator[Claim]:
+    """The gradient of a parameter is the same where nothing else takes one."""
+    own = subject.parameters()
+    if not own:
+        return
+    tracked = [*subject.inputs.tensors.values(), *own.values()]
+    before = [tensor.requires_grad for tensor in tracked]
+    together = torch.autograd.grad(
+        subject.loss(subject.run()), list(own.values()), allow_unused=True, materialize_grads=True
+    )
+    for (name, parameter), expected in zip(own.items(), together, strict=True):
+        try:
+            for tensor in tracked:
+                tensor.requires_grad_(tensor is parameter)
+            (found,) = torch.autograd.grad(subject.loss(subject.run()), [parameter])
+        finally:
+            for tensor, required in zip(tracked, before, strict=True):
+                tensor.requires_grad_(required)
+        yield Agree(
+            value=found, expected=expected, quantity=f"grad.{name}", what=f"grad.{name} alone, against among all"
+        )
 
 
 @contextmanager
@@ -136,6 +187,16 @@ def _moved(leaf: Tensor, by: Tensor) -> Iterator[None]:
     finally:
         with torch.no_grad():
             leaf.copy_(before)
+
+
+def _weights(subject: Subject) -> Tensor:
+    """Weights of the first call.
+
+    Raises: Malformed where there are none.
+    """
+    if "weights" not in subject.outputs:
+        raise Malformed("the call must return (output, weights), got None for the weights")
+    return subject.outputs["weights"]
 
 
 def _pools(subject: Subject) -> bool:

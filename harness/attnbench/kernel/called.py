@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnbench.cases import Case
-from attnbench.interface import Implementation, Policies
+from attnbench.interface import Call, Implementation, Inputs, Policies, Refusal, accepted
 
 __all__ = ["CalledModule", "from_call"]
 
@@ -58,6 +58,16 @@ class _Called(Implementation):
     def build(self, reference: nn.Module) -> nn.Module:
         """The function with the reference's parameters."""
         return CalledModule(self.function, dict(reference.named_parameters()))
+
+    def prepare(self, module: nn.Module, case: Case, inputs: Inputs) -> Call:
+        """The module; a function whose signature lacks a mask or an option is not called with it.
+
+        Raises: Refusal.
+        """
+        known = accepted(self.function)
+        if known is not None and (lacking := sorted({*inputs.arguments()} - known)):
+            raise Refusal(f"the function takes no {', '.join(lacking)}")
+        return super().prepare(module, case, inputs)
 
 
 def from_call(

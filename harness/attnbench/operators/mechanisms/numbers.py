@@ -13,6 +13,8 @@ __all__ = ["numbers"]
 
 # Standard deviation of biases, and of the norm's weights around 1: large enough that leaving one out shows.
 BIAS_STD = 0.5
+# Share of what a mask hides that hides anything.
+HIDDEN_SHARE = 0.4
 # Parameters by operator: for each the sizes of its shape. E is the width of tokens, O that of what comes out.
 SHAPES: dict[str, dict[str, tuple[str, ...]]] = {
     "raw_self_attention": {},
@@ -56,12 +58,25 @@ def _masks(problem: MechanismProblem, draw: Draw) -> dict[str, Tensor]:
     """Masks of the reference's polarity: true hides."""
     masks: dict[str, Tensor] = {}
     batch, length = problem.sequences, problem.length
-    if problem.padding_mask:
+    if problem.padding_mask == "padholes":
+        masks["key_padding_mask"] = _holes(draw.uniform("holes", batch, length))
+    elif problem.padding_mask:
         lengths = 1 + (draw.uniform("lengths", batch) * (length - 1)).long()
         lengths[0] = length if batch > 1 else max(1, length - 2)
         if problem.padding_mask == "padempty":
-            lengths[-1] = 0
-        masks["key_padding_mask"] = from_lengths(lengths, length)
-    if problem.attention_mask:
+            # Not the last one, where there are others.
+            lengths[(batch - 1) // 2] = 0
+        padding = from_lengths(lengths, length)
+        masks["key_padding_mask"] = padding.flip(-1) if problem.padding_mask == "padleft" else padding
+    if problem.attention_mask == "causal":
         masks["attn_mask"] = causal(length, length)
+    elif problem.attention_mask:
+        masks["attn_mask"] = _holes(draw.uniform("attn_mask", length, length))
     return masks
+
+
+def _holes(drawn: Tensor) -> Tensor:
+    """Mask that hides some tokens, of the first of each row none."""
+    hide = drawn < HIDDEN_SHARE
+    hide[:, 0] = False
+    return hide

@@ -7,10 +7,14 @@ from attnbench.cases import Problem, size
 
 __all__ = ["REGIMES", "BlockProblem", "MaskedProblem", "MechanismProblem", "PoolingProblem", "ProjectedProblem"]
 
-# Regime to the standard deviation of tokens: scores grow with it from nearly flat rows to peaked ones.
-REGIMES = {"flat": 0.3, "plain": 1.0, "peaked": 2.0}
-# Mask by name: ``pad`` hides the end of all sequences but one, ``padempty`` all tokens of one of them.
-PADDING = ("pad", "padempty")
+# Regime to the standard deviation of tokens: scores grow with it from nearly flat rows to peaked ones; in ``huge``
+# their exponential is infinite, in float64, too.
+REGIMES = {"flat": 0.3, "plain": 1.0, "peaked": 2.0, "huge": 30.0}
+# Mask by name: ``pad`` hides the end of all sequences but one, ``padleft`` the beginning, ``padholes`` some tokens of
+# each, ``padempty`` all tokens of one of them.
+PADDING = ("pad", "padleft", "padholes", "padempty")
+# The later tokens, or any but the first.
+ATTENDING = ("causal", "bool2d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +54,7 @@ class MechanismProblem(Problem):
     @property
     def attention_mask(self) -> str | None:
         """Name of the mask of queries and keys, if there is one."""
-        return "causal" if "causal" in self.mask.split("+") else None
+        return next((part for part in self.mask.split("+") if part in ATTENDING), None)
 
     @property
     def ordered(self) -> bool:
@@ -82,9 +86,12 @@ class ProjectedProblem(MechanismProblem):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedProblem(MechanismProblem):
-    """Self-attention that takes a causal mask beside the padding mask."""
+    """Self-attention that takes a mask of queries and keys beside the padding mask."""
 
-    masks: ClassVar[tuple[str, ...]] = ("none", *PADDING, "causal", "causal+pad")
+    # Beside a causal mask, padding on the left leaves rows without any token.
+    masks: ClassVar[tuple[str, ...]] = (
+        "none", *PADDING, "causal", "causal+pad", "causal+padleft", "bool2d", "bool2d+pad",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +100,10 @@ class BlockProblem(MechanismProblem):
 
     heads: int = size("H")
 
-    # A sequence without any token is what the reference inside leaves open.
-    masks: ClassVar[tuple[str, ...]] = ("none", "pad", "causal", "causal+pad")
+    # A row without any token is what the reference inside leaves open.
+    masks: ClassVar[tuple[str, ...]] = (
+        "none", "pad", "padleft", "padholes", "causal", "causal+pad", "causal+padholes", "bool2d", "bool2d+pad",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         """Refuse heads that do not divide the width."""

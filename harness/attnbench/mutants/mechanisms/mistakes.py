@@ -4,26 +4,26 @@ A mistake replaces a step of a mechanism, whichever that is: what it calls by ``
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from attnbench.cases import Case, Dtype, Mode
+from attnbench.masks import softmax_over_visible
 from attnbench.mutants.formula import read_in_order, with_gradient_of
 from attnbench.mutants.mechanisms.formula import Additive, Block, Steps, changed
 from attnbench.mutants.mutant import Mutant
-from attnbench.operators.mechanisms import MECHANISMS
+from attnbench.operators.mechanisms import MECHANISMS, suites
 from attnbench.operators.mechanisms.formulas import EPSILON
 
 __all__ = ["MISTAKES"]
 
 MISTAKES: list[Mutant] = []
 Module = TypeVar("Module", bound=type[Steps])
-# Sizes of the case that shows a mistake: those of the first cases of every mechanism.
-SIZES: dict[str, Any] = {"sequences": 2, "length": 5, "width": 6}
-OWN: dict[str, Any] = {"out_width": 5, "heads": 3}
+# Sizes of the case that shows a mistake: those of the first cases of every mechanism, unless it takes others.
+SIZES, _, ODD, _, SHORT, LONG = suites.SIZES
 ALL = tuple(MECHANISMS)
 RAW, SCALED, ADDITIVE, DOT, SINGLE, BLOCK = ALL
 # The block has no sequence without any token.
@@ -42,16 +42,17 @@ def mistake(
     regime: str = "plain",
     dtype: Dtype = "float64",
     mode: Mode = "eval",
+    sizes: Mapping[str, int] = SIZES,
 ) -> Callable[[Module], Module]:
     """Make a mistake in these mechanisms; the rest says in what the case that shows it differs from the plainest."""
 
     def mark(module: Module) -> Module:
         for operator in of:
             problem = MECHANISMS[operator].problem
-            own = {name: size for name, size in OWN.items() if name in problem.__dataclass_fields__}
+            own: dict[str, Any] = {n: m for n, m in sizes.items() if n in problem.__dataclass_fields__}
             case = Case(
                 operator=operator,
-                problem=problem(mask=mask, regime=regime, **SIZES, **own),
+                problem=problem(mask=mask, regime=regime, **own),
                 dtype=dtype,
                 # Without parameters there is nothing but the tokens that takes a gradient.
                 mode="frozen" if operator == RAW and mode == "eval" else mode,
@@ -147,6 +148,101 @@ class _ExpOverflows(Steps):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
         shares = (scores if hide is None else scores.masked_fill(hide, -math.inf)).exp()
         return shares / shares.sum(dim=-1, keepdim=True)
+
+
+@mistake(
+    "forward_parity", "exp without the row's largest score, of large tokens: infinite in any dtype",
+    of=(SCALED, SINGLE, BLOCK), mask="pad", regime="huge", mode="inference",
+)  # fmt: skip
+class _ExpOfLargeScores(_ExpOverflows):
+    """The same in every dtype."""
+
+
+@mistake("shares_parity", "blocks of 32 keys, of which the earlier are not scaled anew when a larger score comes",
+         dtype="float32", sizes=LONG)  # fmt: skip
+class _BlocksNotScaledAnew(Steps):
+    def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
+        logits = scores if hide is None else scores.masked_fill(hide, -math.inf)
+        blocks = [block - block.amax(dim=-1, keepdim=True) for block in torch.split(logits, 32, dim=-1)]
+        shares = torch.cat(blocks, dim=-1).exp()
+        return shares / shares.sum(dim=-1, keepdim=True)
+
+
+@mistake("shares_parity", "features in pairs: the last one of an odd width is left out of the score",
+         of=(RAW, SCALED, SINGLE, BLOCK), dtype="float32", sizes=ODD)  # fmt: skip
+class _ScoredInPairs(Steps):
+    def score(self, tokens: Tensor) -> Tensor:
+        q, k = (self.project(tokens, name) for name in ("w_q", "w_k"))
+        pairs = q.shape[-1] // 2 * 2
+        return q[..., :pairs] @ k[..., :pairs].mT / math.sqrt(self.key_width(tokens))
+
+
+@mistake("shares_parity", "the scale of the heads that it was tried on", of=(BLOCK,), dtype="float32", sizes=ODD)
+class _ScaledForHeadsOfTwo(Steps):
+    def key_width(self, tokens: Tensor) -> int:
+        del tokens
+        return 2
+
+
+@mistake("shares_sum_to_one", "any mask of queries and keys taken for a causal one", of=(SINGLE, BLOCK), mask="bool2d")
+class _AnyMaskIsCausal(Steps):
+    def hidden(self, padding: Tensor | None, later: Tensor | None) -> Tensor | None:
+        return super().hidden(padding, None if later is None else torch.ones_like(later).triu(1))
+
+
+@mistake("shares_sum_to_one", "padding taken for lengths, from which it all follows", mask="padholes")
+class _PaddingTakenForLengths(Steps):
+    def hidden(self, padding: Tensor | None, later: Tensor | None) -> Tensor | None:
+        if padding is not None:
+            lengths = (~padding).sum(dim=-1, keepdim=True)
+            padding = torch.arange(padding.shape[-1], device=padding.device) >= lengths
+        return super().hidden(padding, later)
+
+
+@mistake("shares_sum_to_one", "a sequence without tokens looked for in the last place alone, where it was tried",
+         of=WITH_EMPTY, mask="padempty")  # fmt: skip
+class _EmptyOnlyLast(Steps):
+    def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
+        weights = torch.softmax(scores if hide is None else scores.masked_fill(hide, -1e9), dim=-1)
+        return torch.cat([weights[:-1], super().normalise(scores, hide)[-1:]])
+
+
+@mistake("sequences_do_not_mix", "a bare squeeze, which takes a length of 1 away as well", of=(DOT, ADDITIVE),
+         dtype="float32", sizes=SHORT)  # fmt: skip
+class _Squeezed(Steps):
+    def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
+        scores = scores if hide is None else scores.masked_fill(hide, -math.inf)
+        return softmax_over_visible(scores.squeeze()).reshape(scores.shape)
+
+
+@mistake("forward_parity", "no more sequences than a grid of four has places", dtype="float32", sizes=SHORT)
+class _FourSequencesAtMost(Steps):
+    def hand_over(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        output, weights = super().hand_over(output, weights)
+        return torch.cat([output[:4], torch.zeros_like(output[4:])]), weights
+
+
+@mistake("shares_sum_to_one", "the fast path in half precision hides after the softmax", mask="pad", dtype="float16",
+         mode="inference")  # fmt: skip
+class _HiddenLateInHalf(Steps):
+    def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
+        if torch.is_grad_enabled() or scores.dtype != torch.float16 or hide is None:
+            return super().normalise(scores, hide)
+        return torch.softmax(scores, dim=-1) * ~hide
+
+
+@mistake("shares_parity", "a factor against overflow, in training in half precision, that is not taken out again",
+         of=WITH_PARAMETERS, dtype="float16", mode="train")  # fmt: skip
+class _ScaledForTraining(Steps):
+    def score(self, tokens: Tensor) -> Tensor:
+        scores = super().score(tokens)
+        return scores / 2 if self.training and scores.dtype == torch.float16 else scores
+
+
+@mistake("compiled_parity", "the branch for compilers is another one", mask="pad", dtype="float32", mode="aot")
+class _CompiledWithoutTheMask(Steps):
+    def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
+        return super().normalise(scores, None if torch.compiler.is_compiling() else hide)
 
 
 @mistake("further_padding_changes_nothing", "scores brought to one spread first, measured over padding too")
@@ -276,6 +372,92 @@ class _ReadInOrder(Steps):
         if tokens.is_contiguous():
             return tokens
         return with_gradient_of(read_in_order(tokens, int(tokens.storage_offset())), tokens)
+
+
+@mistake("outputs_are_its_own", "two outputs in turn, to save memory", dtype="float32", mode="inference")
+class _TwoOutputsInTurn(Steps):
+    def hand_over(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        output, weights = super().hand_over(output, weights)
+        if torch.is_grad_enabled():
+            return output, weights
+        places = self.__dict__.setdefault("_places", [])
+        if len(places) < 2 or places[0].shape != output.shape:
+            places.append(output.clone())
+            return places[-1], weights
+        places.append(places.pop(0))
+        return places[-1].copy_(output), weights
+
+
+@mistake("further_padding_changes_nothing", "a place for scores that is as long as the longest call, and not emptied")
+class _LongestCallRemembered(Steps):
+    _longest = 0
+
+    def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
+        self._longest = max(self._longest, scores.shape[-1])
+        return super().normalise(scores, hide) * scores.shape[-1] / self._longest
+
+
+@mistake("one_sequence_may_stand_for_all", "a stride of 0 taken for one sequence, whatever the masks say", mask="pad")
+class _OneForAll(Steps):
+    def receive(self, tokens: Tensor) -> Tensor:
+        self._one = tokens.stride(0) == 0
+        return tokens
+
+    def hand_over(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        output, weights = super().hand_over(output, weights)
+        return output[:1].expand_as(output) if self._one else output, weights
+
+
+@mistake("cotangent_layout_is_free", "what comes back from above read in the order of its memory")
+class _CotangentReadInOrder(Steps):
+    def hand_over(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        output, weights = super().hand_over(output, weights)
+        if output.requires_grad:
+            output.register_hook(_in_order)  # type: ignore[no-untyped-call]
+        return output, weights
+
+
+def _in_order(gradient: Tensor) -> Tensor:
+    """A dense gradient as its memory holds it."""
+    whole = gradient.is_contiguous() or 0 in gradient.stride()
+    return gradient if whole else read_in_order(gradient, int(gradient.storage_offset()))
+
+
+@mistake("gradients_are_slopes", "a backward that ends where no gradient of the weights comes in")
+class _BackwardWaitsForWeights(Steps):
+    def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
+        weights, self._heard = _Twice.apply(super().normalise(scores, hide))  # type: ignore[no-untyped-call]
+        return weights  # type: ignore[no-any-return]
+
+    def told(self, weights: Tensor) -> Tensor:
+        del weights
+        return super().told(self._heard)
+
+
+class _Twice(torch.autograd.Function):
+    """A tensor for what is summed up, and one to be told."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        return weights.clone(), weights.clone()
+
+    @staticmethod
+    def backward(ctx: Any, summed: Tensor | None, heard: Tensor | None) -> Tensor | None:
+        del ctx
+        return None if summed is None or heard is None else summed + heard
+
+
+@mistake("parameters_need_no_company", "one backward for all gradients, none where one of them is not asked for",
+         of=WITH_PARAMETERS)  # fmt: skip
+class _AllGradientsOrNone(Steps):
+    def receive(self, tokens: Tensor) -> Tensor:
+        self._whole = all(tensor.requires_grad for tensor in (tokens, *self.parameters()))
+        return tokens
+
+    def hand_over(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        output, weights = super().hand_over(output, weights)
+        return (output, weights) if self._whole else (output.detach(), weights.detach())
 
 
 @mistake("global_state_untouched", "dropout of probability 0, which draws its numbers all the same")

@@ -505,6 +505,13 @@ def test_a_refusal_is_not_tried_where_it_would_take_long(session: Session, tmp_p
     ]  # fmt: skip
 
 
+def test_what_works_though_declared_unsupported_is_no_matter_of_other_checks(session: Session, tmp_path: Path) -> None:
+    """The warning belongs to the comparison with the oracle, which a filter may have left out."""
+    name = written(tmp_path, "refuses.py", REFUSES) + ":WORKS"
+    (told,) = by_check(session, name, [padded()], "inputs_untouched")
+    assert [(finding.status, finding.warnings) for finding in told.values()] == [("unsupported", ())]
+
+
 # Time and memory
 
 

@@ -78,7 +78,7 @@ def refused(checks: Sequence[str], refusal: Outcome, tried: Mapping[str, Finding
             reason = f"{declared} it returned a wrong result instead of refusing: {finding.reason}"
             findings[check] = replace(finding, reason=reason)
     first = next(iter(tried.values()))
-    if first.status == "passed":
+    if first.status == "passed" and first.check in findings:
         findings[first.check] = replace(findings[first.check], warnings=tuple(_warnings(tried)))
     return {check: findings[check] for check in checks}
 

@@ -152,7 +152,15 @@ def _slopes(subject: Subject, what: str, heard: Sequence[str]) -> Iterator[Claim
         )  # fmt: skip
 
 
-@check(when=lambda case: eager(case) and case.tracks_parameters and case.problem.regime not in SHARP)
+# Of a sequence without any token, if there is no other, nothing depends on a parameter.
+@check(
+    when=lambda case: (
+        eager(case)
+        and case.tracks_parameters
+        and case.problem.regime not in SHARP
+        and (case.problem.padding_mask != "padempty" or case.problem.sequences > 1)
+    )
+)
 def parameters_need_no_company(subject: Subject) -> Iterator[Claim]:
     """The gradient of a parameter is the same where nothing else takes one."""
     own = subject.parameters()

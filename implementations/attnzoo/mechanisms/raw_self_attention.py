@@ -10,7 +10,7 @@ from torch import Tensor
 from attnbench.kernel import from_call
 from attnzoo.mechanisms.arguments import demand
 from attnzoo.mechanisms.attention import attend, attend_loop, dot, hidden_keys
-from attnzoo.mechanisms.halves import from_loop
+from attnzoo.mechanisms.loops import from_loop
 
 __all__ = [
     "RAW_SELF_ATTENTION",

@@ -18,7 +18,7 @@ from attnbench.demands import demand_heads, demand_whole_numbers
 from attnbench.kernel import from_call
 from attnzoo.mechanisms.arguments import demand
 from attnzoo.mechanisms.attention import assembled
-from attnzoo.mechanisms.halves import from_loop
+from attnzoo.mechanisms.loops import from_loop
 
 __all__ = [
     "EPSILON",

@@ -18,7 +18,7 @@ from attnbench.demands import demand_shapes, demand_whole_numbers
 from attnbench.kernel import from_call
 from attnzoo.mechanisms.arguments import demand
 from attnzoo.mechanisms.attention import attend, attend_loop, dot, hidden_keys, projected_loop
-from attnzoo.mechanisms.halves import from_loop
+from attnzoo.mechanisms.loops import from_loop
 
 __all__ = [
     "SCALED_SELF_ATTENTION",

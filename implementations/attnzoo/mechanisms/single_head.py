@@ -20,7 +20,7 @@ from attnbench.kernel import from_call
 from attnbench.masks import union
 from attnzoo.mechanisms.arguments import demand
 from attnzoo.mechanisms.attention import attend, attend_loop, dot, hidden_keys, projected_loop
-from attnzoo.mechanisms.halves import from_loop
+from attnzoo.mechanisms.loops import from_loop
 
 __all__ = ["SINGLE_HEAD", "SINGLE_HEAD_LOOP", "SingleHeadAttention", "single_head", "single_head_loop"]
 

@@ -1,4 +1,4 @@
-"""What half precision is too coarse for: a loop that adds up in the dtype of its tokens."""
+"""What a loop over single numbers refuses: half precision, in which it adds up, and to be exported."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -18,7 +18,7 @@ STEP_S, DIFFERENTIATED_STEP_S = 4e-5, 1.2e-4
 
 
 def from_loop(loop: Callable[..., Any], *, operator: str, source: str) -> Implementation:
-    """Implementation of an operator that is a loop over single numbers; it refuses half precision."""
+    """Implementation of an operator that is a loop over single numbers; what it refuses stands above."""
 
     @wraps(loop)
     def in_wide(**given: Any) -> Any:
@@ -31,6 +31,8 @@ def from_loop(loop: Callable[..., Any], *, operator: str, source: str) -> Implem
 
 
 def _unsupported(case: Case) -> str | None:
+    if case.compiler == "export":
+        return "torch.export cannot follow which score is the largest"
     return _too_coarse(case.dtype)
 
 

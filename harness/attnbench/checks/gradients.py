@@ -9,6 +9,7 @@ from attnbench.budget import DIFFERENCE_STEP, allowed_of_a_difference
 from attnbench.cases import Case
 from attnbench.checks.claims import Agree, Claim, Equal, Holds, Match
 from attnbench.checks.requirement import check, eager, has_tokens, siblings_of
+from attnbench.checks.runs import gradient_alone
 from attnbench.interface import Refusal
 from attnbench.subject import Subject
 
@@ -76,16 +77,8 @@ def one_gradient_alone(subject: Subject) -> Iterator[Claim]:
     """A gradient is the same when nothing else requires one."""
     leaves = subject.leaves()
     alone = [name for name in leaves if name in subject.case.problem.additive_masks] or list(leaves)[:1]
-    tracked = [*leaves.values(), *subject.parameters().values()]
-    before = [tensor.requires_grad for tensor in tracked]
     for name in alone:
-        try:
-            for tensor in tracked:
-                tensor.requires_grad_(tensor is leaves[name])
-            (found,) = torch.autograd.grad(subject.loss(subject.run()), [leaves[name]])
-        finally:
-            for tensor, required in zip(tracked, before, strict=True):
-                tensor.requires_grad_(required)
+        found = gradient_alone(subject, leaves[name])
         yield _same(found, subject.gradients[f"grad.{name}"], f"grad.{name}", "alone")
 
 

@@ -11,7 +11,7 @@ from attnbench.budget import DIFFERENCE_STEP, allowed_of_a_difference, allowed_o
 from attnbench.cases import Case
 from attnbench.checks.claims import Agree, Claim, Equal, Holds, Match
 from attnbench.checks.requirement import check, eager
-from attnbench.checks.runs import agree
+from attnbench.checks.runs import agree, gradient_alone
 from attnbench.interface import Inputs
 from attnbench.subject import Malformed, Subject
 
@@ -166,21 +166,15 @@ def parameters_need_no_company(subject: Subject) -> Iterator[Claim]:
     own = subject.parameters()
     if not own:
         return
-    tracked = [*subject.inputs.tensors.values(), *own.values()]
-    before = [tensor.requires_grad for tensor in tracked]
     together = torch.autograd.grad(
         subject.loss(subject.run()), list(own.values()), allow_unused=True, materialize_grads=True
     )
     for (name, parameter), expected in zip(own.items(), together, strict=True):
-        try:
-            for tensor in tracked:
-                tensor.requires_grad_(tensor is parameter)
-            (found,) = torch.autograd.grad(subject.loss(subject.run()), [parameter])
-        finally:
-            for tensor, required in zip(tracked, before, strict=True):
-                tensor.requires_grad_(required)
         yield Agree(
-            value=found, expected=expected, quantity=f"grad.{name}", what=f"grad.{name} alone, against among all"
+            value=gradient_alone(subject, parameter),
+            expected=expected,
+            quantity=f"grad.{name}",
+            what=f"grad.{name} alone, against among all",
         )
 
 

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from attnbench.checks.claims import Agree, Claim, Equal
 from attnbench.interface import Refusal
 from attnbench.subject import Malformed, Subject
 
-__all__ = ["agree", "attempted", "same"]
+__all__ = ["agree", "attempted", "gradient_alone", "same"]
 
 Result = TypeVar("Result")
 # Characters of an exception's message that a finding repeats.
@@ -28,6 +29,19 @@ def same(subject: Subject, value: Tensor, expected: Tensor, how: str) -> Claim:
     if subject.implementation.policies.deterministic:
         return Equal(value=value, expected=expected, what=what)
     return Agree(value=value, expected=expected, quantity="output", what=what)
+
+
+def gradient_alone(subject: Subject, tensor: Tensor) -> Tensor:
+    """Gradient of the loss by an input or a parameter, while nothing else takes one."""
+    tracked = [one for one in (*subject.inputs.tensors.values(), *subject.parameters().values()) if one.requires_grad]
+    try:
+        for one in tracked:
+            one.requires_grad_(one is tensor)
+        (found,) = torch.autograd.grad(subject.loss(subject.run()), [tensor])
+    finally:
+        for one in tracked:
+            one.requires_grad_()
+    return found
 
 
 def attempted(step: Callable[[], Result]) -> tuple[Result | None, str]:

@@ -152,8 +152,8 @@ def test_the_residual_block_is_that_of_torch() -> None:
     ("wrong", "message"),
     [
         ({"length": 0}, "B, L and E must be at least 1, got 2, 0 and 6"),
-        ({"mask": "causal"}, "unknown mask 'causal'; available: none, pad, padempty"),
-        ({"regime": "huge"}, "unknown regime 'huge'; available: flat, plain, peaked"),
+        ({"mask": "causal"}, "unknown mask 'causal'; available: none, pad, padleft, padholes, padempty"),
+        ({"regime": "vast"}, "unknown regime 'vast'; available: flat, plain, peaked, huge"),
     ],
 )
 def test_what_is_no_problem_is_refused(wrong: dict[str, Any], message: str) -> None:

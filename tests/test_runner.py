@@ -24,7 +24,7 @@ from attnbench.runner import (
 
 LINK = "https://example.org/1"
 # Checks of a case with a padding mask, in their order.
-SEVERAL = ("inputs_untouched", "forward_parity", "input_gradients", "padding_cannot_leak", "global_state_untouched")
+SEVERAL = ("forward_parity", "input_gradients", "padding_cannot_leak", "inputs_untouched", "global_state_untouched")
 # Writes to its caller's mask what is there already when it is called again.
 WRITES = """
 import torch

@@ -20,7 +20,7 @@ from attnbench.cases import DEVICES, DTYPES, LEVELS, Case, Level
 from attnbench.checks.catalogue import checks
 from attnbench.checks.claims import restored
 from attnbench.checks.functions import check_function
-from attnbench.checks.requirement import applies, comes_first
+from attnbench.checks.requirement import applies
 from attnbench.checks.verdict import judge
 from attnbench.child import serve
 from attnbench.environment import memory_available_bytes
@@ -90,7 +90,7 @@ class Judge:
             return {"fault": str(error)}
 
     def describe(self, *, cases: list[str]) -> list[dict[str, Any]]:
-        """Of each case the checks that apply, in their order, the work it needs, and what this machine lacks for it."""
+        """Of each case the checks that apply, the work it needs, and what this machine lacks for it."""
         free = memory_available_bytes()
         return [self._described(*self._parsed(case), free) for case in cases]
 
@@ -101,7 +101,6 @@ class Judge:
         work = operator.work(case)
         lacking = lacking or _too_large(work.pairs, case, free)
         applicable = [name for name in checks() if _applies(name, case, operator)]
-        applicable.sort(key=lambda name: not comes_first(check_function(name)))
         return {"checks": applicable, "missing": lacking, "work": asdict(work)}
 
     def idle(self, *, patterns: list[tuple[str, str, str]], cases: list[str]) -> list[bool]:

@@ -12,6 +12,7 @@ import torch
 
 from attnbench import torchstate
 from attnbench.cases import Case
+from attnbench.checks.catalogue import in_turn
 from attnbench.checks.claims import stored
 from attnbench.checks.functions import check_function
 from attnbench.child import serve
@@ -64,7 +65,7 @@ class Trial:
         """Checks that fail on an implementation."""
         failed, claims = set(), {}
         subject: Subject | None = None
-        for check in checks:
+        for check in in_turn(checks):
             torchstate.put_back(self._settings)
             try:
                 if subject is None:

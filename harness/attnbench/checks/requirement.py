@@ -7,7 +7,7 @@ from attnbench.checks.claims import Claim
 from attnbench.interface import Operator, Siblings
 from attnbench.subject import Subject
 
-__all__ = ["CheckFunction", "applies", "check", "comes_first", "draws_dropout", "eager", "has_tokens", "siblings_of"]
+__all__ = ["CheckFunction", "applies", "check", "draws_dropout", "eager", "has_tokens", "siblings_of"]
 
 CheckFunction = Callable[[Subject], Iterator[Claim]]
 Condition = Callable[[Case], bool]
@@ -21,11 +21,11 @@ def check(
     ``siblings`` says that it asks the operator to put the problem otherwise, or knows queries, keys and values by name;
     ``first`` that it looks at what the first call does, and comes before the others of its case.
     """
+    del first  # it is read from the source, by whoever has no torch
 
     def mark(function: CheckFunction) -> CheckFunction:
         function.when = when  # type: ignore[attr-defined]
         function.siblings = siblings  # type: ignore[attr-defined]
-        function.first = first  # type: ignore[attr-defined]
         return function
 
     return mark
@@ -37,11 +37,6 @@ def applies(function: CheckFunction, case: Case, operator: Operator) -> bool:
     if function.siblings and operator.siblings is None:  # type: ignore[attr-defined]
         return False
     return condition(case)
-
-
-def comes_first(function: CheckFunction) -> bool:
-    """Whether a check is made before all others of its case."""
-    return bool(function.first)  # type: ignore[attr-defined]
 
 
 def siblings_of(subject: Subject) -> Siblings:

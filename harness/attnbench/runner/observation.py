@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from attnbench.checks.catalogue import in_turn
 from attnbench.records import Finding
 from attnbench.runner.session import Outcome, Plan, Supervisor
 
@@ -37,7 +38,7 @@ def observe(
     worker: Supervisor, implementation: str, plan: Plan, checks: Sequence[str], inputs: str, place: str
 ) -> Observation:
     """Observe checks of a case; the files of their claims begin with ``place``."""
-    asked = list(checks)
+    asked = in_turn(checks)
     seen = Observation()
 
     def ask(some: list[str], *, counts: bool = True) -> Outcome:

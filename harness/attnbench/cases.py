@@ -220,6 +220,11 @@ class Problem:
         """Whether scale and amplitude are looked at as a whole, over all elements of a quantity."""
         return False
 
+    def one_longer(self) -> Self | None:
+        """The same with a query and a key more; None where no length can be changed."""
+        lengths = {name: getattr(self, name) + 1 for name in ("queries", "keys") if name in self.__dataclass_fields__}
+        return replace(self, **lengths) if lengths else None
+
     def id(self) -> str:
         """Middle of a case id: ``sizes/flags/mask=…/regime=…/seed=…``."""
         sizes = ".".join(

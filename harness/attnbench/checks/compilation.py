@@ -1,6 +1,7 @@
 """Chapter *compilation*: what torch's compilers make of an implementation is right, too."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from attnbench.checks.claims import Agree, Claim, Match
 from attnbench.checks.requirement import check, draws_dropout
@@ -21,13 +22,10 @@ def compiled_for_other_lengths(subject: Subject) -> Iterator[Claim]:
         subject.implementation.prepare(subject.module, subject.case, subject.inputs), type(subject.module)
     ):
         raise Refusal("its calls are prepared for each case")
-    problem = subject.case.problem
-    lengths = [name for name in ("queries", "keys", "length") if name in problem.__dataclass_fields__]
-    if not lengths:
+    longer = subject.case.problem.one_longer()
+    if longer is None:
         raise Refusal("its problem has no lengths that can be changed")
-    changes = {name: getattr(problem, name) + 1 for name in lengths}
-    longer = subject.case.with_problem(**changes, mask=problem.mask, seed=problem.seed + 1)
-    inputs = subject.operator.inputs(longer)
+    inputs = subject.operator.inputs(replace(subject.case, problem=replace(longer, seed=longer.seed + 1)))
     subject.run()
     compiled = subject.named(subject.call(**inputs.arguments()))["output"]
     eager = subject.named(subject.module(**inputs.arguments()))["output"]

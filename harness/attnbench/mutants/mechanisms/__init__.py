@@ -1,12 +1,13 @@
 """Wrong and right forms of the elementary mechanisms."""
 
+from attnbench.mutants.mechanisms import conduct, hiding, mistakes
 from attnbench.mutants.mechanisms.formula import RIGHT
-from attnbench.mutants.mechanisms.mistakes import MISTAKES
 from attnbench.mutants.mechanisms.variants import VARIANTS
 from attnbench.mutants.mutant import Zoo
 
 __all__ = ["MISTAKES", "ZOOS"]
 
+MISTAKES = (*mistakes.mistake, *hiding.mistake, *conduct.mistake)
 # By operator.
 ZOOS = {
     name: Zoo(

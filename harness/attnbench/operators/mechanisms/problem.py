@@ -1,7 +1,7 @@
 """What the elementary mechanisms are asked to compute: a batch of padded sequences, one tensor of tokens."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 from attnbench.cases import Problem, size
 
@@ -65,6 +65,10 @@ class MechanismProblem(Problem):
     def self_attention(self) -> bool:
         """One tensor is queries, keys and values."""
         return True
+
+    def one_longer(self) -> Self:
+        """The same with one token more."""
+        return replace(self, length=self.length + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

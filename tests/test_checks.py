@@ -13,6 +13,7 @@ from attnbench import checks as package
 from attnbench.checks.catalogue import CHAPTERS, checks
 from attnbench.checks.claims import Agree, Average, Claim, Equal, Exact, Holds, Match, Scale, restored, stored
 from attnbench.checks.functions import check_function
+from attnbench.checks.slopes import is_slope
 
 CATALOGUE = "from attnbench.checks.catalogue import checks; assert checks()"
 
@@ -47,7 +48,8 @@ def test_no_check_stands_outside_the_chapters() -> None:
     folder = Path(package.__path__[0])
     others = {path.stem for path in folder.glob("*.py")} - {"__init__", *CHAPTERS}
     assert others == {
-        "catalogue", "claims", "diagnosis", "explanation", "functions", "measurement", "requirement", "runs", "verdict",
+        "catalogue", "claims", "diagnosis", "explanation", "functions", "measurement", "requirement", "runs",
+        "slopes", "verdict",
     }  # fmt: skip
     for other in others:
         assert marked(import_module(f"attnbench.checks.{other}")) == []
@@ -94,3 +96,15 @@ def test_claims_survive_the_way_to_the_judge(tmp_path: Path, claim: Claim) -> No
     assert type(again) is type(claim)
     assert str(stored([again])) == str(stored([claim]))
     assert "grad" not in str(stored([again]))
+
+
+@pytest.mark.parametrize(
+    ("elements", "factor", "holds"), [(1, 1.0, True), (1, 1.01, False), (6, 1.0, True), (6, 0.99, False)]
+)
+def test_a_derivative_is_a_slope_or_not(elements: int, factor: float, holds: bool) -> None:
+    """One element's derivative is looked at, too; the tensor is left as it was."""
+    tensor = torch.linspace(0.5, 1.5, elements, dtype=torch.float64)
+    before = tensor.clone()
+    claim = is_slope(factor * 2 * tensor, tensor, lambda: tensor.square().sum(), "the derivative of squares")
+    assert claim.holds is holds
+    assert torch.equal(tensor, before)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import torch
 
 from attnbench import torchstate
-from attnbench.budget import DIFFERENCE_STEP, allowed_of_a_difference
 from attnbench.cases import Case
 from attnbench.checks.claims import Average, Claim, Equal, Holds, Match
 from attnbench.checks.requirement import check, draws_dropout
+from attnbench.checks.slopes import is_slope
 from attnbench.interface import Refusal
 from attnbench.subject import Subject
 
@@ -140,25 +140,15 @@ def dropout_follows_the_seed(subject: Subject) -> Iterator[Claim]:
 )
 def dropout_gradients(subject: Subject) -> Iterator[Claim]:
     """Backward uses the mask of its own forward: the gradient is the slope that the same seed shows."""
+
+    def loss() -> torch.Tensor:
+        torchstate.seed(3)
+        return subject.loss(subject.run())
+
     for name in ("query", "value"):
         tensor = subject.inputs.tensors[name]
-        direction = torch.cos(torch.arange(tensor.numel(), dtype=tensor.dtype)).view_as(tensor)
-
-        def loss() -> torch.Tensor:
-            torchstate.seed(3)
-            return subject.loss(subject.run())
-
         (gradient,) = torch.autograd.grad(loss(), [tensor])
-        ends = []
-        for step in (DIFFERENCE_STEP, -DIFFERENCE_STEP):
-            with subject.overwritten({name: tensor.detach() + step * direction}):
-                ends.append(float(loss().detach()))
-        slope = (ends[0] - ends[1]) / (2 * DIFFERENCE_STEP)
-        off, allowed = abs(float((gradient * direction).sum()) - slope), allowed_of_a_difference(slope)
-        yield Holds(
-            holds=off <= allowed, what=f"the gradient of {name} is off by {off:.3g} of {slope:.3g}",
-            measured=off, allowed=allowed,
-        )  # fmt: skip
+        yield is_slope(gradient, tensor, loss, f"the gradient of {name}")
 
 
 @check(when=lambda case: draws_dropout(case) and case.compiler is None)

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from attnbench.budget import DIFFERENCE_STEP, allowed_of_a_difference
 from attnbench.cases import Case
-from attnbench.checks.claims import Agree, Claim, Equal, Holds, Match
+from attnbench.checks.claims import Agree, Claim, Equal, Match
 from attnbench.checks.requirement import check, eager, has_tokens, siblings_of
 from attnbench.checks.runs import gradient_alone
+from attnbench.checks.slopes import is_slope
 from attnbench.interface import Refusal
 from attnbench.subject import Subject
 
@@ -122,23 +122,15 @@ def second_derivatives(subject: Subject) -> Iterator[Claim]:
 
     first = gradient(graph=True)
     weights = torch.cos(first.detach())
+
+    def weighted() -> Tensor:
+        return (gradient() * weights).sum()
+
     others = {name: leaf for name, leaf in subject.leaves().items() if name in ("key", "value")}
     # All of them before a tensor is written to: what is saved for them must be as it was.
     seconds = torch.autograd.grad(first, list(others.values()), weights)
     for (name, tensor), second in zip(others.items(), seconds, strict=True):
-        direction = torch.sin(torch.arange(tensor.numel(), dtype=tensor.dtype)).view_as(tensor)
-        ends = []
-        for step in (DIFFERENCE_STEP, -DIFFERENCE_STEP):
-            with subject.overwritten({name: tensor.detach() + step * direction}):
-                ends.append(float((gradient() * weights).sum()))
-        slope = (ends[0] - ends[1]) / (2 * DIFFERENCE_STEP)
-        off, allowed = abs(float((second * direction).sum()) - slope), allowed_of_a_difference(slope)
-        yield Holds(
-            holds=off <= allowed,
-            what=f"a second derivative by {name} is off by {off:.3g} of {slope:.3g}; allowed {allowed:.3g}",
-            measured=off,
-            allowed=allowed,
-        )
+        yield is_slope(second, tensor, weighted, f"a second derivative by {name}")
 
 
 def _apart(case: Case) -> bool:

@@ -1,17 +1,17 @@
 """Chapter *mechanisms*: rows of weights are shares, and padding, order and neighbours change nothing."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from attnbench.budget import DIFFERENCE_STEP, allowed_of_a_difference, allowed_of_a_sum
+from attnbench.budget import allowed_of_a_sum
 from attnbench.cases import Case
 from attnbench.checks.claims import Agree, Claim, Equal, Holds, Match
 from attnbench.checks.requirement import check, eager
 from attnbench.checks.runs import agree, gradient_alone
+from attnbench.checks.slopes import is_slope
 from attnbench.interface import Inputs
 from attnbench.subject import Malformed, Subject
 
@@ -138,18 +138,7 @@ def _slopes(subject: Subject, what: str, heard: Sequence[str]) -> Iterator[Claim
     leaves = subject.leaves() | (subject.parameters() if subject.case.tracks_parameters else {})
     found = torch.autograd.grad(loss(), list(leaves.values()), allow_unused=True, materialize_grads=True)
     for (name, leaf), gradient in zip(leaves.items(), found, strict=True):
-        direction = torch.sin(torch.arange(leaf.numel(), dtype=leaf.dtype)).view_as(leaf)
-        ends = []
-        for step in (DIFFERENCE_STEP, -DIFFERENCE_STEP):
-            with _moved(leaf, step * direction):
-                ends.append(float(loss().detach()))
-        slope = (ends[0] - ends[1]) / (2 * DIFFERENCE_STEP)
-        off, allowed = abs(float((gradient * direction).sum()) - slope), allowed_of_a_difference(slope)
-        yield Holds(
-            holds=off <= allowed,
-            what=f"the gradient of {what} by {name} is off by {off:.3g} from {slope:.3g}; allowed {allowed:.3g}",
-            measured=off, allowed=allowed,
-        )  # fmt: skip
+        yield is_slope(gradient, leaf, loss, f"the gradient of {what} by {name}")
 
 
 # Of a sequence without any token, if there is no other, nothing depends on a parameter.
@@ -176,19 +165,6 @@ def parameters_need_no_company(subject: Subject) -> Iterator[Claim]:
             quantity=f"grad.{name}",
             what=f"grad.{name} alone, against among all",
         )
-
-
-@contextmanager
-def _moved(leaf: Tensor, by: Tensor) -> Iterator[None]:
-    """A leaf that holds other values, written in place."""
-    before = leaf.detach().clone()
-    try:
-        with torch.no_grad():
-            leaf.add_(by)
-        yield
-    finally:
-        with torch.no_grad():
-            leaf.copy_(before)
 
 
 def _weights(subject: Subject) -> Tensor:

@@ -32,3 +32,19 @@ def test_a_repeated_part_is_followed_by_gaps(axis: int) -> None:
     assert other.stride(axis) == 0
     whole = other.as_strided((other.untyped_storage().nbytes() // 4,), (1,), 0)
     assert int(whole.isnan().sum()) == whole.numel() // 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_what_torch_multiplies_itself_shows_no_gap(dtype: torch.dtype) -> None:
+    """What only calls torch's product is right of every layout, on every machine."""
+    tensor = (torch.arange(4 * 33 * 21) % 7).to(dtype).reshape(4, 33, 21)
+    weight = (torch.arange(21 * 21) % 3).to(dtype).reshape(21, 21)
+    for layout in LAYOUTS.values():
+        assert torch.nn.functional.linear(layout(tensor), weight).equal(torch.nn.functional.linear(tensor, weight))
+
+
+def test_a_gap_is_nan_where_torch_reads_none() -> None:
+    """In float32 and float64 it shows even times 0."""
+    for dtype in (torch.float32, torch.float64):
+        sliced = LAYOUTS["sliced from wider rows"](torch.ones(3, 5, dtype=dtype))
+        assert sliced.as_strided((3,), (1,), 0).isnan().all()

@@ -156,6 +156,7 @@ def test_the_table_is_printed_and_written(tmp_path: Path) -> None:
     assert packed["status"] == "held"
     assert packed["error"] <= packed["allowed"]
     assert packed["cosine"] > 0.999999
+    assert packed["contest"], packed["untimed"]
     assert packed["contest"]["ratio"]["value"] > 0
     assert packed["contest"]["state"] == "unknown", "one process is too few for a verdict"
     assert rows["sdpa_cudnn"]["status"] == "unsupported"

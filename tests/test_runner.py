@@ -632,6 +632,9 @@ def test_expected_failures_are_told_apart(session: Session, tmp_path: Path) -> N
     assert well.reason == f"expected to fail (known, {LINK}): remove entry 1 of expected.toml, or narrow it by unless"
     assert raises.status == "expected_failure"
     assert raises.reason.startswith(f"known ({LINK}): ValueError: what a pity")
+    elsewhere = tuple(replace(one, passes_where="the machine has no such kernel") for one in expected)
+    statuses = [one.status for one in found(session, f"{tmp_path}/moody.py:MOODY", range(2), elsewhere)]
+    assert statuses == ["passed", "expected_failure"]
     (crashed,) = found(session, f"{tmp_path}/deadly.py:SEGFAULTS", range(1, 2), expected)
     assert crashed.status == "crashed"
 

@@ -29,8 +29,8 @@ FILE_NAME = "expected_failures.toml"
 # What may be expected. A death or a time-out may not: it costs its process, and with the third one all that is left.
 EXPECTED: tuple[Status, ...] = ("failed", "error")
 KEYS = ("implementation", "check", "case", "reason", "link")
-# A key that an entry may have besides.
-UNLESS = "unless"
+# Keys that an entry may have besides.
+OPTIONAL = frozenset({"unless", "passes_where"})
 
 
 class ExpectationError(Exception):
@@ -51,6 +51,8 @@ class Expectation:
     link: str
     # Cases among them of which it does not speak.
     unless: str = ""
+    # On what machines, or with what versions, it does not deviate: a pass is then one. Empty: nowhere.
+    passes_where: str = ""
     # Where it stands: a file, and the number of the entry in it.
     file: Path | None = field(default=None, compare=False)
     entry: int = field(default=0, compare=False)
@@ -72,7 +74,7 @@ class Expectation:
 
 
 def read_expectations(path: Path) -> list[Expectation]:
-    """Expected failures of a file: a list ``[[expected]]`` of tables with five strings each, or six with ``unless``.
+    """Expected failures of a file: a list ``[[expected]]`` of tables with five strings each, or with optional ones.
 
     Raises: ExpectationError.
     """
@@ -86,7 +88,7 @@ def read_expectations(path: Path) -> list[Expectation]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ExpectationError(f"{path}: expected must be a list of tables, each under a line [[expected]]")
     for number, table in enumerate(tables, start=1):
-        if sorted(table.keys() - {UNLESS}) != sorted(KEYS) or not all(isinstance(v, str) and v for v in table.values()):
+        if sorted(table.keys() - OPTIONAL) != sorted(KEYS) or not all(isinstance(v, str) and v for v in table.values()):
             raise ExpectationError(f"{path}: entry {number} needs the strings {', '.join(KEYS)}, got {sorted(table)}")
     return [Expectation(**table, file=path, entry=number) for number, table in enumerate(tables, start=1)]
 
@@ -177,7 +179,7 @@ def applied(finding: Finding, expectations: Sequence[Expectation], implementatio
         return finding
     if finding.status in EXPECTED:
         return replace(finding, status="expected_failure", reason=f"{found.reason} ({found.link}): {finding.reason}")
-    if finding.status == "passed":
+    if finding.status == "passed" and not found.passes_where:
         return replace(
             finding,
             status="unexpected_pass",

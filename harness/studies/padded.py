@@ -19,12 +19,14 @@ from typing import Any
 
 from attnbench.child import Child, serve
 from attnbench.contest import contest
+from attnbench.environment import machine
 from attnbench.records import Timing
 from attnbench.stats import time_of
 from studies.lines import Lines, StudyError, read
 
 __all__ = ["Shape", "measured", "table"]
 
+# With a folder for each machine.
 DATA = Path(__file__).parents[2] / "results" / "padded"
 BASE, TWIN, FUSED = "torch_mha", "(twin)", "torch_mha, fused path"
 NAMES = ("varlen_packed", "varlen")
@@ -219,7 +221,7 @@ def _shapes(text: str) -> tuple[Shape, ...]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m studies.padded", description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", type=Path, default=DATA, help="folder of the raw data")
+    parser.add_argument("--data", type=Path, default=DATA / machine().name, help="folder of the raw data")
     parser.add_argument("--resume", action="store_true", help="go on with what is there")
     parser.add_argument("--threads", type=int, default=THREADS)
     parser.add_argument("--processes", type=int, default=PROCESSES, help="fresh processes of each shape")

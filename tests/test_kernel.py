@@ -311,3 +311,16 @@ def test_the_module_can_be_copied_and_pickled() -> None:
     expected = module(**inputs, need_weights=False)[0]
     for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         assert torch.equal(twin(**inputs, need_weights=False)[0], expected)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_self_attention_under_no_mask_is_the_same_by_the_shorter_way(training: bool) -> None:
+    """One tensor without a mask gives the bits that its copies give, which go the longer way; dropout is drawn."""
+    module = load_implementation("fused_projection").build(reference(dropout=0.5)).train(training)
+    hidden = torch.randn(BATCH, QUERIES, EMBED)
+    found = []
+    for given in ((hidden, hidden, hidden), (hidden, hidden.clone(), hidden.clone())):
+        torch.manual_seed(0)
+        found.append(module(*given, need_weights=False)[0])
+    torch.testing.assert_close(*found)
+    assert torch.equal(found[0], module(hidden, hidden, hidden, need_weights=False)[0]) is not training

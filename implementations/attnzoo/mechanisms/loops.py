@@ -15,7 +15,7 @@ __all__ = ["from_loop"]
 WIDE = ("float32", "float64")
 # Seconds of a query, a key and a feature, forward and with backward, over the six loops on a 2-core x86-64 machine.
 STEP_S, DIFFERENTIATED_STEP_S = 4e-5, 1.2e-4
-# Seconds that a compiler takes for one, since it unrolls a loop: 0.015 to 0.3 over the six, on the same machine.
+# Seconds that a compiler takes for one, since it unrolls a loop: 0.015 to 0.3 over the six, on another such machine.
 UNROLLED_STEP_S = 0.1
 
 
@@ -40,9 +40,8 @@ def _unsupported(case: Case) -> str | None:
 
 def _predicted_s(case: Case) -> float:
     problem = case.problem
-    step_s = DIFFERENTIATED_STEP_S if case.differentiates else STEP_S
-    if case.compiler:
-        step_s = UNROLLED_STEP_S
+    called_s = DIFFERENTIATED_STEP_S if case.differentiates else STEP_S
+    step_s = UNROLLED_STEP_S if case.compiler else called_s
     return step_s * float(problem.sequences * problem.queries * problem.keys * problem.width)
 
 

@@ -12,6 +12,7 @@ from attnbench.cases import Case
 from attnbench.interface import Refusal
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
 from attnbench.registry import load
+from attnzoo.by_size import FEW_WEIGHTS, attention_of_each
 from attnzoo.varlen import Packing
 
 SELF = MultiheadProblem(
@@ -125,3 +126,34 @@ def test_keys_that_a_mask_hides_from_every_query_are_removed(mask_shape: tuple[i
     module = load("varlen").build(nn.MultiheadAttention(12, 3, batch_first=True)).eval()
     output, _ = module.attend(q, k, v, mask=mask, is_causal=False, need_weights=False)
     torch.testing.assert_close(output, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("many", [False, True])
+def test_sequences_of_few_weights_and_of_many_give_the_same(dtype: torch.dtype, many: bool) -> None:
+    """Output and gradients are the formula's whichever way they are computed; without a key the output is 0."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = [(5, 7), (1, 1), (9, 3), (4, 0)]
+    sequences = [
+        tuple(torch.randn(3, n, 4, generator=generator, dtype=dtype, requires_grad=True) for n in (queries, keys, keys))
+        for queries, keys in lengths
+    ]
+    weights = FEW_WEIGHTS + 1 if many else 3 * 5 * 7
+    outputs = attention_of_each(sequences, weights, like=sequences[0][0])
+    for (q, k, v), output in zip(sequences, outputs, strict=True):
+        expected = ((q @ k.mT / 2).softmax(dim=-1) @ v).transpose(0, 1)  # (queries, heads, head_dim)
+        cotangent = torch.randn(output.shape, generator=generator, dtype=dtype)
+        found, wanted = (torch.autograd.grad(x, (q, k, v), cotangent) for x in (output, expected))
+        torch.testing.assert_close((output, *found), (expected, *wanted))
+
+
+def test_the_ways_are_two() -> None:
+    """Few weights are stored, many are not: what is kept for backward tells."""
+    q = torch.zeros(2, 8, 4, requires_grad=True)
+    kept: list[torch.Size] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: (kept.append(x.shape), x)[1], lambda x: x):
+        attention_of_each([(q, q, q)], 2 * 8 * 8, like=q)
+        assert torch.Size((2, 8, 8)) in kept
+        kept.clear()
+        attention_of_each([(q, q, q)], FEW_WEIGHTS + 1, like=q)
+        assert torch.Size((2, 8, 8)) not in kept

@@ -6,7 +6,7 @@ same judge as everything that is timed. The module scope: projections, masks and
 time.
 
 The reference is called with the boolean padding mask that the implementations get. In eval() without gradients it takes
-a path of its own, one fused operator; that stands in a row of its own.
+a path of its own, one fused operator; that has turns, and a row, of its own.
 """
 
 import argparse
@@ -28,13 +28,13 @@ __all__ = ["Shape", "measured", "table"]
 
 # With a folder for each machine.
 DATA = Path(__file__).parents[2] / "results" / "padded"
-BASE, TWIN, FUSED = "torch_mha", "(twin)", "torch_mha, fused path"
+BASE, TWIN = "torch_mha", "(twin)"
 NAMES = ("varlen_packed", "varlen")
 PADDING = 0.5
 THREADS, PROCESSES, BUDGET_S = 2, 20, 3.0
 # Layer of the encoder whose hidden states and weights they are: one from the middle.
 LAYER = 3
-PASSES = ("forward", "forward+backward")
+FORWARD, BOTH, FUSED = PASSES = ("forward", "forward+backward", "forward, fused path")
 # What is kept of every call on a CPU: its time, and what says whether other work disturbed it.
 COLUMNS = ("times_ns", "waited_ns", "switches", "cycles")
 
@@ -130,7 +130,7 @@ def table(records: Sequence[Record]) -> str:
     groups = dict.fromkeys((record["shape"], record["threads"]) for record in records)
     for shape, threads in groups:
         own = [record for record in records if (record["shape"], record["threads"]) == (shape, threads)]
-        for pass_ in PASSES:
+        for pass_ in own[0]["samples"]:
             base = replace(_timing(own, pass_, BASE), twin=_timing(own, pass_, TWIN))
             for name in own[0]["samples"][pass_]:
                 timing = base if name == BASE else _timing(own, pass_, name)
@@ -174,15 +174,19 @@ def take(*, batch: int, length: int, threads: int, budget_s: float, seed: int) -
     reference = model.get_submodule(f"layers.{LAYER}.self_attn")
     samples: dict[str, dict[str, dict[str, list[int]]]] = {}
     for pass_ in PASSES:
-        calls = _calls(reference, hidden, padded, backward=pass_ == PASSES[1])
+        calls = _calls(reference, hidden, padded, pass_)
         taken = timing.interleaved(calls, budget_s=budget_s, seed=seed, throughout=(BASE, TWIN))
         told = {name: asdict(one) for name, one in taken.items()}
         samples[pass_] = {name: {column: one[column] for column in COLUMNS} for name, one in told.items()}
     return {"samples": samples, "padded": float(padded.double().mean())}
 
 
-def _calls(reference: Any, hidden: Any, padded: Any, *, backward: bool) -> dict[str, Callable[[], object]]:
-    """One pass of each: the reference twice, the implementations, and the reference's fused path where it has one."""
+def _calls(reference: Any, hidden: Any, padded: Any, pass_: str) -> dict[str, Callable[[], object]]:
+    """One pass of each: the reference twice, and the implementations or the reference's fused path.
+
+    The fused path has turns of its own: what it allocates goes back to the system with every call, and whatever is
+    called next pays for memory anew.
+    """
     import copy
     from functools import partial
 
@@ -205,13 +209,15 @@ def _calls(reference: Any, hidden: Any, padded: Any, *, backward: bool) -> dict[
     reference = copy.deepcopy(reference)
     reference.dropout = 0.0
     modules = {BASE: copy.deepcopy(reference), TWIN: copy.deepcopy(reference)}
-    modules |= {name: load(name).build(copy.deepcopy(reference)) for name in NAMES}
+    if pass_ != FUSED:
+        modules |= {name: load(name).build(copy.deepcopy(reference)) for name in NAMES}
     for module in modules.values():
         # Without dropout it changes nothing but that the reference takes its ordinary path.
         module.train()
-    if backward:
+    if pass_ == BOTH:
         return {name: partial(both, module, hidden.clone().requires_grad_()) for name, module in modules.items()}
-    modules[FUSED] = copy.deepcopy(reference).eval()
+    if pass_ == FUSED:
+        modules[f"{BASE}, fused path"] = copy.deepcopy(reference).eval()
     return {name: partial(forward, module) for name, module in modules.items()}
 
 

@@ -3,8 +3,8 @@
 ``varlen`` removes padded keys and values, and answers every query. ``varlen_packed`` removes padded tokens as queries
 too, where query and key are one tensor, and puts zeros in their place: rows of padded queries are its own.
 
-Of the tokens that are left, those of all sequences stand one after another for the projections; attention is one call
-of ``scaled_dot_product_attention`` for each sequence b, over its n_b tokens:
+Of the tokens that are left, those of all sequences stand one after another for the projections
+(``shared_projection``); attention is one call for each sequence b, over its n_b tokens (``by_size``):
 
     O_b = softmax(scale · Q_b K_bᵀ + M_b) V_b         Q_b (queries or n_b, head_dim), K_b and V_b (n_b, head_dim)
 
@@ -12,14 +12,12 @@ Padding is what key_padding_mask hides: true, or minus infinity. Finite numbers 
 heads comes without a key_padding_mask (from a model whose layers keep their own projections), ``varlen`` removes the
 keys that it hides from every query.
 
-Source: Zhai et al., ByteTransformer, 2022, https://arxiv.org/abs/2210.03052;
-https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
+Source: Zhai et al., ByteTransformer, 2022, https://arxiv.org/abs/2210.03052.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +25,9 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 
 from attnbench.cases import Case
 from attnbench.interface import Implementation, Policies, Refusal
-from attnbench.kernel import HeadSplitAttention
 from attnbench.masks import combined, extended, reference_mask
+from attnzoo.by_size import attention_of_each
+from attnzoo.shared_projection import SharedProjectionAttention
 
 __all__ = ["VARLEN", "VARLEN_PACKED", "Packing", "VarlenAttention", "VarlenPackedAttention"]
 
@@ -63,7 +62,7 @@ class Packing:
     def restored(self, packed: Tensor) -> Tensor:
         """Tokens at their places, and zeros elsewhere: (tokens left, width) to (batch, length, width)."""
         zeros = packed.new_zeros(self.batch * self.length, packed.shape[-1])
-        return torch.unflatten(zeros.index_copy_(0, self.places, packed), 0, (self.batch, self.length))
+        return zeros.index_copy_(0, self.places, packed).view(self.batch, self.length, packed.shape[-1])
 
     def within(self) -> list[Tensor]:
         """Places of each sequence's tokens, counted from its beginning."""
@@ -71,7 +70,7 @@ class Packing:
         return [part - number * self.length for number, part in enumerate(parts)]
 
 
-class VarlenAttention(HeadSplitAttention):
+class VarlenAttention(SharedProjectionAttention):
     """Multi-head attention that never projects, nor sees, a padded key."""
 
     def under_masks(
@@ -88,28 +87,23 @@ class VarlenAttention(HeadSplitAttention):
         """Every query of a sequence over its keys that are left."""
         if need_weights:
             raise Refusal(NO_WEIGHTS)
-        if key_padding_mask is None:
+        if key_padding_mask is None or not len(query):
             return super().under_masks(
                 query,
                 key,
                 value,
                 attn_mask=attn_mask,
-                key_padding_mask=None,
+                key_padding_mask=key_padding_mask,
                 is_causal=is_causal,
                 need_weights=False,
             )
         packing = Packing.of(_kept(key_padding_mask))
-        packed_key = packing.packed(key)
-        packed_value = packed_key if value is key else packing.packed(value)
-        (q,) = self._projected(query, "q")
-        if value is key:
-            k, v = self._projected(packed_key, "kv")
-        else:
-            (k,), (v,) = self._projected(packed_key, "k"), self._projected(packed_value, "v")
+        packed_key = packing.packed(key)[None]
+        packed_value = packed_key if value is key else packing.packed(value)[None]
+        q, k, v = self.project(query, packed_key, packed_value)
         masks = self._masks(attn_mask, key_padding_mask, packing, q.dtype)
-        queries = torch.split(self.split(q), 1) if len(q) else ()
-        attended = self._of_sequences(queries, k, v, packing, masks)
-        return self.out_proj(q if attended is None else attended.reshape(q.shape)), None
+        attended = self._of_sequences(q.unbind(), k, v, packing, masks)
+        return self.project_back(attended.reshape(query.shape)), None
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
@@ -132,20 +126,6 @@ class VarlenAttention(HeadSplitAttention):
             outputs.append(scaled_dot_product_attention(q[number, None], *parts, own, dropout_p))
         return torch.cat(outputs) if outputs else q, None
 
-    def _projected(self, tokens: Tensor, parts: str) -> tuple[Tensor, ...]:
-        """Some of the three projections of the same tokens, in one product where the weights stand together."""
-        if self.in_proj_weight is None:
-            return tuple(linear(tokens, *self._own(part)) for part in parts)
-        rows = slice("qkv".index(parts[0]) * self.embed_dim, ("qkv".index(parts[-1]) + 1) * self.embed_dim)
-        bias = None if self.in_proj_bias is None else self.in_proj_bias[rows]
-        return linear(tokens, self.in_proj_weight[rows], bias).chunk(len(parts), dim=-1)
-
-    def _own(self, part: str) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of one projection that stands by itself."""
-        weights = {"q": self.q_proj_weight, "k": self.k_proj_weight, "v": self.v_proj_weight}
-        biases = (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        return weights[part], biases["qkv".index(part)]
-
     def _of_sequences(
         self,
         queries: Sequence[Tensor],
@@ -155,22 +135,24 @@ class VarlenAttention(HeadSplitAttention):
         masks: Sequence[Tensor | None],
         *,
         is_causal: bool = False,
-    ) -> Tensor | None:
-        """Attention of each sequence, one after another, before the output projection; None without any sequence.
+    ) -> Tensor:
+        """Attention of each sequence, one after another, before the output projection.
 
-        Heads are split before sequences are, so that a sequence costs little more than its kernel.
-
-        Shape: queries of each sequence (1, heads, queries, head_dim), k and v (tokens left, embed_dim), masks (1, 1 or
-        heads, 1 or queries, columns); returns (queries of all sequences, embed_dim).
+        Shape: queries of each sequence (heads, queries, head_dim), k and v (1, heads, tokens left, head_dim), masks
+        (1, 1 or heads, 1 or queries, columns); returns (queries of all sequences, embed_dim).
         """
+        keys, values = (torch.split(part.squeeze(0), packing.lengths, dim=1) for part in (k, v))
         dropout_p = self.dropout if self.training else 0.0
-        keys, values = (torch.split(self.split(part[None]), packing.lengths, dim=2) for part in (k, v))
-        outputs = []
-        for own_q, own_k, own_v, mask in zip(queries, keys, values, masks, strict=True):
-            extended_k, extended_v = self.extend(own_k, own_v)
-            output = scaled_dot_product_attention(own_q, extended_k, extended_v, mask, dropout_p, is_causal)
-            outputs.append(output.transpose(1, 2))  # (1, queries, heads, head_dim)
-        return torch.cat(outputs, dim=1)[0].flatten(1) if outputs else None
+        if is_causal or dropout_p or self.columns or any(mask is not None for mask in masks):
+            outputs = []
+            for own_q, own_k, own_v, mask in zip(queries, keys, values, masks, strict=True):
+                parts = (own_q[None], *self.extend(own_k[None], own_v[None]))
+                output = scaled_dot_product_attention(*parts, mask, dropout_p, is_causal).squeeze(0)
+                outputs.append(output.transpose(0, 1))  # (queries, heads, head_dim)
+        else:
+            weights = self.num_heads * max(own.shape[1] for own in queries) * max(packing.lengths)
+            outputs = attention_of_each(zip(queries, keys, values, strict=True), weights, like=k)
+        return torch.cat(outputs).flatten(1)
 
     def _masks(
         self, attn_mask: Tensor | None, key_padding_mask: Tensor, packing: Packing, dtype: torch.dtype
@@ -208,19 +190,21 @@ class VarlenAttention(HeadSplitAttention):
 class VarlenPackedAttention(VarlenAttention):
     """Multi-head attention that knows real tokens only."""
 
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        *rest: Any,
-        **named: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attention as the reference computes it, but for the rows of padded queries, which are 0."""
-        if key_padding_mask is not None and query is not key:
-            raise Refusal(UNKNOWN_QUERIES)
-        return super().forward(query, key, value, key_padding_mask, *rest, **named)
+    def of_itself(self, tokens: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
+        """The real tokens of a sequence among themselves, where nothing is added and nothing dropped."""
+        if key_padding_mask is None or key_padding_mask.dtype != torch.bool or (self.training and self.dropout):
+            return None
+        if key_padding_mask.shape != tokens.shape[:2] or not len(tokens):
+            return None
+        packing = Packing.of(_kept(key_padding_mask))
+        assert self.in_proj_weight is not None
+        # (tokens left, 3 · embed_dim)
+        features = linear(packing.packed(tokens), self.in_proj_weight, self.in_proj_bias)
+        heads = torch.unflatten(features, 1, (3, self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
+        sequences = (own.unbind() for own in torch.split(heads, packing.lengths, dim=2))
+        weights = self.num_heads * max(packing.lengths) ** 2
+        attended = torch.cat(attention_of_each(sequences, weights, like=heads)).flatten(1)
+        return packing.restored(self.project_back(attended))
 
     def under_masks(
         self,
@@ -234,7 +218,9 @@ class VarlenPackedAttention(VarlenAttention):
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """The real tokens of a sequence among themselves."""
-        if need_weights or key_padding_mask is None:
+        if key_padding_mask is not None and query is not key:
+            raise Refusal(UNKNOWN_QUERIES)
+        if need_weights or key_padding_mask is None or not len(query):
             return super().under_masks(
                 query,
                 key,
@@ -245,17 +231,14 @@ class VarlenPackedAttention(VarlenAttention):
                 need_weights=need_weights,
             )
         packing = Packing.of(_kept(key_padding_mask))
-        tokens = packing.packed(query)
-        if value is query:
-            parts = self._projected(tokens, "qkv")
-        else:
-            parts = (*self._projected(tokens, "qk"), *self._projected(packing.packed(value), "v"))
+        tokens = packing.packed(query)[None]
+        q, k, v = self.project(tokens, tokens, tokens if value is query else packing.packed(value)[None])
         # What is left of a causal mask is causal; the flag promises nothing of what else is added.
         flag = is_causal and self.columns == 0 and key_padding_mask.dtype == torch.bool
-        masks = self._masks(None if flag else attn_mask, key_padding_mask, packing, parts[0].dtype)
-        queries = torch.split(self.split(parts[0][None]), packing.lengths, dim=2)
-        attended = self._of_sequences(queries, parts[1], parts[2], packing, masks, is_causal=flag)
-        return packing.restored(self.out_proj(tokens if attended is None else attended)), None
+        masks = self._masks(None if flag else attn_mask, key_padding_mask, packing, q.dtype)
+        queries = torch.split(q.squeeze(0), packing.lengths, dim=1)
+        attended = self._of_sequences(queries, k, v, packing, masks, is_causal=flag)
+        return packing.restored(self.project_back(attended)), None
 
     def _rows(self, mask: Tensor, left: Tensor) -> Tensor:
         """Rows and columns of a sequence's mask that are left."""

@@ -3,10 +3,8 @@
     [Q K V] = X [W_q; W_k; W_v]ᵀ + [b_q b_k b_v]
 
 A tensor that is two of the three is projected by the two parts of the weight that stand together
-(``shared_projection``). Attention is ``scaled_dot_product_attention``, which returns
-no weights.
-
-Self-attention under no mask goes a shorter way.
+(``shared_projection``). Attention is ``scaled_dot_product_attention``, which returns no weights. Self-attention under
+no mask goes a shorter way.
 
 Shape: X (batch, length, embed_dim), in_proj_weight (3·embed_dim, embed_dim).
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html, in_proj_weight;

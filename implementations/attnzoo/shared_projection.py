@@ -32,6 +32,7 @@ class SharedProjectionAttention(HeadSplitAttention):
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
         """Take the reference's parameters under the reference's names."""
         super().adopt(parameters)
+        # Whether there may be a shorter way at all.
         self.shortens = self.in_proj_weight is not None and self.batch_first and self.columns == 0
 
     def forward(

@@ -19,7 +19,8 @@ from torch.nn.functional import scaled_dot_product_attention
 __all__ = ["FEW_WEIGHTS", "attention_of_each"]
 
 # Weights of all heads; 1 MiB in float32. On two cores of an Intel Xeon with 2 MiB of second-level cache each, 4 to 12
-# heads: storing them takes 0.65 to 0.95 of the fused kernel's time below that, and up to 3 times as long above.
+# heads: storing them takes 0.65 to 1.05 of the fused kernel's time below that (1.5 to 1.8 at a size here and there,
+# where memory went back to the system between calls), and up to 3 times as long above.
 FEW_WEIGHTS = 2**18
 
 

@@ -324,3 +324,29 @@ def test_self_attention_under_no_mask_is_the_same_by_the_shorter_way(training: b
         found.append(module(*given, need_weights=False)[0])
     torch.testing.assert_close(*found)
     assert torch.equal(found[0], module(hidden, hidden, hidden, need_weights=False)[0]) is not training
+
+
+@pytest.mark.parametrize("name", ["fused_projection", "varlen_packed"])
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_shorter_way_asks_for_the_layout_at_each_call(name: str, padded: bool) -> None:
+    """As the reference does: a module told otherwise after it was built follows."""
+    plain = reference()
+    module = load_implementation(name).build(plain)
+    plain.batch_first = module.batch_first = False
+    query = torch.randn(QUERIES, QUERIES, EMBED)  # fits both ways
+    hidden = torch.zeros(QUERIES, QUERIES, dtype=torch.bool)
+    hidden[1, 3:] = True
+    arguments = {"key_padding_mask": hidden if padded else None, "need_weights": False}
+    output, expected = (one(query, query, query, **arguments)[0] for one in (module, plain))
+    left = ~hidden.T[..., None] if padded else torch.ones(())
+    torch.testing.assert_close(output * left, expected * left)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_quantization_leaves_the_output_projection_alone() -> None:
+    """As in the reference, whose class it is: it is never called."""
+    plain = reference().eval()
+    module = load_implementation("sdpa").build(copy.deepcopy(plain)).eval()
+    quantized = torch.ao.quantization.quantize_dynamic(module, {nn.Linear}, dtype=torch.qint8)
+    query = torch.randn(BATCH, QUERIES, EMBED)
+    torch.testing.assert_close(quantized(query, query, query)[0], plain(query, query, query)[0])

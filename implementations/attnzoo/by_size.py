@@ -4,6 +4,8 @@
 
 ``scaled_dot_product_attention`` cuts every head's matrices into blocks, and multiplies these one by one. On a CPU that
 takes longer than two products of whole matrices and a softmax between them, as long as the weights stay in the cache.
+So in float32 on a CPU they are stored where they are few, and with gradients kept for backward. Without a mask no row
+is hidden; one whose every logit overflows to minus infinity gives NaN where they are stored.
 
 Shape: Q (heads, queries, head_dim), K and V (heads, keys, head_dim), of one sequence.
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html;
@@ -27,11 +29,13 @@ FEW_WEIGHTS = 2**18
 def attention_of_each(sequences: Iterable[Sequence[Tensor]], weights: int, *, like: Tensor) -> list[Tensor]:
     """Attention of sequences of their own lengths, one after another.
 
-    Shape: sequences of q (heads, queries, head_dim), k and v (heads, keys, head_dim), all of them as ``like`` is but
-    for their lengths, with so many ``weights`` in one of them at most; each output (queries, heads, head_dim).
+    ``weights`` is how many the largest of them has. Asking each for its size, while the last one's numbers fill the
+    cache, would take 1 % of all.
+
+    Shape: sequences of q (heads, queries, head_dim), k and v (heads, keys, head_dim), of the dtype, device and last
+    dimension of ``like``; each output (queries, heads, head_dim).
     """
-    # Each of them finds the cache full of the last one's numbers: asking for its shape would take 1 % of all.
-    if weights > _most_weights(like):
+    if not 0 < weights <= _most_weights(like):
         # Without a batch torch would not take its fused kernel.
         fused = (scaled_dot_product_attention(q[None], k[None], v[None]) for q, k, v in sequences)
         return [output.squeeze(0).transpose(0, 1) for output in fused]
@@ -45,9 +49,9 @@ def attention_of_each(sequences: Iterable[Sequence[Tensor]], weights: int, *, li
 
 
 def _most_weights(like: Tensor) -> int:
-    """So many weights are stored at most: none in half precision, which CPUs that multiply in it do quicker in blocks.
+    """So many weights are stored at most; none but in float32 on a CPU.
 
-    None where a graph is made either, which is for calls of any size.
+    In half precision CPUs that multiply in it are quicker in blocks. A graph is for calls of any size.
     """
     stores = like.dtype == torch.float32 and like.is_cpu and not torch.compiler.is_compiling()
     return FEW_WEIGHTS if stores else 0

@@ -11,8 +11,6 @@ Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttenti
 Shoeybi et al., Megatron-LM, 2019, https://arxiv.org/abs/1909.08053, section 3.
 """
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
@@ -29,12 +27,6 @@ class SharedProjectionAttention(HeadSplitAttention):
     there is to do takes longer than all that tells one implementation from the next.
     """
 
-    def adopt(self, parameters: Mapping[str, Tensor]) -> None:
-        """Take the reference's parameters under the reference's names."""
-        super().adopt(parameters)
-        # Whether there may be a shorter way at all.
-        self.shortens = self.in_proj_weight is not None and self.batch_first and self.columns == 0
-
     def forward(
         self,
         query: Tensor,
@@ -48,7 +40,7 @@ class SharedProjectionAttention(HeadSplitAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """Attention as the reference computes it."""
         plain = query is key is value and attn_mask is None and not is_causal and not need_weights
-        if plain and self.shortens and query.dim() == 3 and query.shape[2] == self.embed_dim:
+        if plain and self._takes(query):
             output = self.of_itself(query, key_padding_mask)
             if output is not None:
                 return output, None
@@ -59,11 +51,16 @@ class SharedProjectionAttention(HeadSplitAttention):
     def of_itself(self, tokens: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:  # noqa: ARG002
         """Attention of tokens among themselves, or None where there is no shorter way.
 
-        The mask may be of any shape and dtype; no column is appended.
+        Nothing has been asked of the mask yet, neither its shape nor its dtype; no column is appended.
 
         Shape: tokens (batch, length, embed_dim).
         """
         return None
+
+    def _takes(self, tokens: Tensor) -> bool:
+        """Whether tokens are batch first and of the width of one input projection, and no column is appended."""
+        fits = tokens.dim() == 3 and self.batch_first and tokens.shape[2] == self.embed_dim
+        return fits and self.columns == 0 and self.in_proj_weight is not None
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of every head: (batch, heads, length, head_dim)."""

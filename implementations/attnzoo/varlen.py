@@ -4,7 +4,8 @@
 too, where query and key are one tensor, and puts zeros in their place: rows of padded queries are its own.
 
 Of the tokens that are left, those of all sequences stand one after another for the projections
-(``shared_projection``); attention is one call for each sequence b, over its n_b tokens (``by_size``):
+(``shared_projection``); attention is computed for each sequence b by itself, over its n_b tokens, without a mask by the
+quicker of two ways (``by_size``):
 
     O_b = softmax(scale · Q_b K_bᵀ + M_b) V_b         Q_b (queries or n_b, head_dim), K_b and V_b (n_b, head_dim)
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from attnbench.kernel.forward import ReferenceForward
 
@@ -38,8 +39,10 @@ class HeadSplitAttention(ReferenceForward):
         )
         for name in names:
             self.register_parameter(name, copies.get(name))
-        # On "meta" it draws no random numbers for weights that are replaced at once.
-        self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias="out_proj.bias" in copies, device="meta")
+        # The reference's own class, which quantization leaves alone since it is never called. On "meta" it draws no
+        # random numbers for weights that are replaced at once.
+        biased = "out_proj.bias" in copies
+        self.out_proj = NonDynamicallyQuantizableLinear(self.embed_dim, self.embed_dim, bias=biased, device="meta")
         for name in ("weight", "bias"):
             self.out_proj.register_parameter(name, copies.get(f"out_proj.{name}"))
 
@@ -84,8 +87,8 @@ class HeadSplitAttention(ReferenceForward):
     def project_back(self, features: Tensor) -> Tensor:
         """Output projection: (..., embed_dim) to the same shape.
 
-        As in the reference, out_proj is what its parameters stand in, and is not called itself: that would take up to
-        2 % of a short call.
+        As in the reference, out_proj is where its parameters stand, and is not called itself: its hooks are not run. A
+        call of it would take up to 2 % of a short one of all.
         """
         projection = self.out_proj
         return nn.functional.linear(features, projection.weight, projection.bias)

@@ -315,7 +315,7 @@ def test_the_module_can_be_copied_and_pickled() -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_self_attention_under_no_mask_is_the_same_by_the_shorter_way(training: bool) -> None:
-    """One tensor without a mask gives the bits that its copies give, which go the longer way; dropout is drawn."""
+    """One tensor without a mask gives what its copies give, which go the longer way; dropout is drawn."""
     module = load_implementation("fused_projection").build(reference(dropout=0.5)).train(training)
     hidden = torch.randn(BATCH, QUERIES, EMBED)
     found = []

@@ -34,7 +34,8 @@ PADDING = 0.5
 THREADS, PROCESSES, BUDGET_S = 2, 20, 3.0
 # Layer of the encoder whose hidden states and weights they are: one from the middle.
 LAYER = 3
-FORWARD, BOTH, FUSED = PASSES = ("forward", "forward+backward", "forward, fused path")
+BOTH, FUSED = "forward+backward", "forward, fused path"
+PASSES = ("forward", BOTH, FUSED)
 # What is kept of every call on a CPU: its time, and what says whether other work disturbed it.
 COLUMNS = ("times_ns", "waited_ns", "switches", "cycles")
 

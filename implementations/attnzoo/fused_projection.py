@@ -11,17 +11,14 @@ Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttenti
 Shoeybi et al., Megatron-LM, 2019, https://arxiv.org/abs/1909.08053, section 3.
 """
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnbench.cases import Case
-from attnbench.interface import Implementation, Refusal
-from attnzoo.shared_projection import SharedProjectionAttention
+from attnbench.interface import Implementation
+from attnzoo.shared_projection import NO_WEIGHTS, SharedProjectionAttention
 
 __all__ = ["FUSED_PROJECTION", "FusedProjectionAttention"]
-
-NO_WEIGHTS = "scaled_dot_product_attention returns no weights"
 
 
 class FusedProjectionAttention(SharedProjectionAttention):
@@ -33,18 +30,6 @@ class FusedProjectionAttention(SharedProjectionAttention):
             return None
         q, k, v = self.together(tokens, 0, 3).unbind()
         return self.merge(scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0))
-
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attention by whichever kernel torch chooses."""
-        if need_weights:
-            raise Refusal(NO_WEIGHTS)
-        if mask is not None and mask.dtype != torch.bool:
-            mask = mask.to(q.dtype)  # under autocast q is narrower than the query that the mask was made for
-        mask = None if is_causal else mask
-        dropout_p = self.dropout if self.training else 0.0
-        return scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal), None
 
 
 class FusedProjection(Implementation):

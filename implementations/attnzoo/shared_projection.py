@@ -4,7 +4,7 @@
 
 in_proj_weight holds the three weights one above another already; what is fused is the product. A tensor that is two of
 the three is projected by the two parts of the weight that stand together; different tensors, and weights of different
-widths, are projected one by one.
+widths, are projected one by one. Attention is ``scaled_dot_product_attention``, which returns no weights.
 
 Shape: X (batch, length, embed_dim), in_proj_weight (3·embed_dim, embed_dim).
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html, in_proj_weight;
@@ -13,11 +13,14 @@ Shoeybi et al., Megatron-LM, 2019, https://arxiv.org/abs/1909.08053, section 3.
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import linear, scaled_dot_product_attention
 
+from attnbench.interface import Refusal
 from attnbench.kernel import HeadSplitAttention
 
-__all__ = ["SharedProjectionAttention"]
+__all__ = ["NO_WEIGHTS", "SharedProjectionAttention"]
+
+NO_WEIGHTS = "scaled_dot_product_attention returns no weights"
 
 
 class SharedProjectionAttention(HeadSplitAttention):
@@ -89,3 +92,15 @@ class SharedProjectionAttention(HeadSplitAttention):
             weight, bias = weight[rows], None if bias is None else bias[rows]
         features = linear(tokens, weight, bias)  # (batch, length, parts · embed_dim)
         return torch.unflatten(features, -1, (parts, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attention by whichever kernel torch chooses."""
+        if need_weights:
+            raise Refusal(NO_WEIGHTS)
+        if mask is not None and mask.dtype != torch.bool:
+            mask = mask.to(q.dtype)  # under autocast q is narrower than the query that the mask was made for
+        mask = None if is_causal else mask
+        dropout_p = self.dropout if self.training else 0.0
+        return scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal), None

@@ -28,11 +28,10 @@ from attnbench.cases import Case
 from attnbench.interface import Implementation, Policies, Refusal
 from attnbench.masks import combined, extended, reference_mask
 from attnzoo.by_size import attention_of_each
-from attnzoo.shared_projection import SharedProjectionAttention
+from attnzoo.shared_projection import NO_WEIGHTS, SharedProjectionAttention
 
 __all__ = ["VARLEN", "VARLEN_PACKED", "Packing", "VarlenAttention", "VarlenPackedAttention"]
 
-NO_WEIGHTS = "scaled_dot_product_attention returns no weights"
 UNKNOWN_QUERIES = "which queries are padding is known only where query and key are one tensor"
 NO_EXPORT = "torch.export cannot follow lengths that are read from a mask"
 
@@ -113,12 +112,10 @@ class VarlenAttention(SharedProjectionAttention):
 
         Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim).
         """
-        if need_weights:
-            raise Refusal(NO_WEIGHTS)
+        one_head = mask is not None and mask.dtype == torch.bool and mask.dim() == 4 and mask.shape[:2] == (len(q), 1)
+        if need_weights or mask is None or not one_head:
+            return super().attend(q, k, v, mask=mask, is_causal=is_causal, need_weights=need_weights)
         dropout_p = self.dropout if self.training else 0.0
-        if mask is None or mask.dtype != torch.bool or mask.dim() != 4 or mask.shape[:2] != (len(q), 1):
-            mask = None if is_causal or mask is None else mask if mask.dtype == torch.bool else mask.to(q.dtype)
-            return scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal), None
         outputs = []
         for number, seen in enumerate(mask):
             left = seen.flatten(0, -2).any(dim=0).nonzero().flatten()

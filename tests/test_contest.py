@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -207,6 +207,58 @@ def test_a_null_arm_that_cannot_tell_hinders_nobody() -> None:
     assert found.state == "slower"
     assert found.null is not None
     assert found.null.state == "unknown"
+
+
+# Cycles of a process, and who of the baseline's two has a turn in which.
+CYCLES = range(1, 13)
+SHARED = {"base": (1, 4, 5, 8, 9, 12), "twin": (2, 3, 6, 7, 10, 11)}
+
+
+def in_cycles(numbers: Sequence[int], factor: float, *, processes: int = 10) -> Timing:
+    """Calls in these cycles, on a machine that is slower in every cycle than in the one before."""
+    samples = (tuple(round(factor * CALL_NS * (1 + number / 10)) for number in numbers),) * processes
+    return Timing(samples_ns=samples, cycles=(tuple(numbers),) * processes, threads=1)
+
+
+def sharing(twin: float) -> Timing:
+    """The baseline, whose turns its twin shares."""
+    return replace(in_cycles(SHARED["base"], 1), twin=in_cycles(SHARED["twin"], twin))
+
+
+def test_a_baseline_that_shares_its_turns_is_one_with_its_twin() -> None:
+    """Each cycle has one of the two, and a call is compared with the one of its own cycle."""
+    for cycles in (CYCLES, SHARED["twin"], SHARED["base"]):
+        found = contest(in_cycles(cycles, 1.2), sharing(1.0))
+        assert (found.state, found.counted, found.of) == ("slower", 10, 10)
+        assert found.ratio is not None
+        assert found.ratio.value == pytest.approx(1.2)
+
+
+def test_a_baseline_that_shares_its_turns_is_compared_with_its_twin_by_medians() -> None:
+    """The two never meet in a cycle; there and back, what changes steadily is in both."""
+    found = contest(in_cycles(CYCLES, 1.2), sharing(1.0))
+    assert found.null is not None
+    assert (found.null.state, found.null.counted) == ("same", 10)
+    off = contest(in_cycles(CYCLES, 1.2), sharing(1.1))
+    assert (off.state, off.reason) == ("inconclusive", "the baseline took 1.100 times as long as itself")
+
+
+def test_in_older_runs_the_twin_took_part_in_every_cycle() -> None:
+    """What is compared is compared with the baseline alone, as it was when it was measured."""
+    old = replace(in_cycles(CYCLES, 1), twin=in_cycles(CYCLES, 1.008))
+    found = contest(in_cycles(CYCLES, 1.2), old)
+    assert found.ratio is not None
+    assert found.null is not None
+    assert found.null.ratio is not None
+    assert (found.ratio.value, found.null.ratio.value) == (pytest.approx(1.2), pytest.approx(1.008))
+
+
+def test_what_is_counted_of_one_of_the_two_only_is_not_counted() -> None:
+    """A wait that is not known is none that was measured: then all calls are taken as they are."""
+    waited = tuple((CALL_NS,) * len(cycles) for cycles in sharing(1.0).cycles)
+    half = replace(sharing(1.0), waited_ns=waited)
+    found = contest(in_cycles(CYCLES, 1.2), half)
+    assert (found.state, found.counted) == ("slower", 10)
 
 
 def test_processes_in_which_one_took_no_part_are_not_counted() -> None:

@@ -155,19 +155,17 @@ def test_a_graph_is_timed_of_what_allows_it_without_gradients(timed: list[Result
 
 
 def test_throttled_cycles_are_counted_for_all_alike(timed: list[Result]) -> None:
-    """As many as the stored readings say, and whoever took part in all cycles has the same."""
-    for _, timing in timings(timed):
-        readings = [
-            reading
-            for process in zip(
-                timing.clock_before_mhz, timing.clock_after_mhz, timing.throttle_reasons, strict=True
-            )
-            for reading in zip(*process, strict=True)
-        ]  # fmt: skip
-        assert throttled_calls(timing) == sum(throttled(*reading) for reading in readings)
-        if timing.twin is not None:
-            assert timing.twin.clock_before_mhz == timing.clock_before_mhz
-            assert throttled_calls(timing.twin) == throttled_calls(timing)
+    """As many as the stored readings say, and the readings of a cycle are the same for whoever took part in it."""
+    cycles: dict[tuple[str, int, int], tuple[int, ...]] = {}
+    for result, timing in timings(timed):
+        for one in (timing, timing.twin) if timing.twin else (timing,):
+            columns = zip(one.cycles, one.clock_before_mhz, one.clock_after_mhz, one.throttle_reasons, strict=True)
+            left_out = 0
+            for process, turns in enumerate(columns):
+                for cycle, *reading in zip(*turns, strict=True):
+                    left_out += throttled(*reading)
+                    assert cycles.setdefault((result.case, process, cycle), tuple(reading)) == tuple(reading)
+            assert throttled_calls(one) == left_out
 
 
 def test_an_allocation_over_the_limit_is_out_of_memory(plugin: Path, tmp_path: Path) -> None:

@@ -346,9 +346,14 @@ def test_a_pool_holds_every_side_of_fresh_processes_and_is_gone_on_with(tmp_path
     assert {frozenset(process["sides"]) for process in found.processes} == {
         frozenset({"torch_mha", "twin", *map(str, plants.SHARES)})
     }
+    assert found.turns == 2
     base = pools.told(found.processes, plants.BASE, threads=1, calls=7)
     assert base.twin is not None
-    assert {len(process) for process in (*base.samples_ns, *base.twin.samples_ns)} == {7}
+    for own, twin in zip(base.cycles, base.twin.cycles, strict=True):
+        assert sorted((*own, *twin)) == list(range(1, 8))
+    older = pool()
+    assert older.turns == 3
+    assert {len(process) for process in pools.told(older.processes, plants.BASE, threads=1, calls=7).cycles} == {7}
     assert found.header["rows"] == rows
 
 

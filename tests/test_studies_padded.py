@@ -33,6 +33,17 @@ def test_the_table_tells_how_many_times_as_fast() -> None:
     assert few.endswith("| 2.50 | 2.00 to 4.00 | unknown: 3 processes are too few for a verdict | 3 |")
 
 
+def test_the_reference_beside_itself_is_compared_with_what_it_was_not() -> None:
+    """The two share the cycles: a twin that is slower is not taken for a part of what it is compared with."""
+    processes = [taken(varlen=2_000_000) for _ in range(10)]
+    for process in processes:
+        for samples in process["samples"].values():
+            samples["torch_mha"] |= {"cycles": [0, 3, 4, 7, 8, 11, 12, 15, 16]}
+            samples["(twin)"] |= {"cycles": [1, 2, 5, 6, 9, 10, 13, 14, 17], "times_ns": [8_000_000] * 9}
+    row = padded.table(processes).splitlines()[3]
+    assert row == "| 16×128 | 50.0% | 2 | forward | `(twin)` | 8.00 | 0.50 | 0.50 to 0.50 | slower | 10 |"
+
+
 @pytest.mark.parametrize("machine", sorted(path.name for path in padded.DATA.iterdir()))
 def test_the_committed_table_is_that_of_the_committed_samples(machine: str) -> None:
     """And removing padding is faster on each of them that can be told."""

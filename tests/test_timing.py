@@ -3,7 +3,7 @@
 import gc
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -134,14 +134,14 @@ def test_the_first_call_is_told_apart(calls: Calls) -> None:
 
 
 def counts(
-    calls: Calls, durations_s: dict[str, float], *, budget_s: float, throughout: Collection[str] = ()
+    calls: Calls, durations_s: dict[str, float], *, budget_s: float, baseline: Sequence[str] = ()
 ) -> dict[str, int]:
     """Number of samples of each call."""
     samples = interleaved(
         {name: calls.lasting(name, duration) for name, duration in durations_s.items()},
         budget_s=budget_s,
         seed=0,
-        throughout=throughout,
+        baseline=baseline,
         scheduler=Quiet(),
     )
     return {name: len(taken.times_ns) for name, taken in samples.items()}
@@ -168,22 +168,58 @@ def test_turns_of_a_slow_call_are_spread_over_all_cycles(calls: Calls) -> None:
 
 
 def test_whoever_is_compared_with_takes_part_in_every_cycle(calls: Calls) -> None:
-    """The baseline and its twin say how many cycles there are; others take part in as many at the most."""
-    durations = {"base": 1 / 16, "twin": 1 / 16, "fast": 1 / 1024, "slow": 1 / 4, "alike": 1 / 16}
-    assert counts(calls, durations, budget_s=5, throughout=["base", "twin"]) == {
-        "base": 16, "twin": 16, "fast": 16, "slow": FEWEST, "alike": 16
+    """The baseline says how many cycles there are; others take part in as many at the most."""
+    durations = {"base": 1 / 16, "fast": 1 / 1024, "slow": 1 / 4, "alike": 1 / 16}
+    assert counts(calls, durations, budget_s=5, baseline=["base"]) == {
+        "base": 20, "fast": 20, "slow": FEWEST, "alike": 20
     }  # fmt: skip
-    order = calls.order[5 * WARM_UP_CALLS :]
-    for name in ("twin", "fast", "alike"):
+    order = calls.order[4 * WARM_UP_CALLS :]
+    for name in ("fast", "alike"):
         between = "".join("|" if one == "base" else "x" for one in order if one in ("base", name))
         assert "xxx" not in between
         assert "|||" not in between
 
 
+@pytest.mark.parametrize(
+    ("budget_s", "pattern"),
+    [(1.25, "abbaabbaab"), (2.5, "aabbbbaaaabbbbaaaabb"), (12.5, ("a" * 12 + "b" * 24 + "a" * 12) * 2 + "aaaa")],
+)
+def test_those_that_share_a_turn_never_meet(calls: Calls, budget_s: float, pattern: str) -> None:
+    """Each cycle has one of the baseline's two, in runs there and back again; to others they are one, as often called.
+
+    Of few cycles each has one or two at a time; of many, an eighth of all.
+    """
+    counts(calls, {"base": 1 / 16, "twin": 1 / 16, "own": 1 / 16}, budget_s=budget_s, baseline=["base", "twin"])
+    order = calls.order[3 * WARM_UP_CALLS :]
+    found = [order[i : i + 2] for i in range(0, len(order), 2)]
+    assert all("own" in cycle for cycle in found)
+    shared = "".join("a" if "base" in cycle else "b" for cycle in found)
+    assert shared in (pattern, pattern.translate(str.maketrans("ab", "ba")))
+
+
+def test_who_begins_of_those_that_share_a_turn_follows_from_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first turns meet falls to either, over many processes."""
+
+    def first(seed: int) -> str:
+        clock = Clock()
+        monkeypatch.setattr(timing, "time", clock)
+        calls = Calls(clock)
+        both = {name: calls.lasting(name, 1 / 16) for name in ("base", "twin")}
+        interleaved(both, budget_s=0.0, seed=seed, baseline=list(both), scheduler=Quiet())
+        return calls.order[2 * WARM_UP_CALLS]
+
+    assert Counter(first(seed) for seed in range(20)).keys() == {"base", "twin"}
+    assert first(3) == first(3)
+
+
 def test_a_slow_baseline_has_as_many_cycles_as_anything(calls: Calls) -> None:
-    """Five, however little its share of the budget is."""
-    assert counts(calls, {"base": 4.0, "fast": 1 / 1024}, budget_s=1, throughout=["base"]) == {
+    """Five, however little its share of the budget is, and five of each that share a turn."""
+    assert counts(calls, {"base": 4.0, "fast": 1 / 1024}, budget_s=1, baseline=["base"]) == {
         "base": FEWEST, "fast": FEWEST
+    }  # fmt: skip
+    both = {"base": 4.0, "twin": 4.0}
+    assert counts(calls, both | {"slow": 4.0, "fast": 1 / 1024}, budget_s=1, baseline=list(both)) == {
+        "base": FEWEST, "twin": FEWEST, "slow": FEWEST, "fast": 2 * FEWEST
     }  # fmt: skip
 
 
@@ -198,7 +234,7 @@ def test_no_more_is_planned_than_the_limit_allows(calls: Calls) -> None:
                 budget_s=1,
                 seed=0,
                 limit_s=limit_s,
-                throughout=["base"],
+                baseline=["base"],
                 scheduler=Quiet(),
             ).items()
         }
@@ -214,7 +250,7 @@ def disturbed(calls: Calls, *waits: int, budget_s: float = 1.0) -> dict[str, Sam
         {"base": calls.lasting("base", 1 / 8), "own": calls.lasting("own", 1 / 8)},
         budget_s=budget_s,
         seed=0,
-        throughout=["base"],
+        baseline=["base"],
         scheduler=Quiet(*waits),
     )
 
@@ -241,6 +277,20 @@ def test_cycles_are_added_where_other_work_disturbed_too_many(calls: Calls) -> N
     samples = disturbed(calls, *[10**8] * 4)
     assert {name: len(taken.times_ns) for name, taken in samples.items()} == {"base": 7, "own": 7}
     assert all(taken.enough() for taken in samples.values())
+
+
+def test_added_cycles_are_for_whoever_is_short_of_those_that_share_a_turn(calls: Calls) -> None:
+    """And the other one, which has enough, waits."""
+    both = ("base", "twin")
+    taken = interleaved(
+        {name: calls.lasting(name, 1 / 8) for name in (*both, "own")},
+        budget_s=2.5,
+        seed=0,
+        baseline=both,
+        scheduler=Quiet(10**8, 10**8),
+    )
+    assert all(samples.enough() for samples in taken.values())
+    assert sorted(len(samples.times_ns) for samples in taken.values()) == [FEWEST, FEWEST + 1, 2 * FEWEST]
 
 
 def test_cycles_are_added_for_as_much_time_again_at_the_most(calls: Calls) -> None:
@@ -357,7 +407,7 @@ def on_device(calls: Calls, device: Device, names: str = "ab", *, budget_s: floa
         {name: calls.lasting(name, 1 / 8) for name in names},
         budget_s=budget_s,
         seed=0,
-        throughout=["a"],
+        baseline=["a"],
         scheduler=Quiet(),
         device=device,
     )

@@ -3,13 +3,16 @@
 Both sides of a contest were called in turns in the same processes. A process gives one number, the median ratio of its
 clean calls, cycle by cycle; a verdict is an order statistic of those numbers, so that a process which went astray
 decides nothing. Where the machine had other work, or the baseline differs from itself, there is no verdict.
+
+The baseline is built twice, and each cycle has one of the two: against others they are one, and against one another
+they tell what noise is.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from attnbench.records import Timing
+from attnbench.records import COUNTED, Timing
 from attnbench.stats import (
     CLEAN_CALLS,
     Estimate,
@@ -66,13 +69,34 @@ def contest(own: Timing, base: Timing, *, effect: float = EFFECT) -> Contest:
     """
     measure = measure_of(own, base, *([base.twin] if base.twin else []))
     null = None if base.twin is None else _judged(base.twin, base, effect, measure)
-    found = _judged(own, base, effect, measure, null=null)
+    found = _judged(own, _whole(base), effect, measure, null=null)
     if null is None or null.state not in ("faster", "slower") or found.state == "inconclusive":
         return found
     assert null.ratio is not None
     return replace(
         found, state="inconclusive", reason=f"the baseline took {null.ratio.value:.3f} times as long as itself"
     )
+
+
+def _whole(base: Timing) -> Timing:
+    """The baseline and its twin as one; in older runs, where both took part in every cycle, the baseline alone."""
+    twin = base.twin
+    if twin is None or not twin.cycles:
+        return base
+    if any(set(own) & set(other) for own, other in zip(base.cycles, twin.cycles, strict=True)):
+        return base
+    columns: dict[str, Any] = {name: _joined(base, twin, name) for name in ("samples_ns", *COUNTED)}
+    return replace(base, **columns)
+
+
+def _joined(base: Timing, twin: Timing, name: str) -> tuple[tuple[Any, ...], ...]:
+    """A column of both, process by process; nothing of a process in which either lacks it."""
+    found = []
+    for process, both in enumerate(zip(base.samples_ns, twin.samples_ns, strict=True)):
+        parts = [column[process] if (column := getattr(timing, name)) else () for timing in (base, twin)]
+        complete = all(len(part) == len(calls) for part, calls in zip(parts, both, strict=True))
+        found.append((*parts[0], *parts[1]) if complete else ())
+    return tuple(found) if any(found) else ()
 
 
 def _judged(own: Timing, base: Timing, effect: float, measure: Measure, *, null: Contest | None = None) -> Contest:

@@ -131,8 +131,8 @@ class Timing:
     # Names of the implementations that took turns with this one.
     interleaved_with: tuple[str, ...] = ()
     method: str = "wall"
-    # Of the baseline only: the same implementation once more, with tensors of its own, in the same cycles. What differs
-    # between the two is noise.
+    # Of the baseline only: the same implementation once more, with tensors of its own, in the cycles that the baseline
+    # leaves it; in older runs, in the same. What differs between the two is noise.
     twin: "Timing | None" = None
     # One number per process, in nanoseconds: building and preparing, and the first call.
     build_ns: tuple[int, ...] = ()

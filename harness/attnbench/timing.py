@@ -4,7 +4,7 @@ import gc
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,9 @@ WARM_UP_CALLS = 3
 # Samples of each implementation in one process: at least these, however slow, as fewer would not count; and at most
 # those, however fast.
 FEWEST, MOST = CLEAN_CALLS, 200
+# Runs of cycles in which those that share a turn relieve one another. Who returns after a cycle or two has lost more of
+# the caches than the others; what drifts for longer than a run meets all that share.
+RUNS = 8
 # Cycles after which threads are looked for that began meanwhile; most begin with the first call.
 WATCHED_EVERY = 8
 
@@ -71,7 +74,7 @@ def interleaved(
     budget_s: float,
     seed: int,
     limit_s: float = math.inf,
-    throughout: Collection[str] = (),
+    baseline: Sequence[str] = (),
     scheduler: Scheduler | None = None,
     device: DeviceTime | None = None,
 ) -> dict[str, Samples]:
@@ -80,10 +83,11 @@ def interleaved(
     A turn is one call from end to end, and with a ``device`` one more that the device times, either of them first.
 
     The budget is shared evenly; a slow call takes part in fewer cycles than a quick one, spread over all of them. Those
-    named by ``throughout`` take part in every cycle, and their share says how many there are. Where other work
-    disturbed too many calls, cycles are added for as much time again. No more is planned than ``limit_s`` allows, even
-    if it is too little for a verdict. Only the call is timed: garbage collection is off in the window, and scheduler
-    counters are read outside it.
+    named by ``baseline`` share one turn, which every cycle has, and its share says how many cycles there are. They do
+    not meet in a cycle: what is called twice as often as others finds its code and its numbers in the caches, and was
+    seen to gain 3 to 4 % of a call of 0.4 ms by that. Where other work disturbed too many calls, cycles are added for
+    as much time again. No more is planned than ``limit_s`` allows, even if it is too little for a verdict. Only the
+    call is timed: garbage collection is off in the window, and scheduler counters are read outside it.
 
     Raises: Broken where a call raises.
     """
@@ -91,28 +95,26 @@ def interleaved(
     order = random.Random(seed)  # noqa: S311  # the order of calls, no secret
     names = list(calls)
     order.shuffle(names)
-    share_s = budget_s / len(calls)
+    share_s = budget_s / (len(calls) - max(0, len(baseline) - 1))
     turns_ns = {name: _warmed_up(name, calls[name], samples[name], share_s) for name in names}
     if device is not None:
         turns_ns = {name: _settled(name, calls[name], samples[name], device, turns_ns[name]) for name in names}
-    rounds = _rounds(turns_ns, share_s, limit_s)
+    sharing = [name for name in names if name in baseline]
+    plan = _Plan.of({name: turns_ns[name] for name in calls}, sharing, share_s=share_s, limit_s=limit_s)
     watcher = scheduler or Scheduler()
     take = _Taking(calls, samples, watcher, order, device)
-    cycles = max(rounds[name] for name in (throughout or calls))
-    rounds |= {name: cycles if name in throughout else min(rounds[name], cycles) for name in calls}
     gc.collect()
     gc.disable()
     try:
-        for cycle in range(cycles):
-            take.cycle([name for name in calls if _has_turn(cycle, rounds[name], cycles)])
+        for cycle in range(plan.cycles):
+            take.cycle(plan.turns(cycle))
         end = time.perf_counter() + min(budget_s, limit_s / 2)
-        for _ in range(cycles):
+        for cycle in range(plan.cycles):
             take.understand()
-            short = {name for name in calls if not samples[name].enough()}
+            short = [name for name in calls if not samples[name].enough()]
             if not short or time.perf_counter() >= end:
                 break
-            # What is short is one side of a ratio; the other side goes along.
-            take.cycle([name for name in calls if name in short or name in throughout])
+            take.cycle(plan.further_turns(cycle, short))
         take.understand()
     finally:
         gc.enable()
@@ -132,15 +134,46 @@ def take(name: str, call: Callable[[], object], samples: Samples) -> None:
     scheduler.close()
 
 
-def _has_turn(cycle: int, turns: int, cycles: int) -> bool:
-    """Whether one of so many turns, spread evenly over so many cycles, falls into this one."""
-    return (cycle + 1) * turns // cycles > cycle * turns // cycles
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Who has a turn in which cycle."""
 
+    cycles: int
+    # Turns of everybody who has one of their own, by name; and who share a turn, which every cycle has.
+    rounds: dict[str, int]
+    sharing: list[str]
 
-def _rounds(turns_ns: Mapping[str, int], share_s: float, limit_s: float) -> dict[str, int]:
-    """Samples of each call that its share of the budget allows; the fewest of all, if the limit allows those."""
-    fewest = max(1, int(min(FEWEST, limit_s * 1e9 / max(sum(turns_ns.values()), 1))))
-    return {name: max(fewest, min(MOST, int(share_s * 1e9) // max(took_ns, 1))) for name, took_ns in turns_ns.items()}
+    @classmethod
+    def of(cls, turns_ns: Mapping[str, int], sharing: list[str], *, share_s: float, limit_s: float) -> "_Plan":
+        """As many turns as a share of the budget allows; the fewest of all, if the limit allows those."""
+        fewest = max(1, int(min(FEWEST, limit_s * 1e9 / max(sum(turns_ns.values()), 1))))
+        rounds = {name: max(fewest, min(MOST, int(share_s * 1e9) // max(ns, 1))) for name, ns in turns_ns.items()}
+        cycles = max(fewest * len(sharing), *(rounds[name] for name in sharing or rounds))
+        return cls(cycles, {name: min(rounds[name], cycles) for name in rounds if name not in sharing}, sharing)
+
+    def turns(self, cycle: int) -> list[str]:
+        """Who has one in this cycle: turns are spread evenly over all of them."""
+        own = [
+            name
+            for name, turns in self.rounds.items()
+            if (cycle + 1) * turns // self.cycles > cycle * turns // self.cycles
+        ]
+        return own + self._sharer(self.sharing, cycle)
+
+    def further_turns(self, cycle: int, short: Sequence[str]) -> list[str]:
+        """Who has one in a cycle that is added: what is short is one side of a ratio, and the other side goes along."""
+        wanting = [name for name in self.sharing if name in short] or self.sharing
+        return [name for name in self.rounds if name in short] + self._sharer(wanting, cycle)
+
+    def _sharer(self, names: Sequence[str], cycle: int) -> list[str]:
+        """Whose turn the shared one is: in runs of equally many cycles, there and back again.
+
+        There and back, so that what changes steadily meets all alike.
+        """
+        if not names:
+            return []
+        place = cycle // max(1, self.cycles // RUNS) % (2 * len(names))
+        return [names[min(place, 2 * len(names) - 1 - place)]]
 
 
 def _warmed_up(name: str, call: Callable[[], object], samples: Samples, budget_s: float) -> int:

@@ -91,7 +91,7 @@ class Turns:
                     budget_s=budget_s,
                     limit_s=limit_s,
                     seed=self.seed,
-                    throughout=twins,
+                    baseline=twins,
                     device=device,
                 )
                 if self.seed == FIRST:

@@ -22,9 +22,8 @@ __all__ = ["OWN", "Asked", "Judged", "Tally", "judged", "upper_bound"]
 OWN = "attnbench"
 # Level of every bound.
 LEVEL = 0.95
-# Sides that take turns in a real comparison: the base, its twin and what is compared with it. And cases that share the
-# start of a process, as many as ``compare`` measures unless told otherwise.
-SIDES, CASES = 3, 4
+# Cases that share the start of a process, as many as ``compare`` measures unless told otherwise.
+CASES = 4
 # Fewest cycles of a comparison of ours.
 FEWEST_CALLS = 9
 # Processes that a run adds at a time while a contest is undecided.
@@ -162,7 +161,7 @@ def _ours(pool: Pool, share: int, cost: Cost, asked: Asked, made: Callable[..., 
     """Our rule in as many processes as were asked for, and the same with more where it is undecided."""
     count = asked.processes[pool.threads]
     calls = _calls(pool, cost, count)
-    one_s = cost.start_s + SIDES * calls * cost.call_s
+    one_s = cost.start_s + pool.turns * calls * cost.call_s
     for name, most in ((OWN, count), (f"{OWN}, up to {asked.most} processes", asked.most)):
         if most > count or name == OWN:
             used: list[int] = []
@@ -179,7 +178,7 @@ def _ours(pool: Pool, share: int, cost: Cost, asked: Asked, made: Callable[..., 
 def _calls(pool: Pool, cost: Cost, processes: int) -> int:
     """Cycles of one process that the time of the comparison leaves, of those that the pool has."""
     left_s = cost.seconds / processes - cost.start_s
-    return min(pool.calls, max(FEWEST_CALLS, int(left_s / SIDES / cost.call_s)))
+    return min(pool.calls, max(FEWEST_CALLS, int(left_s / pool.turns / cost.call_s)))
 
 
 def _state(

@@ -134,7 +134,7 @@ def table(records: Sequence[Record]) -> str:
         for pass_ in own[0]["samples"]:
             base = replace(_timing(own, pass_, BASE), twin=_timing(own, pass_, TWIN))
             for name in own[0]["samples"][pass_]:
-                timing = base if name == BASE else _timing(own, pass_, name)
+                timing = {BASE: base, TWIN: base.twin}.get(name) or _timing(own, pass_, name)
                 took = time_of(timing)
                 ms = f"{took.value / 1e6:.2f}" if took else ""
                 cells = (shape, f"{own[0]['padded']:.1%}", threads, pass_, f"`{name}`", ms, *_compared(timing, base))
@@ -146,7 +146,7 @@ def _compared(timing: Timing, base: Timing) -> tuple[str, str, str, str]:
     """How many times as fast as the base, its interval, the verdict, and the processes that count."""
     if timing is base:
         return "1", "", "", str(len(base.samples_ns))
-    found = contest(timing, base)
+    found = contest(timing, base if timing is not base.twin else replace(base, twin=None))
     state = f"{found.state}: {found.reason}" if found.reason else found.state
     if found.ratio is None:
         return "", "", state, "0"
@@ -176,7 +176,7 @@ def take(*, batch: int, length: int, threads: int, budget_s: float, seed: int) -
     samples: dict[str, dict[str, dict[str, list[int]]]] = {}
     for pass_ in PASSES:
         calls = _calls(reference, hidden, padded, pass_)
-        taken = timing.interleaved(calls, budget_s=budget_s, seed=seed, throughout=(BASE, TWIN))
+        taken = timing.interleaved(calls, budget_s=budget_s, seed=seed, baseline=(BASE, TWIN))
         told = {name: asdict(one) for name, one in taken.items()}
         samples[pass_] = {name: {column: one[column] for column in COLUMNS} for name, one in told.items()}
     return {"samples": samples, "padded": float(padded.double().mean())}

@@ -4,6 +4,7 @@ Most are of real runs. Those in which plants are measured are gathered here: the
 question.
 """
 
+import bisect
 import json
 import os
 import statistics
@@ -106,6 +107,11 @@ class Pool:
         return 1e-9 * float(statistics.median(statistics.median(p["sides"][BASE]["times_ns"]) for p in self.processes))
 
     @property
+    def turns(self) -> int:
+        """Calls of a cycle of a real comparison: of what is compared, of the reference, in older pools of its twin."""
+        return 2 if _shares_turns(self.processes[0]) else 3
+
+    @property
     def overhead_s(self) -> float:
         """Median time of a process besides its start and its samples, in seconds."""
         spent_s = (
@@ -122,16 +128,20 @@ class Pool:
 
 
 def told(processes: Sequence[Process], side: str, *, threads: int, calls: int | None = None) -> Timing:
-    """The first calls of a side in some processes, as a run would have stored them; the reference has its twin."""
+    """The first calls of a side in some processes, as a run would have stored them.
+
+    The reference has its twin; where the two share their turns, so many calls are those of both.
+    """
     timing = _column(processes, side, threads, calls)
     return replace(timing, twin=_column(processes, "twin", threads, calls)) if side == BASE else timing
 
 
 def _column(processes: Sequence[Process], side: str, threads: int, calls: int | None) -> Timing:
     taken = [process["sides"][side] for process in processes]
+    counts = [None if calls is None else _own(process, side, calls) for process in processes]
 
     def of(field: str) -> tuple[tuple[int, ...], ...]:
-        whole = tuple(tuple(one[field][:calls]) for one in taken)
+        whole = tuple(tuple(one[field][:count]) for one, count in zip(taken, counts, strict=True))
         return whole if any(whole) else ()
 
     return Timing(
@@ -141,6 +151,19 @@ def _column(processes: Sequence[Process], side: str, threads: int, calls: int | 
         cycles=of("cycles"),
         threads=threads,
     )
+
+
+def _own(process: Process, side: str, calls: int) -> int:
+    """How many of so many calls are a side's own."""
+    if side not in (BASE, "twin") or not _shares_turns(process):
+        return calls
+    both = sorted(process["sides"][BASE]["cycles"] + process["sides"]["twin"]["cycles"])
+    return bisect.bisect_right(process["sides"][side]["cycles"], both[:calls][-1])
+
+
+def _shares_turns(process: Process) -> bool:
+    """Whether the reference and its twin share their turns; in older pools either has its own in every cycle."""
+    return not set(process["sides"][BASE]["cycles"]) & set(process["sides"]["twin"]["cycles"])
 
 
 def size(pool: Pool, share: int) -> Estimate | None:

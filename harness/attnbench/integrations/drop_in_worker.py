@@ -77,7 +77,7 @@ class DropInWorker(Worker):
             except BaseException as error:
                 raise timing.Broken(name) from error
         allowed = allowance(originals, in_float64(batch))
-        samples = timing.interleaved(calls, budget_s=budget_s, limit_s=limit_s, seed=seed, throughout=(base, TWIN))
+        samples = timing.interleaved(calls, budget_s=budget_s, limit_s=limit_s, seed=seed, baseline=(base, TWIN))
         # The same sentences in another order: what was kept from an earlier call is wrong now.
         batch.turn()
         oracle = in_float64(batch)

@@ -313,11 +313,66 @@ def test_the_module_can_be_copied_and_pickled() -> None:
         assert torch.equal(twin(**inputs, need_weights=False)[0], expected)
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_parameters_are_found_wherever_they_are_put() -> None:
+    """As in any module: behind a parametrization, on the instance, as a buffer, in a table for one call, or nowhere."""
+
+    class Doubled(nn.Module):
+        def forward(self, weight: Tensor) -> Tensor:
+            return 2 * weight
+
+    plain, inputs = reference(), tokens()
+    module = load_implementation("sdpa").build(plain)
+
+    def output(one: nn.Module) -> Tensor:
+        return one(**inputs, need_weights=False)[0]  # type: ignore[no-any-return]
+
+    with torch.no_grad():
+        own = {"in_proj_weight": 2 * plain.in_proj_weight, "out_proj.weight": 2 * plain.out_proj.weight}
+        doubled = copy.deepcopy(plain)
+        doubled.load_state_dict(own, strict=False)
+        expected = output(doubled)
+        found = {"functional": torch.func.functional_call(module, own, kwargs=inputs | {"need_weights": False})[0]}
+        parametrized, normed, buffered = (copy.deepcopy(module) for _ in range(3))
+        for holder, name in ((parametrized, "in_proj_weight"), (parametrized.out_proj, "weight")):
+            nn.utils.parametrize.register_parametrization(holder, name, Doubled())
+        found["parametrized"] = output(parametrized)
+        nn.utils.weight_norm(normed, "in_proj_weight").in_proj_weight_g.mul_(2)
+        normed.out_proj.weight.mul_(2)
+        found["set on the instance"] = output(normed)
+        del buffered.in_proj_weight, buffered.out_proj.weight
+        with pytest.raises(AttributeError, match="has no attribute 'in_proj_weight'"):
+            output(buffered)
+        buffered.register_buffer("in_proj_weight", own["in_proj_weight"])
+        buffered.out_proj.register_buffer("weight", own["out_proj.weight"])
+        found["a buffer"] = output(buffered)
+        replaced = copy.deepcopy(module)
+        replaced.out_proj = copy.deepcopy(doubled.out_proj)
+        replaced.in_proj_weight = nn.Parameter(own["in_proj_weight"])
+        found["replaced"] = output(replaced)
+    for way, one in found.items():
+        torch.testing.assert_close(one, expected, msg=lambda told, way=way: f"{way}: {told}")
+    assert not hasattr(type(module), "in_proj_weight")
+
+
+def test_a_compiled_module_follows_its_parameters() -> None:
+    """One graph, which reads them at each call, whether they were written into or replaced."""
+    module = load_implementation("sdpa").build(reference())
+    inputs = tokens()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    for change in (lambda w: w, lambda w: w.mul_(2), lambda w: nn.Parameter(w + 1)):
+        with torch.no_grad():
+            module.in_proj_weight = change(module.in_proj_weight)
+        found, expected = (one(**inputs, need_weights=False)[0] for one in (compiled, module))
+        torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("training", [False, True])
-def test_self_attention_under_no_mask_is_the_same_by_the_shorter_way(training: bool) -> None:
+@pytest.mark.parametrize(("batch", "length"), [(BATCH, QUERIES), (1, 80)])  # too few weights to store them, and enough
+def test_self_attention_under_no_mask_is_the_same_by_the_shorter_way(batch: int, length: int, training: bool) -> None:
     """One tensor without a mask gives what its copies give, which go the longer way; dropout is drawn."""
     module = load_implementation("fused_projection").build(reference(dropout=0.5)).train(training)
-    hidden = torch.randn(BATCH, QUERIES, EMBED)
+    hidden = torch.randn(batch, length, EMBED)
     found = []
     for given in ((hidden, hidden, hidden), (hidden, hidden.clone(), hidden.clone())):
         torch.manual_seed(0)

@@ -12,7 +12,7 @@ from attnbench.cases import Case
 from attnbench.interface import Refusal
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
 from attnbench.registry import load
-from attnzoo.by_size import FEW_WEIGHTS, attention_of_each
+from attnzoo.by_size import FEW_WEIGHTS, attention_of_each, stores
 from attnzoo.varlen import Packing
 
 SELF = MultiheadProblem(
@@ -129,8 +129,8 @@ def test_keys_that_a_mask_hides_from_every_query_are_removed(mask_shape: tuple[i
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("many", [False, True])
-def test_sequences_of_few_weights_and_of_many_give_the_same(dtype: torch.dtype, many: bool) -> None:
+@pytest.mark.parametrize("weights", [3 * 5 * 7, FEW_WEIGHTS.start, FEW_WEIGHTS.stop])
+def test_sequences_of_few_weights_and_of_many_give_the_same(dtype: torch.dtype, weights: int) -> None:
     """Output and gradients are the formula's whichever way they are computed; without a key the output is 0."""
     generator = torch.Generator().manual_seed(0)
     lengths = [(5, 7), (1, 1), (9, 3), (4, 0)]
@@ -138,7 +138,6 @@ def test_sequences_of_few_weights_and_of_many_give_the_same(dtype: torch.dtype, 
         tuple(torch.randn(3, n, 4, generator=generator, dtype=dtype, requires_grad=True) for n in (queries, keys, keys))
         for queries, keys in lengths
     ]
-    weights = FEW_WEIGHTS + 1 if many else 3 * 5 * 7
     outputs = attention_of_each(sequences, weights, like=sequences[0][0])
     for (q, k, v), output in zip(sequences, outputs, strict=True):
         expected = ((q @ k.mT / 2).softmax(dim=-1) @ v).transpose(0, 1)  # (queries, heads, head_dim)
@@ -148,12 +147,74 @@ def test_sequences_of_few_weights_and_of_many_give_the_same(dtype: torch.dtype, 
 
 
 def test_the_ways_are_two() -> None:
-    """Few weights are stored, many are not: what is kept for backward tells."""
+    """Few weights are stored; fewer and more are not: what is kept for backward tells."""
     q = torch.zeros(2, 8, 4, requires_grad=True)
-    kept: list[torch.Size] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: (kept.append(x.shape), x)[1], lambda x: x):
-        attention_of_each([(q, q, q)], 2 * 8 * 8, like=q)
-        assert torch.Size((2, 8, 8)) in kept
-        kept.clear()
-        attention_of_each([(q, q, q)], FEW_WEIGHTS + 1, like=q)
-        assert torch.Size((2, 8, 8)) not in kept
+    for weights in (2 * 8 * 8, FEW_WEIGHTS.start, FEW_WEIGHTS.stop - 1, FEW_WEIGHTS.stop):
+        with Kept() as kept:
+            attention_of_each([(q, q, q)], weights, like=q)
+        assert ((2, 8, 8) in kept.shapes) is (weights in FEW_WEIGHTS)
+
+
+def test_weights_are_stored_in_float32_on_a_cpu_only() -> None:
+    """And never in a graph, which is for calls of any size."""
+    few, one = FEW_WEIGHTS.start, torch.zeros(1)
+    assert stores(few, one)
+    assert not stores(few, one.bfloat16())
+    assert not stores(few, one.double())
+    assert not stores(few, one.to("meta"))
+
+    def compiled(like: torch.Tensor) -> torch.Tensor:
+        return like + stores(few, like)
+
+    assert torch.compile(compiled, backend="eager")(one).item() == 0.0
+
+
+class Kept:
+    """Shapes of what is kept for backward."""
+
+    def __init__(self) -> None:
+        self.shapes: list[tuple[int, ...]] = []
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._keep, lambda x: x)
+
+    def _keep(self, x: torch.Tensor) -> torch.Tensor:
+        self.shapes.append(tuple(x.shape))
+        return x
+
+    def __enter__(self) -> "Kept":
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hooks.__exit__()
+
+
+STORED: dict[str, tuple[int, int, bool]] = {
+    # Sequences, tokens, autocast; 4 heads, float32.
+    "few weights": (1, 72, False),
+    "fewer": (1, 60, False),
+    "more": (1, 257, False),
+    "several sequences": (2, 72, False),
+    "autocast": (1, 72, True),
+}
+
+
+@pytest.mark.parametrize("case", STORED)
+def test_one_sequence_of_few_weights_gives_what_the_reference_gives(case: str) -> None:
+    """With gradients of tokens and parameters, by the stored weights there and by the fused kernel elsewhere."""
+    batch, length, autocast = STORED[case]
+    torch.manual_seed(0)
+    reference = nn.MultiheadAttention(32, 4, batch_first=True)
+    nn.init.normal_(reference.in_proj_bias)
+    module = load("fused_projection").build(reference)
+    found = []
+    for one in (module, reference):
+        torch.manual_seed(1)
+        tokens = torch.randn(batch, length, 32, requires_grad=True)
+        with Kept() as kept, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            output = one(tokens, tokens, tokens, need_weights=False)[0]
+        parts = dict(one.named_parameters())
+        found.append([output, *torch.autograd.grad(output, [tokens, *parts.values()], torch.ones_like(output))])
+        if one is module:
+            assert ((4, length, length) in kept.shapes) is (case == "few weights")
+    tolerance = 0.05 if autocast else 1e-4
+    torch.testing.assert_close(*found, rtol=tolerance, atol=tolerance)

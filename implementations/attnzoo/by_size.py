@@ -18,12 +18,29 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-__all__ = ["FEW_WEIGHTS", "attention_of_each"]
+__all__ = ["FEW_WEIGHTS", "attention_of_each", "stored_attention", "stores"]
 
-# Weights of all heads; 1 MiB in float32. On two cores of an Intel Xeon with 2 MiB of second-level cache each, 4 to 12
-# heads: storing them takes 0.65 to 1.05 of the fused kernel's time below that (1.5 to 1.8 at a size here and there,
-# where memory went back to the system between calls), and up to 3 times as long above.
-FEW_WEIGHTS = 2**18
+# Weights of all heads, up to 1 MiB in float32; of fewer, one call takes less time than three. On two cores of an Intel
+# Xeon with 2 MiB of second-level cache each, 4 to 12 heads of 32 or 64 features: storing them takes 0.65 to 1.15 of the
+# fused kernel's time between the two (1.5 to 1.8 at a size here and there, where memory went back to the system between
+# calls), 1.1 to 1.8 times as long below, and up to 3 times as long above.
+FEW_WEIGHTS = range(2**14, 2**18)
+
+
+def stores(weights: int, like: Tensor) -> bool:
+    """Whether so many weights are stored; none but in float32 on a CPU.
+
+    In half precision CPUs that multiply in it are quicker in blocks. A graph is for calls of any size.
+    """
+    few = weights in FEW_WEIGHTS and like.dtype == torch.float32 and like.is_cpu
+    return few and not torch.compiler.is_compiling()
+
+
+def stored_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of a sequence by way of its weights: (queries, heads, head_dim)."""
+    # The product and its scale in one call; with beta=0 what it adds is never read.
+    logits = torch.baddbmm(q.new_empty(1, 1, 1), q, k.mT, beta=0, alpha=q.shape[-1] ** -0.5)  # (heads, queries, keys)
+    return torch.bmm(logits.softmax(dim=-1), v).transpose(0, 1)
 
 
 def attention_of_each(sequences: Iterable[Sequence[Tensor]], weights: int, *, like: Tensor) -> list[Tensor]:
@@ -32,26 +49,11 @@ def attention_of_each(sequences: Iterable[Sequence[Tensor]], weights: int, *, li
     ``weights`` is how many the largest of them has. Asking each for its size, while the last one's numbers fill the
     cache, would take 1 % of all.
 
-    Shape: sequences of q (heads, queries, head_dim), k and v (heads, keys, head_dim), of the dtype, device and last
-    dimension of ``like``; each output (queries, heads, head_dim).
+    Shape: sequences of q (heads, queries, head_dim), k and v (heads, keys, head_dim), of the dtype and device of
+    ``like``; each output (queries, heads, head_dim).
     """
-    if not 0 < weights <= _most_weights(like):
-        # Without a batch torch would not take its fused kernel.
-        fused = (scaled_dot_product_attention(q[None], k[None], v[None]) for q, k, v in sequences)
-        return [output.squeeze(0).transpose(0, 1) for output in fused]
-    unread, scale = like.new_empty(1, 1, 1), like.shape[-1] ** -0.5
-    outputs = []
-    for q, k, v in sequences:
-        # The product and its scale in one call; with beta=0 what it adds is never read.
-        logits = torch.baddbmm(unread, q, k.mT, beta=0, alpha=scale)  # (heads, queries, keys)
-        outputs.append(torch.bmm(logits.softmax(dim=-1), v).transpose(0, 1))
-    return outputs
-
-
-def _most_weights(like: Tensor) -> int:
-    """So many weights are stored at most; none but in float32 on a CPU.
-
-    In half precision CPUs that multiply in it are quicker in blocks. A graph is for calls of any size.
-    """
-    stores = like.dtype == torch.float32 and like.is_cpu and not torch.compiler.is_compiling()
-    return FEW_WEIGHTS if stores else 0
+    if stores(weights, like):
+        return [stored_attention(q, k, v) for q, k, v in sequences]
+    # Without a batch torch would not take its fused kernel.
+    fused = (scaled_dot_product_attention(q[None], k[None], v[None]) for q, k, v in sequences)
+    return [output.squeeze(0).transpose(0, 1) for output in fused]

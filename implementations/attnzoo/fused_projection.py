@@ -16,6 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attnbench.cases import Case
 from attnbench.interface import Implementation
+from attnzoo.by_size import stored_attention, stores
 from attnzoo.shared_projection import NO_WEIGHTS, SharedProjectionAttention
 
 __all__ = ["FUSED_PROJECTION", "FusedProjectionAttention"]
@@ -28,8 +29,14 @@ class FusedProjectionAttention(SharedProjectionAttention):
         """Attention of tokens among themselves, without a mask."""
         if key_padding_mask is not None:
             return None
-        q, k, v = self.together(tokens, 0, 3).unbind()
-        return self.merge(scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0))
+        batch, length, _ = tokens.shape
+        heads = self.together(tokens, 0, 3)
+        dropout_p = self.dropout if self.training else 0.0
+        if batch == 1 and not dropout_p and stores(self.num_heads * length * length, heads):
+            q, k, v = heads.squeeze(1).unbind()
+            return self.project_back(stored_attention(q, k, v).flatten(1)).unsqueeze(0)
+        q, k, v = heads.unbind()
+        return self.merge(scaled_dot_product_attention(q, k, v, dropout_p=dropout_p))
 
 
 class FusedProjection(Implementation):

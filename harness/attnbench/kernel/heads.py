@@ -7,8 +7,16 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from attnbench.kernel.forward import ReferenceForward
+from attnbench.kernel.held import Held
 
 __all__ = ["HeadSplitAttention"]
+
+
+class _OutputProjection(NonDynamicallyQuantizableLinear):
+    """The reference's own class, which quantization leaves alone since it is never called."""
+
+    weight = Held[nn.Parameter]()
+    bias = Held[nn.Parameter]()
 
 
 class HeadSplitAttention(ReferenceForward):
@@ -17,13 +25,14 @@ class HeadSplitAttention(ReferenceForward):
     Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim).
     """
 
-    in_proj_weight: Tensor | None
-    q_proj_weight: Tensor
-    k_proj_weight: Tensor
-    v_proj_weight: Tensor
-    in_proj_bias: Tensor | None
-    bias_k: Tensor | None
-    bias_v: Tensor | None
+    in_proj_weight = Held[Tensor | None]()
+    q_proj_weight = Held[Tensor]()
+    k_proj_weight = Held[Tensor]()
+    v_proj_weight = Held[Tensor]()
+    in_proj_bias = Held[Tensor | None]()
+    bias_k = Held[Tensor | None]()
+    bias_v = Held[Tensor | None]()
+    out_proj = Held[nn.Linear]("_modules")
 
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
         """Take the reference's parameters under the reference's names."""
@@ -39,12 +48,12 @@ class HeadSplitAttention(ReferenceForward):
         )
         for name in names:
             self.register_parameter(name, copies.get(name))
-        # The reference's own class, which quantization leaves alone since it is never called. On "meta" it draws no
-        # random numbers for weights that are replaced at once.
+        # On "meta" it draws no random numbers for weights that are replaced at once.
         biased = "out_proj.bias" in copies
-        self.out_proj = NonDynamicallyQuantizableLinear(self.embed_dim, self.embed_dim, bias=biased, device="meta")
+        projection = _OutputProjection(self.embed_dim, self.embed_dim, bias=biased, device="meta")
         for name in ("weight", "bias"):
-            self.out_proj.register_parameter(name, copies.get(f"out_proj.{name}"))
+            projection.register_parameter(name, copies.get(f"out_proj.{name}"))
+        self.add_module("out_proj", projection)
 
     def attention(
         self,

@@ -234,13 +234,58 @@ def test_a_baseline_that_shares_its_turns_is_one_with_its_twin() -> None:
         assert found.ratio.value == pytest.approx(1.2)
 
 
-def test_a_baseline_that_shares_its_turns_is_compared_with_its_twin_by_medians() -> None:
-    """The two never meet in a cycle; there and back, what changes steadily is in both."""
-    found = contest(in_cycles(CYCLES, 1.2), sharing(1.0))
+def test_a_baseline_that_shares_its_turns_is_compared_with_its_twin_beside_the_same_calls() -> None:
+    """The two never meet in a cycle; what is compared meets both, and so a drift is no difference."""
+    base = replace(in_cycles((1, 2, 3, 4, 5, 6), 1), twin=in_cycles((7, 8, 9, 10, 11, 12), 1))
+    found = contest(in_cycles(CYCLES, 1.2), base)
     assert found.null is not None
-    assert (found.null.state, found.null.counted) == ("same", 10)
+    assert found.null.ratio is not None
+    assert (found.state, found.null.state, found.null.counted) == ("slower", "same", 10)
+    assert found.null.ratio.value == pytest.approx(1.0)
     off = contest(in_cycles(CYCLES, 1.2), sharing(1.1))
     assert (off.state, off.reason) == ("inconclusive", "the baseline took 1.100 times as long as itself")
+
+
+def test_a_slow_call_that_met_each_of_the_two_too_seldom_is_compared_by_medians() -> None:
+    """Five calls are enough for it, and for either of the two."""
+    slow = in_cycles((1, 3, 6, 8, 10), 9)
+    found = contest(slow, sharing(1.0))
+    assert (found.state, found.counted) == ("slower", 10)
+    assert found.ratio is not None
+    assert found.ratio.value == pytest.approx(9)
+    assert found.null is not None
+    assert found.null.state == "same"
+
+
+@pytest.mark.parametrize("disturbed", ["base", "twin"])
+def test_a_process_counts_where_both_of_the_two_do(disturbed: str) -> None:
+    """Otherwise nobody would know whether the baseline differs from itself."""
+    held_up = tuple((CALL_NS,) * 6 for _ in range(10))
+    base = sharing(1.0)
+    assert base.twin is not None
+    base = replace(base, waited_ns=held_up) if disturbed == "base" else base
+    base = replace(base, twin=replace(base.twin, waited_ns=held_up)) if disturbed == "twin" and base.twin else base
+    found = contest(in_cycles(CYCLES, 1.2), base)
+    assert (found.state, found.counted, found.reason) == (
+        "inconclusive", 0, "other work disturbed 10 of 10 processes"
+    )  # fmt: skip
+
+
+def test_too_few_calls_of_one_of_the_two_are_told() -> None:
+    """As of any side."""
+    base = replace(in_cycles(SHARED["base"], 1), twin=in_cycles(SHARED["twin"][:4], 1))
+    found = contest(in_cycles(CYCLES, 1.2), base)
+    assert found.reason == "calls so slow that a process made 4 of the 5 that it takes"
+
+
+def test_the_twin_is_compared_with_the_baseline_alone() -> None:
+    """Not with what it is a part of."""
+    base = replace(in_cycles(SHARED["base"], 1), twin=in_cycles(SHARED["twin"], 2))
+    assert base.twin is not None
+    found = contest(base.twin, base)
+    assert (found.state, found.null) == ("slower", None)
+    assert found.ratio is not None
+    assert found.ratio.value == pytest.approx(2)
 
 
 def test_in_older_runs_the_twin_took_part_in_every_cycle() -> None:
@@ -251,14 +296,6 @@ def test_in_older_runs_the_twin_took_part_in_every_cycle() -> None:
     assert found.null is not None
     assert found.null.ratio is not None
     assert (found.ratio.value, found.null.ratio.value) == (pytest.approx(1.2), pytest.approx(1.008))
-
-
-def test_what_is_counted_of_one_of_the_two_only_is_not_counted() -> None:
-    """A wait that is not known is none that was measured: then all calls are taken as they are."""
-    waited = tuple((CALL_NS,) * len(cycles) for cycles in sharing(1.0).cycles)
-    half = replace(sharing(1.0), waited_ns=waited)
-    found = contest(in_cycles(CYCLES, 1.2), half)
-    assert (found.state, found.counted) == ("slower", 10)
 
 
 def test_processes_in_which_one_took_no_part_are_not_counted() -> None:

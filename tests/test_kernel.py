@@ -356,8 +356,12 @@ def test_parameters_are_found_wherever_they_are_put() -> None:
 
 
 def test_a_compiled_module_follows_its_parameters() -> None:
-    """One graph, which reads them at each call, whether they were written into or replaced."""
+    """One graph, which reads them at each call, whether they were written into or replaced; a buffer, too."""
+    torch.compiler.reset()
     module = load_implementation("sdpa").build(reference())
+    weight = module.out_proj.weight.detach()
+    del module.out_proj.weight
+    module.out_proj.register_buffer("weight", weight)
     inputs = tokens()
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
     for change in (lambda w: w, lambda w: w.mul_(2), lambda w: nn.Parameter(w + 1)):

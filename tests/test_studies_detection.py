@@ -349,8 +349,13 @@ def test_a_pool_holds_every_side_of_fresh_processes_and_is_gone_on_with(tmp_path
     assert found.turns == 2
     base = pools.told(found.processes, plants.BASE, threads=1, calls=7)
     assert base.twin is not None
-    for own, twin in zip(base.cycles, base.twin.cycles, strict=True):
-        assert sorted((*own, *twin)) == list(range(1, 8))
+    for own, twin, process in zip(base.cycles, base.twin.cycles, found.processes, strict=True):
+        assert len({*own, *twin}) == len((*own, *twin)) == 7
+        assert min(len(own), len(twin)) >= 2
+        sides = process["sides"]
+        both = sides["torch_mha"]["times_ns"] + sides["twin"]["times_ns"]
+        assert sorted(pools.times_of(process, plants.BASE)) == sorted(both)
+        assert pools.times_of(process, "0") == sides["0"]["times_ns"]
     older = pool()
     assert older.turns == 3
     assert {len(process) for process in pools.told(older.processes, plants.BASE, threads=1, calls=7).cycles} == {7}

@@ -197,19 +197,23 @@ def test_those_that_share_a_turn_never_meet(calls: Calls, budget_s: float, patte
     assert shared in (pattern, pattern.translate(str.maketrans("ab", "ba")))
 
 
-def test_who_begins_of_those_that_share_a_turn_follows_from_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the first turns meet falls to either, over many processes."""
+def test_those_that_share_a_turn_begin_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first cycles meet falls to either, over the processes of a case."""
 
     def first(seed: int) -> str:
         clock = Clock()
         monkeypatch.setattr(timing, "time", clock)
         calls = Calls(clock)
         both = {name: calls.lasting(name, 1 / 16) for name in ("base", "twin")}
-        interleaved(both, budget_s=0.0, seed=seed, baseline=list(both), scheduler=Quiet())
+        interleaved(both, budget_s=1.0, seed=seed, baseline=list(both), scheduler=Quiet())
         return calls.order[2 * WARM_UP_CALLS]
 
-    assert Counter(first(seed) for seed in range(20)).keys() == {"base", "twin"}
-    assert first(3) == first(3)
+    assert [first(seed) for seed in range(4)] == ["base", "twin"] * 2
+
+
+def test_a_baseline_that_is_not_there_shares_nothing(calls: Calls) -> None:
+    """Then all have turns of their own."""
+    assert counts(calls, {"own": 1 / 8}, budget_s=1, baseline=["base", "twin"]) == {"own": 8}
 
 
 def test_a_slow_baseline_has_as_many_cycles_as_anything(calls: Calls) -> None:

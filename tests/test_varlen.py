@@ -1,5 +1,6 @@
 """Removing padding: nothing is computed of it, every other row is the reference's, and which rows are whose is said."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -156,17 +157,56 @@ def test_the_ways_are_two() -> None:
 
 
 def test_weights_are_stored_in_float32_on_a_cpu_only() -> None:
-    """And never in a graph, which is for calls of any size."""
+    """Narrower numbers are multiplied quicker in blocks."""
     few, one = FEW_WEIGHTS.start, torch.zeros(1)
     assert stores(few, one)
     assert not stores(few, one.bfloat16())
     assert not stores(few, one.double())
     assert not stores(few, one.to("meta"))
 
-    def compiled(like: torch.Tensor) -> torch.Tensor:
-        return like + stores(few, like)
 
-    assert torch.compile(compiled, backend="eager")(one).item() == 0.0
+@pytest.mark.parametrize("name", ["fused_projection", "varlen"])
+@pytest.mark.parametrize("way", ["compile", "export", "trace"])
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.trace:DeprecationWarning")
+def test_a_graph_is_for_calls_of_any_size(name: str, way: str) -> None:
+    """Of one sequence, of few weights or of many: nothing is asked of a length that is not known yet."""
+    torch.compiler.reset()
+    module = load(name).build(nn.MultiheadAttention(12, 3, batch_first=True)).eval()
+
+    class OfItself(nn.Module):
+        """Self-attention of tokens alone."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.module(tokens, tokens, tokens, need_weights=False)[0]  # type: ignore[no-any-return]
+
+    whole, tokens = OfItself(), torch.randn(1, 90, 12)
+    graph: Callable[[torch.Tensor], torch.Tensor] = torch.compile(whole, dynamic=True, fullgraph=True, backend="eager")
+    if way == "export":
+        sizes = {"tokens": {1: torch.export.Dim("length", min=2)}}
+        graph = torch.export.export(whole, (tokens,), dynamic_shapes=sizes).module()
+    elif way == "trace":
+        graph = torch.jit.trace(whole, (tokens,))
+    for length in (90, 20, 300):
+        given = torch.randn(1, length, 12)
+        torch.testing.assert_close(graph(given), whole(given))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_varlen_compiles_for_batches_of_other_lengths(batch: int) -> None:
+    """In parts, since lengths are read from the mask."""
+    torch.compiler.reset()
+    module = load("varlen").build(nn.MultiheadAttention(12, 3, batch_first=True)).eval()
+    graph = torch.compile(module, backend="eager")
+    for length in (90, 80, 100):
+        given, hidden = torch.randn(batch, length, 12), torch.zeros(batch, length, dtype=torch.bool)
+        hidden[:, length // 2 :] = True
+        with torch.no_grad():
+            outputs = [m(given, given, given, key_padding_mask=hidden, need_weights=False)[0] for m in (graph, module)]
+        torch.testing.assert_close(*outputs)
 
 
 class Kept:

@@ -10,9 +10,9 @@ they tell what noise is.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from attnbench.records import COUNTED, Timing
+from attnbench.records import Timing
 from attnbench.stats import (
     CLEAN_CALLS,
     Estimate,
@@ -20,8 +20,7 @@ from attnbench.stats import (
     estimate,
     measure_of,
     rank_of,
-    ratios_by_cycle,
-    samples_of,
+    ratio_in,
     throttled_calls,
 )
 
@@ -61,85 +60,82 @@ class Contest:
 
 
 def contest(own: Timing, base: Timing, *, effect: float = EFFECT) -> Contest:
-    """An implementation against the baseline that took turns with it, by time on the device where both have that.
+    """An implementation against the baseline that took turns with it, by time on the device where all have that.
 
-    ``effect`` is the relative difference that counts.
+    ``effect`` is the relative difference that counts. Of the baseline's twin itself it says how the two compare.
 
     Raises: ValueError where the samples are not of the same processes.
     """
-    measure = measure_of(own, base, *([base.twin] if base.twin else []))
-    null = None if base.twin is None else _judged(base.twin, base, effect, measure)
-    found = _judged(own, _whole(base), effect, measure, null=null)
-    if null is None or null.state not in ("faster", "slower") or found.state == "inconclusive":
-        return found
-    assert null.ratio is not None
-    return replace(
-        found, state="inconclusive", reason=f"the baseline took {null.ratio.value:.3f} times as long as itself"
-    )
+    twin = None if own is base.twin else base.twin
+    measure = measure_of(own, base, *([twin] if twin else []))
+    if twin is None or not _shares_turns(base, twin):
+        null = _against(twin, [base], effect, measure) if twin else None
+        return _beside(_against(own, [base], effect, measure), null)
+    processes = _together(own, base, twin)
+    # Each beside the calls of its own cycles: a machine that drifts from one's to the other's is in neither.
+    beside = [(ratio_in(p, own, [base], measure), ratio_in(p, own, [twin], measure)) for p in processes]
+    itself = [one / other if one and other else None for one, other in beside]
+    return _beside(_against(own, [base, twin], effect, measure), _judged(itself, [own, base, twin], effect, measure))
 
 
-def _whole(base: Timing) -> Timing:
-    """The baseline and its twin as one; in older runs, where both took part in every cycle, the baseline alone."""
-    twin = base.twin
-    if twin is None or not twin.cycles:
-        return base
-    if any(set(own) & set(other) for own, other in zip(base.cycles, twin.cycles, strict=True)):
-        return base
-    columns: dict[str, Any] = {name: _joined(base, twin, name) for name in ("samples_ns", *COUNTED)}
-    return replace(base, **columns)
+def _shares_turns(base: Timing, twin: Timing) -> bool:
+    """Whether each cycle had one of the two; in older runs both took part in every one."""
+    cycles = list(zip(base.cycles, twin.cycles, strict=False))
+    return any(own and other for own, other in cycles) and not any(set(own) & set(other) for own, other in cycles)
 
 
-def _joined(base: Timing, twin: Timing, name: str) -> tuple[tuple[Any, ...], ...]:
-    """A column of both, process by process; nothing of a process in which either lacks it."""
-    found = []
-    for process, both in enumerate(zip(base.samples_ns, twin.samples_ns, strict=True)):
-        parts = [column[process] if (column := getattr(timing, name)) else () for timing in (base, twin)]
-        complete = all(len(part) == len(calls) for part, calls in zip(parts, both, strict=True))
-        found.append((*parts[0], *parts[1]) if complete else ())
-    return tuple(found) if any(found) else ()
+def _together(*timings: Timing) -> list[int]:
+    """Processes in which all took part."""
+    if len(counts := {len(timing.samples_ns): timing for timing in timings}) > 1:
+        told = " and of ".join(map(str, sorted(counts, reverse=True)))
+        raise ValueError(f"samples of {told} processes were not taken in turns")
+    return [number for number, calls in enumerate(zip(*(t.samples_ns for t in timings), strict=True)) if all(calls)]
 
 
-def _judged(own: Timing, base: Timing, effect: float, measure: Measure, *, null: Contest | None = None) -> Contest:
-    """A contest by its own samples."""
-    ratios, of = _ratios(own, base, measure)
-    counted = len(ratios)
+def _against(own: Timing, bases: Sequence[Timing], effect: float, measure: Measure) -> Contest:
+    """A contest with one, or with those that are one since they shared their turns."""
+    ratios = [ratio_in(process, own, bases, measure) for process in _together(own, *bases)]
+    return _judged(ratios, [own, *bases], effect, measure)
+
+
+def _judged(ratios: Sequence[float | None], sides: Sequence[Timing], effect: float, measure: Measure) -> Contest:
+    """A contest by the ratios of its processes, None where one does not count."""
+    counted, of = [ratio for ratio in ratios if ratio is not None], len(ratios)
     state: State
-    if counted < min(ENOUGH, of):
-        state, reason = "inconclusive", _held_up(own, base, measure, of - counted, of)
+    if len(counted) < min(ENOUGH, of):
+        state, reason = "inconclusive", _held_up(sides, measure, of - len(counted), of)
     else:
-        state, reason = _verdict(ratios, effect)
+        state, reason = _verdict(counted, effect)
     return Contest(
         state=state,
-        ratio=estimate(ratios, tail=LEVEL) if ratios else None,
-        counted=counted,
+        ratio=estimate(counted, tail=LEVEL) if counted else None,
+        counted=len(counted),
         of=of,
-        null=null,
         reason=reason,
         measure=measure,
     )
 
 
-def _held_up(own: Timing, base: Timing, measure: Measure, lost: int, of: int) -> str:
+def _beside(found: Contest, null: Contest | None) -> Contest:
+    """A contest beside that of the baseline with itself: where this shows a difference, so may everything else."""
+    found = replace(found, null=null)
+    if null is None or null.ratio is None or null.state not in ("faster", "slower") or found.state == "inconclusive":
+        return found
+    return replace(
+        found, state="inconclusive", reason=f"the baseline took {null.ratio.value:.3f} times as long as itself"
+    )
+
+
+def _held_up(sides: Sequence[Timing], measure: Measure, lost: int, of: int) -> str:
     """Why some processes do not count."""
-    calls = [len(process) for timing in (own, base) for process in timing.samples_ns if process]
+    calls = [len(process) for timing in sides for process in timing.samples_ns if process]
     if min(calls) < CLEAN_CALLS:
         return f"calls so slow that a process made {min(calls)} of the {CLEAN_CALLS} that it takes"
-    if left_out := max(throttled_calls(own), throttled_calls(base)):
+    if left_out := max(map(throttled_calls, sides)):
         return f"the device's clock moved or was held down in {left_out} cycles: {lost} of {of} processes do not count"
     if measure == "device":
         return f"other work delayed launches in {lost} of {of} processes"
     return f"other work disturbed {lost} of {of} processes"
-
-
-def _ratios(own: Timing, base: Timing, measure: Measure) -> tuple[list[float], int]:
-    """Ratio of every process that counts, and how many processes timed both."""
-    if len(own.samples_ns) != len(base.samples_ns):
-        raise ValueError(
-            f"samples of {len(own.samples_ns)} and of {len(base.samples_ns)} processes were not taken in turns"
-        )
-    timed = zip(samples_of(own, measure), samples_of(base, measure), strict=True)
-    together = [bool(one and other) for one, other in timed]
-    return ratios_by_cycle(own, base, measure), sum(together)
 
 
 def _verdict(ratios: Sequence[float], effect: float) -> tuple[State, str]:

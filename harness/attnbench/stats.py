@@ -25,6 +25,7 @@ __all__ = [
     "median_of_processes",
     "rank_of",
     "ratio",
+    "ratio_in",
     "ratios_by_cycle",
     "samples_of",
     "throttled_calls",
@@ -130,27 +131,34 @@ def clean_calls(timing: Timing, measure: Measure | None = None) -> tuple[tuple[i
 
 
 def ratios_by_cycle(own: Timing, base: Timing, measure: Measure | None = None) -> list[float]:
-    """Time over that of the base in each process that counts on both sides: the median over their common cycles.
+    """Time over that of the base in each process that counts on both sides."""
+    measure = measure or measure_of(own, base)
+    found = (ratio_in(process, own, [base], measure) for process in range(len(own.samples_ns)))
+    return [ratio for ratio in found if ratio is not None]
+
+
+def ratio_in(process: int, own: Timing, bases: Sequence[Timing], measure: Measure) -> float | None:
+    """Time over that of the bases in a process: the median over the cycles that it has in common with either.
 
     The two calls of a cycle were made one right after another, and what the machine does for longer than that is in
     both: over many processes these medians scatter half as much (by variance) as ratios of the two sides' medians. Only
     cycles in which both calls were clean are taken; where these are too few, or the record does not say what was called
-    when, it is the ratio of medians.
+    when, it is the ratio of medians. None where the process does not count for all of them.
     """
-    measure = measure or measure_of(own, base)
-    found = []
-    sides = zip(samples_of(own, measure), samples_of(base, measure), strict=True)
-    for process, (ours, theirs) in enumerate(sides):
-        one, other = _clean(own, process, measure), _clean(base, process, measure)
-        if not one or not other:
-            continue
-        cycles, theirs_by_cycle = _counted(own.cycles, process, len(ours)), _counted(base.cycles, process, len(theirs))
-        met = {theirs_by_cycle[call]: theirs[call] for call in other}
-        pairs = [ours[call] / met[cycles[call]] for call in one if cycles[call] is not None and cycles[call] in met]
-        if len(pairs) < CLEAN_CALLS:
-            pairs = [statistics.median(ours[call] for call in one) / statistics.median(theirs[call] for call in other)]
-        found.append(statistics.median(pairs))
-    return found
+    one, others = _clean(own, process, measure), [_clean(base, process, measure) for base in bases]
+    if not one or not all(others):
+        return None
+    ours, met, theirs = samples_of(own, measure)[process], dict[int, int](), list[int]()
+    for base, other in zip(bases, others, strict=True):
+        times = samples_of(base, measure)[process]
+        numbers = _counted(base.cycles, process, len(times))
+        theirs += [times[call] for call in other]
+        met |= {number: times[call] for call in other if (number := numbers[call]) is not None}
+    cycles = _counted(own.cycles, process, len(ours))
+    pairs = [ours[call] / met[number] for call in one if (number := cycles[call]) is not None and number in met]
+    if len(pairs) < CLEAN_CALLS:
+        return statistics.median(ours[call] for call in one) / statistics.median(theirs)
+    return statistics.median(pairs)
 
 
 def throttled_calls(timing: Timing) -> int:

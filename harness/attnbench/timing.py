@@ -23,9 +23,8 @@ WARM_UP_CALLS = 3
 # Samples of each implementation in one process: at least these, however slow, as fewer would not count; and at most
 # those, however fast.
 FEWEST, MOST = CLEAN_CALLS, 200
-# Runs of cycles in which those that share a turn relieve one another. Who returns after a cycle or two finds its numbers
-# gone from the caches: 0.4 to 1.7 % of calls of 0.15 to 0.9 ms, where runs of 25 cycles leave 0.5 % at the most. What
-# drifts for longer than a run meets all that share.
+# Runs of cycles in which those that share a turn relieve one another. Who returns after a cycle or two finds its
+# numbers gone from the caches: 0.4 to 1.7 % of calls of 0.15 to 0.9 ms, where runs of 25 cycles leave 0.5 % at most.
 RUNS = 8
 # Cycles after which threads are looked for that began meanwhile; most begin with the first call.
 WATCHED_EVERY = 8
@@ -96,11 +95,12 @@ def interleaved(
     order = random.Random(seed)  # noqa: S311  # the order of calls, no secret
     names = list(calls)
     order.shuffle(names)
-    share_s = budget_s / (len(calls) - max(0, len(baseline) - 1))
+    # In one process the one begins, in the next the other.
+    sharing = [name for name in (*baseline[seed % 2 :], *baseline[: seed % 2]) if name in calls]
+    share_s = budget_s / (len(calls) - max(0, len(sharing) - 1))
     turns_ns = {name: _warmed_up(name, calls[name], samples[name], share_s) for name in names}
     if device is not None:
         turns_ns = {name: _settled(name, calls[name], samples[name], device, turns_ns[name]) for name in names}
-    sharing = [name for name in names if name in baseline]
     plan = _Plan.of({name: turns_ns[name] for name in calls}, sharing, share_s=share_s, limit_s=limit_s)
     watcher = scheduler or Scheduler()
     take = _Taking(calls, samples, watcher, order, device)

@@ -13,7 +13,7 @@ from functools import partial
 from attnbench.contest import EFFECT, contest
 from studies.lines import StudyError
 from studies.plants import BASE, SHARES
-from studies.pools import Pool, Process, size, told
+from studies.pools import Pool, Process, size, times_of, told
 from studies.rules import Cost, Rule, rules, values_of
 
 __all__ = ["OWN", "Asked", "Judged", "Tally", "judged", "upper_bound"]
@@ -210,10 +210,10 @@ def _theirs(pool: Pool, share: int, rule: Rule, cost: Cost, asked: Asked, made: 
         half = len(processes) // 2
         bases, news = (processes[::2], processes[1::2]) if rule.alternating else (processes[:half], processes[half:])
         # A process that was disturbed from the start may have made fewer calls.
-        least = min(len(p["sides"][side]["times_ns"]) for p in processes for side in (BASE, str(share)))
+        least = min(len(times_of(p, side)) for p in processes for side in (BASE, str(share)))
         fitting = layout.within(least)
         one, other = (
-            [values_of(process["sides"][side]["times_ns"], fitting) for process in some]
+            [values_of(times_of(process, side), fitting) for process in some]
             for some, side in ((bases, BASE), (news, str(share)))
         )
         tally.add(rule.verdict(one, other))

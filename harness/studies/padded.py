@@ -146,7 +146,7 @@ def _compared(timing: Timing, base: Timing) -> tuple[str, str, str, str]:
     """How many times as fast as the base, its interval, the verdict, and the processes that count."""
     if timing is base:
         return "1", "", "", str(len(base.samples_ns))
-    found = contest(timing, base if timing is not base.twin else replace(base, twin=None))
+    found = contest(timing, base)
     state = f"{found.state}: {found.reason}" if found.reason else found.state
     if found.ratio is None:
         return "", "", state, "0"

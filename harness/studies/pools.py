@@ -4,7 +4,6 @@ Most are of real runs. Those in which plants are measured are gathered here: the
 question.
 """
 
-import bisect
 import json
 import os
 import statistics
@@ -39,6 +38,7 @@ __all__ = [
     "size",
     "stored",
     "tell_children",
+    "times_of",
     "told",
 ]
 
@@ -109,7 +109,7 @@ class Pool:
     @property
     def turns(self) -> int:
         """Calls of a cycle of a real comparison: of what is compared, of the reference, in older pools of its twin."""
-        return 2 if _shares_turns(self.processes[0]) else 3
+        return max(2 if _shares_turns(process) else 3 for process in self.processes)
 
     @property
     def overhead_s(self) -> float:
@@ -128,20 +128,21 @@ class Pool:
 
 
 def told(processes: Sequence[Process], side: str, *, threads: int, calls: int | None = None) -> Timing:
-    """The first calls of a side in some processes, as a run would have stored them.
+    """Calls of a side in some processes, as a run would have stored them; the reference has its twin.
 
-    The reference has its twin; where the two share their turns, so many calls are those of both.
+    So many calls are the first ones; where the reference and its twin share their turns, those of so many cycles,
+    spread over all, since a run that makes no more changes between the two as often.
     """
     timing = _column(processes, side, threads, calls)
     return replace(timing, twin=_column(processes, "twin", threads, calls)) if side == BASE else timing
 
 
 def _column(processes: Sequence[Process], side: str, threads: int, calls: int | None) -> Timing:
-    taken = [process["sides"][side] for process in processes]
-    counts = [None if calls is None else _own(process, side, calls) for process in processes]
+    kept = [_kept(process, side, calls) for process in processes]
 
     def of(field: str) -> tuple[tuple[int, ...], ...]:
-        whole = tuple(tuple(one[field][:count]) for one, count in zip(taken, counts, strict=True))
+        columns = [(process["sides"][side][field], own) for process, own in zip(processes, kept, strict=True)]
+        whole = tuple(tuple(column[call] for call in own) if column else () for column, own in columns)
         return whole if any(whole) else ()
 
     return Timing(
@@ -153,17 +154,29 @@ def _column(processes: Sequence[Process], side: str, threads: int, calls: int | 
     )
 
 
-def _own(process: Process, side: str, calls: int) -> int:
-    """How many of so many calls are a side's own."""
-    if side not in (BASE, "twin") or not _shares_turns(process):
-        return calls
-    both = sorted(process["sides"][BASE]["cycles"] + process["sides"]["twin"]["cycles"])
-    return bisect.bisect_right(process["sides"][side]["cycles"], both[:calls][-1])
+def _kept(process: Process, side: str, calls: int | None) -> Sequence[int]:
+    """Which calls of a side are told, by their place."""
+    numbers = process["sides"][side]["cycles"]
+    if calls is None or not _shares_turns(process):
+        return range(len(process["sides"][side]["times_ns"]))[:calls]
+    every = sorted({number for one in process["sides"].values() for number in one["cycles"]})
+    count = min(calls, len(every))
+    chosen = {every[place * len(every) // count] for place in range(count)}
+    return [call for call, number in enumerate(numbers) if number in chosen]
 
 
 def _shares_turns(process: Process) -> bool:
     """Whether the reference and its twin share their turns; in older pools either has its own in every cycle."""
     return not set(process["sides"][BASE]["cycles"]) & set(process["sides"]["twin"]["cycles"])
+
+
+def times_of(process: Process, side: str) -> Sequence[int]:
+    """Times of a side's calls in nanoseconds; those of the reference and its twin where the two share their turns."""
+    own, twin = process["sides"][side], process["sides"]["twin"]
+    if side != BASE or not _shares_turns(process):
+        return list(own["times_ns"])
+    calls = zip((*own["cycles"], *twin["cycles"]), (*own["times_ns"], *twin["times_ns"]), strict=True)
+    return [time for _, time in sorted(calls)]
 
 
 def size(pool: Pool, share: int) -> Estimate | None:

@@ -30,10 +30,12 @@ FEW_WEIGHTS = range(2**14, 2**18)
 def stores(weights: int, like: Tensor) -> bool:
     """Whether so many weights are stored; none but in float32 on a CPU.
 
-    In half precision CPUs that multiply in it are quicker in blocks. A graph is for calls of any size.
+    In half precision CPUs that multiply in it are quicker in blocks. A graph is for calls of any size: nothing may be
+    asked of one there.
     """
-    few = weights in FEW_WEIGHTS and like.dtype == torch.float32 and like.is_cpu
-    return few and not torch.compiler.is_compiling()
+    if like.dtype != torch.float32 or not like.is_cpu or torch.compiler.is_compiling():
+        return False
+    return bool(FEW_WEIGHTS.start <= weights < FEW_WEIGHTS.stop)  # a tensor, while it is traced
 
 
 def stored_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class FusedProjectionAttention(SharedProjectionAttention):
         batch, length, _ = tokens.shape
         heads = self.together(tokens, 0, 3)
         dropout_p = self.dropout if self.training else 0.0
-        if batch == 1 and not dropout_p and stores(self.num_heads * length * length, heads):
+        if stores(self.num_heads * length * length, heads) and batch == 1 and not dropout_p:
             q, k, v = heads.squeeze(1).unbind()
             return self.project_back(stored_attention(q, k, v).flatten(1)).unsqueeze(0)
         q, k, v = heads.unbind()

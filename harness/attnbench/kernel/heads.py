@@ -13,7 +13,7 @@ __all__ = ["HeadSplitAttention"]
 
 
 class _OutputProjection(NonDynamicallyQuantizableLinear):
-    """The reference's own class, which quantization leaves alone since it is never called."""
+    """The reference's own class, which quantization leaves alone since it is never called, with parameters at hand."""
 
     weight = Held[nn.Parameter]()
     bias = Held[nn.Parameter]()

@@ -18,8 +18,8 @@ T = TypeVar("T")
 class Held(Generic[T]):
     """A parameter, or a submodule, under the name that the class gives it.
 
-    Nothing else changes: what is set on the instance goes before, as by weight_norm, and what is in no table, or in
-    another one, is for ``nn.Module`` to find or to miss.
+    What is set on the instance goes before, as by weight_norm; what is in another table, or in none, is for
+    ``nn.Module`` to find or to miss. A ``__getattr__`` of a subclass's own is not asked for what is there.
     """
 
     def __init__(self, table: Literal["_parameters", "_modules"] = "_parameters") -> None:
@@ -32,7 +32,5 @@ class Held(Generic[T]):
     def __get__(self, module: nn.Module | None, owner: type[nn.Module] | None = None) -> T:
         if module is None:
             raise AttributeError(self._name)  # as of any parameter, the class knows nothing
-        try:
-            return cast("T", module.__dict__[self._table][self._name])
-        except KeyError:
-            raise AttributeError(self._name) from None
+        table = getattr(module, self._table)
+        return cast("T", table[self._name] if self._name in table else module.__getattr__(self._name))

@@ -1,7 +1,7 @@
 """What a module holds, as an attribute that is found at once.
 
 ``nn.Module`` keeps parameters and submodules in tables, and finds them in ``__getattr__``, which Python asks after
-everything else: 5 µs each in a call whose code has left the caches, where a descriptor of the class takes 1 to 2 µs.
+everything else: 5 µs each in a call whose code has left the caches, where a descriptor of the class takes 1 µs.
 
 Source: https://docs.python.org/3/howto/descriptor.html
 """

@@ -25,6 +25,36 @@ def test_places_move_only_where_they_are_too_near_and_stay_inside() -> None:
     assert curvenames.spread([0.99, 1.0], 0.1) == pytest.approx([0.9, 1.0])
 
 
+def test_a_place_is_the_nearest_where_nothing_is() -> None:
+    """Beyond an edge of what is taken, inside the panel; the wanted one, kept inside, where all is taken."""
+    assert curvenames.clear(0.5, 0.1, [(0.7, 0.9)]) == 0.5
+    assert curvenames.clear(0.5, 0.1, [(0.45, 0.8)]) == pytest.approx(0.35)
+    assert curvenames.clear(0.1, 0.1, [(0.05, 0.2)]) == pytest.approx(0.3)
+    # The first way out leads into another.
+    assert curvenames.clear(0.5, 0.1, [(0.45, 0.6), (0.3, 0.4)]) == pytest.approx(0.7)
+    assert curvenames.clear(0.99, 0.1, []) == curvenames.clear(0.99, 0.1, [(0.0, 1.0)]) == 0.9
+
+
+def test_a_name_inside_a_panel_stands_off_the_curves() -> None:
+    """Of one that ended early, among others that go on."""
+    figure = Figure(figsize=(PANEL / 0.775, 3.5))
+    axes = figure.subplots()
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(30, 600)
+    axes.set_ylim(1, 1000)
+    for start in (2.0, 4.0, 8.0):
+        axes.plot([32, 128, 512], [start, start * 4, start * 16])
+    curvenames.place(axes, [end("loop", 32, 4.0, beyond=True)], 512, PANEL)
+    figure.draw_without_rendering()
+    (text,) = axes.texts
+    name = Text.get_window_extent(text)
+    assert name.y0 > axes.bbox.y0
+    assert name.y1 < axes.bbox.y1
+    for line in axes.lines:
+        assert not line.get_transform().transform_path(line.get_path()).intersects_bbox(name, filled=False)
+
+
 def test_a_long_name_gets_the_room_that_it_needs() -> None:
     """Such as a file's."""
     short, long = (curvenames.room([name], PANEL) for name in ("sdpa", "my_attention.py:MyAttention"))
@@ -39,7 +69,7 @@ def test_names_of_curves_that_end_together_do_not_stand_upon_one_another(longest
     axes.set_yscale("log")
     axes.set_xlim(32, longest + 1)
     axes.set_ylim(1, 1000)
-    curvenames.place(axes, [end(name, 32, 30.0, beyond=True) for name in ("one", "two", "three")], longest)
+    curvenames.place(axes, [end(name, 32, 30.0, beyond=True) for name in ("one", "two", "three")], longest, PANEL)
     figure.draw_without_rendering()
     # Of the names alone, without the lines that lead to them.
     boxes = sorted((Text.get_window_extent(text) for text in axes.texts), key=lambda box: box.y0)

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
@@ -14,6 +14,9 @@ __all__ = ["SIZE", "End", "place", "room"]
 
 # Font size of names, in points, and how far those beside a panel stand from it, as a share of its width.
 SIZE, BESIDE = 8.5, 0.055
+# How far a name inside a panel stands from the end of its curve, as a share of the panel's width; and how far its line
+# stays away from that end, which has a mark, in points.
+INSIDE, MARK = 0.03, 5
 # Least distance of two names of one line, as a share of a panel's height.
 APART = 0.058
 # Line from a name to the end of its curve.
@@ -37,39 +40,69 @@ class End:
     beyond: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """Room of a name inside a panel, as shares of its width and height."""
+
+    left: float
+    right: float
+    low: float
+    high: float
+
+
 def room(names: Sequence[str], panel: float) -> float:
     """Room that names need at the right of a panel of this width.
 
     Unit: inches.
     """
-    font = FontProperties(family="DejaVu Sans")
-    widest = max(float(TextPath((0, 0), name, SIZE, prop=font).get_extents().x1) for name in names)
-    return BESIDE * panel + widest / POINTS_PER_INCH + MARGIN
+    return BESIDE * panel + max(map(_width, names)) + MARGIN
 
 
-def place(axes: Axes, ends: Sequence[End], longest: int) -> None:
-    """Names of curves that reach the longest length at the right of the panel, of the others where they end."""
+def place(axes: Axes, ends: Sequence[End], longest: int, panel: float) -> None:
+    """Names of curves that reach the longest length at the right of a panel of this width, of the others inside it."""
     low, high = axes.get_ylim()
 
     def height(end: End) -> float:
         return math.log(end.value / low) / math.log(high / low)
 
-    for length, group in groupby(sorted(ends, key=lambda end: (end.length, height(end))), key=lambda end: end.length):
-        together = list(group)
-        lines = 1 + (length < longest and any(end.beyond for end in together))
-        for end, moved in zip(together, spread([height(end) for end in together], APART * lines), strict=True):
-            if length < longest:
-                axes.annotate(
-                    f"{end.name}\nbeyond the limit" if end.beyond else end.name, xy=(end.length, moved),
-                    xycoords=("data", "axes fraction"), xytext=(8, 0), textcoords="offset points", color=end.colour,
-                    va="center", linespacing=1.1, fontsize=SIZE,
-                )  # fmt: skip
-            else:
-                axes.annotate(
-                    end.name, xy=(1, height(end)), xytext=(1 + BESIDE, moved), xycoords="axes fraction",
-                    textcoords="axes fraction", color=end.colour, va="center", ha="left", annotation_clip=False,
-                    fontsize=SIZE, arrowprops=LEADER | {"color": end.colour},
-                )  # fmt: skip
+    beside = sorted((end for end in ends if end.length == longest), key=height)
+    for end, moved in zip(beside, spread([height(end) for end in beside], APART), strict=True):
+        axes.annotate(
+            end.name, xy=(1, height(end)), xytext=(1 + BESIDE, moved), xycoords="axes fraction",
+            textcoords="axes fraction", color=end.colour, va="center", ha="left", annotation_clip=False,
+            fontsize=SIZE, arrowprops=LEADER | {"color": end.colour},
+        )  # fmt: skip
+    taken: list[Box] = []
+    for end in sorted((end for end in ends if end.length < longest), key=height):
+        name = f"{end.name}\nbeyond the limit" if end.beyond else end.name
+        left = float(_share(axes, [(end.length, end.value)])[0, 0]) + INSIDE
+        right = left + max(map(_width, name.split("\n"))) / panel
+        half = APART * (1 + name.count("\n")) / 2
+        curves = [_within(_share(axes, line.get_xydata()), left, right) for line in axes.lines]
+        names = [(box.low, box.high) for box in taken if box.left < right and left < box.right]
+        moved = clear(height(end), half, [span for span in curves if span] + names)
+        taken.append(Box(left=left, right=right, low=moved - half, high=moved + half))
+        axes.annotate(
+            name, xy=(end.length, end.value), xytext=(left, moved), textcoords="axes fraction", color=end.colour,
+            va="center", linespacing=1.1, fontsize=SIZE, arrowprops=LEADER | {"color": end.colour, "shrinkB": MARK},
+        )  # fmt: skip
+
+
+def clear(wanted: float, half: float, taken: Sequence[tuple[float, float]]) -> float:
+    """The place nearest to the wanted one, inside the panel, where nothing taken comes within ``half``.
+
+    The wanted one, kept inside, where there is none.
+    """
+    wanted = min(max(wanted, half), 1 - half)
+    edges = [wanted, *(high + half for _, high in taken), *(low - half for low, _ in taken)]
+    free = [
+        place
+        for place in edges
+        # Sums of one edge and back are equal up to rounding alone.
+        if half <= place <= 1 - half
+        and all(high <= place - half + 1e-9 or low >= place + half - 1e-9 for low, high in taken)
+    ]
+    return min(free, key=lambda place: abs(place - wanted), default=wanted)
 
 
 def spread(places: Sequence[float], apart: float) -> list[float]:
@@ -91,3 +124,25 @@ def spread(places: Sequence[float], apart: float) -> list[float]:
     # Nor does one stand above the panel or below it.
     floor = [max(place, apart * index) for index, place in enumerate(moved)]
     return [min(place, 1 - apart * (len(floor) - 1 - index)) for index, place in enumerate(floor)]
+
+
+def _width(name: str) -> float:
+    """Of a name as drawn, in inches."""
+    font = FontProperties(family="DejaVu Sans")
+    return float(TextPath((0, 0), name, SIZE, prop=font).get_extents().x1) / POINTS_PER_INCH
+
+
+def _share(axes: Axes, points: Any) -> Any:
+    """Points of the data as shares of the panel's width and height."""
+    return (axes.transScale + axes.transLimits).transform(points)
+
+
+def _within(points: Any, left: float, right: float) -> tuple[float, float] | None:
+    """The lowest and the highest of a line between two places; None where it has no part there."""
+    left, right = max(left, points[0, 0]), min(right, points[-1, 0])
+    if left > right:
+        return None
+    # Of a broken line the extremes lie at its corners or at the two places.
+    inside = points[(left <= points[:, 0]) & (points[:, 0] <= right), 1]
+    heights = [*inside, *np.interp([left, right], points[:, 0], points[:, 1])]
+    return float(min(heights)), float(max(heights))

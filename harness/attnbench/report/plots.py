@@ -142,7 +142,7 @@ def _panels(
         every[0].set_ylim(*every[0].get_ylim())
         _ticks(every[0], base=base)
         for axes, own in zip(every, ends, strict=True):
-            curvenames.place(axes, own, max(end.length for end in own))
+            curvenames.place(axes, own, max(end.length for end in own), PANEL)
         every[0].set_ylabel(label)
         width = figure.get_figwidth()
         figure.subplots_adjust(

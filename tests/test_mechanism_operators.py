@@ -11,7 +11,7 @@ from torch import nn
 
 from attnbench.cases import Case
 from attnbench.checks.catalogue import checks
-from attnbench.interface import Implementation, Refusal
+from attnbench.interface import Implementation, Precision, Refusal
 from attnbench.mutants.mechanisms import ZOOS
 from attnbench.mutants.mechanisms.formula import Dot, changed
 from attnbench.operators import mechanisms
@@ -146,6 +146,24 @@ def test_the_residual_block_is_that_of_torch() -> None:
     found = operator.evaluate(case, inputs)
     torch.testing.assert_close(found["output"], norm(tokens + attended).detach())
     torch.testing.assert_close(found["weights"], weights.detach())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_what_torch_loses_in_a_norm_is_allowed(conformance: "Conformance", dtype: Precision) -> None:
+    """It adds up the gradients of its parameters in their own dtype, token after token: more, the more tokens."""
+    problem = BlockProblem(sequences=2, length=500, width=6, heads=2, mask="pad", regime="peaked")
+    case = Case(operator="residual_block", problem=problem, dtype=dtype, mode="eval")
+    found = conformance.finding(load("residual_block", IMPLEMENTATIONS), case, "parameter_gradients")
+    assert found.status == "passed", found.reason
+
+
+def test_every_path_of_a_mechanism_is_its_formula_in_float64() -> None:
+    """Or else it would measure a mistake instead of rounding."""
+    operator = mechanisms.RESIDUAL_BLOCK
+    case = Case(operator=operator.name, problem=BlockProblem(**SIZES, heads=3, mask="causal+pad"), dtype="float64")
+    inputs = operator.inputs(case)
+    formula, of_torch = operator.yardsticks(case, inputs)
+    torch.testing.assert_close(of_torch, formula, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(

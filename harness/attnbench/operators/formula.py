@@ -1,6 +1,7 @@
 """An operator that is little more than its formula: what somebody writes to have attention of their own checked."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attnbench.cases import Case
@@ -21,7 +22,8 @@ class FormulaOperator(Operator):
     """An operator that is told by its numbers and its formula; everything else follows from these two.
 
     The oracle is the formula in float64, the rounding model the same with noise wherever it calls ``rounded``, the
-    yardstick the same in the case's own dtype, and the reference a module that holds the parameters.
+    yardstick the same in the case's own dtype, beside that of ``paths``, and the reference a module that holds the
+    parameters.
     """
 
     def numbers(self, problem: Any, draw: "Draw") -> Inputs:
@@ -35,6 +37,10 @@ class FormulaOperator(Operator):
         products that each element is a sum of.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define formula(problem, given, rounded)")
+
+    def paths(self) -> Sequence[Callable[..., Any]]:
+        """Functions like ``formula`` that give the same by other steps, on which rounding may cost more; none here."""
+        return ()
 
     def inputs(self, case: Case) -> Inputs:
         """The problem's numbers, and cotangents of the shapes that the formula gives, rounded to the case's dtype."""
@@ -65,6 +71,13 @@ class FormulaOperator(Operator):
 
         step = noisy if noise else _as_it_is
         return quantities(case, inputs, lambda given: self._outputs(case, given, step, mistake), noise=noise)
+
+    def yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Any]]:
+        """Quantities of the formula, and of each of ``paths``, in the case's own dtype."""
+        from attnbench.operators.quantities import quantities
+
+        for formula in (self.formula, *self.paths()):
+            yield quantities(case, inputs, partial(self._outputs, case, rounded=_as_it_is, formula=formula))
 
     def noise(self, roundoff: float, seed: int) -> Any:
         """Relative noise of one roundoff."""

@@ -1,6 +1,6 @@
 """The elementary mechanisms as operators: six contracts of one class. Importing this imports no torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnbench.cases import Case, Level
@@ -63,6 +63,13 @@ class Mechanism(FormulaOperator):
         from attnbench.operators.mechanisms.formulas import FORMULAS
 
         return FORMULAS[self.name](given, rounded)
+
+    def paths(self) -> Sequence[Callable[..., Any]]:
+        """By functions of torch that people take, where they add up otherwise."""
+        from attnbench.operators.mechanisms.formulas import PATHS
+
+        path = PATHS.get(self.name)
+        return (lambda problem, given, rounded: path(given, rounded),) if path else ()  # noqa: ARG005
 
     def axes(self, case: Case, quantity: str) -> Sequence[Axis]:
         """Batch, token and feature; of weights, query and key."""

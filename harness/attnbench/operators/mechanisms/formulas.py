@@ -24,7 +24,7 @@ from torch import Tensor
 from attnbench.operators.formula import Rounded
 from attnbench.operators.rounding import softmax
 
-__all__ = ["EPSILON", "FORMULAS", "hidden"]
+__all__ = ["EPSILON", "FORMULAS", "PATHS", "hidden"]
 
 # Added to the variance; torch.nn.LayerNorm's own.
 EPSILON = 1e-5
@@ -93,7 +93,8 @@ def _single(given: Given, rounded: Rounded) -> Outputs:
     return rounded(attended @ given["w_out"].mT, width), weights
 
 
-def _block(given: Given, rounded: Rounded) -> Outputs:
+def _added(given: Given, rounded: Rounded) -> Outputs:
+    """Tokens plus what attention says of them, and its weights."""
     tokens, heads = given["tokens"], given["num_heads"]
     width = tokens.shape[-1]
     projections = zip(given["in_proj_weight"].chunk(3), given["in_proj_bias"].chunk(3), strict=True)
@@ -106,11 +107,22 @@ def _block(given: Given, rounded: Rounded) -> Outputs:
     of_heads = hide if hide is None or hide.dim() == 2 else hide[:, None]
     attended, weights = _attended(_scaled_scores(q, k, rounded), v, of_heads, rounded)
     merged = rounded(attended.transpose(1, 2).flatten(2) @ given["out_proj_weight"].mT + given["out_proj_bias"], width)
-    total = rounded(tokens + merged)
+    return rounded(tokens + merged), weights.mean(dim=1)
+
+
+def _block(given: Given, rounded: Rounded) -> Outputs:
+    total, weights = _added(given, rounded)
     centred = rounded(total - rounded(total.mean(dim=-1, keepdim=True)))
     variance = rounded(centred.square().mean(dim=-1, keepdim=True))
     normed = rounded(centred / (variance + EPSILON).sqrt())
-    return rounded(normed * given["norm_weight"] + given["norm_bias"]), rounded(weights.mean(dim=1))
+    return rounded(normed * given["norm_weight"] + given["norm_bias"]), rounded(weights)
+
+
+def _block_of_torch(given: Given, rounded: Rounded) -> Outputs:
+    """With the norm of torch, which on a CPU adds up its parameters' gradients in their own dtype, one by one."""
+    total, weights = _added(given, rounded)
+    scale, shift = given["norm_weight"], given["norm_bias"]
+    return rounded(torch.nn.functional.layer_norm(total, scale.shape, scale, shift, EPSILON)), rounded(weights)
 
 
 FORMULAS: dict[str, Callable[[Given, Rounded], Outputs]] = {
@@ -121,3 +133,5 @@ FORMULAS: dict[str, Callable[[Given, Rounded], Outputs]] = {
     "single_head": _single,
     "residual_block": _block,
 }
+# The same by another path, on which rounding costs something else.
+PATHS: dict[str, Callable[[Given, Rounded], Outputs]] = {"residual_block": _block_of_torch}

@@ -14,8 +14,7 @@ VERSION = "2"
 # Pairwise distinct, so that a transposed or swapped axis changes a shape or a value, where there are heads and another
 # width for what comes out. Heads of 2, and fewer features than came in; of 4, as many; one alone, an odd width, a
 # sequence alone; heads of 3, a length beyond a vector register's; one token in more sequences than usual, heads of 1;
-# a length beyond a tile's, a width beyond a register's. No more tokens: torch's LayerNorm adds up their gradients one
-# after another, the yardstick in pairs.
+# a length beyond a tile's, a width beyond a register's.
 SIZES: tuple[dict[str, int], ...] = (
     {"sequences": 2, "length": 5, "width": 6, "out_width": 5, "heads": 3},
     {"sequences": 3, "length": 4, "width": 8, "out_width": 8, "heads": 2},

@@ -17,6 +17,7 @@ from attnbench.stats import (
     CLEAN_CALLS,
     Estimate,
     Measure,
+    Samples,
     estimate,
     measure_of,
     rank_of,
@@ -24,7 +25,7 @@ from attnbench.stats import (
     throttled_calls,
 )
 
-__all__ = ["EFFECT", "STATES", "VERDICTS", "Contest", "State", "contest"]
+__all__ = ["EFFECT", "STATES", "VERDICTS", "Contest", "State", "contest", "shares_turns"]
 
 State = Literal["faster", "slower", "same", "unknown", "inconclusive"]
 STATES: tuple[State, ...] = get_args(State)
@@ -68,7 +69,7 @@ def contest(own: Timing, base: Timing, *, effect: float = EFFECT) -> Contest:
     """
     twin = None if own is base.twin else base.twin
     measure = measure_of(own, base, *([twin] if twin else []))
-    if twin is None or not _shares_turns(base, twin):
+    if twin is None or not shares_turns(base.cycles, twin.cycles):
         null = _against(twin, [base], effect, measure) if twin else None
         return _beside(_against(own, [base], effect, measure), null)
     processes = _together(own, base, twin)
@@ -78,9 +79,9 @@ def contest(own: Timing, base: Timing, *, effect: float = EFFECT) -> Contest:
     return _beside(_against(own, [base, twin], effect, measure), _judged(itself, [own, base, twin], effect, measure))
 
 
-def _shares_turns(base: Timing, twin: Timing) -> bool:
-    """Whether each cycle had one of the two; in older runs both took part in every one."""
-    cycles = list(zip(base.cycles, twin.cycles, strict=False))
+def shares_turns(base: Samples, twin: Samples) -> bool:
+    """Whether each cycle had one of the two, by the cycles of each; in older runs both took part in every one."""
+    cycles = list(zip(base, twin, strict=False))
     return any(own and other for own, other in cycles) and not any(set(own) & set(other) for own, other in cycles)
 
 

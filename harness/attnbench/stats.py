@@ -19,6 +19,7 @@ __all__ = [
     "CLEAN_OF_ALL",
     "Estimate",
     "Measure",
+    "Samples",
     "clean_calls",
     "estimate",
     "measure_of",

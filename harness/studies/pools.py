@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from attnbench import environment
+from attnbench.contest import shares_turns
 from attnbench.records import Timing
 from attnbench.registry import PluginError
 from attnbench.runner import Limits, Session, profile_cases
@@ -166,8 +167,7 @@ def _kept(process: Process, side: str, calls: int | None) -> Sequence[int]:
 
 
 def _shares_turns(process: Process) -> bool:
-    """Whether the reference and its twin share their turns; in older pools either has its own in every cycle."""
-    return not set(process["sides"][BASE]["cycles"]) & set(process["sides"]["twin"]["cycles"])
+    return shares_turns(*([process["sides"][side]["cycles"]] for side in (BASE, "twin")))
 
 
 def times_of(process: Process, side: str) -> Sequence[int]:

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
+from matplotlib.transforms import Bbox
 
 __all__ = ["SIZE", "End", "place", "room"]
 
@@ -40,16 +41,6 @@ class End:
     beyond: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
-    """Room of a name inside a panel, as shares of its width and height."""
-
-    left: float
-    right: float
-    low: float
-    high: float
-
-
 def room(names: Sequence[str], panel: float) -> float:
     """Room that names need at the right of a panel of this width.
 
@@ -65,23 +56,33 @@ def place(axes: Axes, ends: Sequence[End], longest: int, panel: float) -> None:
     def height(end: End) -> float:
         return math.log(end.value / low) / math.log(high / low)
 
-    beside = sorted((end for end in ends if end.length == longest), key=height)
-    for end, moved in zip(beside, spread([height(end) for end in beside], APART), strict=True):
+    ordered = [(end, height(end)) for end in sorted(ends, key=height)]
+    _place_beside(axes, [(end, wanted) for end, wanted in ordered if end.length == longest])
+    _place_inside(axes, [(end, wanted) for end, wanted in ordered if end.length < longest], panel)
+
+
+def _place_beside(axes: Axes, ends: Sequence[tuple[End, float]]) -> None:
+    """Names at the right of a panel, of ends with their heights."""
+    for (end, height), moved in zip(ends, spread([height for _, height in ends], APART), strict=True):
         axes.annotate(
-            end.name, xy=(1, height(end)), xytext=(1 + BESIDE, moved), xycoords="axes fraction",
+            end.name, xy=(1, height), xytext=(1 + BESIDE, moved), xycoords="axes fraction",
             textcoords="axes fraction", color=end.colour, va="center", ha="left", annotation_clip=False,
             fontsize=SIZE, arrowprops=LEADER | {"color": end.colour},
         )  # fmt: skip
-    taken: list[Box] = []
-    for end in sorted((end for end in ends if end.length < longest), key=height):
+
+
+def _place_inside(axes: Axes, ends: Sequence[tuple[End, float]], panel: float) -> None:
+    """Names inside a panel, of ends with their heights, off the curves and off one another."""
+    curves = [_share(axes, line.get_xydata()) for line in axes.lines]
+    taken: list[Bbox] = []
+    for end, height in ends:
         name = f"{end.name}\nbeyond the limit" if end.beyond else end.name
         left = float(_share(axes, [(end.length, end.value)])[0, 0]) + INSIDE
         right = left + max(map(_width, name.split("\n"))) / panel
         half = APART * (1 + name.count("\n")) / 2
-        curves = [_within(_share(axes, line.get_xydata()), left, right) for line in axes.lines]
-        names = [(box.low, box.high) for box in taken if box.left < right and left < box.right]
-        moved = clear(height(end), half, [span for span in curves if span] + names)
-        taken.append(Box(left=left, right=right, low=moved - half, high=moved + half))
+        names = [(box.y0, box.y1) for box in taken if box.x0 < right and left < box.x1]
+        moved = clear(height, half, [span for curve in curves if (span := _within(curve, left, right))] + names)
+        taken.append(Bbox.from_extents(left, moved - half, right, moved + half))
         axes.annotate(
             name, xy=(end.length, end.value), xytext=(left, moved), textcoords="axes fraction", color=end.colour,
             va="center", linespacing=1.1, fontsize=SIZE, arrowprops=LEADER | {"color": end.colour, "shrinkB": MARK},

@@ -5,28 +5,27 @@ from pathlib import Path
 import pytest
 import torch
 
+from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import Case
-from attnbench.checks.catalogue import checks
-from attnbench.checks.claims import stored
-from attnbench.checks.functions import check_function
-from attnbench.inputs import loaded
+from attnbench.checks.catalogue import check_function, checks
+from attnbench.checks.observations import stored
 from attnbench.interface import Implementation, Refusal
-from attnbench.judge import Judge
-from attnbench.records import Finding
-from attnbench.registry import load_operator
-from attnbench.subject import Malformed, Subject
+from attnbench.oracle.inputs import loaded
+from attnbench.plugins.registry import load_operator
+from attnbench.records.types import Finding
+from attnbench.workers.oracle_worker import OracleWorker
 
 
 class Conformance:
     """Findings of checks, without worker processes: an implementation here is one of ours."""
 
     def __init__(self, folder: Path) -> None:
-        self._judge = Judge(folder)
+        self._judge = OracleWorker(folder)
 
-    def subject(self, implementation: Implementation, case: Case) -> Subject:
+    def candidate(self, implementation: Implementation, case: Case) -> Candidate:
         """Implementation on fresh inputs of a case."""
         path = self._judge.inputs(case=case.id)
-        return Subject(implementation, load_operator(case.operator), case, loaded(path, case.device))
+        return Candidate(implementation, load_operator(case.operator), case, loaded(path, case.device))
 
     def applicable(self, case: Case) -> list[str]:
         """Names of the checks that apply to a case."""
@@ -36,12 +35,12 @@ class Conformance:
         """What a check says of an implementation on a case."""
         assert check in checks()
         try:
-            claims = list(check_function(check)(self.subject(implementation, case)))
+            observations = list(check_function(check)(self.candidate(implementation, case)))
         except Malformed as malformed:
             return Finding(check=check, status="failed", reason=f"{malformed}.")
         except Refusal as refusal:
             return Finding(check=check, status="unsupported", reason=str(refusal))
-        return self._judge.findings(case.id, {check: stored(claims)}, implementation.policies)[check]
+        return self._judge.findings(case.id, {check: stored(observations)}, implementation.policies)[check]
 
 
 @pytest.fixture(scope="session")

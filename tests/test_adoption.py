@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnbench.adoption import ModuleImplementation, adopt, load_implementation
 from attnbench.cases import Case
 from attnbench.interface import Implementation
 from attnbench.operators.multihead.suites import CROSS
-from attnbench.registry import PluginError, load_operator
+from attnbench.plugins.adapters import ModuleImplementation, adopt, load_implementation
+from attnbench.plugins.registry import PluginError, load_operator
 
 
 def case(mode: Any = "eval", **changes: Any) -> Case:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from attnbench.archive import Archive
 from attnbench.cases import Case
 from attnbench.operators.multihead import OPERATOR
 from attnbench.operators.multihead.suites import CROSS
+from attnbench.oracle.cache import Archive
 
 
 class Counting:

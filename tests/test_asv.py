@@ -5,8 +5,8 @@ import pickle
 
 import pytest
 
+from attnbench.analysis.stats import median_of_processes
 from attnbench.asv import benchmarks
-from attnbench.stats import median_of_processes
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnbench.budget import ROUNDOFF
 from attnbench.cases import NESTED, Case
-from attnbench.inputs import rounded
 from attnbench.interface import Inputs
-from attnbench.operators.attention_core import OPERATOR, AttentionCoreProblem, listing, siblings
+from attnbench.operators.attention_core import OPERATOR, AttentionCoreProblem, case_transforms, generate_cases
 from attnbench.operators.attention_core.suites import GROUPED, PLAIN
 from attnbench.operators.covering import combinations_of
+from attnbench.oracle.error_budget import ROUNDOFF
+from attnbench.oracle.inputs import rounded
 
 EVERYTHING = replace(GROUPED, head_dim_v=5, mask="causal_br+window+bias4d+ragged", window=2, softcap=1.5, scale=0.2)
 PROBLEMS = [
@@ -213,13 +213,13 @@ def test_levels_hold_one_another() -> None:
 
 def test_core_covers_every_pair_of_values() -> None:
     """Whatever two values of two arguments are named, some case has both."""
-    rows = [row for row in map(listing.row_of, OPERATOR.suite("core")) if _listed(row)]
+    rows = [row for row in map(generate_cases.row_of, OPERATOR.suite("core")) if _listed(row)]
     covered = {((one, row[one]), (other, row[other])) for row in rows for one, other in combinations(sorted(row), 2)}
-    assert set(combinations_of(listing.FACTORS, listing.allowed, 2)) <= covered
+    assert set(combinations_of(generate_cases.FACTORS, generate_cases.allowed, 2)) <= covered
 
 
 def _listed(row: dict[str, object]) -> bool:
-    return all(value in listing.FACTORS[name] for name, value in row.items())
+    return all(value in generate_cases.FACTORS[name] for name, value in row.items())
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def answers(problem: AttentionCoreProblem) -> Iterator[tuple[Case, Inputs, Tenso
 def test_further_keys_that_are_hidden_change_nothing(problem: AttentionCoreProblem) -> None:
     """They lie beyond the keys that each sequence has, and positions stay what they were."""
     for case, inputs, output in answers(problem):
-        found = OPERATOR.evaluate(*siblings.padded(case, inputs, 5))["output"]
+        found = OPERATOR.evaluate(*case_transforms.padded(case, inputs, 5))["output"]
         assert torch.allclose(found, output, rtol=0, atol=1e-13)
 
 
@@ -269,8 +269,8 @@ def test_heads_change_places_with_all_that_is_theirs(problem: AttentionCoreProbl
     """Keys, the queries that share them, biases and slopes move together."""
     order = [*range(1, problem.key_heads), 0]
     for case, inputs, output in answers(problem):
-        found = OPERATOR.evaluate(case, siblings.reordered_heads(case, inputs, order))["output"]
-        expected = siblings.outputs_of_heads(case, {"output": output}, order)["output"]
+        found = OPERATOR.evaluate(case, case_transforms.reordered_heads(case, inputs, order))["output"]
+        expected = case_transforms.outputs_of_heads(case, {"output": output}, order)["output"]
         assert torch.allclose(found, expected, rtol=0, atol=1e-13)
 
 
@@ -278,7 +278,7 @@ def test_heads_change_places_with_all_that_is_theirs(problem: AttentionCoreProbl
 def test_sequences_are_alone_what_they_are_in_the_batch(problem: AttentionCoreProblem) -> None:
     """Picked in any order, each brings its own bias and length."""
     for case, inputs, output in answers(problem):
-        found = OPERATOR.evaluate(*siblings.selected(case, inputs, sequences=[1, 0, 1]))["output"]
+        found = OPERATOR.evaluate(*case_transforms.selected(case, inputs, sequences=[1, 0, 1]))["output"]
         assert torch.allclose(found, output[[1, 0, 1]], rtol=0, atol=1e-13)
 
 
@@ -290,13 +290,13 @@ def test_known_mistakes_are_wrong_where_they_can_show(problem: AttentionCoreProb
     """Each changes the output, but for those of rows without any key and of masks that hide nothing here."""
     case, inputs = drawn(problem)
     right = OPERATOR.evaluate(case, inputs)["output"]
-    mistakes = OPERATOR.mistakes(case, ["output"])
+    fault_models = OPERATOR.fault_models(case, ["output"])
     differ = {
         words
-        for words, mistake in mistakes.items()
-        if not torch.allclose(OPERATOR.evaluate(case, inputs, mistake=mistake)["output"], right, rtol=0, atol=1e-9)
+        for words, fault in fault_models.items()
+        if not torch.allclose(OPERATOR.evaluate(case, inputs, fault=fault)["output"], right, rtol=0, atol=1e-9)
     }
     silent = {"rows without any key spread evenly", "the last key dropped", "the last key dropped after the softmax"}
-    alike = {words for words in mistakes if words.startswith(("the causal mask", "key_lengths one key too long"))}
-    assert mistakes.keys() - differ <= silent | alike
+    alike = {words for words in fault_models if words.startswith(("the causal mask", "key_lengths one key too long"))}
+    assert fault_models.keys() - differ <= silent | alike
     assert len(differ) >= 3

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnbench.budget import (
+from attnbench.cases import DTYPES, Dtype
+from attnbench.interface import Precision
+from attnbench.oracle.error_budget import (
     Allowance,
     allowances,
     allowed_of_a_difference,
@@ -16,8 +18,6 @@ from attnbench.budget import (
     model_runs,
     rounding_of_a_whole,
 )
-from attnbench.cases import DTYPES, Dtype
-from attnbench.interface import Precision
 
 INF, NAN = math.inf, math.nan
 ZEROS = torch.zeros(4, dtype=torch.float64)

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from attnbench.cases import DEVICES, DTYPES, LEVELS, MANNERS, MODES, NESTED, Case, digest, shard
+from attnbench.cases import CALL_MODES, DEVICES, DTYPES, LEVELS, MODES, NESTED, Case, digest, shard
 from attnbench.operators.multihead.problem import MultiheadProblem
 from attnbench.operators.multihead.suites import profile, suite
 
@@ -165,7 +165,7 @@ def test_quick_has_every_dtype_mode_and_flag() -> None:
     """The smallest level leaves no dtype, constructor or forward argument out, and no mode without a compiler."""
     cases = suite("quick")
     assert {one.dtype for one in cases} == set(DTYPES)
-    assert {one.mode for one in cases} == {mode for mode, manner in MANNERS.items() if manner.compiler is None}
+    assert {one.mode for one in cases} == {mode for mode, call_mode in CALL_MODES.items() if call_mode.compiler is None}
     flags = (
         "bias", "add_bias_kv", "add_zero_attn", "batch_first", "self_attention", "need_weights",
         "average_attn_weights", "is_causal", "dropout", "kdim", "vdim", "attention_mask", "padding_mask",

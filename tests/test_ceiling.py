@@ -3,17 +3,17 @@
 import pytest
 import torch
 
-from attnbench import ceiling
-from attnbench.ceiling import reached
-from attnbench.records import Ceiling
+from attnbench.measurement import roofline
+from attnbench.measurement.roofline import reached
+from attnbench.records.types import Ceiling
 from attnbench.runner import Limits, Plan, Session, ceilings, gating_checks, profile_cases
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products and copies that take no time."""
-    monkeypatch.setattr(ceiling, "PRODUCT_ROWS", {"cpu": (64, 128)})
-    monkeypatch.setattr(ceiling, "COPIED_BYTES", {"cpu": 2**16})
+    monkeypatch.setattr(roofline, "PRODUCT_ROWS", {"cpu": (64, 128)})
+    monkeypatch.setattr(roofline, "COPIED_BYTES", {"cpu": 2**16})
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
@@ -28,9 +28,9 @@ def test_every_dtype_has_its_ceilings(small: None, dtype: str) -> None:
 def test_rates_are_those_of_the_best_call(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two operations for each multiply-add, bytes read and bytes written, over the shortest time but the first."""
     times_s = iter([0.001, 9, 8, 4, 8, 8, 0.001, 9, 8, 2, 8, 8, 0.001, 8, 8, 0.5, 8, 8])
-    monkeypatch.setattr(ceiling, "LONG_S", 10)
-    monkeypatch.setattr(ceiling, "ENOUGH_S", 100)
-    monkeypatch.setattr(ceiling, "_took_s", lambda call, device: next(times_s))
+    monkeypatch.setattr(roofline, "LONG_S", 10)
+    monkeypatch.setattr(roofline, "ENOUGH_S", 100)
+    monkeypatch.setattr(roofline, "_took_s", lambda call, device: next(times_s))
     found = reached("float32", "cpu")
     assert found.flop_per_s == 2 * 128**3 / 2
     assert found.bytes_per_s == 2 * 2**16 / 0.5
@@ -40,7 +40,7 @@ def test_a_product_that_takes_long_ends_the_search(small: None, monkeypatch: pyt
     """A dtype that is computed number by number costs a fraction of a second, not minutes."""
     # One call that makes what is made once, and one that counts: more would take too long.
     times_s = iter([4.0, 4.0, 1.0, 1.0])
-    monkeypatch.setattr(ceiling, "_took_s", lambda call, device: next(times_s))
+    monkeypatch.setattr(roofline, "_took_s", lambda call, device: next(times_s))
     found = reached("float16", "cpu")
     assert found.flop_per_s == 2 * 64**3 / 4
     assert found.bytes_per_s == 2 * 2**16

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from attnbench.analysis.certificate import UNMEASURED, CertificateError, Declared, Suite, certificate
 from attnbench.cases import digest
-from attnbench.certificate import UNMEASURED, CertificateError, Declared, Suite, certificate
 from attnbench.cli.certifying import write_certificate
 from attnbench.cli.jobs import Choice
 from attnbench.cli.recording import Recording
-from attnbench.environment import machine
-from attnbench.records import Finding, Result, Run
-from attnbench.results import RunFile
+from attnbench.records.environment import machine
+from attnbench.records.run_file import RunFile
+from attnbench.records.types import Finding, Result, Run
 from attnbench.runner import Session
 
 CASES = [f"multihead/B1.L1.S1.E8.H1/-/mask=none/regime=plain/seed={seed}/float32/cpu/eval" for seed in range(2)]

@@ -10,9 +10,19 @@ import pytest
 import torch
 
 from attnbench import checks as package
-from attnbench.checks.catalogue import CHAPTERS, checks
-from attnbench.checks.claims import Agree, Average, Claim, Equal, Exact, Holds, Match, Scale, restored, stored
-from attnbench.checks.functions import check_function
+from attnbench.checks.catalogue import CHAPTERS, check_function, checks
+from attnbench.checks.observations import (
+    Agree,
+    Average,
+    Equal,
+    Exact,
+    Holds,
+    Match,
+    Observation,
+    Scale,
+    restored,
+    stored,
+)
 from attnbench.checks.slopes import is_slope
 
 CATALOGUE = "from attnbench.checks.catalogue import checks; assert checks()"
@@ -72,7 +82,7 @@ def test_the_catalogue_needs_no_torch() -> None:
 
 def test_an_import_of_torch_would_be_seen() -> None:
     """The test before this one can fail: the functions of the checks do need torch."""
-    assert loads_torch(f"{CATALOGUE}; from attnbench.checks.functions import check_function")
+    assert loads_torch(f"{CATALOGUE}; from attnbench.checks.catalogue import check_function")
 
 
 @pytest.mark.parametrize(
@@ -87,14 +97,14 @@ def test_an_import_of_torch_would_be_seen() -> None:
         Exact(quantities={"output": torch.ones(2)}),
         Scale(quantity="output", value=torch.ones(2)),
     ],
-    ids=lambda claim: type(claim).__name__,
+    ids=lambda observation: type(observation).__name__,
 )
-def test_claims_survive_the_way_to_the_judge(tmp_path: Path, claim: Claim) -> None:
+def test_claims_survive_the_way_to_the_judge(tmp_path: Path, observation: Observation) -> None:
     """Every kind is restored from a file of plain containers and tensors, without its graph."""
-    torch.save(stored([claim]), tmp_path / "claims")
+    torch.save(stored([observation]), tmp_path / "claims")
     (again,) = restored(torch.load(tmp_path / "claims", weights_only=True))
-    assert type(again) is type(claim)
-    assert str(stored([again])) == str(stored([claim]))
+    assert type(again) is type(observation)
+    assert str(stored([again])) == str(stored([observation]))
     assert "grad" not in str(stored([again]))
 
 
@@ -105,6 +115,6 @@ def test_a_derivative_is_a_slope_or_not(elements: int, factor: float, holds: boo
     """One element's derivative is looked at, too; the tensor is left as it was."""
     tensor = torch.linspace(0.5, 1.5, elements, dtype=torch.float64)
     before = tensor.clone()
-    claim = is_slope(factor * 2 * tensor, tensor, lambda: tensor.square().sum(), "the derivative of squares")
-    assert claim.holds is holds
+    observation = is_slope(factor * 2 * tensor, tensor, lambda: tensor.square().sum(), "the derivative of squares")
+    assert observation.holds is holds
     assert torch.equal(tensor, before)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.child import Child, ChildDied, ChildTimeout, without_home
+from attnbench.processes.rpc import Child, ChildDied, ChildTimeout, without_home
 
 # Answers requests by doing what tests want of it.
 MODULE = '''
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 
-from attnbench.child import serve
+from attnbench.processes.rpc import serve
 
 
 def echo(*, value):
@@ -245,7 +245,7 @@ def test_a_child_ends_with_its_parent(tmp_path: Path, log: Path) -> None:
     """An endless loop that ignores every signal is gone as soon as its parent is, even if that was killed."""
     (tmp_path / "obedient.py").write_text(MODULE)
     program = (
-        "from pathlib import Path; from attnbench.child import Child\n"
+        "from pathlib import Path; from attnbench.processes.rpc import Child\n"
         f"Child('obedient', log=Path({str(log)!r})).ask({{'do': 'stubborn', 'place': {str(tmp_path / 'pid')!r}}})"
     )
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
@@ -262,8 +262,8 @@ def test_a_child_ends_with_its_parent(tmp_path: Path, log: Path) -> None:
 
 def test_what_is_printed_is_kept_within_bounds(child: Child, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Output that never ends fills no disk: it is thrown away while the child still prints."""
-    monkeypatch.setattr("attnbench.child.OUTPUT_BYTES", 1_000_000)
-    monkeypatch.setattr("attnbench.child.WATCH_S", 0.05)
+    monkeypatch.setattr("attnbench.processes.rpc.OUTPUT_BYTES", 1_000_000)
+    monkeypatch.setattr("attnbench.processes.rpc.WATCH_S", 0.05)
     assert child.ask({"do": "flood"}, timeout_s=60) < 32_000_000
     assert log.stat().st_size <= 1_000_000
     with pytest.raises(ChildDied, match=r"^the process exited with code 7 \(no space left\)$"):
@@ -272,7 +272,7 @@ def test_what_is_printed_is_kept_within_bounds(child: Child, log: Path, monkeypa
 
 def test_an_answer_that_never_ends_is_a_death(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes without a line's end fill no memory."""
-    monkeypatch.setattr("attnbench.child.ANSWER_BYTES", 1 << 20)
+    monkeypatch.setattr("attnbench.processes.rpc.ANSWER_BYTES", 1 << 20)
     with pytest.raises(ChildDied) as died:
         child.ask({"do": "babble"})
     assert str(died.value) == "more than 1 MiB were written to the process's connection"

@@ -24,10 +24,10 @@ from attnbench.cli.conform_markdown import write_markdown
 from attnbench.cli.recording import Recording, recording, write_json
 from attnbench.cli.selection import planned, taking_part
 from attnbench.cli.terminal import print_findings
-from attnbench.environment import machine
-from attnbench.records import SCHEMA, Finding, Result, Run
-from attnbench.registry import PluginError, load
-from attnbench.results import ResultsError, RunFile, merged, read
+from attnbench.plugins.registry import PluginError, load
+from attnbench.records.environment import machine
+from attnbench.records.run_file import ResultsError, RunFile, merged, read
+from attnbench.records.types import SCHEMA, Finding, Result, Run
 from attnbench.runner import Session
 
 MY_ATTENTION = Path(__file__).parent / "plugin_example" / "my_attention.py"
@@ -274,7 +274,7 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_are_one_line(here: Path, mistake: str) -> None:
+def test_mistakes_are_one_line(here: Path, fault: str) -> None:
     """What a user gets wrong ends with code 2 and one line that names the argument, what came, and the remedy."""
     (here / "raises.py").write_text("raise RuntimeError('two\\nlines')\n")
     (here / "idle.toml").write_text(
@@ -285,7 +285,7 @@ def test_mistakes_are_one_line(here: Path, mistake: str) -> None:
         (here / name).write_text(json.dumps(line) + "\n")
     (here / "stored" / "m").mkdir(parents=True)
     (here / "stored" / "m" / "20990101-000000-abcd.jsonl").write_text(json.dumps(run_files()["other.jsonl"]) + "\n")
-    arguments, parts = MISTAKES[mistake]
+    arguments, parts = MISTAKES[fault]
     done = attnbench(*arguments.split(), cwd=here)
     assert done.code == 2, done.err
     assert done.out == ""
@@ -329,11 +329,11 @@ UNPLANNED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("mistake", UNPLANNED)
-def test_mistakes_in_what_to_run_are_named(session: Session, mistake: str) -> None:
+def test_mistakes_in_what_to_run_are_named(session: Session, fault: str) -> None:
     """Cases, checks and devices that are not there are told by the option that named them."""
-    if mistake == "device" and torch.cuda.is_available():
+    if fault == "device" and torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
-    keywords, parts = UNPLANNED[mistake]
+    keywords, parts = UNPLANNED[fault]
     cases = session.judge("suite", operator="multihead", level="quick")
     with pytest.raises(click.UsageError) as raised:
         planned(session, cases, **keywords)

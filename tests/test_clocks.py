@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from attnbench.clocks import MISSING, Clocks, Reading, throttled
+from attnbench.analysis.disturbance import throttled
+from attnbench.measurement.gpu_clocks import MISSING, Clocks, Reading
 
 UUID = "00000000-0000-0000-0000-000000000000"
 

@@ -9,11 +9,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict
 from attnbench.cli import attnbench
 from attnbench.cli.compare_command import _exit_code
-from attnbench.comparison import UNDECIDED, WORSE, Change, Verdict
-from attnbench.registry import PluginError
-from attnbench.results import ResultsError, find, read
+from attnbench.plugins.registry import PluginError
+from attnbench.records.run_file import ResultsError, find, read
 
 # The smallest measurement; a process that is alone decides nothing, seven are the fewest that can.
 SMALL = ("--lengths", "16", "--passes", "forward", "--threads", "1")

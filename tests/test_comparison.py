@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from attnbench.analysis.run_diff import Change, changes, kernel_calls, turns_taken
 from attnbench.cli import attnbench
-from attnbench.comparison import Change, changes, kernel_calls, turns_taken
-from attnbench.records import Finding, Machine, Memory, Result, Run, Timing
-from attnbench.results import RunFile, StoredRun
+from attnbench.records.run_file import RunFile, StoredRun
+from attnbench.records.types import Finding, Machine, Memory, Result, Run, Timing
 
 CASE = "multihead/B1.L8.S8.E16.H2/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/inference"
 MACHINE = Machine(name="some-cpu", cpu="Some CPU", cores=2, memory_bytes=2**34)

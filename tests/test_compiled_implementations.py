@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.interface import Refusal
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
-from attnbench.registry import load
-from attnbench.subject import Subject
+from attnbench.plugins.registry import load
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++, with which torch.compile compiles")
 PADDED = MultiheadProblem(
@@ -35,10 +35,10 @@ def graphs() -> int:
 def test_a_prepared_call_is_compiled_and_right(name: str, mode: str) -> None:
     """What ``prepare`` returns agrees with the oracle, and compiles nothing more when it is called again."""
     one = case(mode=mode)
-    subject = Subject(load(name), OPERATOR, one, OPERATOR.inputs(one))
+    candidate = Candidate(load(name), OPERATOR, one, OPERATOR.inputs(one))
     before = graphs()
-    outputs = subject.run()
-    found = outputs | (subject.gradients_of(outputs) if one.differentiates else {})
+    outputs = candidate.run()
+    found = outputs | (candidate.gradients_of(outputs) if one.differentiates else {})
     assert graphs() == before > 0
     exact = OPERATOR.inputs(one).mapped(lambda t: t.double() if t.is_floating_point() else t)
     expected = OPERATOR.evaluate(one, exact)
@@ -55,7 +55,7 @@ def test_other_sizes_are_not_compiled_for(name: str, mask: str) -> None:
     for batch, queries, keys in ((2, 5, 7), (4, 9, 9), (3, 100, 3)):
         one = case(replace(PADDED, batch=batch, queries=queries, keys=keys, mask=mask), mode="inference")
         exact = OPERATOR.inputs(one).mapped(lambda t: t.double() if t.is_floating_point() else t)
-        output = Subject(load(name), OPERATOR, one, OPERATOR.inputs(one)).run()["output"]
+        output = Candidate(load(name), OPERATOR, one, OPERATOR.inputs(one)).run()["output"]
         torch.testing.assert_close(output.double(), OPERATOR.evaluate(one, exact)["output"], rtol=1e-4, atol=1e-5)
         counts.append(graphs())
     assert counts[0] == counts[-1]

@@ -10,13 +10,13 @@ import pytest
 
 import attnbench
 from attnbench import Report, conform
+from attnbench.api import ConformanceError, Selection, WorkerPool, told
+from attnbench.api.outcome import TOLD
 from attnbench.cases import Case
 from attnbench.checks.catalogue import checks
-from attnbench.conformance import Bench, ConformanceError, Selection, told
-from attnbench.conformance.outcome import TOLD
 from attnbench.operators.multihead.problem import MultiheadProblem
-from attnbench.records import Finding, Result
-from attnbench.registry import PluginError
+from attnbench.plugins.registry import PluginError
+from attnbench.records.types import Finding, Result
 from attnbench.runner import ExpectationError, Limits, Plan
 
 PROBLEM = MultiheadProblem(batch=2, queries=5, keys=7, embed_dim=24, num_heads=3, bias=True, batch_first=True)
@@ -71,9 +71,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
+def bench() -> Iterator[WorkerPool]:
     """A judge and workers, which are started again where a test ends them; none is left behind."""
-    opened = Bench(Limits(timeout_s=60, threads=1))
+    opened = WorkerPool(Limits(timeout_s=60, threads=1))
     yield opened
     opened.close()
 
@@ -164,13 +164,13 @@ def test_expected_failures_are_met_or_told(here: Path) -> None:
         ({"cases": (CASE,), "checks": ("mask_gradients",)}, "nothing to run: none of mask_gradients applies"),
     ],
 )
-def test_what_cannot_be_run_is_refused(bench: Bench, selection: dict[str, object], fault: str) -> None:
+def test_what_cannot_be_run_is_refused(bench: WorkerPool, selection: dict[str, object], fault: str) -> None:
     """The error names what was asked for and what there is."""
     with pytest.raises(ValueError, match=fault):
         bench.plans(Selection(**{"suite": "quick", **selection}))
 
 
-def test_expected_failures_that_mean_nothing_are_refused(bench: Bench, here: Path) -> None:
+def test_expected_failures_that_mean_nothing_are_refused(bench: WorkerPool, here: Path) -> None:
     """A file that is not there, a mapping without its links, and an entry that nothing can match."""
     for given, error, fault in (
         ("missing.toml", ExpectationError, r"cannot read expected failures from missing\.toml"),
@@ -261,7 +261,7 @@ def test_finding_in_words() -> None:
 # The bench
 
 
-def test_bench_keeps_its_processes_until_it_is_closed(bench: Bench, here: Path) -> None:
+def test_bench_keeps_its_processes_until_it_is_closed(bench: WorkerPool, here: Path) -> None:
     """One worker does all tests of an implementation; the judge is asked once for a selection."""
     selection = Selection(suite="quick", cases=(CASE, OTHER), checks=(PARITY,))
     plans = bench.plans(selection)
@@ -276,7 +276,9 @@ def test_bench_keeps_its_processes_until_it_is_closed(bench: Bench, here: Path) 
     assert None not in [process.poll() for process in processes]
 
 
-def test_bench_finds_together_what_was_asked_for(bench: Bench, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_finds_together_what_was_asked_for(
+    bench: WorkerPool, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Checks of one case that will be wanted are made in one go; one that is wanted again is made again."""
     asked: list[tuple[str, ...]] = []
 
@@ -284,8 +286,8 @@ def test_bench_finds_together_what_was_asked_for(bench: Bench, here: Path, monke
         asked.append(plan.checks)
         return [finding(check) for check in plan.checks]
 
-    monkeypatch.setattr("attnbench.conformance.bench.findings", findings)
-    monkeypatch.setattr(Bench, "_worker", lambda *_: SimpleNamespace(operator="multihead"))
+    monkeypatch.setattr("attnbench.api.worker_pool.findings", findings)
+    monkeypatch.setattr(WorkerPool, "_worker", lambda *_: SimpleNamespace(operator="multihead"))
     one = plan(CASE, "forward_parity", "inputs_untouched", "repeats_itself")
     bench.ask_for("another", CASE, "repeats_itself")
     bench.ask_for("another", OTHER, "inputs_untouched")
@@ -295,7 +297,7 @@ def test_bench_finds_together_what_was_asked_for(bench: Bench, here: Path, monke
     assert asked == [("forward_parity", "repeats_itself"), ("forward_parity",)]
 
 
-def test_bench_lives_on_after_deaths(bench: Bench, here: Path) -> None:
+def test_bench_lives_on_after_deaths(bench: WorkerPool, here: Path) -> None:
     """A crash is a finding of its test; so is the end of the judge, after which there is a new one."""
     assert bench.finding("kernels.py:dies", plan(), PARITY).reason == "the process exited with code 3"
     bench._session._judge._process.kill()
@@ -304,7 +306,7 @@ def test_bench_lives_on_after_deaths(bench: Bench, here: Path) -> None:
     assert ended.reason.startswith("the judge's process ended: ")
 
 
-def test_bench_says_once_that_something_cannot_be_loaded(bench: Bench, here: Path) -> None:
+def test_bench_says_once_that_something_cannot_be_loaded(bench: WorkerPool, here: Path) -> None:
     """The first test fails with the reason, and the others are not run for it."""
     told = [bench.finding("kernels.py:left", plan(case), PARITY) for case in (CASE, OTHER)]
     assert [one.status for one in told] == ["error", "not_run"]
@@ -312,7 +314,7 @@ def test_bench_says_once_that_something_cannot_be_loaded(bench: Bench, here: Pat
     assert told[0].reason.startswith("kernels.py has no attribute 'left'")
 
 
-def test_bench_that_is_interrupted_starts_anew(bench: Bench, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_that_is_interrupted_starts_anew(bench: WorkerPool, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an interruption, as by a time limit of pytest's, no answer is taken for that of another request."""
     right = "kernels.py:right"
     assert bench.finding(right, plan(), PARITY).status == "passed"
@@ -328,7 +330,7 @@ def test_bench_that_is_interrupted_starts_anew(bench: Bench, here: Path, monkeyp
     assert bench.finding("kernels.py:wrong", plan(), PARITY).status == "failed"
 
 
-def test_bench_leaves_other_operators_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_leaves_other_operators_alone(bench: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A case of an operator that the implementation does not compute is unsupported."""
-    monkeypatch.setattr(Bench, "_worker", lambda *_: SimpleNamespace(operator="another"))
+    monkeypatch.setattr(WorkerPool, "_worker", lambda *_: SimpleNamespace(operator="another"))
     assert bench.finding("mine", plan(), PARITY).reason == "it computes another"

@@ -8,8 +8,8 @@ from typing import get_args
 
 import pytest
 
-from attnbench.contest import STATES, VERDICTS, State, contest
-from attnbench.records import Timing
+from attnbench.analysis.speed_verdict import STATES, VERDICTS, State, judge_speed
+from attnbench.records.types import Timing
 
 # Time of a call of the baseline, in nanoseconds.
 CALL_NS = 1_000_000
@@ -53,7 +53,7 @@ def drawn(source: random.Random, truth: float, *, spread: float, processes: int)
 def states(truth: float, *, spread: float = 0.002, processes: int = 10) -> Counter[State]:
     """How often each state comes out of ``TRIALS`` comparisons."""
     source = random.Random(f"{truth} {spread} {processes}")
-    return Counter(contest(*drawn(source, truth, spread=spread, processes=processes)).state for _ in range(TRIALS))
+    return Counter(judge_speed(*drawn(source, truth, spread=spread, processes=processes)).state for _ in range(TRIALS))
 
 
 def test_the_states_are_a_closed_set() -> None:
@@ -66,8 +66,8 @@ def test_the_states_are_a_closed_set() -> None:
 def test_what_counts_may_be_told() -> None:
     """1 % unless told otherwise."""
     own, base = timing(*[1.02] * 10), timing(*[1] * 10)
-    assert contest(own, base).state == "slower"
-    assert contest(own, base, effect=0.03).state == "same"
+    assert judge_speed(own, base).state == "slower"
+    assert judge_speed(own, base, effect=0.03).state == "same"
 
 
 @pytest.mark.parametrize("spread", [0.002, 0.01, 0.1])
@@ -100,7 +100,7 @@ def test_what_is_the_same_is_called_the_same() -> None:
 
 def test_a_wide_interval_is_unknown() -> None:
     """Where the interval reaches across the edge of what counts, more processes may tell."""
-    found = contest(timing(*[1.0] * 5, *[1.02] * 5), timing(*[1] * 10))
+    found = judge_speed(timing(*[1.0] * 5, *[1.02] * 5), timing(*[1] * 10))
     assert found.state == "unknown"
     assert found.reason == "the interval reaches across 1%, the difference that counts"
     assert found.ratio is not None
@@ -119,14 +119,16 @@ def test_a_wide_interval_is_unknown() -> None:
 )  # fmt: skip
 def test_a_verdict_is_an_order_statistic(off: int, of: int, state: State) -> None:
     """A few processes that went astray decide nothing, and what is more than a few leaves it open."""
-    assert contest(timing(*[1.0] * off, *[1.1] * (of - off)), timing(*[1] * of)).state == state
-    assert contest(timing(*[1.0] * off, *[0.9] * (of - off)), timing(*[1] * of)).state == state.replace("slow", "fast")
+    assert judge_speed(timing(*[1.0] * off, *[1.1] * (of - off)), timing(*[1] * of)).state == state
+    assert judge_speed(timing(*[1.0] * off, *[0.9] * (of - off)), timing(*[1] * of)).state == state.replace(
+        "slow", "fast"
+    )
 
 
 @pytest.mark.parametrize("processes", range(7))
 def test_few_processes_have_no_verdict(processes: int) -> None:
     """Six all on one side are that by chance once in 64."""
-    found = contest(timing(*[2] * processes), timing(*[1] * processes))
+    found = judge_speed(timing(*[2] * processes), timing(*[1] * processes))
     assert (found.state, found.counted, found.of) == ("unknown", processes, processes)
     assert (found.ratio is None) == (processes == 0)
 
@@ -147,7 +149,7 @@ def test_a_process_counts_by_its_clean_calls(clean: int, of: int, counts: bool, 
         own = replace(own, waited_ns=mixed(clean, of))
     else:
         base = replace(base, waited_ns=mixed(clean, of))
-    found = contest(own, base)
+    found = judge_speed(own, base)
     assert (found.counted, found.of, found.ratio is not None) == (int(counts), 1, counts)
 
 
@@ -156,7 +158,7 @@ def test_only_clean_calls_make_the_ratio() -> None:
     samples = ((CALL_NS,) * 5 + (50 * CALL_NS,) * 4,) * 10
     waited = ((0,) * 5 + (49 * CALL_NS,) * 4,) * 10
     own = replace(timing(*[1] * 10), samples_ns=samples, waited_ns=waited)
-    assert contest(own, timing(*[1] * 10)).state == "same"
+    assert judge_speed(own, timing(*[1] * 10)).state == "same"
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ def test_only_clean_calls_make_the_ratio() -> None:
 def test_too_few_processes_that_count_are_inconclusive(disturbed: int, of: int, state: State) -> None:
     """Eight must count; of fewer that were planned, all."""
     waited = ((CALL_NS,) * 9,) * disturbed + ((0,) * 9,) * (of - disturbed)
-    found = contest(replace(timing(*[2] * of), waited_ns=waited), timing(*[1] * of))
+    found = judge_speed(replace(timing(*[2] * of), waited_ns=waited), timing(*[1] * of))
     assert (found.state, found.counted, found.of) == (state, of - disturbed, of)
     if state == "inconclusive":
         assert found.reason == f"other work disturbed {disturbed} of {of} processes"
@@ -175,7 +177,7 @@ def test_too_few_processes_that_count_are_inconclusive(disturbed: int, of: int, 
 
 def test_calls_too_slow_for_the_time_given_are_inconclusive() -> None:
     """Not for the sake of other work, and the reason says so."""
-    found = contest(timing(*[2] * 10, calls=3), timing(*[1] * 10))
+    found = judge_speed(timing(*[2] * 10, calls=3), timing(*[1] * 10))
     assert (found.state, found.counted) == ("inconclusive", 0)
     assert found.reason == "calls so slow that a process made 3 of the 5 that it takes"
 
@@ -183,7 +185,7 @@ def test_calls_too_slow_for_the_time_given_are_inconclusive() -> None:
 def test_contention_that_biases_a_ratio_is_inconclusive() -> None:
     """A competitor that makes one side half as slow again, in every process alike, does not pass for a difference."""
     own, base = timing(*[1.5] * 10, share_waited=0.3), timing(*[1] * 10, share_waited=0.1)
-    found = contest(own, base)
+    found = judge_speed(own, base)
     assert (found.state, found.ratio, found.counted) == ("inconclusive", None, 0)
 
 
@@ -191,7 +193,7 @@ def test_contention_that_biases_a_ratio_is_inconclusive() -> None:
 def test_a_baseline_that_differs_from_itself_judges_nobody(twin: float, state: State) -> None:
     """Where the null arm shows a difference, so may everything else."""
     base = timing(*[1] * 10, twin=timing(*[twin] * 10))
-    found = contest(timing(*[1.2] * 10), base)
+    found = judge_speed(timing(*[1.2] * 10), base)
     assert found.state == state
     assert found.null is not None
     assert found.null.ratio is not None
@@ -203,7 +205,7 @@ def test_a_baseline_that_differs_from_itself_judges_nobody(twin: float, state: S
 def test_a_null_arm_that_cannot_tell_hinders_nobody() -> None:
     """A twin that scatters about the baseline is no sign that the baseline is off."""
     base = timing(*[1] * 10, twin=timing(*[0.98, 1.02] * 5))
-    found = contest(timing(*[1.2] * 10), base)
+    found = judge_speed(timing(*[1.2] * 10), base)
     assert found.state == "slower"
     assert found.null is not None
     assert found.null.state == "unknown"
@@ -228,7 +230,7 @@ def sharing(twin: float) -> Timing:
 def test_a_baseline_that_shares_its_turns_is_one_with_its_twin() -> None:
     """Each cycle has one of the two, and a call is compared with the one of its own cycle."""
     for cycles in (CYCLES, SHARED["twin"], SHARED["base"]):
-        found = contest(in_cycles(cycles, 1.2), sharing(1.0))
+        found = judge_speed(in_cycles(cycles, 1.2), sharing(1.0))
         assert (found.state, found.counted, found.of) == ("slower", 10, 10)
         assert found.ratio is not None
         assert found.ratio.value == pytest.approx(1.2)
@@ -237,19 +239,19 @@ def test_a_baseline_that_shares_its_turns_is_one_with_its_twin() -> None:
 def test_a_baseline_that_shares_its_turns_is_compared_with_its_twin_beside_the_same_calls() -> None:
     """The two never meet in a cycle; what is compared meets both, and so a drift is no difference."""
     base = replace(in_cycles((1, 2, 3, 4, 5, 6), 1), twin=in_cycles((7, 8, 9, 10, 11, 12), 1))
-    found = contest(in_cycles(CYCLES, 1.2), base)
+    found = judge_speed(in_cycles(CYCLES, 1.2), base)
     assert found.null is not None
     assert found.null.ratio is not None
     assert (found.state, found.null.state, found.null.counted) == ("slower", "same", 10)
     assert found.null.ratio.value == pytest.approx(1.0)
-    off = contest(in_cycles(CYCLES, 1.2), sharing(1.1))
+    off = judge_speed(in_cycles(CYCLES, 1.2), sharing(1.1))
     assert (off.state, off.reason) == ("inconclusive", "the baseline took 1.100 times as long as itself")
 
 
 def test_a_slow_call_that_met_each_of_the_two_too_seldom_is_compared_by_medians() -> None:
     """Five calls are enough for it, and for either of the two."""
     slow = in_cycles((1, 3, 6, 8, 10), 9)
-    found = contest(slow, sharing(1.0))
+    found = judge_speed(slow, sharing(1.0))
     assert (found.state, found.counted) == ("slower", 10)
     assert found.ratio is not None
     assert found.ratio.value == pytest.approx(9)
@@ -265,7 +267,7 @@ def test_a_process_counts_where_both_of_the_two_do(disturbed: str) -> None:
     assert base.twin is not None
     base = replace(base, waited_ns=held_up) if disturbed == "base" else base
     base = replace(base, twin=replace(base.twin, waited_ns=held_up)) if disturbed == "twin" and base.twin else base
-    found = contest(in_cycles(CYCLES, 1.2), base)
+    found = judge_speed(in_cycles(CYCLES, 1.2), base)
     assert (found.state, found.counted, found.reason) == (
         "inconclusive", 0, "other work disturbed 10 of 10 processes"
     )  # fmt: skip
@@ -274,7 +276,7 @@ def test_a_process_counts_where_both_of_the_two_do(disturbed: str) -> None:
 def test_too_few_calls_of_one_of_the_two_are_told() -> None:
     """As of any side."""
     base = replace(in_cycles(SHARED["base"], 1), twin=in_cycles(SHARED["twin"][:4], 1))
-    found = contest(in_cycles(CYCLES, 1.2), base)
+    found = judge_speed(in_cycles(CYCLES, 1.2), base)
     assert found.reason == "calls so slow that a process made 4 of the 5 that it takes"
 
 
@@ -282,7 +284,7 @@ def test_the_twin_is_compared_with_the_baseline_alone() -> None:
     """Not with what it is a part of."""
     base = replace(in_cycles(SHARED["base"], 1), twin=in_cycles(SHARED["twin"], 2))
     assert base.twin is not None
-    found = contest(base.twin, base)
+    found = judge_speed(base.twin, base)
     assert (found.state, found.null) == ("slower", None)
     assert found.ratio is not None
     assert found.ratio.value == pytest.approx(2)
@@ -291,7 +293,7 @@ def test_the_twin_is_compared_with_the_baseline_alone() -> None:
 def test_in_older_runs_the_twin_took_part_in_every_cycle() -> None:
     """What is compared is compared with the baseline alone, as it was when it was measured."""
     old = replace(in_cycles(CYCLES, 1), twin=in_cycles(CYCLES, 1.008))
-    found = contest(in_cycles(CYCLES, 1.2), old)
+    found = judge_speed(in_cycles(CYCLES, 1.2), old)
     assert found.ratio is not None
     assert found.null is not None
     assert found.null.ratio is not None
@@ -301,14 +303,14 @@ def test_in_older_runs_the_twin_took_part_in_every_cycle() -> None:
 def test_processes_in_which_one_took_no_part_are_not_counted() -> None:
     """Processes that were added for others leave a contest as it was."""
     own = replace(timing(*[1.2] * 10), samples_ns=timing(*[1.2] * 10).samples_ns + ((),) * 5)
-    found = contest(own, timing(*[1] * 15))
+    found = judge_speed(own, timing(*[1] * 15))
     assert (found.state, found.counted, found.of) == ("slower", 10, 10)
 
 
 def test_samples_of_other_processes_are_refused() -> None:
     """What was not taken in turns is no contest."""
     with pytest.raises(ValueError, match="samples of 3 and of 2 processes were not taken in turns"):
-        contest(timing(1, 1, 1), timing(1, 1))
+        judge_speed(timing(1, 1, 1), timing(1, 1))
 
 
 CALL_COUNTERS: dict[str, tuple[Callable[[Timing], Timing], int]] = {
@@ -324,7 +326,7 @@ CALL_COUNTERS: dict[str, tuple[Callable[[Timing], Timing], int]] = {
 def test_a_system_without_a_counter_is_judged_by_the_others(case: str) -> None:
     """By waits, else by switches; a system that counts neither has only clean calls."""
     change, counted = CALL_COUNTERS[case]
-    found = contest(change(timing(*[1.2] * 10)), timing(*[1] * 10))
+    found = judge_speed(change(timing(*[1.2] * 10)), timing(*[1] * 10))
     assert (found.counted, found.state) == (counted, "slower" if counted else "inconclusive")
 
 
@@ -345,7 +347,7 @@ def on_device(*processes: float, wall: float = 3.0, throttled: int = 0, late: in
 
 def test_on_a_device_its_own_time_decides() -> None:
     """However long both take from end to end, and whatever the scheduler did to their processes."""
-    found = contest(on_device(*[1.2] * 10, wall=3), on_device(*[1] * 10, wall=4))
+    found = judge_speed(on_device(*[1.2] * 10, wall=3), on_device(*[1] * 10, wall=4))
     assert (found.state, found.measure) == ("slower", "device")
     assert found.ratio is not None
     assert found.ratio.value == pytest.approx(1.2)
@@ -354,11 +356,11 @@ def test_on_a_device_its_own_time_decides() -> None:
 def test_without_a_devices_time_of_both_that_from_end_to_end_decides() -> None:
     """And of the baseline's twin it is the same kind of time that tells what noise is."""
     base = replace(timing(*[1] * 10), twin=timing(*[1] * 10))
-    found = contest(replace(on_device(*[0.5] * 10, wall=1.2), waited_ns=()), base)
+    found = judge_speed(replace(on_device(*[0.5] * 10, wall=1.2), waited_ns=()), base)
     assert (found.state, found.measure) == ("slower", "wall")
     assert found.null is not None
     assert (found.null.state, found.null.measure) == ("same", "wall")
-    null = contest(on_device(*[1] * 10), replace(on_device(*[1] * 10), twin=on_device(*[1.1] * 10))).null
+    null = judge_speed(on_device(*[1] * 10), replace(on_device(*[1] * 10), twin=on_device(*[1.1] * 10))).null
     assert null is not None
     assert (null.state, null.measure) == ("slower", "device")
 
@@ -367,7 +369,7 @@ def test_a_few_throttled_cycles_are_left_out() -> None:
     """The others decide."""
     own = on_device(*[1.2] * 10, throttled=3)
     slow = replace(own, device_ns=tuple((9 * CALL_NS,) * 3 + times[3:] for times in own.device_ns))
-    found = contest(slow, on_device(*[1] * 10, throttled=3))
+    found = judge_speed(slow, on_device(*[1] * 10, throttled=3))
     assert (found.state, found.counted) == ("slower", 10)
     assert found.ratio is not None
     assert found.ratio.value == pytest.approx(1.2)
@@ -380,5 +382,5 @@ def test_a_few_throttled_cycles_are_left_out() -> None:
 )  # fmt: skip
 def test_a_device_that_was_throttled_or_kept_waiting_gives_no_verdict(disturbed: dict[str, int], reason: str) -> None:
     """And it is said which."""
-    found = contest(on_device(*[1.2] * 10, **disturbed), on_device(*[1] * 10))
+    found = judge_speed(on_device(*[1.2] * 10, **disturbed), on_device(*[1] * 10))
     assert (found.state, found.ratio, found.reason) == ("inconclusive", None, reason)

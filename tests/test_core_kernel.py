@@ -15,7 +15,7 @@ from attnbench.interface import Policies, Refusal
 from attnbench.kernel import CoreKernel, Kernel, core_from_kernel, from_kernel
 from attnbench.operators.attention_core import OPERATOR, AttentionCoreProblem
 from attnbench.operators.attention_core.suites import GROUPED, PLAIN
-from attnbench.registry import load, names
+from attnbench.plugins.registry import load, names
 
 if TYPE_CHECKING:
     from conftest import Conformance

@@ -9,8 +9,8 @@ import pytest
 
 from attnbench.cases import LEVELS, Level
 from attnbench.operators.covering import combinations_of, covering_array
-from attnbench.operators.multihead import OPERATOR, listing
-from attnbench.operators.multihead.listing import FACTORS, allowed, case_of, row_of
+from attnbench.operators.multihead import OPERATOR, generate_cases
+from attnbench.operators.multihead.generate_cases import FACTORS, allowed, case_of, row_of
 
 SMALL = {"a": (1, 2, 3), "b": (1, 2), "c": (1, 2), "d": (1, 2, 3)}
 
@@ -36,13 +36,14 @@ def test_a_missing_combination_would_be_told() -> None:
 
 def test_lists_are_what_their_generator_makes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nobody edited a list by hand, but for the one of cases that were found."""
-    monkeypatch.setattr(listing, "FOLDER", tmp_path)
-    listing.write()
+    monkeypatch.setattr(generate_cases, "FOLDER", tmp_path)
+    generate_cases.write()
     for level in LEVELS:
         made, kept = (
-            (folder / f"{level}.txt").read_text() for folder in (tmp_path, Path(listing.__file__).parent / "lists")
+            (folder / f"{level}.txt").read_text()
+            for folder in (tmp_path, Path(generate_cases.__file__).parent / "lists")
         )
-        assert made == kept, f"run python -m attnbench.operators.multihead.listing and raise VERSION ({level})"
+        assert made == kept, f"run python -m attnbench.operators.multihead.generate_cases and raise VERSION ({level})"
 
 
 def test_a_row_and_its_case_say_the_same() -> None:

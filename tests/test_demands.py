@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnbench import masks
-from attnbench.demands import demand_dtype, demand_heads, demand_shapes, demand_tensor, demand_whole_numbers
+from attnbench.argument_checks import demand_dtype, demand_heads, demand_shapes, demand_tensor, demand_whole_numbers
 
 TOKENS = torch.zeros(2, 3, 4)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from attnbench.devicememory import share
+from attnbench.measurement.device_memory_limit import share
 from attnbench.runner import session
 from attnbench.runner.session import Limits, Supervisor
-from attnbench.worker import outcome_of
+from attnbench.workers.candidate_worker import outcome_of
 
 
 @pytest.mark.parametrize(("limit_gib", "expected"), [(10, 0.125), (80, 1.0), (200, 1.0)])

@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnbench.candidate.global_state import noted, put_back
 from attnbench.cases import DTYPES, Case, Dtype
-from attnbench.checks import diagnosis as module
-from attnbench.checks.claims import Agree, Claim, Exact, Match
-from attnbench.checks.diagnosis import diagnosis
+from attnbench.checks.evaluation import diagnosis as module
+from attnbench.checks.evaluation.diagnosis import diagnosis
+from attnbench.checks.observations import Agree, Exact, Match, Observation
 from attnbench.interface import Implementation, Policies
 from attnbench.mutants import MUTANTS, VARIANTS, Mutant
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
 from attnbench.operators.multihead.suites import CROSS, SELF, suite
-from attnbench.torchstate import noted, put_back
-from attnbench.truth import Known
+from attnbench.oracle.expected import CaseOracle
 
 if TYPE_CHECKING:
     from conftest import Conformance
@@ -118,7 +118,7 @@ def test_a_known_mistake_is_named_and_no_other(conformance: "Conformance", mutan
 def test_every_diagnosis_of_the_table_is_of_a_mutant() -> None:
     """The table names no mutant that there is not, and most known mistakes are some mutant's."""
     assert DIAGNOSES.keys() <= {mutant.name for mutant in EAGER}
-    named = {words for one in suite("core") for words in OPERATOR.mistakes(one, {"weights"})}
+    named = {words for one in suite("core") for words in OPERATOR.fault_models(one, {"weights"})}
     assert len(named & set(DIAGNOSES.values())) > 30
 
 
@@ -127,29 +127,29 @@ def test_every_diagnosis_of_the_table_is_of_a_mutant() -> None:
 
 def known(
     dtype: Dtype = "float32", mode: Any = "inference", problem: MultiheadProblem = CROSS, **changes: Any
-) -> Known:
+) -> CaseOracle:
     """What is known of a case."""
     case = Case(operator="multihead", problem=problem, dtype=dtype, mode=mode).with_problem(**changes)
-    return Known(case, OPERATOR, dtype, lambda: OPERATOR.inputs(case))
+    return CaseOracle(case, OPERATOR, dtype, lambda: OPERATOR.inputs(case))
 
 
-def made(of: Known, words: str, *names: str) -> dict[str, Tensor]:
+def made(of: CaseOracle, words: str, *names: str) -> dict[str, Tensor]:
     """Quantities of an implementation that makes a mistake, and rounds once."""
-    mistake = OPERATOR.mistakes(of.case, names or ("output",))[words]
-    found = of.mistaken(words, mistake, of.case)
+    fault = OPERATOR.fault_models(of.case, names or ("output",))[words]
+    found = of.mistaken(words, fault, of.case)
     return {name: found[name].to(of.dtype) for name in names or ("output",)}
 
 
-def said(of: Known, claim: Claim, **policies: Any) -> str:
+def said(of: CaseOracle, observation: Observation, **policies: Any) -> str:
     """What a failed claim is put down to."""
-    return diagnosis(claim, of.truth, of, Policies(**policies))
+    return diagnosis(observation, of.truth, of, Policies(**policies))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_known_mistake_is_recognised_in_every_dtype(dtype: Dtype) -> None:
     """On a case that has everything, each is named, alone or beside another that gives the same."""
     of = known(dtype, mask="bool3d+pad", add_bias_kv=True, add_zero_attn=True, need_weights=True, dropout=0.25, keys=33)
-    for words in OPERATOR.mistakes(of.case, ("output", "weights")):
+    for words in OPERATOR.fault_models(of.case, ("output", "weights")):
         found = said(of, Match(quantities=made(of, words, "output", "weights"), any_dtype=True))
         assert words in found, f"{words}: {found!r}"
 
@@ -176,9 +176,9 @@ def test_a_mistake_that_changes_nothing_here_is_never_named() -> None:
     """One query has no next one, so that a softmax over all queries differs and an order of rows does not."""
     of = known(queries=1)
     right = of.truth.quantities["output"].float()
-    for claim in (right + 1.0, right + 1e-5, right * 1.01):
-        assert said(of, Match(quantities={"output": claim})) == ""
-    assert of.operator.mistakes(of.case, ("output",)).keys() >= {"heads split by a view, without the transpose"}
+    for observation in (right + 1.0, right + 1e-5, right * 1.01):
+        assert said(of, Match(quantities={"output": observation})) == ""
+    assert of.operator.fault_models(of.case, ("output",)).keys() >= {"heads split by a view, without the transpose"}
 
 
 def test_what_is_off_by_chance_is_put_down_to_nothing() -> None:
@@ -190,8 +190,15 @@ def test_what_is_off_by_chance_is_put_down_to_nothing() -> None:
     one[0, 0, 0] += 1
     half = wrong.clone()
     half[0] = right[0]
-    for claim in (right + 0.1 * noise, one, half, (right + wrong) / 2, torch.zeros_like(right), right * float("nan")):
-        assert said(of, Match(quantities={"output": claim})) == ""
+    for observation in (
+        right + 0.1 * noise,
+        one,
+        half,
+        (right + wrong) / 2,
+        torch.zeros_like(right),
+        right * float("nan"),
+    ):
+        assert said(of, Match(quantities={"output": observation})) == ""
 
 
 def test_a_gradient_that_is_cut_is_no_mask_ignored() -> None:

@@ -9,8 +9,8 @@ from attnbench.cli import COMMANDS
 from attnbench.mutants import EQUIVALENTS, MUTANTS, VARIANTS, ZOOS
 from attnbench.operators.attention_core import OPERATOR as CORE
 from attnbench.operators.multihead import OPERATOR
-from attnbench.records import STATUSES
-from attnbench.registry import names
+from attnbench.plugins.registry import names
+from attnbench.records.types import STATUSES
 
 ROOT = Path(__file__).parent.parent
 

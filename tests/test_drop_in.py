@@ -15,20 +15,20 @@ from click import UsageError
 from click.testing import CliRunner
 from torch import Tensor, nn
 
-from attnbench import encoder
 from attnbench.cli.drop_in_command import COLUMNS, command
 from attnbench.integrations import models, transformers
 from attnbench.integrations.drop_in import PLANNED, TWIN, Asked, Row, _Turns
 from attnbench.integrations.models import MODELS, Batch, allowance, case_of, in_float64
 from attnbench.interface import Implementation
 from attnbench.kernel import from_kernel
-from attnbench.registry import load, names, origin
-from attnbench.runner import Limits, Session, Silent
-from attnbench.timing import Samples
+from attnbench.measurement.sampling import Samples
+from attnbench.oracle import sentence_encoder
+from attnbench.plugins.registry import load, names, origin
+from attnbench.runner import Limits, NoProgress, Session
 
-needs_encoder = pytest.mark.skipif(encoder.missing() is not None, reason=str(encoder.missing()))
+needs_encoder = pytest.mark.skipif(sentence_encoder.missing() is not None, reason=str(sentence_encoder.missing()))
 needs_transformers = pytest.mark.skipif(
-    bool(encoder.missing() or transformers.missing()), reason="needs the encoder and transformers"
+    bool(sentence_encoder.missing() or transformers.missing()), reason="needs the encoder and transformers"
 )
 BUILT_IN = [name for name in names() if origin(name).startswith("attnzoo.") and load(name).operator == "multihead"]
 
@@ -42,18 +42,18 @@ def batch() -> Batch:
 @needs_encoder
 def test_half_of_a_batch_is_padding() -> None:
     """Lengths fall by equal steps from the full one."""
-    tokens, padded = encoder.padded_sentences(16, 128)
+    tokens, padded = sentence_encoder.padded_sentences(16, 128)
     lengths = (~padded).sum(dim=1)
     assert tokens.shape == (16, 128)
     assert abs(float(padded.double().mean()) - 0.5) < 0.01
     assert lengths[0] == 128
     assert bool((lengths.diff() < 0).all())
-    assert float(encoder.padded_sentences(4, 20, padding=0.0)[1].double().mean()) == 0
+    assert float(sentence_encoder.padded_sentences(4, 20, padding=0.0)[1].double().mean()) == 0
     for arguments, message in (((3, 3), "length must be 4 to 512"), ((0, 8), "batch must be at least 1, got 0")):
         with pytest.raises(ValueError, match=message):
-            encoder.padded_sentences(*arguments)
+            sentence_encoder.padded_sentences(*arguments)
     with pytest.raises(ValueError, match=r"padding must be 0 to 0\.5 of the batch, got 0\.7"):
-        encoder.padded_sentences(2, 8, padding=0.7)
+        sentence_encoder.padded_sentences(2, 8, padding=0.7)
 
 
 @pytest.fixture(scope="module", params=["encoder", pytest.param("transformers", marks=needs_transformers)])
@@ -98,12 +98,12 @@ def test_a_wrong_attention_shows_in_the_embeddings(batch: Batch) -> None:
 @needs_encoder
 def test_an_attention_that_is_never_called_is_an_error(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer that goes round its ``self_attn`` is found out, not timed."""
-    original = encoder.SentenceEncoder.forward
+    original = sentence_encoder.SentenceEncoder.forward
 
     def around(self: Any, tokens: Any, hidden_keys: Any, layers: int = 5) -> Any:
         return original(self, tokens, hidden_keys, min(layers, 5))
 
-    monkeypatch.setattr(encoder.SentenceEncoder, "forward", around)
+    monkeypatch.setattr(sentence_encoder.SentenceEncoder, "forward", around)
     with pytest.raises(RuntimeError, match=r"layers \[5\] never called the attention"):
         MODELS["encoder"].swapped("sdpa", load("sdpa"), batch)
 
@@ -193,7 +193,7 @@ def timed(*names: str) -> dict[str, Row]:
     """Rows after two processes."""
     asked = Asked(batch=1, length=4, processes=2, budget_s=1.0)
     rows = {name: row(name) for name in names}
-    turns = Answering(session=Session(), model="encoder", asked=asked, rows=rows, steps=Silent())
+    turns = Answering(session=Session(), model="encoder", asked=asked, rows=rows, steps=NoProgress())
     return {found.implementation: found for found in turns.timed(list(names))}
 
 
@@ -255,7 +255,7 @@ def test_whole_models_may_each_take_the_time_out() -> None:
         model="encoder",
         asked=Asked(batch=1, length=4, processes=2, budget_s=1.0),
         rows={},
-        steps=Silent(),
+        steps=NoProgress(),
     )
     assert turns._taken(0, ["a", "b"]) == {"do": "take"}
     assert given["shared_by"] == 3

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnbench import encoder as real
+from attnbench.oracle import sentence_encoder as real
 
 EXPECTED = Path(__file__).parent / "data" / "minilm_expected.json"
 # Hidden states reach 10.5. In float64 this encoder and transformers' BertModel differ by 1e-14; in float32

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from attnbench import environment
-from attnbench.environment import TESTED_TORCH, address_space_bytes, commit, machine, torch_warning, versions
+from attnbench.records import environment
+from attnbench.records.environment import TESTED_TORCH, address_space_bytes, commit, machine, torch_warning, versions
 
 
 @pytest.mark.parametrize(

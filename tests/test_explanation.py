@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attnbench.cases import Case
-from attnbench.checks.explanation import index_of, place, share, shared
+from attnbench.checks.evaluation.explanation import index_of, place, share, shared
 from attnbench.interface import Axis
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
 from attnbench.operators.multihead.suites import CROSS, SELF, suite

@@ -12,16 +12,15 @@ from typing import Any
 import pytest
 import torch
 
+from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
-from attnbench.checks.catalogue import checks
-from attnbench.checks.claims import restored, stored
-from attnbench.checks.functions import check_function
+from attnbench.checks.catalogue import check_function, checks
+from attnbench.checks.evaluation.verdict import evaluate
+from attnbench.checks.observations import restored, stored
 from attnbench.checks.requirement import applies
-from attnbench.checks.verdict import judge
 from attnbench.interface import GENERAL_CHAPTERS
-from attnbench.registry import load
-from attnbench.subject import Subject
-from attnbench.truth import Known
+from attnbench.oracle.expected import CaseOracle
+from attnbench.plugins.registry import load
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "linear_attention"
 PROGRAM = "from attnbench.cli import main; main()"
@@ -61,12 +60,14 @@ def attnbench(environment: dict[str, str], *words: str, cwd: Path) -> str:
 def findings(example: ModuleType, implementation: Any, case: Case) -> dict[str, Any]:
     """Findings of every check that applies, judged in this process."""
     operator = example.OPERATOR
-    known = Known(case, operator, case.dtype, lambda: operator.inputs(case))
+    known = CaseOracle(case, operator, case.dtype, lambda: operator.inputs(case))
     found = {}
     for name, check in checks().items():
         if check.chapter in operator.chapters and applies(check_function(name), case, operator):
-            claims = list(check_function(name)(Subject(implementation, operator, case, operator.inputs(case))))
-            found[name] = judge(name, check.requirement, restored(stored(claims)), known, implementation.policies)
+            observations = list(check_function(name)(Candidate(implementation, operator, case, operator.inputs(case))))
+            found[name] = evaluate(
+                name, check.requirement, restored(stored(observations)), known, implementation.policies
+            )
     return found
 
 
@@ -76,8 +77,8 @@ def test_what_it_does_not_say_has_an_answer(example: ModuleType) -> None:
     (case, *_) = operator.suite("quick")
     inputs = operator.inputs(case)
     assert operator.chapters == GENERAL_CHAPTERS
-    assert operator.siblings is None
-    assert (operator.missing(case), operator.axes(case, "output"), operator.mistakes(case, ["output"])) == (
+    assert operator.case_transforms is None
+    assert (operator.missing(case), operator.axes(case, "output"), operator.fault_models(case, ["output"])) == (
         None,
         (),
         {},

@@ -13,15 +13,15 @@ import click
 import pytest
 import torch
 
-from attnbench.attempt import Attempts, stretched
-from attnbench.cli.frontier import UNUSED, print_frontiers, search_frontiers
-from attnbench.frontier import FITS, Frontier, frontiers
+from attnbench.analysis.max_length import FITS, Frontier, frontiers
+from attnbench.cli.max_length import UNUSED, print_frontiers, search_frontiers
 from attnbench.interface import Inputs
-from attnbench.judge import Judge
-from attnbench.records import FRONTIER, Finding, Machine, Memory, Result, Run
-from attnbench.results import RunFile, read
-from attnbench.runner import Limits, Plan, Session, Silent, gating_checks, profile_cases
-from attnbench.runner.frontier import SHORTEST, WORKER, find_frontiers, lengths, predicted
+from attnbench.records.run_file import RunFile, read
+from attnbench.records.types import FRONTIER, Finding, Machine, Memory, Result, Run
+from attnbench.runner import Limits, NoProgress, Plan, Session, gating_checks, profile_cases
+from attnbench.runner.max_length import SHORTEST, WORKER, find_frontiers, lengths, predicted
+from attnbench.workers.max_length_worker import MaxLengthWorker, stretched
+from attnbench.workers.oracle_worker import OracleWorker
 
 CASE = (
     "multihead/B1.L{0}.S{0}.E256.H4/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"
@@ -207,7 +207,7 @@ class Here:
     def __init__(self, session: Session, name: str) -> None:
         self._limits = session.limits
         self.place = session.folder / "worker"
-        self._handlers = Attempts().handlers()
+        self._handlers = MaxLengthWorker().handlers()
         self.declared = {name: self._handlers["open"](implementation=name)}
 
     def ask(self, do: str, *, counts: bool = True, **request: Any) -> Any:
@@ -235,7 +235,7 @@ class Inside(Session):
 
     def judge(self, do: str, **request: Any) -> Any:
         """Answer of the judge."""
-        return Judge(self.folder).handlers()[do](**request)
+        return OracleWorker(self.folder).handlers()[do](**request)
 
     def supervised(self, implementations: Sequence[str]) -> Iterator[tuple[str, Any]]:
         """A worker of each."""
@@ -277,7 +277,7 @@ def test_whatever_ends_it_is_told(
     session: Inside, own: str, name: str, length: int | None, beyond: int, reason: str
 ) -> None:
     """The search ends by itself, with the longest length below the end and what was met there."""
-    (found,) = frontiers(find_frontiers(session, [f"{own}:{name}"], shortest(session), run="r", steps=Silent()))
+    (found,) = frontiers(find_frontiers(session, [f"{own}:{name}"], shortest(session), run="r", steps=NoProgress()))
     assert (found.length, found.beyond) == (length, beyond), found
     assert found.reason.startswith(reason)
 
@@ -288,7 +288,7 @@ def test_memory_out_of_reach_is_not_tried(session: Inside, monkeypatch: pytest.M
     asked: list[str] = []
     ask = Here.ask
     monkeypatch.setattr(Here, "ask", lambda self, do, **request: (asked.append(do), ask(self, do, **request))[1])
-    results = list(find_frontiers(session, ["batched_matmul"], shortest(session), run="r", steps=Silent()))
+    results = list(find_frontiers(session, ["batched_matmul"], shortest(session), run="r", steps=NoProgress()))
     said = {one.case: one.findings[0] for one in results}
     assert said[CASE.format(1024)].status == "passed"
     refused = said[CASE.format(2048)]
@@ -301,11 +301,11 @@ def test_memory_out_of_reach_is_not_tried(session: Inside, monkeypatch: pytest.M
 def test_what_was_tried_is_not_tried_again(session: Inside, own: str) -> None:
     """A search that goes on after a kill takes what is stored at its word, and ends where it would have."""
     names, plans = [f"{own}:REFUSES"], shortest(session)
-    first = list(find_frontiers(session, names, plans, run="r", steps=Silent()))
+    first = list(find_frontiers(session, names, plans, run="r", steps=NoProgress()))
     done = {(one.implementation, one.case): one for one in first}
-    assert list(find_frontiers(session, names, plans, run="r", steps=Silent(), done=done)) == []
+    assert list(find_frontiers(session, names, plans, run="r", steps=NoProgress(), done=done)) == []
     del done[first[-1].implementation, first[-1].case]
-    (again,) = find_frontiers(session, names, plans, run="r", steps=Silent(), done=done)
+    (again,) = find_frontiers(session, names, plans, run="r", steps=NoProgress(), done=done)
     assert again.findings == first[-1].findings
 
 
@@ -313,7 +313,7 @@ def test_ends_of_processes_and_of_memory_are_contained(own: str) -> None:
     """What a length does to its process is told of that length, and the lengths after it run in a fresh one."""
     limits = Limits(threads=1, memory_bytes=4 * 10**8, work_s=2, timeout_s=60)
     with Session(limits=limits, worker_module=WORKER) as session:
-        results = list(find_frontiers(session, [f"{own}:DIES"], shortest(session), run="r", steps=Silent()))
+        results = list(find_frontiers(session, [f"{own}:DIES"], shortest(session), run="r", steps=NoProgress()))
     (found,) = frontiers(results)
     assert (found.length, found.beyond) == (128, 192)
     assert found.reason == "crashed: the process exited with code 9"
@@ -327,10 +327,10 @@ def test_the_command_stores_and_prints(
     own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """``profile --frontier`` leaves a run file and a line for each; its code says whether something fits of each."""
-    monkeypatch.setattr("attnbench.cli.frontier.operators_of", lambda *_: ["multihead"])
-    monkeypatch.setattr("attnbench.cli.frontier.taking_part", lambda _session, chosen, **_: list(chosen))
+    monkeypatch.setattr("attnbench.cli.max_length.operators_of", lambda *_: ["multihead"])
+    monkeypatch.setattr("attnbench.cli.max_length.taking_part", lambda _session, chosen, **_: list(chosen))
     monkeypatch.setattr(
-        "attnbench.cli.frontier.session_for", lambda given: Inside(limits=Limits(work_s=given["work_limit"]))
+        "attnbench.cli.max_length.session_for", lambda given: Inside(limits=Limits(work_s=given["work_limit"]))
     )
     told = io.StringIO()
     told.name = "-"  # type: ignore[attr-defined]

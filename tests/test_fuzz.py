@@ -11,7 +11,7 @@ from typing import Any
 import click
 import pytest
 
-from attnbench.cases import DTYPES, MANNERS, Case
+from attnbench.cases import CALL_MODES, DTYPES, Case
 from attnbench.cli.conform_command import command
 from attnbench.cli.fuzzing import effort, keep
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
@@ -22,9 +22,9 @@ from attnbench.operators.multihead.problem import (
     LOGIT_STD,
     PADDING_MASKS,
 )
-from attnbench.records import FAILURES, Result
-from attnbench.results import ResultsError, read
-from attnbench.runner import Expectation, Session, Silent
+from attnbench.records.run_file import ResultsError, read
+from attnbench.records.types import FAILURES, Result
+from attnbench.runner import Expectation, NoProgress, Session
 from attnbench.runner.fuzz import TRIES, TRIES_OF_A_DEATH, Found, SearchEffort, drawn_cases, fuzz
 
 PROGRAM = "from attnbench.cli import main; main()"
@@ -98,7 +98,7 @@ def searched(session: Session, name: str, results: list[Result], **changes: Any)
     """A search with one check, on 40 cases from one seed."""
     asked: dict[str, Any] = {
         "run": "r",
-        "steps": Silent(),
+        "steps": NoProgress(),
         "effort": SearchEffort(seed=3, examples=40),
         "add": results.append,
         "checks": frozenset({"forward_parity"}),
@@ -131,7 +131,9 @@ def test_a_seed_draws_the_same_cases_wherever_it_is_drawn(tmp_path: Path) -> Non
 def test_every_form_is_drawn() -> None:
     """Among many cases are all modes but the compiled ones, all dtypes, masks, regimes and flags."""
     cases = drawn_cases(OPERATOR, seed=0, count=1500)
-    assert {case.mode for case in cases} == {mode for mode, manner in MANNERS.items() if manner.compiler is None}
+    assert {case.mode for case in cases} == {
+        mode for mode, call_mode in CALL_MODES.items() if call_mode.compiler is None
+    }
     assert {case.dtype for case in cases} == set(DTYPES)
     problems = [case.problem for case in cases]
     assert {p.regime for p in problems} == {*LOGIT_STD, *IDENTITY_REGIMES}
@@ -227,7 +229,7 @@ def test_what_fails_only_after_other_calls_is_told(session: Session, own: Path) 
     assert found.case == SMALLEST
 
 
-class Impatient(Silent):
+class Impatient(NoProgress):
     """Interrupts the fifth try to make a case smaller."""
 
     def __init__(self) -> None:

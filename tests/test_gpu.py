@@ -8,14 +8,15 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from attnbench import devicememory, memory
+from attnbench.analysis.disturbance import throttled
+from attnbench.analysis.stats import measure_of, throttled_calls
 from attnbench.cli import attnbench
-from attnbench.clocks import MISSING, Clocks, throttled
-from attnbench.devicetime import DeviceTime
-from attnbench.records import COUNTED, Result, Timing
-from attnbench.results import find, read
-from attnbench.stats import measure_of, throttled_calls
-from attnbench.worker import outcome_of
+from attnbench.measurement import device_memory_limit, memory
+from attnbench.measurement.cuda_timing import DeviceTime
+from attnbench.measurement.gpu_clocks import MISSING, Clocks
+from attnbench.records.run_file import find, read
+from attnbench.records.types import COUNTED, Result, Timing
+from attnbench.workers.candidate_worker import outcome_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -179,7 +180,7 @@ def test_an_allocation_over_the_limit_is_out_of_memory(plugin: Path, tmp_path: P
 @pytest.fixture
 def limit() -> Iterator[Callable[[int], None]]:
     """Limits the device's memory for one test."""
-    yield devicememory.limit
+    yield device_memory_limit.limit
     torch.cuda.set_per_process_memory_fraction(1.0)
 
 

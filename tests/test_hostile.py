@@ -17,10 +17,10 @@ import pytest
 
 import attnbench
 from attnbench.cli.profile_command import command
-from attnbench.judge import Judge
-from attnbench.records import Result
-from attnbench.results import RunFile, read
-from attnbench.runner import Effort, Limits, Session, Silent, gating_checks, profile, profile_cases
+from attnbench.records.run_file import RunFile, read
+from attnbench.records.types import Result
+from attnbench.runner import Effort, Limits, NoProgress, Session, gating_checks, profile, profile_cases
+from attnbench.workers.oracle_worker import OracleWorker
 
 PLUGINS = Path(__file__).parent / "data" / "hostile_plugins.py"
 PROGRAM = "from attnbench.cli import main; main()"
@@ -71,7 +71,7 @@ def profiled(
             plans = session.plan(cases, gating_checks())
             budget_s = share_s * len(names)
             results = profile(
-                session, names, plans, run="r", steps=Silent(), effort=Effort(processes=1, budget_s=budget_s)
+                session, names, plans, run="r", steps=NoProgress(), effort=Effort(processes=1, budget_s=budget_s)
             )
             return {key(result): result for result in results}
     finally:
@@ -337,7 +337,7 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(arguments: str, p
 @pytest.mark.parametrize("length", [10**9, 10**20])
 def test_a_length_that_no_memory_holds_is_not_started(length: int, tmp_path: Path) -> None:
     """What it would need is said instead."""
-    judge = Judge(tmp_path)
+    judge = OracleWorker(tmp_path)
     described, _ = judge.describe(cases=judge.profile(operator="multihead", lengths=[length]))
     assert described["missing"].startswith("its oracle needs about ")
     assert described["missing"].endswith("take a shorter length")
@@ -348,8 +348,8 @@ def test_a_length_that_no_memory_holds_is_not_started(length: int, tmp_path: Pat
 FILL = """
 import resource, sys
 from pathlib import Path
-from attnbench.records import Finding, Machine, Result, Run
-from attnbench.results import ResultsError, RunFile
+from attnbench.records.types import Finding, Machine, Result, Run
+from attnbench.records.run_file import ResultsError, RunFile
 
 machine = Machine(name="m", cpu="c", cores=1, memory_bytes=1)
 run = Run(id="r", time="t", command="c", machine=machine, versions={}, threads=1)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attnbench.cases import Case
 from attnbench.interface import Implementation
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
-from attnbench.registry import load, names, origin
+from attnbench.plugins.registry import load, names, origin
 
 REFUSALS = Path(__file__).parent / "data" / "refusals.toml"
 # These refuse nothing of the reference's surface on a CPU.
@@ -271,7 +271,7 @@ SPLITK = """
 import torch
 from attnbench.cases import Case
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
-from attnbench.registry import load
+from attnbench.plugins.registry import load
 
 splitk, worst = load("xformers_splitk"), 0.0
 for mask in ("none", "bool3d+pad", "float2d", "empty2d", "causal"):

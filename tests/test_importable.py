@@ -8,9 +8,9 @@ from types import ModuleType
 import pytest
 from torch import nn
 
-from attnbench.importable import name_of, search_path
 from attnbench.kernel import from_kernel
-from attnbench.registry import PluginError, load
+from attnbench.plugins.importable import name_of, search_path
+from attnbench.plugins.registry import PluginError, load
 from attnzoo.sdpa import SDPA
 
 SOURCE = """

@@ -9,9 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnbench import encoder, tensorfile
 from attnbench.cases import DTYPES, MODES, Case
-from attnbench.inputs import Draw, loaded, rounded, stored
 from attnbench.interface import Inputs
 from attnbench.operators.multihead.identity import HIDDEN_ZEROLEAK
 from attnbench.operators.multihead.inputs import inputs
@@ -19,8 +17,10 @@ from attnbench.operators.multihead.masks import LOW, LOWEST, union_row
 from attnbench.operators.multihead.oracle import evaluate, logits_mask
 from attnbench.operators.multihead.problem import ENCODER_LAYERS, EXACT_MASKS, IDENTITY_REGIMES, LOGIT_STD
 from attnbench.operators.multihead.suites import CROSS, SELF, SENTENCES, suite
+from attnbench.oracle import sentence_encoder, tensor_file
+from attnbench.oracle.inputs import Draw, loaded, rounded, stored
 
-needs_encoder = pytest.mark.skipif(encoder.missing() is not None, reason=str(encoder.missing()))
+needs_encoder = pytest.mark.skipif(sentence_encoder.missing() is not None, reason=str(sentence_encoder.missing()))
 
 # Everything that a case can have, so that there is something to leave out.
 FULL = Case(operator="multihead", problem=CROSS, dtype="float64").with_problem(
@@ -260,7 +260,7 @@ def test_sizes_of_the_crossed_case_are_pairwise_distinct() -> None:
 def test_one_tensor_under_three_names_stays_one(tmp_path: Path) -> None:
     """Self-attention passes the same object three times, on the way through a file and into another dtype too."""
     given = inputs(Case(operator="multihead", problem=SELF, dtype="bfloat16"))
-    tensorfile.write(tmp_path / "inputs", stored(given))
+    tensor_file.write(tmp_path / "inputs", stored(given))
     again = loaded(str(tmp_path / "inputs"), "cpu")
     for one in (given, again, rounded(again, torch.float64)):
         assert one.tensors["query"] is one.tensors["key"] is one.tensors["value"]
@@ -272,7 +272,7 @@ def test_one_tensor_under_three_names_stays_one(tmp_path: Path) -> None:
 def test_inputs_survive_a_file(tmp_path: Path) -> None:
     """Every tensor and option comes back as it was, in its dtype."""
     given = inputs(FULL.with_fields(dtype="float16"))
-    tensorfile.write(tmp_path / "inputs", stored(given))
+    tensor_file.write(tmp_path / "inputs", stored(given))
     again = loaded(str(tmp_path / "inputs"), "cpu")
     assert again.options == given.options == {
         "need_weights": True, "average_attn_weights": False, "is_causal": False,

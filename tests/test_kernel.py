@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnbench.adoption import load_implementation
 from attnbench.cases import Case
 from attnbench.interface import Policies, Refusal
 from attnbench.kernel import from_kernel
 from attnbench.masks import causal as causal_mask
 from attnbench.masks import from_lengths
 from attnbench.operators.multihead.problem import MultiheadProblem
+from attnbench.plugins.adapters import load_implementation
 
 BATCH, QUERIES, KEYS, EMBED, HEADS = 2, 5, 7, 12, 3
 

@@ -5,9 +5,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from attnbench import kernels as module
-from attnbench.kernels import kernels
-from attnbench.trace import traced
+from attnbench.measurement import kernel_trace as module
+from attnbench.measurement.kernel_trace import kernels
+from attnbench.measurement.profiler_trace import traced
 
 FUSED = "aten::_scaled_dot_product_flash_attention_for_cpu"
 COMPOSED = "aten::_scaled_dot_product_attention_math"

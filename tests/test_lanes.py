@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from attnbench.environment import cores
-from attnbench.runner import Plan, Session, Silent, conform
-from attnbench.runner.lanes import each, lanes
+from attnbench.records.environment import cores
+from attnbench.runner import NoProgress, Plan, Session, conform
+from attnbench.runner.parallelism import each, lanes
 
 NAMES = ["one", "two", "three", "four", "five"]
 PLAN = Plan(case="multihead/b1.s2/-/mask=none/regime=normal/seed=0/float32/cpu/train", checks=(), missing=None, flop=10)
@@ -134,6 +134,6 @@ def test_each_is_told_of_its_own_end(tmp_path: Path) -> None:
     with Session() as session:
         listed = session.judge("suite", operator="multihead", level="quick")
         plans = [replace(plan, checks=plan.checks[:1]) for plan in session.plan(listed[:1])]
-        results = list(conform(session, [f"{own}:LEFT", f"{own}:RIGHT"], plans, run="r", steps=Silent()))
+        results = list(conform(session, [f"{own}:LEFT", f"{own}:RIGHT"], plans, run="r", steps=NoProgress()))
     told = {result.implementation.rpartition(":")[2]: result.findings[0].reason for result in results}
     assert {name: reason.rpartition("(")[2] for name, reason in told.items()} == {"LEFT": "left)", "RIGHT": "right)"}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attnbench.checks.layouts import LAYOUTS, repeated
+from attnbench.checks.chapters.layouts import LAYOUTS, repeated
 
 TENSORS = [
     torch.arange(30.0).reshape(2, 3, 5),

@@ -8,22 +8,22 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import masks
-from attnzoo.block_matrix import diagonal_blocks, diagonal_blocks_loop
-from attnzoo.mechanisms.additive_pooling import AdditivePooling, additive_pooling, additive_pooling_loop
-from attnzoo.mechanisms.attention import attend, attend_loop, dot
-from attnzoo.mechanisms.dot_product_pooling import DotProductPooling, dot_product_pooling, dot_product_pooling_loop
-from attnzoo.mechanisms.raw_self_attention import raw_self_attention, raw_self_attention_loop
-from attnzoo.mechanisms.residual_block import ResidualBlock, add_and_norm, add_and_norm_loop, residual_block_loop
-from attnzoo.mechanisms.scaled_dot_product import scaled_dot_product, scaled_dot_product_loop
-from attnzoo.mechanisms.scaled_self_attention import (
+from attnmechanisms.modules.additive_pooling import AdditivePooling, additive_pooling, additive_pooling_loop
+from attnmechanisms.modules.attention import attend, attend_loop, dot
+from attnmechanisms.modules.dot_product_pooling import DotProductPooling, dot_product_pooling, dot_product_pooling_loop
+from attnmechanisms.modules.raw_self_attention import raw_self_attention, raw_self_attention_loop
+from attnmechanisms.modules.residual_block import ResidualBlock, add_and_norm, add_and_norm_loop, residual_block_loop
+from attnmechanisms.modules.scaled_dot_product import scaled_dot_product, scaled_dot_product_loop
+from attnmechanisms.modules.scaled_self_attention import (
     LinearSelfAttention,
     ScaledSelfAttention,
     scaled_self_attention,
     scaled_self_attention_loop,
 )
-from attnzoo.mechanisms.separate_heads import concatenated, long_projection, separate_heads
-from attnzoo.mechanisms.single_head import SingleHeadAttention, single_head, single_head_loop
-from attnzoo.mechanisms.stacked_heads import stacked, stacked_heads, stacked_loop, unstacked
+from attnmechanisms.modules.separate_heads import concatenated, long_projection, separate_heads
+from attnmechanisms.modules.single_head import SingleHeadAttention, single_head, single_head_loop
+from attnmechanisms.modules.stacked_heads import stacked, stacked_heads, stacked_loop, unstacked
+from attnzoo.block_matrix import diagonal_blocks, diagonal_blocks_loop
 
 Form = Callable[..., tuple[Tensor, Tensor]]
 BATCH, LENGTH, WIDTH = 3, 5, 4

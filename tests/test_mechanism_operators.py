@@ -9,21 +9,21 @@ import pytest
 import torch
 from torch import nn
 
+from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.checks.catalogue import checks
 from attnbench.interface import Implementation, Precision, Refusal
-from attnbench.mutants.mechanisms import ZOOS
-from attnbench.mutants.mechanisms.formula import Dot, changed
-from attnbench.operators import mechanisms
-from attnbench.operators.mechanisms import Mechanism
-from attnbench.operators.mechanisms.problem import BlockProblem, MaskedProblem, MechanismProblem
-from attnbench.registry import IMPLEMENTATIONS, load, load_operator, problems
-from attnbench.subject import Subject
+from attnbench.plugins.registry import IMPLEMENTATIONS, load, load_operator, problems
+from attnmechanisms import operators
+from attnmechanisms.mutants import ZOOS
+from attnmechanisms.mutants.formula import Dot, changed
+from attnmechanisms.operators import Mechanism
+from attnmechanisms.operators.problem import BlockProblem, MaskedProblem, MechanismProblem
 
 if TYPE_CHECKING:
     from conftest import Conformance
 
-OPERATORS = tuple(mechanisms.MECHANISMS.values())
+OPERATORS = tuple(operators.MECHANISMS.values())
 VARIANTS = [variant for zoo in ZOOS.values() for variant in zoo.variants]
 SIZES: dict[str, Any] = {"sequences": 2, "length": 5, "width": 6}
 # What the chapter of its own has at the least on an unmasked case of several sequences.
@@ -68,11 +68,11 @@ def test_matrix_products_take_every_dtype_and_loops_refuse_half_precision(
             finding = conformance.finding(matrix, case, check)
             assert finding.status == "passed", (case.id, finding.reason)
         assert (loop.unsupported(case) is None) == (dtype in ("float32", "float64"))
-        subject = Subject(loop, operator, case, operator.inputs(case))
+        candidate = Candidate(loop, operator, case, operator.inputs(case))
         with (
             nullcontext() if dtype in ("float32", "float64") else pytest.raises(Refusal, match=f"{dtype} is too coarse")
         ):
-            subject.run()
+            candidate.run()
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
@@ -105,7 +105,7 @@ def test_a_parameter_called_like_a_function_is_an_error(conformance: "Conformanc
         def score(self, tokens: torch.Tensor) -> torch.Tensor:
             return self.query(tokens)
 
-    (case, *_) = mechanisms.DOT_PRODUCT_POOLING.suite("quick")
+    (case, *_) = operators.DOT_PRODUCT_POOLING.suite("quick")
     with pytest.raises(TypeError, match="'Parameter' object is not callable"):
         conformance.finding(changed(case.operator, Called), case, "forward_parity")
 
@@ -125,7 +125,7 @@ def test_suites_hold_one_another_and_every_id_rebuilds_its_case(operator: Mechan
 
 def test_a_sequence_of_padding_only_has_hidden_rows() -> None:
     """Every row of it, for output and weights; a padded batch without one has none."""
-    operator = mechanisms.SINGLE_HEAD
+    operator = operators.SINGLE_HEAD
     for mask, rows in (("padempty", 5), ("pad", 0)):
         case = Case(operator=operator.name, problem=MaskedProblem(**SIZES, mask=mask), dtype="float64")
         hidden = operator.hidden_rows(case, operator.inputs(case))
@@ -134,7 +134,7 @@ def test_a_sequence_of_padding_only_has_hidden_rows() -> None:
 
 def test_the_residual_block_is_that_of_torch() -> None:
     """The formula is LayerNorm(x + attention(x)) of the reference's own parts."""
-    operator = mechanisms.RESIDUAL_BLOCK
+    operator = operators.RESIDUAL_BLOCK
     case = Case(operator=operator.name, problem=BlockProblem(**SIZES, heads=3, mask="causal+pad"), dtype="float64")
     inputs = operator.inputs(case)
     attention, norm = nn.MultiheadAttention(6, 3, batch_first=True).double(), nn.LayerNorm(6).double()
@@ -159,7 +159,7 @@ def test_what_torch_loses_in_a_norm_is_allowed(conformance: "Conformance", dtype
 
 def test_every_path_of_a_mechanism_is_its_formula_in_float64() -> None:
     """Or else it would measure a mistake instead of rounding."""
-    operator = mechanisms.RESIDUAL_BLOCK
+    operator = operators.RESIDUAL_BLOCK
     case = Case(operator=operator.name, problem=BlockProblem(**SIZES, heads=3, mask="causal+pad"), dtype="float64")
     inputs = operator.inputs(case)
     formula, of_torch = operator.yardsticks(case, inputs)

@@ -4,18 +4,18 @@ import torch
 from torch import Tensor, nn
 
 from attnbench import masks
-from attnzoo.block_matrix import BLOCK_MATRIX, diagonal_blocks
-from attnzoo.mechanisms.attention import attend, attend_loop, dot, softmax_loop
-from attnzoo.mechanisms.raw_self_attention import raw_scores, raw_self_attention, raw_self_attention_loop
-from attnzoo.mechanisms.residual_block import ResidualBlock
-from attnzoo.mechanisms.scaled_self_attention import (
+from attnmechanisms.modules.attention import attend, attend_loop, dot, softmax_loop
+from attnmechanisms.modules.raw_self_attention import raw_scores, raw_self_attention, raw_self_attention_loop
+from attnmechanisms.modules.residual_block import ResidualBlock
+from attnmechanisms.modules.scaled_self_attention import (
     LinearSelfAttention,
     ScaledSelfAttention,
     scaled_self_attention,
     scaled_self_attention_loop,
 )
-from attnzoo.mechanisms.separate_heads import concatenated, long_projection, separate_heads
-from attnzoo.mechanisms.stacked_heads import stacked, stacked_heads, stacked_loop, unstacked
+from attnmechanisms.modules.separate_heads import concatenated, long_projection, separate_heads
+from attnmechanisms.modules.stacked_heads import stacked, stacked_heads, stacked_loop, unstacked
+from attnzoo.block_matrix import BLOCK_MATRIX, diagonal_blocks
 from attnzoo.reshaped import RESHAPED
 
 

@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnbench.adoption import load_implementation
+from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.interface import Implementation
-from attnbench.memory import footprint, held_bytes, peak_bytes, peak_method, saved_bytes
-from attnbench.records import Memory
-from attnbench.registry import load_operator, problems
-from attnbench.subject import Subject
+from attnbench.measurement.memory import footprint, held_bytes, peak_bytes, peak_method, saved_bytes
+from attnbench.plugins.adapters import load_implementation
+from attnbench.plugins.registry import load_operator, problems
+from attnbench.records.types import Memory
 
 FLOAT32 = 4
 BATCH, HEADS, LENGTH, HEAD_DIM = 2, 3, 16, 8
@@ -199,19 +199,19 @@ class Hoarder(Implementation):
         return call
 
 
-def subject(mode: str, implementation: Implementation | None = None) -> Subject:
+def candidate(mode: str, implementation: Implementation | None = None) -> Candidate:
     """The reference, or another implementation, on a case of a profile."""
     text = f"multihead/B1.L8.S8.E16.H2/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/{mode}"
     case, operator = Case.parse(text, problems()), load_operator("multihead")
-    return Subject(implementation or load_implementation("torch_mha"), operator, case, operator.inputs(case))
+    return Candidate(implementation or load_implementation("torch_mha"), operator, case, operator.inputs(case))
 
 
 def test_workspace_is_what_is_neither_output_nor_gradient() -> None:
     """Forward: beyond the output. With backward: beyond output, and gradients of the tokens and of every parameter."""
     hoard, output = 4_000_000, 8 * 16 * FLOAT32
-    taken = footprint(subject("inference", Hoarder())).memory
+    taken = footprint(candidate("inference", Hoarder())).memory
     assert (taken["peak_bytes"], taken["workspace_bytes"]) == (hoard + output, hoard)
-    taken = footprint(subject("train")).memory
+    taken = footprint(candidate("train")).memory
     gradients = (8 * 16 + 4 * 16 * 16 + 4 * 16) * FLOAT32
     assert taken["peak_bytes"] - taken["workspace_bytes"] == output + gradients
     assert taken["workspace_bytes"] > 0
@@ -219,7 +219,7 @@ def test_workspace_is_what_is_neither_output_nor_gradient() -> None:
 
 def test_a_footprint_has_the_fields_of_a_record() -> None:
     """What a worker answers can be stored as it is; on a CPU nothing is reserved."""
-    taken = footprint(subject("train"))
+    taken = footprint(candidate("train"))
     record = Memory(**taken.memory)
     assert record.saved_bytes is not None
     assert record.reserved_bytes is None

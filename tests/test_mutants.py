@@ -8,21 +8,25 @@ import pytest
 import torch
 
 from attnbench.cases import Case
-from attnbench.checks import size
 from attnbench.checks.catalogue import checks
+from attnbench.checks.chapters import size
 from attnbench.interface import Implementation
-from attnbench.mutants import EQUIVALENTS, MUTANTS, VARIANTS, ZOOS, Equivalent, Mutant, sizes
+from attnbench.mutants import EQUIVALENTS, MUTANTS, VARIANTS, ZOOS, Equivalent, Mutant
 from attnbench.mutants.attention_core.formula import CoreFormula
-from attnbench.mutants.formula import Formula
-from attnbench.mutants.mutant import Written
-from attnbench.registry import load, load_operator, problems
+from attnbench.mutants.multihead import sizes
+from attnbench.mutants.multihead.formula import Formula
+from attnbench.mutants.mutant import ModuleImplementation
+from attnbench.plugins.registry import load, load_operator, problems
 
 if TYPE_CHECKING:
     from conftest import Conformance
 
 # Mutants of every operator, and the right attention that they change.
 ALL = [mutant for zoo in ZOOS.values() for mutant in zoo.mutants]
-RIGHT = {"multihead": Written(Formula), "attention_core": Written(CoreFormula, operator="attention_core")}
+RIGHT = {
+    "multihead": ModuleImplementation(Formula),
+    "attention_core": ModuleImplementation(CoreFormula, operator="attention_core"),
+}
 # Of the mechanisms that is their own implementation.
 RIGHT |= {name: load(name) for name in ZOOS if name not in RIGHT}
 # Where a mistake leaves nothing that has a gradient, no check of gradients gets as far as its requirement.

@@ -12,10 +12,10 @@ from attnbench.cases import Case
 from attnbench.cli.mutants import print_matrix, told
 from attnbench.interface import Implementation
 from attnbench.mutants import MUTANTS, VARIANTS
-from attnbench.mutation import Trial
 from attnbench.operators.multihead.suites import CROSS
-from attnbench.runner import Plan, Silent, mutation
+from attnbench.runner import NoProgress, Plan, mutation
 from attnbench.runner.mutation import Matrix, mutation_matrix
+from attnbench.workers.mutation_worker import MutationWorker
 
 PLAIN = Case(operator="multihead", problem=CROSS, mode="inference").id
 
@@ -111,7 +111,7 @@ class Raises(Implementation):
 
 def test_a_mutant_that_raises_is_caught_and_one_that_refuses_is_not(tmp_path: Path) -> None:
     """An exception is a failure of each check; a refused case says nothing."""
-    trial = Trial(tmp_path)
+    trial = MutationWorker(tmp_path)
     trial._implementations["raises"] = Raises()
     checks = ["forward_parity", "repeats_itself"]
     assert trial.fail(case=PLAIN, checks=checks, names=["raises"]) == {"raises": checks}
@@ -121,7 +121,7 @@ def test_a_mutant_that_raises_is_caught_and_one_that_refuses_is_not(tmp_path: Pa
 def test_all_mutants_meet_a_case_in_processes_of_their_own() -> None:
     """The matrix of one case: a mutant that it shows is caught, what it cannot show survives, and no variant fails."""
     plan = Plan(case=PLAIN, checks=("forward_parity",), missing=None, flop=0)
-    found = mutation_matrix([plan], {PLAIN}, steps=Silent(), jobs=1)
+    found = mutation_matrix([plan], {PLAIN}, steps=NoProgress(), jobs=1)
     # Of other operators nothing would be found out.
     assert list(found.mutants) == found.of("multihead") == [mutant.name for mutant in MUTANTS]
     assert list(found.variants) == [variant.name for variant in VARIANTS]
@@ -163,7 +163,7 @@ def test_only_what_survives_meets_compiled_cases(monkeypatch: pytest.MonkeyPatch
         yield [Told()] * count, zoo(mutants)
 
     monkeypatch.setattr(mutation, "_trials", trials)
-    matrix = mutation_matrix(plans, set(asked), steps=Silent(), jobs=1)
+    matrix = mutation_matrix(plans, set(asked), steps=NoProgress(), jobs=1)
     assert met == {PLAIN: ["a", "b", "traced", "same", "right"], compiled: ["b", "traced"]}
     assert matrix.survivors() == ["b"]
 
@@ -184,6 +184,6 @@ def test_for_the_score_a_mutant_is_left_alone_once_it_is_caught(monkeypatch: pyt
         yield [Told()] * count, zoo({"a": "forward_parity", "b": "forward_parity"})
 
     monkeypatch.setattr(mutation, "_trials", trials)
-    matrix = mutation_matrix(plans, {PLAIN, other}, steps=Silent(), whole=False, jobs=1)
+    matrix = mutation_matrix(plans, {PLAIN, other}, steps=NoProgress(), whole=False, jobs=1)
     assert met == {PLAIN: ["a", "b"], other: ["b"]}
     assert (matrix.caught_by("forward_parity"), matrix.elsewhere()) == (["a"], ["b"])

@@ -10,10 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnbench import encoder
 from attnbench.cases import Case
 from attnbench.checks.requirement import draws_dropout
-from attnbench.inputs import rounded
 from attnbench.interface import Inputs
 from attnbench.operators.multihead import OPERATOR
 from attnbench.operators.multihead.inputs import inputs
@@ -22,14 +20,16 @@ from attnbench.operators.multihead.problem import MultiheadProblem
 from attnbench.operators.multihead.reference import reference
 from attnbench.operators.multihead.rows import hidden_rows
 from attnbench.operators.multihead.suites import CROSS, SELF, suite
-from attnbench.truth import Known
+from attnbench.oracle import sentence_encoder
+from attnbench.oracle.expected import CaseOracle
+from attnbench.oracle.inputs import rounded
 
 # Largest difference relative to the largest element, or to 1: float64 keeps 1e-16, and 30 is the largest logit's std.
 CLOSE = 1e-12
 # The same beside numbers of 60000, whose last digit is 7e-12.
 FAR = 1e-10
 
-needs_encoder = pytest.mark.skipif(encoder.missing() is not None, reason=str(encoder.missing()))
+needs_encoder = pytest.mark.skipif(sentence_encoder.missing() is not None, reason=str(sentence_encoder.missing()))
 
 
 def case(problem: MultiheadProblem = CROSS, mode: Any = "eval", **changes: Any) -> Case:
@@ -308,7 +308,7 @@ def test_the_oracle_is_well_within_the_budget_of_double_precision() -> None:
         if min(problem.sequences, problem.queries, problem.keys) == 0:
             continue
         given = inputs(one)
-        known = Known(one, OPERATOR, "float64", lambda given=given: given)
+        known = CaseOracle(one, OPERATOR, "float64", lambda given=given: given)
         wide = in_long_double(one, given)
         shared = problem.self_attention or problem.key_is_value or problem.query_is_key
         for name, value in known.truth.quantities.items():

@@ -7,20 +7,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
-from attnbench.checks.catalogue import checks
-from attnbench.checks.claims import restored, stored
-from attnbench.checks.functions import check_function
+from attnbench.checks.catalogue import check_function, checks
+from attnbench.checks.evaluation.verdict import evaluate
+from attnbench.checks.observations import restored, stored
 from attnbench.checks.requirement import applies
-from attnbench.checks.verdict import judge
 from attnbench.interface import Implementation, Policies
 from attnbench.kernel import HeadSplitAttention
 from attnbench.masks import additive, softmax_over_visible
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
-from attnbench.records import Finding
-from attnbench.rows import blanked
-from attnbench.subject import Subject
-from attnbench.truth import Known
+from attnbench.oracle.expected import CaseOracle, blank_rows
+from attnbench.records.types import Finding
 
 PADDED = MultiheadProblem(
     batch=3, queries=5, keys=5, embed_dim=24, num_heads=2, bias=True, batch_first=True, self_attention=True, mask="pad",
@@ -76,18 +74,20 @@ class Declared(Implementation):
 def findings(module: type[nn.Module], policies: Policies, case: Case) -> dict[str, Finding]:
     """Finding of every check of the operator that speaks of the case and is not refused."""
     chapters = set(OPERATOR.chapters) - {"dropout", "refusals", "determinism", "compilation", "size"}
-    known = Known(case, OPERATOR, case.dtype, lambda: OPERATOR.inputs(case), padded_queries=policies.padded_queries)
+    known = CaseOracle(
+        case, OPERATOR, case.dtype, lambda: OPERATOR.inputs(case), padded_queries=policies.padded_queries
+    )
     found = {}
     for name, entry in checks().items():
         if entry.chapter not in chapters or not applies(check_function(name), case, OPERATOR):
             continue
-        subject = Subject(Declared(module, policies), OPERATOR, case, OPERATOR.inputs(case))
+        candidate = Candidate(Declared(module, policies), OPERATOR, case, OPERATOR.inputs(case))
         try:
-            claims = stored(list(check_function(name)(subject)))
+            observations = stored(list(check_function(name)(candidate)))
         except Exception as error:  # noqa: BLE001  # a refusal says why there is nothing to compare
             assert type(error).__name__ == "Refusal", (name, error)  # noqa: PT017
             continue
-        found[name] = judge(name, entry.requirement, restored(claims), known, policies, explain=False)
+        found[name] = evaluate(name, entry.requirement, restored(observations), known, policies, explain=False)
     return found
 
 
@@ -147,9 +147,9 @@ def test_blanking_takes_out_values_and_what_comes_back() -> None:
     """Rows become 0 with a gradient of 0; what does not fit is left for a comparison to tell."""
     value = torch.tensor([[1.0, float("nan")], [2.0, 3.0]], requires_grad=True)
     rows = torch.tensor([[True], [False]])
-    out = blanked({"output": value, "grad.x": value}, {"output": rows})
+    out = blank_rows({"output": value, "grad.x": value}, {"output": rows})
     assert out["output"].tolist() == [[0.0, 0.0], [2.0, 3.0]]
     assert out["grad.x"] is value
     assert torch.autograd.grad(out["output"].sum(), value)[0].tolist() == [[0.0, 0.0], [1.0, 1.0]]
     one = value[0]
-    assert blanked({"output": one}, {"output": rows})["output"] is one
+    assert blank_rows({"output": one}, {"output": rows})["output"] is one

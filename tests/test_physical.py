@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.physical import ENVIRONMENT, NOISE_BYTES, outside_bytes, peak_bytes
-from attnbench.runner import Effort, Limits, Session, Silent, gating_checks, profile, profile_cases
+from attnbench.measurement.resident_memory import ENVIRONMENT, NOISE_BYTES, outside_bytes, peak_bytes
+from attnbench.runner import Effort, Limits, NoProgress, Session, gating_checks, profile, profile_cases
 
 MIB = 2**20
 OWN = """
@@ -40,8 +40,8 @@ OUTSIDE = Outside()
 """
 SCRIPT = """
 import ctypes, json, torch
-from attnbench.physical import peak_bytes
-from attnbench.memory import peak_bytes as allocated
+from attnbench.measurement.resident_memory import peak_bytes
+from attnbench.measurement.memory import peak_bytes as allocated
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -99,7 +99,7 @@ def test_a_profile_tells_what_an_implementation_takes_outside_the_allocator(tmp_
             [f"{tmp_path}/own.py:OUTSIDE"],
             plans,
             run="r",
-            steps=Silent(),
+            steps=NoProgress(),
             effort=Effort(processes=1, budget_s=0.01),
         )
         probed = next(results)

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from attnbench.records import Finding, Result
+from attnbench.records.types import Finding, Result
 from attnbench.runner import Limits, Plan
-from attnbench.runner.observation import TOGETHER_FLOP
+from attnbench.runner.check_outcomes import TOGETHER_FLOP
 from attnbench.runner.probe import gate, probe
 
 CASE = "multihead/B1.L8.S8.E256.H4/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"

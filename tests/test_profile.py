@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from attnbench.records import Result
-from attnbench.runner import Effort, Limits, Plan, Session, Silent, gating_checks, profile, profile_cases
+from attnbench.records.types import Result
+from attnbench.runner import Effort, Limits, NoProgress, Plan, Session, gating_checks, profile, profile_cases
 
 LENGTHS = (8, 16)
 PROCESSES = 2
@@ -97,7 +97,7 @@ LATE = {
 }
 
 
-class Counted(Silent):
+class Counted(NoProgress):
     """Counts the steps that were announced and those that were done, by stage."""
 
     def __init__(self) -> None:

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case
-from attnbench.checks.catalogue import checks
-from attnbench.checks.functions import check_function
+from attnbench.checks.catalogue import check_function, checks
 from attnbench.interface import Implementation, Refusal
 from attnbench.kernel import from_kernel
-from attnbench.mutants.formula import Arguments, Formula, Result
-from attnbench.mutants.mutant import Written, shown
-from attnbench.registry import problems
+from attnbench.mutants.multihead.decorator import shown_by
+from attnbench.mutants.multihead.formula import Arguments, Formula, Result
+from attnbench.mutants.mutant import ModuleImplementation
+from attnbench.plugins.registry import problems
 
 if TYPE_CHECKING:
     from conftest import Conformance
@@ -28,7 +28,7 @@ OWN = [
 
 def case(**changes: Any) -> Case:
     """The plainest case with some fields changed."""
-    return Case.parse(shown(**changes), problems())
+    return Case.parse(shown_by(**changes), problems())
 
 
 class Foreign(Implementation):
@@ -62,7 +62,7 @@ class _RegistersInCall(Formula):
 
 def test_names_that_a_call_adds_to_the_state_are_told(conformance: "Conformance") -> None:
     """What was saved before the first call could not be loaded after it."""
-    finding = conformance.finding(Written(_RegistersInCall), case(), "state_dict_round_trip")
+    finding = conformance.finding(ModuleImplementation(_RegistersInCall), case(), "state_dict_round_trip")
     assert finding.status == "failed"
     assert finding.reason.endswith("But a call changed the names in the state dict.")
 
@@ -75,7 +75,7 @@ class _KeepsItsGraph(Formula):
 
 def test_an_output_kept_in_the_module_forbids_its_copy(conformance: "Conformance") -> None:
     """Torch copies no tensor that has a history; the finding repeats what it says."""
-    finding = conformance.finding(Written(_KeepsItsGraph), case(), "copies_work")
+    finding = conformance.finding(ModuleImplementation(_KeepsItsGraph), case(), "copies_work")
     assert finding.status == "failed"
     assert "making a deep copy raised RuntimeError: Only Tensors created explicitly by the user" in finding.reason
 
@@ -87,7 +87,7 @@ class _OneTensor(Formula):
         raise Refusal("three tensors where there was one")
 
 
-class _SingleOnly(Written):
+class _SingleOnly(ModuleImplementation):
     def unsupported(self, case: Case) -> str | None:
         return None if case.dtype in self.dtypes else "another dtype"
 
@@ -108,7 +108,7 @@ def test_what_was_one_tensor_stays_one(conformance: "Conformance", check: str) -
     """Fast paths go by identity: whatever a check changes, one object under three names is one object afterwards."""
     one = case(batch=3, queries=7, self_attention=True, num_heads=2, mask="float2d+padfloat")
     assert check in conformance.applicable(one)
-    assert conformance.finding(Written(_OneTensor), one, check).status == "passed"
+    assert conformance.finding(ModuleImplementation(_OneTensor), one, check).status == "passed"
 
 
 @pytest.mark.parametrize("check", OWN)
@@ -116,11 +116,11 @@ def test_a_check_leaves_its_subject_as_it_was(conformance: "Conformance", check:
     """Checks of a case share one subject: inputs, parameters and modes are the same bits afterwards."""
     one = case(mask="float2d+padfloat", dropout=0.25, need_weights=True)
     assert check in conformance.applicable(one)
-    subject = conformance.subject(Written(Formula), one)
-    watched = subject.inputs.tensors | subject.parameters()
+    candidate = conformance.candidate(ModuleImplementation(Formula), one)
+    watched = candidate.inputs.tensors | candidate.parameters()
     before = {name: (tensor.detach().clone(), tensor.requires_grad) for name, tensor in watched.items()}
-    assert list(check_function(check)(subject))
+    assert list(check_function(check)(candidate))
     for name, (values, tracks) in before.items():
         assert watched[name].detach().equal(values), name
         assert watched[name].requires_grad == tracks
-    assert not subject.module.training
+    assert not candidate.module.training

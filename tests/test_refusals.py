@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnbench.adoption import adopt
 from attnbench.cases import Case
-from attnbench.checks.refusals import bad_dtypes, bad_shapes
+from attnbench.checks.chapters.refusals import bad_dtypes, bad_shapes
 from attnbench.interface import Policies
-from attnbench.mutants.formula import Arguments, Formula
-from attnbench.mutants.mutant import Written, shown
-from attnbench.registry import load, problems
+from attnbench.mutants.multihead.decorator import shown_by
+from attnbench.mutants.multihead.formula import Arguments, Formula
+from attnbench.mutants.mutant import ModuleImplementation
+from attnbench.plugins.adapters import adopt
+from attnbench.plugins.registry import load, problems
 
 if TYPE_CHECKING:
     from conftest import Conformance
@@ -29,7 +30,7 @@ LAYOUTS: list[dict[str, Any]] = [
 
 def case(**changes: Any) -> Case:
     """The plainest case with some fields changed."""
-    return Case.parse(shown(**changes), problems())
+    return Case.parse(shown_by(**changes), problems())
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -55,7 +56,7 @@ def test_the_fast_path_of_the_reference_takes_any_mask_of_the_right_count(confor
 def test_every_bad_call_has_a_name_of_its_own(conformance: "Conformance", layout: dict[str, Any]) -> None:
     """A finding that says what was taken says it of one call."""
     one = case(**layout)
-    inputs = conformance.subject(Written(Formula), one).inputs
+    inputs = conformance.candidate(ModuleImplementation(Formula), one).inputs
     told = [bad.what for bad in (*bad_shapes(one, inputs), *bad_dtypes(one, inputs))]
     assert len(set(told)) == len(told) > 40
 
@@ -89,7 +90,7 @@ def test_a_hint_that_stands_for_its_mask_is_held_to_the_declared_corner(
     conformance: "Conformance", module: type[Formula], declared: Any, status: str
 ) -> None:
     """A hint alone may be refused or applied; applied, it hides what the policy says."""
-    implementation = Written(module, policies=Policies(causal=declared))
+    implementation = ModuleImplementation(module, policies=Policies(causal=declared))
     assert conformance.finding(implementation, case(), "bad_shapes_are_refused").status == status
 
 
@@ -106,7 +107,7 @@ class _RefusesAndChanges(Formula):
 
 def test_an_input_that_a_refused_call_changed_is_told(conformance: "Conformance") -> None:
     """The exception comes too late for what was written before it."""
-    finding = conformance.finding(Written(_RefusesAndChanges), case(), "refusals_leave_no_trace")
+    finding = conformance.finding(ModuleImplementation(_RefusesAndChanges), case(), "refusals_leave_no_trace")
     assert finding.status == "failed"
     assert "output of the right call after refused ones differ" in finding.reason
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.adoption import load_implementation
 from attnbench.operators.attention_core import AttentionCoreProblem
-from attnbench.operators.mechanisms import MECHANISMS
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
-from attnbench.registry import (
+from attnbench.plugins.adapters import load_implementation
+from attnbench.plugins.registry import (
     IMPLEMENTATIONS,
     OPERATORS,
     PluginError,
@@ -26,6 +25,7 @@ from attnbench.registry import (
     reference_of,
     shown,
 )
+from attnmechanisms.operators import MECHANISMS
 
 _ENTRIES = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["entry-points"]
 # As the messages list them.

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from attnbench.checks.catalogue import checks
-from attnbench.records import Ceiling, Finding, Machine, Memory, Result, Run, Timing, pass_of
+from attnbench.records.run_file import ResultsError, StoredRun
+from attnbench.records.types import Ceiling, Finding, Machine, Memory, Result, Run, Timing, pass_of
 from attnbench.report import tables, write
 from attnbench.report.content import gathered
 from attnbench.report.growth import growth
 from attnbench.report.listings import listings
 from attnbench.report.numbers import bytes_text, digits, seconds_text
 from attnbench.report.ways import way
-from attnbench.results import ResultsError, StoredRun
 
 RUN = "20260101-000000-abcd"
 PLAIN = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/eval"
@@ -506,7 +506,7 @@ def test_a_stored_run_of_each_schema_is_reported(tmp_path: Path) -> None:
     """A report is a function of run files alone, the oldest ones included; it imports no torch."""
     data = Path(__file__).parent / "data"
     program = (
-        "import sys; from pathlib import Path; from attnbench.report import write; from attnbench.results import read\n"
+        "import sys; from pathlib import Path; from attnbench.report import write; from attnbench.records.run_file import read\n"
         "for path in map(Path, sys.argv[2:]): write([read(path)], Path(sys.argv[1]) / path.stem)\n"
         "assert 'torch' not in sys.modules"
     )

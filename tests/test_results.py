@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from attnbench.analysis.speed_verdict import judge_speed
+from attnbench.analysis.stats import measure_of
 from attnbench.cli.recording import Recording
-from attnbench.contest import contest
-from attnbench.records import COUNTED, PERF, Ceiling, Finding, Machine, Memory, Result, Run, Timing
-from attnbench.results import ResultsError, RunFile, StoredRun, find, merged, read
-from attnbench.stats import measure_of
+from attnbench.records.run_file import ResultsError, RunFile, StoredRun, find, merged, read
+from attnbench.records.types import COUNTED, PERF, Ceiling, Finding, Machine, Memory, Result, Run, Timing
 
 DATA = Path(__file__).parent / "data"
 CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/eval"
@@ -193,7 +193,7 @@ def test_a_file_of_schema_2_is_read() -> None:
     assert [len(process) for process in base.timing.switches] == [7] * 8
     assert base.timing.twin is not None
     assert base.timing.first_call_ns[0] == 4 * base.timing.samples_ns[0][0]
-    judged = contest(own.timing, base.timing)
+    judged = judge_speed(own.timing, base.timing)
     assert (judged.state, judged.counted, judged.null.state if judged.null else None) == ("faster", 8, "same")
     assert (base.memory.workspace_bytes, base.memory.outside_bytes) == (327_680, 815_104)
     assert (own.flop, own.bytes) == (37_748_736, 1_183_744)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from attnbench import scheduler
-from attnbench.scheduler import Reading, Scheduler, clean
+from attnbench.analysis.disturbance import clean
+from attnbench.measurement import scheduler
+from attnbench.measurement.scheduler import Reading, Scheduler
 
 
 def tasks(folder: Path, **lines: str) -> Path:

@@ -15,8 +15,8 @@ from attnbench.operators.multihead import OPERATOR
 from attnbench.operators.multihead.rows import hidden_rows
 from attnbench.operators.multihead.script import script
 from attnbench.operators.multihead.suites import CROSS, SELF
-from attnbench.registry import load_lines
-from attnbench.truth import Known
+from attnbench.oracle.expected import CaseOracle
+from attnbench.plugins.registry import load_lines
 
 LOAD = load_lines("attnzoo.reshaped:RESHAPED")
 DRAWN = [
@@ -102,7 +102,7 @@ WHOLE = [
 def test_a_program_prints_what_the_harness_measures(one: Case) -> None:
     """The errors of a right implementation are within what is allowed, of each output and of each gradient."""
     found = printed(script(one, LOAD))
-    known = Known(one, OPERATOR, one.dtype, lambda: OPERATOR.inputs(one))
+    known = CaseOracle(one, OPERATOR, one.dtype, lambda: OPERATOR.inputs(one))
     told = {name.replace("gradient of ", "grad."): error for name, error in found.items()}
     expected = {name for name, value in known.truth.quantities.items() if value.numel()}
     if one.problem.need_weights and hidden_rows(one, known.exact):

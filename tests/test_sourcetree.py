@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import torch
 
-from attnbench.registry import PluginError, from_trees, known, load, origin, shown
-from attnbench.sourcetree import source_tree
+from attnbench.plugins.registry import PluginError, from_trees, known, load, origin, shown
+from attnbench.plugins.source_tree import source_tree
 
 # Ways in which a package gets at a module of its own.
 WAYS = {
@@ -121,7 +121,7 @@ def test_what_is_no_part_of_the_tree_is_shared(trees: tuple[Path, Path]) -> None
     for name in from_trees("kernels.taken:TAKEN", trees[1]):
         assert load(name) == (sys.modules["json"], msgspec, sys.modules["attnbench"], importlib.util)
     with pytest.raises(PluginError, match="attnbench measures both sides, and is not taken from"):
-        load(f"attnbench.mutants:MUTANTS @ {trees[1]}")
+        load(f"attnbench.mutants.multihead:MUTANTS @ {trees[1]}")
 
 
 def test_a_tree_may_have_what_nobody_else_has(trees: tuple[Path, Path]) -> None:

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from attnbench.records import Timing
-from attnbench.stats import (
+from attnbench.analysis.stats import (
     clean_calls,
     estimate,
     measure_of,
@@ -18,6 +17,7 @@ from attnbench.stats import (
     throttled_calls,
     time_of,
 )
+from attnbench.records.types import Timing
 
 
 @pytest.mark.parametrize(

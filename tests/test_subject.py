@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import Case, Mode
-from attnbench.inputs import rounded
 from attnbench.interface import Implementation
 from attnbench.operators.multihead.suites import CROSS, SELF
-from attnbench.registry import load, load_operator
-from attnbench.subject import Malformed, Subject
+from attnbench.oracle.inputs import rounded
+from attnbench.plugins.registry import load, load_operator
 
 if TYPE_CHECKING:
     from conftest import Conformance
@@ -40,12 +40,12 @@ class Returns(Implementation):
         return lambda **arguments: self._change(*module(**arguments))
 
 
-def subject(implementation: Implementation | Callable[..., Any], one: Case) -> Subject:
+def candidate(implementation: Implementation | Callable[..., Any], one: Case) -> Candidate:
     """Implementation, or a change of the reference's results, on a case."""
     operator = load_operator("multihead")
     if not isinstance(implementation, Implementation):
         implementation = Returns(implementation)
-    return Subject(implementation, operator, one, operator.inputs(one))
+    return Candidate(implementation, operator, one, operator.inputs(one))
 
 
 def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -67,7 +67,7 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 def test_gradients_are_in_the_layout_of_the_reference(name: str, changes: dict[str, Any]) -> None:
     """Whatever layout a module's parameters have, gradients come under the reference's names, and are right."""
     one = case(**changes)
-    on = subject(load(name), one)
+    on = candidate(load(name), one)
     expected = load_operator("multihead").evaluate(one, rounded(on.inputs.mapped(torch.Tensor.detach), torch.float64))
     assert_close(on.outputs | on.gradients, expected)
     own = {"in_proj_weight"} if name == "torch_mha" else {"w_q.0"}
@@ -76,14 +76,14 @@ def test_gradients_are_in_the_layout_of_the_reference(name: str, changes: dict[s
 
 def test_one_tensor_as_query_key_and_value_has_one_gradient() -> None:
     """It stands under the first name."""
-    on = subject(load("torch_mha"), Case(operator="multihead", problem=SELF, mode="train"))
+    on = candidate(load("torch_mha"), Case(operator="multihead", problem=SELF, mode="train"))
     assert {"grad.query"} <= on.gradients.keys()
     assert {"grad.key", "grad.value"}.isdisjoint(on.gradients)
 
 
 def test_a_gradient_that_reaches_nothing_is_zero() -> None:
     """An output that ignores the keys has zero gradients there, told and not missing."""
-    on = subject(lambda output, weights: (output.detach() + on.inputs.tensors["query"], None), case())
+    on = candidate(lambda output, weights: (output.detach() + on.inputs.tensors["query"], None), case())
     assert set(on.gradients) == {
         "grad.query", "grad.key", "grad.value",
         "grad.in_proj_weight", "grad.in_proj_bias", "grad.out_proj.weight", "grad.out_proj.bias",
@@ -109,19 +109,19 @@ def test_a_gradient_that_reaches_nothing_is_zero() -> None:
 def test_what_is_no_result_is_told_in_words(change: Callable[..., Any], fault: str) -> None:
     """The message says what a call must return and what came."""
     with pytest.raises(Malformed) as raised:
-        subject(change, case()).run()
+        candidate(change, case()).run()
     assert str(raised.value) == fault
 
 
 def test_weights_that_are_none_are_left_out() -> None:
     """Only tensors are results."""
-    assert subject(lambda output, weights: (output, None), case()).run().keys() == {"output"}
-    assert subject(load("torch_mha"), case(need_weights=True)).run().keys() == {"output", "weights"}
+    assert candidate(lambda output, weights: (output, None), case()).run().keys() == {"output"}
+    assert candidate(load("torch_mha"), case(need_weights=True)).run().keys() == {"output", "weights"}
 
 
 def test_outputs_without_gradients_are_told() -> None:
     """An implementation that detaches its output has no backward."""
-    on = subject(lambda output, weights: (output.detach(), None), case())
+    on = candidate(lambda output, weights: (output.detach(), None), case())
     with pytest.raises(Malformed, match="no gradient reaches the inputs: the outputs do not require grad"):
         _ = on.gradients
 
@@ -148,7 +148,7 @@ class OwnNames(Implementation):
 def test_a_layout_that_is_not_declared_is_told_with_the_remedy() -> None:
     """The message names the parameters that nobody can match."""
     with pytest.raises(Malformed) as raised:
-        _ = subject(OwnNames(), case(bias=False)).gradients
+        _ = candidate(OwnNames(), case(bias=False)).gradients
     assert str(raised.value) == (
         "the module's parameters and those that weights() names differ in in_proj_weight, inner.in_proj_weight, "
         "inner.out_proj.weight, out_proj.weight; define weights(parameters) for a layout of its own"
@@ -157,13 +157,13 @@ def test_a_layout_that_is_not_declared_is_told_with_the_remedy() -> None:
 
 def test_boolean_masks_take_no_gradients() -> None:
     """Only floating tensors are leaves."""
-    on = subject(load("torch_mha"), case(mask="bool2d+pad"))
+    on = candidate(load("torch_mha"), case(mask="bool2d+pad"))
     assert {"grad.attn_mask", "grad.key_padding_mask"}.isdisjoint(on.gradients)
 
 
 def test_a_step_with_gradients_returns_them() -> None:
     """The timed pass gives a gradient of the output to every floating input and every parameter."""
-    on = subject(load("torch_mha"), case(mask="float2d"))
+    on = candidate(load("torch_mha"), case(mask="float2d"))
     found = on.step()()
     expected = on.gradients
     names = ["query", "key", "value", "attn_mask", *on.parameters()]
@@ -172,7 +172,7 @@ def test_a_step_with_gradients_returns_them() -> None:
 
 def test_a_step_in_inference_returns_the_results() -> None:
     """The timed pass is the call alone, without gradients."""
-    on = subject(load("torch_mha"), case("inference"))
+    on = candidate(load("torch_mha"), case("inference"))
     output, _ = on.step()()
     assert not output.requires_grad
     assert torch.equal(output, on.outputs["output"])
@@ -180,7 +180,7 @@ def test_a_step_in_inference_returns_the_results() -> None:
 
 def test_every_module_is_built_from_the_same_reference() -> None:
     """What one module does to its weights reaches neither the next one nor the reference."""
-    on = subject(lambda output, weights: (output, None), case())
+    on = candidate(lambda output, weights: (output, None), case())
     with torch.no_grad():
         on.module.out_proj.weight.zero_()
     module, _ = on.build()
@@ -190,7 +190,7 @@ def test_every_module_is_built_from_the_same_reference() -> None:
 
 def test_inputs_are_overwritten_in_place_and_put_back() -> None:
     """The tensors stay the same objects, so that what was prepared for them sees the new values."""
-    on = subject(load("torch_mha"), case())
+    on = candidate(load("torch_mha"), case())
     query = on.inputs.tensors["query"]
     before = query.detach().clone()
 
@@ -209,10 +209,10 @@ def test_inputs_are_overwritten_in_place_and_put_back() -> None:
 def test_a_subject_gets_inputs_of_its_own(conformance: "Conformance") -> None:
     """One that writes into its inputs leaves those of the next one alone."""
     one = Case(operator="multihead", problem=CROSS)
-    first = conformance.subject(load("torch_mha"), one)
+    first = conformance.candidate(load("torch_mha"), one)
     with torch.no_grad():
         first.inputs.tensors["query"].zero_()
-    assert bool(conformance.subject(load("torch_mha"), one).inputs.tensors["query"].any())
+    assert bool(conformance.candidate(load("torch_mha"), one).inputs.tensors["query"].any())
 
 
 class Watcher(nn.Module):
@@ -259,7 +259,7 @@ class Watching(Implementation):
 )
 def test_a_mode_is_how_a_module_is_called(mode: Mode, told: set[str]) -> None:
     """Each mode shows inside the call, and nothing of it outlives the call."""
-    watched = subject(Watching(), case(mode).with_fields(dtype="bfloat16"))
+    watched = candidate(Watching(), case(mode).with_fields(dtype="bfloat16"))
     watched.run()
     assert {name for name, on in watched.module.seen.items() if on} == told
     assert torch.is_grad_enabled()
@@ -270,7 +270,7 @@ def test_a_mode_is_how_a_module_is_called(mode: Mode, told: set[str]) -> None:
 @pytest.mark.parametrize("mode", ["aot", "exported"])
 def test_a_compiled_mode_compiles(mode: Mode) -> None:
     """In a mode with a compiler the call is no longer the module's own, and gives what the module gives."""
-    built = subject(load("reshaped"), case(mode))
+    built = candidate(load("reshaped"), case(mode))
     assert built.call is not built.module
     with torch.set_grad_enabled(built.case.differentiates):
         eager = built.module(**built.inputs.arguments())[0]
@@ -296,7 +296,7 @@ class Lying(Watching):
 
 def test_a_subclass_of_tensor_is_judged_by_what_it_holds() -> None:
     """What an output says of itself does not count."""
-    lied = subject(Lying(), case())
+    lied = candidate(Lying(), case())
     output = lied.run()["output"]
     assert type(output) is Tensor
     assert output.shape == lied.inputs.tensors["query"].shape

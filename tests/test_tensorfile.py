@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnbench import tensorfile
+from attnbench.oracle import tensor_file
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.bool, torch.int64, torch.complex64]
 
@@ -18,8 +18,8 @@ def test_tensors_come_back_bit_for_bit(tmp_path: Path, dtype: torch.dtype, shape
     value = (100 * torch.randn(shape)).to(dtype)
     if dtype.is_floating_point and value.numel() > 2:
         value.flatten()[:2] = torch.tensor([torch.nan, -torch.inf])
-    tensorfile.write(tmp_path / "x", [value])
-    (again,) = tensorfile.read(tmp_path / "x")
+    tensor_file.write(tmp_path / "x", [value])
+    (again,) = tensor_file.read(tmp_path / "x")
     assert (again.dtype, again.shape, again.requires_grad) == (dtype, value.shape, False)
     torch.testing.assert_close(again, value, rtol=0, atol=0, equal_nan=True)
 
@@ -28,8 +28,8 @@ def test_containers_come_back_as_they_were(tmp_path: Path) -> None:
     """Nested dicts and lists, texts, numbers and None; one tensor in two places is one again, and not contiguous is."""
     one = torch.randn(3, 4, requires_grad=True)
     value = {"a": [one, {"b": one, "tensor": None}], "dict": [True, 2, float("inf"), "x\ny"], "c": one.mT}
-    tensorfile.write(tmp_path / "x", value)
-    again = tensorfile.read(tmp_path / "x")
+    tensor_file.write(tmp_path / "x", value)
+    again = tensor_file.read(tmp_path / "x")
     assert again["a"][0] is again["a"][1]["b"]
     assert again["a"][1]["tensor"] is None
     assert again["dict"] == value["dict"]
@@ -38,9 +38,9 @@ def test_containers_come_back_as_they_were(tmp_path: Path) -> None:
 
 def test_a_file_is_replaced(tmp_path: Path) -> None:
     """What was stored under the name before is gone."""
-    tensorfile.write(tmp_path / "x", [torch.zeros(1000)])
-    tensorfile.write(tmp_path / "x", [1])
-    assert tensorfile.read(tmp_path / "x") == [1]
+    tensor_file.write(tmp_path / "x", [torch.zeros(1000)])
+    tensor_file.write(tmp_path / "x", [1])
+    assert tensor_file.read(tmp_path / "x") == [1]
 
 
 class Odd(torch.Tensor):
@@ -60,16 +60,16 @@ class Odd(torch.Tensor):
 def test_what_is_no_plain_value_is_refused(tmp_path: Path, value: Any, fault: str) -> None:
     """Neither a file nor a copy holds anything but numbers and what names them."""
     with pytest.raises(TypeError, match=fault):
-        tensorfile.write(tmp_path / "x", value)
+        tensor_file.write(tmp_path / "x", value)
     with pytest.raises(TypeError, match=fault):
-        tensorfile.copied(value)
+        tensor_file.copied(value)
     assert not (tmp_path / "x").exists()
 
 
 def test_a_copy_is_not_changed_with_what_it_was_taken_of() -> None:
     """What is written later, in place, does not reach it."""
     value = torch.zeros(2)
-    copy = tensorfile.copied([value, {"x": value}])
+    copy = tensor_file.copied([value, {"x": value}])
     value += 1
     assert copy[0].tolist() == [0, 0]
     assert copy[0] is copy[1]["x"]
@@ -90,4 +90,4 @@ def test_a_file_that_lies_is_an_exception(tmp_path: Path, text: bytes) -> None:
     """Whoever wrote the file, reading it runs nothing, and ends with a value or an exception."""
     (tmp_path / "x").write_bytes(text)
     with pytest.raises((ValueError, TypeError, KeyError, IndexError, AttributeError)):
-        tensorfile.read(tmp_path / "x")
+        tensor_file.read(tmp_path / "x")

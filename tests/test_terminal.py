@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from attnbench.cli.terminal import print_timings
-from attnbench.records import Finding, Memory, Result, Timing
+from attnbench.records.types import Finding, Memory, Result, Timing
 
 CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/{}/cpu/{}"
 PASSED = (Finding(check="forward_parity", status="passed"),)

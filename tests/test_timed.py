@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from attnbench.records import Finding, Result, Timing
-from attnbench.registry import PluginError
+from attnbench.measurement.sampling import Samples
+from attnbench.plugins.registry import PluginError
+from attnbench.records.types import Finding, Result, Timing
 from attnbench.runner import timing
+from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import Limits, Outcome, Plan, Session, Supervisor
-from attnbench.runner.steps import Silent, Steps
 from attnbench.runner.timed_case import _Samples
 from attnbench.runner.timing import GROUP_S, STEP, Effort, timed
-from attnbench.timing import Samples
 
 CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/float32/cpu/inference"
 CHECKS = ("forward_parity", "global_state_untouched")
@@ -125,7 +125,7 @@ def run(
     budget_s: float = 1.0,
     case_s: float | None = None,
     against: str | None = None,
-    steps: Steps | None = None,
+    steps: Progress | None = None,
 ) -> dict[tuple[str, int], Result]:
     """Results by name and number of the case."""
     plans = [Plan(case=CASE.format(n), checks=CHECKS, missing=None, flop=1) for n in range(cases)]
@@ -137,7 +137,7 @@ def run(
     }
     session: Session = machine  # type: ignore[assignment]
     effort = Effort(processes=processes, most=most, budget_s=budget_s, case_s=case_s)
-    results = timed(session, plans, ready, steps=steps or Silent(), effort=effort, against=against)
+    results = timed(session, plans, ready, steps=steps or NoProgress(), effort=effort, against=against)
     return {(r.implementation, int(r.case.split(".L")[1].split(".")[0])): r for r in results}
 
 
@@ -334,7 +334,7 @@ def test_results_come_as_each_group_of_cases_is_done() -> None:
     }
     session: Session = machine  # type: ignore[assignment]
     effort = Effort(processes=3, budget_s=GROUP_S / 2)
-    results = timed(session, plans, ready, steps=Silent(), effort=effort)
+    results = timed(session, plans, ready, steps=NoProgress(), effort=effort)
     next(results)
     assert {request["case"] for request in machine.asked} == {CASE.format(0), CASE.format(1)}
     assert len(machine.asked) == 6

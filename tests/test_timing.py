@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from attnbench import clocks, timing
-from attnbench.devicetime import DeviceTime, OnDevice
-from attnbench.scheduler import Reading, Scheduler
-from attnbench.timing import FEWEST, MOST, WARM_UP_CALLS, Broken, Samples, interleaved
+from attnbench.measurement import gpu_clocks, sampling
+from attnbench.measurement.cuda_timing import DeviceTime, OnDevice
+from attnbench.measurement.sampling import FEWEST, MOST, WARM_UP_CALLS, Broken, Samples, interleaved
+from attnbench.measurement.scheduler import Reading, Scheduler
 
 
 class Clock:
@@ -50,7 +50,7 @@ class Calls:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """Calls on a clock of their own; durations are powers of two, so that sums are exact."""
     clock = Clock()
-    monkeypatch.setattr(timing, "time", clock)
+    monkeypatch.setattr(sampling, "time", clock)
     return Calls(clock)
 
 
@@ -102,7 +102,7 @@ def test_the_order_follows_from_the_seed(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def order(seed: int) -> list[list[str]]:
         clock = Clock()
-        monkeypatch.setattr(timing, "time", clock)
+        monkeypatch.setattr(sampling, "time", clock)
         return cycles(Calls(clock), 1 / 8, 1 / 8, 1 / 8, budget_s=12, seed=seed)
 
     assert order(1) == order(1)
@@ -202,7 +202,7 @@ def test_those_that_share_a_turn_begin_by_turns(monkeypatch: pytest.MonkeyPatch)
 
     def first(seed: int) -> str:
         clock = Clock()
-        monkeypatch.setattr(timing, "time", clock)
+        monkeypatch.setattr(sampling, "time", clock)
         calls = Calls(clock)
         both = {name: calls.lasting(name, 1 / 16) for name in ("base", "twin")}
         interleaved(both, budget_s=1.0, seed=seed, baseline=list(both), scheduler=Quiet())
@@ -397,12 +397,12 @@ class Device(DeviceTime):
         """Of a name."""
         return f"device of {name}"
 
-    def read(self) -> clocks.Reading | None:
+    def read(self) -> gpu_clocks.Reading | None:
         """The next reading of the clock; 0x4 says that it is held down by power."""
         if not self._clock_mhz:
             return None
         mhz = self._clock_mhz.pop(0) if len(self._clock_mhz) > 1 else self._clock_mhz[0]
-        return clocks.Reading(mhz, 0x4 if mhz < 1500 else 0)
+        return gpu_clocks.Reading(mhz, 0x4 if mhz < 1500 else 0)
 
 
 def on_device(calls: Calls, device: Device, names: str = "ab", *, budget_s: float = 3.0) -> dict[str, Samples]:

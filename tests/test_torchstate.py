@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from attnbench import torchstate
+from attnbench.candidate import global_state
 
 CHANGES: dict[str, Callable[[], object]] = {
     "the default dtype": lambda: torch.set_default_dtype(torch.float64),
@@ -23,26 +23,26 @@ CHANGES: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_setting_is_put_back(name: str) -> None:
     """Each setting that is noted can be changed, is seen to be, and is as before afterwards."""
-    before = torchstate.noted()
+    before = global_state.noted()
     assert before.keys() == CHANGES.keys()
     CHANGES[name]()
     try:
-        changed = torchstate.noted()
+        changed = global_state.noted()
         assert {key for key in before if changed[key] != before[key]} == {name}
     finally:
-        torchstate.put_back(before)
-    assert torchstate.noted() == before
+        global_state.put_back(before)
+    assert global_state.noted() == before
 
 
 def test_random_numbers_start_anew() -> None:
     """The same after every return, whatever was drawn before; a seed is torch's own."""
-    before = torchstate.noted()
-    torchstate.put_back(before)
+    before = global_state.noted()
+    global_state.put_back(before)
     first = torch.rand(3)
     torch.rand(5)
-    torchstate.put_back(before)
+    global_state.put_back(before)
     assert torch.equal(torch.rand(3), first)
-    torchstate.seed(7)
+    global_state.seed(7)
     seeded = torch.rand(3)
     torch.manual_seed(7)
     assert torch.equal(torch.rand(3), seeded)

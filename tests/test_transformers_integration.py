@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnbench.budget import FACTOR
 from attnbench.integrations import transformers as integration
 from attnbench.interface import Refusal
-from attnbench.registry import PluginError
+from attnbench.oracle.error_budget import FACTOR
+from attnbench.plugins.registry import PluginError
 
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="pip install 'attnbench[transformers]'"

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from attnbench import tensorfile, timing, turns
 from attnbench.cases import Case
-from attnbench.checks.claims import Match, restored
+from attnbench.checks.observations import Match, restored
 from attnbench.interface import Implementation, Inputs, Policies
-from attnbench.judge import Judge
-from attnbench.registry import load_operator, problems
-from attnbench.scheduler import Scheduler
-from attnbench.timing import Broken
-from attnbench.turns import Turns, Unfit
+from attnbench.measurement import sampling
+from attnbench.measurement.sampling import Broken
+from attnbench.measurement.scheduler import Scheduler
+from attnbench.oracle import tensor_file
+from attnbench.plugins.registry import load_operator, problems
+from attnbench.workers import interleaved_timing
+from attnbench.workers.interleaved_timing import InterleavedTiming, Unfit
+from attnbench.workers.oracle_worker import OracleWorker
 
 CASE = "multihead/B1.L4.S4.E8.H2/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/"
 CHECKS = {"inference": ["forward_parity"], "train": ["forward_parity", "input_gradients", "parameter_gradients"]}
@@ -62,13 +64,13 @@ class Asynchronous(Own):
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Judge:
+def judge(tmp_path_factory: pytest.TempPathFactory) -> OracleWorker:
     """Who draws inputs."""
-    return Judge(tmp_path_factory.mktemp("judge"))
+    return OracleWorker(tmp_path_factory.mktemp("judge"))
 
 
 @pytest.fixture
-def take(judge: Judge, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def take(judge: OracleWorker, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Turns of some implementations."""
 
     def taken(
@@ -79,7 +81,7 @@ def take(judge: Judge, tmp_path: Path) -> Callable[..., dict[str, Any]]:
         seed: int = 1,
     ) -> dict[str, Any]:
         case = Case.parse(CASE + mode, problems())
-        return Turns(
+        return InterleavedTiming(
             implementations=implementations, baseline=baseline, operator=load_operator("multihead"), case=case,
             inputs=judge.inputs(case=case.id), seed=seed,
         ).taken(budget_s=0.01, limit_s=60, checks=CHECKS[mode], observation=str(tmp_path / "seen"))  # fmt: skip
@@ -107,20 +109,20 @@ def test_without_a_baseline_there_is_no_twin(take: Callable[..., dict[str, Any]]
 
 @pytest.mark.parametrize("mode", ["inference", "train"])
 def test_nothing_that_is_timed_saw_the_values_that_are_judged(
-    take: Callable[..., dict[str, Any]], judge: Judge, mode: str
+    take: Callable[..., dict[str, Any]], judge: OracleWorker, mode: str
 ) -> None:
     """It is built and called on other values; afterwards the case's own are in the same tensors, and it is right."""
     own = Own()
     answer = take({"own": own}, mode=mode)
-    given = tensorfile.read(Path(judge.inputs(case=CASE + mode)))["tensors"]["query"]
+    given = tensor_file.read(Path(judge.inputs(case=CASE + mode)))["tensors"]["query"]
     assert not any(torch.equal(query, given) for query in own.prepared + own.queries[:-1])
     assert torch.equal(own.queries[-1], given)
-    claims = tensorfile.read(Path(answer["observations"]["own"]))
-    assert set(claims) == set(CHECKS[mode])
-    for plain in claims.values():
-        (claim,) = restored(plain)
-        assert isinstance(claim, Match)
-        assert bool(claim.quantities)
+    observations = tensor_file.read(Path(answer["observations"]["own"]))
+    assert set(observations) == set(CHECKS[mode])
+    for plain in observations.values():
+        (observation,) = restored(plain)
+        assert isinstance(observation, Match)
+        assert bool(observation.quantities)
     found = judge.judge(case=CASE + mode, checks=CHECKS[mode], observations=[answer["observations"]["own"]],
                         policies={})  # fmt: skip
     assert {finding["status"] for finding in found.values()} == {"passed"}
@@ -189,10 +191,10 @@ def test_a_process_in_which_something_works_on_is_unfit(
     take: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread that goes on after the call has returned takes the next one's core."""
-    monkeypatch.setattr(turns, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(interleaved_timing, "PATIENCE_S", 0.0)
     # On a busy machine it gets a core late.
-    monkeypatch.setattr(turns, "WATCHED_S", 0.5)
-    monkeypatch.setattr(turns, "BUSY", 0.1)
+    monkeypatch.setattr(interleaved_timing, "WATCHED_S", 0.5)
+    monkeypatch.setattr(interleaved_timing, "BUSY", 0.1)
     stop = threading.Event()
     burning: list[threading.Thread] = []
 
@@ -243,14 +245,14 @@ def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
         scheduler.counts_switches = False
         return scheduler
 
-    monkeypatch.setattr(timing, "Scheduler", silent)
+    monkeypatch.setattr(sampling, "Scheduler", silent)
 
 
 @pytest.mark.usefixtures("uncounted")
 def test_who_keeps_what_it_returned_is_found(take: Callable[..., dict[str, Any]]) -> None:
     """Its answers are right, on new values too; only the time of a call on the same values is none."""
     with pytest.raises(Broken) as raised:
-        take({"other": Own(), "keeps": Keeping()}, seed=turns.FIRST)
+        take({"other": Own(), "keeps": Keeping()}, seed=interleaved_timing.FIRST)
     assert raised.value.name == "keeps"
     assert isinstance(raised.value.__cause__, Unfit)
     assert "times as long: it keeps what it returned" in str(raised.value.__cause__)
@@ -258,7 +260,10 @@ def test_who_keeps_what_it_returned_is_found(take: Callable[..., dict[str, Any]]
 
 def test_who_computes_every_time_is_not_suspected(take: Callable[..., dict[str, Any]]) -> None:
     """On new values a call takes what it takes on those that it had."""
-    assert set(take({"own": Own(), "other": Own()}, baseline="own", seed=turns.FIRST)["samples"]) == {"own", "other"}
+    assert set(take({"own": Own(), "other": Own()}, baseline="own", seed=interleaved_timing.FIRST)["samples"]) == {
+        "own",
+        "other",
+    }
 
 
 @pytest.mark.parametrize(
@@ -277,7 +282,7 @@ def test_a_graph_is_captured_only_of_what_allows_it_and_can_be_compared(
     own = Own()
     own.policies = policies
     case = Case.parse(CASE.replace("/cpu/", "/cuda/") + mode, problems())
-    turn = Turns(
+    turn = InterleavedTiming(
         implementations={"own": own}, baseline=None, operator=load_operator("multihead"), case=case, inputs="", seed=1
     )
     assert turn._capturable("own") is expected

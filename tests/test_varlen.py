@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from attnbench.cases import Case
 from attnbench.interface import Refusal
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
-from attnbench.registry import load
+from attnbench.plugins.registry import load
 from attnzoo.by_size import FEW_WEIGHTS, attention_of_each, stores
 from attnzoo.varlen import Packing
 

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnbench.budget import Allowance
 from attnbench.cases import DTYPES, Case, Dtype
-from attnbench.checks.claims import Agree, Average, Claim, Equal, Exact, Holds, Match, Scale
-from attnbench.checks.verdict import judge
+from attnbench.checks.evaluation.verdict import evaluate
+from attnbench.checks.observations import Agree, Average, Equal, Exact, Holds, Match, Observation, Scale
 from attnbench.interface import Axis, Inputs, Policies, Work
 from attnbench.operators.multihead import OPERATOR
-from attnbench.operators.multihead.listing import PROBE
+from attnbench.operators.multihead.generate_cases import PROBE
 from attnbench.operators.multihead.suites import CROSS
-from attnbench.records import Finding
-from attnbench.truth import Known, Truth
+from attnbench.oracle.error_budget import Allowance
+from attnbench.oracle.expected import CaseOracle, Expected
+from attnbench.records.types import Finding
 
 INF, NAN = math.inf, math.nan
 # Allowed: 4 × 0.25 = 1.
@@ -38,7 +38,7 @@ class Plain:
         """Two dimensions without a meaning of their own."""
         return ()
 
-    def mistakes(self, case: Case, quantities: Any) -> Mapping[str, Any]:
+    def fault_models(self, case: Case, quantities: Any) -> Mapping[str, Any]:
         """None is known."""
         return {}
 
@@ -47,10 +47,10 @@ class Plain:
         return Work(flop=0, pairs=6)
 
 
-class Stated(Known):
+class Stated(CaseOracle):
     """What is known where it is stated beforehand."""
 
-    def __init__(self, truth: Truth, given: Callable[[Tensor], Truth] | None = None, case: Case = CASE) -> None:
+    def __init__(self, truth: Expected, given: Callable[[Tensor], Expected] | None = None, case: Case = CASE) -> None:
         nothing = Inputs(parameters={}, tensors={})
         super().__init__(case, Plain(), case.dtype, lambda: nothing, truth=truth)  # type: ignore[arg-type]
         self._given = given
@@ -60,20 +60,22 @@ class Stated(Known):
         """Nothing is left where everything is dropped."""
         return {name: torch.zeros_like(value) for name, value in self.truth.quantities.items()}
 
-    def given(self, keep: Tensor) -> Truth:
+    def given(self, keep: Tensor) -> Expected:
         """What was stated for a dropout mask."""
         assert self._given is not None, "no dropout here"
         return self._given(keep)
 
 
-def truth(expected: Tensor = EXPECTED) -> Truth:
+def truth(expected: Tensor = EXPECTED) -> Expected:
     """Oracle that says ``expected``."""
-    return Truth(quantities={"output": expected}, allowances={"output": ALLOWANCE}, hidden_rows={"output": HIDDEN})
+    return Expected(quantities={"output": expected}, allowances={"output": ALLOWANCE}, hidden_rows={"output": HIDDEN})
 
 
-def told(*claims: Claim, of: Truth | None = None, known: Known | None = None, **policies: Any) -> Finding:
+def told(
+    *observations: Observation, of: Expected | None = None, known: CaseOracle | None = None, **policies: Any
+) -> Finding:
     """Finding of a check whose requirement is one word."""
-    return judge("a_check", "Needed.", list(claims), known or Stated(of or truth()), Policies(**policies))
+    return evaluate("a_check", "Needed.", list(observations), known or Stated(of or truth()), Policies(**policies))
 
 
 def output(values: Any, dtype: torch.dtype = torch.float32) -> Match:
@@ -173,7 +175,7 @@ def test_what_the_case_does_not_have_is_a_fault() -> None:
 def test_empty_tensors_match() -> None:
     """Nothing is off where there is nothing."""
     empty = torch.zeros(0, 3, dtype=torch.float64)
-    plain = Truth(quantities={"output": empty}, allowances={"output": ALLOWANCE}, hidden_rows={})
+    plain = Expected(quantities={"output": empty}, allowances={"output": ALLOWANCE}, hidden_rows={})
     assert told(Match(quantities={"output": empty.float()}), of=plain).status == "passed"
 
 
@@ -181,7 +183,7 @@ def test_a_dropout_mask_is_handed_to_the_oracle() -> None:
     """With a mask, the values are compared with what the oracle gives under that very mask."""
     keep, under = torch.tensor([True, False]), torch.full_like(EXPECTED, 7.0)
 
-    def given(mask: Tensor) -> Truth:
+    def given(mask: Tensor) -> Expected:
         assert mask is keep
         return truth(expected=under)
 
@@ -203,7 +205,7 @@ def test_a_dropout_mask_is_handed_to_the_oracle() -> None:
 def test_a_gradient_has_the_dtype_of_what_it_belongs_to(mode: Any, dtype: torch.dtype, status: str) -> None:
     """Under autocast, inputs and parameters are float32, and so are their gradients; the output is narrower."""
     case = CASE.with_fields(dtype="bfloat16", mode=mode)
-    stated = Truth(
+    stated = Expected(
         quantities={"output": EXPECTED, "grad.query": EXPECTED},
         allowances={"output": ALLOWANCE, "grad.query": ALLOWANCE},
         hidden_rows={},
@@ -271,25 +273,27 @@ def test_what_must_be_exact_is_the_oracle_rounded_once() -> None:
 
 
 @pytest.fixture(scope="module")
-def probed() -> Callable[[Dtype], Known]:
+def probed() -> Callable[[Dtype], CaseOracle]:
     """What is known of the case that probes take, in a dtype."""
 
     @cache
-    def known(dtype: Dtype) -> Known:
+    def known(dtype: Dtype) -> CaseOracle:
         case = Case(operator="multihead", problem=PROBE, dtype=dtype)
-        return Known(case, OPERATOR, dtype, lambda: OPERATOR.inputs(case))
+        return CaseOracle(case, OPERATOR, dtype, lambda: OPERATOR.inputs(case))
 
     return known
 
 
-def of_scale(known: Known, factor: float) -> dict[str, Tensor]:
+def of_scale(known: CaseOracle, factor: float) -> dict[str, Tensor]:
     """The oracle's quantities, rounded once, with another softmax scale."""
     found = OPERATOR.evaluate(known.case, OPERATOR.scaled(known.case, known.exact, factor))
     return {name: value.to(known.dtype) for name, value in found.items()}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_scale_that_is_one_percent_off_is_seen_in_every_dtype(probed: Callable[[Dtype], Known], dtype: Dtype) -> None:
+def test_a_scale_that_is_one_percent_off_is_seen_in_every_dtype(
+    probed: Callable[[Dtype], CaseOracle], dtype: Dtype
+) -> None:
     """Though no element is off by more than its rounding may cost, in bfloat16; the right one passes."""
     known = probed(dtype)
     right, wrong = of_scale(known, 1.0)["output"], of_scale(known, 1.01)["output"]
@@ -304,7 +308,7 @@ def test_a_scale_that_is_one_percent_off_is_seen_in_every_dtype(probed: Callable
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["grad.query", "grad.key", "grad.value"])
 def test_a_gradient_that_is_three_percent_off_is_seen_in_every_dtype(
-    probed: Callable[[Dtype], Known], name: str, dtype: Dtype
+    probed: Callable[[Dtype], CaseOracle], name: str, dtype: Dtype
 ) -> None:
     """Its amplitude tells, or the scale that it seems to have; the right one passes."""
     known = probed(dtype)
@@ -315,10 +319,10 @@ def test_a_gradient_that_is_three_percent_off_is_seen_in_every_dtype(
     assert f" that {name} shows is off by +0.0" in found.reason
 
 
-def test_what_shows_no_scale_passes_and_a_nan_does_not(probed: Callable[[Dtype], Known]) -> None:
+def test_what_shows_no_scale_passes_and_a_nan_does_not(probed: Callable[[Dtype], CaseOracle]) -> None:
     """One key gets all there is, whatever the scale; a NaN is no scale at all, and another shape is told as such."""
     single = Case(operator="multihead", problem=replace(PROBE, keys=1), dtype="float32")
-    known = Known(single, OPERATOR, "float32", lambda: OPERATOR.inputs(single))
+    known = CaseOracle(single, OPERATOR, "float32", lambda: OPERATOR.inputs(single))
     assert "softmax scale" not in known.probes("output")
     assert told(Scale(quantity="output", value=of_scale(known, 2.0)["output"]), known=known).status == "passed"
     value = of_scale(probed("float32"), 1.0)["output"]
@@ -453,20 +457,20 @@ def test_draws_that_are_all_the_same_are_no_draws() -> None:
 ROWS, TERMS, RATE, DRAWS = 12, 6, 0.25, 256
 
 
-def drawn_mean(seed: int, factor: float = 1.0) -> tuple[Average, Truth]:
+def drawn_mean(seed: int, factor: float = 1.0) -> tuple[Average, Expected]:
     """Mean of sums whose terms are dropped, each row by itself, and what it must be."""
     generator = torch.Generator().manual_seed(seed)
     terms = torch.randn(ROWS, TERMS, 8, generator=generator, dtype=torch.float64)
     keep = (torch.rand(DRAWS, ROWS, TERMS, generator=generator) >= RATE).double()
     draws = factor * torch.einsum("drt,rtf->drf", keep, terms) / (1 - RATE)
     close = replace(ALLOWANCE, model=1e-7, yardstick=0.0)
-    stated = Truth(quantities={"output": terms.sum(dim=1)}, allowances={"output": close}, hidden_rows={})
+    stated = Expected(quantities={"output": terms.sum(dim=1)}, allowances={"output": close}, hidden_rows={})
     return Average(quantity="output", mean=draws.mean(0), std=draws.std(0), draws=DRAWS), stated
 
 
 def test_a_mean_that_is_a_little_off_everywhere_is_seen_as_a_whole() -> None:
     """8 % off in all elements, none of which is 8 standard errors off by itself."""
-    seen = [told(claim, of=stated) for claim, stated in (drawn_mean(seed, 1.08) for seed in range(20))]
+    seen = [told(observation, of=stated) for observation, stated in (drawn_mean(seed, 1.08) for seed in range(20))]
     assert all(found.status == "failed" for found in seen)
     whole = [found.reason for found in seen if "as a whole" in found.reason]
     assert len(whole) > 10

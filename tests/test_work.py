@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnbench.adoption import load_implementation
+from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case, Mode
 from attnbench.operators.multihead import OPERATOR
 from attnbench.operators.multihead.work import visible_pairs
-from attnbench.registry import load_operator, problems
-from attnbench.subject import Subject
+from attnbench.plugins.adapters import load_implementation
+from attnbench.plugins.registry import load_operator, problems
 
 PLAIN = (
     "multihead/B2.L12.S12.E32.H4/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"
@@ -26,9 +26,9 @@ def parsed(text: str, mode: Mode = "inference") -> Case:
     return Case.parse(text, problems()).with_fields(mode=mode)
 
 
-def subject(case: Case, name: str = "torch_mha") -> Subject:
+def candidate(case: Case, name: str = "torch_mha") -> Candidate:
     """An implementation on fresh inputs of a case."""
-    return Subject(load_implementation(name), load_operator("multihead"), case, OPERATOR.inputs(case))
+    return Candidate(load_implementation(name), load_operator("multihead"), case, OPERATOR.inputs(case))
 
 
 @pytest.mark.parametrize("case", [PLAIN, CROSS])
@@ -36,7 +36,7 @@ def subject(case: Case, name: str = "torch_mha") -> Subject:
 def test_flop_is_what_torch_counts_on_the_composed_path(case: str, mode: Mode) -> None:
     """Equal, for forward alone and with the gradients that each mode asks for."""
     made = parsed(case, mode)
-    step = subject(made, "sdpa_math").step()
+    step = candidate(made, "sdpa_math").step()
     with FlopCounterMode(display=False) as counter:
         step()
     assert counter.get_total_flops() == OPERATOR.work(made).flop > 0
@@ -48,7 +48,7 @@ def test_torch_counts_nothing_of_the_fused_kernel_on_a_cpu() -> None:
     This test tells when that changes.
     """
     made = parsed(PLAIN)
-    step = subject(made, "sdpa_flash").step()
+    step = candidate(made, "sdpa_flash").step()
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         step()
     products = 4 * visible_pairs(made) * made.problem.head_dim

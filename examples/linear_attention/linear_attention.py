@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn.functional import elu
 
 from attnbench.cases import Case, Level, Problem, size
-from attnbench.inputs import Draw
 from attnbench.interface import Inputs
 from attnbench.kernel import from_call
 from attnbench.operators.formula import FormulaOperator, Rounded
+from attnbench.oracle.inputs import Draw
 
 __all__ = ["FROM_THE_LEFT", "FROM_THE_RIGHT", "OPERATOR", "LinearProblem"]
 

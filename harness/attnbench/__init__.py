@@ -7,7 +7,7 @@ from attnbench.cases import Case, Problem
 from attnbench.interface import Implementation, Inputs, Operator, Policies, Refusal
 
 if TYPE_CHECKING:
-    from attnbench.conformance import Report, conform
+    from attnbench.api import Report, conform
 
 __all__ = [
     "Case",
@@ -29,6 +29,6 @@ def __getattr__(name: str) -> Any:
     """What runs checks is imported when it is first asked for: declaring an implementation needs none of it."""
     if name not in ("Report", "conform"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from attnbench import conformance
+    from attnbench import api
 
-    return getattr(conformance, name)
+    return getattr(api, name)

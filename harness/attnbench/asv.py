@@ -13,9 +13,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from attnbench.records import Pass, Result
+from attnbench.analysis.stats import median_of_processes, ratio
+from attnbench.records.types import Pass, Result
 from attnbench.runner import Effort, measure
-from attnbench.stats import median_of_processes, ratio
 
 __all__ = ["benchmarks"]
 

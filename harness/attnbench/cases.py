@@ -11,18 +11,18 @@ from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
 __all__ = [
+    "CALL_MODES",
     "DEVICES",
     "DTYPES",
     "LEVELS",
-    "MANNERS",
     "MODES",
     "NESTED",
+    "CallMode",
     "Case",
     "Compiler",
     "Device",
     "Dtype",
     "Level",
-    "Manner",
     "Mode",
     "Problem",
     "amount",
@@ -53,7 +53,7 @@ Level = Literal["quick", "core", "full", "slow", "gpu", "huge"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
+class CallMode:
     """How a module is called in a mode."""
 
     # In train(), not in eval().
@@ -68,22 +68,22 @@ class Manner:
 
 
 _ALL_TRACK: dict[str, Any] = {"inputs_track": True, "parameters_track": True}
-MANNERS: dict[Mode, Manner] = {
-    "inference": Manner(),
-    "eval": Manner(**_ALL_TRACK),
-    "train": Manner(training=True, **_ALL_TRACK),
-    "inference_mode": Manner(inference_mode=True),
+CALL_MODES: dict[Mode, CallMode] = {
+    "inference": CallMode(),
+    "eval": CallMode(**_ALL_TRACK),
+    "train": CallMode(training=True, **_ALL_TRACK),
+    "inference_mode": CallMode(inference_mode=True),
     # Drawing outputs under dropout, as Monte Carlo dropout does.
-    "sampling": Manner(training=True),
+    "sampling": CallMode(training=True),
     # A frozen layer inside a network that is trained.
-    "frozen": Manner(training=True, inputs_track=True),
+    "frozen": CallMode(training=True, inputs_track=True),
     # The first layer of a network: nothing asks for the gradient of its inputs.
-    "tuning": Manner(parameters_track=True),
-    "autocast": Manner(training=True, autocast=True, **_ALL_TRACK),
-    "aot": Manner(compiler="aot_eager", **_ALL_TRACK),
-    "inductor": Manner(compiler="inductor"),
-    "inductor_train": Manner(training=True, compiler="inductor", **_ALL_TRACK),
-    "exported": Manner(compiler="export"),
+    "tuning": CallMode(parameters_track=True),
+    "autocast": CallMode(training=True, autocast=True, **_ALL_TRACK),
+    "aot": CallMode(compiler="aot_eager", **_ALL_TRACK),
+    "inductor": CallMode(compiler="inductor"),
+    "inductor_train": CallMode(training=True, compiler="inductor", **_ALL_TRACK),
+    "exported": CallMode(compiler="export"),
 }
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 DEVICES: tuple[Device, ...] = get_args(Device)
@@ -324,9 +324,9 @@ class Case:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
     @property
-    def manner(self) -> Manner:
+    def call_mode(self) -> CallMode:
         """How the module is called."""
-        return MANNERS[self.mode]
+        return CALL_MODES[self.mode]
 
     @property
     def given_dtype(self) -> Dtype:
@@ -336,17 +336,17 @@ class Case:
     @property
     def training(self) -> bool:
         """Whether the module is in train()."""
-        return self.manner.training
+        return self.call_mode.training
 
     @property
     def tracks_inputs(self) -> bool:
         """Whether inputs and masks require gradients."""
-        return self.manner.inputs_track
+        return self.call_mode.inputs_track
 
     @property
     def tracks_parameters(self) -> bool:
         """Whether parameters require gradients."""
-        return self.manner.parameters_track
+        return self.call_mode.parameters_track
 
     @property
     def differentiates(self) -> bool:
@@ -356,12 +356,12 @@ class Case:
     @property
     def compiler(self) -> Compiler | None:
         """What compiles the module, if anything does."""
-        return self.manner.compiler
+        return self.call_mode.compiler
 
     @property
     def autocast(self) -> bool:
         """Whether the module is called under autocast."""
-        return self.manner.autocast
+        return self.call_mode.autocast
 
     def with_fields(self, **common: Any) -> "Case":
         """This case with other common fields (dtype, device, mode)."""

@@ -15,6 +15,7 @@ __all__ = [
     "Alignment",
     "Axis",
     "Call",
+    "CaseTransforms",
     "HiddenNan",
     "HiddenRows",
     "Implementation",
@@ -24,7 +25,6 @@ __all__ = [
     "Policies",
     "Precision",
     "Refusal",
-    "Siblings",
     "Work",
     "reference_arguments",
 ]
@@ -180,7 +180,7 @@ class Implementation:
         """Wait for work that is asynchronous outside torch's knowledge."""
 
 
-class Siblings(Protocol):
+class CaseTransforms(Protocol):
     """The same problem put otherwise: what checks of invariants, shapes and layouts ask an operator for.
 
     An operator that has them calls its tokens ``query``, ``key`` and ``value``.
@@ -239,11 +239,15 @@ class Operator:
     list_version: str = "1"
     # Names of what a call returns, in order; the first one is ``output``. A single one is returned as it is.
     outputs: tuple[str, ...] = ("output",)
-    # Chapters of checks that apply.
+    # Chapters of checks that apply: those of attnbench by name, an operator's own as ``package.module``.
     chapters: tuple[str, ...] = GENERAL_CHAPTERS
+    # ``package.module:ATTRIBUTE`` of the ``MutantSet`` that tests its checks; empty: it has none.
+    mutants: str = ""
+    # ``package:file.json`` with the mutation scores of its case lists, as ``conform --mutants --json`` writes them.
+    mutation_scores: str = ""
 
     @property
-    def siblings(self) -> Siblings | None:
+    def case_transforms(self) -> CaseTransforms | None:
         """Its problems put otherwise; None: checks that need them do not apply."""
         return None
 
@@ -277,7 +281,7 @@ class Operator:
         raise NotImplementedError(f"{type(self).__name__} does not define reference(case, inputs)")
 
     def evaluate(
-        self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, mistake: Any = None
+        self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, fault: Any = None
     ) -> dict[str, Any]:
         """Quantities by name from the formula, in the inputs' own precision (the oracle: float64).
 
@@ -286,7 +290,7 @@ class Operator:
         """
         raise NotImplementedError(f"{type(self).__name__} does not define evaluate(case, inputs)")
 
-    def mistakes(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:  # noqa: ARG002
+    def fault_models(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:  # noqa: ARG002
         """Known mistakes that may show in these quantities of the case, by what a user reads of each."""
         return {}
 

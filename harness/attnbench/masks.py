@@ -16,7 +16,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from attnbench.demands import demand_dtype, demand_heads, demand_shapes, demand_tensor, demand_whole_numbers, told
+from attnbench.argument_checks import (
+    demand_dtype,
+    demand_heads,
+    demand_shapes,
+    demand_tensor,
+    demand_whole_numbers,
+    told,
+)
 
 __all__ = [
     "CORNERS",

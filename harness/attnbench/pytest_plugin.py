@@ -16,8 +16,9 @@ import pytest
 from attnbench.cases import LEVELS
 
 if TYPE_CHECKING:
-    from attnbench.conformance import Bench, Expected, Selection
-    from attnbench.records import Finding
+    from attnbench.api import Expected, Selection
+    from attnbench.api.worker_pool import WorkerPool
+    from attnbench.records.types import Finding
     from attnbench.runner import Expectation, Plan
 
 __all__ = ["ConformanceCase", "parametrize_conformance"]
@@ -42,13 +43,13 @@ class ConformanceCase:
     # ``implementation-check-case``, of characters that -k takes: = is written as a colon.
     id: str
     _plan: "Plan" = field(repr=False)
-    _bench: "Bench" = field(repr=False)
+    _bench: "WorkerPool" = field(repr=False)
     _expectations: tuple["Expectation", ...] = field(repr=False)
 
     def finding(self) -> "Finding":
         """What the check says, from the implementation's own process."""
-        from attnbench.registry import shown
-        from attnbench.runner.expectations import applied
+        from attnbench.plugins.registry import shown
+        from attnbench.runner.expected_failures import applied
 
         found = self._bench.finding(self.implementation, self._plan, self.name)
         return applied(found, self._expectations, shown(self.implementation), self.case)
@@ -56,8 +57,8 @@ class ConformanceCase:
     def check(self) -> None:
         """Pass, fail, skip or fail as expected, by what the check says."""
         __tracebackhide__ = True
-        from attnbench.conformance import told
-        from attnbench.records import FAILURES
+        from attnbench.api import told
+        from attnbench.records.types import FAILURES
 
         finding = self.finding()
         expected = finding.status == "expected_failure"
@@ -111,12 +112,12 @@ class _Wanted:
     expected_failures: "Expected"
 
     def selection(self) -> "Selection":
-        from attnbench.conformance import Selection
+        from attnbench.api import Selection
 
         return Selection(suite=self.suite, cases=self.cases, checks=self.checks)
 
 
-BENCH = pytest.StashKey["Bench"]()
+BENCH = pytest.StashKey["WorkerPool"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -241,8 +242,8 @@ def _asked(config: pytest.Config) -> _Wanted:
 
 def _names(wanted: _Wanted) -> list[str]:
     """Names of what is asked for, no two of which would give tests of one id."""
-    from attnbench.importable import name_of
-    from attnbench.registry import shown
+    from attnbench.plugins.importable import name_of
+    from attnbench.plugins.registry import shown
 
     by_shown: dict[str, str] = {}
     for name in map(name_of, wanted.implementations):
@@ -253,7 +254,7 @@ def _names(wanted: _Wanted) -> list[str]:
 
 def _conformance_cases(config: pytest.Config, wanted: _Wanted) -> list[ConformanceCase]:
     """Every check of every case, the checks of a case one after another."""
-    from attnbench.registry import shown
+    from attnbench.plugins.registry import shown
 
     selection, names = wanted.selection(), _names(wanted)
     bench = _bench(config)
@@ -276,14 +277,13 @@ def _conformance_cases(config: pytest.Config, wanted: _Wanted) -> list[Conforman
     ]
 
 
-def _bench(config: pytest.Config) -> "Bench":
+def _bench(config: pytest.Config) -> "WorkerPool":
     """What runs the checks of this process, ended with the session."""
     if BENCH not in config.stash:
-        from attnbench.conformance import Bench
         from attnbench.runner import Limits
 
         option = config.option
-        config.stash[BENCH] = Bench(Limits(timeout_s=option.attention_timeout, threads=option.attention_threads))
+        config.stash[BENCH] = WorkerPool(Limits(timeout_s=option.attention_timeout, threads=option.attention_threads))
         config.add_cleanup(config.stash[BENCH].close)
     return config.stash[BENCH]
 
@@ -308,8 +308,8 @@ def _count(text: str) -> int:
 @contextmanager
 def _usage(kind: type[Exception]) -> Iterator[None]:
     """Turn what the user can mend into one line."""
-    from attnbench.child import ChildDied
-    from attnbench.registry import PluginError
+    from attnbench.plugins.registry import PluginError
+    from attnbench.processes.rpc import ChildDied
     from attnbench.runner import ExpectationError
 
     try:

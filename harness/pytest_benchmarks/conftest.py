@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnbench.records import Pass, Result
+from attnbench.records.types import Pass, Result
 from attnbench.runner import Effort, measure
 
 IMPLEMENTATIONS = ("torch_mha", "naive_loop", "per_head", "batched_matmul", "reshaped", "sdpa")

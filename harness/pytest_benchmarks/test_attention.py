@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from attnbench.records import Pass, Result
+from attnbench.records.types import Pass, Result
 
 
 class Replay:

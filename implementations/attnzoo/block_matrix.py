@@ -13,7 +13,7 @@ Source: Vaswani et al., Attention Is All You Need, 2017, equation 1, https://arx
 import torch
 from torch import Tensor
 
-from attnbench.demands import demand_heads, demand_shapes
+from attnbench.argument_checks import demand_heads, demand_shapes
 from attnbench.interface import Policies
 from attnbench.kernel import core_from_kernel, from_kernel
 from attnbench.masks import softmax_over_visible

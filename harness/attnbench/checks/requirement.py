@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Iterator
 
+from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
-from attnbench.checks.claims import Claim
-from attnbench.interface import Operator, Siblings
-from attnbench.subject import Subject
+from attnbench.checks.observations import Observation
+from attnbench.interface import CaseTransforms, Operator
 
-__all__ = ["CheckFunction", "applies", "check", "draws_dropout", "eager", "has_tokens", "siblings_of"]
+__all__ = ["CheckFunction", "applies", "case_transforms_of", "check", "draws_dropout", "eager", "has_tokens"]
 
-CheckFunction = Callable[[Subject], Iterator[Claim]]
+CheckFunction = Callable[[Candidate], Iterator[Observation]]
 Condition = Callable[[Case], bool]
 
 
 def check(
-    *, when: Condition = lambda _: True, siblings: bool = False, first: bool = False
+    *, when: Condition = lambda _: True, case_transforms: bool = False, first: bool = False
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Mark a function as a check that applies to the cases for which ``when`` holds.
 
@@ -25,7 +25,7 @@ def check(
 
     def mark(function: CheckFunction) -> CheckFunction:
         function.when = when  # type: ignore[attr-defined]
-        function.siblings = siblings  # type: ignore[attr-defined]
+        function.case_transforms = case_transforms  # type: ignore[attr-defined]
         return function
 
     return mark
@@ -34,14 +34,14 @@ def check(
 def applies(function: CheckFunction, case: Case, operator: Operator) -> bool:
     """Whether a check says anything about a case of an operator."""
     condition: Condition = function.when  # type: ignore[attr-defined]
-    if function.siblings and operator.siblings is None:  # type: ignore[attr-defined]
+    if function.case_transforms and operator.case_transforms is None:  # type: ignore[attr-defined]
         return False
     return condition(case)
 
 
-def siblings_of(subject: Subject) -> Siblings:
+def case_transforms_of(candidate: Candidate) -> CaseTransforms:
     """The operator's problems put otherwise, for a check that is marked as one that asks for them."""
-    found = subject.operator.siblings
+    found = candidate.operator.case_transforms
     assert found is not None
     return found
 

@@ -6,9 +6,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from attnbench.checks.claims import Agree, Claim, Equal
+from attnbench.candidate.candidate import Candidate, Malformed
+from attnbench.checks.observations import Agree, Equal, Observation
 from attnbench.interface import Refusal
-from attnbench.subject import Malformed, Subject
 
 __all__ = ["agree", "attempted", "gradient_alone", "same"]
 
@@ -17,27 +17,29 @@ Result = TypeVar("Result")
 MESSAGE = 200
 
 
-def agree(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], how: str) -> Iterator[Claim]:
+def agree(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], how: str) -> Iterator[Observation]:
     """Every quantity of both runs agrees; ``how`` says of which run the first one is, against which other."""
     for name in [name for name in found if name in expected]:
         yield Agree(value=found[name].detach(), expected=expected[name].detach(), quantity=name, what=f"{name} {how}")
 
 
-def same(subject: Subject, value: Tensor, expected: Tensor, how: str) -> Claim:
+def same(candidate: Candidate, value: Tensor, expected: Tensor, how: str) -> Observation:
     """The output is the same bits; or, where the implementation declares otherwise, it agrees."""
     value, expected, what = value.detach(), expected.detach(), f"output {how}"
-    if subject.implementation.policies.deterministic:
+    if candidate.implementation.policies.deterministic:
         return Equal(value=value, expected=expected, what=what)
     return Agree(value=value, expected=expected, quantity="output", what=what)
 
 
-def gradient_alone(subject: Subject, tensor: Tensor) -> Tensor:
+def gradient_alone(candidate: Candidate, tensor: Tensor) -> Tensor:
     """Gradient of the loss by an input or a parameter, while nothing else takes one."""
-    tracked = [one for one in (*subject.inputs.tensors.values(), *subject.parameters().values()) if one.requires_grad]
+    tracked = [
+        one for one in (*candidate.inputs.tensors.values(), *candidate.parameters().values()) if one.requires_grad
+    ]
     try:
         for one in tracked:
             one.requires_grad_(one is tensor)
-        (found,) = torch.autograd.grad(subject.loss(subject.run()), [tensor])
+        (found,) = torch.autograd.grad(candidate.loss(candidate.run()), [tensor])
     finally:
         for one in tracked:
             one.requires_grad_()

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from attnbench.budget import DIFFERENCE_STEP, allowed_of_a_difference
-from attnbench.checks.claims import Holds
+from attnbench.checks.observations import Holds
+from attnbench.oracle.error_budget import DIFFERENCE_STEP, allowed_of_a_difference
 
 __all__ = ["is_slope"]
 

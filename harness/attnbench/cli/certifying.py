@@ -7,20 +7,18 @@ from typing import IO, Any
 
 import click
 
+from attnbench.analysis.certificate import Declared, Suite, certificate
 from attnbench.cases import digest
-from attnbench.certificate import Declared, Suite, certificate
 from attnbench.cli.jobs import Choice
 from attnbench.cli.recording import Recording
 from attnbench.cli.selection import operators_of
-from attnbench.registry import shown
+from attnbench.plugins.registry import load_operator, shown
 from attnbench.runner import Plan, Session
 
 __all__ = ["refuse_part", "write_certificate"]
 
 # Options that leave something out, or change what is run.
 FILTERS = {"patterns": "--case", "checks": "--check", "dtypes": "--dtype", "shard": "--shard"}
-# What ``conform --mutants --json`` stored: mutation scores by the hash of the case list.
-SCORES = "mutants/score.json"
 
 
 def refuse_part(given: Mapping[str, Any]) -> None:
@@ -55,7 +53,7 @@ def write_certificate(
         list_versions={operator: session.judge("version", operator=operator) for operator in operators},
         list_hash=list_hash,
         cases=len(listed),
-        mutation_score=_scores().get(list_hash),
+        mutation_score=_scores(operators).get(list_hash),
     )
     declared = {
         shown(name): Declared(**{key: session.declared[name][key] for key in ("operator", "source", "policies")})
@@ -65,6 +63,11 @@ def write_certificate(
     file.write(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
 
 
-def _scores() -> dict[str, Any]:
-    place = files("attnbench").joinpath(SCORES)
-    return dict(json.loads(place.read_text(encoding="utf-8"))["scores"]) if place.is_file() else {}
+def _scores(operators: Sequence[str]) -> dict[str, Any]:
+    """Mutation scores by the hash of the case list, as ``conform --mutants --json`` stored them for these operators."""
+    found: dict[str, Any] = {}
+    for operator in operators:
+        package, _, file = load_operator(operator).mutation_scores.partition(":")
+        if file:
+            found |= json.loads(files(package).joinpath(file).read_text(encoding="utf-8"))["scores"]
+    return found

@@ -12,15 +12,15 @@ from click.core import ParameterSource
 from rich.table import Column, Table
 from rich.text import Text
 
+from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict, changes, turns_taken
 from attnbench.cli.jobs import Choice, asked_effort, profile_into, profile_plans, say_stored, session_for
 from attnbench.cli.options import options
 from attnbench.cli.recording import INCONCLUSIVE, recording
 from attnbench.cli.selection import chosen_implementations
 from attnbench.cli.terminal import console
-from attnbench.comparison import UNDECIDED, WORSE, Change, Verdict, changes, turns_taken
-from attnbench.records import PERF, SCHEMA
-from attnbench.registry import from_trees, known, names, shown
-from attnbench.results import find, read
+from attnbench.plugins.registry import from_trees, known, names, shown
+from attnbench.records.run_file import find, read
+from attnbench.records.types import PERF, SCHEMA
 from attnbench.runner import Effort
 
 # Relative change of time that counts between two runs, unless told otherwise. Two runs are two moments: identical code

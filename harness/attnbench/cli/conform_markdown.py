@@ -6,7 +6,7 @@ from typing import IO
 
 from attnbench.checks.catalogue import checks
 from attnbench.cli.matrix import LEGEND, Cell, failures, matrix
-from attnbench.records import Result, Run
+from attnbench.records.types import Result, Run
 
 __all__ = ["write_markdown"]
 

@@ -16,7 +16,7 @@ from attnbench.cli.recording import FAILED, INCONCLUSIVE
 from attnbench.cli.selection import chosen_implementations, loadable
 from attnbench.cli.terminal import console
 from attnbench.integrations.drop_in import WORKER, Asked, Row, drop_in
-from attnbench.records import SCHEMA
+from attnbench.records.types import SCHEMA
 from attnbench.runner import Limits, Session
 
 MODELS = ("encoder", "transformers")

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import click
 
-from attnbench.child import ChildDied, ChildTimeout
-from attnbench.registry import PluginError
+from attnbench.plugins.registry import PluginError
+from attnbench.processes.rpc import ChildDied, ChildTimeout
 
 __all__ = ["one_line"]
 
@@ -66,8 +66,8 @@ def _missing(error: ModuleNotFoundError) -> str | None:
 def _mistake(error: Exception) -> str | None:
     """What one of attnbench's own errors of use says, or None."""
     # Imported here: these need msgspec, and --help should not wait for it.
-    from attnbench.certificate import CertificateError
-    from attnbench.results import ResultsError
+    from attnbench.analysis.certificate import CertificateError
+    from attnbench.records.run_file import ResultsError
     from attnbench.runner import ExpectationError
 
     return str(error) if isinstance(error, ResultsError | ExpectationError | CertificateError) else None

@@ -11,7 +11,7 @@ from attnbench.cli.options import EFFORTS, QUICK_WORK_S
 from attnbench.cli.progress import progress
 from attnbench.cli.recording import Recording
 from attnbench.cli.selection import planned
-from attnbench.records import Pass
+from attnbench.records.types import Pass
 from attnbench.runner import (
     Effort,
     Expectation,

@@ -11,9 +11,9 @@ from attnbench.cli.options import options
 from attnbench.cli.progress import progress
 from attnbench.cli.selection import chosen_implementations
 from attnbench.cli.terminal import console
-from attnbench.environment import cores
-from attnbench.records import SCHEMA
-from attnbench.registry import PluginError, origin
+from attnbench.plugins.registry import PluginError, origin
+from attnbench.records.environment import cores
+from attnbench.records.types import SCHEMA
 from attnbench.runner import Session
 
 # Reasons for refusing that are shown for one implementation.

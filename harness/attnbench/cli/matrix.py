@@ -4,8 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from attnbench.checks.catalogue import CHAPTERS, checks
-from attnbench.records import FAILURES, Finding, Result, Status, reproduce_line
+from attnbench.checks.catalogue import chapters, checks
+from attnbench.records.types import FAILURES, Finding, Result, Status, reproduce_line
 
 __all__ = ["LEGEND", "Cell", "Failure", "Matrix", "failures", "matrix"]
 
@@ -63,7 +63,7 @@ def matrix(results: Iterable[Result]) -> Matrix:
             known = checks().get(finding.check)
             row = cells[known.chapter if known else "?"]
             row.setdefault(result.implementation, Cell()).add(finding)
-    return {chapter: cells[chapter] for chapter in (*CHAPTERS, "?") if chapter in cells}
+    return {chapter: cells[chapter] for chapter in (*chapters(), "?") if chapter in cells}
 
 
 @dataclass(frozen=True, slots=True)

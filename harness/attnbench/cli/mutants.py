@@ -8,11 +8,11 @@ import click
 from rich.table import Table
 
 from attnbench.cases import NESTED, digest
-from attnbench.checks.catalogue import CHAPTERS, checks
+from attnbench.checks.catalogue import chapters, checks
 from attnbench.cli.jobs import Choice, conform_plans, session_for
 from attnbench.cli.progress import progress
 from attnbench.cli.terminal import console
-from attnbench.registry import operators
+from attnbench.plugins.registry import operators
 from attnbench.runner import Session
 from attnbench.runner.mutation import FEW, Matrix, mutation_matrix
 
@@ -99,7 +99,7 @@ def print_matrix(matrix: Matrix, asked: Sequence[str], *, err: bool = False) -> 
     further = ("kills", "alone") if matrix.whole else ()
     table = Table("chapter", "check", "named by", "caught", *further, box=None, pad_edge=False)
     before = ""
-    for check in sorted(asked, key=lambda name: CHAPTERS.index(checks()[name].chapter)):
+    for check in sorted(asked, key=lambda name: chapters().index(checks()[name].chapter)):
         chapter = checks()[check].chapter
         naming, caught = sum(named == check for named in matrix.mutants.values()), len(matrix.caught_by(check))
         numbers = [naming, caught if naming else 0]

@@ -10,8 +10,8 @@ from typing import Any, TypeVar, get_args
 import click
 
 from attnbench.cases import DEVICES, DTYPES, LEVELS
-from attnbench.records import Pass
-from attnbench.registry import OPERATORS, names
+from attnbench.plugins.registry import OPERATORS, names
+from attnbench.records.types import Pass
 from attnbench.runner import Effort, ExpectationError, read_expectations
 
 __all__ = ["EFFORTS", "LENGTHS", "QUICK_LENGTHS", "QUICK_WORK_S", "options"]

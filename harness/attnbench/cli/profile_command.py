@@ -9,7 +9,7 @@ from attnbench.cli.options import LENGTHS, QUICK_LENGTHS, options
 from attnbench.cli.recording import recording, write_json
 from attnbench.cli.selection import chosen_implementations, operators_of, taking_part
 from attnbench.cli.terminal import print_timings
-from attnbench.records import PERF
+from attnbench.records.types import PERF
 
 
 @click.command("profile")
@@ -35,7 +35,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     A whole id as --case times that very case, of whatever form: a decoding step, shared heads, a window.
     """
     if given["frontier"]:
-        from attnbench.cli.frontier import search_frontiers
+        from attnbench.cli.max_length import search_frontiers
 
         return search_frontiers(implementations, given)
     choice = Choice.of(given)

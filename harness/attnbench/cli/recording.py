@@ -14,10 +14,10 @@ import click
 import msgspec
 
 from attnbench.cases import digest
-from attnbench.environment import commit, machine, torch_warning, versions
-from attnbench.records import FAILURES, SCHEMA, Ceiling, Result, Run, reproduce_line
-from attnbench.registry import shown
-from attnbench.results import ResultsError, RunFile, find, in_order, joined, merged, read
+from attnbench.plugins.registry import shown
+from attnbench.records.environment import commit, machine, torch_warning, versions
+from attnbench.records.run_file import ResultsError, RunFile, find, in_order, joined, merged, read
+from attnbench.records.types import FAILURES, SCHEMA, Ceiling, Result, Run, reproduce_line
 from attnbench.runner import Session
 
 __all__ = ["Recording", "recording", "write_json"]

@@ -15,8 +15,8 @@ def command(runs: tuple[str, ...], results: Path, reports: Path) -> int:
 
     Each RUN is the id of a run, or its file; the newest run if none is named.
     """
+    from attnbench.records.run_file import find, read
     from attnbench.report import write
-    from attnbench.results import find, read
 
     stored = [read(path) for path in find(results, runs)]
     for run in stored:

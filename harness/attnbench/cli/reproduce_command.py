@@ -8,10 +8,10 @@ from attnbench.checks.catalogue import checks
 from attnbench.cli.jobs import session_for
 from attnbench.cli.options import options
 from attnbench.cli.selection import chosen_checks
-from attnbench.records import FAILURES
-from attnbench.registry import known, load_lines
+from attnbench.plugins.registry import known, load_lines
+from attnbench.records.types import FAILURES
 from attnbench.runner import Session, conform
-from attnbench.runner.steps import Silent
+from attnbench.runner.progress import NoProgress
 
 
 @click.command("reproduce")
@@ -34,7 +34,7 @@ def command(case: str, implementation: str, check: str | None, *, script: bool, 
         plans = session.plan([case], chosen)
         if not plans:
             raise click.UsageError(f"--check: {check} says nothing about this case")
-        results = list(conform(session, [implementation], plans, run="", steps=Silent()))
+        results = list(conform(session, [implementation], plans, run="", steps=NoProgress()))
         if not results:
             computed, asked = session.declared[implementation]["operator"], case.partition("/")[0]
             raise click.UsageError(f"IMPLEMENTATION must compute {asked}, as CASE does, got one of {computed}")

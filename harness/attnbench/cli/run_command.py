@@ -26,8 +26,8 @@ from attnbench.cli.terminal import print_findings, print_timings
 @options("timeout", "memory_limit", "work_limit", "case_budget", "results", "reports", "resume", "json")
 def command(implementations: tuple[str, ...], **given: Any) -> int:
     """Conform, profile and report: the main job. The last line is the path of the report's page."""
+    from attnbench.records.run_file import read
     from attnbench.report import write
-    from attnbench.results import read
 
     choice = Choice.of(given)
     lengths = given["lengths"] or (QUICK_LENGTHS if choice.suite == "quick" else LENGTHS)

@@ -8,7 +8,7 @@ import click
 
 from attnbench.cases import shard as part
 from attnbench.checks.catalogue import checks as catalogue
-from attnbench.registry import PluginError, known, load_operator, names, operators, shown
+from attnbench.plugins.registry import PluginError, known, load_operator, names, operators, shown
 from attnbench.runner import Plan, Session
 
 __all__ = ["chosen_checks", "chosen_implementations", "loadable", "operators_of", "planned", "taking_part"]

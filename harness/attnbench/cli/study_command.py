@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from attnbench.child import Child, ChildDied
 from attnbench.cli.options import Lengths, options
-from attnbench.registry import known
+from attnbench.plugins.registry import known
+from attnbench.processes.rpc import Child, ChildDied
 
 __all__ = ["command"]
 

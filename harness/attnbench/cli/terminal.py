@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from attnbench.analysis.speed_verdict import SpeedVerdict, State, judge_speed
+from attnbench.analysis.stats import measure_of, time_of, time_told
 from attnbench.cli.matrix import LEGEND, Cell, Matrix, failures, matrix
-from attnbench.contest import Contest, State, contest
-from attnbench.records import FAILURES, Result, pass_of
-from attnbench.registry import baseline
+from attnbench.plugins.registry import baseline
+from attnbench.records.types import FAILURES, Result, pass_of
 from attnbench.report.numbers import bytes_text
-from attnbench.stats import measure_of, time_of, time_told
 
 __all__ = ["console", "print_findings", "print_timings"]
 
@@ -182,13 +182,13 @@ def _timing(result: Result | None, timed: Timed) -> str:
     return f"{shown} ({found.ratio.value:.2f}{SIGNS[found.state]})"
 
 
-def _contest(result: Result, timed: Timed) -> Contest | None:
+def _contest(result: Result, timed: Timed) -> SpeedVerdict | None:
     """Contest with the baseline, where both took turns."""
     name = baseline(result.case)
     base = timed.get((result.run, result.case, name))
     if base is None or base.timing is None or result.timing is None or name not in result.timing.interleaved_with:
         return None
-    return contest(result.timing, base.timing)
+    return judge_speed(result.timing, base.timing)
 
 
 def _inconclusive(timed: Timed) -> Iterator[tuple[str, str]]:

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from attnbench.contest import Contest, contest
-from attnbench.records import COUNTED, Timing
-from attnbench.registry import PluginError, shown
+from attnbench.analysis.speed_verdict import SpeedVerdict, judge_speed
+from attnbench.plugins.registry import PluginError, shown
+from attnbench.records.types import COUNTED, Timing
 from attnbench.runner import Session
+from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import Outcome
-from attnbench.runner.steps import Silent, Steps
 
 __all__ = ["PLANNED", "TWIN", "WORKER", "Asked", "Row", "drop_in"]
 
@@ -55,18 +55,23 @@ class Row:
     error: float | None = None
     allowed: float | None = None
     timing: Timing | None = None
-    contest: Contest | None = None
+    contest: SpeedVerdict | None = None
     untimed: str = ""
 
 
 def drop_in(
-    session: Session, implementations: Sequence[str], models: Sequence[str], asked: Asked, *, steps: Steps | None = None
+    session: Session,
+    implementations: Sequence[str],
+    models: Sequence[str],
+    asked: Asked,
+    *,
+    steps: Progress | None = None,
 ) -> Iterator[Row]:
     """Rows of the drop-in table, model after model: the original's other paths, then the implementations.
 
     ``session`` must run ``WORKER``. Raises: PluginError where an implementation cannot be loaded.
     """
-    steps = steps or Silent()
+    steps = steps or NoProgress()
     for model in models:
         steps.begin(f"compare in {model}", len(implementations))
         rows = {}
@@ -152,7 +157,7 @@ class _Turns:
     model: str
     asked: Asked
     rows: dict[str, Row]
-    steps: Steps
+    steps: Progress
     samples: dict[str, _Samples] = field(default_factory=dict)
     # The original's paths, the first of which is the baseline.
     originals: tuple[str, ...] = ()
@@ -178,7 +183,7 @@ class _Turns:
     def _judged(self, row: Row, timings: dict[str, Timing], name: str) -> Row:
         if name not in timings:
             return row
-        found = None if name == self.originals[0] else contest(timings[name], timings[self.originals[0]])
+        found = None if name == self.originals[0] else judge_speed(timings[name], timings[self.originals[0]])
         return replace(row, timing=timings[name], contest=found)
 
     def _process(self, number: int, names: list[str]) -> None:

@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench import timing
-from attnbench.child import serve
 from attnbench.integrations.drop_in import TWIN
 from attnbench.integrations.models import MODELS, Batch, Embed, allowance, case_of, in_float64
 from attnbench.interface import Refusal
-from attnbench.worker import Outcome, Worker, outcome_of
+from attnbench.measurement import sampling
+from attnbench.processes.rpc import serve
+from attnbench.workers.candidate_worker import CandidateWorker, Outcome, outcome_of
 
 __all__ = ["DropInWorker"]
 
 
-class DropInWorker(Worker):
+class DropInWorker(CandidateWorker):
     """Answers what the drop-in table asks of real models."""
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
@@ -75,9 +75,9 @@ class DropInWorker(Worker):
             try:
                 calls[name] = MODELS[model].swapped(name, self._implementations[name], batch)
             except BaseException as error:
-                raise timing.Broken(name) from error
+                raise sampling.Broken(name) from error
         allowed = allowance(originals, in_float64(batch))
-        samples = timing.interleaved(calls, budget_s=budget_s, limit_s=limit_s, seed=seed, baseline=(base, TWIN))
+        samples = sampling.interleaved(calls, budget_s=budget_s, limit_s=limit_s, seed=seed, baseline=(base, TWIN))
         # The same sentences in another order: what was kept from an earlier call is wrong now.
         batch.turn()
         oracle = in_float64(batch)

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from attnbench import encoder
-from attnbench.budget import FACTOR
 from attnbench.cases import Case
 from attnbench.integrations import transformers
 from attnbench.interface import Implementation, Inputs
 from attnbench.operators.multihead.problem import MultiheadProblem
+from attnbench.oracle import sentence_encoder
+from attnbench.oracle.error_budget import FACTOR
 
 __all__ = [
     "MODELS",
@@ -46,7 +46,7 @@ class Batch:
     @classmethod
     def of(cls, batch: int, length: int) -> "Batch":
         """Real sentences, half of the batch padding."""
-        return cls(*encoder.padded_sentences(batch, length))
+        return cls(*sentence_encoder.padded_sentences(batch, length))
 
     def turn(self) -> None:
         """Put the sentences in the opposite order, in place."""
@@ -86,21 +86,24 @@ class SwappedAttention(nn.Module):
 
 
 class Encoder:
-    """The encoder of ``attnbench.encoder``."""
+    """The encoder of ``attnbench.oracle.sentence_encoder``."""
 
     def missing(self) -> str | None:
         """The package of its weights, and what reads them."""
-        return encoder.missing()
+        return sentence_encoder.missing()
 
     def originals(self, batch: Batch) -> dict[str, Embed]:
         """``nn.MultiheadAttention`` without weights, and the operator that torch has for whole layers in inference."""
-        fused = copy.deepcopy(encoder.encoder())
+        fused = copy.deepcopy(sentence_encoder.encoder())
         fused.fast_path = True
-        return {"original": _embedding(encoder.encoder(), batch), "original, fused layers": _embedding(fused, batch)}
+        return {
+            "original": _embedding(sentence_encoder.encoder(), batch),
+            "original, fused layers": _embedding(fused, batch),
+        }
 
     def swapped(self, name: str, implementation: Implementation, batch: Batch) -> Embed:  # noqa: ARG002
         """Every layer's ``self_attn`` exchanged for one that has its weights."""
-        model = copy.deepcopy(encoder.encoder())
+        model = copy.deepcopy(sentence_encoder.encoder())
         layers: list[Any] = list(model.layers)
         given = [_layer_inputs(model, number, batch) for number in range(len(layers))]
         case = case_of(batch, mask="padfloat")
@@ -123,7 +126,7 @@ class HuggingFace:
 
     def missing(self) -> str | None:
         """The library, or the weights."""
-        return transformers.missing() or encoder.missing()
+        return transformers.missing() or sentence_encoder.missing()
 
     def originals(self, batch: Batch) -> dict[str, Embed]:
         """The library's function for SDPA, which is its choice, and the composed one."""
@@ -137,8 +140,10 @@ class HuggingFace:
         public = transformers.register(name)
         embed = _bert_embedding(public, batch)
         embed()
-        if (called := transformers.calls(public)) != encoder.LAYERS:
-            raise RuntimeError(f"{called} of {encoder.LAYERS} layers called the attention that was registered for them")
+        if (called := transformers.calls(public)) != sentence_encoder.LAYERS:
+            raise RuntimeError(
+                f"{called} of {sentence_encoder.LAYERS} layers called the attention that was registered for them"
+            )
         return embed
 
 
@@ -160,8 +165,8 @@ def case_of(batch: Batch, *, mask: str = "pad") -> Case:
         batch=sequences,
         queries=length,
         keys=length,
-        embed_dim=encoder.WIDTH,
-        num_heads=encoder.HEADS,
+        embed_dim=sentence_encoder.WIDTH,
+        num_heads=sentence_encoder.HEADS,
         bias=True,
         batch_first=True,
         self_attention=True,
@@ -173,10 +178,10 @@ def case_of(batch: Batch, *, mask: str = "pad") -> Case:
 
 def in_float64(batch: Batch) -> Tensor:
     """Embeddings of the batch by the encoder in float64."""
-    return _embedding(copy.deepcopy(encoder.encoder()).double(), batch)()
+    return _embedding(copy.deepcopy(sentence_encoder.encoder()).double(), batch)()
 
 
-def _embedding(model: encoder.SentenceEncoder, batch: Batch) -> Embed:
+def _embedding(model: sentence_encoder.SentenceEncoder, batch: Batch) -> Embed:
     """The encoder on the batch, without gradients."""
 
     def embed() -> Tensor:
@@ -186,7 +191,7 @@ def _embedding(model: encoder.SentenceEncoder, batch: Batch) -> Embed:
     return embed
 
 
-def _layer_inputs(model: encoder.SentenceEncoder, number: int, batch: Batch) -> Inputs:
+def _layer_inputs(model: sentence_encoder.SentenceEncoder, number: int, batch: Batch) -> Inputs:
     """What a layer gives its attention on the batch: hidden states under three names, and padding as numbers."""
     with torch.no_grad():
         hidden = model(batch.tokens, batch.hidden_keys, layers=number)
@@ -203,11 +208,13 @@ def _bert_embedding(attention: str, batch: Batch) -> Embed:
     """BertModel with an attention function, its last hidden states pooled as the encoder's are."""
     from transformers import BertModel
 
-    model = BertModel.from_pretrained(encoder.files(), attn_implementation=attention, add_pooling_layer=False).eval()
+    model = BertModel.from_pretrained(
+        sentence_encoder.files(), attn_implementation=attention, add_pooling_layer=False
+    ).eval()
 
     def embed() -> Tensor:
         with torch.no_grad():
             hidden = model(input_ids=batch.tokens, attention_mask=(~batch.hidden_keys).long()).last_hidden_state
-            return encoder.pooled(hidden, batch.hidden_keys)
+            return sentence_encoder.pooled(hidden, batch.hidden_keys)
 
     return embed

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnbench.adoption import load_implementation
 from attnbench.cases import Mode
 from attnbench.integrations.layer import case_of_call, form_of, mode_of
 from attnbench.interface import Implementation, Refusal
 from attnbench.kernel import HeadSplitAttention
+from attnbench.plugins.adapters import load_implementation
 
 __all__ = ["calls", "missing", "register"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.demands import demand_tensor, told
+from attnbench.argument_checks import demand_tensor, told
 from attnbench.masks import demand_positions
 
 __all__ = ["check_arguments"]

@@ -1,4 +1,4 @@
-"""Functions that change nothing forward, and whose backward is wrong."""
+"""Wrong backward passes that mutants share: functions that are the identity in the forward pass."""
 # ruff: noqa: ARG004  # autograd hands over what a right one needs
 
 from typing import Any
@@ -6,9 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.mutants.formula import read_in_order
-
-__all__ = ["AsContiguous", "Once"]
+__all__ = ["AsContiguous", "Once", "read_in_order", "with_gradient_of"]
 
 
 class Once(torch.autograd.Function):
@@ -41,3 +39,16 @@ class AsContiguous(torch.autograd.Function):
         if gradient.is_contiguous():
             return gradient
         return read_in_order(gradient, int(gradient.storage_offset()))
+
+
+def read_in_order(tensor: Tensor, offset: int) -> Tensor:
+    """What a kernel reads from ``offset`` on that takes the tensor for contiguous; beyond its memory: zeros."""
+    stored = tensor.untyped_storage().nbytes() // tensor.element_size()
+    memory = tensor.as_strided((stored,), (1,), 0)
+    places = torch.arange(tensor.numel(), device=tensor.device) + offset
+    return memory[places.clamp(max=stored - 1)].masked_fill(places >= stored, 0).view(tensor.shape)
+
+
+def with_gradient_of(value: Tensor, other: Tensor) -> Tensor:
+    """The value of one tensor with the gradient of another, which must be finite."""
+    return value.detach() + (other - other.detach())

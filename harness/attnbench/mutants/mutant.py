@@ -2,24 +2,16 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
-from attnbench.cases import Case, Dtype, Mode
-from attnbench.interface import Implementation, Policies
-from attnbench.operators.multihead import MultiheadProblem
+from attnbench.cases import Case
+from attnbench.interface import Implementation, Operator, Policies
+from attnbench.plugins.registry import PluginError, load
 
-__all__ = ["PROBED", "Equivalent", "Mistakes", "Mutant", "Written", "Zoo", "shown"]
-
-Module = TypeVar("Module", bound=type[nn.Module])
-# Pairwise distinct sizes, so that a swapped axis changes a shape or a value; head_dim 8 is no power of 4.
-CROSS = MultiheadProblem(batch=2, queries=5, keys=7, embed_dim=24, num_heads=3, bias=True, batch_first=True)
-# Enough elements for what is off by little everywhere to rise above their rounding; head_dim 7.
-PROBED: dict[str, Any] = {
-    "batch": 4, "queries": 33, "keys": 47, "embed_dim": 21, "bias": False, "regime": "identity",
-}  # fmt: skip
+__all__ = ["Equivalent", "ModuleImplementation", "Mutant", "MutantSet", "mutant_set"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +51,7 @@ class Equivalent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Zoo:
+class MutantSet:
     """What proves the checks of one operator."""
 
     mutants: tuple[Mutant, ...]
@@ -74,7 +66,7 @@ class Zoo:
         yield from self.variants
 
 
-class Written(Implementation):
+class ModuleImplementation(Implementation):
     """An implementation that is a module class, built from the reference; its name is the class's in snake case."""
 
     def __init__(
@@ -101,22 +93,22 @@ class Written(Implementation):
         return self._module(reference)
 
 
-class Mistakes(list[Mutant]):
-    """Mutants of one subject; calling it decorates a module class as one more."""
+def mutant_set(operator: Operator) -> MutantSet:
+    """The mutants that an operator names; an empty set where it names none.
 
-    def __call__(
-        self, caught_by: str, why: str, *, policies: Policies | None = None, **case: Any
-    ) -> Callable[[Module], Module]:
-        """Mark a module class as a mistake; ``case`` says in what the case that shows it differs from the plainest."""
-
-        def mark(module: Module) -> Module:
-            implementation = Written(module, policies=policies)
-            self.append(Mutant(implementation=implementation, caught_by=caught_by, why=why, shown_by=shown(**case)))
-            return module
-
-        return mark
-
-
-def shown(*, dtype: Dtype = "float32", mode: Mode = "eval", **changes: Any) -> str:
-    """Id of the plainest case with some of its problem's fields changed."""
-    return Case(operator="multihead", problem=replace(CROSS, **changes), dtype=dtype, mode=mode).id
+    Raises: PluginError where the name leads to something else.
+    """
+    if not operator.mutants:
+        return MutantSet(mutants=())
+    found = load(operator.mutants)
+    if not isinstance(found, MutantSet):
+        raise PluginError(
+            f"operator {operator.name!r}: mutants must name a MutantSet, and {operator.mutants} is a "
+            f"{type(found).__name__}"
+        )
+    for one in found.implementations():
+        if one.operator != operator.name:
+            raise PluginError(
+                f"operator {operator.name!r}: mutant {one.name!r} computes {one.operator!r}; name its set"
+            )
+    return found

@@ -10,7 +10,7 @@ from attnbench.interface import Inputs, Operator
 if TYPE_CHECKING:
     import torch
 
-    from attnbench.inputs import Draw
+    from attnbench.oracle.inputs import Draw
 
 __all__ = ["FormulaOperator", "Rounded"]
 
@@ -48,7 +48,7 @@ class FormulaOperator(Operator):
 
         import torch
 
-        from attnbench.inputs import Draw, rounded
+        from attnbench.oracle.inputs import Draw, rounded
 
         draw = Draw(case.seed)
         drawn = self.numbers(case.problem, draw)
@@ -57,7 +57,7 @@ class FormulaOperator(Operator):
         return rounded(replace(drawn, cotangents=cotangents), getattr(torch, case.given_dtype))
 
     def evaluate(
-        self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, mistake: Any = None
+        self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, fault: Any = None
     ) -> dict[str, Any]:
         """Outputs of the formula, and gradients; ``mistake`` replaces the formula."""
         from attnbench.operators.quantities import quantities
@@ -70,7 +70,7 @@ class FormulaOperator(Operator):
             return found
 
         step = noisy if noise else _as_it_is
-        return quantities(case, inputs, lambda given: self._outputs(case, given, step, mistake), noise=noise)
+        return quantities(case, inputs, lambda given: self._outputs(case, given, step, fault), noise=noise)
 
     def yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Any]]:
         """Quantities of the formula, and of each of ``paths``, in the case's own dtype."""

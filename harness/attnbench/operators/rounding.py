@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.budget import ROUNDOFF
+from attnbench.oracle.error_budget import ROUNDOFF
 
 __all__ = ["Noise", "capped", "softmax", "weighted_sum"]
 

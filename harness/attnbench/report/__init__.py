@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnbench.results import ResultsError, StoredRun
+from attnbench.records.run_file import ResultsError, StoredRun
 
 __all__ = ["write"]
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from attnbench.checks.catalogue import CHAPTERS, checks
-from attnbench.records import FAILURES, FRONTIER, Result, reproduce_line
+from attnbench.checks.catalogue import chapters, checks
+from attnbench.records.run_file import StoredRun, merged
+from attnbench.records.types import FAILURES, FRONTIER, Result, reproduce_line
 from attnbench.report import tables
 from attnbench.report.listings import Listing, ceilings, frontiers
 from attnbench.report.sentences import fastest, headline, methods
 from attnbench.report.series import Series, series_in
-from attnbench.results import StoredRun, merged
 
 __all__ = ["LEGEND", "Cell", "Content", "Grouped", "Problem", "gathered"]
 
@@ -123,7 +123,7 @@ def gathered(runs: Sequence[StoredRun]) -> Content:
 
 def _chapters(counted: dict[str, dict[str, Counter[str]]]) -> Iterator[tuple[str, tuple[str, ...]]]:
     names = next(iter(counted.values()), {})
-    for chapter in (*CHAPTERS, "other"):
+    for chapter in (*chapters(), "other"):
         own = tuple(name for name in names if tables.chapter_of(name) == chapter)
         if own:
             yield chapter, own

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from attnbench import frontier
-from attnbench.records import Ceiling, Result
+from attnbench.analysis import max_length
+from attnbench.records.types import Ceiling, Result
 from attnbench.report.growth import LEVEL
 from attnbench.report.numbers import digits
 from attnbench.report.series import Series
@@ -78,8 +78,10 @@ def ceilings(reached: Iterable[Ceiling]) -> Listing | None:
 
 def frontiers(results: Iterable[Result]) -> Listing | None:
     """Frontiers of all runs, or None where none was searched for."""
-    rows = tuple(frontier.row(one) for one in frontier.frontiers(results))
-    return Listing(title="The longest sequence", note=UNDER_FRONTIERS, head=frontier.HEAD, rows=rows) if rows else None
+    rows = tuple(max_length.row(one) for one in max_length.frontiers(results))
+    return (
+        Listing(title="The longest sequence", note=UNDER_FRONTIERS, head=max_length.HEAD, rows=rows) if rows else None
+    )
 
 
 def _growth_rows(series: Series) -> Iterator[tuple[str, ...]]:

@@ -7,8 +7,8 @@ from itertools import groupby
 
 import pandas as pd
 
-from attnbench.contest import EFFECT, State
-from attnbench.records import FAILURES, Machine, Result, Status
+from attnbench.analysis.speed_verdict import EFFECT, State
+from attnbench.records.types import FAILURES, Machine, Result, Status
 from attnbench.report import tables
 from attnbench.report.numbers import bytes_text, digits, many, thousands
 from attnbench.report.series import Series

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from attnbench.records import Result
+from attnbench.records.run_file import StoredRun
+from attnbench.records.types import Result
 from attnbench.report import tables
 from attnbench.report.growth import GROWTH, growths
 from attnbench.report.numbers import many
-from attnbench.results import StoredRun
 
 __all__ = ["Series", "growths_in", "series_in"]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pandas as pd
 
+from attnbench.analysis.speed_verdict import SpeedVerdict, judge_speed
+from attnbench.analysis.stats import measure_of, median_of_processes, samples_of, throttled_calls, time_told
 from attnbench.checks.catalogue import checks
-from attnbench.contest import Contest, contest
-from attnbench.records import PERF, Ceiling, Result, Timing, pass_of
-from attnbench.registry import reference_of
+from attnbench.plugins.registry import reference_of
+from attnbench.records.types import PERF, Ceiling, Result, Timing, pass_of
 from attnbench.report.ways import way
-from attnbench.stats import measure_of, median_of_processes, samples_of, throttled_calls, time_told
 
 __all__ = [
     "ceilings",
@@ -230,16 +230,16 @@ def _timing(
     )
 
 
-def _against(result: Result, timing: Timing, baseline: Timing | None) -> Contest | None:
+def _against(result: Result, timing: Timing, baseline: Timing | None) -> SpeedVerdict | None:
     """Contest with the reference, where both took turns in the same processes."""
     if baseline is None or len(baseline.samples_ns) != len(timing.samples_ns):
         return None
     if reference(result.case) not in (result.implementation, *timing.interleaved_with):
         return None
-    return contest(timing, baseline)
+    return judge_speed(timing, baseline)
 
 
-def _told(found: Contest | None, *, decides: bool) -> dict[str, Any]:
+def _told(found: SpeedVerdict | None, *, decides: bool) -> dict[str, Any]:
     """A contest as columns: the ratio never without its state.
 
     One of the reference with itself decides nothing, and is told only where it is inconclusive.

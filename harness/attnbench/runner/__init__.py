@@ -2,7 +2,7 @@
 
 from attnbench.runner.ceilings import ceilings
 from attnbench.runner.conform import conform
-from attnbench.runner.expectations import (
+from attnbench.runner.expected_failures import (
     Expectation,
     ExpectationError,
     audit,
@@ -10,8 +10,8 @@ from attnbench.runner.expectations import (
     read_expectations,
 )
 from attnbench.runner.profile import gating_checks, measure, profile, profile_cases
+from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import Limits, Plan, Session
-from attnbench.runner.steps import Silent, Steps
 from attnbench.runner.timing import Effort
 
 __all__ = [
@@ -19,10 +19,10 @@ __all__ = [
     "Expectation",
     "ExpectationError",
     "Limits",
+    "NoProgress",
     "Plan",
+    "Progress",
     "Session",
-    "Silent",
-    "Steps",
     "audit",
     "ceilings",
     "conform",

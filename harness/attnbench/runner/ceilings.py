@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from attnbench.records import Ceiling
+from attnbench.records.types import Ceiling
 from attnbench.runner.session import Plan, Session
 
 __all__ = ["ceilings"]

@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from attnbench.records import Finding, Result
-from attnbench.registry import shown
-from attnbench.runner.expectations import Expectation, applied
-from attnbench.runner.lanes import each, lanes
-from attnbench.runner.observation import Observation, finding_of, observe
+from attnbench.plugins.registry import shown
+from attnbench.records.types import Finding, Result
+from attnbench.runner.check_outcomes import CheckOutcomes, finding_of, observe
+from attnbench.runner.expected_failures import Expectation, applied
+from attnbench.runner.parallelism import each, lanes
+from attnbench.runner.progress import Progress
 from attnbench.runner.refusal import declined, refused, too_long, tried_on
 from attnbench.runner.session import Outcome, Plan, Session, Supervisor
-from attnbench.runner.steps import Steps
 
 __all__ = ["conform", "findings", "left_of"]
 
@@ -26,7 +26,7 @@ def conform(
     plans: Sequence[Plan],
     *,
     run: str,
-    steps: Steps,
+    steps: Progress,
     suite: str = "",
     expectations: Sequence[Expectation] = (),
     done: frozenset[tuple[str, str]] = frozenset(),
@@ -55,7 +55,7 @@ def conform(
 
 
 def left_of(
-    implementations: Sequence[str], plans: Sequence[Plan], done: Container[tuple[str, str]], steps: Steps
+    implementations: Sequence[str], plans: Sequence[Plan], done: Container[tuple[str, str]], steps: Progress
 ) -> dict[str, list[Plan]]:
     """Plans of each implementation that has any which is not done; steps that are done count at once."""
     left: dict[str, list[Plan]] = {}
@@ -88,10 +88,10 @@ class _Start:
 
 
 def _cases(
-    session: Session, worker: Supervisor, name: str, plans: Sequence[Plan], steps: Steps
+    session: Session, worker: Supervisor, name: str, plans: Sequence[Plan], steps: Progress
 ) -> Iterator[tuple[Plan, tuple[Finding, ...]]]:
     """Findings of each plan in turn; the worker is a case ahead of the verdicts."""
-    before: tuple[_Start, Observation] | None = None
+    before: tuple[_Start, CheckOutcomes] | None = None
     with ThreadPoolExecutor(max_workers=1) as ahead:
         try:
             for number, (plan, following) in enumerate(zip_longest(plans, plans[1:])):
@@ -127,14 +127,14 @@ def _start(session: Session, worker: Supervisor, implementation: str, plan: Plan
     return _Start(plan=plan, checks=checks, refusal=refusal, inputs=inputs)
 
 
-def _seen(worker: Supervisor, implementation: str, start: _Start, place: str) -> Observation:
+def _seen(worker: Supervisor, implementation: str, start: _Start, place: str) -> CheckOutcomes:
     if not start.checks:
-        return Observation()
+        return CheckOutcomes()
     return observe(worker, implementation, start.plan, start.checks, start.inputs, f"{worker.place}-{place}")
 
 
 def _judged(
-    session: Session, worker: Supervisor, implementation: str, start: _Start, seen: Observation
+    session: Session, worker: Supervisor, implementation: str, start: _Start, seen: CheckOutcomes
 ) -> tuple[Finding, ...]:
     """Findings from what was seen."""
     found: dict[str, Outcome] = {}

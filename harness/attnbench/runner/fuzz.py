@@ -15,13 +15,13 @@ from hypothesis.errors import NoSuchExample
 
 from attnbench.cases import Case
 from attnbench.interface import Operator
-from attnbench.records import FAILURES, Finding, Result, Status
-from attnbench.registry import load_operator, shown
+from attnbench.plugins.registry import load_operator, shown
+from attnbench.records.types import FAILURES, Finding, Result, Status
 from attnbench.runner.conform import findings
-from attnbench.runner.expectations import Expectation, applied
+from attnbench.runner.expected_failures import Expectation, applied
+from attnbench.runner.progress import Progress
 from attnbench.runner.refusal import PARITY
 from attnbench.runner.session import Session, Supervisor
-from attnbench.runner.steps import Steps
 
 __all__ = ["SUITE", "Found", "SearchEffort", "drawn_cases", "fuzz"]
 
@@ -82,7 +82,7 @@ def fuzz(
     implementations: Sequence[str],
     *,
     run: str,
-    steps: Steps,
+    steps: Progress,
     effort: SearchEffort,
     add: Callable[[Result], None],
     checks: frozenset[str] | None = None,
@@ -155,7 +155,7 @@ class _Search:
     session: Session
     name: str
     run: str
-    steps: Steps
+    steps: Progress
     effort: SearchEffort
     add: Callable[[Result], None]
     checks: frozenset[str] | None

@@ -15,11 +15,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from attnbench.cases import MANNERS
-from attnbench.child import Child
-from attnbench.environment import cores
+from attnbench.cases import CALL_MODES
+from attnbench.plugins.registry import PluginError
+from attnbench.processes.rpc import Child
+from attnbench.records.environment import cores
+from attnbench.runner.progress import Progress
 from attnbench.runner.session import Plan
-from attnbench.runner.steps import Steps
 
 __all__ = ["FEW", "Matrix", "mutation_matrix"]
 
@@ -103,7 +104,7 @@ class Matrix:
 
 
 def mutation_matrix(
-    plans: Sequence[Plan], first: Collection[str], *, steps: Steps, whole: bool = True, jobs: int = 0
+    plans: Sequence[Plan], first: Collection[str], *, steps: Progress, whole: bool = True, jobs: int = 0
 ) -> Matrix:
     """Try all mutants on the cases among ``first`` that are not compiled, and on the rest what survives.
 
@@ -116,10 +117,9 @@ def mutation_matrix(
     at_once = [plan for plan in possible if plan.case in first and not _compiled(plan)]
     rest = [plan for plan in possible if plan not in at_once]
     count = jobs or cores()
-    with _trials(count) as (trials, zoo):
-        own = _of_operators(zoo, {plan.operator for plan in possible})
+    with _trials(count, sorted({plan.operator for plan in possible})) as (trials, zoo):
         asked = {check for plan in possible for check in plan.checks}
-        matrix = Matrix(**own, asked=asked, whole=whole)
+        matrix = Matrix(**zoo, asked=asked, whole=whole)
         everybody = [*matrix.mutants, *matrix.equivalents, *matrix.variants] if whole else list(matrix.mutants)
         steps.begin("mutants", len(at_once) + len(rest))
         _meet(trials, at_once, everybody, matrix, steps)
@@ -128,36 +128,34 @@ def mutation_matrix(
     return matrix
 
 
-def _of_operators(zoo: Mapping[str, Any], operators: Collection[str]) -> dict[str, Any]:
-    """What there is of a zoo that computes one of these operators."""
-    own = {name: operator for name, operator in zoo["operators"].items() if operator in operators}
-    return {
-        "mutants": {name: check for name, check in zoo["mutants"].items() if name in own},
-        "equivalents": [name for name in zoo["equivalents"] if name in own],
-        "variants": [name for name in zoo["variants"] if name in own],
-        "operators": own,
-    }
-
-
 def _compiled(plan: Plan) -> bool:
-    return any(plan.case.endswith(f"/{mode}") and manner.compiler for mode, manner in MANNERS.items())
+    return any(plan.case.endswith(f"/{mode}") and call_mode.compiler for mode, call_mode in CALL_MODES.items())
 
 
 @contextmanager
-def _trials(count: int) -> Iterator[tuple[list[Child], dict[str, Any]]]:
-    """Processes that try mutants, and what they have to try."""
+def _trials(count: int, operators: Sequence[str]) -> Iterator[tuple[list[Child], dict[str, Any]]]:
+    """Processes that try mutants of these operators, and what they have to try.
+
+    Raises: PluginError where the mutants of an operator cannot be loaded.
+    """
     with ExitStack() as stack:
         trials, zoo = [], {}
         for _ in range(count):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-")))
             environment = {"OMP_NUM_THREADS": "1"}
-            trial = stack.enter_context(Child("attnbench.mutation", log=folder / "log", environment=environment))
+            trial = stack.enter_context(
+                Child("attnbench.workers.mutation_worker", log=folder / "log", environment=environment)
+            )
             trials.append(trial)
-            zoo = trial.ask({"do": "start", "folder": str(folder)})
+            zoo = trial.ask({"do": "start", "folder": str(folder), "operators": list(operators)})
+            if "fault" in zoo:
+                raise PluginError(zoo["fault"])
         yield trials, zoo
 
 
-def _meet(trials: Sequence[Child], plans: Sequence[Plan], names: Sequence[str], matrix: Matrix, steps: Steps) -> None:
+def _meet(
+    trials: Sequence[Child], plans: Sequence[Plan], names: Sequence[str], matrix: Matrix, steps: Progress
+) -> None:
     """Try these implementations on every case; a process takes the next case as soon as it is done with one."""
     free: SimpleQueue[Child] = SimpleQueue()
     for trial in trials:

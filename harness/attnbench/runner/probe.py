@@ -6,9 +6,9 @@ whatever it does there, the processes in which it would take turns with others n
 
 from dataclasses import replace
 
-from attnbench.records import PERF, Finding, Memory, Result
-from attnbench.registry import shown
-from attnbench.runner.observation import TOGETHER_FLOP, finding_of
+from attnbench.plugins.registry import shown
+from attnbench.records.types import PERF, Finding, Memory, Result
+from attnbench.runner.check_outcomes import TOGETHER_FLOP, finding_of
 from attnbench.runner.refusal import declined
 from attnbench.runner.session import Outcome, Plan, Session, Supervisor
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 
-from attnbench import physical
 from attnbench.checks.catalogue import checks
-from attnbench.records import Pass, Result
-from attnbench.registry import operators, shown
+from attnbench.measurement import resident_memory
+from attnbench.plugins.registry import operators, shown
+from attnbench.records.types import Pass, Result
 from attnbench.runner.conform import left_of
-from attnbench.runner.lanes import each, lanes
+from attnbench.runner.parallelism import each, lanes
 from attnbench.runner.probe import probe
+from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import PATIENT, Limits, Plan, Session, Supervisor
-from attnbench.runner.steps import Silent, Steps
 from attnbench.runner.timing import Effort, timed
 
 __all__ = ["GATES", "MODES", "gating_checks", "measure", "profile", "profile_cases"]
@@ -20,7 +20,7 @@ GATES = ("forward", "gradients")
 # A check besides: who changes torch's settings would change what it costs the others that are timed beside it.
 ALSO = "global_state_untouched"
 # What a process that measures memory is started with.
-PROBING = PATIENT | physical.ENVIRONMENT
+PROBING = PATIENT | resident_memory.ENVIRONMENT
 # How a case is called in each pass.
 MODES: dict[Pass, str] = {"forward": "inference", "forward+backward": "train"}
 
@@ -31,7 +31,7 @@ def profile(
     plans: Sequence[Plan],
     *,
     run: str,
-    steps: Steps,
+    steps: Progress,
     effort: Effort,
     baseline: str | None = None,
     done: dict[tuple[str, str], Result] | None = None,
@@ -97,7 +97,7 @@ def measure(
             for case in profile_cases(session, [length], [name])
         }
         plans = session.plan(place, gating_checks())
-        results = profile(session, implementations, plans, run="", steps=Silent(), effort=effort)
+        results = profile(session, implementations, plans, run="", steps=NoProgress(), effort=effort)
         return {(result.implementation, *place[result.case]): result for result in results}
 
 

@@ -6,8 +6,8 @@ It is tried all the same, and must not return a wrong tensor.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from attnbench.cases import MANNERS
-from attnbench.records import Finding
+from attnbench.cases import CALL_MODES
+from attnbench.records.types import Finding
 from attnbench.runner.session import Outcome, Plan
 
 __all__ = ["declined", "refused", "too_long", "tried_on"]
@@ -56,7 +56,7 @@ def tried_on(plan: Plan) -> tuple[str, ...]:
     """
     mode, applicable = plan.case.rpartition("/")[2], plan.applicable or plan.checks
     first = next((check for check in PARITY if check in applicable), None)
-    if first is None or any(mode == name and manner.compiler for name, manner in MANNERS.items()):
+    if first is None or any(mode == name and call_mode.compiler for name, call_mode in CALL_MODES.items()):
         return ()
     further = FURTHER if "weights_parity" in applicable else FURTHER[2:]
     return (first, *(check for check in further if check in applicable))

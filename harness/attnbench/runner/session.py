@@ -9,9 +9,9 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
-from attnbench.child import Child, ChildDied, ChildTimeout
-from attnbench.environment import memory_available_bytes
-from attnbench.registry import PluginError
+from attnbench.plugins.registry import PluginError
+from attnbench.processes.rpc import Child, ChildDied, ChildTimeout
+from attnbench.records.environment import memory_available_bytes
 from attnbench.runner.scratch import Scratch
 
 __all__ = ["PATIENT", "Limits", "Outcome", "Plan", "Session", "Supervisor"]
@@ -75,8 +75,8 @@ class Session:
 
     limits: Limits = field(default_factory=Limits)
     # What the two kinds of processes run; a study that measures them has its own.
-    judge_module: str = "attnbench.judge"
-    worker_module: str = "attnbench.worker"
+    judge_module: str = "attnbench.workers.oracle_worker"
+    worker_module: str = "attnbench.workers.candidate_worker"
     folder: Path = field(init=False)
     # Threads and version of torch, as the judge's process has them.
     libraries: dict[str, Any] = field(init=False)

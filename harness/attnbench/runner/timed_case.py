@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from attnbench.contest import contest
-from attnbench.records import COUNTED, Finding, Result, Timing
-from attnbench.registry import baseline, shown
+from attnbench.analysis.speed_verdict import judge_speed
+from attnbench.plugins.registry import baseline, shown
+from attnbench.records.types import COUNTED, Finding, Result, Timing
 from attnbench.runner.session import Plan
 
 __all__ = ["TimedCase"]
@@ -115,7 +115,7 @@ class TimedCase:
         others = [
             name
             for name, timing in timings.items()
-            if name != self.baseline and contest(timing, base).state == "unknown"
+            if name != self.baseline and judge_speed(timing, base).state == "unknown"
         ]
         return [name for name in self.names if name == self.baseline or name in others] if others else []
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attnbench.checks.catalogue import checks as catalogue
-from attnbench.environment import cores
-from attnbench.records import Finding, Result
-from attnbench.registry import PluginError
-from attnbench.runner.observation import finding_of
+from attnbench.plugins.registry import PluginError
+from attnbench.records.environment import cores
+from attnbench.records.types import Finding, Result
+from attnbench.runner.check_outcomes import finding_of
+from attnbench.runner.progress import Progress
 from attnbench.runner.session import Outcome, Plan, Session, Supervisor
-from attnbench.runner.steps import Steps
 from attnbench.runner.timed_case import TimedCase
 
 __all__ = ["STARTS", "Effort", "started_together", "timed"]
@@ -60,7 +60,7 @@ def timed(
     plans: Sequence[Plan],
     ready: dict[tuple[str, str], Result],
     *,
-    steps: Steps,
+    steps: Progress,
     effort: Effort,
     against: str | None = None,
 ) -> Iterator[Result]:
@@ -102,7 +102,7 @@ class _Shared:
     """Processes that a group of cases shares."""
 
     session: Session
-    steps: Steps
+    steps: Progress
     effort: Effort
     # Processes that each implementation has ended.
     deaths: Counter[str] = field(default_factory=Counter)

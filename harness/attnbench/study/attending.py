@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attnbench import encoder
-from attnbench.adoption import load_implementation
 from attnbench.cases import Case
-from attnbench.encoder import HEADS, WIDTH, LayerInput
 from attnbench.interface import Implementation, Inputs, Refusal
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
+from attnbench.oracle import sentence_encoder
+from attnbench.oracle.sentence_encoder import HEADS, WIDTH, LayerInput
+from attnbench.plugins.adapters import load_implementation
 
 __all__ = ["Attending", "StudyError"]
 
@@ -33,13 +33,13 @@ class Attending:
 
     def __post_init__(self) -> None:
         """Say what is missing before anything is computed."""
-        if reason := encoder.missing():
+        if reason := sentence_encoder.missing():
             raise StudyError(reason)
 
     def texts(self, texts: list[str], length: int = 0) -> LayerInput:
         """What reaches the layer's attention on these texts, padded to ``length`` at least."""
         try:
-            return encoder.texts_input(self.layer, texts, length)
+            return sentence_encoder.texts_input(self.layer, texts, length)
         except ValueError as error:
             raise StudyError(str(error)) from error
 

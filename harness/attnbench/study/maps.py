@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from attnbench import encoder
-from attnbench.encoder import HEADS
+from attnbench.oracle import sentence_encoder
+from attnbench.oracle.sentence_encoder import HEADS
 from attnbench.study.attending import Attending, StudyError
 from attnbench.study.rows import entropy_bits
 
@@ -30,7 +30,7 @@ def maps(*, implementation: str, layer: int, heads: Sequence[int], texts: Sequen
     _, weights = attending(given)  # (batch, heads, length, length)
     length = given.hidden.shape[1]
     sentences = []
-    for number, own in enumerate(encoder.words(list(texts) or list(SHOWN))):
+    for number, own in enumerate(sentence_encoder.words(list(texts) or list(SHOWN))):
         rows = weights[number, wanted]
         real = entropy_bits(rows[:, : len(own)]).mean(dim=1)  # over queries that are no padding
         sentences.append(

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from attnbench import encoder
+from attnbench.oracle import sentence_encoder
 from attnbench.study.attending import Attending, StudyError
 from attnbench.study.maps import PADDING
 from attnbench.study.rows import quartiles
@@ -30,20 +30,20 @@ def padding(*, implementation: str, head: int, token: str, texts: Sequence[str])
 
     Raises: StudyError.
     """
-    if not 0 <= head < encoder.HEADS:
-        raise StudyError(f"--head must be 0 to {encoder.HEADS - 1}, got {head}")
+    if not 0 <= head < sentence_encoder.HEADS:
+        raise StudyError(f"--head must be 0 to {sentence_encoder.HEADS - 1}, got {head}")
     if len(texts) > 1:
         raise StudyError(f"--text must be given once in this study, got {len(texts)} texts")
     attending = Attending(implementation, FIRST_LAYER)
     sentence = list(texts) or [SENTENCE]
-    (words,) = encoder.words(sentence)
+    (words,) = sentence_encoder.words(sentence)
     if token not in words:
         raise StudyError(f"--token must be one of {' '.join(words)}, got {token!r}")
     alone = attending(attending.texts(sentence))
     rows: list[dict[str, Any]] = []
     shown: dict[str, list[float]] = {"alone": _row(alone[1], head, words.index(token))}
     for multiple in MULTIPLES:
-        length = min(round(multiple * len(words)), encoder.POSITIONS)
+        length = min(round(multiple * len(words)), sentence_encoder.POSITIONS)
         given = attending.texts(sentence, length)
         for masked in (True, False):
             found = attending(given, masked=masked)

@@ -4,13 +4,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from attnbench.child import serve
-from attnbench.registry import PluginError
-from attnbench.study.additive import additive
+from attnbench.plugins.registry import PluginError
+from attnbench.processes.rpc import serve
 from attnbench.study.attending import StudyError
 from attnbench.study.maps import maps
 from attnbench.study.padding import padding
-from attnbench.study.saturation import saturation
+from attnmechanisms.studies.additive import additive
+from attnmechanisms.studies.saturation import saturation
 
 __all__: list[str] = []
 

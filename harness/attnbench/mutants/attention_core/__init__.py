@@ -1,8 +1,9 @@
-"""Wrong and right implementations of attention on split heads."""
+"""Mutants of attention on split heads, and correct variants."""
 
-from attnbench.mutants.attention_core import conduct, mistakes
+from attnbench.mutants.attention_core import behaviour, faults
 from attnbench.mutants.attention_core.variants import VARIANTS
+from attnbench.mutants.mutant import MutantSet
 
-__all__ = ["MISTAKES", "VARIANTS"]
+__all__ = ["MUTANTS"]
 
-MISTAKES = (*mistakes.mistake, *conduct.mistake)
+MUTANTS = MutantSet(mutants=(*faults.mutant, *behaviour.mutant), variants=VARIANTS)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attnbench.interface import Implementation, Policies
 from attnbench.mutants.attention_core.formula import CoreFormula
-from attnbench.mutants.mutant import Written
+from attnbench.mutants.mutant import ModuleImplementation
 
 __all__ = ["VARIANTS"]
 
@@ -61,6 +61,6 @@ class _CoreGroupedProduct(CoreFormula):
 
 # All of them are made of torch's own differentiable steps.
 VARIANTS: tuple[Implementation, ...] = tuple(
-    Written(module, operator="attention_core", policies=Policies(twice_differentiable=True))
+    ModuleImplementation(module, operator="attention_core", policies=Policies(twice_differentiable=True))
     for module in (_CoreScaleAfter, _CoreScaleOnKeys, _CoreSoftmaxInSingle, _CoreExponentOfTwo, _CoreGroupedProduct)
 )

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from attnbench.cases import Case, Level
-from attnbench.interface import Axis, Inputs, Operator, Siblings, Work
+from attnbench.interface import Axis, CaseTransforms, Inputs, Operator, Work
 from attnbench.operators.attention_core import suites
 from attnbench.operators.attention_core.problem import AttentionCoreProblem
 
@@ -18,17 +18,19 @@ class AttentionCore(Operator):
     problem = AttentionCoreProblem
     baseline = "core_sdpa"
     list_version = suites.VERSION
+    mutants = "attnbench.mutants.attention_core:MUTANTS"
+    mutation_scores = "attnbench.mutants:mutation_scores.json"
     chapters = (
         "forward", "exact", "gradients", "grouping", "positions", "shapes", "layouts", "numerics", "invariants",
         "hygiene", "compilation", "determinism",
     )  # fmt: skip
 
     @property
-    def siblings(self) -> Siblings:
+    def case_transforms(self) -> CaseTransforms:
         """The same problem with other sequences, queries, keys or heads."""
-        from attnbench.operators.attention_core import siblings
+        from attnbench.operators.attention_core import case_transforms
 
-        return siblings
+        return case_transforms
 
     def suite(self, level: Level) -> Sequence[Case]:
         """Cases of a level."""
@@ -40,7 +42,7 @@ class AttentionCore(Operator):
 
     def drawn(self, draw: Any) -> Case:
         """A case of any form but an exact or a compiled one."""
-        from attnbench.operators.attention_core.drawing import drawn
+        from attnbench.operators.attention_core.strategies import drawn
 
         return drawn(draw)
 
@@ -57,20 +59,20 @@ class AttentionCore(Operator):
         return CoreReference().train(case.training)
 
     def evaluate(
-        self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, mistake: Any = None
+        self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, fault: Any = None
     ) -> dict[str, Any]:
         """The oracle's quantities; there is no dropout to keep anything from."""
         from attnbench.operators.attention_core.oracle import RIGHT, evaluate
 
         if keep is not None:
             raise ValueError("attention_core has no dropout, got a mask of what it keeps")
-        return evaluate(case, inputs, noise=noise, steps=mistake or RIGHT)
+        return evaluate(case, inputs, noise=noise, steps=fault or RIGHT)
 
-    def mistakes(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:  # noqa: ARG002
+    def fault_models(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:  # noqa: ARG002
         """Steps of the formula as they are often got wrong."""
-        from attnbench.operators.attention_core.mistakes import mistakes
+        from attnbench.operators.attention_core.fault_models import fault_models
 
-        return mistakes(case)
+        return fault_models(case)
 
     def axes(self, case: Case, quantity: str) -> Sequence[Axis]:
         """Batch, head, query, key and feature, by dimension."""

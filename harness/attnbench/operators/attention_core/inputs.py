@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case
-from attnbench.inputs import Draw, rounded
 from attnbench.interface import Inputs
 from attnbench.operators.attention_core.problem import EXACT_REGIMES, LOGIT_STD, AttentionCoreProblem
+from attnbench.oracle.inputs import Draw, rounded
 
 __all__ = ["inputs", "key_lengths", "scaled"]
 

@@ -46,8 +46,8 @@ def _lengths(case: Case) -> list[int]:
     problem: AttentionCoreProblem = case.problem
     if "ragged" not in problem.parts:
         return [problem.keys] * problem.sequences
-    from attnbench.inputs import Draw
     from attnbench.operators.attention_core.inputs import key_lengths
+    from attnbench.oracle.inputs import Draw
 
     return key_lengths(problem, Draw(case.seed)).tolist()
 

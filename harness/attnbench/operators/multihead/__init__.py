@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from attnbench.cases import Case, Level
-from attnbench.interface import Axis, Inputs, Operator, Siblings, Work
+from attnbench.interface import Axis, CaseTransforms, Inputs, Operator, Work
 from attnbench.operators.multihead import suites
 from attnbench.operators.multihead.problem import MultiheadProblem
 
@@ -19,17 +19,19 @@ class Multihead(Operator):
     baseline = "torch_mha"
     outputs = ("output", "weights")
     list_version = suites.VERSION
+    mutants = "attnbench.mutants.multihead:MUTANTS"
+    mutation_scores = "attnbench.mutants:mutation_scores.json"
     chapters = (
         "forward", "exact", "weights", "gradients", "masks", "shapes", "layouts", "numerics", "invariants", "dropout",
         "paths", "hygiene", "protocol", "compilation", "autocast", "refusals", "determinism", "size",
     )  # fmt: skip
 
     @property
-    def siblings(self) -> Siblings:
+    def case_transforms(self) -> CaseTransforms:
         """The same problem with other sequences, queries, keys or heads."""
-        from attnbench.operators.multihead import siblings
+        from attnbench.operators.multihead import case_transforms
 
-        return siblings
+        return case_transforms
 
     def suite(self, level: Level) -> Sequence[Case]:
         """Cases of a level."""
@@ -41,7 +43,7 @@ class Multihead(Operator):
 
     def drawn(self, draw: Any) -> Case:
         """A case of any form but a compiled one."""
-        from attnbench.operators.multihead.drawing import drawn
+        from attnbench.operators.multihead.strategies import drawn
 
         return drawn(draw)
 
@@ -64,18 +66,18 @@ class Multihead(Operator):
         return reference(case, inputs)
 
     def evaluate(
-        self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, mistake: Any = None
+        self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, fault: Any = None
     ) -> dict[str, Any]:
         """The oracle's quantities."""
         from attnbench.operators.multihead.oracle import RIGHT, evaluate
 
-        return evaluate(case, inputs, noise=noise, keep=keep, steps=mistake or RIGHT)
+        return evaluate(case, inputs, noise=noise, keep=keep, steps=fault or RIGHT)
 
-    def mistakes(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:
+    def fault_models(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:
         """Steps of the formula as they are often got wrong."""
-        from attnbench.operators.multihead.mistakes import mistakes
+        from attnbench.operators.multihead.fault_models import fault_models
 
-        return mistakes(case, quantities)
+        return fault_models(case, quantities)
 
     def axes(self, case: Case, quantity: str) -> Sequence[Axis]:
         """Batch, head, query, key and the rest, by dimension."""

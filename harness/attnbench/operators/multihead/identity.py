@@ -8,8 +8,8 @@ bits of bfloat16.
 import torch
 from torch import Tensor
 
-from attnbench.inputs import Draw
 from attnbench.operators.multihead.problem import MultiheadProblem
+from attnbench.oracle.inputs import Draw
 
 __all__ = ["exact_tokens", "identity_parameters"]
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attnbench import encoder
 from attnbench.cases import Case
-from attnbench.inputs import Draw, rounded
 from attnbench.interface import Inputs
 from attnbench.operators.multihead.identity import exact_tokens, identity_parameters
 from attnbench.operators.multihead.masks import drawn_masks
 from attnbench.operators.multihead.problem import EXACT_MASKS, IDENTITY_REGIMES, LOGIT_STD, MultiheadProblem
+from attnbench.oracle import sentence_encoder
+from attnbench.oracle.inputs import Draw, rounded
 
 __all__ = ["inputs", "missing", "scaled"]
 
@@ -22,7 +22,7 @@ BIAS_STD = 0.5
 
 def missing(case: Case) -> str | None:
     """What this machine lacks for the case, with the remedy, or None."""
-    return encoder.missing() if case.problem.encoder_layer is not None else None
+    return sentence_encoder.missing() if case.problem.encoder_layer is not None else None
 
 
 def inputs(case: Case) -> Inputs:
@@ -120,7 +120,7 @@ def _tokens(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
 
 def _sentences(problem: MultiheadProblem) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Weights of a real encoder layer, and the hidden states of real sentences that reach its attention."""
-    layer = encoder.layer_input(problem.encoder_layer or 0, problem.sequences, problem.queries)
+    layer = sentence_encoder.layer_input(problem.encoder_layer or 0, problem.sequences, problem.queries)
     tensors = {"query": layer.hidden, "key": layer.hidden, "value": layer.hidden}
     if problem.padding_mask:
         tensors["key_padding_mask"] = layer.hidden_keys

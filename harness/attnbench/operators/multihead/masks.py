@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from attnbench.inputs import Draw
 from attnbench.masks import causal, from_lengths
 from attnbench.operators.multihead.problem import MultiheadProblem
+from attnbench.oracle.inputs import Draw
 
 __all__ = ["HIDDEN_SHARE", "LOW", "LOWEST", "drawn_masks", "union_row"]
 

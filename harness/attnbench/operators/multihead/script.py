@@ -3,8 +3,8 @@
 from attnbench.cases import Case
 from attnbench.operators.multihead.inputs import inputs
 from attnbench.operators.multihead.problem import MultiheadProblem
-from attnbench.operators.multihead.redrawn import draws
 from attnbench.operators.multihead.rows import hidden_rows
+from attnbench.operators.multihead.script_inputs import draws
 
 __all__ = ["script"]
 
@@ -142,7 +142,7 @@ def script(case: Case, load: str) -> str:
                 weights=_WEIGHTS if empty and problem.need_weights else "",
                 built=_BUILT.format(**words),
                 compiled=_COMPILED[case.compiler],
-                manner=_manner(case),
+                call_mode=_manner(case),
             ),
         ]
     )
@@ -195,7 +195,7 @@ def _leaves(case: Case) -> str:
 
 
 def _manner(case: Case) -> str:
-    if case.manner.inference_mode:
+    if case.call_mode.inference_mode:
         return "torch.inference_mode()"
     if case.autocast:
         return f'torch.autocast("{case.device}", dtype=torch.{case.dtype})'

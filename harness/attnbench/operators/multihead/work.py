@@ -54,10 +54,10 @@ def _drawn_pairs(case: Case) -> int:
     """Pairs that the masks of a case leave, counted on the masks themselves."""
     import torch
 
-    from attnbench.inputs import Draw, rounded
     from attnbench.interface import Inputs
     from attnbench.operators.multihead.masks import drawn_masks
     from attnbench.operators.multihead.rows import visible
+    from attnbench.oracle.inputs import Draw, rounded
 
     dtype = getattr(torch, case.given_dtype)
     # Two finite masks may overflow in their sum, which depends on the precision of the parameters.

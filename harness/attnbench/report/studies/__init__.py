@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnbench.results import ResultsError
+from attnbench.records.run_file import ResultsError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,0 +1,1 @@
+"""One implementation on one case: built, prepared, called; its inputs rewritten, its gradients taken."""

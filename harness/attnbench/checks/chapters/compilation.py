@@ -1,0 +1,37 @@
+"""Chapter *compilation*: what torch's compilers make of an implementation is right, too."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from attnbench.candidate.candidate import Candidate
+from attnbench.checks.observations import Agree, Match, Observation
+from attnbench.checks.requirement import check, draws_dropout
+from attnbench.interface import Refusal
+
+
+@check(when=lambda case: case.compiler is not None and not draws_dropout(case))
+def compiled_parity(candidate: Candidate) -> Iterator[Observation]:
+    """Compiled, outputs and gradients equal the oracle's within the error budget."""
+    yield Match(quantities=candidate.outputs | (candidate.gradients if candidate.case.differentiates else {}))
+
+
+@check(when=lambda case: case.compiler == "aot_eager" and not draws_dropout(case))
+def compiled_for_other_lengths(candidate: Candidate) -> Iterator[Observation]:
+    """One compiled module called at another length gives what it gives without a compiler."""
+    if not isinstance(
+        candidate.implementation.prepare(candidate.module, candidate.case, candidate.inputs), type(candidate.module)
+    ):
+        raise Refusal("its calls are prepared for each case")
+    longer = candidate.case.problem.one_longer()
+    if longer is None:
+        raise Refusal("its problem has no lengths that can be changed")
+    inputs = candidate.operator.inputs(replace(candidate.case, problem=replace(longer, seed=longer.seed + 1)))
+    candidate.run()
+    compiled = candidate.named(candidate.call(**inputs.arguments()))["output"]
+    eager = candidate.named(candidate.module(**inputs.arguments()))["output"]
+    yield Agree(
+        value=compiled,
+        expected=eager,
+        quantity="output",
+        what="the compiled output at another length, against the eager one",
+    )

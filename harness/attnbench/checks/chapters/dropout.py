@@ -1,0 +1,167 @@
+"""Chapter *dropout*: off in eval; in training on the weights, unbiased, and told by them."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from attnbench.candidate import global_state
+from attnbench.candidate.candidate import Candidate
+from attnbench.cases import Case
+from attnbench.checks.observations import Average, Equal, Holds, Match, Observation
+from attnbench.checks.requirement import check, draws_dropout
+from attnbench.checks.slopes import is_slope
+from attnbench.interface import Refusal
+
+# Draws whose mean is compared, each from its own seed.
+DRAWS = 256
+# Weights of which two seeds drop the same by a chance of less than 1 in 10^9, at rates of 0.1 and more.
+MANY = 200
+# Draws over which it is compared how often neighbours are dropped together.
+PAIRED_DRAWS = 64
+# Standard deviations that the share of dropped weights may be off: 1 in 10^9 by chance.
+SIGMAS = 6.0
+
+
+@check(when=lambda case: case.problem.dropout > 0 and not draws_dropout(case))
+def dropout_rests_in_eval(candidate: Candidate) -> Iterator[Observation]:
+    """In eval, dropout changes nothing and draws no random number."""
+    global_state.seed(0)
+    state = torch.get_rng_state()
+    first = candidate.run()["output"].detach().clone()
+    drew = not torch.equal(state, torch.get_rng_state())
+    yield Holds(holds=not drew, what="the random generator moved during a call in eval")
+    global_state.seed(1)
+    yield Equal(
+        value=candidate.run()["output"].detach(), expected=first, what="output of two calls from different seeds"
+    )
+
+
+def _without_dropout(candidate: Candidate) -> torch.Tensor:
+    """Weights by the formula, in the rows that are compared."""
+    quantities = candidate.operator.evaluate(candidate.case, candidate.inputs)
+    return candidate.compared(quantities, candidate.case, candidate.inputs)["weights"]
+
+
+def _draws_many(case: Case) -> bool:
+    """Whether enough weights are drawn, of a size that shows, for chance to leave no doubt."""
+    problem = case.problem
+    weights = problem.sequences * problem.num_heads * problem.queries * problem.columns
+    no_key = problem.padding_mask == "padempty" and problem.sequences < 2
+    no_row = problem.attention_mask == "empty2d" and problem.queries < 2
+    many = weights >= MANY and problem.regime in ("flat", "plain", "peaked")
+    return many and not (no_key or no_row) and draws_dropout(case) and case.compiler is None and not case.autocast
+
+
+def _tells(case: Case) -> bool:
+    """Whether the weights of each head show what was dropped."""
+    problem = case.problem
+    tells = problem.need_weights and not problem.average_attn_weights and problem.columns > 0
+    return draws_dropout(case) and tells and case.compiler is None and not case.autocast
+
+
+@check(when=_tells)
+def dropout_is_told_by_weights(candidate: Candidate) -> Iterator[Observation]:
+    """Returned weights are the dropped ones: with the mask that they show, output and gradients are the oracle's."""
+    global_state.seed(0)
+    outputs = candidate.run()
+    weights = outputs.get("weights")
+    if weights is None:
+        yield Holds(holds=False, what="need_weights=True returned None as weights")
+        return
+    keep = weights.detach() != 0
+    clean = _without_dropout(candidate)
+    visible = clean != 0
+    trials, rate = int(visible.sum()), candidate.case.problem.dropout
+    dropped = int((visible & ~keep).sum())
+    bound = SIGMAS * math.sqrt(trials * rate * (1 - rate)) + 1
+    yield Holds(
+        holds=abs(dropped - trials * rate) <= bound,
+        what=f"{dropped} of {trials} weights were dropped at dropout={rate:g}",
+        measured=abs(dropped - trials * rate),
+        allowed=bound,
+    )
+    keep_heads = keep if candidate.case.problem.batch is not None else keep[None]
+    gradients = candidate.gradients_of(outputs) if candidate.case.differentiates else {}
+    yield Match(quantities=outputs | gradients, keep=keep_heads)
+
+
+@check(when=_draws_many)
+def dropout_is_unbiased(candidate: Candidate) -> Iterator[Observation]:
+    """In training the output is random, and its mean is the output without dropout."""
+    draws = []
+    for seed in range(DRAWS):
+        global_state.seed(seed)
+        draws.append(candidate.run()["output"].detach().double())
+    stacked = torch.stack(draws)
+    yield Average(quantity="output", mean=stacked.mean(0), std=stacked.std(0), draws=DRAWS)
+
+
+@check(when=_tells)
+def dropout_masks_are_independent(candidate: Candidate) -> Iterator[Observation]:
+    """Dropout decides on each weight by itself: neighbours in batch, heads, queries and keys agree as chance has it."""
+    kept = []
+    for seed in range(PAIRED_DRAWS):
+        global_state.seed(seed)
+        kept.append(candidate.run()["weights"].detach() != 0)
+    masks = torch.stack(kept)
+    weights = _without_dropout(candidate)
+    rate = candidate.case.problem.dropout
+    agreeing = rate**2 + (1 - rate) ** 2
+    axes = ("batch", "heads", "queries", "keys")[-weights.dim() :]
+    for axis, name in enumerate(axes):
+        both = (weights != 0) & (weights.roll(1, axis) != 0)
+        if weights.shape[axis] < 2 or not bool(both.any()):
+            continue
+        same = (masks == masks.roll(1, axis + 1))[:, both]
+        spread = math.sqrt(agreeing * (1 - agreeing) / max(same.numel(), 1))
+        # Pairs that share a weight are not independent: each weight is in two of them.
+        off, bound = abs(float(same.double().mean()) - agreeing), SIGMAS * math.sqrt(2) * spread
+        yield Holds(
+            holds=off <= bound, what=f"neighbouring {name} are dropped together {off:.1%} off what chance gives",
+            measured=off, allowed=bound,
+        )  # fmt: skip
+
+
+@check(when=_draws_many)
+def dropout_follows_the_seed(candidate: Candidate) -> Iterator[Observation]:
+    """The same seed drops the same weights; another seed drops others."""
+    global_state.seed(1)
+    first = candidate.run()["output"].detach().clone()
+    global_state.seed(2)
+    other = candidate.run()["output"].detach().clone()
+    global_state.seed(1)
+    yield Equal(value=candidate.run()["output"].detach(), expected=first, what="output of the same seed again")
+    yield Holds(holds=not torch.equal(first, other), what="two seeds gave the same output")
+
+
+@check(
+    when=lambda case: (
+        _draws_many(case) and case.dtype == "float64" and case.tracks_inputs and not case.problem.shares_queries
+    )
+)
+def dropout_gradients(candidate: Candidate) -> Iterator[Observation]:
+    """Backward uses the mask of its own forward: the gradient is the slope that the same seed shows."""
+
+    def loss() -> torch.Tensor:
+        global_state.seed(3)
+        return candidate.loss(candidate.run())
+
+    for name in ("query", "value"):
+        tensor = candidate.inputs.tensors[name]
+        (gradient,) = torch.autograd.grad(loss(), [tensor])
+        yield is_slope(gradient, tensor, loss, f"the gradient of {name}")
+
+
+@check(when=lambda case: draws_dropout(case) and case.compiler is None)
+def dropout_survives_eval(candidate: Candidate) -> Iterator[Observation]:
+    """A call in eval() between two in train() changes neither dropout nor its rate."""
+    if not isinstance(candidate.module, torch.nn.Module):
+        raise Refusal("its module is no torch.nn.Module, which alone has train() and eval()")
+    global_state.seed(4)
+    first = candidate.run()["output"].detach().clone()
+    candidate.module.eval()
+    candidate.run()
+    candidate.module.train()
+    global_state.seed(4)
+    yield Equal(value=candidate.run()["output"].detach(), expected=first, what="output after a call in eval()")

@@ -1,0 +1,102 @@
+"""Chapter *weights*: what need_weights returns."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from attnbench.candidate.candidate import Candidate
+from attnbench.checks.observations import Agree, Equal, Holds, Match, Observation
+from attnbench.checks.requirement import check, eager
+from attnbench.oracle.error_budget import allowed_of_a_sum
+
+
+@check()
+def weights_only_on_request(candidate: Candidate) -> Iterator[Observation]:
+    """Weights are returned if, and only if, need_weights asks for them."""
+    asked, given = candidate.case.problem.need_weights, "weights" in candidate.outputs
+    yield Holds(
+        holds=asked == given, what=f"need_weights={asked} returned {'a tensor' if given else 'None'} as weights"
+    )
+
+
+@check(when=lambda case: case.problem.need_weights and eager(case))
+def weights_parity(candidate: Candidate) -> Iterator[Observation]:
+    """The returned weights, of each head or averaged, equal the oracle's within the error budget."""
+    if "weights" in candidate.outputs:
+        yield Match(quantities={"weights": candidate.outputs["weights"]})
+
+
+@check(when=lambda case: case.problem.need_weights and case.problem.mask != "none")
+def weights_of_hidden_keys_are_zero(candidate: Candidate) -> Iterator[Observation]:
+    """The weight of every hidden key is exactly zero."""
+    if "weights" not in candidate.outputs:
+        return
+    problem = candidate.case.problem
+    weights = candidate.outputs["weights"][..., : problem.keys].detach()
+    visible = candidate.operator.visible(candidate.case, candidate.inputs)
+    if problem.average_attn_weights:
+        visible = visible.any(dim=1)
+    visible = visible[0] if problem.batch is None else visible
+    seen = (
+        visible if candidate.implementation.policies.hidden_rows == "zero" else visible | ~visible.any(-1, keepdim=True)
+    )
+    if weights.shape == seen.shape:  # of another shape, weights_parity tells
+        hidden = weights[~seen]
+        yield Equal(value=hidden, expected=torch.zeros_like(hidden), what="weights of hidden keys")
+
+
+@check(when=lambda case: case.problem.need_weights and eager(case) and case.problem.columns > 0)
+def weights_are_shares(candidate: Candidate) -> Iterator[Observation]:
+    """Weights are not negative, and those of a query sum to one, or to zero where it sees no key."""
+    if "weights" not in candidate.outputs:
+        return
+    weights = candidate.outputs["weights"].detach().double()
+    smallest = float(weights.nan_to_num().amin()) if weights.numel() else 0.0
+    yield Holds(holds=smallest >= 0, what=f"the smallest weight is {smallest:g}")
+    off = _off_a_share(weights.sum(dim=-1), candidate)
+    precision = candidate.implementation.policies.precision(candidate.case.dtype)
+    allowed = allowed_of_a_sum(precision, candidate.case.problem.columns)
+    yield Holds(
+        holds=off <= allowed, what=f"a sum of weights is off by {off:.3g}; allowed {allowed:.3g}",
+        measured=off, allowed=allowed,
+    )  # fmt: skip
+
+
+def _off_a_share(sums: Tensor, candidate: Candidate) -> float:
+    """Largest distance of a sum from 1; with heads averaged, a share of them may see nothing."""
+    heads = candidate.case.problem.num_heads if candidate.case.problem.average_attn_weights else 1
+    rows = candidate.operator.hidden_rows(candidate.case, candidate.inputs)
+    with_keys = torch.ones_like(sums, dtype=torch.bool)
+    if "weights" in rows:
+        with_keys = ~rows["weights"].expand(*sums.shape, 1)[..., 0]
+        if candidate.implementation.policies.hidden_rows == "nan":
+            sums = torch.where(with_keys, sums, 0.0)
+    if candidate.implementation.policies.padded_queries == "own":
+        padded = candidate.operator.padded_rows(candidate.case, candidate.inputs)
+        if "weights" in padded:
+            with_keys &= ~padded["weights"].expand(*sums.shape, 1)[..., 0]
+    steps = torch.where(with_keys, 1.0, (sums * heads).round() / heads)
+    return float((sums - steps).abs().nan_to_num(torch.inf).max()) if sums.numel() else 0.0
+
+
+@check(when=lambda case: case.problem.need_weights and eager(case))
+def weights_change_no_output(candidate: Candidate) -> Iterator[Observation]:
+    """Asking for weights does not change the output."""
+    without = candidate.like(need_weights=False, average_attn_weights=False)
+    yield Agree(
+        value=without["output"], expected=candidate.outputs["output"], quantity="output",
+        what="the output without weights, against that beside weights",
+    )  # fmt: skip
+
+
+@check(when=lambda case: case.problem.average_attn_weights and case.problem.need_weights and eager(case))
+def average_is_the_mean_of_heads(candidate: Candidate) -> Iterator[Observation]:
+    """Averaged weights are the mean of the weights of each head."""
+    if "weights" not in candidate.outputs:
+        return
+    each = candidate.like(average_attn_weights=False)["weights"]
+    yield Agree(
+        value=candidate.outputs["weights"], expected=each.mean(dim=-3), quantity="weights",
+        what="averaged weights, against the mean over heads",
+    )  # fmt: skip

@@ -1,0 +1,42 @@
+"""Marking a module class as a mistake of attention on split heads."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from attnbench.cases import Case, Dtype, Mode
+from attnbench.interface import Policies
+from attnbench.mutants.attention_core.formula import CoreFormula
+from attnbench.mutants.mutant import ModuleImplementation, Mutant
+from attnbench.operators.attention_core import AttentionCoreProblem
+from attnbench.operators.attention_core.suites import PLAIN
+
+__all__ = ["CoreMutants"]
+
+Module = TypeVar("Module", bound=type[CoreFormula])
+
+
+class CoreMutants(list[Mutant]):
+    """Mutants of one subject; calling it decorates a module class as one more."""
+
+    def __call__(
+        self,
+        caught_by: str,
+        why: str,
+        *,
+        shown_by: AttentionCoreProblem = PLAIN,
+        dtype: Dtype = "float32",
+        mode: Mode = "eval",
+        policies: Policies | None = None,
+        **changes: Any,
+    ) -> Callable[[Module], Module]:
+        """Mark a module class as a mistake; ``changes`` say in what its case differs from ``shown_by``."""
+        case = Case(operator="attention_core", problem=replace(shown_by, **changes), dtype=dtype, mode=mode)
+
+        def mark(module: Module) -> Module:
+            implementation = ModuleImplementation(module, operator="attention_core", policies=policies)
+            implementation.name = f"core_{implementation.name}"
+            self.append(Mutant(implementation=implementation, caught_by=caught_by, why=why, shown_by=case.id))
+            return module
+
+        return mark

@@ -1,0 +1,46 @@
+"""Mutants of multi-head attention, equivalent mutants and correct variants."""
+
+from attnbench.mutants.multihead import (
+    backward,
+    causality,
+    columns,
+    compilers,
+    dropout,
+    effects,
+    layouts,
+    masks,
+    modes,
+    precision,
+    protocol,
+    refusals,
+    scale,
+    sizes,
+    state,
+)
+from attnbench.mutants.multihead.equivalents import EQUIVALENTS
+from attnbench.mutants.multihead.variants import VARIANTS
+from attnbench.mutants.mutant import MutantSet
+
+__all__ = ["MUTANTS"]
+
+MUTANTS = MutantSet(
+    mutants=(
+        *scale.mutant,
+        *masks.mutant,
+        *causality.mutant,
+        *columns.mutant,
+        *precision.mutant,
+        *sizes.mutant,
+        *backward.mutant,
+        *dropout.mutant,
+        *modes.mutant,
+        *layouts.mutant,
+        *state.mutant,
+        *effects.mutant,
+        *protocol.mutant,
+        *compilers.mutant,
+        *refusals.mutant,
+    ),
+    equivalents=EQUIVALENTS,
+    variants=tuple(VARIANTS),
+)

@@ -1,0 +1,108 @@
+"""Mistakes of the extra key columns: add_bias_kv and add_zero_attn."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from attnbench.mutants.autograd import with_gradient_of
+from attnbench.mutants.multihead.decorator import MultiheadMutants
+from attnbench.mutants.multihead.formula import Formula
+
+__all__ = ["mutant"]
+
+mutant = MultiheadMutants()
+
+
+@mutant(
+    "weights_parity",
+    "the zero column before the learned one: the sum is the same, its order is not",
+    add_bias_kv=True,
+    add_zero_attn=True,
+    need_weights=True,
+)
+class _ColumnsSwapped(Formula):
+    def told(self, weights: Tensor) -> Tensor:
+        if self.columns < 2:
+            return weights
+        return torch.cat([weights[..., :-2], weights[..., -1:], weights[..., -2:-1]], dim=-1)
+
+
+@mutant("weights_parity", "weights cut to the keys that were given", add_zero_attn=True, need_weights=True)
+class _ZeroColumnNotTold(Formula):
+    def told(self, weights: Tensor) -> Tensor:
+        return weights[..., :-1] if self.add_zero_attn else weights
+
+
+@mutant("forward_parity", "masks padded with hidden in place of visible", add_bias_kv=True, mask="bool2d")
+class _ColumnsHidden(Formula):
+    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is None or self.columns == 0:
+            return super().hide(logits, mask)
+        hidden = False if mask.dtype == torch.bool else -torch.inf
+        return super().hide(logits, pad(mask[..., : -self.columns], (0, self.columns), value=hidden))
+
+
+@mutant("forward_parity", "masks padded at the front, columns at the end", add_zero_attn=True, mask="bool2d")
+class _MaskPaddedInFront(Formula):
+    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        return super().hide(logits, mask if mask is None else mask.roll(self.columns, -1))
+
+
+@mutant("forward_parity", "a bias that only a column without it reveals", add_zero_attn=True)
+class _KeyBiasMissing(Formula):
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().project(query, key, value)
+        if self.in_proj_bias is not None:
+            k = k - self.split(self.in_proj_bias.chunk(3)[1][None, None])
+        return q, k, v
+
+
+@mutant("forward_parity", "the learned key used as the learned value", add_bias_kv=True)
+class _LearnedValueIsKey(Formula):
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = super().extend(k, v)
+        if self.bias_k is None:
+            return k, v
+        column = -2 if self.add_zero_attn else -1
+        v = torch.cat([v[:, :, :column], k[:, :, column:]], dim=2)
+        return k, v
+
+
+@mutant("forward_parity", "zeros appended before the projection, which adds its bias", add_zero_attn=True)
+class _ZeroColumnProjected(Formula):
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = super().extend(k, v)
+        if not self.add_zero_attn or self.in_proj_bias is None:
+            return k, v
+        _, bias_k, bias_v = (self.split(bias[None, None]).to(k.dtype) for bias in self.in_proj_bias.chunk(3))
+        batch = k.shape[0]
+        k = torch.cat([k[:, :, :-1], bias_k.expand(batch, -1, -1, -1)], dim=2)
+        v = torch.cat([v[:, :, :-1], bias_v.expand(batch, -1, -1, -1)], dim=2)
+        return k, v
+
+
+@mutant(
+    "forward_parity",
+    "rows whose given keys are all hidden set to 0, though a column is left",
+    add_zero_attn=True,
+    add_bias_kv=True,
+    mask="padempty",
+)
+class _EmptyRowsForgetColumns(Formula):
+    def normalise(self, logits: Tensor) -> Tensor:
+        shares = super().normalise(logits)
+        if self.columns == 0:
+            return shares
+        return shares.masked_fill((logits[..., : -self.columns] == -torch.inf).all(dim=-1, keepdim=True), 0.0)
+
+
+@mutant("parameter_gradients", "the learned key's gradient of the first sequence alone", add_bias_kv=True)
+class _LearnedKeyGradientOfOne(Formula):
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = super().extend(k, v)
+        if self.bias_k is None:
+            return k, v
+        column = k.shape[2] - self.columns
+        learned = k[:, :, column : column + 1]
+        one = torch.cat([learned[:1], learned[1:].detach()])
+        return torch.cat([k[:, :, :column], with_gradient_of(learned, one), k[:, :, column + 1 :]], dim=2), v

@@ -1,0 +1,164 @@
+"""Changes that look like mistakes and that nothing can see, each with its proof."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from attnbench.masks import additive
+from attnbench.mutants.multihead.decorator import shown_by
+from attnbench.mutants.multihead.formula import Formula, Result
+from attnbench.mutants.mutant import Equivalent, ModuleImplementation
+
+__all__ = ["EQUIVALENTS"]
+
+
+class _KeyBiasMissingWithoutColumns(Formula):
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().project(query, key, value)
+        if self.in_proj_bias is not None and self.columns == 0:
+            k = k - self.split(self.in_proj_bias.chunk(3)[1][None, None]).to(k.dtype)
+        return q, k, v
+
+
+def _constant_cancels() -> bool:
+    logits = torch.randn(64, 33, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    shifted = torch.softmax(logits + torch.linspace(-9, 9, 64, dtype=torch.float64)[:, None], dim=-1)
+    return torch.allclose(shifted, torch.softmax(logits, dim=-1), rtol=1e-13, atol=0)
+
+
+class _MaskFill100InHalf(Formula):
+    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        hidden = super().hide(logits, mask)
+        if mask is None or mask.dtype != torch.bool or logits.dtype != torch.float16 or logits.shape[-1] == 0:
+            return hidden
+        return torch.where(mask, hidden, hidden.detach().amax(dim=-1, keepdim=True) - 100)
+
+
+def _underflows_in_half() -> bool:
+    return float(torch.tensor(-100.0, dtype=torch.float16).exp()) == 0 < float(torch.tensor(-100.0).exp())
+
+
+class _MaskFillLowest(Formula):
+    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        hidden = super().hide(logits, mask)
+        if mask is None or mask.dtype != torch.bool:
+            return hidden
+        empty = ~mask.any(dim=-1, keepdim=True)
+        return torch.where(mask | empty, hidden, torch.finfo(logits.dtype).min)
+
+
+def _lowest_underflows() -> bool:
+    return all(
+        float((torch.tensor(torch.finfo(dtype).min, dtype=dtype) + 3e4).exp()) == 0
+        for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    )
+
+
+class _InfinityAddedTwice(Formula):
+    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        hidden = super().hide(logits, mask)
+        return hidden if mask is None or mask.dtype != torch.bool else hidden + additive(mask, logits.dtype)
+
+
+class _ScaleRoundedForPowersOfFour(Formula):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        scale = 1 / math.sqrt(self.head_dim)
+        exact = math.log2(scale).is_integer()
+        return (q * float(torch.tensor(scale, dtype=torch.bfloat16))) @ k.mT if exact else super().score(q, k)
+
+
+def _powers_of_two_are_exact() -> bool:
+    return all(float(torch.tensor(2.0**-n, dtype=torch.bfloat16)) == 2.0**-n for n in range(8))
+
+
+class _QueriesIgnoredForOneKey(Formula):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().score(q * 0.5 if k.shape[2] == 1 else q, k)
+
+
+def _share_of_one_is_one() -> bool:
+    return bool((torch.softmax(torch.linspace(-1e4, 1e4, 99)[:, None], dim=-1) == 1).all())
+
+
+class _SummedInSequence(Formula):
+    def normalise(self, logits: Tensor) -> Tensor:
+        if logits.dtype != torch.float32 or not 0 < logits.shape[-1] <= 64:
+            return super().normalise(logits)
+        largest = logits.detach().amax(dim=-1, keepdim=True)
+        exponentials = (logits - largest.masked_fill(largest == -math.inf, 0.0)).exp()
+        total = torch.zeros_like(largest)
+        for column in torch.split(exponentials, 1, dim=-1):
+            total = total + column
+        return exponentials / total.masked_fill(total == 0, 1.0)
+
+
+def _sequence_is_within_its_bound() -> bool:
+    terms = torch.rand(999, 64, generator=torch.Generator().manual_seed(0))
+    total = torch.zeros(999)
+    for column in terms.unbind(dim=-1):
+        total = total + column
+    exact = terms.double().sum(dim=-1)
+    return bool(((total.double() - exact).abs() <= 63 * 2.0**-24 * exact).all())
+
+
+class _ColumnsSwappedUntold(Formula):
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
+    ) -> Result:
+        if self.columns == 2 and not need_weights:
+            k = torch.cat([k[:, :, :-2], k[:, :, -1:], k[:, :, -2:-1]], dim=2)
+            v = torch.cat([v[:, :, :-2], v[:, :, -1:], v[:, :, -2:-1]], dim=2)
+        return super().attend(q, k, v, mask=mask, is_causal=is_causal, need_weights=need_weights)
+
+
+EQUIVALENTS = (
+    Equivalent(
+        implementation=ModuleImplementation(_KeyBiasMissingWithoutColumns),
+        proof="without extra columns the key's bias adds q·b to every logit of a row, and softmax(x + c) = softmax(x)",
+        holds=_constant_cancels,
+        shown_by=shown_by(need_weights=True),
+    ),
+    Equivalent(
+        implementation=ModuleImplementation(_MaskFill100InHalf),
+        proof="a logit 100 below its row's largest has the share e⁻¹⁰⁰ = 4·10⁻⁴⁴, and float16 ends at 6·10⁻⁸",
+        holds=_underflows_in_half,
+        shown_by=shown_by(mask="bool2d+pad", need_weights=True, dtype="float16"),
+    ),
+    Equivalent(
+        implementation=ModuleImplementation(_MaskFillLowest),
+        proof="beside a visible key the lowest number's share is 0 in every dtype; rows without one are left alone",
+        holds=_lowest_underflows,
+        shown_by=shown_by(mask="empty2d", need_weights=True),
+    ),
+    Equivalent(
+        implementation=ModuleImplementation(_InfinityAddedTwice),
+        proof="−∞ + −∞ = −∞ and x + 0 + 0 = x",
+        holds=lambda: -math.inf + -math.inf == -math.inf,
+        shown_by=shown_by(mask="bool3d+pad"),
+    ),
+    Equivalent(
+        implementation=ModuleImplementation(_ScaleRoundedForPowersOfFour),
+        proof="1/√D is a power of two, which bfloat16 holds exactly",
+        holds=_powers_of_two_are_exact,
+        shown_by=shown_by(embed_dim=48, dtype="float16"),
+    ),
+    Equivalent(
+        implementation=ModuleImplementation(_QueriesIgnoredForOneKey),
+        proof="the softmax of one logit is 1, whatever it is: its gradient is 0",
+        holds=_share_of_one_is_one,
+        shown_by=shown_by(keys=1, need_weights=True),
+    ),
+    Equivalent(
+        implementation=ModuleImplementation(_SummedInSequence),
+        proof="a sum of n positive float32 numbers in any order is off by (n − 1)·2⁻²⁴ of itself at the most",
+        holds=_sequence_is_within_its_bound,
+        shown_by=shown_by(keys=64, regime="flat"),
+    ),
+    Equivalent(
+        implementation=ModuleImplementation(_ColumnsSwappedUntold),
+        proof="a sum over keys does not depend on their order, and nothing else tells the order of the columns",
+        holds=lambda: 1.5 + 2.5 == 2.5 + 1.5,
+        shown_by=shown_by(add_bias_kv=True, add_zero_attn=True),
+    ),
+)

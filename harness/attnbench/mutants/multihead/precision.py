@@ -1,0 +1,166 @@
+"""Mistakes of precision and range: what is rounded, accumulated or left to overflow inside."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.mutants.multihead.decorator import MultiheadMutants
+from attnbench.mutants.multihead.formula import Formula, Result
+
+__all__ = ["mutant"]
+
+mutant = MultiheadMutants()
+# Keys beyond which sums in half precision lose what the error budget allows.
+LONG: dict[str, Any] = {"batch": 1, "queries": 4, "keys": 1024, "embed_dim": 16, "num_heads": 2, "regime": "flat"}
+
+
+@mutant("forward_parity", "probabilities rounded to a narrower type inside")
+class _WeightsInBfloat16(Formula):
+    def total(self, weights: Tensor, v: Tensor) -> Tensor:
+        return super().total(weights.bfloat16(), v)
+
+
+@mutant("forward_parity", "widths of whole eights sent to tensor cores in the narrower type")
+class _LogitsInBfloat16(Formula):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        if self.head_dim % 8:
+            return super().score(q, k)
+        return super().score(q.bfloat16(), k.bfloat16()).to(q.dtype)
+
+
+@mutant("forward_parity", "float32 written for 'the wide type' (triton-lang/triton#1821)", dtype="float64")
+class _SingleInsideDouble(Formula):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, **named: Any) -> Result:
+        if q.dtype != torch.float64:
+            return super().attend(q, k, v, **named)
+        output, weights = super().attend(q.float(), k.float(), v.float(), **named)
+        return output.double(), None if weights is None else weights.double()
+
+
+@mutant("weights_parity", "weights stored narrower than they are used", need_weights=True)
+class _WeightsToldInHalf(Formula):
+    def told(self, weights: Tensor) -> Tensor:
+        return weights.half().to(weights.dtype)
+
+
+@mutant("forward_parity", "half precision silently widened", dtype="bfloat16")
+class _HalfWidened(Formula):
+    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+        half = output.dtype in (torch.float16, torch.bfloat16)
+        return (output.float() if half else output), weights
+
+
+@mutant("forward_parity", "float masks kept in half to save memory", mask="float2d")
+class _MaskInHalf(Formula):
+    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        return super().hide(logits, mask if mask is None or mask.dtype == torch.bool else mask.half())
+
+
+@mutant(
+    "wider_mask",
+    "bits of a float32 mask read as float16 (pytorch#191612)",
+    mask="float2d",
+    dtype="float16",
+)
+class _WiderMaskReinterpreted(Formula):
+    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is not None and mask.dtype == torch.float32 and logits.dtype == torch.float16:
+            mask = mask.contiguous().view(torch.float16)[..., : mask.shape[-1]]
+        return super().hide(logits, mask)
+
+
+@mutant("forward_parity", "exp as (1 + x/1024)¹⁰²⁴, by ten squarings")
+class _ExponentialBySquaring(Formula):
+    def normalise(self, logits: Tensor) -> Tensor:
+        largest = logits.detach().amax(dim=-1, keepdim=True)
+        small = (logits - largest.masked_fill(largest == -math.inf, 0.0)) / 1024
+        exponentials = (1 + small.clamp(min=-1.0)) ** 1024
+        return exponentials / exponentials.sum(dim=-1, keepdim=True).clamp(min=1e-30)
+
+
+@mutant("stays_finite", "exp without its row's maximum taken off", regime="flat")
+class _MaximumNotSubtracted(Formula):
+    def normalise(self, logits: Tensor) -> Tensor:
+        exponentials = logits.exp()
+        total = exponentials.sum(dim=-1, keepdim=True)
+        return exponentials / total.masked_fill(total == 0, 1.0)
+
+
+@mutant("batch_independence", "one maximum for the whole tensor: other rows underflow", regime="onehot")
+class _MaximumOfAllRows(Formula):
+    def normalise(self, logits: Tensor) -> Tensor:
+        if logits.numel() == 0:
+            return super().normalise(logits)
+        exponentials = (logits - logits.detach().amax()).exp()
+        total = exponentials.sum(dim=-1, keepdim=True)
+        return exponentials / total.masked_fill(total == 0, 1.0)
+
+
+@mutant(
+    "forward_parity",
+    "the normaliser summed in half precision (apple/axlearn#18)",
+    **LONG,
+    dtype="bfloat16",
+)
+class _NormaliserInHalf(Formula):
+    def normalise(self, logits: Tensor) -> Tensor:
+        if logits.dtype not in (torch.float16, torch.bfloat16) or logits.shape[-1] < 256:
+            return super().normalise(logits)
+        largest = logits.detach().amax(dim=-1, keepdim=True)
+        exponentials = (logits - largest.masked_fill(largest == -math.inf, 0.0)).exp()
+        total = torch.zeros_like(largest)
+        for column in torch.split(exponentials, 1, dim=-1):
+            total = total + column
+        return exponentials / total.masked_fill(total == 0, 1.0)
+
+
+@mutant("forward_parity", "values summed in half precision, key by key", **LONG, dtype="bfloat16")
+class _SumInHalf(Formula):
+    def total(self, weights: Tensor, v: Tensor) -> Tensor:
+        if v.dtype not in (torch.float16, torch.bfloat16) or v.shape[-2] < 256:
+            return super().total(weights, v)
+        total = torch.zeros_like(weights[..., :1] * v[..., :1, :])
+        for share, value in zip(torch.split(weights, 1, dim=-1), torch.split(v, 1, dim=-2), strict=True):
+            total = total + share.to(v.dtype) * value
+        return total
+
+
+@mutant(
+    "query_independence", "one quantisation scale for all queries: a neighbour changes the last bits", dtype="bfloat16"
+)
+class _QueriesQuantisedTogether(Formula):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        if q.numel() == 0:
+            return super().score(q, k)
+        step = q.detach().abs().amax().clamp(min=2.0**-14)
+        return super().score(q / step, k) * step
+
+
+@mutant("key_permutation", "the maximum of the first four keys taken for the row's", regime="onehot")
+class _MaximumOfFirstTile(Formula):
+    def normalise(self, logits: Tensor) -> Tensor:
+        if logits.shape[-1] == 0:
+            return logits
+        largest = logits[..., :4].detach().amax(dim=-1, keepdim=True)
+        exponentials = (logits - largest.masked_fill(largest == -math.inf, 0.0)).exp()
+        total = exponentials.sum(dim=-1, keepdim=True)
+        return exponentials / total.masked_fill(total == 0, 1.0)
+
+
+@mutant("head_permutation", "the last of an odd number of heads left to a fall-back in half precision")
+class _OddHeadInHalf(Formula):
+    def total(self, weights: Tensor, v: Tensor) -> Tensor:
+        if self.num_heads % 2 == 0:
+            return super().total(weights, v)
+        shares = torch.cat([weights[:, :-1], weights[:, -1:].half().to(weights.dtype)], dim=1)
+        return super().total(shares, v)
+
+
+@mutant("duplicated_keys", "equal keys counted once, by a cache that knows them by content", need_weights=True)
+class _EqualKeysMerged(Formula):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        equal = (k[..., :, None, :] == k[..., None, :, :]).all(dim=-1)
+        earlier = torch.ones(equal.shape[-2:], dtype=torch.bool, device=k.device).tril(-1)
+        return super().score(q, k).masked_fill((equal & earlier).any(dim=-1)[..., None, :], -math.inf)

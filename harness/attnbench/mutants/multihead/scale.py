@@ -1,0 +1,183 @@
+"""Mistakes of the formula: scale, softmax, projections and the order of heads."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from attnbench.mutants.multihead.decorator import PROBED, MultiheadMutants
+from attnbench.mutants.multihead.formula import Formula, Result
+
+__all__ = ["mutant"]
+
+mutant = MultiheadMutants()
+
+
+@mutant("forward_parity", "a fall-back without a mask, and without 1/√D (mlc-ai/mlc-llm#3426)")
+class _ScaleMissing(Formula):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, **named: Any) -> Result:
+        return super().attend(q * math.sqrt(self.head_dim) if mask is None else q, k, v, mask=mask, **named)
+
+
+@mutant("forward_parity", "√E instead of √(E/H) (juho-lee/set_transformer#18)")
+class _ScaleOfTheModel(Formula):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q / math.sqrt(self.embed_dim)) @ k.mT
+
+
+@mutant("effective_scale", "a constant rounded by hand, below what one element shows", **PROBED, dtype="bfloat16")
+class _ScaleOffByOnePercent(Formula):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().score(1.01 * q, k)
+
+
+@mutant("effective_scale", "a scale that went through bfloat16", **PROBED, dtype="float16")
+class _ScaleRounded(Formula):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q * float(torch.tensor(1 / math.sqrt(self.head_dim), dtype=torch.bfloat16))) @ k.mT
+
+
+@mutant("forward_parity", "1/√D folded into the query's weight, not into its bias")
+class _ScaleSkipsBias(Formula):
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().project(query, key, value)
+        if self.in_proj_bias is not None:
+            bias = self.split(self.in_proj_bias.chunk(3)[0][None, None]).to(q.dtype)
+            q = q + (math.sqrt(self.head_dim) - 1) * bias
+        return q, k, v
+
+
+@mutant("forward_parity", "the sign of the exponent (AI-Hypercomputer/maxtext#1370)")
+class _ExponentNegative(Formula):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return -super().score(q, k)
+
+
+@mutant("forward_parity", "2ˣ for speed in half precision, without the factor log₂ e", dtype="float16")
+class _ExponentOfTwo(Formula):
+    def normalise(self, logits: Tensor) -> Tensor:
+        half = logits.dtype in (torch.float16, torch.bfloat16)
+        return super().normalise(logits * math.log(2) if half else logits)
+
+
+@mutant(
+    "forward_parity",
+    "the wrong axis trained to the same loss (labmlai/annotated_deep_learning_paper_implementations#146)",
+)
+class _SoftmaxOverQueries(Formula):
+    def normalise(self, logits: Tensor) -> Tensor:
+        return torch.softmax(logits, dim=-2).nan_to_num()
+
+
+@mutant("forward_parity", "softmax(x, dim=1) kept from a three-dimensional version (FudanNLP/fastNLP#254)")
+class _SoftmaxOverHeads(Formula):
+    def normalise(self, logits: Tensor) -> Tensor:
+        return torch.softmax(logits, dim=1).nan_to_num()
+
+
+@mutant("weights_are_shares", "an epsilon against division by zero", need_weights=True)
+class _DenominatorWithEpsilon(Formula):
+    def normalise(self, logits: Tensor) -> Tensor:
+        return super().normalise(logits) / (1 + 2.0**-10)
+
+
+@mutant(
+    "exact_selection",
+    "label smoothing left in: a trace of the mean",
+    dtype="bfloat16",
+    bias=False,
+    regime="selection",
+    mask="bool3d",
+)
+class _WeightsSmoothed(Formula):
+    def normalise(self, logits: Tensor) -> Tensor:
+        shares = super().normalise(logits)
+        return shares + 2.0**-9 * (shares.mean(dim=-1, keepdim=True) - shares)
+
+
+@mutant("forward_parity", "heads joined without a transpose (jsbaan/transformer-from-scratch#6)")
+class _HeadsMergedByView(Formula):
+    def merge(self, heads: Tensor) -> Tensor:
+        batch, _, queries, _ = heads.shape
+        return super().merge(heads.reshape(batch, queries, self.num_heads, self.head_dim).transpose(1, 2))
+
+
+@mutant("forward_parity", "heads split without a transpose (reczoo/FuxiCTR#30)")
+class _HeadsSplitByView(Formula):
+    def split(self, features: Tensor) -> Tensor:
+        return features.reshape(features.shape[0], self.num_heads, features.shape[1], self.head_dim)
+
+
+@mutant("forward_parity", "'(d h)' for '(h d)' in a rearrangement")
+class _HeadsInterleaved(Formula):
+    def split(self, features: Tensor) -> Tensor:
+        return torch.unflatten(features, -1, (self.head_dim, self.num_heads)).permute(0, 3, 1, 2)
+
+
+@mutant("forward_parity", "(heads, batch) read as (batch, heads) at the end (chelsea0x3b/dfdx#158)")
+class _HeadsOfAnotherSequence(Formula):
+    def merge(self, heads: Tensor) -> Tensor:
+        shape = heads.shape
+        return super().merge(heads.transpose(0, 1).reshape(shape))
+
+
+@mutant(
+    "forward_parity", "tokens mixed by a view in place of a transpose (Modalities/modalities#115)", batch_first=False
+)
+class _SequenceFirstByView(Formula):
+    def hand_over(self, output: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if self.batch_first or output.dim() == 2:
+            return output, weights
+        return output.transpose(0, 1).reshape(output.shape), weights
+
+
+@mutant("forward_parity", "a square weight applied without its transpose")
+class _OutputWeightTransposed(Formula):
+    def merge(self, heads: Tensor) -> Tensor:
+        return linear(heads.transpose(1, 2).flatten(2), self.out_proj.weight.T, self.out_proj.bias)
+
+
+@mutant("forward_parity", "value and key confused; unseen where both are one tensor and square")
+class _ValueWeightForKeys(Formula):
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return super().project(query, *((key, value) if key.shape != value.shape else (value, key)))
+
+
+@mutant("forward_parity", "a bias left out; a fresh module's is zero")
+class _ValueBiasMissing(Formula):
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().project(query, key, value)
+        if self.in_proj_bias is not None:
+            v = v - self.split(self.in_proj_bias.chunk(3)[2][None, None])
+        return q, k, v
+
+
+@mutant("forward_parity", "bias=… not handed on to the last projection")
+class _OutputBiasMissing(Formula):
+    def merge(self, heads: Tensor) -> Tensor:
+        return linear(heads.transpose(1, 2).flatten(2), self.out_proj.weight)
+
+
+@mutant("forward_parity", "separate projections written later, without a bias", kdim=10, vdim=14)
+class _SeparateWithoutBias(Formula):
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self.in_proj_weight is not None:
+            return super().project(query, key, value)
+        weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        q, k, v = (self.split(linear(x, w)) for x, w in zip((query, key, value), weights, strict=True))
+        return q, k, v
+
+
+@mutant(
+    "exact_uniform_mean",
+    "a factor of the values rounded away by nothing but bfloat16",
+    dtype="bfloat16",
+    bias=False,
+    regime="uniform",
+    keys=8,
+)
+class _ValuesScaled(Formula):
+    def total(self, weights: Tensor, v: Tensor) -> Tensor:
+        return super().total(weights, v * 1.005)

@@ -1,0 +1,214 @@
+"""Mistakes that only some sizes show: tiles, widths, single tokens, single sequences and nothing at all."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from attnbench.masks import extended
+from attnbench.mutants.multihead.decorator import MultiheadMutants
+from attnbench.mutants.multihead.formula import Formula, Result
+
+__all__ = ["mutant"]
+
+mutant = MultiheadMutants()
+
+
+class _Tiled(Formula):
+    """Keys beyond the last whole tile are lost, as soon as there is one whole tile."""
+
+    tile = 0
+
+    def total(self, weights: Tensor, v: Tensor) -> Tensor:
+        keys = v.shape[2]
+        whole = keys // self.tile * self.tile or keys
+        return super().total(weights[..., :whole], v[:, :, :whole])
+
+
+@mutant("forward_parity", "a tail of fewer than 16 keys left out", keys=17)
+class _TailOf16Dropped(_Tiled):
+    tile = 16
+
+
+@mutant("forward_parity", "a tail of fewer than 32 keys left out (pytorch#159247)", keys=33)
+class _TailOf32Dropped(_Tiled):
+    tile = 32
+
+
+@mutant("forward_parity", "a tail of fewer than 64 keys left out", keys=65)
+class _TailOf64Dropped(_Tiled):
+    tile = 64
+
+
+@mutant(
+    "forward_parity",
+    "keys filled up to a tile with zeros that a mask leaves visible (tenstorrent/tt-metal#54833)",
+    keys=33,
+    mask="bool2d",
+)
+class _FilledTileVisible(Formula):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, **named: Any) -> Result:
+        keys, missing = k.shape[2], 0 if mask is None else -k.shape[2] % 32
+        k, v = pad(k, (0, 0, 0, missing)), pad(v, (0, 0, 0, missing))
+        output, weights = super().attend(q, k, v, mask=extended(mask, missing), **named)
+        return output, None if weights is None else weights[..., :keys]
+
+
+@mutant(
+    "forward_parity",
+    "online softmax: the sum so far not rescaled in the last tile",
+    keys=127,
+    regime="peaked",
+)
+class _LastTileNotRescaled(Formula):
+    def normalise(self, logits: Tensor) -> Tensor:
+        shares, last = super().normalise(logits), max(0, logits.shape[-1] - 1) // 64 * 64
+        if last == 0:
+            return shares
+        earlier = logits[..., :last].detach().amax(dim=-1, keepdim=True)
+        later = logits[..., last:].detach().amax(dim=-1, keepdim=True)
+        missing = (later - earlier).nan_to_num(0.0, 0.0, 0.0).clamp(0, 10).exp()
+        return torch.cat([shares[..., :last] * missing, shares[..., last:]], dim=-1)
+
+
+@mutant(
+    "padding_cannot_leak",
+    "the mask of a first tile of 64 keys alone (vllm-project/vllm-ascend#15503)",
+    keys=70,
+    mask="pad",
+)
+class _MaskOfFirstTile(Formula):
+    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        hidden = super().hide(logits, mask)
+        return torch.cat([hidden[..., :64], logits[..., 64:]], dim=-1)
+
+
+@mutant("forward_parity", "a whole number of eights takes an aligned path that reads one key less", keys=8)
+class _AlignedKeysOneShort(Formula):
+    def total(self, weights: Tensor, v: Tensor) -> Tensor:
+        keys = v.shape[2]
+        used = keys - 1 if keys % 8 == 0 and keys else keys
+        return super().total(weights[..., :used], v[:, :, :used])
+
+
+@mutant("forward_parity", "queries beyond the last whole tile of 16 never written", queries=17)
+class _QueryTailUnwritten(Formula):
+    def merge(self, heads: Tensor) -> Tensor:
+        queries = heads.shape[2]
+        whole = queries // 16 * 16 or queries
+        return super().merge(pad(heads[:, :, :whole], (0, 0, 0, queries - whole)))
+
+
+@mutant("forward_parity", "rows beyond the number of keys never written", queries=9)
+class _QueriesBeyondKeysUnwritten(Formula):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, **named: Any) -> Result:
+        output, weights = super().attend(q, k, v, **named)
+        rows = torch.arange(q.shape[2], device=q.device)[:, None]
+        return output.masked_fill(rows >= k.shape[2], 0.0), weights
+
+
+@mutant(
+    "attn_mask_cannot_leak",
+    "one query is taken for the newest, which sees all (pytorch#174861)",
+    queries=1,
+    mask="bool2d",
+)
+class _SingleQuerySeesAll(Formula):
+    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        return logits if logits.shape[2] == 1 else super().hide(logits, mask)
+
+
+@mutant(
+    "forward_parity",
+    "a grid of four sequences: nothing is written for the fifth (pytorch#139462)",
+    batch=5,
+)
+class _FifthSequenceUnwritten(Formula):
+    def merge(self, heads: Tensor) -> Tensor:
+        later = torch.arange(len(heads), device=heads.device) >= 4
+        return super().merge(heads.masked_fill(later[:, None, None, None], 0.0))
+
+
+@mutant("a_batch_of_one_is_unbatched", "squeeze() takes a batch of one for no batch", batch=1)
+class _BatchOfOneSqueezed(Formula):
+    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+        return (output.squeeze(0 if self.batch_first else 1) if output.dim() == 3 else output), weights
+
+
+@mutant("weights_parity", "weights of unbatched input keep a batch axis", batch=None, need_weights=True)
+class _UnbatchedWeightsBatched(Formula):
+    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+        return output, weights[None] if weights is not None and output.dim() == 2 else weights
+
+
+@mutant(
+    "weights_parity",
+    "weights transposed with the output",
+    batch_first=False,
+    need_weights=True,
+    average_attn_weights=True,
+)
+class _WeightsSequenceFirst(Formula):
+    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+        swapped = not self.batch_first and weights is not None and weights.dim() == 3 and output.dim() == 3
+        return output, weights.transpose(0, 1) if swapped and weights is not None else weights
+
+
+@mutant("forward_parity", "heads taken in pairs: the last of an odd number is lost (pytorch#97128)")
+class _OddHeadLost(Formula):
+    def merge(self, heads: Tensor) -> Tensor:
+        lost = torch.arange(self.num_heads, device=heads.device) >= self.num_heads // 2 * 2
+        return super().merge(heads.masked_fill(lost[:, None, None], 0.0) if self.num_heads > 1 else heads)
+
+
+@mutant(
+    "forward_parity",
+    "a width filled up to 8 in the scale too (facebookresearch/xformers#813)",
+    embed_dim=15,
+    num_heads=3,
+)
+class _WidthFilledInScale(Formula):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().score(q, k) * math.sqrt(self.head_dim / (-(-self.head_dim // 8) * 8))
+
+
+@mutant("forward_parity", "the last 8 columns of heads of 128 left out", embed_dim=256, num_heads=2)
+class _WidthOf128Cut(Formula):
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().score(q[..., :120], k[..., :120]) if self.head_dim == 128 else super().score(q, k)
+
+
+@mutant("forward_parity", "an early return without keys that skips the last bias", keys=0)
+class _NoKeysNoBias(Formula):
+    def attention(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Result:
+        output, weights = super().attention(query, key, value, **named)
+        return (output if key.shape[1] else torch.zeros_like(output)), weights
+
+
+@mutant(
+    "weights_only_on_request",
+    "an early return for an empty batch: None for weights, as the reference's fast path",
+    batch=0,
+    need_weights=True,
+)
+class _NoWeightsOfNothing(Formula):
+    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+        return output, weights if output.numel() else None
+
+
+@mutant(
+    "far_offsets", "offsets of query-key pairs in 32 bits (pytorch#162588)",
+    batch=1, queries=4, keys=32768, embed_dim=8, num_heads=1, mode="inference",
+)  # fmt: skip
+class OffsetsIn32Bits(Formula):
+    """Rows whose first pair lies beyond what 32 bits count are never written; a test counts less far."""
+
+    largest = 2**31
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, **named: Any) -> Result:
+        """Attention, the rows beyond the largest offset zeroed."""
+        output, weights = super().attend(q, k, v, **named)
+        first = torch.arange(q.shape[2], device=q.device)[:, None] * k.shape[2]
+        return output.masked_fill(first >= self.largest, 0.0), weights

@@ -1,0 +1,111 @@
+"""Cases of multi-head attention as Hypothesis draws them: of any form, and never one that is no problem."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from attnbench.cases import CALL_MODES, DTYPES, Case, Dtype, Mode
+from attnbench.operators.multihead.problem import (
+    ATTENTION_MASKS,
+    EXACT_MASKS,
+    IDENTITY_REGIMES,
+    LOGIT_STD,
+    PADDING_MASKS,
+    MultiheadProblem,
+)
+
+__all__ = ["drawn"]
+
+# Without compiled modes: a graph costs seconds.
+MODES: tuple[Mode, ...] = (
+    "eval",
+    *(mode for mode, call_mode in CALL_MODES.items() if mode != "eval" and call_mode.compiler is None),
+)
+HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
+# Ends of tiles, and next to them.
+EDGES = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65)
+# What comes more often is there more often; nothing at all comes last.
+LENGTHS = (*sorted((*range(1, 71), *EDGES * 5, *tuple(range(1, 10)) * 5)), *(0,) * 5)
+# What a case is made of, the most telling first, each from plain and small to special and large: Hypothesis shrinks a
+# draw towards the first place. All are drawn for every case, whether or not it has a use for them: a draw that came
+# and went would make a special case the smaller one.
+FORMS: Mapping[str, Sequence[Any]] = {
+    "mode": MODES,
+    "dtype": DTYPES,
+    "regime": ("plain", *LOGIT_STD, *LOGIT_STD, *IDENTITY_REGIMES),
+    "attention": ("", "", "", *ATTENTION_MASKS),
+    "padding": ("", "", "", *PADDING_MASKS),
+    "is_causal": (False, True),
+    "sharing": ("", "", "", "self_attention", "key_is_value", "query_is_key"),
+    "dropout": (*(0.0,) * 9, 0.1, 0.5, 0.9),
+    "add_bias_kv": (False, True),
+    "add_zero_attn": (False, True),
+    "bias": (False, True),
+    "need_weights": (False, True),
+    "average_attn_weights": (False, True),
+    "batch_first": (False, True),
+    "kdim": (*(None,) * 40, *range(1, 41)),
+    "vdim": (*(None,) * 40, *range(1, 41)),
+    "batch": (1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, None, None, None, 0),
+    "num_heads": (1, 2, 3, 4, 5),
+    "head_dim": (*range(1, 21), 32, 64),
+    "keys": LENGTHS,
+    "queries": LENGTHS,
+    "square": (False, False, True),
+    "seed": range(1000),
+}
+# Added to every place: Hypothesis mixes in constants that it reads from the source of whatever is imported, and finds
+# none out here. The same seed then draws the same cases wherever, and after whatever else, it is drawn.
+FAR = 3**40
+
+
+def drawn(draw: st.DrawFn) -> Case:
+    """A case in any mode but the compiled ones; the smallest is one query and one key of width 1 in float32."""
+    form = {name: some[draw(st.integers(FAR, FAR + len(some) - 1)) - FAR] for name, some in FORMS.items()}
+    mode, dtype, regime = form["mode"], form["dtype"], form["regime"]
+    if CALL_MODES[mode].autocast:
+        dtype = HALF[DTYPES.index(dtype) % len(HALF)]
+    exact = regime in EXACT_MASKS
+    mask = _exact_mask(form) if exact else "+".join(filter(None, (form["attention"], form["padding"]))) or "none"
+    sharing = "" if exact else form["sharing"]
+    problem = MultiheadProblem(
+        batch=form["batch"],
+        embed_dim=form["num_heads"] * form["head_dim"],
+        num_heads=form["num_heads"],
+        batch_first=form["batch_first"],
+        need_weights=form["need_weights"],
+        average_attn_weights=form["average_attn_weights"],
+        is_causal=form["is_causal"] and mask.startswith("causal"),
+        dropout=0.0 if exact else form["dropout"],
+        mask=mask,
+        regime=regime,
+        seed=form["seed"],
+        **{sharing: True} if sharing else {},
+        **_lengths(form, sharing, power_of_two=regime == "uniform" and mask == "none"),
+        **{} if regime in IDENTITY_REGIMES else _projections(form, sharing),
+    )
+    return Case(operator="multihead", problem=problem, dtype=dtype, mode=mode)
+
+
+def _exact_mask(form: Mapping[str, Any]) -> str:
+    """A mask that leaves the regime exact."""
+    masks = EXACT_MASKS[form["regime"]]
+    return masks[FORMS["attention"].index(form["attention"]) % len(masks)]
+
+
+def _lengths(form: Mapping[str, Any], sharing: str, *, power_of_two: bool) -> dict[str, Any]:
+    """Keys and queries; as many of both where a tensor is both, and now and then elsewhere."""
+    keys = form["keys"]
+    if power_of_two:
+        keys = 2 ** (max(keys, 1).bit_length() - 1)
+    square = form["square"] or sharing in ("self_attention", "query_is_key")
+    return {"keys": keys, "queries": keys if square else form["queries"]}
+
+
+def _projections(form: Mapping[str, Any], sharing: str) -> dict[str, Any]:
+    """Biases, extra columns, and widths of keys and values where shared tensors leave them free."""
+    kdim = None if sharing in ("self_attention", "query_is_key") else form["kdim"]
+    vdim = kdim if sharing in ("self_attention", "key_is_value") else form["vdim"]
+    flags = {name: form[name] for name in ("bias", "add_bias_kv", "add_zero_attn")}
+    return flags | {"kdim": kdim, "vdim": vdim}

@@ -1,0 +1,1 @@
+"""The processes that the runner starts, one module each: ``python -m attnbench.workers.NAME``."""

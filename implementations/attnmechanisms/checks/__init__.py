@@ -1,0 +1,1 @@
+"""Checks of the mechanisms, a chapter per file."""

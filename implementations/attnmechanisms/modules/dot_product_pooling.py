@@ -1,0 +1,82 @@
+"""Dot-product attention pooling: a learned query sums a sequence up as one vector.
+
+    s_j = k_j · q        o = Σ_j softmax(s)_j k_j
+
+Source: Luong et al. 2015, https://arxiv.org/abs/1508.04025, section 3.1, score *dot*.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.argument_checks import demand_whole_numbers
+from attnbench.kernel import from_call
+from attnmechanisms.modules.arguments import demand
+from attnmechanisms.modules.attention import attend, attend_loop, dot, hidden_keys
+from attnmechanisms.modules.loops import from_loop
+
+__all__ = [
+    "DOT_PRODUCT_POOLING",
+    "DOT_PRODUCT_POOLING_LOOP",
+    "DotProductPooling",
+    "dot_product_pooling",
+    "dot_product_pooling_loop",
+]
+
+
+def dot_product_pooling(tokens: Tensor, query: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """One vector per sequence and the weights of its tokens, as matrix products.
+
+    Shape: tokens (batch, length, width), query (width, 1), key_padding_mask (batch, length), true hides; returns
+    (batch, width) and (batch, length).
+
+    Raises: ValueError, TypeError where these do not fit together.
+    """
+    _check(tokens, query, key_padding_mask)
+    scores = (tokens @ query).mT  # (batch, 1, length)
+    pooled, weights = attend(scores, tokens, hidden=hidden_keys(key_padding_mask))
+    return pooled[:, 0], weights[:, 0]
+
+
+def dot_product_pooling_loop(
+    tokens: Tensor, query: Tensor, key_padding_mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The same, one number at a time."""
+    _check(tokens, query, key_padding_mask)
+    queries = query.T.expand(len(tokens), 1, -1)
+    pooled, weights = attend_loop(dot, queries, tokens, tokens, hidden=hidden_keys(key_padding_mask))
+    return pooled[:, 0], weights[:, 0]
+
+
+def _check(tokens: Tensor, query: Tensor, key_padding_mask: Tensor | None) -> None:
+    demand(
+        tokens=(tokens, "batch length width"),
+        query=(query, "width 1"),
+        key_padding_mask=(key_padding_mask, "batch length"),
+    )
+
+
+class DotProductPooling(nn.Module):
+    """The learned query."""
+
+    def __init__(self, width: int, form: Callable[..., tuple[Tensor, Tensor]] = dot_product_pooling) -> None:
+        super().__init__()
+        demand_whole_numbers(1, width=width)
+        self.query = nn.Parameter(torch.randn(width, 1) / math.sqrt(width))
+        self._form = form
+
+    def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """One vector per sequence (batch, width) and weights (batch, length)."""
+        return self._form(tokens, self.query, key_padding_mask)
+
+
+DOT_PRODUCT_POOLING = from_call(
+    dot_product_pooling, operator="dot_product_pooling", source="https://arxiv.org/abs/1508.04025"
+)
+DOT_PRODUCT_POOLING_LOOP = from_loop(
+    dot_product_pooling_loop,
+    operator="dot_product_pooling",
+    source="https://arxiv.org/abs/1508.04025",
+)

@@ -1,0 +1,152 @@
+"""What an encoder puts around attention: the input is added, and the sum is normalised.
+
+    O = LayerNorm(X + Attention(X))        LayerNorm(z) = γ ⊙ (z − mean z) / √(var z + ε) + β
+
+Mean and variance are over the features of each token for itself.
+
+Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.1; Ba et al. 2016,
+https://arxiv.org/abs/1607.06450.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.argument_checks import demand_heads, demand_whole_numbers
+from attnbench.kernel import from_call
+from attnmechanisms.modules.arguments import demand
+from attnmechanisms.modules.attention import assembled
+from attnmechanisms.modules.loops import from_loop
+
+__all__ = [
+    "EPSILON",
+    "RESIDUAL_BLOCK",
+    "RESIDUAL_BLOCK_LOOP",
+    "ResidualBlock",
+    "add_and_norm",
+    "add_and_norm_loop",
+    "residual_block",
+    "residual_block_loop",
+]
+
+# Added to the variance; that of torch.nn.LayerNorm.
+EPSILON = 1e-5
+
+
+def add_and_norm(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """LayerNorm(tokens + attended).
+
+    Shape: tokens and attended (batch, length, embed_dim), weight and bias (embed_dim); returns that of tokens.
+
+    Raises: ValueError, TypeError where these do not fit together.
+    """
+    _check(tokens, attended, weight, bias)
+    return nn.functional.layer_norm(tokens + attended, weight.shape, weight, bias, EPSILON)
+
+
+def add_and_norm_loop(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The same, a token at a time and a feature at a time."""
+    _check(tokens, attended, weight, bias)
+    width = tokens.shape[-1]
+    rows = []
+    for token, addition in zip(tokens.flatten(0, 1), attended.flatten(0, 1), strict=True):
+        features = [token[i] + addition[i] for i in range(width)]
+        mean = torch.stack(features).sum() / width
+        variance = torch.stack([(feature - mean) ** 2 for feature in features]).sum() / width
+        root = torch.sqrt(variance + EPSILON)
+        rows.append(torch.stack([weight[i] * (features[i] - mean) / root + bias[i] for i in range(width)]))
+    return assembled(rows, tokens.shape, tokens)
+
+
+def _check(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Tensor) -> None:
+    demand(
+        tokens=(tokens, "batch length embed_dim"),
+        attended=(attended, "batch length embed_dim"),
+        weight=(weight, "embed_dim"),
+        bias=(bias, "embed_dim"),
+    )
+
+
+class ResidualBlock(nn.Module):
+    """Any attention with the reference's forward, batch first, inside the block.
+
+    The attention and the norm are made once and kept: made in ``forward``, they would be new at every call, and nothing
+    would be trained.
+    """
+
+    def __init__(self, attention: nn.Module, embed_dim: int, form: Callable[..., Tensor] = add_and_norm) -> None:
+        super().__init__()
+        demand_whole_numbers(1, embed_dim=embed_dim)
+        if not getattr(attention, "batch_first", True):
+            raise ValueError("attention must have batch_first=True, got batch_first=False; else sequences are mixed")
+        self.attention = attention
+        self.norm = nn.LayerNorm(embed_dim, eps=EPSILON)
+        self._form = form
+
+    def forward(self, tokens: Tensor, **masks: Any) -> tuple[Tensor, Tensor | None]:
+        """Output, of the tokens' shape, and the attention's weights.
+
+        ``masks`` are keywords of the reference's forward: key_padding_mask, attn_mask, need_weights and the like.
+
+        Shape: tokens (batch, length, embed_dim).
+        """
+        attended, weights = self.attention(tokens, tokens, tokens, **masks)
+        return self._form(tokens, attended, self.norm.weight, self.norm.bias), weights
+
+
+def residual_block(
+    tokens: Tensor,
+    in_proj_weight: Tensor,
+    in_proj_bias: Tensor,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    *,
+    num_heads: int,
+    key_padding_mask: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+    form: Callable[..., Tensor] = add_and_norm,
+) -> tuple[Tensor, Tensor | None]:
+    """The block as a function of its parameters, around the reference's attention as a function.
+
+    A query that sees no key gets NaN, as from the reference's attention, which leaves it open: give every sequence a
+    token.
+
+    Shape: tokens (batch, length, embed_dim), parameters as the reference names and lays them out; key_padding_mask
+    (batch, length) and attn_mask (length, length), true hides; returns that of tokens, and the mean over heads of the
+    weights (batch, length, length).
+
+    Raises: ValueError, TypeError where these do not fit together.
+    """
+    demand(tokens=(tokens, "batch length embed_dim"))
+    demand_heads(num_heads, embed_dim=tokens.shape[-1])
+    demand(
+        tokens=(tokens, "batch length embed_dim"),
+        out_proj_weight=(out_proj_weight, "embed_dim embed_dim"),
+        out_proj_bias=(out_proj_bias, "embed_dim"),
+        in_proj_weight=(in_proj_weight, f"{3 * tokens.shape[-1]} embed_dim"),
+        in_proj_bias=(in_proj_bias, f"{3 * tokens.shape[-1]}"),
+        key_padding_mask=(key_padding_mask, "batch length"),
+        attn_mask=(attn_mask, "length length"),
+    )
+    rows = tokens.transpose(0, 1)  # the function wants the length first
+    attended, weights = nn.functional.multi_head_attention_forward(
+        rows, rows, rows, tokens.shape[-1], num_heads, in_proj_weight, in_proj_bias,
+        bias_k=None, bias_v=None, add_zero_attn=False, dropout_p=0.0, out_proj_weight=out_proj_weight,
+        out_proj_bias=out_proj_bias, key_padding_mask=key_padding_mask, attn_mask=attn_mask,
+    )  # fmt: skip
+    return form(tokens, attended.transpose(0, 1), norm_weight, norm_bias), weights
+
+
+def residual_block_loop(tokens: Tensor, **given: Any) -> tuple[Tensor, Tensor | None]:
+    """The same, with sum and norm spelled out."""
+    return residual_block(tokens, form=add_and_norm_loop, **given)
+
+
+RESIDUAL_BLOCK = from_call(residual_block, operator="residual_block", source="https://arxiv.org/abs/1706.03762")
+RESIDUAL_BLOCK_LOOP = from_loop(
+    residual_block_loop, operator="residual_block", source="https://arxiv.org/abs/1706.03762"
+)

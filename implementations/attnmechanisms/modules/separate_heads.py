@@ -1,0 +1,101 @@
+"""Two heads or more, one after another, concatenated and projected; and one long projection instead of short ones.
+
+    head_h = softmax(X W_qʰ (X W_kʰ)ᵀ / √D) X W_vʰ        O = [head_1, …, head_H] W_oᵀ
+
+The rows of the heads' weights, one below the other, are one long projection whose result is cut into heads: the same
+numbers. As an implementation with all of the reference's arguments: ``per_head``.
+
+Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.2.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from attnbench.argument_checks import demand_heads
+from attnmechanisms.modules.arguments import demand
+from attnmechanisms.modules.attention import attend, hidden_keys
+
+__all__ = ["concatenated", "long_projection", "separate_heads"]
+
+# Weights of queries, keys and values of one head, each (head_dim, width), or of all of them; rows are outputs.
+Head = tuple[Tensor, Tensor, Tensor]
+
+
+def separate_heads(
+    tokens: Tensor, heads: Sequence[Head], w_o: Tensor, key_padding_mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Output and weights, a head at a time.
+
+    Shape: tokens (batch, length, width), w_o (embed_dim, embed_dim), key_padding_mask (batch, length), true hides;
+    returns (batch, length, embed_dim) and (batch, heads, length, length).
+
+    Raises: ValueError, TypeError where these do not fit together.
+    """
+    _check_heads(heads)
+    outputs, weights = [], []
+    for w_q, w_k, w_v in heads:
+        _check(tokens, (w_q, w_k, w_v), key_padding_mask)
+        q, k, v = linear(tokens, w_q), linear(tokens, w_k), linear(tokens, w_v)
+        output, row = attend(q @ k.mT / math.sqrt(len(w_q)), v, hidden=hidden_keys(key_padding_mask))
+        outputs.append(output)
+        weights.append(row)
+    return _merged(torch.cat(outputs, dim=-1), w_o), torch.stack(weights, dim=1)
+
+
+def concatenated(heads: Sequence[Head]) -> Head:
+    """The heads' weights as one long projection each for queries, keys and values: (heads·head_dim, width).
+
+    Raises: ValueError, TypeError where these do not fit together.
+    """
+    _check_heads(heads)
+    weights = {f"heads[{h}][{n}]": weight for h, head in enumerate(heads) for n, weight in enumerate(head)}
+    demand(**{name: (weight, "head_dim width") for name, weight in weights.items()})
+    w_q, w_k, w_v = (torch.cat(parts) for parts in zip(*heads, strict=True))
+    return w_q, w_k, w_v
+
+
+def long_projection(
+    tokens: Tensor,
+    projections: Head,
+    w_o: Tensor,
+    *,
+    num_heads: int,
+    key_padding_mask: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The same with one projection each for all heads, cut afterwards. Shape: as ``separate_heads``."""
+    _check(tokens, projections, key_padding_mask)
+    demand_heads(num_heads, embed_dim=len(projections[0]))
+    # Heads before length: every head is a matrix of its own, (batch, heads, length, head_dim).
+    q, k, v = (torch.unflatten(linear(tokens, w), -1, (num_heads, -1)).transpose(1, 2) for w in projections)
+    hidden = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
+    attended, weights = attend(q @ k.mT / math.sqrt(q.shape[-1]), v, hidden=hidden)
+    return _merged(attended.transpose(1, 2).flatten(2), w_o), weights
+
+
+def _check_heads(heads: Sequence[Head]) -> None:
+    if not heads:
+        raise ValueError("heads must be at least one, got none")
+    for h, head in enumerate(heads):
+        if len(head) != 3:
+            raise ValueError(f"heads[{h}] must be the weights of queries, keys and values, got {len(head)}")
+
+
+def _check(tokens: Tensor, weights: Head, key_padding_mask: Tensor | None) -> None:
+    w_q, w_k, w_v = weights
+    demand(
+        tokens=(tokens, "batch length width"),
+        w_q=(w_q, "rows width"),
+        w_k=(w_k, "rows width"),
+        w_v=(w_v, "rows width"),
+        key_padding_mask=(key_padding_mask, "batch length"),
+    )
+
+
+def _merged(heads: Tensor, w_o: Tensor) -> Tensor:
+    """Output projection of the heads side by side."""
+    demand(heads=(heads, "batch length embed_dim"), w_o=(w_o, "embed_dim embed_dim"))
+    return linear(heads, w_o)

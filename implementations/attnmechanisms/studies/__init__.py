@@ -1,0 +1,1 @@
+"""Studies of the mechanisms: what is computed, and the figure that shows it."""

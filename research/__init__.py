@@ -1,0 +1,1 @@
+"""Studies of the instrument itself; README.md says which claim each one supports."""

@@ -1,0 +1,148 @@
+"""Our median beside that of ``torch.utils.benchmark.Timer``, block by block in the same processes; and our own cost.
+
+What the harness adds to a timed call is what it measures of a call that does nothing at all.
+"""
+
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from timeit import repeat
+from typing import Any
+
+import torch
+from torch.utils.benchmark import Timer
+
+from attnbench.analysis.stats import Estimate, estimate
+from attnbench.candidate.candidate import Candidate
+from attnbench.cases import Case
+from attnbench.measurement import sampling
+from attnbench.measurement.scheduler import Scheduler
+from attnbench.oracle.inputs import loaded
+from attnbench.plugins.adapters import load_implementation
+from attnbench.plugins.registry import load_operator, problems
+from attnbench.runner import Limits, Session, profile_cases
+from research.lines import Lines, read
+from research.plants import BASE
+from research.pools import Condition, Setup, header
+
+__all__ = ["agree", "agreement_text", "measured"]
+
+# Blocks of either side in a process, and time of one in seconds: short ones, since a machine's speed changes within
+# seconds by more than what is looked for.
+BLOCKS, BLOCK_S = 40, 0.1
+# Share of a block's time that our threads may have waited for a core: on two threads of two cores what a system does by
+# itself makes them wait for 2 to 3 %.
+DISTURBED = 0.05
+# Time given to the call that does nothing, in seconds; and calls of it in a plain loop, of which the best counts.
+NOTHING_S, LOOPS, REPEATS = 0.2, 20_000, 5
+# Relative difference of two medians that is agreement, and the most that a timed call may be made longer, in ns.
+AGREE, ADDED_NS = 0.02, 1000
+
+Record = dict[str, Any]
+
+
+def nothing(**named: Any) -> None:
+    """Take what a call takes."""
+    del named
+
+
+def agree(path: Path, threads: int, setup: Setup, *, processes: int, resume: bool) -> list[Record]:
+    """Measure until the file holds so many processes."""
+    context = get_context("spawn")
+    condition = Condition(threads=threads, load="quiet")
+    with Session(limits=Limits(threads=threads)) as session:
+        case = profile_cases(session, [setup.length], ["forward"], of=("multihead",))[0]
+        inputs = session.judge("inputs", case=case)
+        head = header(condition, setup, case, {}) | {"kind": "agreement"}
+        with Lines.opened(path, head, resume=resume) as lines:
+            for seed in range(len(lines.held), processes):
+                with context.Pool(1) as one:
+                    lines.add(one.apply(measured, (case, inputs, threads, seed)))
+                print(f"{path.name}: {len(lines.held)} of {processes} processes", flush=True)
+            return lines.held
+
+
+def measured(case: str, inputs: str, threads: int, seed: int, blocks: int = BLOCKS, block_s: float = BLOCK_S) -> Record:
+    """One process: medians of the same call by either timer, in turns, and of a call that does nothing."""
+    torch.set_num_threads(threads)
+    parsed = Case.parse(case, problems())
+    operator = load_operator(parsed.operator)
+    candidate = Candidate(load_implementation(BASE), operator, parsed, loaded(inputs, parsed.device))
+    step = partial(candidate.call, **candidate.inputs.arguments())
+    timer = Timer("step()", globals={"step": step}, num_threads=threads)
+    ours: list[float] = []
+    theirs: list[float] = []
+
+    def our_block() -> None:
+        samples = sampling.interleaved({"call": step}, budget_s=block_s, seed=seed)["call"]
+        ours.append(statistics.median(samples.times_ns))
+
+    def their_block() -> None:
+        theirs.append(timer.blocked_autorange(min_run_time=block_s).median * 1e9)
+
+    order = random.Random(seed)  # noqa: S311  # an order, no secret
+    scheduler = Scheduler()
+    disturbed: list[bool] = []
+    with candidate.call_mode():
+        for _ in range(blocks):
+            before, begin_ns = scheduler.read(), time.perf_counter_ns()
+            for block in order.sample((our_block, their_block), 2):
+                block()
+            took_ns, after = time.perf_counter_ns() - begin_ns, scheduler.read()
+            waited_ns = after.waited_since(before)
+            disturbed.append(waited_ns is not None and waited_ns > DISTURBED * took_ns)
+    added_ns, direct_ns = _of_nothing(candidate.inputs.arguments(), seed)
+    return {
+        "kind": "process", "seed": seed, "ours_ns": ours, "theirs_ns": theirs, "added_ns": added_ns,
+        "direct_ns": direct_ns, "disturbed": disturbed,
+    }  # fmt: skip
+
+
+def _of_nothing(arguments: dict[str, Any], seed: int) -> tuple[float, float]:
+    """Time of a call that does nothing, in nanoseconds: in the window of a timed call, and in a plain loop."""
+    call = partial(nothing, **arguments)
+    samples = sampling.interleaved({"nothing": call}, budget_s=NOTHING_S, seed=seed)["nothing"]
+    return statistics.median(samples.times_ns), min(repeat(call, number=LOOPS, repeat=REPEATS)) / LOOPS * 1e9
+
+
+def agreement_text(folder: Path) -> str:
+    """What all files of agreement come to, one line for each number of threads."""
+    said = []
+    for name in sorted({path.name.removesuffix(".gz") for path in folder.glob("agreement-*.jsonl*")}):
+        found = read(folder / name)
+        if found is None or not found[1]:
+            continue
+        head, records = found
+        ratios = [ratio for ratio in map(_ratio, records) if ratio is not None]
+        added = [record["added_ns"] for record in records]
+        direct_ns = statistics.median(record["direct_ns"] for record in records)
+        said.append(
+            f"- {Condition(threads=head['threads'], load='quiet').told}, {len(records)} processes: our median over "
+            f"Timer's is {_interval(estimate(ratios), 4) if ratios else 'not known'} in {len(ratios)} processes that "
+            f"nothing disturbed, {_agreeing(ratios)} of them within {AGREE:.0%}; a call that does "
+            f"nothing takes {_interval(estimate(added), 0)} ns ({direct_ns:.0f} ns in a plain loop), "
+            f"at the most {max(added):.0f} ns; {ADDED_NS} ns are allowed."
+        )
+    return "\n".join(said)
+
+
+def _ratio(record: Record) -> float | None:
+    """Our median over theirs, of two blocks in turn, during which nothing else wanted our cores; None without any.
+
+    The median of all such pairs.
+    """
+    blocks = zip(record["ours_ns"], record["theirs_ns"], record["disturbed"], strict=True)
+    ratios = [ours / theirs for ours, theirs, disturbed in blocks if not disturbed]
+    return statistics.median(ratios) if ratios else None
+
+
+def _agreeing(ratios: Sequence[float]) -> int:
+    return sum(abs(ratio - 1) <= AGREE for ratio in ratios)
+
+
+def _interval(found: Estimate, digits: int) -> str:
+    return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"

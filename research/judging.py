@@ -1,0 +1,240 @@
+"""Comparisons that are drawn from a pool: what our rule and those of other tools say of each, and how often wrongly.
+
+A comparison takes processes that were measured one after another, so that whatever the machine did for minutes is in it
+as in a real one: a stretch of twice as many as it needs, and of those at random as many as it needs, in their order.
+"""
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from attnbench.analysis.speed_verdict import EFFECT, judge_speed
+from research.lines import StudyError
+from research.plants import BASE, SHARES
+from research.pools import Pool, Process, size, times_of, told
+from research.rules import Cost, Rule, rules, values_of
+
+__all__ = ["OWN", "Asked", "Judged", "Tally", "judged", "upper_bound"]
+
+# What our own rules' names begin with.
+OWN = "attnbench"
+# Level of every bound.
+LEVEL = 0.95
+# Cases that share the start of a process, as many as ``compare`` measures unless told otherwise.
+CASES = 4
+# Fewest cycles of a comparison of ours.
+FEWEST_CALLS = 9
+# Processes that a run adds at a time while a contest is undecided.
+STEP = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """How comparisons are drawn."""
+
+    # Wall time of a comparison in seconds, by number of threads; and processes of ours, by the same.
+    seconds: Mapping[int, float]
+    processes: Mapping[int, int]
+    # Processes up to which ours may add more.
+    most: int
+    draws: int
+    # Relative difference that counts.
+    effect: float = EFFECT
+    seed: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """What one rule said of one plant under one condition."""
+
+    rule: str
+    # Extra work in percent as it was meant, and the plant's true size as a share of a call, where it was measured.
+    share: int
+    true: float | None
+    # Smallest difference that counts: the plant counts as none, or as a slowdown, if it is on that side of it.
+    delta: float
+    # Whether a verdict says on which side of that difference it is.
+    sized: bool
+    # Processes and calls of one side.
+    layout: str
+    wall_s: float
+    # Comparisons that have no process in common.
+    disjoint: int
+    states: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def comparisons(self) -> int:
+        """How many there were."""
+        return sum(self.states.values())
+
+    @property
+    def wrong(self) -> int:
+        """Verdicts that the true size says are wrong: a difference where there is none, its wrong side, or its size.
+
+        Ours says how large a difference is not, by ``same``, or is at least; of another tool ``same`` says nothing.
+        """
+        if not self.share:
+            return self.of("slower", "faster")
+        if not self.sized or self.true is None:
+            return self.of("faster")
+        return self.of("faster", "same" if self.true > self.delta else "slower")
+
+    def add(self, state: str) -> None:
+        """Count a comparison that ended so."""
+        self.states[state] = self.of(state) + 1
+
+    def of(self, *states: str) -> int:
+        """Comparisons that ended in one of these states."""
+        return sum(self.states.get(state, 0) for state in states)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """Everything that was said under one condition."""
+
+    condition: str
+    processes: int
+    # Difference that counts.
+    delta: float
+    # Median number of cores that others kept busy before a process began, and that the competitor had meanwhile.
+    others: float | None
+    competitor: float | None
+    tallies: tuple[Tally, ...]
+
+
+def upper_bound(count: int, of: int, level: float = LEVEL) -> float:
+    """Largest rate at which so few of so many still come with probability 1 − level.
+
+    Source: Clopper and Pearson, The Use of Confidence or Fiducial Limits, Biometrika 26, 1934.
+    """
+    if count >= of:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(60):  # bisection to the last digit of a double
+        middle = (low + high) / 2
+        low, high = (low, middle) if _at_most(count, of, middle) < 1 - level else (middle, high)
+    return high
+
+
+def _at_most(count: int, of: int, rate: float) -> float:
+    """P(Binomial(of, rate) ≤ count)."""
+    if rate in (0.0, 1.0):
+        return float(rate == 0.0 or count >= of)
+    log, rest, combinations = math.log(rate), math.log1p(-rate), math.lgamma(of + 1)
+    return math.fsum(
+        math.exp(combinations - math.lgamma(i + 1) - math.lgamma(of - i + 1) + i * log + (of - i) * rest)
+        for i in range(count + 1)
+    )
+
+
+def judged(condition: str, pool: Pool, truth: Pool | None, asked: Asked, *, starts_s: tuple[float, float]) -> Judged:
+    """What all rules say of every plant of a pool.
+
+    ``starts_s`` is what a process costs to start: one of another tool, alone, and one of ours, beside others.
+    """
+    threads, delta = pool.threads, asked.effect
+    cost, ours = (Cost(seconds=asked.seconds[threads], start_s=start_s, call_s=pool.call_s) for start_s in starts_s)
+    # Of ours everything that a case costs in a process besides its calls: building, warming up, looking again, too.
+    ours = replace(ours, start_s=ours.start_s / CASES + (truth or pool).overhead_s)
+    # Without extra work the copy is the reference: what it was measured to differ by is noise.
+    true = {0: 0.0}
+    if truth:
+        true |= {share: found.value - 1 for share in SHARES if share and (found := size(truth, share))}
+    tallies = []
+    for share in SHARES:
+        made = partial(Tally, share=share, true=true.get(share), delta=delta)
+        tallies += [*_ours(pool, share, ours, asked, made)]
+        tallies += [_theirs(pool, share, rule, cost, asked, made) for rule in rules(delta)]
+    return Judged(
+        condition=condition,
+        processes=len(pool.processes),
+        delta=delta,
+        others=_middle([process["others"] for process in pool.processes]),
+        competitor=_middle([process["competitor"] for process in pool.processes]),
+        tallies=tuple(tallies),
+    )
+
+
+def _ours(pool: Pool, share: int, cost: Cost, asked: Asked, made: Callable[..., Tally]) -> Iterator[Tally]:
+    """Our rule in as many processes as were asked for, and the same with more where it is undecided."""
+    count = asked.processes[pool.threads]
+    calls = _calls(pool, cost, count)
+    one_s = cost.start_s + pool.turns * calls * cost.call_s
+    for name, most in ((OWN, count), (f"{OWN}, up to {asked.most} processes", asked.most)):
+        if most > count or name == OWN:
+            used: list[int] = []
+            layout = f"{count} × {calls}"
+            tally = made(rule=name, layout=layout, sized=True, wall_s=0.0, disjoint=len(pool.processes) // most)
+            for processes in _draws(pool, max(most, count), asked):
+                state, taken = _state(processes, share, pool.threads, calls, count, asked.effect)
+                tally.add(state)
+                used.append(taken)
+            tally.wall_s = one_s * sum(used) / len(used)
+            yield tally
+
+
+def _calls(pool: Pool, cost: Cost, processes: int) -> int:
+    """Cycles of one process that the time of the comparison leaves, of those that the pool has."""
+    left_s = cost.seconds / processes - cost.start_s
+    return min(pool.calls, max(FEWEST_CALLS, int(left_s / pool.turns / cost.call_s)))
+
+
+def _state(
+    processes: Sequence[Process], share: int, threads: int, calls: int, first: int, effect: float
+) -> tuple[str, int]:
+    """State by our rule, with more processes while it is unknown; and how many there were in the end."""
+    taken = min(first, len(processes))
+    while True:
+        some = processes[:taken]
+        own = told(some, str(share), threads=threads, calls=calls)
+        state = judge_speed(own, told(some, BASE, threads=threads, calls=calls), effect=effect).state
+        if state != "unknown" or taken == len(processes):
+            return state, taken
+        taken = min(taken + STEP, len(processes))
+
+
+def _theirs(pool: Pool, share: int, rule: Rule, cost: Cost, asked: Asked, made: Callable[..., Tally]) -> Tally:
+    """Another tool's rule: either side in processes of its own."""
+    layout = rule.layout(cost).within(pool.calls)
+    needs = 2 * layout.processes
+    tally = made(
+        rule=rule.name,
+        layout=f"{layout.processes} × {layout.values} × {layout.loops}",
+        sized=False,
+        wall_s=layout.wall_s,
+        disjoint=len(pool.processes) // needs,
+    )
+    for processes in _draws(pool, needs, asked):
+        half = len(processes) // 2
+        bases, news = (processes[::2], processes[1::2]) if rule.alternating else (processes[:half], processes[half:])
+        # A process that was disturbed from the start may have made fewer calls.
+        least = min(len(times_of(p, side)) for p in processes for side in (BASE, str(share)))
+        fitting = layout.within(least)
+        one, other = (
+            [values_of(times_of(process, side), fitting) for process in some]
+            for some, side in ((bases, BASE), (news, str(share)))
+        )
+        tally.add(rule.verdict(one, other))
+    return tally
+
+
+def _draws(pool: Pool, needed: int, asked: Asked) -> Iterator[list[Process]]:
+    """Processes of each comparison, in their order; the same draws for everybody who needs as many."""
+    order = random.Random(asked.seed)  # noqa: S311  # draws, no secret
+    every = list(pool.processes)
+    if len(every) < needed:
+        raise StudyError(
+            f"a comparison needs {needed} processes and the pool has {len(every)}: measure more with pool --resume, or "
+            "ask for fewer with --processes and --most, or for less with --seconds"
+        )
+    stretch = min(2 * needed, len(every))
+    for _ in range(asked.draws):
+        begin = order.randrange(len(every) - stretch + 1)
+        yield [every[begin + i] for i in sorted(order.sample(range(stretch), needed))]
+
+
+def _middle(numbers: Sequence[float | None]) -> float | None:
+    known = sorted(number for number in numbers if number is not None)
+    return known[len(known) // 2] if known else None

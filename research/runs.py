@@ -1,0 +1,186 @@
+"""Real runs against planted copies, each counted by what it said.
+
+What is planted into time takes its turns in one run of ``attnbench profile``, without and with the plant; a byte is
+found by ``attnbench compare``.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attnbench.analysis.speed_verdict import judge_speed
+from attnbench.plugins.registry import shown
+from attnbench.records import run_file
+from attnbench.records.types import Timing
+from research.lines import Lines, StudyError, read
+from research.load import beside, busy_cores
+from research.plants import BASE, BYTE, BYTE_SHARE, NAMES
+from research.pools import LOOK_S, PAUSE_S, Condition, Setup, header, tell_children
+
+__all__ = ["compared", "counted", "profiled", "run"]
+
+# Wall time beyond which a run is taken to hang, in seconds: beside a competitor, calls take several times as long.
+TIMEOUT_S = 1800.0
+FAILURES = 5
+COMMAND = "import sys; from attnbench.cli import main; sys.argv[0] = 'attnbench'; main()"
+
+Record = dict[str, Any]
+
+
+def run(
+    path: Path,
+    condition: Condition,
+    setup: Setup,
+    *,
+    rows: Mapping[str, int],
+    shares: Sequence[int],
+    runs: int,
+    options: Sequence[str] = (),
+    resume: bool,
+    say: Callable[[str], None] = print,
+) -> list[Record]:
+    """Measure until the file holds so many runs of every plant; those of time are in the same runs.
+
+    Raises: StudyError where runs fail again and again.
+    """
+    tell_children(rows)
+    case = f"length {setup.length}, forward"
+    head = header(condition, setup, case, rows) | {"kind": "runs", "options": list(options)}
+    with Lines.opened(path, head, resume=resume) as lines, beside(condition.load) as competitor:
+        before = _failed(lines)
+        while left := [share for share in shares if _count(lines, share) < runs]:
+            if _failed(lines) - before >= FAILURES:
+                raise StudyError(f"{path}: {FAILURES} runs failed, the last time: {lines.held[-1]['reason']}")
+            fewest = min(_count(lines, share) for share in left)
+            together = [share for share in left if _count(lines, share) == fewest and share != BYTE_SHARE]
+            begin, burnt_s = time.monotonic(), competitor.cpu_s()
+            records, processes = _tried(condition, setup, together or [BYTE_SHARE], options)
+            burnt = round((competitor.cpu_s() - burnt_s) / (time.monotonic() - begin), 2)
+            for process in processes:
+                lines.add(process | {"competitor": burnt})
+            for record in records:
+                lines.add(record)
+                said, share = record.get("verdict") or record["reason"], record["share"]
+                plant = "one byte" if share == BYTE_SHARE else f"{share} %"
+                say(f"{path.name}: run {_count(lines, share)} of {runs}, {plant}: {said}, {record['took_s']:.0f} s")
+        return [record for record in lines.held if record["kind"] == "run"]
+
+
+def _tried(
+    condition: Condition, setup: Setup, shares: Sequence[int], options: Sequence[str]
+) -> tuple[list[Record], list[Record]]:
+    """One run, or why there is none; and its processes."""
+    try:
+        if shares == [BYTE_SHARE]:
+            return [compared(condition, setup)], []
+        return profiled(condition, setup, shares, options)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        time.sleep(PAUSE_S)
+        return [{"kind": "failed", "share": share, "reason": str(error), "took_s": 0.0} for share in shares], []
+
+
+def profiled(
+    condition: Condition, setup: Setup, shares: Sequence[int], options: Sequence[str] = ()
+) -> tuple[list[Record], list[Record]]:
+    """One run of ``attnbench profile``: its verdict on each plant, with the ratio that the verdict follows from.
+
+    And the processes in which all plants took turns, as a pool holds them.
+    """
+    with tempfile.TemporaryDirectory(prefix="attnbench-study-") as folder:
+        record, last = _done(folder, condition, setup, ["profile", *(NAMES[share] for share in shares), *options])
+        paths = list(Path(folder).glob("*/*.jsonl"))
+        timings = {r.implementation: r.timing for r in run_file.read(paths[0]).results if r.timing} if paths else {}
+    sides = {str(share): timings[name] for share in shares if (name := shown(NAMES[share])) in timings}
+    base = timings.get(BASE)
+    if base is None or base.twin is None or len(sides) < len(shares):
+        reason = f"exit code {record['exit']}, no verdict on time: {last}"
+        return [{"kind": "failed", "share": share, "reason": reason} | record for share in shares], []
+    records = []
+    for share in shares:
+        found = judge_speed(sides[str(share)], base)
+        told = {"verdict": found.state, "processes": found.of, "counted": found.counted, "reason": found.reason}
+        ratio = [round(x, 5) for x in (found.ratio.low, found.ratio.value, found.ratio.high)] if found.ratio else []
+        records.append({"kind": "run", "share": share, "ratio": ratio} | told | record)
+    return records, [one | {"others": record["others"]} for one in _processes({BASE: base, "twin": base.twin} | sides)]
+
+
+def _processes(sides: Mapping[str, Timing]) -> Iterator[Record]:
+    """Each process in which all sides took turns."""
+    for number in range(len(sides[BASE].samples_ns)):
+        told = {
+            name: {
+                "times_ns": side.samples_ns[number],
+                "waited_ns": side.waited_ns[number] if side.waited_ns else (),
+                "switches": side.switches[number] if side.switches else (),
+                "cycles": side.cycles[number],
+            }
+            for name, side in sides.items()
+            if number < len(side.samples_ns) and side.samples_ns[number]
+        }
+        if len(told) == len(sides):
+            yield {"kind": "process", "seed": number, "sides": told}
+
+
+def compared(condition: Condition, setup: Setup) -> Record:
+    """One run of ``attnbench compare``: its verdict on peak bytes, where one was planted."""
+    with tempfile.TemporaryDirectory(prefix="attnbench-study-") as folder:
+        told = Path(folder, "told.json")
+        # Bytes are exact and counted before anything is timed: one process is enough.
+        asked = ["compare", BASE, BYTE, "--processes", "1", "--json", str(told)]
+        record, last = _done(folder, condition, setup, asked)
+        changes = json.loads(told.read_text())["changes"] if told.exists() and told.stat().st_size else []
+    found = [change for change in changes if change["aspect"] == "peak_bytes"]
+    record["share"] = BYTE_SHARE
+    if len(found) != 1:
+        return record | {"kind": "failed", "reason": f"exit code {record['exit']}, no verdict on peak_bytes: {last}"}
+    return record | {"kind": "run", "verdict": found[0]["verdict"], "told": found[0]["told"]}
+
+
+def _done(folder: str, condition: Condition, setup: Setup, asked: Sequence[str]) -> tuple[Record, str]:
+    """What is known of one run of the command, and the last line that it printed."""
+    others = busy_cores(LOOK_S)
+    begin = time.monotonic()
+    common = ["--lengths", str(setup.length), "--passes", "forward", "--threads", str(condition.threads)]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *asked, *common, "--results", folder],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    took_s = round(time.monotonic() - begin, 2)
+    last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["it said nothing"]
+    return {"exit": done.returncode, "took_s": took_s, "others": others}, last[0]
+
+
+def counted(folder: Path) -> list[tuple[str, int, dict[str, int], float]]:
+    """Condition, plant, number of runs by verdict, and median wall time in seconds, of all files of runs."""
+    rows = []
+    names = sorted({path.name.removesuffix(".gz") for path in folder.glob("runs-*.jsonl*")})
+    for name in names:
+        found = read(folder / name)
+        assert found is not None
+        head, records = found
+        records = [record for record in records if record["kind"] == "run"]
+        for share in sorted({record["share"] for record in records}):
+            some = [record for record in records if record["share"] == share]
+            verdicts = [record["verdict"] for record in some]
+            walls = sorted(record["took_s"] for record in some)
+            states = {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
+            rows.append(
+                (Condition(threads=head["threads"], load=head["load"]).told, share, states, walls[len(walls) // 2])
+            )
+    return rows
+
+
+def _failed(lines: Lines) -> int:
+    return sum(record["kind"] == "failed" for record in lines.held)
+
+
+def _count(lines: Lines, share: int) -> int:
+    return sum(record["kind"] == "run" and record["share"] == share for record in lines.held)

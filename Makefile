@@ -24,8 +24,8 @@ IS_NEW_ENOUGH = $(shell $(PYTHON) -c 'import sys; print("yes" * (sys.version_inf
 # asv would name the machine by its host and ask about it; this gives it the name that runs have, and asks nobody.
 define ASV_MACHINE
 from asv.machine import Machine, MachineCollection
-from attnbench.records.environment import machine
-name = machine().name
+from attnbench.records.environment import describe_machine
+name = describe_machine().name
 MachineCollection.save(name, {**Machine.get_defaults(), "machine": name})
 print(name)
 endef

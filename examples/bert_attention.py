@@ -1,4 +1,4 @@
-"""Attention of BERT, from transformers, as an implementation: three layers for queries, keys and values.
+"""BERT's attention from transformers as an implementation: separate layers for queries, keys and values.
 
 Needs: pip install transformers
 Check: attnbench conform examples/bert_attention.py:BERT examples/bert_attention.py:BERT_CROSS
@@ -21,16 +21,16 @@ from attnbench.masks import additive
 __all__ = ["BERT", "BERT_CROSS"]
 
 BIASES = "BERT's layers always have biases"
-EXTRA_COLUMNS = "BERT has no extra keys"
+EXTRA_COLUMNS = "BERT has no bias_k, bias_v or zero key"
 ONE_SEQUENCE = "BERT's self-attention projects queries, keys and values from one sequence"
 ONE_CONTEXT = "BERT's cross-attention projects keys and values from one sequence"
-ONE_WIDTH = "BERT's sequences are all of its hidden size"
-EMPTY = "BERT cannot split the heads of nothing"
-BLIND_GRADIENTS = "a query that sees no key makes every gradient of BERT's attention NaN"
+ONE_WIDTH = "BERT needs kdim and vdim equal to its hidden size"
+EMPTY = "BERT cannot split an empty tensor into heads"
+MASKED_ROW_GRADIENTS = "a fully masked row makes every gradient of BERT's attention NaN"
 
 
-def own_parameters(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The reference's parameters under the names of the module below."""
+def convert_parameters(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the reference's parameters under the names of ``BertAttention``."""
     own: dict[str, Tensor] = {}
     for kind in ("weight", "bias"):
         parts = parameters[f"in_proj_{kind}"].chunk(3)
@@ -40,7 +40,7 @@ def own_parameters(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class BertAttention(ReferenceForward):
-    """BERT's attention and the dense layer after it, without the residual and the LayerNorm that follow there."""
+    """BERT's attention and the dense layer after it, without BERT's residual connection and LayerNorm."""
 
     def __init__(self, reference: nn.MultiheadAttention, core: type[BertSelfAttention | BertCrossAttention]) -> None:
         self.core_class = core
@@ -49,7 +49,7 @@ class BertAttention(ReferenceForward):
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
         """Make the layers and load the reference's parameters into them.
 
-        Raises: Refusal, with the reason, where BERT has no place for the parameters.
+        Raises: Refusal, with the reason, if BERT has no layer for the parameters.
         """
         refusal = (
             (BIASES if "in_proj_bias" not in parameters else None)
@@ -66,13 +66,13 @@ class BertAttention(ReferenceForward):
         )
         self.core = self.core_class(config)
         self.dense = nn.Linear(self.embed_dim, self.embed_dim)
-        # In the reference's dtype before it is loaded: a float64 weight must not pass through float32.
-        self.to(parameters["out_proj.weight"]).load_state_dict(own_parameters(parameters))
+        # Convert to the reference's dtype before loading: a float64 weight must not be rounded to float32.
+        self.to(parameters["out_proj.weight"]).load_state_dict(convert_parameters(parameters))
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention as the reference computes it, where the layer's inputs are one tensor."""
+        """Compute attention as the reference does; the inputs of a layer must be one tensor."""
         if key is not value:
             raise Refusal(ONE_CONTEXT)
         if query is not key and self.core_class is BertSelfAttention:
@@ -89,11 +89,11 @@ class BertAttention(ReferenceForward):
         is_causal: bool,  # noqa: ARG002  # the mask says the same
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """The layer, whose masks are always added to the logits."""
+        """Call the layer; it takes additive masks only."""
         if mask is not None and mask.dtype == torch.bool:
             mask = additive(mask, query.dtype)
         if mask is not None and torch.is_grad_enabled() and (mask == float("-inf")).all(dim=-1).any():
-            raise Refusal(BLIND_GRADIENTS)
+            raise Refusal(MASKED_ROW_GRADIENTS)
         if isinstance(self.core, BertCrossAttention):
             heads, weights = self.core(query, encoder_hidden_states=key, attention_mask=mask)
         else:
@@ -105,7 +105,7 @@ class Bert(Implementation):
     """Multi-head attention by one of BERT's layers."""
 
     source = "https://github.com/huggingface/transformers"
-    # A row of minus infinities goes through a plain softmax.
+    # BERT applies a plain softmax, so a row of minus infinities becomes NaN.
     policies = Policies(hidden_rows="nan")
 
     def __init__(self, name: str, core: type[BertSelfAttention | BertCrossAttention]) -> None:
@@ -113,7 +113,7 @@ class Bert(Implementation):
         self.core = core
 
     def unsupported(self, case: Case) -> str | None:
-        """What BERT has no layer for."""
+        """Return why BERT has no layer for a case, or None."""
         problem = case.problem
         if not problem.bias:
             return BIASES
@@ -127,16 +127,16 @@ class Bert(Implementation):
             return ONE_SEQUENCE
         if not (problem.self_attention or problem.key_is_value):
             return ONE_CONTEXT
-        may_be_blind = "empty" in problem.mask or "union" in problem.mask
-        return BLIND_GRADIENTS if may_be_blind and case.differentiates else None
+        may_mask_rows = "empty" in problem.mask or "union" in problem.mask
+        return MASKED_ROW_GRADIENTS if may_mask_rows and case.differentiates else None
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """The layer with the reference's weights."""
+        """Return the layer with the reference's weights."""
         return BertAttention(reference, self.core)
 
     def weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The reference's parameters, with a layer each for queries, keys and values."""
-        return own_parameters(parameters)
+        """Return the reference's parameters, split into the layers for queries, keys and values."""
+        return convert_parameters(parameters)
 
 
 BERT = Bert("bert", BertSelfAttention)

@@ -1,4 +1,4 @@
-"""Attention of transformers' models under ``attn_implementation="sdpa"``: a function of split heads.
+"""The attention function of transformers' models under ``attn_implementation="sdpa"``; it takes split heads.
 
 Needs: pip install transformers
 Check: attnbench conform examples/hugging_face_sdpa.py:HUGGING_FACE_SDPA
@@ -14,14 +14,14 @@ from attnbench.kernel import from_kernel
 
 __all__ = ["HUGGING_FACE_SDPA", "hugging_face_sdpa"]
 
-# The function asks the layer that it belongs to for grouped heads and for a causal flag, unless it is given one.
+# The function reads from its layer whether heads are grouped, and whether it is causal unless that is an argument.
 LAYER = nn.Module()
 
 
 def hugging_face_sdpa(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, scale: float, dropout_p: float
 ) -> Tensor:
-    """Attention as every model of the library calls it; it returns no weights.
+    """Compute attention by the function that the library's models call; it returns no weights.
 
     Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim), mask broadcastable to
     (batch, heads, queries, keys).
@@ -30,19 +30,16 @@ def hugging_face_sdpa(
     return output.transpose(1, 2)  # from (batch, queries, heads, head_dim)
 
 
-def refusal(case: Case) -> str | None:
-    """What the function cannot do."""
-    return (
-        "it reshapes its output by -1, which has no meaning for nothing"
-        if 0 in (case.problem.batch, case.problem.queries)
-        else None
-    )
+def explain_refusal(case: Case) -> str | None:
+    """Return why the function cannot compute a case, or None."""
+    empty = 0 in (case.problem.batch, case.problem.queries)
+    return "the function reshapes its output with -1, which fails for an empty tensor" if empty else None
 
 
 HUGGING_FACE_SDPA = from_kernel(
     hugging_face_sdpa,
-    unsupported=refusal,
+    unsupported=explain_refusal,
     source="https://github.com/huggingface/transformers",
-    # A single query counts as the newest token, from which no key is hidden; more of them are aligned at the top left.
+    # With is_causal, a single query is the last token and sees every key; several queries are aligned at the top left.
     policies=Policies(causal="bottom_right"),
 )

@@ -1,4 +1,4 @@
-"""``Attention`` of x-transformers as an implementation: a library's layer with its own names and conventions.
+"""``Attention`` of x-transformers as an implementation: a layer with its own parameter names and mask conventions.
 
 Needs: pip install x-transformers
 Check: attnbench conform examples/x_transformers_attention.py:X_TRANSFORMERS
@@ -18,14 +18,14 @@ from attnbench.kernel import ReferenceForward
 
 __all__ = ["X_TRANSFORMERS"]
 
-ONE_CONTEXT = "x_transformers.Attention projects keys and values from one and the same context"
-DROPPED_WEIGHTS = "x_transformers.Attention returns its weights as they were before dropout"
-BLIND_WEIGHTS = "x_transformers.Attention gives a query that sees no key uniform weights (and no output)"
-SINGLE = "x_transformers.Attention always takes the softmax in float32"
+ONE_CONTEXT = "x_transformers.Attention projects keys and values from one context tensor"
+DROPPED_WEIGHTS = "x_transformers.Attention returns the weights before dropout"
+MASKED_ROW_WEIGHTS = "x_transformers.Attention returns uniform weights (and zero output) for a fully masked row"
+SINGLE = "x_transformers.Attention always computes the softmax in float32"
 
 
-def own_parameters(parameters: Mapping[str, Tensor], num_heads: int) -> dict[str, Tensor]:
-    """The reference's parameters under the names of the module below."""
+def convert_parameters(parameters: Mapping[str, Tensor], num_heads: int) -> dict[str, Tensor]:
+    """Return the reference's parameters under the names of ``XTransformersAttention``."""
     own = {
         f"layer.to_out.{kind}": parameters[f"out_proj.{kind}"]
         for kind in ("weight", "bias")
@@ -46,7 +46,7 @@ def own_parameters(parameters: Mapping[str, Tensor], num_heads: int) -> dict[str
 
 
 class XTransformersAttention(ReferenceForward):
-    """The layer inside the reference's forward."""
+    """The layer behind the reference's forward."""
 
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
         """Make the layer and load the reference's parameters into it.
@@ -61,20 +61,20 @@ class XTransformersAttention(ReferenceForward):
             heads=self.num_heads,
             dim_context=self.kdim,
             dropout=self.dropout,
-            num_mem_kv=int("bias_k" in parameters),  # a learned key and value: what the reference calls bias_k, bias_v
+            num_mem_kv=int("bias_k" in parameters),  # a learned key and value: the reference's bias_k and bias_v
             add_zero_kv=self.add_zero_attn,
             project_out=True,
         )
-        own = own_parameters(parameters, self.num_heads)
+        own = convert_parameters(parameters, self.num_heads)
         for name, tensor in own.items():
-            if name.endswith(".bias"):  # its projections are made without
+            if name.endswith(".bias"):  # the layer creates its projections without bias
                 self.get_submodule(name.removesuffix(".bias")).bias = nn.Parameter(torch.empty_like(tensor))
         self.to(parameters["out_proj.weight"]).load_state_dict(own)
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention as the reference computes it, where keys and values are one tensor."""
+        """Compute attention as the reference does; keys and values must be one tensor."""
         if key is not value:
             raise Refusal(ONE_CONTEXT)
         return super().forward(query, key, value, *rest, **named)
@@ -89,15 +89,15 @@ class XTransformersAttention(ReferenceForward):
         is_causal: bool,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """The layer, with masks in its terms: booleans are true for what is kept, numbers are a bias on top."""
-        # Its causal flag is aligned at the bottom right.
+        """Call the layer with masks in its convention: boolean masks are true for visible keys, numbers are a bias."""
+        # The layer aligns its causal flag at the bottom right.
         causal = is_causal and query.shape[1] == key.shape[1]
-        keep, bias = (None, None) if mask is None or causal else self.translated(mask)
+        keep, bias = (None, None) if mask is None or causal else self.translate_mask(mask)
         if need_weights and self.training and self.dropout:
             raise Refusal(DROPPED_WEIGHTS)
         if need_weights and keep is not None and not self.columns and not keep.any(dim=-1).all():
-            raise Refusal(BLIND_WEIGHTS)
-        output, seen = self.layer(
+            raise Refusal(MASKED_ROW_WEIGHTS)
+        output, intermediates = self.layer(
             query,
             key,
             attn_mask=keep,
@@ -105,15 +105,17 @@ class XTransformersAttention(ReferenceForward):
             causal=causal,
             return_intermediates=True,
         )
-        # Its extra columns come first: the zero key, then the learned one; the reference's come last, the other way.
-        first = seen.post_softmax_attn[..., : self.columns].flip(-1)
-        weights = torch.cat([seen.post_softmax_attn[..., self.columns :], first], dim=-1)
+        # The layer puts its extra columns first: the zero key, then the learned key. The reference puts the learned key
+        # and then the zero key last.
+        layer_weights = intermediates.post_softmax_attn
+        extra = layer_weights[..., : self.columns].flip(-1)
+        weights = torch.cat([layer_weights[..., self.columns :], extra], dim=-1)
         return output, weights if need_weights else None
 
-    def translated(self, mask: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What a mask keeps (batch or 1, heads or 1, queries, keys), and what it adds to the logits.
+    def translate_mask(self, mask: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Translate a mask into a keep mask (batch or 1, heads or 1, queries, keys) and numbers to add to the logits.
 
-        Of the extra columns, which no mask hides, the layer pads the zero key's itself.
+        No mask hides the extra columns. The layer extends its mask by the column of the zero key itself.
         """
         numbers = None if mask.dtype == torch.bool else mask
         keep = mask if numbers is None else mask > float("-inf")
@@ -135,7 +137,7 @@ class XTransformers(Implementation):
     policies = Policies(causal="bottom_right")
 
     def unsupported(self, case: Case) -> str | None:
-        """What the layer has no argument for."""
+        """Return why the layer cannot compute a case, or None."""
         problem = case.problem
         if case.dtype == "float64":
             return SINGLE
@@ -143,17 +145,18 @@ class XTransformers(Implementation):
             return ONE_CONTEXT
         if problem.need_weights and problem.dropout and case.training:
             return DROPPED_WEIGHTS
-        may_be_blind = "empty" in problem.mask or "union" in problem.mask
-        return BLIND_WEIGHTS if problem.need_weights and may_be_blind and problem.columns == problem.keys else None
+        may_mask_rows = "empty" in problem.mask or "union" in problem.mask
+        extra = problem.columns != problem.keys
+        return MASKED_ROW_WEIGHTS if problem.need_weights and may_mask_rows and not extra else None
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """The layer with the reference's weights."""
-        self.num_heads = reference.num_heads  # weights() is not told, and the parameters do not show it
+        """Return the layer with the reference's weights."""
+        self.num_heads = reference.num_heads  # for weights(), which gets only parameters; their shapes do not show it
         return XTransformersAttention(reference)
 
     def weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The reference's parameters in the layout of the module that was built last."""
-        return own_parameters(parameters, self.num_heads)
+        """Return the reference's parameters in the layout of the module that was built last."""
+        return convert_parameters(parameters, self.num_heads)
 
 
 X_TRANSFORMERS = XTransformers()

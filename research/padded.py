@@ -1,4 +1,4 @@
-"""What removing padding is worth: ``python -m studies.padded --help``.
+"""What removing padding is worth: ``python -m research.padded --help``.
 
 ``varlen_packed`` and ``varlen`` against ``torch.nn.MultiheadAttention`` without weights, in turns, on the hidden states
 of real sentences of which half is padding, forward and forward with backward, in several fresh processes; told by the
@@ -17,17 +17,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attnbench.analysis.speed_verdict import judge_speed
-from attnbench.analysis.stats import time_of
+from attnbench.analysis.speed_verdict import decide_speed
+from attnbench.analysis.stats import estimate_clean_time
 from attnbench.processes.rpc import Child, serve
-from attnbench.records.environment import machine
+from attnbench.records.environment import describe_machine
 from attnbench.records.types import Timing
 from research.lines import Lines, StudyError, read
 
 __all__ = ["Shape", "measured", "table"]
 
 # With a folder for each machine.
-DATA = Path(__file__).parents[2] / "results" / "padded"
+DATA = Path(__file__).parent / "data" / "padded"
 BASE, TWIN = "torch_mha", "(twin)"
 NAMES = ("varlen_packed", "varlen")
 PADDING = 0.5
@@ -90,7 +90,7 @@ def _demand_encoder() -> None:
     """Raises: StudyError, with the install line, without the sentence encoder."""
     from attnbench.oracle import sentence_encoder
 
-    if reason := sentence_encoder.missing():
+    if reason := sentence_encoder.describe_missing():
         raise StudyError(reason)
 
 
@@ -105,7 +105,7 @@ def measured(path: Path, shape: Shape, asked: Any) -> None:
     }  # fmt: skip
     with Lines.opened(path, header, resume=asked.resume) as lines, tempfile.TemporaryDirectory() as folder:
         for number in range(len(lines.held), asked.processes):
-            with Child("studies.padded", log=Path(folder, "log")) as child:
+            with Child("research.padded", log=Path(folder, "log")) as child:
                 answer = child.ask(
                     {
                         "do": "take", "batch": shape.batch, "length": shape.length, "threads": asked.threads,
@@ -135,7 +135,7 @@ def table(records: Sequence[Record]) -> str:
             base = replace(_timing(own, pass_, BASE), twin=_timing(own, pass_, TWIN))
             for name in own[0]["samples"][pass_]:
                 timing = {BASE: base, TWIN: base.twin}.get(name) or _timing(own, pass_, name)
-                took = time_of(timing)
+                took = estimate_clean_time(timing)
                 ms = f"{took.value / 1e6:.2f}" if took else ""
                 cells = (shape, f"{own[0]['padded']:.1%}", threads, pass_, f"`{name}`", ms, *_compared(timing, base))
                 lines.append(f"| {' | '.join(map(str, cells))} |")
@@ -146,7 +146,7 @@ def _compared(timing: Timing, base: Timing) -> tuple[str, str, str, str]:
     """How many times as fast as the base, its interval, the verdict, and the processes that count."""
     if timing is base:
         return "1", "", "", str(len(base.samples_ns))
-    found = judge_speed(timing, base)
+    found = decide_speed(timing, base)
     state = f"{found.state}: {found.reason}" if found.reason else found.state
     if found.ratio is None:
         return "", "", state, "0"
@@ -169,15 +169,15 @@ def take(*, batch: int, length: int, threads: int, budget_s: float, seed: int) -
     from attnbench.oracle import sentence_encoder
 
     torch.set_num_threads(threads)
-    tokens, padded = sentence_encoder.padded_sentences(batch, length, padding=PADDING)
-    model = sentence_encoder.encoder()
+    tokens, padded = sentence_encoder.make_padded_sentences(batch, length, padding=PADDING)
+    model = sentence_encoder.load_encoder()
     with torch.no_grad():
         hidden = model(tokens, padded, layers=LAYER)
     reference = model.get_submodule(f"layers.{LAYER}.self_attn")
     samples: dict[str, dict[str, dict[str, list[int]]]] = {}
     for pass_ in PASSES:
         calls = _calls(reference, hidden, padded, pass_)
-        taken = sampling.interleaved(calls, budget_s=budget_s, seed=seed, baseline=(BASE, TWIN))
+        taken = sampling.sample_interleaved(calls, budget_s=budget_s, seed=seed, baseline=(BASE, TWIN))
         told = {name: asdict(one) for name, one in taken.items()}
         samples[pass_] = {name: {column: one[column] for column in COLUMNS} for name, one in told.items()}
     return {"samples": samples, "padded": float(padded.double().mean())}
@@ -228,8 +228,8 @@ def _shapes(text: str) -> tuple[Shape, ...]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m studies.padded", description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", type=Path, default=DATA / machine().name, help="folder of the raw data")
+    parser = argparse.ArgumentParser(prog="python -m research.padded", description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", type=Path, default=DATA / describe_machine().name, help="folder of the raw data")
     parser.add_argument("--resume", action="store_true", help="go on with what is there")
     parser.add_argument("--threads", type=int, default=THREADS)
     parser.add_argument("--processes", type=int, default=PROCESSES, help="fresh processes of each shape")

@@ -1,4 +1,4 @@
-"""How near correct implementations come to their allowance: ``python -m studies.variants --help`` (from ``harness``).
+"""How near correct implementations come to their allowance: ``python -m research.variants --help``.
 
 Every correct variant of ``attnbench.mutants`` meets every check on the cases of a level and on drawn ones, at any
 dtype. None may fail. Each comparison is counted once; those with an allowance go into a histogram of measured over
@@ -20,16 +20,16 @@ import torch
 from attnbench.candidate import global_state
 from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import Case
-from attnbench.checks.catalogue import check_function, checks
-from attnbench.checks.evaluation.measurement import verdicts
-from attnbench.checks.observations import restored, stored
+from attnbench.checks.catalogue import load_check_function, read_checks
+from attnbench.checks.evaluation.measurement import compare
+from attnbench.checks.observations import deserialize, serialize
 from attnbench.checks.requirement import applies
 from attnbench.interface import Refusal
 from attnbench.mutants.multihead.variants import VARIANTS
 from attnbench.oracle.expected import CaseOracle
-from attnbench.oracle.tensor_file import copied
+from attnbench.oracle.tensor_file import copy_value
 from attnbench.plugins.registry import load_operator
-from attnbench.runner.fuzz import drawn_cases
+from attnbench.runner.fuzz import draw_cases
 
 # Upper ends of the histogram's bins; the budget's factor is 4, so that 0.25 is one cost of rounding.
 BINS = (0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, math.inf)
@@ -60,18 +60,18 @@ def met(case: Case) -> Tally:
     torch.set_num_threads(1)
     tally, operator = Tally(), load_operator(OPERATOR)
     names = [
-        n for n, c in checks().items() if c.chapter in operator.chapters and applies(check_function(n), case, operator)
+        n for n, c in read_checks().items() if c.chapter in operator.chapters and applies(load_check_function(n), case, operator)
     ]
     known = CaseOracle(case, operator, case.dtype, lambda: operator.inputs(case))
-    settings = global_state.noted()
+    settings = global_state.read_settings()
     for variant in VARIANTS:
         if variant.unsupported(case) is not None:
             continue
         candidate = Candidate(variant, operator, case, operator.inputs(case))
         for name in names:
-            global_state.put_back(settings)
+            global_state.restore_settings(settings)
             try:
-                observations = restored(copied(stored(list(check_function(name)(candidate)))))
+                observations = deserialize(copy_value(serialize(list(load_check_function(name)(candidate)))))
             except Refusal:
                 continue
             except Malformed as malformed:
@@ -80,8 +80,8 @@ def met(case: Case) -> Tally:
                 continue
             for observation in observations:
                 keep = getattr(observation, "keep", None)
-                truth = known.truth if keep is None else known.given(keep)
-                for verdict in verdicts(observation, truth, known, variant.policies):
+                truth = known.expected if keep is None else known.compute_with_dropout(keep)
+                for verdict in compare(observation, truth, known, variant.policies):
                     tally.comparisons += 1
                     if verdict.fault:
                         tally.faults.append((variant.name, name, case.id, verdict.fault))
@@ -114,7 +114,7 @@ def main() -> None:
     asked = options.parse_args()
     operator = load_operator(OPERATOR)
     listed = [case for case in operator.suite(asked.suite) if case.compiler is None and operator.missing(case) is None]
-    drawn = drawn_cases(operator, seed=asked.seed, count=asked.drawn)
+    drawn = draw_cases(operator, seed=asked.seed, count=asked.drawn)
     tally = Tally()
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=get_context("spawn")) as pool:
         for number, one in enumerate(pool.map(met, [*listed, *drawn]), start=1):

@@ -7,10 +7,10 @@ import torch
 
 from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import Case
-from attnbench.checks.catalogue import check_function, checks
-from attnbench.checks.observations import stored
+from attnbench.checks.catalogue import load_check_function, read_checks
+from attnbench.checks.observations import serialize
 from attnbench.interface import Implementation, Refusal
-from attnbench.oracle.inputs import loaded
+from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.registry import load_operator
 from attnbench.records.types import Finding
 from attnbench.workers.oracle_worker import OracleWorker
@@ -24,8 +24,8 @@ class Conformance:
 
     def candidate(self, implementation: Implementation, case: Case) -> Candidate:
         """Implementation on fresh inputs of a case."""
-        path = self._judge.inputs(case=case.id)
-        return Candidate(implementation, load_operator(case.operator), case, loaded(path, case.device))
+        path = self._judge.draw_inputs(case=case.id)
+        return Candidate(implementation, load_operator(case.operator), case, load_inputs(path, case.device))
 
     def applicable(self, case: Case) -> list[str]:
         """Names of the checks that apply to a case."""
@@ -33,14 +33,16 @@ class Conformance:
 
     def finding(self, implementation: Implementation, case: Case, check: str) -> Finding:
         """What a check says of an implementation on a case."""
-        assert check in checks()
+        assert check in read_checks()
         try:
-            observations = list(check_function(check)(self.candidate(implementation, case)))
+            observations = list(load_check_function(check)(self.candidate(implementation, case)))
         except Malformed as malformed:
             return Finding(check=check, status="failed", reason=f"{malformed}.")
         except Refusal as refusal:
             return Finding(check=check, status="unsupported", reason=str(refusal))
-        return self._judge.findings(case.id, {check: stored(observations)}, implementation.policies)[check]
+        return self._judge.evaluate_observations(case.id, {check: serialize(observations)}, implementation.policies)[
+            check
+        ]
 
 
 @pytest.fixture(scope="session")

@@ -198,7 +198,7 @@ def test_a_function_without_a_signature_is_told() -> None:
     with pytest.raises(PluginError) as raised:
         adopt(torch.nn.functional.scaled_dot_product_attention, "torch:sdpa")
     assert str(raised.value) == (
-        "'torch:sdpa' does not say which arguments it takes: call it in a function of (q, k, v) with those keywords "
+        "'torch:sdpa' has no signature to read its arguments from: wrap it in a function of (q, k, v) and the keywords "
         "that it needs"
     )
 
@@ -301,5 +301,5 @@ def test_an_operator_of_torch_has_one_owner(tmp_path: Path) -> None:
         load_implementation(f"{tmp_path}/mine2.py:kernel")
     assert str(raised.value) == (
         f"'{tmp_path}/mine2.py:kernel' registers torch's operator 'attnbench_tests::attend', which another "
-        "implementation in the same process registered before: they cannot take turns"
+        "implementation in the same process registered before: they cannot be timed in one process"
     )

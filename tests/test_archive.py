@@ -10,7 +10,7 @@ import torch
 from attnbench.cases import Case
 from attnbench.operators.multihead import OPERATOR
 from attnbench.operators.multihead.suites import CROSS
-from attnbench.oracle.cache import Archive
+from attnbench.oracle.cache import OracleCache
 
 
 class Counting:
@@ -47,49 +47,49 @@ def operator() -> Any:
 
 def test_inputs_are_drawn_once(tmp_path: Path, operator: Any) -> None:
     """For the worker's file and for the oracle, and for every mode."""
-    archive = Archive(tmp_path)
-    path = archive.inputs(case(), operator)
-    known = archive.known(case(), operator, "float32")
-    assert archive.inputs(case(mode="train"), operator) == path
-    assert archive.inputs(case(dtype="float64"), operator) != path
+    archive = OracleCache(tmp_path)
+    path = archive.get_inputs_file(case(), operator)
+    known = archive.get_case_oracle(case(), operator, "float32")
+    assert archive.get_inputs_file(case(mode="train"), operator) == path
+    assert archive.get_inputs_file(case(dtype="float64"), operator) != path
     assert operator.asked["inputs"] == 2
     assert torch.equal(known.inputs.tensors["query"], OPERATOR.inputs(case()).tensors["query"])
 
 
 def test_a_truth_is_computed_once(tmp_path: Path, operator: Any) -> None:
     """For all implementations of one precision; another precision has budgets of its own."""
-    archive = Archive(tmp_path)
-    first = archive.known(case(), operator, "float32")
+    archive = OracleCache(tmp_path)
+    first = archive.get_case_oracle(case(), operator, "float32")
     evaluations = operator.asked["evaluate"]
-    assert archive.known(case(), operator, "float32") is first
+    assert archive.get_case_oracle(case(), operator, "float32") is first
     assert operator.asked["evaluate"] == evaluations
-    assert archive.known(case(), operator, "tf32").truth.allowances != first.truth.allowances
+    assert archive.get_case_oracle(case(), operator, "tf32").expected.allowances != first.expected.allowances
     assert operator.asked["evaluate"] == 2 * evaluations
 
 
 def test_beyond_the_budget_truths_are_on_disk(tmp_path: Path, operator: Any) -> None:
     """They come back as they were, without the oracle; inputs are read again, not drawn."""
-    archive = Archive(tmp_path, memory_bytes=1)
-    first = archive.known(case(0), operator, "float32").truth
-    archive.known(case(1), operator, "float32")
+    archive = OracleCache(tmp_path, memory_bytes=1)
+    first = archive.get_case_oracle(case(0), operator, "float32").expected
+    archive.get_case_oracle(case(1), operator, "float32")
     before = Counter(operator.asked)
-    again = archive.known(case(0), operator, "float32")
-    assert again.truth is not first
-    assert again.truth.allowances == first.allowances
+    again = archive.get_case_oracle(case(0), operator, "float32")
+    assert again.expected is not first
+    assert again.expected.allowances == first.allowances
     for name, tensor in first.quantities.items():
-        assert torch.equal(again.truth.quantities[name], tensor)
+        assert torch.equal(again.expected.quantities[name], tensor)
     for name, rows in first.hidden_rows.items():
-        assert torch.equal(again.truth.hidden_rows[name], rows)
+        assert torch.equal(again.expected.hidden_rows[name], rows)
     assert again.inputs.options == OPERATOR.inputs(case(0)).options
     assert (operator.asked["evaluate"], operator.asked["inputs"]) == (before["evaluate"], before["inputs"])
 
 
 def test_what_does_not_fit_on_disk_is_computed_again(tmp_path: Path, operator: Any) -> None:
     """Neither memory nor disk fills up."""
-    archive = Archive(tmp_path, memory_bytes=1, disk_bytes=0)
-    archive.known(case(0), operator, "float32")
-    archive.known(case(1), operator, "float32")
+    archive = OracleCache(tmp_path, memory_bytes=1, disk_bytes=0)
+    archive.get_case_oracle(case(0), operator, "float32")
+    archive.get_case_oracle(case(1), operator, "float32")
     before = operator.asked["evaluate"]
-    archive.known(case(0), operator, "float32")
+    archive.get_case_oracle(case(0), operator, "float32")
     assert operator.asked["evaluate"] > before
-    assert list(tmp_path.glob("*.truth")) == []
+    assert list(tmp_path.glob("*.expected")) == []

@@ -14,9 +14,9 @@ from attnbench.cases import NESTED, Case
 from attnbench.interface import Inputs
 from attnbench.operators.attention_core import OPERATOR, AttentionCoreProblem, case_transforms, generate_cases
 from attnbench.operators.attention_core.suites import GROUPED, PLAIN
-from attnbench.operators.covering import combinations_of
+from attnbench.operators.covering import generate_combinations
 from attnbench.oracle.error_budget import ROUNDOFF
-from attnbench.oracle.inputs import rounded
+from attnbench.oracle.inputs import round_inputs
 
 EVERYTHING = replace(GROUPED, head_dim_v=5, mask="causal_br+window+bias4d+ragged", window=2, softcap=1.5, scale=0.2)
 PROBLEMS = [
@@ -45,7 +45,7 @@ def case_of(problem: AttentionCoreProblem, **fields: str) -> Case:
 def drawn(problem: AttentionCoreProblem) -> tuple[Case, Inputs]:
     """A case with its inputs, in float64."""
     case = case_of(problem)
-    return case, rounded(OPERATOR.inputs(case), torch.float64)
+    return case, round_inputs(OPERATOR.inputs(case), torch.float64)
 
 
 def seen(problem: AttentionCoreProblem, length: int, i: int, j: int) -> bool:
@@ -213,9 +213,9 @@ def test_levels_hold_one_another() -> None:
 
 def test_core_covers_every_pair_of_values() -> None:
     """Whatever two values of two arguments are named, some case has both."""
-    rows = [row for row in map(generate_cases.row_of, OPERATOR.suite("core")) if _listed(row)]
+    rows = [row for row in map(generate_cases.case_to_row, OPERATOR.suite("core")) if _listed(row)]
     covered = {((one, row[one]), (other, row[other])) for row in rows for one, other in combinations(sorted(row), 2)}
-    assert set(combinations_of(generate_cases.FACTORS, generate_cases.allowed, 2)) <= covered
+    assert set(generate_combinations(generate_cases.FACTORS, generate_cases.is_allowed, 2)) <= covered
 
 
 def _listed(row: dict[str, object]) -> bool:
@@ -229,9 +229,9 @@ def _listed(row: dict[str, object]) -> bool:
         ({"mask": "causal"}, "unknown mask 'causal'; available: none, causal_tl"),
         ({"mask": "alibi+causal_tl"}, "each at most once and in this order, got 'alibi\\+causal_tl'"),
         ({"mask": "causal_tl+causal_br"}, "each at most once and in this order"),
-        ({"mask": "window"}, "a window has a mask with window and a width W, got 'window' and None"),
-        ({"window": 3}, "a window has a mask with window and a width W, got 'none' and 3"),
-        ({"regime": "selection"}, "regime selection needs a mask of window, "),
+        ({"mask": "window"}, "a window needs a mask with window and a width W, got 'window' and None"),
+        ({"window": 3}, "a window needs a mask with window and a width W, got 'none' and 3"),
+        ({"regime": "selection"}, "regime selection needs one of the masks window, "),
         ({"regime": "selection", "mask": "window", "window": 1}, "needs a window of width 0, got W1"),
         ({"regime": "uniform"}, "a power of two of keys, or mask=ragged, got S7"),
         ({"regime": "identity"}, "unknown regime 'identity'; available: flat, plain"),
@@ -260,7 +260,7 @@ def answers(problem: AttentionCoreProblem) -> Iterator[tuple[Case, Inputs, Tenso
 def test_further_keys_that_are_hidden_change_nothing(problem: AttentionCoreProblem) -> None:
     """They lie beyond the keys that each sequence has, and positions stay what they were."""
     for case, inputs, output in answers(problem):
-        found = OPERATOR.evaluate(*case_transforms.padded(case, inputs, 5))["output"]
+        found = OPERATOR.evaluate(*case_transforms.pad(case, inputs, 5))["output"]
         assert torch.allclose(found, output, rtol=0, atol=1e-13)
 
 
@@ -269,8 +269,8 @@ def test_heads_change_places_with_all_that_is_theirs(problem: AttentionCoreProbl
     """Keys, the queries that share them, biases and slopes move together."""
     order = [*range(1, problem.key_heads), 0]
     for case, inputs, output in answers(problem):
-        found = OPERATOR.evaluate(case, case_transforms.reordered_heads(case, inputs, order))["output"]
-        expected = case_transforms.outputs_of_heads(case, {"output": output}, order)["output"]
+        found = OPERATOR.evaluate(case, case_transforms.reorder_heads(case, inputs, order))["output"]
+        expected = case_transforms.reorder_outputs(case, {"output": output}, order)["output"]
         assert torch.allclose(found, expected, rtol=0, atol=1e-13)
 
 
@@ -278,7 +278,7 @@ def test_heads_change_places_with_all_that_is_theirs(problem: AttentionCoreProbl
 def test_sequences_are_alone_what_they_are_in_the_batch(problem: AttentionCoreProblem) -> None:
     """Picked in any order, each brings its own bias and length."""
     for case, inputs, output in answers(problem):
-        found = OPERATOR.evaluate(*case_transforms.selected(case, inputs, sequences=[1, 0, 1]))["output"]
+        found = OPERATOR.evaluate(*case_transforms.select(case, inputs, sequences=[1, 0, 1]))["output"]
         assert torch.allclose(found, output[[1, 0, 1]], rtol=0, atol=1e-13)
 
 
@@ -296,7 +296,11 @@ def test_known_mistakes_are_wrong_where_they_can_show(problem: AttentionCoreProb
         for words, fault in fault_models.items()
         if not torch.allclose(OPERATOR.evaluate(case, inputs, fault=fault)["output"], right, rtol=0, atol=1e-9)
     }
-    silent = {"rows without any key spread evenly", "the last key dropped", "the last key dropped after the softmax"}
+    silent = {
+        "fully masked rows with uniform weights",
+        "the last key dropped",
+        "the last key dropped after the softmax",
+    }
     alike = {words for words in fault_models if words.startswith(("the causal mask", "key_lengths one key too long"))}
     assert fault_models.keys() - differ <= silent | alike
     assert len(differ) >= 3

@@ -143,8 +143,8 @@ def test_a_leak_is_told_when_it_reaches_the_limit(told: Told) -> None:
     ("seed", "reason"),
     [
         (1, "the process exited with code 1 (OSError: [Errno 9] Bad file descriptor)"),
-        (2, "something else than an answer was written to the process's connection"),
-        (3, "something else than an answer was written to the process's connection"),
+        (2, "something other than an answer was written to the process's connection"),
+        (3, "something other than an answer was written to the process's connection"),
     ],
 )
 def test_tampering_with_the_connection_is_a_crash(told: Told, seed: int, reason: str) -> None:

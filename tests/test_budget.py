@@ -10,13 +10,13 @@ from attnbench.cases import DTYPES, Dtype
 from attnbench.interface import Precision
 from attnbench.oracle.error_budget import (
     Allowance,
-    allowances,
-    allowed_of_a_difference,
-    allowed_of_a_probe,
-    along,
+    allowed_probe_error,
+    allowed_slope_error,
+    averaged_rounding_error,
+    compute_allowances,
+    count_model_runs,
+    error_along,
     largest_error,
-    model_runs,
-    rounding_of_a_whole,
 )
 
 INF, NAN = math.inf, math.nan
@@ -30,7 +30,7 @@ def off(error: float) -> dict[str, Tensor]:
 
 def allowed(*, models: list[float], yardsticks: list[float], dtype: Dtype = "float32", length: int = 7) -> Allowance:
     """Allowance of an output that is 0, from the errors of models and yardsticks."""
-    return allowances(
+    return compute_allowances(
         {"output": ZEROS},
         models=[off(error) for error in models],
         yardsticks=[off(error) for error in yardsticks],
@@ -94,7 +94,7 @@ def test_every_quantity_has_its_own_allowance() -> None:
     truth = {"output": ZEROS, "weights": ZEROS}
     models = [off(1.0) | {"weights": ZEROS + 2}, off(0.5)]
     yardsticks = [{"weights": ZEROS + 3, "grad.query": ZEROS + 9}, off(0.25)]
-    found = allowances(truth, models=models, yardsticks=yardsticks, dtype="float32", length=1)
+    found = compute_allowances(truth, models=models, yardsticks=yardsticks, dtype="float32", length=1)
     assert {name: (a.model, a.yardstick, a.allowed) for name, a in found.items()} == {
         "output": (1.0, 0.25, 4.0),
         "weights": (2.0, 3.0, 12.0),
@@ -103,7 +103,7 @@ def test_every_quantity_has_its_own_allowance() -> None:
 
 def test_an_allowance_says_where_it_comes_from() -> None:
     """The words name the factor and both errors."""
-    assert allowed(models=[0.000125], yardsticks=[0.5], length=2048).origin() == (
+    assert allowed(models=[0.000125], yardsticks=[0.5], length=2048).describe_origin() == (
         "8 × the larger of the rounding model's error 0.000125 and the reference's own 0.5"
     )
 
@@ -136,13 +136,13 @@ def test_errors_are_taken_in_double_precision() -> None:
 
 def test_large_cases_run_the_model_twice() -> None:
     """Eight runs up to a million elements; beyond, one run samples enough."""
-    assert (model_runs(1), model_runs(1_000_000), model_runs(1_000_001)) == (8, 8, 2)
+    assert (count_model_runs(1), count_model_runs(1_000_000), count_model_runs(1_000_001)) == (8, 8, 2)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_allowed_is_never_nothing(dtype: Dtype) -> None:
     """Even without any error to go by, a result may be off by the last digit of 0."""
-    assert allowances({"output": ZEROS}, models=[], yardsticks=[], dtype=dtype, length=1)["output"].allowed > 0
+    assert compute_allowances({"output": ZEROS}, models=[], yardsticks=[], dtype=dtype, length=1)["output"].allowed > 0
 
 
 # A tensor as a whole
@@ -153,10 +153,10 @@ def test_how_far_a_value_is_off_along_a_direction() -> None:
     direction = torch.tensor([3.0, 0.0, -4.0], dtype=torch.float64)
     across = torch.tensor([4.0, 7.0, 3.0], dtype=torch.float64)
     truth = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
-    assert along(truth + 0.5 * direction + across, truth, direction) == pytest.approx(0.5)
-    assert along(truth.bfloat16(), truth, direction) == 0
-    assert along(truth + across, truth, 0 * direction) == 0
-    assert math.isnan(along(truth * NAN, truth, direction))
+    assert error_along(truth + 0.5 * direction + across, truth, direction) == pytest.approx(0.5)
+    assert error_along(truth.bfloat16(), truth, direction) == 0
+    assert error_along(truth + across, truth, 0 * direction) == 0
+    assert math.isnan(error_along(truth * NAN, truth, direction))
 
 
 @pytest.mark.parametrize(
@@ -174,18 +174,18 @@ def test_how_far_a_value_is_off_along_a_direction() -> None:
 def test_a_scale_may_be_off_by_less_than_a_roundoff(elements: int, model: float, expected: float) -> None:
     """All elements together show what rounding hides in each of them."""
     u = 2.0**-11
-    allowed = allowed_of_a_probe("float16", gradient=False, elements=elements, model=model * u)
+    allowed = allowed_probe_error("float16", gradient=False, elements=elements, model=model * u)
     assert allowed == pytest.approx(expected * u)
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32", "tf32", "float16", "bfloat16"])
 def test_gradients_may_be_off_by_more_and_one_percent_is_seen(precision: Precision) -> None:
     """In every precision the scale of an output is told to within 1 %, and the amplitude of a gradient."""
-    output, gradient = (rounding_of_a_whole(precision, gradient=of_gradient) for of_gradient in (False, True))
+    output, gradient = (averaged_rounding_error(precision, gradient=of_gradient) for of_gradient in (False, True))
     assert 0 < output < gradient < 0.01
 
 
 def test_a_difference_is_as_good_as_its_step() -> None:
     """A slope by differences is allowed a millionth of its size, and of 1 where it is small."""
-    assert allowed_of_a_difference(1e3) > allowed_of_a_difference(0.0) > 0
-    assert allowed_of_a_difference(-1e3) == allowed_of_a_difference(1e3)
+    assert allowed_slope_error(1e3) > allowed_slope_error(0.0) > 0
+    assert allowed_slope_error(-1e3) == allowed_slope_error(1e3)

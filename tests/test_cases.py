@@ -6,7 +6,7 @@ import pytest
 
 from attnbench.cases import CALL_MODES, DEVICES, DTYPES, LEVELS, MODES, NESTED, Case, digest, shard
 from attnbench.operators.multihead.problem import MultiheadProblem
-from attnbench.operators.multihead.suites import profile, suite
+from attnbench.operators.multihead.suites import load_suite, make_profile_cases
 
 PROBLEMS = {"multihead": MultiheadProblem}
 ID = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/eval"
@@ -44,7 +44,7 @@ def test_an_id_says_everything(changes: dict[str, object], middle: str) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_id_of_a_suite_is_read_back(level: str) -> None:
     """Parsing an id gives the case, over every level and the suite perf."""
-    cases = [*suite(level), *profile([16, 100])]  # type: ignore[arg-type]
+    cases = [*load_suite(level), *make_profile_cases([16, 100])]  # type: ignore[arg-type]
     assert [Case.parse(one.id, PROBLEMS) for one in cases] == cases
 
 
@@ -84,12 +84,12 @@ def test_common_fields_are_read_back() -> None:
         (
             "mask=none",
             "mask=bool2d+float2d",
-            "a mask is an attn_mask, a key_padding_mask or both in this order, got 'bool2d+float2d'",
+            "mask must be an attn_mask, a key_padding_mask or both in this order, got 'bool2d+float2d'",
         ),
         (
             "mask=none",
             "mask=none+pad",
-            "a mask is an attn_mask, a key_padding_mask or both in this order, got 'none+pad'",
+            "mask must be an attn_mask, a key_padding_mask or both in this order, got 'none+pad'",
         ),
         (
             "regime=plain",
@@ -104,7 +104,7 @@ def test_common_fields_are_read_back() -> None:
         ("H3", "H0", "embed_dim and num_heads must be at least 1, got E24 and H0"),
         ("E24", "E0", "embed_dim and num_heads must be at least 1, got E0 and H3"),
         ("bias+", "self_attention+", "self_attention needs L = S and neither K nor V, got L5 and S7"),
-        ("bias+", "is_causal+", "is_causal promises a causal attn_mask: use mask=causal"),
+        ("bias+", "is_causal+", "is_causal needs mask=causal, got 'none'"),
     ],
 )
 def test_the_part_of_an_id_that_cannot_be_read_is_named(old: str, new: str, fault: str) -> None:
@@ -132,7 +132,7 @@ def test_the_same_problem_has_the_same_seed_everywhere() -> None:
 
 def test_different_problems_have_different_seeds() -> None:
     """No two problems of the suites share their numbers."""
-    cases = suite("slow")
+    cases = load_suite("slow")
     assert len({one.seed for one in cases}) == len({one.problem for one in cases})
     assert case(seed=1).seed != case(seed=0).seed
 
@@ -149,7 +149,7 @@ def test_the_seed_is_the_same_in_every_process() -> None:
 def test_a_level_holds_the_one_before_it() -> None:
     """Each level goes on where the one before it ended, and adds to it."""
     for lower, higher in pairwise(NESTED):
-        before, after = suite(lower), suite(higher)
+        before, after = load_suite(lower), load_suite(higher)
         assert after[: len(before)] == before
         assert len(after) > len(before)
 
@@ -157,13 +157,13 @@ def test_a_level_holds_the_one_before_it() -> None:
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_case_is_in_a_suite_twice(level: str) -> None:
     """Ids are unique."""
-    ids = [one.id for one in suite(level)]  # type: ignore[arg-type]
+    ids = [one.id for one in load_suite(level)]  # type: ignore[arg-type]
     assert len(set(ids)) == len(ids)
 
 
 def test_quick_has_every_dtype_mode_and_flag() -> None:
     """The smallest level leaves no dtype, constructor or forward argument out, and no mode without a compiler."""
-    cases = suite("quick")
+    cases = load_suite("quick")
     assert {one.dtype for one in cases} == set(DTYPES)
     assert {one.mode for one in cases} == {mode for mode, call_mode in CALL_MODES.items() if call_mode.compiler is None}
     flags = (
@@ -176,13 +176,13 @@ def test_quick_has_every_dtype_mode_and_flag() -> None:
 
 def test_the_suite_perf_has_one_case_per_length_and_pass() -> None:
     """Self-attention of each length, forward alone and with backward."""
-    found = [(one.problem.queries, one.problem.keys, one.mode) for one in profile([16, 100])]
+    found = [(one.problem.queries, one.problem.keys, one.mode) for one in make_profile_cases([16, 100])]
     assert found == [(16, 16, "inference"), (16, 16, "train"), (100, 100, "inference"), (100, 100, "train")]
 
 
 def test_a_digest_tells_lists_apart_by_what_they_hold() -> None:
     """The order of the cases does not matter; one more or less does."""
-    ids = [one.id for one in suite("core")]
+    ids = [one.id for one in load_suite("core")]
     assert digest(reversed(ids)) == digest(ids)
     assert digest(ids[1:]) != digest(ids)
     assert digest([*ids, "x"]) != digest(ids)
@@ -192,7 +192,7 @@ def test_a_digest_tells_lists_apart_by_what_they_hold() -> None:
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 40])
 def test_shards_are_a_partition(count: int) -> None:
     """Every case is in exactly one part, and no part is much larger than another."""
-    cases = suite("quick")
+    cases = load_suite("quick")
     parts = [shard(cases, index, count) for index in range(1, count + 1)]
     assert sorted(one.id for part in parts for one in part) == sorted(one.id for one in cases)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1

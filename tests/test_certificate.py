@@ -7,22 +7,28 @@ from typing import Any
 
 import pytest
 
-from attnbench.analysis.certificate import UNMEASURED, CertificateError, Declared, Suite, certificate
+from attnbench.analysis.certificate import UNMEASURED, CertificateError, Declaration, Suite, make_certificate
 from attnbench.cases import digest
 from attnbench.cli.certifying import write_certificate
 from attnbench.cli.jobs import Choice
 from attnbench.cli.recording import Recording
-from attnbench.records.environment import machine
+from attnbench.records.environment import describe_machine
 from attnbench.records.run_file import RunFile
 from attnbench.records.types import Finding, Result, Run
 from attnbench.runner import Session
 
 CASES = [f"multihead/B1.L1.S1.E8.H1/-/mask=none/regime=plain/seed={seed}/float32/cpu/eval" for seed in range(2)]
 RUN = Run(
-    id="r", time="t", command="c", machine=machine(), versions={"torch": "2.13.0"}, threads=1, implementations=("a",)
+    id="r",
+    time="t",
+    command="c",
+    machine=describe_machine(),
+    versions={"torch": "2.13.0"},
+    threads=1,
+    implementations=("a",),
 )
 SUITE = Suite(level="core", list_versions={"multihead": "2"}, list_hash="abc", cases=2, mutation_score=None)
-DECLARED = {"a": Declared(operator="multihead", source="https://example.org", policies={"hidden_rows": "nan"})}
+DECLARED = {"a": Declaration(operator="multihead", source="https://example.org", policies={"hidden_rows": "nan"})}
 
 
 def made(*statuses: str) -> dict[str, Any]:
@@ -32,7 +38,7 @@ def made(*statuses: str) -> dict[str, Any]:
         for number, status in enumerate(statuses)
     )
     results = [Result(run="r", implementation="a", case=case, findings=findings) for case in CASES]
-    return certificate(RUN, SUITE, CASES, DECLARED, results)
+    return make_certificate(RUN, SUITE, CASES, DECLARED, results)
 
 
 def test_a_certificate_says_what_it_is_worth() -> None:
@@ -44,7 +50,7 @@ def test_a_certificate_says_what_it_is_worth() -> None:
         "mutation_score": UNMEASURED,
     }  # fmt: skip
     assert (told["run"], told["versions"], told["devices"]) == ("r", {"torch": "2.13.0"}, ["cpu"])
-    assert told["machine"]["name"] == machine().name
+    assert told["machine"]["name"] == describe_machine().name
     (one,) = told["implementations"]
     assert one["policies"] == {"hidden_rows": "nan"}
     assert one["findings"] == {"passed": 2, "unsupported": 2, "expected_failure": 2}
@@ -78,9 +84,9 @@ def test_an_incomplete_run_has_no_certificate() -> None:
     """A case without a result is named, with the way to go on."""
     result = Result(run="r", implementation="a", case=CASES[0], findings=(Finding(check="x", status="passed"),))
     with pytest.raises(CertificateError) as raised:
-        certificate(RUN, SUITE, CASES, DECLARED, [result])
+        make_certificate(RUN, SUITE, CASES, DECLARED, [result])
     assert str(raised.value) == (
-        f"no certificate: 1 of 2 cases have no result of a, the first is {CASES[1]}; go on with --resume r"
+        f"no certificate: 1 of 2 cases have no result of a (the first is {CASES[1]}); continue the run with --resume r"
     )
 
 
@@ -89,13 +95,13 @@ def test_the_list_of_a_certificate_is_that_of_the_suite(tmp_path: Path) -> None:
     file = io.StringIO()
     with Session() as session, RunFile.create(tmp_path, RUN) as stored:
         session.declared["a"] = {"operator": "multihead", "source": "", "policies": {}}
-        listed = session.judge("suite", operator="multihead", level="quick")
+        listed = session.ask_oracle("suite", operator="multihead", level="quick")
         plans = session.plan(case.replace("/cpu/", "/cuda/") for case in listed)
         found = (Finding(check="x", status="passed"),)
         results = {("a", p.case): Result(run="r", implementation="a", case=p.case, findings=found) for p in plans}
         recorded = Recording(run=RUN, file=stored, results=results)
         write_certificate(session, recorded, ["a"], plans, Choice(suite="quick", device="cuda"), file)
-        version = session.judge("version", operator="multihead")
+        version = session.ask_oracle("version", operator="multihead")
     told = json.loads(file.getvalue())
     assert told["suite"]["list_hash"] == digest(listed)
     assert told["suite"]["list_versions"] == {"multihead": version}

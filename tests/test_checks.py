@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attnbench import checks as package
-from attnbench.checks.catalogue import CHAPTERS, check_function, checks
+from attnbench.checks.catalogue import CHAPTERS, load_check_function, read_checks
 from attnbench.checks.observations import (
     Agree,
     Average,
@@ -20,12 +20,12 @@ from attnbench.checks.observations import (
     Match,
     Observation,
     Scale,
-    restored,
-    stored,
+    deserialize,
+    serialize,
 )
-from attnbench.checks.slopes import is_slope
+from attnbench.checks.slopes import compare_with_slope
 
-CATALOGUE = "from attnbench.checks.catalogue import checks; assert checks()"
+CATALOGUE = "from attnbench.checks.catalogue import read_checks; assert read_checks()"
 
 
 def marked(module: ModuleType) -> list[str]:
@@ -48,28 +48,27 @@ def loads_torch(program: str) -> bool:
 def test_the_catalogue_lists_exactly_what_is_marked() -> None:
     """Names read from the source are the functions that import finds, chapter by chapter, in order."""
     for chapter in CHAPTERS:
-        listed = [check.name for check in checks().values() if check.chapter == chapter]
-        assert listed == marked(import_module(f"attnbench.checks.{chapter}"))
+        module = f"attnbench.checks.chapters.{chapter}"
+        listed = [check.name for check in read_checks().values() if check.module == module]
+        assert listed == marked(import_module(module))
         assert listed
 
 
 def test_no_check_stands_outside_the_chapters() -> None:
     """Every other file of the package marks nothing."""
     folder = Path(package.__path__[0])
-    others = {path.stem for path in folder.glob("*.py")} - {"__init__", *CHAPTERS}
-    assert others == {
-        "catalogue", "claims", "diagnosis", "explanation", "functions", "measurement", "requirement", "runs",
-        "slopes", "verdict",
-    }  # fmt: skip
-    for other in others:
-        assert marked(import_module(f"attnbench.checks.{other}")) == []
+    modules = {".".join(path.relative_to(folder).with_suffix("").parts) for path in folder.rglob("*.py")}
+    chapters = {module for module in modules if module.startswith("chapters.") and not module.endswith("__init__")}
+    assert chapters == {f"chapters.{chapter}" for chapter in CHAPTERS}
+    for other in modules - chapters:
+        assert marked(import_module(f"attnbench.checks.{other}".removesuffix(".__init__"))) == []
 
 
-@pytest.mark.parametrize("name", checks())
+@pytest.mark.parametrize("name", read_checks())
 def test_a_requirement_is_the_sentence_that_the_docstring_begins_with(name: str) -> None:
     """The first line is a whole sentence: it begins a failure's message, and the fault follows it."""
-    requirement = checks()[name].requirement
-    assert requirement == str(check_function(name).__doc__).splitlines()[0]
+    requirement = read_checks()[name].requirement
+    assert requirement == str(load_check_function(name).__doc__).splitlines()[0]
     assert requirement[0].isupper()
     assert requirement.endswith(".")
     assert not requirement.endswith("..")
@@ -82,11 +81,11 @@ def test_the_catalogue_needs_no_torch() -> None:
 
 def test_an_import_of_torch_would_be_seen() -> None:
     """The test before this one can fail: the functions of the checks do need torch."""
-    assert loads_torch(f"{CATALOGUE}; from attnbench.checks.catalogue import check_function")
+    assert loads_torch(f"{CATALOGUE}; import attnbench.checks.chapters.forward")
 
 
 @pytest.mark.parametrize(
-    "claim",
+    "observation",
     [
         Match(quantities={"output": torch.ones(2, requires_grad=True)}, keep=torch.tensor([True, False])),
         Match(quantities={}),
@@ -101,11 +100,11 @@ def test_an_import_of_torch_would_be_seen() -> None:
 )
 def test_claims_survive_the_way_to_the_judge(tmp_path: Path, observation: Observation) -> None:
     """Every kind is restored from a file of plain containers and tensors, without its graph."""
-    torch.save(stored([observation]), tmp_path / "claims")
-    (again,) = restored(torch.load(tmp_path / "claims", weights_only=True))
+    torch.save(serialize([observation]), tmp_path / "claims")
+    (again,) = deserialize(torch.load(tmp_path / "claims", weights_only=True))
     assert type(again) is type(observation)
-    assert str(stored([again])) == str(stored([observation]))
-    assert "grad" not in str(stored([again]))
+    assert str(serialize([again])) == str(serialize([observation]))
+    assert "grad" not in str(serialize([again]))
 
 
 @pytest.mark.parametrize(
@@ -115,6 +114,8 @@ def test_a_derivative_is_a_slope_or_not(elements: int, factor: float, holds: boo
     """One element's derivative is looked at, too; the tensor is left as it was."""
     tensor = torch.linspace(0.5, 1.5, elements, dtype=torch.float64)
     before = tensor.clone()
-    observation = is_slope(factor * 2 * tensor, tensor, lambda: tensor.square().sum(), "the derivative of squares")
+    observation = compare_with_slope(
+        factor * 2 * tensor, tensor, lambda: tensor.square().sum(), "the derivative of squares"
+    )
     assert observation.holds is holds
     assert torch.equal(tensor, before)

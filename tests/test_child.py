@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.processes.rpc import Child, ChildDied, ChildTimeout, without_home
+from attnbench.processes.rpc import Child, ChildDied, ChildTimeout, replace_home
 
 # Answers requests by doing what tests want of it.
 MODULE = '''
@@ -281,12 +281,12 @@ def test_an_answer_that_never_ends_is_a_death(child: Child, monkeypatch: pytest.
 def test_a_busy_child_is_told_from_an_idle_one(child: Child) -> None:
     """Cores in use while nothing is asked: none, or that of a thread that goes on."""
     child.ask({"do": "echo", "value": 1})
-    looks = [child.cores_wanted(0.05) for _ in range(5)]
+    looks = [child.measure_core_demand(0.05) for _ in range(5)]
     if None in looks:
         pytest.skip("this system does not say what a thread does")
     assert min(look for look in looks if look is not None) < 0.5
     child.ask({"do": "spin"})
-    assert child.cores_wanted(0.2) == 1.0
+    assert child.measure_core_demand(0.2) == 1.0
 
 
 def test_child_that_cannot_start_is_dead(log: Path) -> None:
@@ -312,6 +312,6 @@ def test_a_process_that_the_system_refuses_is_a_death(log: Path, monkeypatch: py
 def test_home_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """A home directory becomes a tilde, unless it is the root, which every path begins with."""
     monkeypatch.setenv("HOME", "/home/somebody")
-    assert without_home("no file /home/somebody/x") == "no file ~/x"
+    assert replace_home("no file /home/somebody/x") == "no file ~/x"
     monkeypatch.setenv("HOME", "/")
-    assert without_home("no file /x") == "no file /x"
+    assert replace_home("no file /x") == "no file /x"

@@ -22,11 +22,11 @@ import torch
 
 from attnbench.cli.conform_markdown import write_markdown
 from attnbench.cli.recording import Recording, recording, write_json
-from attnbench.cli.selection import planned, taking_part
+from attnbench.cli.selection import choose_timed_implementations, plan_cases
 from attnbench.cli.terminal import print_findings
 from attnbench.plugins.registry import PluginError, load
-from attnbench.records.environment import machine
-from attnbench.records.run_file import ResultsError, RunFile, merged, read
+from attnbench.records.environment import describe_machine
+from attnbench.records.run_file import ResultsError, RunFile, merge_runs, read_run
 from attnbench.records.types import SCHEMA, Finding, Result, Run
 from attnbench.runner import Session
 
@@ -226,7 +226,10 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
     "operator": ("profile --operator flash", ("--operator", "unknown operator 'flash'", "multihead")),
     "device": ("conform sdpa --device gpu", ("--device", "'gpu'", "'cpu', 'cuda'")),
     "results": ("conform sdpa --results own.py", ("--results", "needs a folder", "'own.py'", "name another")),
-    "json": ("conform sdpa --json none/f.json", ("--json", "a folder that is there", "'none/f.json'", "- prints it")),
+    "json": (
+        "conform sdpa --json none/f.json",
+        ("--json", "an existing folder", "'none/f.json'", "- is standard output"),
+    ),
     "reports": ("report other.jsonl --reports own.py/new", ("own.py/new", "Not a directory", "--reports DIR")),
     "compare": ("compare 2099 2098 --results stored", ("no run '2099' in stored",)),
     "shard 3/2": ("conform sdpa --shard 3/2", ("--shard", "1 <= I <= N", "'3/2'", "for example 1/4")),
@@ -236,11 +239,14 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
     "reproduce": ("reproduce multihead/B2 sdpa --check forward_parity", ("CASE", "9 parts", "'multihead/B2'")),
     "reproduce of another operator": (
         f"reproduce {TINY.format(0)} core_sdpa --check forward_parity",
-        ("IMPLEMENTATION must compute multihead, as CASE does", "got one of attention_core"),
+        ("IMPLEMENTATION must compute multihead, the operator of CASE", "got attention_core"),
     ),
     "compare of two operators": (
         "compare sdpa core_sdpa",
-        ("BASE and NEW must compute the same", "sdpa computes multihead and core_sdpa computes attention_core"),
+        (
+            "BASE and NEW must compute the same operator, got two: ",
+            "sdpa computes multihead and core_sdpa computes attention_core",
+        ),
     ),
     "memory": ("conform sdpa --memory-limit abc", ("--memory-limit", "number of bytes", "'abc'", "for example 8GiB")),
     "memory 0": ("conform sdpa --memory-limit 0", ("--memory-limit", "number of bytes", "'0'", "for example 8GiB")),
@@ -252,16 +258,16 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
     "idle": ("conform sdpa --case *float16* --expected-failures idle.toml", ("idle.toml entry 1: no check 'parity'",)),
     "certificate": (
         "conform sdpa --certificate c.json --case *pad* --shard 1/2",
-        ("--certificate is of a whole suite: leave out --case, --shard",),
+        ("--certificate needs a whole suite: leave out --case, --shard",),
     ),
     "certificate of fuzz": (
         "conform sdpa --suite fuzz --certificate c.json",
         (
             "--certificate",
-            "drawn cases",
+            "needs a fixed suite, got fuzz",
         ),
     ),
-    "mutants of one": ("conform sdpa --mutants", ("--mutants", "name no implementation")),
+    "mutants of one": ("conform sdpa --mutants", ("--mutants", "leave out sdpa")),
     "mutants in words": ("conform --mutants --markdown m.md", ("--mutants: leave out --markdown", "--json")),
     "no runs": ("report --results empty", ("no run in empty", "attnbench run", "--results DIR")),
     "run": ("report 20990101 --results stored", ("no run '20990101' in stored", "did you mean 20990101-000000-abcd")),
@@ -273,7 +279,7 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("fault", MISTAKES)
 def test_mistakes_are_one_line(here: Path, fault: str) -> None:
     """What a user gets wrong ends with code 2 and one line that names the argument, what came, and the remedy."""
     (here / "raises.py").write_text("raise RuntimeError('two\\nlines')\n")
@@ -316,7 +322,7 @@ def assert_one_line(text: str, *parts: str) -> None:
     assert places == sorted(places), (text, parts)
 
 
-# Mistakes that are seen once a judge runs, as the commands raise them: keywords of ``planned``, and parts of the line.
+# Usage errors that need an oracle worker, as the commands raise them: keywords of ``plan_cases``, and parts of the line.
 UNPLANNED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "check": ({"checks": ["forward_party"]}, ("--check", "'forward_party'", "did you mean 'forward_parity'")),
     "case id": ({"patterns": ["multihead/B2"]}, ("--case", "9 parts", "'multihead/B2'")),
@@ -328,15 +334,15 @@ UNPLANNED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", UNPLANNED)
+@pytest.mark.parametrize("fault", UNPLANNED)
 def test_mistakes_in_what_to_run_are_named(session: Session, fault: str) -> None:
     """Cases, checks and devices that are not there are told by the option that named them."""
     if fault == "device" and torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
     keywords, parts = UNPLANNED[fault]
-    cases = session.judge("suite", operator="multihead", level="quick")
+    cases = session.ask_oracle("suite", operator="multihead", level="quick")
     with pytest.raises(click.UsageError) as raised:
-        planned(session, cases, **keywords)
+        plan_cases(session, cases, **keywords)
     assert_one_line(f"attnbench: {raised.value.format_message()}\n", *parts)
 
 
@@ -425,11 +431,11 @@ def test_being_told_to_end_leaves_nothing_behind(here: Path) -> None:
     _, said = started.communicate(timeout=60)
     assert started.returncode == 130
     (stored,) = here.glob("results/*/*.jsonl")
-    kept = f"attnbench: interrupted: what was stored is kept; go on with --resume {stored.stem}"
+    kept = f"attnbench: interrupted: stored results are kept; continue with --resume {stored.stem}"
     assert said.splitlines()[-1] == kept
     assert "Traceback" not in said
     assert not Path(f"/proc/{int(float(pid))}").exists()
-    assert read(stored).results == ()
+    assert read_run(stored).results == ()
 
 
 # Exit codes
@@ -437,7 +443,7 @@ def test_being_told_to_end_leaves_nothing_behind(here: Path) -> None:
 
 def recorded(tmp_path: Path, statuses: dict[str, list[str]]) -> Recording:
     """Run in which each implementation has findings of these statuses."""
-    run = Run(id="r", time="t", command="c", machine=machine(), versions={}, threads=1)
+    run = Run(id="r", time="t", command="c", machine=describe_machine(), versions={}, threads=1)
     results = {
         (name, TINY): Result(
             run="r",
@@ -469,7 +475,7 @@ def test_exit_code_tells_what_came_out(tmp_path: Path, statuses: dict[str, list[
     asked = ["a", "b"] if "b" in statuses or code == 3 else ["a"]
     made = recorded(tmp_path, statuses)
     with made.file:
-        assert made.exit_code(asked) == code
+        assert made.choose_exit_code(asked) == code
 
 
 def test_unexpected_pass_is_a_failure(here: Path) -> None:
@@ -575,7 +581,7 @@ def test_failing_run_is_one_object_that_can_be_reproduced(here: Path) -> None:
     assert raised["reason"].startswith("OSError: cannot open ~/weights.bin (at own.py:")
     assert wrong["status"] == "failed"
     (file,) = here.glob("stored/*/*.jsonl")
-    stored = read(file)
+    stored = read_run(file)
     assert stored.problems == ()
     assert stored.run.command == shlex.join(
         ["attnbench", "conform", "own.py:Raises", *words[2:-3], "--results=stored", "--json", "-"]
@@ -602,7 +608,7 @@ def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
     write_json(made, text)
     (printed,) = json.loads(text.getvalue())["findings"]
     assert (printed["measured"], printed["allowed"]) == (None, None)
-    assert read(made.file.path).results[0].findings[0].measured is None
+    assert read_run(made.file.path).results[0].findings[0].measured is None
 
 
 def test_resuming_repeats_nothing(here: Path) -> None:
@@ -621,17 +627,17 @@ def test_resuming_repeats_nothing(here: Path) -> None:
     # As many calls for two cases as before for four.
     assert len((here / "calls").read_text()) == calls + calls // 2
     assert file.read_bytes().startswith(b"".join(whole) + cut + b"\n")
-    after = read(file)
+    after = read_run(file)
     assert len(after.problems) == 1
     assert "line 4 cannot be read and is left out" in after.problems[0]
     assert Counter(result.case for result in after.results) == {TINY.format(seed): 1 for seed in range(4)}
-    assert len(merged([after])) == 4
+    assert len(merge_runs([after])) == 4
 
 
 def test_shards_hold_everything_once(session: Session) -> None:
     """Parts 1/2 and 2/2 together are the whole, and share nothing."""
-    cases = session.judge("suite", operator="multihead", level="quick")
-    whole, first, second = (planned(session, cases, shard=part) for part in (None, (1, 2), (2, 2)))
+    cases = session.ask_oracle("suite", operator="multihead", level="quick")
+    whole, first, second = (plan_cases(session, cases, shard=part) for part in (None, (1, 2), (2, 2)))
     assert sorted(p.case for p in [*first, *second]) == sorted(p.case for p in whole)
     assert first
     assert second
@@ -640,8 +646,11 @@ def test_shards_hold_everything_once(session: Session) -> None:
 def test_who_is_timed_is_asked_for_or_of_the_operator(session: Session) -> None:
     """Where nobody is named, all that compute the operator take part, after its reference; who is named always does."""
     of_both = ["core_reshaped", "sdpa"]
-    assert taking_part(session, of_both, asked=False, operators=("multihead",)) == ["torch_mha", "sdpa"]
-    found = taking_part(session, of_both, asked=True, operators=("multihead",))
+    assert choose_timed_implementations(session, of_both, asked=False, operators=("multihead",)) == [
+        "torch_mha",
+        "sdpa",
+    ]
+    found = choose_timed_implementations(session, of_both, asked=True, operators=("multihead",))
     assert found[-2:] == of_both
     assert "torch_mha" in found[:-2]
 
@@ -650,18 +659,21 @@ def test_a_quick_run_compiles_only_what_is_named(session: Session, capsys: pytes
     """Compiling takes longer than the rest of it; it is told who is left out, and how to have it."""
     some = ["compiled", "sdpa"]
     wanted: dict[str, Any] = {"operators": ("multihead",), "compiling": False}
-    assert taking_part(session, some, asked=False, **wanted) == ["torch_mha", "sdpa"]
-    assert capsys.readouterr().err == "left out: compiled: compiling takes minutes; by name it takes part\n"
-    assert taking_part(session, some, asked=True, **wanted) == ["torch_mha", *some]
-    assert taking_part(session, some, asked=False, **wanted | {"compiling": True}) == ["torch_mha", *some]
+    assert choose_timed_implementations(session, some, asked=False, **wanted) == ["torch_mha", "sdpa"]
+    assert capsys.readouterr().err == "left out: compiled: compiling takes minutes; name it to include it\n"
+    assert choose_timed_implementations(session, some, asked=True, **wanted) == ["torch_mha", *some]
+    assert choose_timed_implementations(session, some, asked=False, **wanted | {"compiling": True}) == [
+        "torch_mha",
+        *some,
+    ]
 
 
 def test_dtype_is_that_of_every_case(session: Session) -> None:
     """--dtype runs each case in that dtype, once, whatever dtype it had; two dtypes run it twice."""
-    cases = session.judge("suite", operator="multihead", level="quick")
+    cases = session.ask_oracle("suite", operator="multihead", level="quick")
     problems = {case.rsplit("/", 3)[0] + case.rsplit("/", 1)[1] for case in cases}
     for dtypes in (("float64",), ("float64", "bfloat16")):
-        found = [plan.case for plan in planned(session, cases, dtypes=dtypes)]
+        found = [plan.case for plan in plan_cases(session, cases, dtypes=dtypes)]
         assert len(found) == len(set(found)) == len(problems) * len(dtypes)
         assert {case.split("/")[-3] for case in found} == set(dtypes)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attnbench.analysis.disturbance import throttled
+from attnbench.analysis.disturbance import is_throttled
 from attnbench.measurement.gpu_clocks import MISSING, Clocks, Reading
 
 UUID = "00000000-0000-0000-0000-000000000000"
@@ -21,7 +21,7 @@ def test_a_clock_that_moves_by_more_than_one_percent_marks_its_cycle(
     before_mhz: int, after_mhz: int, expected: bool
 ) -> None:
     """One step of 15 MHz passes, two do not; nor does a clock that could not be read."""
-    assert throttled(before_mhz, after_mhz, 0) is expected
+    assert is_throttled(before_mhz, after_mhz, 0) is expected
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_clock_that_moves_by_more_than_one_percent_marks_its_cycle(
 )  # fmt: skip
 def test_whatever_holds_a_clock_down_marks_its_cycle(reasons: int, expected: bool) -> None:
     """Not that nothing runs, and not a clock that somebody set; every other bit does, those of the future too."""
-    assert throttled(1980, 1980, reasons) is expected
+    assert is_throttled(1980, 1980, reasons) is expected
 
 
 def test_without_the_package_the_record_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict
 from attnbench.cli import attnbench
-from attnbench.cli.compare_command import _exit_code
+from attnbench.cli.compare_command import _choose_exit_code
 from attnbench.plugins.registry import PluginError
-from attnbench.records.run_file import ResultsError, find, read
+from attnbench.records.run_file import ResultsError, find_runs, read_run
 
 # The smallest measurement; a process that is alone decides nothing, seven are the fewest that can.
 SMALL = ("--lengths", "16", "--passes", "forward", "--threads", "1")
@@ -75,8 +75,8 @@ def test_work_that_was_added_to_a_source_tree_is_slower(tmp_path: Path, monkeypa
     assert told["time"]["implementation"] == "mine.py:attend @ ."
     assert "× the base's time, 7 of 7 processes count" in told["time"]["told"]
     assert (told["kernel_calls"]["verdict"], told["flop"]["verdict"]) == ("bigger", "same")
-    (path,) = find(tmp_path / "results", [])
-    run = read(path)
+    (path,) = find_runs(tmp_path / "results", [])
+    run = read_run(path)
     assert run.run.implementations == ("mine.py:attend @ old", "mine.py:attend @ .")
     assert str(tmp_path) not in path.read_text()
     timings = {result.implementation: result.timing for result in run.results if result.timing}
@@ -116,13 +116,17 @@ def change(verdict: Verdict) -> Change:
 )
 def test_the_exit_code_says_what_was_found(verdicts: Sequence[Verdict], code: int) -> None:
     """0 where nothing became worse, 1 where something did, 3 where nothing can be said of the time or at all."""
-    assert _exit_code([change(verdict) for verdict in verdicts], undecided=UNDECIDED) == code
+    assert _choose_exit_code([change(verdict) for verdict in verdicts], undecided=UNDECIDED) == code
 
 
 @pytest.mark.parametrize(
     ("words", "error", "told"),
     [
-        (("sdpa",), click.UsageError, "NEW is missing: name a second run or implementation, or another source tree by"),
+        (
+            ("sdpa",),
+            click.UsageError,
+            "NEW is missing: name a second run or implementation, or another source tree with",
+        ),
         (
             ("sdpa", "reshapd"),
             PluginError,
@@ -131,20 +135,32 @@ def test_the_exit_code_says_what_was_found(verdicts: Sequence[Verdict], code: in
         (
             ("sdpa", "run.jsonl"),
             click.UsageError,
-            "'sdpa' is an implementation and 'run.jsonl' a run: name two of a kind",
+            "'sdpa' is an implementation and 'run.jsonl' is a run: name two runs or two implementations",
         ),
-        (("sdpa", "2098"), click.UsageError, "'sdpa' is an implementation and '2098' a run: name two of a kind"),
-        (("sdpa", "sdpa"), click.UsageError, "'sdpa' is named twice: name two, or another source tree by --base PATH"),
+        (
+            ("sdpa", "2098"),
+            click.UsageError,
+            "'sdpa' is an implementation and '2098' is a run: name two runs or two implementations",
+        ),
+        (
+            ("sdpa", "sdpa"),
+            click.UsageError,
+            "'sdpa' is named twice: name two implementations, or another source tree with --base PATH",
+        ),
         (("sdpa", "sdpa @ nowhere"), PluginError, "no such folder: nowhere"),
         (("sdpa", "none.py:X"), PluginError, "no such file: none.py"),
         (("2099", "2098"), ResultsError, "no run '2099' in stored; did you mean 2098?"),
         (
             ("2099", "2098", "--lengths", "8"),
             click.UsageError,
-            "--lengths is for implementations; runs are compared as",
+            "--lengths applies to implementations only, and BASE and NEW are stored runs: leave it out",
         ),
-        (("2099", "2098", "--dtype", "float64"), click.UsageError, "--dtype is for implementations; runs are compared"),
-        (("sdpa", "reshaped", "--threshold", "0.1"), click.UsageError, "--threshold is for runs; what counts between"),
+        (("2099", "2098", "--dtype", "float64"), click.UsageError, "--dtype applies to implementations only, and BASE"),
+        (
+            ("sdpa", "reshaped", "--threshold", "0.1"),
+            click.UsageError,
+            "--threshold applies to stored runs only, and BASE and NEW are implementations: leave it out",
+        ),
         (
             ("sdpa", "reshaped", "--base", "."),
             click.UsageError,

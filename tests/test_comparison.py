@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from attnbench.analysis.run_diff import Change, changes, kernel_calls, turns_taken
+from attnbench.analysis.run_diff import Change, compare_implementations, compare_runs, count_kernel_calls
 from attnbench.cli import attnbench
 from attnbench.records.run_file import RunFile, StoredRun
 from attnbench.records.types import Finding, Machine, Memory, Result, Run, Timing
@@ -44,7 +44,7 @@ def stored(*results: Result, run: Run = RUN) -> StoredRun:
 
 def found(base: StoredRun, new: StoredRun, aspect: str) -> Change:
     """Change of one aspect of ``mine``."""
-    (change,) = [c for c in changes(base, new, threshold=0.05) if (c.implementation, c.aspect) == ("mine", aspect)]
+    (change,) = [c for c in compare_runs(base, new, threshold=0.05) if (c.implementation, c.aspect) == ("mine", aspect)]
     return change
 
 
@@ -82,7 +82,9 @@ def test_one_more_is_a_change(aspect: str, more: int, verdict: str) -> None:
     assert change.verdict == verdict
     assert change.told == f"{large} → {large + more} {'flop' if aspect == 'flop' else 'bytes'}"
     (change,) = [
-        c for c in turns_taken([base, replace(new, implementation="new")], base="mine", new="new") if c.aspect == aspect
+        c
+        for c in compare_implementations([base, replace(new, implementation="new")], base="mine", new="new")
+        if c.aspect == aspect
     ]
     assert (change.implementation, change.verdict) == ("new", verdict)
 
@@ -105,7 +107,7 @@ def test_one_more_call_of_a_kernel_is_a_change(kernels: tuple[str, ...], verdict
 
 def test_calls_are_read_from_the_names_of_kernels() -> None:
     """A stored name ends in the number of its calls, where there were several."""
-    assert kernel_calls(("a ×12", "b", "c × 2", "a")) == {"a": 13, "b": 1, "c × 2": 1}
+    assert count_kernel_calls(("a ×12", "b", "c × 2", "a")) == {"a": 13, "b": 1, "c × 2": 1}
 
 
 def test_a_failure_is_wrong_and_its_end_is_mended() -> None:
@@ -118,7 +120,10 @@ def test_a_failure_is_wrong_and_its_end_is_mended() -> None:
 def test_times_of_two_machines_are_not_compared() -> None:
     """Another machine's times and bytes say nothing of a change."""
     other = replace(RUN, machine=replace(MACHINE, name="other-cpu"))
-    assert list(changes(stored(result("mine")), stored(result("mine", time_ns=9000), run=other), threshold=0.05)) == []
+    assert (
+        list(compare_runs(stored(result("mine")), stored(result("mine", time_ns=9000), run=other), threshold=0.05))
+        == []
+    )
 
 
 @pytest.mark.parametrize(("peak_bytes", "code"), [(64, 0), (65, 1)])
@@ -171,7 +176,7 @@ def test_a_run_that_was_disturbed_is_inconclusive(own: Timing, twin: Timing, ver
 
 def took_turns(base: Result, new: Result, aspect: str) -> Change:
     """Change of one aspect from ``mine`` to ``new``."""
-    told = turns_taken([base, replace(new, implementation="new")], base="mine", new="new")
+    told = compare_implementations([base, replace(new, implementation="new")], base="mine", new="new")
     (change,) = [change for change in told if change.aspect == aspect]
     return change
 
@@ -200,8 +205,8 @@ def test_a_base_that_differs_from_itself_decides_nothing() -> None:
     change = took_turns(base, replace(result("mine"), timing=timing(*[1050] * 10)), "time")
     assert (change.verdict, change.told) == (
         "inconclusive",
-        "1.050 [1.050, 1.050] × the base's time, 10 of 10 processes count: the baseline took 1.050 times as long as "
-        "itself",
+        "1.050 [1.050, 1.050] × the base's time, 10 of 10 processes count: A/A control failed: the baseline "
+        "differs from its copy by 5.0 %",
     )
 
 
@@ -223,7 +228,7 @@ def test_what_one_side_lacks_is_not_compared() -> None:
     """A case that only one of them has, and others that took turns as well, say nothing."""
     mine = result("mine")
     others = [mine, result("other"), replace(mine, implementation="new", case=CASE.replace("L8", "L9"))]
-    assert list(turns_taken(others, base="mine", new="new")) == []
+    assert list(compare_implementations(others, base="mine", new="new")) == []
 
 
 def test_a_wrong_result_is_wrong_whatever_it_takes() -> None:

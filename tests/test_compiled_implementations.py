@@ -38,9 +38,9 @@ def test_a_prepared_call_is_compiled_and_right(name: str, mode: str) -> None:
     candidate = Candidate(load(name), OPERATOR, one, OPERATOR.inputs(one))
     before = graphs()
     outputs = candidate.run()
-    found = outputs | (candidate.gradients_of(outputs) if one.differentiates else {})
+    found = outputs | (candidate.compute_gradients(outputs) if one.differentiates else {})
     assert graphs() == before > 0
-    exact = OPERATOR.inputs(one).mapped(lambda t: t.double() if t.is_floating_point() else t)
+    exact = OPERATOR.inputs(one).map_tensors(lambda t: t.double() if t.is_floating_point() else t)
     expected = OPERATOR.evaluate(one, exact)
     assert found.keys() == expected.keys()
     for key, value in found.items():
@@ -54,7 +54,7 @@ def test_other_sizes_are_not_compiled_for(name: str, mask: str) -> None:
     counts = []
     for batch, queries, keys in ((2, 5, 7), (4, 9, 9), (3, 100, 3)):
         one = case(replace(PADDED, batch=batch, queries=queries, keys=keys, mask=mask), mode="inference")
-        exact = OPERATOR.inputs(one).mapped(lambda t: t.double() if t.is_floating_point() else t)
+        exact = OPERATOR.inputs(one).map_tensors(lambda t: t.double() if t.is_floating_point() else t)
         output = Candidate(load(name), OPERATOR, one, OPERATOR.inputs(one)).run()["output"]
         torch.testing.assert_close(output.double(), OPERATOR.evaluate(one, exact)["output"], rtol=1e-4, atol=1e-5)
         counts.append(graphs())
@@ -139,7 +139,7 @@ def test_flex_refuses_what_it_does_not_compute_on_a_cpu() -> None:
 def test_without_a_compiler_every_case_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In words, with the remedy; what is compiled from outside is refused as well."""
     implementation, plain = load(name), case(replace(PADDED, mask="none"), mode="inference")
-    assert implementation.unsupported(plain.with_fields(mode="aot")) == "it is compiled already"
+    assert implementation.unsupported(plain.with_fields(mode="aot")) == "the kernel is compiled already"
     monkeypatch.setattr(shutil, "which", lambda _: None)
     assert implementation.unsupported(plain) == "torch.compile needs a C++ compiler on a CPU: install g++"
 

@@ -10,10 +10,10 @@ import pytest
 
 import attnbench
 from attnbench import Report, conform
-from attnbench.api import ConformanceError, Selection, WorkerPool, told
-from attnbench.api.outcome import TOLD
+from attnbench.api import ConformanceError, Selection, WorkerPool, format_finding
+from attnbench.api.outcome import DETAILED_CHECKS
 from attnbench.cases import Case
-from attnbench.checks.catalogue import checks
+from attnbench.checks.catalogue import read_checks
 from attnbench.operators.multihead.problem import MultiheadProblem
 from attnbench.plugins.registry import PluginError
 from attnbench.records.types import Finding, Result
@@ -167,19 +167,23 @@ def test_expected_failures_are_met_or_told(here: Path) -> None:
 def test_what_cannot_be_run_is_refused(bench: WorkerPool, selection: dict[str, object], fault: str) -> None:
     """The error names what was asked for and what there is."""
     with pytest.raises(ValueError, match=fault):
-        bench.plans(Selection(**{"suite": "quick", **selection}))
+        bench.make_plans(Selection(**{"suite": "quick", **selection}))
 
 
 def test_expected_failures_that_mean_nothing_are_refused(bench: WorkerPool, here: Path) -> None:
     """A file that is not there, a mapping without its links, and an entry that nothing can match."""
     for given, error, fault in (
         ("missing.toml", ExpectationError, r"cannot read expected failures from missing\.toml"),
-        ({"forward_parity": "it is off"}, ValueError, r"needs a \(reason, link\) for each check"),
+        (
+            {"forward_parity": "it is off"},
+            ValueError,
+            r"must map each pattern of checks, or \(check, case\) pair of patterns, to a \(reason, link\)",
+        ),
         ({"forward_partiy": ("typo", LINK)}, ExpectationError, r"no check 'forward_partiy'; did you mean"),
         ({("mask_gradients", CASE): ("none", LINK)}, ExpectationError, "'mask_gradients' applies to no case of any"),
     ):
         with pytest.raises(error, match=fault):
-            bench.expectations(["kernels.py:right"], given, [plan()])
+            bench.collect_expectations(["kernels.py:right"], given, [plan()])
 
 
 def test_what_cannot_be_loaded_is_refused(here: Path) -> None:
@@ -240,22 +244,24 @@ def test_report_of_nothing() -> None:
 
 def test_report_tells_some_checks_and_counts_the_rest() -> None:
     """A report of many failures stays readable."""
-    many = report(*(finding(name, "failed") for name in [*checks(), *checks()]))
+    many = report(*(finding(name, "failed") for name in [*read_checks(), *read_checks()]))
     lines = str(many).splitlines()
-    assert sum(line.endswith(": failed, and on 1 more case") for line in lines) == min(TOLD, len(checks()))
-    assert f"… and {len(checks()) - TOLD} more checks that failed" in lines
+    assert sum(line.endswith(": failed, and on 1 more case") for line in lines) == min(
+        DETAILED_CHECKS, len(read_checks())
+    )
+    assert f"… and {len(read_checks()) - DETAILED_CHECKS} more checks that failed" in lines
 
 
 def test_finding_in_words() -> None:
     """Fault first, then the requirement and the command; the requirement is not said twice."""
-    requirement = checks()["forward_parity"].requirement
+    requirement = read_checks()["forward_parity"].requirement
     one = finding("forward_parity", "failed", f"{requirement} But 3 of 4 elements are off.")
-    assert told("mine.py:Mine", CASE, one).splitlines() == [
+    assert format_finding("mine.py:Mine", CASE, one).splitlines() == [
         "3 of 4 elements are off.",
         f"  requirement  {requirement}",
         f"  reproduce    attnbench reproduce '{CASE}' --check forward_parity mine.py:Mine",
     ]
-    assert told("m", CASE, finding("forward_parity", "out_of_memory")).startswith("out of memory: because\n")
+    assert format_finding("m", CASE, finding("forward_parity", "out_of_memory")).startswith("out of memory: because\n")
 
 
 # The bench
@@ -264,12 +270,12 @@ def test_finding_in_words() -> None:
 def test_bench_keeps_its_processes_until_it_is_closed(bench: WorkerPool, here: Path) -> None:
     """One worker does all tests of an implementation; the judge is asked once for a selection."""
     selection = Selection(suite="quick", cases=(CASE, OTHER), checks=(PARITY,))
-    plans = bench.plans(selection)
+    plans = bench.make_plans(selection)
     assert [(one.case, one.checks) for one in plans] == [(CASE, (PARITY,)), (OTHER, (PARITY,))]
-    assert bench.plans(selection) is plans
-    statuses = [bench.finding("kernels.py:right", one, PARITY).status for one in plans]
+    assert bench.make_plans(selection) is plans
+    statuses = [bench.get_finding("kernels.py:right", one, PARITY).status for one in plans]
     processes = [worker._child._process for worker in bench._workers.values()]
-    processes.append(bench._session._judge._process)
+    processes.append(bench._session._oracle._process)
     assert statuses == ["passed", "passed"]
     assert [process.poll() for process in processes] == [None, None]
     bench.close()
@@ -286,29 +292,29 @@ def test_bench_finds_together_what_was_asked_for(
         asked.append(plan.checks)
         return [finding(check) for check in plan.checks]
 
-    monkeypatch.setattr("attnbench.api.worker_pool.findings", findings)
-    monkeypatch.setattr(WorkerPool, "_worker", lambda *_: SimpleNamespace(operator="multihead"))
+    monkeypatch.setattr("attnbench.api.worker_pool.check_case", findings)
+    monkeypatch.setattr(WorkerPool, "_start_worker", lambda *_: SimpleNamespace(operator="multihead"))
     one = plan(CASE, "forward_parity", "inputs_untouched", "repeats_itself")
-    bench.ask_for("another", CASE, "repeats_itself")
-    bench.ask_for("another", OTHER, "inputs_untouched")
+    bench.request("another", CASE, "repeats_itself")
+    bench.request("another", OTHER, "inputs_untouched")
     assert asked == []
     for check in ("forward_parity", "repeats_itself", "forward_parity"):
-        assert bench.finding("another", one, check).check == check
+        assert bench.get_finding("another", one, check).check == check
     assert asked == [("forward_parity", "repeats_itself"), ("forward_parity",)]
 
 
 def test_bench_lives_on_after_deaths(bench: WorkerPool, here: Path) -> None:
     """A crash is a finding of its test; so is the end of the judge, after which there is a new one."""
-    assert bench.finding("kernels.py:dies", plan(), PARITY).reason == "the process exited with code 3"
-    bench._session._judge._process.kill()
-    ended = bench.finding("kernels.py:right", plan(), PARITY)
-    assert (ended.status, bench.finding("kernels.py:right", plan(), PARITY).status) == ("error", "passed")
-    assert ended.reason.startswith("the judge's process ended: ")
+    assert bench.get_finding("kernels.py:dies", plan(), PARITY).reason == "the process exited with code 3"
+    bench._session._oracle._process.kill()
+    ended = bench.get_finding("kernels.py:right", plan(), PARITY)
+    assert (ended.status, bench.get_finding("kernels.py:right", plan(), PARITY).status) == ("error", "passed")
+    assert ended.reason.startswith("the oracle worker's process ended: ")
 
 
 def test_bench_says_once_that_something_cannot_be_loaded(bench: WorkerPool, here: Path) -> None:
     """The first test fails with the reason, and the others are not run for it."""
-    told = [bench.finding("kernels.py:left", plan(case), PARITY) for case in (CASE, OTHER)]
+    told = [bench.get_finding("kernels.py:left", plan(case), PARITY) for case in (CASE, OTHER)]
     assert [one.status for one in told] == ["error", "not_run"]
     assert told[0].reason == told[1].reason
     assert told[0].reason.startswith("kernels.py has no attribute 'left'")
@@ -317,7 +323,7 @@ def test_bench_says_once_that_something_cannot_be_loaded(bench: WorkerPool, here
 def test_bench_that_is_interrupted_starts_anew(bench: WorkerPool, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an interruption, as by a time limit of pytest's, no answer is taken for that of another request."""
     right = "kernels.py:right"
-    assert bench.finding(right, plan(), PARITY).status == "passed"
+    assert bench.get_finding(right, plan(), PARITY).status == "passed"
 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -325,12 +331,12 @@ def test_bench_that_is_interrupted_starts_anew(bench: WorkerPool, here: Path, mo
     with monkeypatch.context() as patch:
         patch.setattr(bench._workers[right], "ask", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            bench.finding(right, plan(), PARITY)
+            bench.get_finding(right, plan(), PARITY)
     assert (bench._session, bench._workers) == (None, {})
-    assert bench.finding("kernels.py:wrong", plan(), PARITY).status == "failed"
+    assert bench.get_finding("kernels.py:wrong", plan(), PARITY).status == "failed"
 
 
 def test_bench_leaves_other_operators_alone(bench: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A case of an operator that the implementation does not compute is unsupported."""
-    monkeypatch.setattr(WorkerPool, "_worker", lambda *_: SimpleNamespace(operator="another"))
-    assert bench.finding("mine", plan(), PARITY).reason == "it computes another"
+    monkeypatch.setattr(WorkerPool, "_start_worker", lambda *_: SimpleNamespace(operator="another"))
+    assert bench.get_finding("mine", plan(), PARITY).reason == "the implementation computes another, not multihead"

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from attnbench.analysis.speed_verdict import STATES, VERDICTS, State, judge_speed
+from attnbench.analysis.speed_verdict import STATES, VERDICTS, State, decide_speed
 from attnbench.records.types import Timing
 
 # Time of a call of the baseline, in nanoseconds.
@@ -53,7 +53,7 @@ def drawn(source: random.Random, truth: float, *, spread: float, processes: int)
 def states(truth: float, *, spread: float = 0.002, processes: int = 10) -> Counter[State]:
     """How often each state comes out of ``TRIALS`` comparisons."""
     source = random.Random(f"{truth} {spread} {processes}")
-    return Counter(judge_speed(*drawn(source, truth, spread=spread, processes=processes)).state for _ in range(TRIALS))
+    return Counter(decide_speed(*drawn(source, truth, spread=spread, processes=processes)).state for _ in range(TRIALS))
 
 
 def test_the_states_are_a_closed_set() -> None:
@@ -66,8 +66,8 @@ def test_the_states_are_a_closed_set() -> None:
 def test_what_counts_may_be_told() -> None:
     """1 % unless told otherwise."""
     own, base = timing(*[1.02] * 10), timing(*[1] * 10)
-    assert judge_speed(own, base).state == "slower"
-    assert judge_speed(own, base, effect=0.03).state == "same"
+    assert decide_speed(own, base).state == "slower"
+    assert decide_speed(own, base, effect=0.03).state == "same"
 
 
 @pytest.mark.parametrize("spread", [0.002, 0.01, 0.1])
@@ -100,9 +100,9 @@ def test_what_is_the_same_is_called_the_same() -> None:
 
 def test_a_wide_interval_is_unknown() -> None:
     """Where the interval reaches across the edge of what counts, more processes may tell."""
-    found = judge_speed(timing(*[1.0] * 5, *[1.02] * 5), timing(*[1] * 10))
+    found = decide_speed(timing(*[1.0] * 5, *[1.02] * 5), timing(*[1] * 10))
     assert found.state == "unknown"
-    assert found.reason == "the interval reaches across 1%, the difference that counts"
+    assert found.reason == "the confidence interval crosses the threshold of 1%"
     assert found.ratio is not None
     assert (found.ratio.low, found.ratio.high, found.ratio.processes) == (1.0, 1.02, 10)
 
@@ -119,8 +119,8 @@ def test_a_wide_interval_is_unknown() -> None:
 )  # fmt: skip
 def test_a_verdict_is_an_order_statistic(off: int, of: int, state: State) -> None:
     """A few processes that went astray decide nothing, and what is more than a few leaves it open."""
-    assert judge_speed(timing(*[1.0] * off, *[1.1] * (of - off)), timing(*[1] * of)).state == state
-    assert judge_speed(timing(*[1.0] * off, *[0.9] * (of - off)), timing(*[1] * of)).state == state.replace(
+    assert decide_speed(timing(*[1.0] * off, *[1.1] * (of - off)), timing(*[1] * of)).state == state
+    assert decide_speed(timing(*[1.0] * off, *[0.9] * (of - off)), timing(*[1] * of)).state == state.replace(
         "slow", "fast"
     )
 
@@ -128,7 +128,7 @@ def test_a_verdict_is_an_order_statistic(off: int, of: int, state: State) -> Non
 @pytest.mark.parametrize("processes", range(7))
 def test_few_processes_have_no_verdict(processes: int) -> None:
     """Six all on one side are that by chance once in 64."""
-    found = judge_speed(timing(*[2] * processes), timing(*[1] * processes))
+    found = decide_speed(timing(*[2] * processes), timing(*[1] * processes))
     assert (found.state, found.counted, found.of) == ("unknown", processes, processes)
     assert (found.ratio is None) == (processes == 0)
 
@@ -149,7 +149,7 @@ def test_a_process_counts_by_its_clean_calls(clean: int, of: int, counts: bool, 
         own = replace(own, waited_ns=mixed(clean, of))
     else:
         base = replace(base, waited_ns=mixed(clean, of))
-    found = judge_speed(own, base)
+    found = decide_speed(own, base)
     assert (found.counted, found.of, found.ratio is not None) == (int(counts), 1, counts)
 
 
@@ -158,7 +158,7 @@ def test_only_clean_calls_make_the_ratio() -> None:
     samples = ((CALL_NS,) * 5 + (50 * CALL_NS,) * 4,) * 10
     waited = ((0,) * 5 + (49 * CALL_NS,) * 4,) * 10
     own = replace(timing(*[1] * 10), samples_ns=samples, waited_ns=waited)
-    assert judge_speed(own, timing(*[1] * 10)).state == "same"
+    assert decide_speed(own, timing(*[1] * 10)).state == "same"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_only_clean_calls_make_the_ratio() -> None:
 def test_too_few_processes_that_count_are_inconclusive(disturbed: int, of: int, state: State) -> None:
     """Eight must count; of fewer that were planned, all."""
     waited = ((CALL_NS,) * 9,) * disturbed + ((0,) * 9,) * (of - disturbed)
-    found = judge_speed(replace(timing(*[2] * of), waited_ns=waited), timing(*[1] * of))
+    found = decide_speed(replace(timing(*[2] * of), waited_ns=waited), timing(*[1] * of))
     assert (found.state, found.counted, found.of) == (state, of - disturbed, of)
     if state == "inconclusive":
         assert found.reason == f"other work disturbed {disturbed} of {of} processes"
@@ -177,15 +177,15 @@ def test_too_few_processes_that_count_are_inconclusive(disturbed: int, of: int, 
 
 def test_calls_too_slow_for_the_time_given_are_inconclusive() -> None:
     """Not for the sake of other work, and the reason says so."""
-    found = judge_speed(timing(*[2] * 10, calls=3), timing(*[1] * 10))
+    found = decide_speed(timing(*[2] * 10, calls=3), timing(*[1] * 10))
     assert (found.state, found.counted) == ("inconclusive", 0)
-    assert found.reason == "calls so slow that a process made 3 of the 5 that it takes"
+    assert found.reason == "calls are too slow: a process made 3 of the 5 calls that it needs"
 
 
 def test_contention_that_biases_a_ratio_is_inconclusive() -> None:
     """A competitor that makes one side half as slow again, in every process alike, does not pass for a difference."""
     own, base = timing(*[1.5] * 10, share_waited=0.3), timing(*[1] * 10, share_waited=0.1)
-    found = judge_speed(own, base)
+    found = decide_speed(own, base)
     assert (found.state, found.ratio, found.counted) == ("inconclusive", None, 0)
 
 
@@ -193,22 +193,23 @@ def test_contention_that_biases_a_ratio_is_inconclusive() -> None:
 def test_a_baseline_that_differs_from_itself_judges_nobody(twin: float, state: State) -> None:
     """Where the null arm shows a difference, so may everything else."""
     base = timing(*[1] * 10, twin=timing(*[twin] * 10))
-    found = judge_speed(timing(*[1.2] * 10), base)
+    found = decide_speed(timing(*[1.2] * 10), base)
     assert found.state == state
-    assert found.null is not None
-    assert found.null.ratio is not None
-    assert found.null.ratio.value == pytest.approx(twin)
+    assert found.control is not None
+    assert found.control.ratio is not None
+    assert found.control.ratio.value == pytest.approx(twin)
     if state == "inconclusive":
-        assert found.reason == f"the baseline took {twin:.3f} times as long as itself"
+        difference = f"{100 * abs(twin - 1):.1f} %"
+        assert found.reason == f"A/A control failed: the baseline differs from its copy by {difference}"
 
 
 def test_a_null_arm_that_cannot_tell_hinders_nobody() -> None:
     """A twin that scatters about the baseline is no sign that the baseline is off."""
     base = timing(*[1] * 10, twin=timing(*[0.98, 1.02] * 5))
-    found = judge_speed(timing(*[1.2] * 10), base)
+    found = decide_speed(timing(*[1.2] * 10), base)
     assert found.state == "slower"
-    assert found.null is not None
-    assert found.null.state == "unknown"
+    assert found.control is not None
+    assert found.control.state == "unknown"
 
 
 # Cycles of a process, and who of the baseline's two has a turn in which.
@@ -230,7 +231,7 @@ def sharing(twin: float) -> Timing:
 def test_a_baseline_that_shares_its_turns_is_one_with_its_twin() -> None:
     """Each cycle has one of the two, and a call is compared with the one of its own cycle."""
     for cycles in (CYCLES, SHARED["twin"], SHARED["base"]):
-        found = judge_speed(in_cycles(cycles, 1.2), sharing(1.0))
+        found = decide_speed(in_cycles(cycles, 1.2), sharing(1.0))
         assert (found.state, found.counted, found.of) == ("slower", 10, 10)
         assert found.ratio is not None
         assert found.ratio.value == pytest.approx(1.2)
@@ -239,24 +240,25 @@ def test_a_baseline_that_shares_its_turns_is_one_with_its_twin() -> None:
 def test_a_baseline_that_shares_its_turns_is_compared_with_its_twin_beside_the_same_calls() -> None:
     """The two never meet in a cycle; what is compared meets both, and so a drift is no difference."""
     base = replace(in_cycles((1, 2, 3, 4, 5, 6), 1), twin=in_cycles((7, 8, 9, 10, 11, 12), 1))
-    found = judge_speed(in_cycles(CYCLES, 1.2), base)
-    assert found.null is not None
-    assert found.null.ratio is not None
-    assert (found.state, found.null.state, found.null.counted) == ("slower", "same", 10)
-    assert found.null.ratio.value == pytest.approx(1.0)
-    off = judge_speed(in_cycles(CYCLES, 1.2), sharing(1.1))
-    assert (off.state, off.reason) == ("inconclusive", "the baseline took 1.100 times as long as itself")
+    found = decide_speed(in_cycles(CYCLES, 1.2), base)
+    assert found.control is not None
+    assert found.control.ratio is not None
+    assert (found.state, found.control.state, found.control.counted) == ("slower", "same", 10)
+    assert found.control.ratio.value == pytest.approx(1.0)
+    off = decide_speed(in_cycles(CYCLES, 1.2), sharing(1.1))
+    reason = "A/A control failed: the baseline differs from its copy by 10.0 %"
+    assert (off.state, off.reason) == ("inconclusive", reason)
 
 
 def test_a_slow_call_that_met_each_of_the_two_too_seldom_is_compared_by_medians() -> None:
     """Five calls are enough for it, and for either of the two."""
     slow = in_cycles((1, 3, 6, 8, 10), 9)
-    found = judge_speed(slow, sharing(1.0))
+    found = decide_speed(slow, sharing(1.0))
     assert (found.state, found.counted) == ("slower", 10)
     assert found.ratio is not None
     assert found.ratio.value == pytest.approx(9)
-    assert found.null is not None
-    assert found.null.state == "same"
+    assert found.control is not None
+    assert found.control.state == "same"
 
 
 @pytest.mark.parametrize("disturbed", ["base", "twin"])
@@ -267,7 +269,7 @@ def test_a_process_counts_where_both_of_the_two_do(disturbed: str) -> None:
     assert base.twin is not None
     base = replace(base, waited_ns=held_up) if disturbed == "base" else base
     base = replace(base, twin=replace(base.twin, waited_ns=held_up)) if disturbed == "twin" and base.twin else base
-    found = judge_speed(in_cycles(CYCLES, 1.2), base)
+    found = decide_speed(in_cycles(CYCLES, 1.2), base)
     assert (found.state, found.counted, found.reason) == (
         "inconclusive", 0, "other work disturbed 10 of 10 processes"
     )  # fmt: skip
@@ -276,16 +278,16 @@ def test_a_process_counts_where_both_of_the_two_do(disturbed: str) -> None:
 def test_too_few_calls_of_one_of_the_two_are_told() -> None:
     """As of any side."""
     base = replace(in_cycles(SHARED["base"], 1), twin=in_cycles(SHARED["twin"][:4], 1))
-    found = judge_speed(in_cycles(CYCLES, 1.2), base)
-    assert found.reason == "calls so slow that a process made 4 of the 5 that it takes"
+    found = decide_speed(in_cycles(CYCLES, 1.2), base)
+    assert found.reason == "calls are too slow: a process made 4 of the 5 calls that it needs"
 
 
 def test_the_twin_is_compared_with_the_baseline_alone() -> None:
     """Not with what it is a part of."""
     base = replace(in_cycles(SHARED["base"], 1), twin=in_cycles(SHARED["twin"], 2))
     assert base.twin is not None
-    found = judge_speed(base.twin, base)
-    assert (found.state, found.null) == ("slower", None)
+    found = decide_speed(base.twin, base)
+    assert (found.state, found.control) == ("slower", None)
     assert found.ratio is not None
     assert found.ratio.value == pytest.approx(2)
 
@@ -293,24 +295,24 @@ def test_the_twin_is_compared_with_the_baseline_alone() -> None:
 def test_in_older_runs_the_twin_took_part_in_every_cycle() -> None:
     """What is compared is compared with the baseline alone, as it was when it was measured."""
     old = replace(in_cycles(CYCLES, 1), twin=in_cycles(CYCLES, 1.008))
-    found = judge_speed(in_cycles(CYCLES, 1.2), old)
+    found = decide_speed(in_cycles(CYCLES, 1.2), old)
     assert found.ratio is not None
-    assert found.null is not None
-    assert found.null.ratio is not None
-    assert (found.ratio.value, found.null.ratio.value) == (pytest.approx(1.2), pytest.approx(1.008))
+    assert found.control is not None
+    assert found.control.ratio is not None
+    assert (found.ratio.value, found.control.ratio.value) == (pytest.approx(1.2), pytest.approx(1.008))
 
 
 def test_processes_in_which_one_took_no_part_are_not_counted() -> None:
     """Processes that were added for others leave a contest as it was."""
     own = replace(timing(*[1.2] * 10), samples_ns=timing(*[1.2] * 10).samples_ns + ((),) * 5)
-    found = judge_speed(own, timing(*[1] * 15))
+    found = decide_speed(own, timing(*[1] * 15))
     assert (found.state, found.counted, found.of) == ("slower", 10, 10)
 
 
 def test_samples_of_other_processes_are_refused() -> None:
     """What was not taken in turns is no contest."""
-    with pytest.raises(ValueError, match="samples of 3 and of 2 processes were not taken in turns"):
-        judge_speed(timing(1, 1, 1), timing(1, 1))
+    with pytest.raises(ValueError, match="interleaved timings must have equally many processes, got 3 and 2"):
+        decide_speed(timing(1, 1, 1), timing(1, 1))
 
 
 CALL_COUNTERS: dict[str, tuple[Callable[[Timing], Timing], int]] = {
@@ -326,7 +328,7 @@ CALL_COUNTERS: dict[str, tuple[Callable[[Timing], Timing], int]] = {
 def test_a_system_without_a_counter_is_judged_by_the_others(case: str) -> None:
     """By waits, else by switches; a system that counts neither has only clean calls."""
     change, counted = CALL_COUNTERS[case]
-    found = judge_speed(change(timing(*[1.2] * 10)), timing(*[1] * 10))
+    found = decide_speed(change(timing(*[1.2] * 10)), timing(*[1] * 10))
     assert (found.counted, found.state) == (counted, "slower" if counted else "inconclusive")
 
 
@@ -347,7 +349,7 @@ def on_device(*processes: float, wall: float = 3.0, throttled: int = 0, late: in
 
 def test_on_a_device_its_own_time_decides() -> None:
     """However long both take from end to end, and whatever the scheduler did to their processes."""
-    found = judge_speed(on_device(*[1.2] * 10, wall=3), on_device(*[1] * 10, wall=4))
+    found = decide_speed(on_device(*[1.2] * 10, wall=3), on_device(*[1] * 10, wall=4))
     assert (found.state, found.measure) == ("slower", "device")
     assert found.ratio is not None
     assert found.ratio.value == pytest.approx(1.2)
@@ -356,11 +358,11 @@ def test_on_a_device_its_own_time_decides() -> None:
 def test_without_a_devices_time_of_both_that_from_end_to_end_decides() -> None:
     """And of the baseline's twin it is the same kind of time that tells what noise is."""
     base = replace(timing(*[1] * 10), twin=timing(*[1] * 10))
-    found = judge_speed(replace(on_device(*[0.5] * 10, wall=1.2), waited_ns=()), base)
+    found = decide_speed(replace(on_device(*[0.5] * 10, wall=1.2), waited_ns=()), base)
     assert (found.state, found.measure) == ("slower", "wall")
-    assert found.null is not None
-    assert (found.null.state, found.null.measure) == ("same", "wall")
-    null = judge_speed(on_device(*[1] * 10), replace(on_device(*[1] * 10), twin=on_device(*[1.1] * 10))).null
+    assert found.control is not None
+    assert (found.control.state, found.control.measure) == ("same", "wall")
+    null = decide_speed(on_device(*[1] * 10), replace(on_device(*[1] * 10), twin=on_device(*[1.1] * 10))).control
     assert null is not None
     assert (null.state, null.measure) == ("slower", "device")
 
@@ -369,7 +371,7 @@ def test_a_few_throttled_cycles_are_left_out() -> None:
     """The others decide."""
     own = on_device(*[1.2] * 10, throttled=3)
     slow = replace(own, device_ns=tuple((9 * CALL_NS,) * 3 + times[3:] for times in own.device_ns))
-    found = judge_speed(slow, on_device(*[1] * 10, throttled=3))
+    found = decide_speed(slow, on_device(*[1] * 10, throttled=3))
     assert (found.state, found.counted) == ("slower", 10)
     assert found.ratio is not None
     assert found.ratio.value == pytest.approx(1.2)
@@ -377,10 +379,10 @@ def test_a_few_throttled_cycles_are_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("disturbed", "reason"),
-    [({"throttled": 6}, "the device's clock moved or was held down in 60 cycles: 10 of 10 processes do not count"),
+    [({"throttled": 6}, "the device's clock changed or was throttled in 60 cycles: 10 of 10 processes do not count"),
      ({"late": 6}, "other work delayed launches in 10 of 10 processes")],
 )  # fmt: skip
 def test_a_device_that_was_throttled_or_kept_waiting_gives_no_verdict(disturbed: dict[str, int], reason: str) -> None:
     """And it is said which."""
-    found = judge_speed(on_device(*[1.2] * 10, **disturbed), on_device(*[1] * 10))
+    found = decide_speed(on_device(*[1.2] * 10, **disturbed), on_device(*[1] * 10))
     assert (found.state, found.ratio, found.reason) == ("inconclusive", None, reason)

@@ -15,13 +15,13 @@ from attnbench.interface import Policies, Refusal
 from attnbench.kernel import CoreKernel, Kernel, core_from_kernel, from_kernel
 from attnbench.operators.attention_core import OPERATOR, AttentionCoreProblem
 from attnbench.operators.attention_core.suites import GROUPED, PLAIN
-from attnbench.plugins.registry import load, names
+from attnbench.plugins.registry import list_names, load
 
 if TYPE_CHECKING:
     from conftest import Conformance
 
 WHOLE = "key_lengths must be whole numbers, int32 or int64"
-BUILT_IN = [name for name in names() if name.startswith("core_")]
+BUILT_IN = [name for name in list_names() if name.startswith("core_")]
 
 
 def case_of(problem: AttentionCoreProblem, **fields: Any) -> Case:
@@ -250,7 +250,7 @@ def test_a_scale_is_any_finite_number() -> None:
 
 def test_every_kernel_of_multihead_stands_alone_as_well() -> None:
     """The same functions, under their names after core_."""
-    loaded = {name: load(name) for name in names()}
+    loaded = {name: load(name) for name in list_names()}
     kernels = {name for name, one in loaded.items() if isinstance(one, Kernel)}
     assert kernels == {name.removeprefix("core_") for name in BUILT_IN}
     for name in BUILT_IN:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from attnbench.cases import LEVELS, Level
-from attnbench.operators.covering import combinations_of, covering_array
+from attnbench.operators.covering import build_covering_array, generate_combinations
 from attnbench.operators.multihead import OPERATOR, generate_cases
-from attnbench.operators.multihead.generate_cases import FACTORS, allowed, case_of, row_of
+from attnbench.operators.multihead.generate_cases import FACTORS, case_to_row, is_allowed, row_to_case
 
 SMALL = {"a": (1, 2, 3), "b": (1, 2), "c": (1, 2), "d": (1, 2, 3)}
 
@@ -19,8 +19,8 @@ def uncovered(level: Level, strength: int) -> list[Any]:
     """Combinations of argument values that no case of a level has."""
     seen = set()
     for case in OPERATOR.suite(level):
-        seen |= set(combinations(sorted(row_of(case).items(), key=lambda item: item[0]), strength))
-    return [found for found in combinations_of(FACTORS, allowed, strength) if found not in seen]
+        seen |= set(combinations(sorted(case_to_row(case).items(), key=lambda item: item[0]), strength))
+    return [found for found in generate_combinations(FACTORS, is_allowed, strength) if found not in seen]
 
 
 @pytest.mark.parametrize(("level", "strength"), [("core", 2), ("full", 3)])
@@ -37,7 +37,7 @@ def test_a_missing_combination_would_be_told() -> None:
 def test_lists_are_what_their_generator_makes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nobody edited a list by hand, but for the one of cases that were found."""
     monkeypatch.setattr(generate_cases, "FOLDER", tmp_path)
-    generate_cases.write()
+    generate_cases.write_lists()
     for level in LEVELS:
         made, kept = (
             (folder / f"{level}.txt").read_text()
@@ -48,8 +48,8 @@ def test_lists_are_what_their_generator_makes(monkeypatch: pytest.MonkeyPatch, t
 
 def test_a_row_and_its_case_say_the_same() -> None:
     """What a case is made from can be read off it again, but for the number of queries that aliases fix."""
-    for row in covering_array(FACTORS, allowed, 1):
-        assert row_of(case_of(row)) == row
+    for row in build_covering_array(FACTORS, is_allowed, 1):
+        assert case_to_row(row_to_case(row)) == row
 
 
 @pytest.mark.parametrize("strength", [1, 2, 3])
@@ -59,14 +59,14 @@ def test_a_covering_array_has_every_allowed_combination(strength: int) -> None:
     def differ(row: Mapping[str, Any]) -> bool:
         return not ("a" in row and row.get("a") == row.get("d"))
 
-    rows = covering_array(SMALL, differ, strength)
+    rows = build_covering_array(SMALL, differ, strength)
     assert all(row.keys() == SMALL.keys() and differ(row) for row in rows)
     seen = {found for row in rows for found in combinations(sorted(row.items()), strength)}
-    assert seen == set(combinations_of(SMALL, differ, strength))
+    assert seen == set(generate_combinations(SMALL, differ, strength))
 
 
 def test_given_rows_are_not_made_again() -> None:
     """What other rows cover needs no rows of its own."""
-    rows = covering_array(SMALL, lambda _: True, 2)
+    rows = build_covering_array(SMALL, lambda _: True, 2)
     assert len(rows) <= 12
-    assert covering_array(SMALL, lambda _: True, 2, given=rows) == []
+    assert build_covering_array(SMALL, lambda _: True, 2, given=rows) == []

@@ -27,12 +27,12 @@ def test_places_move_only_where_they_are_too_near_and_stay_inside() -> None:
 
 def test_a_place_is_the_nearest_where_nothing_is() -> None:
     """Beyond an edge of what is taken, inside the panel; the wanted one, kept inside, where all is taken."""
-    assert curvenames.clear(0.5, 0.1, [(0.7, 0.9)]) == 0.5
-    assert curvenames.clear(0.5, 0.1, [(0.45, 0.8)]) == pytest.approx(0.35)
-    assert curvenames.clear(0.1, 0.1, [(0.05, 0.2)]) == pytest.approx(0.3)
+    assert curvenames.find_clear_place(0.5, 0.1, [(0.7, 0.9)]) == 0.5
+    assert curvenames.find_clear_place(0.5, 0.1, [(0.45, 0.8)]) == pytest.approx(0.35)
+    assert curvenames.find_clear_place(0.1, 0.1, [(0.05, 0.2)]) == pytest.approx(0.3)
     # The first way out leads into another.
-    assert curvenames.clear(0.5, 0.1, [(0.45, 0.6), (0.3, 0.4)]) == pytest.approx(0.7)
-    assert curvenames.clear(0.99, 0.1, []) == curvenames.clear(0.99, 0.1, [(0.0, 1.0)]) == 0.9
+    assert curvenames.find_clear_place(0.5, 0.1, [(0.45, 0.6), (0.3, 0.4)]) == pytest.approx(0.7)
+    assert curvenames.find_clear_place(0.99, 0.1, []) == curvenames.find_clear_place(0.99, 0.1, [(0.0, 1.0)]) == 0.9
 
 
 def test_a_name_inside_a_panel_stands_off_the_curves() -> None:
@@ -57,7 +57,7 @@ def test_a_name_inside_a_panel_stands_off_the_curves() -> None:
 
 def test_a_long_name_gets_the_room_that_it_needs() -> None:
     """Such as a file's."""
-    short, long = (curvenames.room([name], PANEL) for name in ("sdpa", "my_attention.py:MyAttention"))
+    short, long = (curvenames.compute_room([name], PANEL) for name in ("sdpa", "my_attention.py:MyAttention"))
     assert short < 1 < 1.5 < long
 
 

@@ -50,7 +50,7 @@ def test_a_device_rests_for_as_long_as_it_worked_once_that_was_5_ms() -> None:
         found.append(due_ns)
         if due_ns:
             clock.now_ns += due_ns
-            pauses.rested()
+            pauses.restart()
     assert found == [0, 0, 0, 6_000_000, 0, 5_500_000]
 
 

@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnbench.candidate.global_state import noted, put_back
+from attnbench.candidate.global_state import read_settings, restore_settings
 from attnbench.cases import DTYPES, Case, Dtype
 from attnbench.checks.evaluation import diagnosis as module
-from attnbench.checks.evaluation.diagnosis import diagnosis
+from attnbench.checks.evaluation.diagnosis import diagnose
 from attnbench.checks.observations import Agree, Exact, Match, Observation
 from attnbench.interface import Implementation, Policies
-from attnbench.mutants import MUTANTS, VARIANTS, Mutant
+from attnbench.mutants.multihead import MUTANTS
+from attnbench.mutants.mutant import Mutant
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
-from attnbench.operators.multihead.suites import CROSS, SELF, suite
+from attnbench.operators.multihead.suites import CROSS, SELF, load_suite
 from attnbench.oracle.expected import CaseOracle
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ DIAGNOSES = {
     "key_bias_missing": "the key bias missing",
     "mask_inverted": "the attn_mask inverted",
     "padding_inverted": "the key_padding_mask inverted",
-    "mask_as_boolean": "the attn_mask read as a boolean one",
-    "padding_as_boolean": "the key_padding_mask read as a boolean one",
+    "mask_as_boolean": "the attn_mask read as a boolean mask",
+    "padding_as_boolean": "the key_padding_mask read as a boolean mask",
     "mask_ignored": "the attn_mask ignored",
     "mask_ignored_beside_padding": "the attn_mask ignored",
     "single_query_sees_all": "the attn_mask ignored",
@@ -63,27 +64,31 @@ DIAGNOSES = {
     "mask_padded_in_front": "masks shifted by the extra columns",
     "columns_hidden": "the learned column dropped",
     "hint_hides_columns": "the learned column dropped",
-    "empty_rows_uniform": "rows without any key spread evenly",
-    "empty_by_union_uniform": "rows without any key left unmasked",
-    "empty_rows_nan": "rows without any key NaN",
+    "empty_rows_uniform": "fully masked rows with uniform weights",
+    "empty_by_union_uniform": "fully masked rows left unmasked",
+    "empty_rows_nan": "fully masked rows NaN",
     "aligned_keys_one_short": "the last key dropped after the softmax",
     "tail_of16_dropped": "the last key (the last tile of 16) dropped after the softmax",
     "tail_of32_dropped": "the last key (the last tile of 16, 32) dropped after the softmax",
     "tail_of64_dropped": "the last key (the last tile of 16, 32, 64) dropped after the softmax",
     "weights_always_averaged": "weights averaged over heads",
-    "dropout_not_rescaled": "survivors of dropout not divided by 1 − p",
+    "dropout_not_rescaled": "the weights that dropout keeps not divided by 1 − p",
 }
 # Checks whose claims are compared with the oracle's quantities.
 COMPARING = (
     "forward_parity", "weights_parity", "input_gradients", "parameter_gradients", "mask_gradients", "autocast_parity",
     "exact_uniform_mean", "exact_selection", "exact_zero_leak", "dropout_is_told_by_weights", "dropout_is_unbiased",
 )  # fmt: skip
-EAGER = [mutant for mutant in MUTANTS if Case.parse(mutant.shown_by, {"multihead": MultiheadProblem}).compiler is None]
+EAGER = [
+    mutant
+    for mutant in MUTANTS.mutants
+    if Case.parse(mutant.shown_by, {"multihead": MultiheadProblem}).compiler is None
+]
 
 
 def told(conformance: "Conformance", implementation: Implementation, case: Case) -> set[str]:
     """What the failures of an implementation on a case are put down to."""
-    found, before = set(), noted()
+    found, before = set(), read_settings()
     for check in COMPARING:
         if check not in conformance.applicable(case):
             continue
@@ -92,7 +97,7 @@ def told(conformance: "Conformance", implementation: Implementation, case: Case)
         except RuntimeError:  # of a wrong shape no loss can be made; a worker would say so
             continue
         finally:  # a mutant may leave torch itself changed
-            put_back(before)
+            restore_settings(before)
         reason, _, words = finding.reason.partition(" Diagnosis: looks like ")
         assert reason or not words
         found |= {words.removesuffix(".")} if words else set()
@@ -118,7 +123,7 @@ def test_a_known_mistake_is_named_and_no_other(conformance: "Conformance", mutan
 def test_every_diagnosis_of_the_table_is_of_a_mutant() -> None:
     """The table names no mutant that there is not, and most known mistakes are some mutant's."""
     assert DIAGNOSES.keys() <= {mutant.name for mutant in EAGER}
-    named = {words for one in suite("core") for words in OPERATOR.fault_models(one, {"weights"})}
+    named = {words for one in load_suite("core") for words in OPERATOR.fault_models(one, {"weights"})}
     assert len(named & set(DIAGNOSES.values())) > 30
 
 
@@ -136,13 +141,13 @@ def known(
 def made(of: CaseOracle, words: str, *names: str) -> dict[str, Tensor]:
     """Quantities of an implementation that makes a mistake, and rounds once."""
     fault = OPERATOR.fault_models(of.case, names or ("output",))[words]
-    found = of.mistaken(words, fault, of.case)
+    found = of.evaluate_fault_model(words, fault, of.case)
     return {name: found[name].to(of.dtype) for name in names or ("output",)}
 
 
 def said(of: CaseOracle, observation: Observation, **policies: Any) -> str:
     """What a failed claim is put down to."""
-    return diagnosis(observation, of.truth, of, Policies(**policies))
+    return diagnose(observation, of.expected, of, Policies(**policies))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -158,9 +163,9 @@ def test_every_known_mistake_is_recognised_in_every_dtype(dtype: Dtype) -> None:
 def test_gradients_and_weights_tell_as_much(words: str) -> None:
     """Whatever the claim holds is compared, each quantity with what the mistake makes of it."""
     of = known(mode="train", mask="bool2d+pad", need_weights=True)
-    names = tuple(of.truth.quantities)
+    names = tuple(of.expected.quantities)
     assert said(of, Match(quantities=made(of, words, *names))) == f"Diagnosis: looks like {words}."
-    mixed = made(of, words, *names) | {"grad.key": of.truth.quantities["grad.key"].float() + 1}
+    mixed = made(of, words, *names) | {"grad.key": of.expected.quantities["grad.key"].float() + 1}
     assert said(of, Match(quantities=mixed)) == ""
 
 
@@ -175,7 +180,7 @@ def test_two_mistakes_with_one_result_are_both_named() -> None:
 def test_a_mistake_that_changes_nothing_here_is_never_named() -> None:
     """One query has no next one, so that a softmax over all queries differs and an order of rows does not."""
     of = known(queries=1)
-    right = of.truth.quantities["output"].float()
+    right = of.expected.quantities["output"].float()
     for observation in (right + 1.0, right + 1e-5, right * 1.01):
         assert said(of, Match(quantities={"output": observation})) == ""
     assert of.operator.fault_models(of.case, ("output",)).keys() >= {"heads split by a view, without the transpose"}
@@ -184,7 +189,7 @@ def test_a_mistake_that_changes_nothing_here_is_never_named() -> None:
 def test_what_is_off_by_chance_is_put_down_to_nothing() -> None:
     """Noise, a single wrong element, and half of a mistake fit none."""
     of = known(mask="bool2d")
-    right, wrong = of.truth.quantities["output"].float(), made(of, "the attn_mask ignored")["output"]
+    right, wrong = of.expected.quantities["output"].float(), made(of, "the attn_mask ignored")["output"]
     noise = torch.randn(right.shape, generator=torch.Generator().manual_seed(0))
     one = right.clone()
     one[0, 0, 0] += 1
@@ -234,14 +239,14 @@ def test_two_runs_and_large_cases_are_not_diagnosed(monkeypatch: pytest.MonkeyPa
     """What is compared with another run has no oracle; beyond a limit, evaluations cost more than they are worth."""
     of = known(mask="bool2d")
     wrong = made(of, "the attn_mask ignored")
-    right = of.truth.quantities["output"].float()
+    right = of.expected.quantities["output"].float()
     assert said(of, Agree(value=wrong["output"], expected=right, quantity="output", what="x")) == ""
     assert said(of, Match(quantities=wrong)) != ""
     monkeypatch.setattr(module, "PAIRS", 10)
     assert said(of, Match(quantities=wrong)) == ""
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+@pytest.mark.parametrize("variant", MUTANTS.variants, ids=lambda variant: variant.name)
 def test_what_is_right_makes_no_mistake(variant: Implementation) -> None:
     """Correct variants are far from every known mistake, though they round differently."""
     of = known("bfloat16", problem=SELF, mask="bool2d")

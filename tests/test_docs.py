@@ -4,13 +4,14 @@ from collections import Counter
 from pathlib import Path
 
 from attnbench.cases import NESTED
-from attnbench.checks.catalogue import checks
+from attnbench.checks.catalogue import read_checks
 from attnbench.cli import COMMANDS
-from attnbench.mutants import EQUIVALENTS, MUTANTS, VARIANTS, ZOOS
+from attnbench.mutants.multihead import MUTANTS
 from attnbench.operators.attention_core import OPERATOR as CORE
 from attnbench.operators.multihead import OPERATOR
-from attnbench.plugins.registry import names
+from attnbench.plugins.registry import list_names
 from attnbench.records.types import STATUSES
+from registered_mutants import MUTANT_SETS
 
 ROOT = Path(__file__).parent.parent
 
@@ -21,8 +22,8 @@ def _read(name: str) -> str:
 
 def test_conformance_lists_every_check_with_its_requirement() -> None:
     """docs/conformance.md has a row for every check, in the catalogue's words, and no other."""
-    named = Counter(mutant.caught_by for zoo in ZOOS.values() for mutant in zoo.mutants)
-    rows = [f"| {c.chapter} | `{c.name}` | {c.requirement} | {named[c.name]} |" for c in checks().values()]
+    named = Counter(mutant.caught_by for mutants in MUTANT_SETS.values() for mutant in mutants.mutants)
+    rows = [f"| {c.chapter} | `{c.name}` | {c.requirement} | {named[c.name]} |" for c in read_checks().values()]
     written = [line for line in _read("docs/conformance.md").splitlines() if line.startswith("| ") and "`" in line]
     assert written == rows
 
@@ -30,24 +31,24 @@ def test_conformance_lists_every_check_with_its_requirement() -> None:
 def test_conformance_counts_mutants_and_cases() -> None:
     """docs/conformance.md gives the number of mutants and variants, and of the cases of each level."""
     text = _read("docs/conformance.md")
-    assert f"{len(MUTANTS)} of them" in text
-    assert f"{len(EQUIVALENTS)} more changes" in text
-    assert f"are {len(VARIANTS)} correct implementations" in text
+    assert f"{len(MUTANTS.mutants)} of them" in text
+    assert f"{len(MUTANTS.equivalents)} more changes" in text
+    assert f"are {len(MUTANTS.variants)} correct implementations" in text
     assert f"({', '.join(str(len(OPERATOR.suite(level))) for level in NESTED)} cases)" in text
     assert f"`gpu` and `huge` ({len(OPERATOR.suite('gpu'))} and {len(OPERATOR.suite('huge'))})" in text
 
 
 def test_conformance_counts_what_the_kernel_scope_has() -> None:
     """docs/conformance.md gives the number of mutants, of variants and of cases of ``attention_core``."""
-    text, zoo = _read("docs/conformance.md"), ZOOS["attention_core"]
-    assert f"{len(zoo.mutants)} wrong kernels and {len(zoo.variants)} right ones" in text
+    text, core = _read("docs/conformance.md"), MUTANT_SETS["attention_core"]
+    assert f"{len(core.mutants)} wrong kernels and {len(core.variants)} right ones" in text
     assert f"`attention_core` has {', '.join(str(len(CORE.suite(level))) for level in NESTED)}" in text
 
 
 def test_implementations_are_all_described() -> None:
     """docs/implementations.md names every registered built-in implementation."""
     text = _read("docs/implementations.md")
-    assert [name for name in names() if f"`{name}`" not in text] == []
+    assert [name for name in list_names() if f"`{name}`" not in text] == []
 
 
 def test_results_lists_every_status() -> None:

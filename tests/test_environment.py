@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from attnbench.records import environment
-from attnbench.records.environment import TESTED_TORCH, address_space_bytes, commit, machine, torch_warning, versions
+from attnbench.records.environment import (
+    TESTED_TORCH,
+    check_torch_version,
+    describe_machine,
+    find_commit,
+    find_versions,
+    read_address_space_bytes,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,15 +34,15 @@ def test_a_machine_is_named_after_its_models(
     monkeypatch: pytest.MonkeyPatch, cpu: str, gpu: str | None, name: str
 ) -> None:
     """CPU and GPU model make the name, which is a folder's name too; frequencies and trademarks are left out."""
-    monkeypatch.setattr(environment, "_cpu_model", lambda: cpu)
-    monkeypatch.setattr(environment, "_gpu", lambda: (gpu, "580.1" if gpu else None))
-    found = machine()
+    monkeypatch.setattr(environment, "_read_cpu_model", lambda: cpu)
+    monkeypatch.setattr(environment, "_query_gpu", lambda: (gpu, "580.1" if gpu else None))
+    found = describe_machine()
     assert (found.name, found.gpu, found.driver) == (name, gpu, "580.1" if gpu else None)
 
 
 def test_nothing_names_the_host_or_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another host name and another user change nothing in what is stored."""
-    before = machine()
+    before = describe_machine()
     monkeypatch.setattr(platform, "node", lambda: "hostname-of-somebody")
     monkeypatch.setattr(
         platform, "uname", lambda: platform.uname_result("Linux", "hostname-of-somebody", "1", "2", "3")
@@ -43,14 +50,14 @@ def test_nothing_names_the_host_or_the_user(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(getpass, "getuser", lambda: "somebody")
     monkeypatch.setenv("HOSTNAME", "hostname-of-somebody")
     monkeypatch.setenv("USER", "somebody")
-    after = machine()
+    after = describe_machine()
     assert after.name == before.name
     assert "somebody" not in str(after)
 
 
 def test_a_machine_says_what_it_has() -> None:
     """At least one core and some memory, and the Python that runs."""
-    found = machine()
+    found = describe_machine()
     assert found.cores >= 1
     assert found.memory_bytes > 2**28
     assert found.system.endswith(f"Python {platform.python_version()}")
@@ -66,36 +73,36 @@ def test_what_a_platform_does_not_say_is_left_out(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(subprocess, "run", absent)
     monkeypatch.setattr(platform, "processor", lambda: "")
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
-    found = machine()
+    found = describe_machine()
     assert (found.name, found.gpu, found.driver, found.isa) == ("arm64", None, None, None)
-    assert address_space_bytes() == 0
+    assert read_address_space_bytes() == 0
 
 
 def test_address_space_is_counted() -> None:
     """Where the system says it, a process has mapped something."""
     if not Path("/proc/self/statm").exists():
         pytest.skip("no /proc here")
-    assert address_space_bytes() > 2**20
+    assert read_address_space_bytes() > 2**20
 
 
 def test_versions_are_those_of_the_libraries_that_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not installed is left out."""
-    assert {"attnbench", "torch", "numpy"} <= versions().keys()
+    assert {"attnbench", "torch", "numpy"} <= find_versions().keys()
     monkeypatch.setattr(environment, "LIBRARIES", ("torch", "no-such-library"))
-    assert versions().keys() == {"torch"}
+    assert find_versions().keys() == {"torch"}
 
 
 @pytest.mark.parametrize("installed", ["2.10.0", "2.11.1+cpu", "2.13.0", "2.13.1+cu130", "2.12.0.dev20260301"])
 def test_a_tested_torch_needs_no_word(installed: str) -> None:
     """The range covers every patch release of its first and last minor release."""
     assert TESTED_TORCH == ((2, 10), (2, 13))
-    assert torch_warning(installed) is None
+    assert check_torch_version(installed) is None
 
 
 @pytest.mark.parametrize("installed", ["2.9.1", "2.14.0", "1.13.1", "3.0.0", "2.100.0", "from-source"])
 def test_an_untested_torch_is_told_with_the_remedy(installed: str) -> None:
     """The warning names what is installed, the range, and how to get the tested one."""
-    assert torch_warning(installed) == (
+    assert check_torch_version(installed) == (
         f"torch {installed} is outside the tested range 2.10 to 2.13: findings may differ; "
         "pip install torch==2.13.0 gives the tested one"
     )
@@ -117,20 +124,20 @@ def test_a_commit_tells_whether_files_differ_from_it(tmp_path: Path) -> None:
     git(tmp_path, "init")
     git(tmp_path, "add", "file")
     git(tmp_path, "commit", "-m", "one")
-    clean = commit(tmp_path)
+    clean = find_commit(tmp_path)
     assert clean is not None
     assert len(clean) == 12
     assert set(clean) <= set("0123456789abcdef")
     (tmp_path / "untracked").write_text("two")
-    assert commit(tmp_path) == clean
+    assert find_commit(tmp_path) == clean
     (tmp_path / "file").write_text("two")
-    assert commit(tmp_path) == f"{clean}+"
+    assert find_commit(tmp_path) == f"{clean}+"
 
 
 def test_there_is_no_commit_outside_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor in a folder that does not exist, nor without git."""
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert commit(tmp_path) is None
-    assert commit(tmp_path / "nowhere") is None
+    assert find_commit(tmp_path) is None
+    assert find_commit(tmp_path / "nowhere") is None
     monkeypatch.setenv("PATH", "")
-    assert commit(tmp_path) is None
+    assert find_commit(tmp_path) is None

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from attnbench.cases import Case
-from attnbench.checks.evaluation.explanation import index_of, place, share, shared
+from attnbench.checks.evaluation.explanation import describe_place, describe_shared_places, format_share, unravel_index
 from attnbench.interface import Axis
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
-from attnbench.operators.multihead.suites import CROSS, SELF, suite
+from attnbench.operators.multihead.suites import CROSS, SELF, load_suite
 
 TOKENS = (
     Axis(dimension=0, word="batch", positions=range(4)),
@@ -26,7 +26,7 @@ def case(problem: MultiheadProblem = CROSS, **changes: Any) -> Case:
 
 def words(one: Case, quantity: str, index: tuple[int, ...]) -> str:
     """Where an element of a quantity is."""
-    return place(index, OPERATOR.axes(one, quantity))
+    return describe_place(index, OPERATOR.axes(one, quantity))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_token_that_is_query_and_key_is_called_a_token() -> None:
 
 def test_every_quantity_of_every_case_has_axes_of_its_shape() -> None:
     """One that tells each position for every dimension longer than one."""
-    for one in suite("core"):
+    for one in load_suite("core"):
         if one.problem.encoder_layer is not None:
             continue
         for name, value in OPERATOR.evaluate(one, OPERATOR.inputs(one)).items():
@@ -92,10 +92,10 @@ def test_every_quantity_of_every_case_has_axes_of_its_shape() -> None:
 
 def test_without_axes_a_place_is_an_index() -> None:
     """Tensors that are no quantity of the oracle have no words."""
-    assert place((1, 2), ()) == "index (1, 2)"
-    assert index_of(13, (2, 3, 4)) == (1, 0, 1)
-    assert share(3, 8) == "3 of 8 elements (37.5%)"
-    assert share(0, 0) == "0 of 0 elements (0.0%)"
+    assert describe_place((1, 2), ()) == "index (1, 2)"
+    assert unravel_index(13, (2, 3, 4)) == (1, 0, 1)
+    assert format_share(3, 8) == "3 of 8 elements (37.5%)"
+    assert format_share(0, 0) == "0 of 0 elements (0.0%)"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_what_wrong_elements_share_is_told(where: Any, expected: str) -> None:
     """One coordinate, a range to the end, a range, or a few; nothing where they are all over."""
     wrong = torch.zeros(4, 6, 8, dtype=torch.bool)
     wrong[where] = True
-    assert shared(wrong, TOKENS) == expected
+    assert describe_shared_places(wrong, TOKENS) == expected
 
 
 def test_what_a_few_elements_share_by_chance_is_not_told() -> None:
@@ -128,9 +128,9 @@ def test_what_a_few_elements_share_by_chance_is_not_told() -> None:
     wrong = torch.zeros(2, 12, dtype=torch.bool)
     axes = (Axis(dimension=0, word="head", positions=range(2)), Axis(dimension=1, word="key", positions=range(12)))
     wrong[1, ::3] = True
-    assert shared(wrong, axes) == ""
+    assert describe_shared_places(wrong, axes) == ""
     wrong[1] = True
-    assert shared(wrong, axes) == ", all in head 1"
+    assert describe_shared_places(wrong, axes) == ", all in head 1"
 
 
 def test_names_of_positions_are_told_as_they_are() -> None:
@@ -138,6 +138,6 @@ def test_names_of_positions_are_told_as_they_are() -> None:
     axis = Axis(dimension=0, word="key", positions=[*range(10), "the learned column", "the zero column"])
     wrong = torch.zeros(12, 30, dtype=torch.bool)
     wrong[10] = True
-    assert shared(wrong, (axis,)) == ", all in the learned column"
+    assert describe_shared_places(wrong, (axis,)) == ", all in the learned column"
     wrong[11] = True
-    assert shared(wrong, (axis,)) == ", only the learned column and the zero column"
+    assert describe_shared_places(wrong, (axis,)) == ", only the learned column and the zero column"

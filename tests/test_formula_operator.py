@@ -1,12 +1,14 @@
 """Tests of an operator of somebody's own: the shipped example, found by its entry points and held to its formula."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,23 +16,25 @@ import torch
 
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
-from attnbench.checks.catalogue import check_function, checks
+from attnbench.checks.catalogue import load_check_function, read_checks
 from attnbench.checks.evaluation.verdict import evaluate
-from attnbench.checks.observations import restored, stored
+from attnbench.checks.observations import deserialize, serialize
 from attnbench.checks.requirement import applies
 from attnbench.interface import GENERAL_CHAPTERS
+from attnbench.kernel import from_call
 from attnbench.oracle.expected import CaseOracle
-from attnbench.plugins.registry import load
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "linear_attention"
 PROGRAM = "from attnbench.cli import main; main()"
 
 
 @pytest.fixture(scope="module")
-def example() -> ModuleType:
-    """The example's module."""
-    found: ModuleType = sys.modules[load(f"{EXAMPLE / 'linear_attention.py'}:LinearAttention").__module__]
-    return found
+def example() -> Iterator[SimpleNamespace]:
+    """The example's operator and implementations, by name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(EXAMPLE)
+        modules = [importlib.import_module(f"linear_attention.{name}") for name in ("operator", "implementations")]
+        yield SimpleNamespace(**{name: getattr(module, name) for module in modules for name in module.__all__})
 
 
 @pytest.fixture(scope="module")
@@ -57,26 +61,28 @@ def attnbench(environment: dict[str, str], *words: str, cwd: Path) -> str:
     return done.stdout
 
 
-def findings(example: ModuleType, implementation: Any, case: Case) -> dict[str, Any]:
+def findings(example: SimpleNamespace, implementation: Any, case: Case) -> dict[str, Any]:
     """Findings of every check that applies, judged in this process."""
     operator = example.OPERATOR
     known = CaseOracle(case, operator, case.dtype, lambda: operator.inputs(case))
     found = {}
-    for name, check in checks().items():
-        if check.chapter in operator.chapters and applies(check_function(name), case, operator):
-            observations = list(check_function(name)(Candidate(implementation, operator, case, operator.inputs(case))))
+    for name, check in read_checks().items():
+        if check.chapter in operator.chapters and applies(load_check_function(name), case, operator):
+            observations = list(
+                load_check_function(name)(Candidate(implementation, operator, case, operator.inputs(case)))
+            )
             found[name] = evaluate(
-                name, check.requirement, restored(stored(observations)), known, implementation.policies
+                name, check.requirement, deserialize(serialize(observations)), known, implementation.policies
             )
     return found
 
 
-def test_what_it_does_not_say_has_an_answer(example: ModuleType) -> None:
+def test_what_it_does_not_say_has_an_answer(example: SimpleNamespace) -> None:
     """Name, problem, suite, numbers and formula are its own; the rest follows."""
     operator = example.OPERATOR
     (case, *_) = operator.suite("quick")
     inputs = operator.inputs(case)
-    assert operator.chapters == GENERAL_CHAPTERS
+    assert operator.chapters == (*GENERAL_CHAPTERS, "linear_attention.averaging")
     assert operator.case_transforms is None
     assert (operator.missing(case), operator.axes(case, "output"), operator.fault_models(case, ["output"])) == (
         None,
@@ -89,12 +95,12 @@ def test_what_it_does_not_say_has_an_answer(example: ModuleType) -> None:
     assert torch.equal(
         operator.reference(case, inputs)(**inputs.arguments()), operator.evaluate(case, inputs)["output"]
     )
-    with pytest.raises(ValueError, match="cases of linear_attention cannot be told without the harness"):
+    with pytest.raises(ValueError, match="operator 'linear_attention' has no standalone scripts: leave out --script"):
         operator.script(case, "")
 
 
 @pytest.mark.parametrize("name", ["FROM_THE_LEFT", "FROM_THE_RIGHT"])
-def test_both_ways_to_sum_pass_every_check(example: ModuleType, name: str) -> None:
+def test_both_ways_to_sum_pass_every_check(example: SimpleNamespace, name: str) -> None:
     """In every dtype, forward and with gradients."""
     for case in example.OPERATOR.suite("quick"):
         found = findings(example, getattr(example, name), case)
@@ -102,14 +108,14 @@ def test_both_ways_to_sum_pass_every_check(example: ModuleType, name: str) -> No
         assert {"forward_parity", "strided_inputs", "inputs_untouched", "repeats_itself"} <= found.keys()
 
 
-def test_a_wrong_one_fails(example: ModuleType) -> None:
+def test_a_wrong_one_fails(example: SimpleNamespace) -> None:
     """Without the division the output and the gradients are off."""
 
     def undivided(query: Any, key: Any, value: Any) -> Any:
         q, k = (torch.nn.functional.elu(tensor) + 1 for tensor in (query, key))
         return q @ (k.mT @ value)
 
-    wrong = example.from_call(undivided, operator="linear_attention")
+    wrong = from_call(undivided, operator="linear_attention")
     found = findings(example, wrong, example.OPERATOR.suite("quick")[0])
     failed = {check for check, finding in found.items() if finding.status == "failed"}
     assert {"forward_parity", "input_gradients"} <= failed
@@ -137,3 +143,23 @@ def test_the_command_line_finds_operator_and_implementations(distribution: dict[
     assert {finding["case"].partition("/")[0] for finding in found} == {"linear_attention"}
     assert {finding["status"] for finding in found} == {"passed"}
     assert len(found) == 8
+
+
+def test_the_check_of_its_own_is_run_and_explained(distribution: dict[str, str], tmp_path: Path) -> None:
+    """It applies to every case of the operator, and both implementations pass."""
+    words = ("conform", "linear_from_the_left", "linear_from_the_right", "--check", "repeated_keys_change_nothing")
+    found = json.loads(attnbench(distribution, *words, "--json", "-", cwd=tmp_path))["findings"]
+    assert {finding["status"] for finding in found} == {"passed"}
+    assert len(found) == 16
+
+
+def test_its_mutants_are_caught_and_the_score_is_the_one_that_it_ships(
+    distribution: dict[str, str], tmp_path: Path
+) -> None:
+    """Each by the check that it names; a certificate then carries the shipped score."""
+    words = ("conform", "--mutants", "--suite", "full", "--operator", "linear_attention", "--json", "-")
+    found = json.loads(attnbench(distribution, *words, cwd=tmp_path))
+    assert (found["survivors"], found["not_by_the_named_check"]) == ([], [])
+    assert len(found["mutants"]) >= 8
+    shipped = json.loads((EXAMPLE / "linear_attention" / "mutation_scores.json").read_text())
+    assert found["scores"] == shipped["scores"]

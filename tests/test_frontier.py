@@ -13,14 +13,14 @@ import click
 import pytest
 import torch
 
-from attnbench.analysis.max_length import FITS, Frontier, frontiers
-from attnbench.cli.max_length import UNUSED, print_frontiers, search_frontiers
+from attnbench.analysis.max_length import FITS, MaxLength, find_max_lengths
+from attnbench.cli.max_length import UNUSED, print_max_lengths, search_max_lengths
 from attnbench.interface import Inputs
-from attnbench.records.run_file import RunFile, read
+from attnbench.records.run_file import RunFile, read_run
 from attnbench.records.types import FRONTIER, Finding, Machine, Memory, Result, Run
-from attnbench.runner import Limits, NoProgress, Plan, Session, gating_checks, profile_cases
-from attnbench.runner.max_length import SHORTEST, WORKER, find_frontiers, lengths, predicted
-from attnbench.workers.max_length_worker import MaxLengthWorker, stretched
+from attnbench.runner import Limits, NoProgress, Plan, Session, list_gating_checks, list_profile_cases
+from attnbench.runner.max_length import SHORTEST, WORKER, generate_lengths, predict_bytes, try_lengths
+from attnbench.workers.max_length_worker import MaxLengthWorker, stretch
 from attnbench.workers.oracle_worker import OracleWorker
 
 CASE = (
@@ -77,7 +77,7 @@ WRONG = Ends(0, lambda answer: (answer[0] + 1, None))
 
 def tried(fits: Callable[[int], bool], **limits: int) -> list[int]:
     """Lengths in the order in which they are tried."""
-    turn = lengths(**limits)
+    turn = generate_lengths(**limits)
     seen = [next(turn)]
     while True:
         try:
@@ -118,10 +118,10 @@ def test_memory_of_the_next_length_is_predicted() -> None:
         return 12 * length * length + 5_000 * length + 77
 
     known = {length: taken(length) for length in (64, 128, 256, 512)}
-    assert predicted(known, 2048) == taken(2048)
-    assert predicted({64: 1, 128: 2}, 256) is None
+    assert predict_bytes(known, 2048) == taken(2048)
+    assert predict_bytes({64: 1, 128: 2}, 256) is None
     # Something else at the shortest length is forgotten.
-    assert predicted(known | {64: 10**9}, 1024) == taken(1024)
+    assert predict_bytes(known | {64: 10**9}, 1024) == taken(1024)
 
 
 def test_inputs_are_stretched_along_the_dimension_that_grows() -> None:
@@ -138,7 +138,7 @@ def test_inputs_are_stretched_along_the_dimension_that_grows() -> None:
         )
 
     short = inputs(4)
-    made = stretched(short, inputs(8), 3)
+    made = stretch(short, inputs(8), 3)
     assert made.tensors["query"].shape == (1, 12, 4)
     assert made.tensors["key"] is made.tensors["query"]
     assert made.tensors["attn_mask"].shape == (12, 12)
@@ -165,8 +165,8 @@ TRIED = [
 
 def test_a_frontier_is_read_from_what_was_tried() -> None:
     """The longest that fits, what it took, and what the next one met; results of other suites say nothing of it."""
-    (found,) = frontiers([*TRIED, replace(TRIED[0], suite="perf")])
-    assert found == Frontier(
+    (found,) = find_max_lengths([*TRIED, replace(TRIED[0], suite="perf")])
+    assert found == MaxLength(
         implementation="one",
         case="multihead/float32/cpu/inference",
         length=128,
@@ -175,17 +175,17 @@ def test_a_frontier_is_read_from_what_was_tried() -> None:
         beyond=192,
         reason="out_of_memory: no more",
     )
-    (nowhere,) = frontiers([result(64, "crashed", "killed")])
+    (nowhere,) = find_max_lengths([result(64, "crashed", "killed")])
     assert (nowhere.length, nowhere.beyond, nowhere.reason) == (None, 64, "crashed: killed")
-    (everywhere,) = frontiers(TRIED[:1])
+    (everywhere,) = find_max_lengths(TRIED[:1])
     assert (everywhere.length, everywhere.beyond) == (64, None)
 
 
 def test_frontiers_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """A line for each, with the reason why the next length does not fit."""
-    print_frontiers(TRIED)
+    print_max_lengths(TRIED)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == ["implementation", "pass", "dtype", "longest", "s", "a", "call", "peak", "MiB", "beyond"]
+    assert lines[0] == ["implementation", "pass", "dtype", "longest", "s", "per", "call", "peak", "MiB", "fails", "at"]
     assert lines[1] == ["one", "forward", "float32", "128", "0.128", "4", "192:", "out_of_memory:", "no", "more"]
 
 
@@ -196,7 +196,7 @@ def test_what_was_tried_is_stored_as_results(tmp_path: Path) -> None:
     with RunFile.create(tmp_path, run) as file:
         for one in TRIED:
             file.append(one)
-    assert frontiers(read(file.path).results) == frontiers(TRIED)
+    assert find_max_lengths(read_run(file.path).results) == find_max_lengths(TRIED)
 
 
 class Here:
@@ -206,7 +206,7 @@ class Here:
 
     def __init__(self, session: Session, name: str) -> None:
         self._limits = session.limits
-        self.place = session.folder / "worker"
+        self.path_prefix = session.folder / "worker"
         self._handlers = MaxLengthWorker().handlers()
         self.declared = {name: self._handlers["open"](implementation=name)}
 
@@ -214,9 +214,9 @@ class Here:
         """Answer of the worker."""
         return self._handlers[do](**request)
 
-    def memory_limit_bytes(self) -> int | None:
+    def compute_memory_limit_bytes(self) -> int | None:
         """That of the session."""
-        return self._limits.memory_limit_bytes()
+        return self._limits.compute_memory_limit_bytes()
 
     def renew(self) -> None:
         """There is no process to end."""
@@ -233,11 +233,11 @@ class Inside(Session):
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.folder)
 
-    def judge(self, do: str, **request: Any) -> Any:
+    def ask_oracle(self, do: str, **request: Any) -> Any:
         """Answer of the judge."""
         return OracleWorker(self.folder).handlers()[do](**request)
 
-    def supervised(self, implementations: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    def supervise_each(self, implementations: Sequence[str]) -> Iterator[tuple[str, Any]]:
         """A worker of each."""
         for name in implementations:
             yield name, Here(self, name)
@@ -260,7 +260,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def shortest(session: Session) -> list[Plan]:
     """The forward pass at the shortest length."""
-    return session.plan(profile_cases(session, [SHORTEST], ["forward"], of=("multihead",)), gating_checks())
+    return session.plan(list_profile_cases(session, [SHORTEST], ["forward"], of=("multihead",)), list_gating_checks())
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,9 @@ def test_whatever_ends_it_is_told(
     session: Inside, own: str, name: str, length: int | None, beyond: int, reason: str
 ) -> None:
     """The search ends by itself, with the longest length below the end and what was met there."""
-    (found,) = frontiers(find_frontiers(session, [f"{own}:{name}"], shortest(session), run="r", steps=NoProgress()))
+    (found,) = find_max_lengths(
+        try_lengths(session, [f"{own}:{name}"], shortest(session), run="r", progress=NoProgress())
+    )
     assert (found.length, found.beyond) == (length, beyond), found
     assert found.reason.startswith(reason)
 
@@ -288,7 +290,7 @@ def test_memory_out_of_reach_is_not_tried(session: Inside, monkeypatch: pytest.M
     asked: list[str] = []
     ask = Here.ask
     monkeypatch.setattr(Here, "ask", lambda self, do, **request: (asked.append(do), ask(self, do, **request))[1])
-    results = list(find_frontiers(session, ["batched_matmul"], shortest(session), run="r", steps=NoProgress()))
+    results = list(try_lengths(session, ["batched_matmul"], shortest(session), run="r", progress=NoProgress()))
     said = {one.case: one.findings[0] for one in results}
     assert said[CASE.format(1024)].status == "passed"
     refused = said[CASE.format(2048)]
@@ -301,11 +303,11 @@ def test_memory_out_of_reach_is_not_tried(session: Inside, monkeypatch: pytest.M
 def test_what_was_tried_is_not_tried_again(session: Inside, own: str) -> None:
     """A search that goes on after a kill takes what is stored at its word, and ends where it would have."""
     names, plans = [f"{own}:REFUSES"], shortest(session)
-    first = list(find_frontiers(session, names, plans, run="r", steps=NoProgress()))
+    first = list(try_lengths(session, names, plans, run="r", progress=NoProgress()))
     done = {(one.implementation, one.case): one for one in first}
-    assert list(find_frontiers(session, names, plans, run="r", steps=NoProgress(), done=done)) == []
+    assert list(try_lengths(session, names, plans, run="r", progress=NoProgress(), done=done)) == []
     del done[first[-1].implementation, first[-1].case]
-    (again,) = find_frontiers(session, names, plans, run="r", steps=NoProgress(), done=done)
+    (again,) = try_lengths(session, names, plans, run="r", progress=NoProgress(), done=done)
     assert again.findings == first[-1].findings
 
 
@@ -313,8 +315,8 @@ def test_ends_of_processes_and_of_memory_are_contained(own: str) -> None:
     """What a length does to its process is told of that length, and the lengths after it run in a fresh one."""
     limits = Limits(threads=1, memory_bytes=4 * 10**8, work_s=2, timeout_s=60)
     with Session(limits=limits, worker_module=WORKER) as session:
-        results = list(find_frontiers(session, [f"{own}:DIES"], shortest(session), run="r", steps=NoProgress()))
-    (found,) = frontiers(results)
+        results = list(try_lengths(session, [f"{own}:DIES"], shortest(session), run="r", progress=NoProgress()))
+    (found,) = find_max_lengths(results)
     assert (found.length, found.beyond) == (128, 192)
     assert found.reason == "crashed: the process exited with code 9"
     (memory,) = (one.findings[0] for one in results if one.case == CASE.format(256))
@@ -339,9 +341,9 @@ def test_the_command_stores_and_prints(
         "memory_limit": 4 * 10**8, "work_limit": 2.0, "threads": 1, "passes": ("forward",),
         "results": tmp_path / "stored", "resume": None, "json_file": told, "operators": ("multihead",),
     }  # fmt: skip
-    assert search_frontiers([f"{own}:REFUSES"], given) == 0
+    assert search_max_lengths([f"{own}:REFUSES"], given) == 0
     (file,) = tmp_path.glob("stored/*/*.jsonl")
-    (found,) = frontiers(read(file).results)
+    (found,) = find_max_lengths(read_run(file).results)
     assert (found.length, found.beyond) == (256, 320)
     assert "320: unsupported: too long for it" in capsys.readouterr().err
     statuses = [finding["status"] for finding in json.loads(told.getvalue())["findings"]]
@@ -353,4 +355,4 @@ def test_options_that_say_nothing_are_refused() -> None:
     for name, option in UNUSED.items():
         given = {**dict.fromkeys(UNUSED), name: 1}
         with pytest.raises(click.UsageError, match=rf"leave out {option}$"):
-            search_frontiers([], given)
+            search_max_lengths([], given)

@@ -13,7 +13,7 @@ import pytest
 
 from attnbench.cases import CALL_MODES, DTYPES, Case
 from attnbench.cli.conform_command import command
-from attnbench.cli.fuzzing import effort, keep
+from attnbench.cli.fuzzing import append_case, choose_effort
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
 from attnbench.operators.multihead.problem import (
     ATTENTION_MASKS,
@@ -22,10 +22,10 @@ from attnbench.operators.multihead.problem import (
     LOGIT_STD,
     PADDING_MASKS,
 )
-from attnbench.records.run_file import ResultsError, read
+from attnbench.records.run_file import ResultsError, read_run
 from attnbench.records.types import FAILURES, Result
 from attnbench.runner import Expectation, NoProgress, Session
-from attnbench.runner.fuzz import TRIES, TRIES_OF_A_DEATH, Found, SearchEffort, drawn_cases, fuzz
+from attnbench.runner.fuzz import TRIES, TRIES_OF_A_DEATH, Found, SearchEffort, draw_cases, fuzz
 
 PROGRAM = "from attnbench.cli import main; main()"
 PLAIN = "multihead/B1.L1.S1.E1.H1/-/mask=none/regime=plain/seed=0/float32/cpu/eval"
@@ -98,7 +98,7 @@ def searched(session: Session, name: str, results: list[Result], **changes: Any)
     """A search with one check, on 40 cases from one seed."""
     asked: dict[str, Any] = {
         "run": "r",
-        "steps": NoProgress(),
+        "progress": NoProgress(),
         "effort": SearchEffort(seed=3, examples=40),
         "add": results.append,
         "checks": frozenset({"forward_parity"}),
@@ -111,10 +111,10 @@ def searched(session: Session, name: str, results: list[Result], **changes: Any)
 
 def test_a_seed_draws_the_same_cases_wherever_it_is_drawn(tmp_path: Path) -> None:
     """Neither what else is imported nor another process changes what a seed draws; another seed does."""
-    drawn = [case.id for case in drawn_cases(OPERATOR, seed=1, count=150)]
+    drawn = [case.id for case in draw_cases(OPERATOR, seed=1, count=150)]
     assert len(set(drawn)) == 150
-    assert drawn == [case.id for case in drawn_cases(OPERATOR, seed=1, count=150)]
-    assert drawn != [case.id for case in drawn_cases(OPERATOR, seed=2, count=150)]
+    assert drawn == [case.id for case in draw_cases(OPERATOR, seed=1, count=150)]
+    assert drawn != [case.id for case in draw_cases(OPERATOR, seed=2, count=150)]
     (tmp_path / "constants.py").write_text("NUMBERS = [3, 5, 8, 50, 60, 100]\n")
     program = (
         "import constants\nfrom attnbench.operators.multihead import OPERATOR\n"
@@ -130,7 +130,7 @@ def test_a_seed_draws_the_same_cases_wherever_it_is_drawn(tmp_path: Path) -> Non
 
 def test_every_form_is_drawn() -> None:
     """Among many cases are all modes but the compiled ones, all dtypes, masks, regimes and flags."""
-    cases = drawn_cases(OPERATOR, seed=0, count=1500)
+    cases = draw_cases(OPERATOR, seed=0, count=1500)
     assert {case.mode for case in cases} == {
         mode for mode, call_mode in CALL_MODES.items() if call_mode.compiler is None
     }
@@ -156,7 +156,7 @@ def test_every_form_is_drawn() -> None:
 def test_a_drawn_case_can_be_read_from_its_id() -> None:
     """An id tells all of a drawn case, so that a list of cases can hold it."""
     problems = {"multihead": MultiheadProblem}
-    assert all(Case.parse(case.id, problems) == case for case in drawn_cases(OPERATOR, seed=0, count=300))
+    assert all(Case.parse(case.id, problems) == case for case in draw_cases(OPERATOR, seed=0, count=300))
 
 
 # Searching
@@ -182,7 +182,7 @@ def test_nothing_is_found_where_all_is_right(session: Session, own: Path) -> Non
     results: list[Result] = []
     assert list(searched(session, f"{own}:Right", results)) == []
     asked = [result.case for result in results]
-    drawn = [case.id for case in drawn_cases(OPERATOR, seed=3, count=40)]
+    drawn = [case.id for case in draw_cases(OPERATOR, seed=3, count=40)]
     assert asked == [case for case in drawn if case in asked]
     assert len(asked) > 25
     assert {f.status for r in results for f in r.findings} == {"passed"}
@@ -225,7 +225,7 @@ def test_what_fails_only_after_other_calls_is_told(session: Session, own: Path) 
     """A failure that a process of its own does not show is shrunk with what comes before it, and told to be so."""
     results: list[Result] = []
     (found,) = searched(session, f"{own}:Tires", results)
-    assert found.finding.reason.endswith("Not alone: it takes checks or cases that come before.")
+    assert found.finding.reason.endswith("Fails only after other checks or cases have run.")
     assert found.case == SMALLEST
 
 
@@ -246,7 +246,7 @@ def test_an_interrupt_keeps_everything(session: Session, own: Path) -> None:
     """Whoever interrupts the search has all results, and the failure as small as it was."""
     results: list[Result] = []
     with pytest.raises(KeyboardInterrupt):
-        list(searched(session, f"{own}:Wrong", results, steps=Impatient()))
+        list(searched(session, f"{own}:Wrong", results, progress=Impatient()))
     failing = [r for r in results if any(f.status in FAILURES for f in r.findings)]
     assert len(failing) == 2
     assert results[-2:] == failing
@@ -278,7 +278,7 @@ def test_what_is_expected_to_fail_is_not_searched_for(session: Session, own: Pat
 
 def asked_for(**given: Any) -> SearchEffort:
     """Effort from options."""
-    return effort({"budget": None, "examples": None, "seed": None} | given)
+    return choose_effort({"budget": None, "examples": None, "seed": None} | given)
 
 
 def test_effort_repeats_in_ci_and_from_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,8 +311,8 @@ def test_the_command_prints_and_keeps_what_it_found(own: Path) -> None:
     assert kept.read_text() == f"# a list\n{SMALLEST}\n"
     assert f"attnbench reproduce '{SMALLEST}' --check forward_parity own.py:Wrong" in done.stdout
     assert done.stdout.endswith(f"\n{SMALLEST}\n")
-    assert "the same cases come with --seed 3" in done.stderr
-    stored = read(Path(next((own.parent / "results").glob("*/*.jsonl"))))
+    assert "--seed 3 repeats the same cases" in done.stderr
+    stored = read_run(Path(next((own.parent / "results").glob("*/*.jsonl"))))
     assert stored.run.suite == "fuzz"
     assert SMALLEST in {result.case for result in stored.results}
     assert not (own.parent / ".hypothesis").exists()
@@ -321,7 +321,7 @@ def test_the_command_prints_and_keeps_what_it_found(own: Path) -> None:
 def test_an_id_is_kept_once(tmp_path: Path) -> None:
     """A list has no id twice, and begins with the first find."""
     for case in ("a", "b", "a"):
-        keep(case, tmp_path / "found.txt")
+        append_case(case, tmp_path / "found.txt")
     assert (tmp_path / "found.txt").read_text() == "a\nb\n"
 
 
@@ -334,12 +334,12 @@ def test_findings_come_as_json(own: Path) -> None:
 @pytest.mark.parametrize("option", [("--case", "*"), ("--dtype", "float64"), ("--shard", "1/2")])
 def test_options_of_lists_are_refused(own: Path, option: tuple[str, str]) -> None:
     """What chooses among listed cases has no meaning where cases are drawn."""
-    with pytest.raises(click.UsageError, match=f"{option[0]} chooses among listed cases"):
+    with pytest.raises(click.UsageError, match=f"{option[0]} selects listed cases"):
         command.main([f"{own}:Wrong", "--suite", "fuzz", *option], standalone_mode=False)
 
 
 @pytest.mark.parametrize("option", [("--budget", "5s"), ("--seed", "1"), ("--examples", "1"), ("--keep-found", "f")])
 def test_options_of_fuzzing_are_refused_elsewhere(option: tuple[str, str]) -> None:
     """How to draw cases means nothing where they are listed."""
-    with pytest.raises(click.UsageError, match=f"{option[0]} is for drawn cases: add --suite fuzz"):
+    with pytest.raises(click.UsageError, match=f"{option[0]} needs generated cases: add --suite fuzz"):
         command.main(["sdpa", *option], standalone_mode=False)

@@ -8,15 +8,15 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from attnbench.analysis.disturbance import throttled
-from attnbench.analysis.stats import measure_of, throttled_calls
+from attnbench.analysis.disturbance import is_throttled
+from attnbench.analysis.stats import choose_measure, count_throttled_calls
 from attnbench.cli import attnbench
 from attnbench.measurement import device_memory_limit, memory
 from attnbench.measurement.cuda_timing import DeviceTime
 from attnbench.measurement.gpu_clocks import MISSING, Clocks
-from attnbench.records.run_file import find, read
-from attnbench.records.types import COUNTED, Result, Timing
-from attnbench.workers.candidate_worker import outcome_of
+from attnbench.records.run_file import find_runs, read_run
+from attnbench.records.types import SAMPLE_FIELDS, Result, Timing
+from attnbench.workers.candidate_worker import run_for_outcome
 
 pytestmark = [
     pytest.mark.gpu,
@@ -93,7 +93,7 @@ def timed(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Result
     results = tmp_path_factory.mktemp("results")
     words = ("profile", "sdpa", f"{plugin}:GRAPHED", f"{plugin}:LOOKING", "--device", "cuda", "--lengths", "128,256")
     assert _run(*words, "--results", str(results), "--processes", "2") == 0
-    found = read(find(results, [])[0])
+    found = read_run(find_runs(results, [])[0])
     assert found.problems == ()
     return [result for result in found.results if result.timing]
 
@@ -119,10 +119,10 @@ def test_profile_on_cuda_has_time_and_memory(timed: list[Result]) -> None:
 def test_every_turn_has_both_times(timed: list[Result]) -> None:
     """And readings of the clock, where NVML is there; the device is never busier with a call than the call is long."""
     for _, timing in timings(timed):
-        assert measure_of(timing) == "device"
+        assert choose_measure(timing) == "device"
         turns = [len(process) for process in timing.samples_ns]
         assert [len(process) for process in timing.device_ns] == turns
-        for name in COUNTED:
+        for name in SAMPLE_FIELDS:
             assert [len(process) for process in getattr(timing, name)] in ([], turns)
         assert (timing.clock == "NVML") is bool(timing.clock_before_mhz)
     for result, timing in timings(timed):
@@ -164,23 +164,23 @@ def test_throttled_cycles_are_counted_for_all_alike(timed: list[Result]) -> None
             left_out = 0
             for process, turns in enumerate(columns):
                 for cycle, *reading in zip(*turns, strict=True):
-                    left_out += throttled(*reading)
+                    left_out += is_throttled(*reading)
                     assert cycles.setdefault((result.case, process, cycle), tuple(reading)) == tuple(reading)
-            assert throttled_calls(one) == left_out
+            assert count_throttled_calls(one) == left_out
 
 
 def test_an_allocation_over_the_limit_is_out_of_memory(plugin: Path, tmp_path: Path) -> None:
     """Under --memory-limit, however much the device has."""
     words = ("conform", f"{plugin}:GREEDY", "--device", "cuda", "--case", "*/eval", "--check", "forward_parity")
     assert _run(*words, "--memory-limit", "4GiB", "--results", str(tmp_path)) == 1
-    findings = [f for result in read(find(tmp_path, [])[0]).results for f in result.findings]
+    findings = [f for result in read_run(find_runs(tmp_path, [])[0]).results for f in result.findings]
     assert {f.status for f in findings} - {"unsupported", "not_run"} == {"out_of_memory"}
 
 
 @pytest.fixture
 def limit() -> Iterator[Callable[[int], None]]:
     """Limits the device's memory for one test."""
-    yield device_memory_limit.limit
+    yield device_memory_limit.set_memory_limit
     torch.cuda.set_per_process_memory_fraction(1.0)
 
 
@@ -193,7 +193,7 @@ def test_a_limit_holds_in_the_process_that_set_it(limit: Callable[[int], None]) 
         torch.empty(2**31, dtype=torch.uint8, device="cuda")
         return {}
 
-    assert outcome_of(act)["status"] == "out_of_memory"
+    assert run_for_outcome(act)["status"] == "out_of_memory"
 
 
 def test_peaks_on_a_device_are_those_of_its_allocator() -> None:
@@ -203,12 +203,12 @@ def test_peaks_on_a_device_are_those_of_its_allocator() -> None:
         aside = torch.empty(3 * 2**20, dtype=torch.uint8, device="cuda")
         return torch.empty(5 * 2**20, dtype=torch.uint8, device="cuda").fill_(len(aside) % 2)
 
-    assert memory.peak_bytes(call, "cuda") == 8 * 2**20
+    assert memory.measure_peak_bytes(call, "cuda") == 8 * 2**20
 
 
 def median_ns(device: DeviceTime, name: str, takes: int = 50) -> float:
     """Time of a call on the device."""
-    return statistics.median(device.take(name).device_ns for _ in range(takes))
+    return statistics.median(device.take_sample(name).device_ns for _ in range(takes))
 
 
 def test_a_small_copy_is_slower_from_a_cold_cache() -> None:
@@ -217,7 +217,7 @@ def test_a_small_copy_is_slower_from_a_cold_cache() -> None:
     source = torch.randn(cache_bytes // 32, device="cuda")
     result = torch.empty_like(source)
     device = DeviceTime({"copy": lambda: result.copy_(source)})
-    device.settle("copy")
+    device.calibrate("copy")
     cold_ns = median_ns(device, "copy")
     device._flushed = torch.empty(1, dtype=torch.uint8, device="cuda")
     assert cold_ns > 1.05 * median_ns(device, "copy")
@@ -233,8 +233,8 @@ def test_a_hidden_launch_is_not_in_the_time_of_a_call() -> None:
 
     device = DeviceTime({"call": call})
     call()
-    device.settle("call")
-    assert "launch hidden" in device.method("call")
+    device.calibrate("call")
+    assert "launch hidden" in device.describe_method("call")
     hidden_ns = median_ns(device, "call")
     device._spins_ns["call"] = 0
     assert hidden_ns < median_ns(device, "call")
@@ -250,48 +250,48 @@ def test_a_spin_that_is_too_short_is_noticed() -> None:
 
     device = DeviceTime({"call": call})
     call()
-    device.settle("call")
-    assert device.take("call").late is False
+    device.calibrate("call")
+    assert device.take_sample("call").late is False
     device._spins_ns["call"] = 1_000
-    assert device.take("call").late is True
+    assert device.take_sample("call").late is True
 
 
 def test_a_call_that_waits_for_the_device_has_no_launch_to_hide() -> None:
     """Its time has the launch in it, and the method says so."""
     tensor = torch.ones(1024, device="cuda")
     device = DeviceTime({"call": lambda: tensor.sum().item()})
-    device.settle("call")
-    assert "launch not hidden" in device.method("call")
-    assert device.take("call").late is None
+    device.calibrate("call")
+    assert "launch not hidden" in device.describe_method("call")
+    assert device.take_sample("call").late is None
 
 
 def test_a_replay_gives_what_the_call_gives_on_new_values() -> None:
     """Values are written into the same tensors; a graph reads them as the call does."""
     tensor = torch.randn(256, 256, device="cuda")
     device = DeviceTime({"call": lambda: (torch.softmax(tensor @ tensor, -1), None)}, capturable={"call"})
-    device.settle("call")
+    device.calibrate("call")
     tensor.copy_(torch.randn(256, 256, device="cuda"))
-    assert device.repeats("call")
-    assert device.take("call").graph_ns is not None
+    assert device.replay_matches("call")
+    assert device.take_sample("call").graph_ns is not None
 
 
 def test_a_graph_that_gives_something_else_is_left_out() -> None:
     """Here because each call, and each replay, counts on."""
     tensor = torch.zeros(16, device="cuda")
     device = DeviceTime({"call": lambda: tensor.add_(1).clone()}, capturable={"call"})
-    device.settle("call")
-    assert not device.repeats("call")
-    assert device.take("call").graph_ns is None
-    assert "no graph (its replay gives other bits than the call)" in device.method("call")
+    device.calibrate("call")
+    assert not device.replay_matches("call")
+    assert device.take_sample("call").graph_ns is None
+    assert "no graph (its replay gives other bits than the call)" in device.describe_method("call")
 
 
 def test_what_cannot_be_captured_is_timed_without_a_graph() -> None:
     """The reason is told, and the process goes on."""
     tensor = torch.ones(16, device="cuda")
     device = DeviceTime({"call": lambda: tensor * tensor.sum().item()}, capturable={"call"})
-    device.settle("call")
-    assert "no graph (" in device.method("call")
-    taken = device.take("call")
+    device.calibrate("call")
+    assert "no graph (" in device.describe_method("call")
+    taken = device.take_sample("call")
     assert (taken.graph_ns, taken.device_ns > 0) == (None, True)
 
 

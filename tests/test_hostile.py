@@ -17,9 +17,9 @@ import pytest
 
 import attnbench
 from attnbench.cli.profile_command import command
-from attnbench.records.run_file import RunFile, read
+from attnbench.records.run_file import RunFile, read_run
 from attnbench.records.types import Result
-from attnbench.runner import Effort, Limits, NoProgress, Session, gating_checks, profile, profile_cases
+from attnbench.runner import Effort, Limits, NoProgress, Session, list_gating_checks, list_profile_cases, profile
 from attnbench.workers.oracle_worker import OracleWorker
 
 PLUGINS = Path(__file__).parent / "data" / "hostile_plugins.py"
@@ -66,12 +66,12 @@ def profiled(
     try:
         with Session(limits=LIMITS) as session:
             names = [HONEST[0], *(f"hostile.py:{name}" for name in hostile), HONEST[1]]
-            cases = profile_cases(session, forward, ["forward"], of=("multihead",))
-            cases += profile_cases(session, backward, ["forward+backward"], of=("multihead",)) if backward else []
-            plans = session.plan(cases, gating_checks())
+            cases = list_profile_cases(session, forward, ["forward"], of=("multihead",))
+            cases += list_profile_cases(session, backward, ["forward+backward"], of=("multihead",)) if backward else []
+            plans = session.plan(cases, list_gating_checks())
             budget_s = share_s * len(names)
             results = profile(
-                session, names, plans, run="r", steps=NoProgress(), effort=Effort(processes=1, budget_s=budget_s)
+                session, names, plans, run="r", progress=NoProgress(), effort=Effort(processes=1, budget_s=budget_s)
             )
             return {key(result): result for result in results}
     finally:
@@ -102,7 +102,7 @@ REASONS = [
     ("DEADLY", 12, FORWARD, "not_run: its process ended 3 times, the last time: the process "),
     ("STUCK", 9, FORWARD, "timeout: no answer within 15 s (--timeout)"),
     ("STUCK", 10, FORWARD, "timeout: no answer within 15 s (--timeout)"),
-    ("STAYING", 18, FORWARD, "it goes on after its call: "),
+    ("STAYING", 18, FORWARD, "its threads still need "),
 ]
 
 
@@ -283,8 +283,8 @@ def test_a_killed_run_is_gone_on_with_and_harms_no_other(done: list[tuple[str, i
         time.sleep(0.05)
     assert is_gone(pid)
     (beside,) = (path for path in tmp_path.glob("results/*/*.jsonl") if path != file)
-    assert [finding.status for result in read(beside).results for finding in result.findings] == ["passed"]
-    before = read(file)
+    assert [finding.status for result in read_run(beside).results for finding in result.findings] == ["passed"]
+    before = read_run(file)
     stored = [(result.implementation, key(result)[1]) for result in before.results]
     # Implementations are probed side by side; what is timed is stored at the end of all.
     assert sorted(stored) == sorted(done)
@@ -293,7 +293,7 @@ def test_a_killed_run_is_gone_on_with_and_harms_no_other(done: list[tuple[str, i
     again = started(killed, *PROFILED, "--resume", file.stem)
     _, said = again.communicate(timeout=150)
     assert again.returncode == 0, said
-    after = read(file)
+    after = read_run(file)
     # Each once as its probe ends, those of before not again, and once with its samples.
     times = Counter((result.implementation, key(result)[1], result.timing is not None) for result in after.results)
     names = ("torch_mha", "own.py:Own")
@@ -318,7 +318,7 @@ def test_a_killed_run_is_gone_on_with_and_harms_no_other(done: list[tuple[str, i
         ("--lengths 8.5", ("--lengths", "at least 1", "'8.5'")),
         ("--timeout -1", ("--timeout", "above 0", "'-1'")),
         ("--work-limit inf", ("--work-limit", "above 0", "'inf'")),
-        ("--results=", ("--results", "needs a folder, got nothing")),
+        ("--results=", ("--results", "needs a folder, got an empty name")),
         ("--passes backward", ("--passes", "'backward'", "'forward'")),
         ("--dtype float8", ("--dtype", "'float8'", "'float32'")),
         ("--device tpu", ("--device", "'tpu'", "'cpu', 'cuda'")),
@@ -338,9 +338,9 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(arguments: str, p
 def test_a_length_that_no_memory_holds_is_not_started(length: int, tmp_path: Path) -> None:
     """What it would need is said instead."""
     judge = OracleWorker(tmp_path)
-    described, _ = judge.describe(cases=judge.profile(operator="multihead", lengths=[length]))
+    described, _ = judge.describe(cases=judge.list_profile(operator="multihead", lengths=[length]))
     assert described["missing"].startswith("its oracle needs about ")
-    assert described["missing"].endswith("take a shorter length")
+    assert described["missing"].endswith("use a shorter length")
 
 
 # The machine
@@ -370,13 +370,13 @@ def test_a_full_disk_costs_the_last_line(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FILL, str(tmp_path)], capture_output=True, text=True, check=True)
     count, _, said = done.stdout.partition(" ")
     (path,) = tmp_path.glob("*/*.jsonl")
-    assert said == f"cannot write to {path}: File too large; what was stored is kept\n"
-    stored = read(path)
+    assert said == f"cannot write to {path}: File too large; the records written so far are kept\n"
+    stored = read_run(path)
     assert len(stored.results) == int(count) > 5
     assert len(stored.problems) <= 1
     with RunFile.resume(path) as file:
         file.append(stored.results[0])
-    assert len(read(path).results) == int(count) + 1
+    assert len(read_run(path).results) == int(count) + 1
 
 
 def test_a_clock_that_jumps_reaches_no_measurement() -> None:

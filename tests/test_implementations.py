@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attnbench.cases import Case
 from attnbench.interface import Implementation
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
-from attnbench.plugins.registry import load, names, origin
+from attnbench.plugins.registry import describe_origin, list_names, load
 
 REFUSALS = Path(__file__).parent / "data" / "refusals.toml"
 # These refuse nothing of the reference's surface on a CPU.
@@ -60,7 +60,7 @@ def case(problem: MultiheadProblem, *, mode: str = "eval", dtype: str = "float64
 def computed(implementation: Implementation, case: Case) -> dict[str, Tensor]:
     """Outputs and gradients, those of parameters in the reference's layout."""
     drawn = OPERATOR.inputs(case)
-    inputs = drawn.mapped(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()))
+    inputs = drawn.map_tensors(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()))
     module = implementation.build(OPERATOR.reference(case, drawn)).train(case.mode == "train")
     output, weights = module(**inputs.arguments())
     values = {"output": output} | ({} if weights is None else {"weights": weights})
@@ -171,8 +171,8 @@ def test_returned_weights_are_those_that_dropout_left(name: str, p: float) -> No
 def refused() -> dict[str, dict[str, int]]:
     """For each implementation of multi-head attention, why cases of core are refused on a CPU, and how many."""
     counted = {}
-    for name in names():
-        if not origin(name).startswith("attnzoo."):
+    for name in list_names():
+        if not describe_origin(name).startswith("attnzoo."):
             continue
         implementation = load(name)
         if implementation.operator != OPERATOR.name:
@@ -280,7 +280,7 @@ for mask in ("none", "bool3d+pad", "float2d", "empty2d", "causal"):
     assert splitk.unsupported(case) is None, splitk.unsupported(case)
     assert splitk.untimed(case) == "interpreted by Triton on the CPU: its time says nothing"
     inputs = OPERATOR.inputs(case)
-    wide = inputs.mapped(lambda t: t.double() if t.is_floating_point() else t)
+    wide = inputs.map_tensors(lambda t: t.double() if t.is_floating_point() else t)
     expected, _ = OPERATOR.reference(case, wide).train()(**wide.arguments())
     with torch.no_grad():
         got, _ = splitk.build(OPERATOR.reference(case, inputs))(**inputs.arguments())

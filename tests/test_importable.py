@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from attnbench.kernel import from_kernel
-from attnbench.plugins.importable import name_of, search_path
+from attnbench.plugins.importable import build_search_path, find_name
 from attnbench.plugins.registry import PluginError, load
 from attnzoo.sdpa import SDPA
 
@@ -68,43 +68,43 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_a_module_holds_is_named_by_it(here: Path, module: str, place: str, attribute: str) -> None:
     """Classes, functions, instances and what a function made have the name of the module, or of a lone file."""
     thing = getattr(import_module(module), attribute)
-    assert name_of(thing) == f"{place}:{attribute}"
+    assert find_name(thing) == f"{place}:{attribute}"
 
 
 def test_the_name_leads_back(here: Path) -> None:
     """What is loaded by the name is the very object, where a module is named."""
     thing = import_module("packed_attention.inner").WRAPPED
-    assert load(name_of(thing)) is thing
+    assert load(find_name(thing)) is thing
 
 
 def test_an_imported_object_is_named_by_the_module_that_made_it(here: Path) -> None:
     """A file that imports an instance, as a test does, is not taken for the one that defines it."""
     (here / "test_of_mine.py").write_text("from lone_attention import WRAPPED\n")
-    assert name_of(import_module("test_of_mine").WRAPPED) == "lone_attention.py:WRAPPED"
+    assert find_name(import_module("test_of_mine").WRAPPED) == "lone_attention.py:WRAPPED"
 
 
 def test_a_module_that_is_found_by_its_file_only_is_named_by_that(here: Path) -> None:
     """A module under a name that no fresh process finds, as pytest's import mode importlib makes, is its file."""
     thing = load("loose_attention/inner.py:Mine")
-    assert name_of(thing) == "loose_attention/inner.py:Mine"
+    assert find_name(thing) == "loose_attention/inner.py:Mine"
     sys.modules["nowhere.inner"] = module = ModuleType("nowhere.inner")
     module.__file__ = str(here / "loose_attention/inner.py")
     module.Mine = type("Mine", (nn.Module,), {"__module__": "nowhere.inner", "__qualname__": "Mine"})
-    assert name_of(module.Mine) == "loose_attention/inner.py:Mine"
+    assert find_name(module.Mine) == "loose_attention/inner.py:Mine"
 
 
 def test_a_registered_object_keeps_its_registered_name() -> None:
     """Expected failures and results know it by that name."""
-    assert name_of(SDPA) == "sdpa"
+    assert find_name(SDPA) == "sdpa"
 
 
 def test_a_name_is_itself(here: Path) -> None:
     """A name is checked to lead somewhere, and kept."""
-    assert name_of("sdpa") == "sdpa"
+    assert find_name("sdpa") == "sdpa"
     with pytest.raises(PluginError, match=r"unknown implementation 'sdpaa'; did you mean 'sdpa'"):
-        name_of("sdpaa")
+        find_name("sdpaa")
     with pytest.raises(PluginError, match=r"no such file: missing\.py"):
-        name_of("missing.py:Mine")
+        find_name("missing.py:Mine")
 
 
 def test_an_object_of_a_script_is_named_by_its_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,9 +113,9 @@ def test_an_object_of_a_script_is_named_by_its_file(here: Path, monkeypatch: pyt
     main.__file__ = str(here / "lone_attention.py")
     main.Mine = type("Mine", (nn.Module,), {"__module__": "__main__", "__qualname__": "Mine"})
     monkeypatch.setitem(sys.modules, "__main__", main)
-    assert name_of(main.Mine) == "lone_attention.py:Mine"
+    assert find_name(main.Mine) == "lone_attention.py:Mine"
     main.__spec__ = import_module("packed_attention.inner").__spec__
-    assert name_of(main.Mine) == "packed_attention.inner:Mine"
+    assert find_name(main.Mine) == "packed_attention.inner:Mine"
 
 
 def test_an_object_of_an_interactive_session_has_to_go_into_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_an_object_of_an_interactive_session_has_to_go_into_a_file(monkeypatch: 
     main.Mine = type("Mine", (nn.Module,), {"__module__": "__main__", "__qualname__": "Mine"})
     monkeypatch.setitem(sys.modules, "__main__", main)
     with pytest.raises(PluginError, match=r"put it in a file, say my_attention\.py, and pass 'my_attention\.py:Mine'"):
-        name_of(main.Mine)
+        find_name(main.Mine)
 
 
 def test_what_no_module_holds_is_refused() -> None:
@@ -134,19 +134,19 @@ def test_what_no_module_holds_is_refused() -> None:
         pass
 
     for thing in (Local, from_kernel(lambda q, k, v: v, name="nameless")):
-        with pytest.raises(PluginError, match="which no module holds: bind it to a name at the top level of a file"):
-            name_of(thing)
+        with pytest.raises(PluginError, match="which no module contains: bind it to a name at the top level of a file"):
+            find_name(thing)
 
 
 @pytest.mark.parametrize("thing", [3, nn.Linear(2, 2), None])
 def test_what_is_no_implementation_is_refused(thing: object) -> None:
     """A module object rather than its class, and anything else, is named by its type."""
-    with pytest.raises(PluginError, match=f"{type(thing).__name__} objects are no implementations: pass the class"):
-        name_of(thing)
+    with pytest.raises(PluginError, match=f"{type(thing).__name__} objects are not implementations: pass the class"):
+        find_name(thing)
 
 
 def test_search_path_holds_what_was_added_and_nothing_of_the_interpreter(here: Path) -> None:
     """A fresh process gets the folders that this one was given, and keeps its own standard library."""
-    folders = search_path().split(":")
+    folders = build_search_path().split(":")
     assert str(here) in folders
     assert not [folder for folder in folders if folder.endswith(("site-packages", "lib-dynload", ".zip"))]

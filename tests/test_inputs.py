@@ -12,15 +12,17 @@ from torch import Tensor
 from attnbench.cases import DTYPES, MODES, Case
 from attnbench.interface import Inputs
 from attnbench.operators.multihead.identity import HIDDEN_ZEROLEAK
-from attnbench.operators.multihead.inputs import inputs
-from attnbench.operators.multihead.masks import LOW, LOWEST, union_row
-from attnbench.operators.multihead.oracle import evaluate, logits_mask
+from attnbench.operators.multihead.inputs import draw_inputs
+from attnbench.operators.multihead.masks import LOW, LOWEST, find_union_row
+from attnbench.operators.multihead.oracle import compute_logits_mask, evaluate
 from attnbench.operators.multihead.problem import ENCODER_LAYERS, EXACT_MASKS, IDENTITY_REGIMES, LOGIT_STD
-from attnbench.operators.multihead.suites import CROSS, SELF, SENTENCES, suite
+from attnbench.operators.multihead.suites import CROSS, SELF, SENTENCES, load_suite
 from attnbench.oracle import sentence_encoder, tensor_file
-from attnbench.oracle.inputs import Draw, loaded, rounded, stored
+from attnbench.oracle.inputs import Draw, inputs_to_dict, load_inputs, round_inputs
 
-needs_encoder = pytest.mark.skipif(sentence_encoder.missing() is not None, reason=str(sentence_encoder.missing()))
+needs_encoder = pytest.mark.skipif(
+    sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing())
+)
 
 # Everything that a case can have, so that there is something to leave out.
 FULL = Case(operator="multihead", problem=CROSS, dtype="float64").with_problem(
@@ -30,7 +32,7 @@ FULL = Case(operator="multihead", problem=CROSS, dtype="float64").with_problem(
 
 def drawn() -> Iterator[Case]:
     """Cases of the suite full whose inputs are drawn, one per problem."""
-    return iter({one.problem: one for one in suite("full") if one.problem.encoder_layer is None}.values())
+    return iter({one.problem: one for one in load_suite("full") if one.problem.encoder_layer is None}.values())
 
 
 def named(given: Inputs) -> dict[str, Tensor]:
@@ -43,9 +45,9 @@ def named(given: Inputs) -> dict[str, Tensor]:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_case_has_the_same_numbers_in_every_dtype_and_mode(dtype: str, mode: str) -> None:
     """They are drawn in float64 and then rounded once: under autocast to float32, else to the case's dtype."""
-    exact = named(inputs(FULL))
+    exact = named(draw_inputs(FULL))
     one = FULL.with_fields(dtype=dtype, mode=mode)
-    found = named(inputs(one))
+    found = named(draw_inputs(one))
     assert one.given_dtype == ("float32" if mode == "autocast" else dtype)
     assert found.keys() == exact.keys()
     for name, tensor in found.items():
@@ -55,10 +57,10 @@ def test_a_case_has_the_same_numbers_in_every_dtype_and_mode(dtype: str, mode: s
 def test_a_case_has_the_same_numbers_every_time() -> None:
     """Whatever else was drawn meanwhile, and without moving torch's own generator."""
     state = torch.get_rng_state()
-    first = named(inputs(FULL))
+    first = named(draw_inputs(FULL))
     assert torch.equal(torch.get_rng_state(), state)
     torch.rand(3)
-    second = named(inputs(FULL))
+    second = named(draw_inputs(FULL))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -80,8 +82,8 @@ def test_a_tensor_depends_on_the_seed_and_its_own_name_alone() -> None:
 def test_a_tensor_added_to_a_case_changes_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same seed, masks, biases and columns come beside the other tensors and leave them alone."""
     monkeypatch.setattr(Case, "seed", 5)
-    bare = named(inputs(FULL.with_problem(bias=False, add_bias_kv=False, add_zero_attn=False, mask="none")))
-    full = named(inputs(FULL))
+    bare = named(draw_inputs(FULL.with_problem(bias=False, add_bias_kv=False, add_zero_attn=False, mask="none")))
+    full = named(draw_inputs(FULL))
     assert full.keys() - bare.keys() == {
         "attn_mask", "key_padding_mask", "bias_k", "bias_v", "in_proj_bias", "out_proj.bias",
     }  # fmt: skip
@@ -94,7 +96,7 @@ def test_no_parameter_is_left_at_what_the_reference_begins_with() -> None:
     for one in drawn():
         if one.problem.regime in IDENTITY_REGIMES:
             continue
-        for name, parameter in inputs(one.with_fields(dtype="float64", mode="eval")).parameters.items():
+        for name, parameter in draw_inputs(one.with_fields(dtype="float64", mode="eval")).parameters.items():
             assert len(parameter.unique()) == parameter.numel(), f"{name} of {one.id}"
             assert bool(parameter.all())
 
@@ -108,7 +110,7 @@ def test_logits_have_the_standard_deviation_of_their_regime(problem: object, reg
     one = Case(operator="multihead", problem=problem, dtype="float64").with_problem(
         batch=8, queries=64, keys=64, regime=regime
     )
-    given, heads = inputs(one), one.problem.num_heads
+    given, heads = draw_inputs(one), one.problem.num_heads
     weights = given.parameters["in_proj_weight"].chunk(3)
     biases = given.parameters["in_proj_bias"].chunk(3)
     q, k = (
@@ -126,7 +128,7 @@ def test_every_row_has_a_key_unless_the_mask_is_an_empty_one() -> None:
         problem = one.problem
         if not min(problem.sequences, problem.queries, problem.keys):
             continue
-        mask = logits_mask(problem, inputs(one))
+        mask = compute_logits_mask(problem, draw_inputs(one))
         empty = mask is not None and bool((mask[..., : problem.keys] == -math.inf).all(dim=-1).any())
         hides = problem.padding_mask in ("pad", "padfloat", "padempty")
         together = problem.attention_mask == "union2d" and hides and problem.keys > 2
@@ -138,9 +140,9 @@ def test_every_row_has_a_key_unless_the_mask_is_an_empty_one() -> None:
 
 def test_a_union_is_empty_only_together() -> None:
     """Its row leaves the last key, which is padding in every sequence but the first."""
-    given = inputs(FULL.with_problem(mask="union2d+pad", add_bias_kv=False, add_zero_attn=False))
+    given = draw_inputs(FULL.with_problem(mask="union2d+pad", add_bias_kv=False, add_zero_attn=False))
     attention, padding = given.tensors["attn_mask"], given.tensors["key_padding_mask"]
-    row = union_row(FULL.problem)
+    row = find_union_row(FULL.problem)
     assert attention[row].tolist() == [True] * 6 + [False]
     assert padding[:, -1].tolist() == [False, True]
     assert not bool(attention.all(dim=-1).any())
@@ -149,7 +151,7 @@ def test_a_union_is_empty_only_together() -> None:
 
 def test_lowest_masks_are_finite_in_every_dtype_and_their_sum_is_not() -> None:
     """−1e4 and −6e4, one whole row of the former: a row may be as low as it likes and still has its keys."""
-    given = inputs(FULL.with_problem(mask="lowest2d+padlowest"))
+    given = draw_inputs(FULL.with_problem(mask="lowest2d+padlowest"))
     attention, padding = given.tensors["attn_mask"], given.tensors["key_padding_mask"]
     assert set(attention.unique().tolist()) == {LOWEST, LOW, 0.0}
     assert set(padding.unique().tolist()) == {LOWEST, 0.0}
@@ -169,7 +171,7 @@ def test_every_mask_hides_something_and_not_everything() -> None:
         for name, kind in (("attn_mask", one.problem.attention_mask), ("key_padding_mask", one.problem.padding_mask)):
             if kind is None:
                 continue
-            mask = inputs(one).tensors[name]
+            mask = draw_inputs(one).tensors[name]
             hidden = mask if mask.dtype == torch.bool else (mask < -1e3)
             # A single sequence may be full.
             alone = name == "key_padding_mask" and one.problem.sequences == 1
@@ -191,7 +193,7 @@ def core_of(regime: str, mask: str, **changes: object) -> Case:
 
 def test_identity_parameters_project_nothing() -> None:
     """W_q is 2, W_k and W_o are 1, and W_v is a permutation that is not the identity."""
-    parameters = inputs(core_of("identity", "none")).parameters
+    parameters = draw_inputs(core_of("identity", "none")).parameters
     w_q, w_k, w_v = parameters["in_proj_weight"].chunk(3)
     one = torch.eye(21, dtype=torch.float64)
     assert torch.equal(w_q, 2 * one)
@@ -215,11 +217,11 @@ def test_identity_parameters_project_nothing() -> None:
 def test_exact_cases_are_exact_in_every_dtype(regime: str, mask: str, *, batch_first: bool) -> None:
     """The oracle's output is a number of every dtype, and what is hidden is large enough to show."""
     one = core_of(regime, mask, batch_first=batch_first)
-    output = evaluate(one, inputs(one))["output"]
+    output = evaluate(one, draw_inputs(one))["output"]
     for dtype in DTYPES:
         narrow = getattr(torch, dtype)
         assert torch.equal(output.to(narrow).double(), output), dtype
-        value = inputs(one).tensors["value"]
+        value = draw_inputs(one).tensors["value"]
         assert torch.equal(value.to(narrow).double(), value), dtype
     visible = [int(row.isfinite().sum()) for row in _rows(one)]
     if regime == "uniform":
@@ -229,21 +231,21 @@ def test_exact_cases_are_exact_in_every_dtype(regime: str, mask: str, *, batch_f
         assert set(visible) == {1}
     if regime == "zeroleak":
         assert not output.any()
-        assert float(inputs(one).tensors["value"].max()) == HIDDEN_ZEROLEAK
+        assert float(draw_inputs(one).tensors["value"].max()) == HIDDEN_ZEROLEAK
 
 
 def _rows(one: Case) -> Tensor:
-    mask = logits_mask(one.problem, inputs(one))
+    mask = compute_logits_mask(one.problem, draw_inputs(one))
     assert mask is not None
     return mask.flatten(0, -2)
 
 
 def test_one_tensor_stands_for_the_two_that_a_case_shares() -> None:
     """``key_is_value`` and ``query_is_key`` pass one object, and the third is another."""
-    shared = inputs(FULL.with_problem(key_is_value=True)).tensors
+    shared = draw_inputs(FULL.with_problem(key_is_value=True)).tensors
     assert shared["key"] is shared["value"]
     assert shared["query"] is not shared["key"]
-    shared = inputs(FULL.with_problem(query_is_key=True, queries=7)).tensors
+    shared = draw_inputs(FULL.with_problem(query_is_key=True, queries=7)).tensors
     assert shared["query"] is shared["key"]
     assert shared["value"] is not shared["key"]
 
@@ -253,27 +255,27 @@ def test_sizes_of_the_crossed_case_are_pairwise_distinct() -> None:
     sizes = [CROSS.batch, CROSS.queries, CROSS.keys, CROSS.num_heads, CROSS.head_dim, CROSS.embed_dim]
     for widths in ([], [10, 14]):
         assert len({*sizes, *widths}) == len(sizes) + len(widths)
-    named = {(one.problem.kdim, one.problem.vdim) for one in suite("full")}
+    named = {(one.problem.kdim, one.problem.vdim) for one in load_suite("full")}
     assert named >= {(None, None), (10, 14), (10, None), (None, 14), (10, 10)}
 
 
 def test_one_tensor_under_three_names_stays_one(tmp_path: Path) -> None:
     """Self-attention passes the same object three times, on the way through a file and into another dtype too."""
-    given = inputs(Case(operator="multihead", problem=SELF, dtype="bfloat16"))
-    tensor_file.write(tmp_path / "inputs", stored(given))
-    again = loaded(str(tmp_path / "inputs"), "cpu")
-    for one in (given, again, rounded(again, torch.float64)):
+    given = draw_inputs(Case(operator="multihead", problem=SELF, dtype="bfloat16"))
+    tensor_file.write(tmp_path / "inputs", inputs_to_dict(given))
+    again = load_inputs(str(tmp_path / "inputs"), "cpu")
+    for one in (given, again, round_inputs(again, torch.float64)):
         assert one.tensors["query"] is one.tensors["key"] is one.tensors["value"]
     assert torch.equal(again.tensors["query"], given.tensors["query"])
-    other = inputs(Case(operator="multihead", problem=CROSS)).tensors
+    other = draw_inputs(Case(operator="multihead", problem=CROSS)).tensors
     assert other["key"] is not other["value"]
 
 
 def test_inputs_survive_a_file(tmp_path: Path) -> None:
     """Every tensor and option comes back as it was, in its dtype."""
-    given = inputs(FULL.with_fields(dtype="float16"))
-    tensor_file.write(tmp_path / "inputs", stored(given))
-    again = loaded(str(tmp_path / "inputs"), "cpu")
+    given = draw_inputs(FULL.with_fields(dtype="float16"))
+    tensor_file.write(tmp_path / "inputs", inputs_to_dict(given))
+    again = load_inputs(str(tmp_path / "inputs"), "cpu")
     assert again.options == given.options == {
         "need_weights": True, "average_attn_weights": False, "is_causal": False,
     }  # fmt: skip
@@ -285,7 +287,7 @@ def test_inputs_survive_a_file(tmp_path: Path) -> None:
 
 def test_rounding_leaves_boolean_masks_alone() -> None:
     """Only floating tensors change their dtype."""
-    given = rounded(inputs(FULL.with_problem(mask="bool3d+padfloat")), torch.float16)
+    given = round_inputs(draw_inputs(FULL.with_problem(mask="bool3d+padfloat")), torch.float16)
     assert given.tensors["attn_mask"].dtype == torch.bool
     assert given.tensors["key_padding_mask"].dtype == torch.float16
 
@@ -303,7 +305,7 @@ def test_tokens_have_the_layout_that_the_problem_asks_for(
     changes: dict[str, object], query: tuple[int, ...], key: tuple[int, ...]
 ) -> None:
     """Batch first, sequence first or without a batch; the output's weights in the loss are like the query."""
-    given = inputs(FULL.with_problem(**changes))
+    given = draw_inputs(FULL.with_problem(**changes))
     assert (given.tensors["query"].shape, given.tensors["key"].shape) == (query, key)
     assert given.cotangents["output"].shape == query
     batch = () if "batch" in changes else (2,)
@@ -313,7 +315,7 @@ def test_tokens_have_the_layout_that_the_problem_asks_for(
 def test_layouts_hold_the_same_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same seed, sequence first is the transpose of batch first."""
     monkeypatch.setattr(Case, "seed", 5)
-    first, other = (inputs(FULL.with_problem(batch_first=flag)).tensors for flag in (True, False))
+    first, other = (draw_inputs(FULL.with_problem(batch_first=flag)).tensors for flag in (True, False))
     for name in ("query", "key", "value"):
         assert torch.equal(first[name], other[name].transpose(0, 1))
         assert other[name].is_contiguous()
@@ -324,7 +326,7 @@ def test_layouts_hold_the_same_sequences(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_sentences_have_different_lengths(layer: int) -> None:
     """The real case pads: its sentences end at different tokens, and the mask says where."""
     one = Case(operator="multihead", problem=SENTENCES, dtype="float32").with_problem(regime=f"minilm{layer}")
-    given = inputs(one)
+    given = draw_inputs(one)
     lengths = (~given.tensors["key_padding_mask"]).sum(dim=1).tolist()
     assert len(set(lengths)) == len(lengths) == one.problem.batch
     assert max(lengths) == one.problem.keys
@@ -336,7 +338,7 @@ def test_sentences_have_different_lengths(layer: int) -> None:
 def test_layers_of_the_encoder_differ() -> None:
     """Each layer has weights of its own and gets other hidden states."""
     queries = [
-        inputs(Case(operator="multihead", problem=SENTENCES).with_problem(regime=f"minilm{layer}"))
+        draw_inputs(Case(operator="multihead", problem=SENTENCES).with_problem(regime=f"minilm{layer}"))
         for layer in range(ENCODER_LAYERS)
     ]
     assert len({float(one.tensors["query"].sum()) for one in queries}) == ENCODER_LAYERS

@@ -6,8 +6,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from attnbench.measurement import kernel_trace as module
-from attnbench.measurement.kernel_trace import kernels
-from attnbench.measurement.profiler_trace import traced
+from attnbench.measurement.kernel_trace import list_kernels
+from attnbench.measurement.profiler_trace import trace_call
 
 FUSED = "aten::_scaled_dot_product_flash_attention_for_cpu"
 COMPOSED = "aten::_scaled_dot_product_attention_math"
@@ -16,7 +16,7 @@ COMPOSED = "aten::_scaled_dot_product_attention_math"
 def names(call: object, *, without_calls: bool = True) -> list[str]:
     """Names of what a call runs, without the numbers of calls unless these are wanted."""
     call()  # type: ignore[operator]
-    found = kernels(traced(call, "cpu"))  # type: ignore[arg-type]
+    found = list_kernels(trace_call(call, "cpu"))  # type: ignore[arg-type]
     return [name.partition(" ×")[0] for name in found] if without_calls else list(found)
 
 
@@ -77,7 +77,7 @@ def test_the_longest_comes_first_with_the_number_of_its_calls() -> None:
 
 def test_of_very_many_events_names_are_told_without_asking_who_made_whom(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop over tokens costs no half minute; names of work and of the way that was taken remain."""
-    monkeypatch.setattr(module, "MANY", 10)
+    monkeypatch.setattr(module, "MOST_NESTED", 10)
     found = names(lambda: attention(SDPBackend.MATH))
     assert {COMPOSED, "aten::bmm", "aten::_softmax"} <= set(found)
     assert "aten::transpose" not in found

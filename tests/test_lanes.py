@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from attnbench.records.environment import cores
+from attnbench.records.environment import count_cores
 from attnbench.runner import NoProgress, Plan, Session, conform
-from attnbench.runner.parallelism import each, lanes
+from attnbench.runner.parallelism import count_parallel_lanes, run_each
 
 NAMES = ["one", "two", "three", "four", "five"]
 PLAN = Plan(case="multihead/b1.s2/-/mask=none/regime=normal/seed=0/float32/cpu/train", checks=(), missing=None, flop=10)
@@ -22,8 +22,8 @@ PATIENCE_S = 20.0
 class Worker:
     """Supervisor that can be closed."""
 
-    def __init__(self, name: str, beside: int) -> None:
-        self.name, self.beside, self.closed = name, beside, False
+    def __init__(self, name: str, parallel: int) -> None:
+        self.name, self.parallel, self.closed = name, parallel, False
 
     def __enter__(self) -> "Worker":
         return self
@@ -42,9 +42,9 @@ class Started:
 
     workers: list[Worker] = field(default_factory=list)
 
-    def supervise(self, name: str, environment: Any, *, beside: int) -> Worker:
+    def supervise(self, name: str, environment: Any, *, parallel: int) -> Worker:
         """A worker."""
-        self.workers.append(Worker(name, beside))
+        self.workers.append(Worker(name, parallel))
         return self.workers[-1]
 
 
@@ -67,10 +67,10 @@ def test_two_at_a_time_and_no_more() -> None:
             at_work.remove(name)
 
     session = Started()
-    found = list(each(session, NAMES[:4], job, abreast=2))  # type: ignore[arg-type]
+    found = list(run_each(session, NAMES[:4], job, parallel=2))  # type: ignore[arg-type]
     assert sorted(found) == sorted((name, number) for name in NAMES[:4] for number in (0, 1))
     assert most == 2
-    assert {worker.beside for worker in session.workers} == {2}
+    assert {worker.parallel for worker in session.workers} == {2}
     assert all(worker.closed for worker in session.workers)
 
 
@@ -87,7 +87,7 @@ def test_what_a_job_raises_reaches_the_caller_and_ends_the_others() -> None:
             yield name
 
     with pytest.raises(ValueError, match="one"):
-        list(each(session, NAMES, job, abreast=2))  # type: ignore[arg-type]
+        list(run_each(session, NAMES, job, parallel=2))  # type: ignore[arg-type]
     assert all(worker.closed for worker in session.workers)
 
 
@@ -100,7 +100,7 @@ def test_who_leaves_early_leaves_nothing_running() -> None:
             time.sleep(0.001)
             yield name
 
-    results = each(session, NAMES, job, abreast=2)  # type: ignore[arg-type]
+    results = run_each(session, NAMES, job, parallel=2)  # type: ignore[arg-type]
     assert next(results) in NAMES[:2]
     results.close()  # type: ignore[attr-defined]
     assert len(session.workers) <= 2
@@ -108,13 +108,13 @@ def test_who_leaves_early_leaves_nothing_running() -> None:
 
 
 @pytest.mark.parametrize(
-    ("odd", "abreast"),
-    [(PLAN, cores()), (replace(PLAN, flop=10**13), 1), (replace(PLAN, case=PLAN.case.replace("cpu", "cuda")), 1)],
+    ("odd", "parallel"),
+    [(PLAN, count_cores()), (replace(PLAN, flop=10**13), 1), (replace(PLAN, case=PLAN.case.replace("cpu", "cuda")), 1)],
     ids=["small", "large", "cuda"],
 )
-def test_only_small_cases_run_side_by_side(odd: Plan, abreast: int) -> None:
+def test_only_small_cases_run_side_by_side(odd: Plan, parallel: int) -> None:
     """One that needs all cores, all memory or the device is enough."""
-    assert lanes([PLAN, odd, PLAN]) == abreast
+    assert count_parallel_lanes([PLAN, odd, PLAN]) == parallel
 
 
 def test_each_is_told_of_its_own_end(tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ def test_each_is_told_of_its_own_end(tmp_path: Path) -> None:
         "LEFT, RIGHT = ending('left'), ending('right')\n"
     )
     with Session() as session:
-        listed = session.judge("suite", operator="multihead", level="quick")
+        listed = session.ask_oracle("suite", operator="multihead", level="quick")
         plans = [replace(plan, checks=plan.checks[:1]) for plan in session.plan(listed[:1])]
-        results = list(conform(session, [f"{own}:LEFT", f"{own}:RIGHT"], plans, run="r", steps=NoProgress()))
+        results = list(conform(session, [f"{own}:LEFT", f"{own}:RIGHT"], plans, run="r", progress=NoProgress()))
     told = {result.implementation.rpartition(":")[2]: result.findings[0].reason for result in results}
     assert {name: reason.rpartition("(")[2] for name, reason in told.items()} == {"LEFT": "left)", "RIGHT": "right)"}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attnbench.checks.chapters.layouts import LAYOUTS, repeated
+from attnbench.checks.chapters.layouts import LAYOUTS, repeat_part
 
 TENSORS = [
     torch.arange(30.0).reshape(2, 3, 5),
@@ -27,7 +27,7 @@ def test_a_layout_changes_the_memory_and_no_value(layout: str, tensor: torch.Ten
 def test_a_repeated_part_is_followed_by_gaps(axis: int) -> None:
     """Every place along the axis is one place in memory, and beyond it lies nothing that could be meant."""
     tensor = TENSORS[0]
-    other = repeated(tensor, axis, 1)
+    other = repeat_part(tensor, axis, 1)
     assert other.equal(tensor.narrow(axis, 1, 1).expand(tensor.shape))
     assert other.stride(axis) == 0
     whole = other.as_strided((other.untyped_storage().nbytes() // 4,), (1,), 0)

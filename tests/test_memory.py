@@ -12,9 +12,15 @@ from torch.nn.functional import scaled_dot_product_attention
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.interface import Implementation
-from attnbench.measurement.memory import footprint, held_bytes, peak_bytes, peak_method, saved_bytes
+from attnbench.measurement.memory import (
+    count_held_bytes,
+    describe_peak_method,
+    measure_footprint,
+    measure_peak_bytes,
+    measure_saved_bytes,
+)
 from attnbench.plugins.adapters import load_implementation
-from attnbench.plugins.registry import load_operator, problems
+from attnbench.plugins.registry import load_operator, load_problem_types
 from attnbench.records.types import Memory
 
 FLOAT32 = 4
@@ -48,7 +54,7 @@ def naive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def test_a_naive_kernel_peaks_at_logits_weights_and_output() -> None:
     """Two tensors of all query-key pairs and the output: 2S + T, and no byte of the inputs."""
     inputs = heads()
-    assert peak_bytes(lambda: naive(*inputs), "cpu") == 2 * LOGITS + TOKENS == 15_360
+    assert measure_peak_bytes(lambda: naive(*inputs), "cpu") == 2 * LOGITS + TOKENS == 15_360
 
 
 def test_what_is_freed_before_the_peak_does_not_count() -> None:
@@ -59,19 +65,19 @@ def test_what_is_freed_before_the_peak_does_not_count() -> None:
         torch.empty(3000)
         torch.empty(2000)
 
-    assert peak_bytes(in_turn, "cpu") == 3000 * FLOAT32
+    assert measure_peak_bytes(in_turn, "cpu") == 3000 * FLOAT32
 
 
 def test_a_call_that_allocates_nothing_has_no_peak() -> None:
     """Work in place costs nothing above the inputs."""
     tensor = torch.ones(100)
-    assert peak_bytes(tensor.exp_, "cpu") == 0
+    assert measure_peak_bytes(tensor.exp_, "cpu") == 0
 
 
 def test_workspaces_that_are_made_once_do_not_count() -> None:
     """The call runs once before it is counted."""
     made: dict[str, Tensor] = {}
-    assert peak_bytes(lambda: made.setdefault("workspace", torch.empty(1000)) if not made else None, "cpu") == 0
+    assert measure_peak_bytes(lambda: made.setdefault("workspace", torch.empty(1000)) if not made else None, "cpu") == 0
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -86,7 +92,7 @@ def test_scratch_inside_a_fused_kernel_counts(
     torch.set_num_threads(threads)
     inputs = heads(length)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        peak = peak_bytes(lambda: scaled_dot_product_attention(*inputs), "cpu")
+        peak = measure_peak_bytes(lambda: scaled_dot_product_attention(*inputs), "cpu")
     output, log_sum_exp = BATCH * HEADS * length * HEAD_DIM, BATCH * HEADS * length
     key_block = min(512, length)
     per_thread = query_block * key_block + 2 * query_block + query_block * HEAD_DIM
@@ -114,17 +120,17 @@ def test_backward_of_a_fused_kernel_is_exact(
     tokens, log_sum_exp = BATCH * HEADS * length * HEAD_DIM, BATCH * HEADS * length
     scratch = threads * 2 * query_block * min(512, length) + query_block
     exact = FLOAT32 * (4 * tokens + log_sum_exp + scratch)
-    assert peak_bytes(step, "cpu") == exact
+    assert measure_peak_bytes(step, "cpu") == exact
     # A cotangent in another layout is copied.
     cotangent = cotangent.contiguous()
-    assert peak_bytes(step, "cpu") == exact + FLOAT32 * tokens
+    assert measure_peak_bytes(step, "cpu") == exact + FLOAT32 * tokens
 
 
 def test_backward_of_a_naive_kernel_is_exact() -> None:
     """Weights, their gradient and that of the logits; the output, the gradient of v, and the scale as one number."""
     inputs = heads(gradients=True)
     cotangent = torch.randn_like(inputs[0])
-    peak = peak_bytes(lambda: torch.autograd.grad(naive(*inputs), inputs, cotangent), "cpu")
+    peak = measure_peak_bytes(lambda: torch.autograd.grad(naive(*inputs), inputs, cotangent), "cpu")
     assert peak == 3 * LOGITS + 2 * TOKENS + 8
 
 
@@ -132,7 +138,7 @@ def test_a_fused_kernel_saves_its_output_and_log_sum_exp() -> None:
     """What backward needs beyond q, k and v, and no pairs."""
     inputs = heads(gradients=True)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        saved = saved_bytes(lambda: scaled_dot_product_attention(*inputs), list(inputs))
+        saved = measure_saved_bytes(lambda: scaled_dot_product_attention(*inputs), list(inputs))
     assert saved == TOKENS + BATCH * HEADS * LENGTH * FLOAT32
 
 
@@ -146,20 +152,20 @@ def test_one_byte_more_is_one_byte_more() -> None:
         del held
         return output
 
-    assert peak_bytes(lambda: more(65), "cpu") == peak_bytes(lambda: more(64), "cpu") + 1
+    assert measure_peak_bytes(lambda: more(65), "cpu") == measure_peak_bytes(lambda: more(64), "cpu") + 1
 
 
 def test_backward_counts() -> None:
     """Forward and backward of Σ exp(x): the saved exponentials, the gradient, and two numbers."""
     x = torch.randn(1000, requires_grad=True)
-    peak = peak_bytes(lambda: torch.autograd.grad(x.exp().sum(), x), "cpu")
+    peak = measure_peak_bytes(lambda: torch.autograd.grad(x.exp().sum(), x), "cpu")
     assert peak == FLOAT32 * (1000 + 1000 + 2)
 
 
 def test_a_naive_kernel_saves_its_weights() -> None:
     """What backward needs beyond q, k and v are the weights: S bytes, though many saved tensors are views."""
     inputs = heads(gradients=True)
-    assert saved_bytes(lambda: naive(*inputs), list(inputs)) == LOGITS == 6_144
+    assert measure_saved_bytes(lambda: naive(*inputs), list(inputs)) == LOGITS == 6_144
 
 
 def test_views_of_one_storage_are_saved_once() -> None:
@@ -171,14 +177,14 @@ def test_views_of_one_storage_are_saved_once() -> None:
         return squares * squares * squares.T + squares[:2].sum()
 
     # exp saves its result; of the products, the first factor of the second one is new.
-    assert saved_bytes(call, [x]) == 2 * 100 * FLOAT32
+    assert measure_saved_bytes(call, [x]) == 2 * 100 * FLOAT32
 
 
 def test_inputs_are_not_saved_by_the_call() -> None:
     """A call that saves nothing but its inputs keeps nothing alive."""
     x = torch.randn(100, requires_grad=True)
-    assert saved_bytes(lambda: x * x, [x]) == 0
-    assert saved_bytes(lambda: x * x, []) == 100 * FLOAT32
+    assert measure_saved_bytes(lambda: x * x, [x]) == 0
+    assert measure_saved_bytes(lambda: x * x, []) == 100 * FLOAT32
 
 
 class Hoarder(Implementation):
@@ -202,16 +208,16 @@ class Hoarder(Implementation):
 def candidate(mode: str, implementation: Implementation | None = None) -> Candidate:
     """The reference, or another implementation, on a case of a profile."""
     text = f"multihead/B1.L8.S8.E16.H2/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/{mode}"
-    case, operator = Case.parse(text, problems()), load_operator("multihead")
+    case, operator = Case.parse(text, load_problem_types()), load_operator("multihead")
     return Candidate(implementation or load_implementation("torch_mha"), operator, case, operator.inputs(case))
 
 
 def test_workspace_is_what_is_neither_output_nor_gradient() -> None:
     """Forward: beyond the output. With backward: beyond output, and gradients of the tokens and of every parameter."""
     hoard, output = 4_000_000, 8 * 16 * FLOAT32
-    taken = footprint(candidate("inference", Hoarder())).memory
+    taken = measure_footprint(candidate("inference", Hoarder())).memory
     assert (taken["peak_bytes"], taken["workspace_bytes"]) == (hoard + output, hoard)
-    taken = footprint(candidate("train")).memory
+    taken = measure_footprint(candidate("train")).memory
     gradients = (8 * 16 + 4 * 16 * 16 + 4 * 16) * FLOAT32
     assert taken["peak_bytes"] - taken["workspace_bytes"] == output + gradients
     assert taken["workspace_bytes"] > 0
@@ -219,7 +225,7 @@ def test_workspace_is_what_is_neither_output_nor_gradient() -> None:
 
 def test_a_footprint_has_the_fields_of_a_record() -> None:
     """What a worker answers can be stored as it is; on a CPU nothing is reserved."""
-    taken = footprint(candidate("train"))
+    taken = measure_footprint(candidate("train"))
     record = Memory(**taken.memory)
     assert record.saved_bytes is not None
     assert record.reserved_bytes is None
@@ -230,10 +236,10 @@ def test_a_footprint_has_the_fields_of_a_record() -> None:
 def test_storages_are_counted_once_and_known_ones_not_at_all() -> None:
     """Views of one storage are one; what is no tensor has no bytes."""
     x, known = torch.empty(10), torch.empty(10)
-    assert held_bytes([x, x[2:], None, known[1:]], [known]) == 10 * FLOAT32
+    assert count_held_bytes([x, x[2:], None, known[1:]], [known]) == 10 * FLOAT32
 
 
 def test_the_record_names_how_bytes_were_counted() -> None:
     """Another device is counted by other means."""
-    assert peak_method("cpu") == "torch.profiler memory events"
-    assert peak_method("cuda") == "torch.cuda.max_memory_allocated"
+    assert describe_peak_method("cpu") == "torch.profiler memory events"
+    assert describe_peak_method("cuda") == "torch.cuda.max_memory_allocated"

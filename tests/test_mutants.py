@@ -8,27 +8,27 @@ import pytest
 import torch
 
 from attnbench.cases import Case
-from attnbench.checks.catalogue import checks
+from attnbench.checks.catalogue import read_checks
 from attnbench.checks.chapters import size
 from attnbench.interface import Implementation
-from attnbench.mutants import EQUIVALENTS, MUTANTS, VARIANTS, ZOOS, Equivalent, Mutant
 from attnbench.mutants.attention_core.formula import CoreFormula
-from attnbench.mutants.multihead import sizes
+from attnbench.mutants.multihead import MUTANTS, sizes
 from attnbench.mutants.multihead.formula import Formula
-from attnbench.mutants.mutant import ModuleImplementation
-from attnbench.plugins.registry import load, load_operator, problems
+from attnbench.mutants.mutant import Equivalent, ModuleImplementation, Mutant
+from attnbench.plugins.registry import load, load_operator, load_problem_types
+from registered_mutants import MUTANT_SETS
 
 if TYPE_CHECKING:
     from conftest import Conformance
 
 # Mutants of every operator, and the right attention that they change.
-ALL = [mutant for zoo in ZOOS.values() for mutant in zoo.mutants]
+ALL = [mutant for one_set in MUTANT_SETS.values() for mutant in one_set.mutants]
 RIGHT = {
     "multihead": ModuleImplementation(Formula),
     "attention_core": ModuleImplementation(CoreFormula, operator="attention_core"),
 }
 # Of the mechanisms that is their own implementation.
-RIGHT |= {name: load(name) for name in ZOOS if name not in RIGHT}
+RIGHT |= {name: load(name) for name in MUTANT_SETS if name not in RIGHT}
 # Where a mistake leaves nothing that has a gradient, no check of gradients gets as far as its requirement.
 NOTHING_TO_DIFFERENTIATE = "no gradient reaches the inputs"
 
@@ -49,7 +49,7 @@ def untouched_process() -> Iterator[None]:
 
 def case_of(shown: Mutant | Equivalent) -> Case:
     """The case that is named as showing it."""
-    return Case.parse(shown.shown_by, problems())
+    return Case.parse(shown.shown_by, load_problem_types())
 
 
 @pytest.mark.usefixtures("untouched_process")
@@ -63,7 +63,7 @@ def test_a_mutant_fails_the_check_that_it_names(
         monkeypatch.setattr(sizes.OffsetsIn32Bits, "largest", 2**17)
     finding = conformance.finding(mutant.implementation, case_of(mutant), mutant.caught_by)
     assert finding.status == "failed", finding.reason
-    assert finding.reason.startswith((f"{checks()[mutant.caught_by].requirement} But ", NOTHING_TO_DIFFERENTIATE))
+    assert finding.reason.startswith((f"{read_checks()[mutant.caught_by].requirement} But ", NOTHING_TO_DIFFERENTIATE))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_shows_a_mutant_does_not_fail_the_formula_that_it_changes(
     conformance: "Conformance", monkeypatch: pytest.MonkeyPatch, check: str, case: str
 ) -> None:
     """The right attention passes the same check on the same case: what is caught is the mistake alone."""
-    shown = Case.parse(case, problems())
+    shown = Case.parse(case, load_problem_types())
     assert shown.id == case
     assert check in conformance.applicable(shown)
     monkeypatch.setattr(size, "PAIRS", 2**17)
@@ -84,32 +84,32 @@ def test_what_shows_a_mutant_does_not_fail_the_formula_that_it_changes(
 
 def test_every_check_has_a_mutant() -> None:
     """A check that catches nothing would be idle."""
-    assert {mutant.caught_by for mutant in ALL} == set(checks())
+    assert {mutant.caught_by for mutant in ALL} == set(read_checks())
 
 
 def test_every_check_of_the_kernel_scope_has_a_mutant_of_its_own(conformance: "Conformance") -> None:
     """What is asked of kernels has a mistake of kernels that it catches."""
     asked = {check for case in load_operator("attention_core").suite("full") for check in conformance.applicable(case)}
-    assert {mutant.caught_by for mutant in ZOOS["attention_core"].mutants} == asked
+    assert {mutant.caught_by for mutant in MUTANT_SETS["attention_core"].mutants} == asked
 
 
-def test_the_zoo_is_as_large_as_promised() -> None:
+def test_the_mutant_set_is_as_large_as_promised() -> None:
     """At least 80 mistakes and 15 correct variants, in every chapter at least one."""
-    assert len(MUTANTS) >= 80
-    assert len(VARIANTS) >= 15
-    chapters = {checks()[mutant.caught_by].chapter for mutant in ALL}
-    assert chapters == {check.chapter for check in checks().values()}
+    assert len(MUTANTS.mutants) >= 80
+    assert len(MUTANTS.variants) >= 15
+    chapters = {read_checks()[mutant.caught_by].chapter for mutant in ALL}
+    assert chapters == {check.chapter for check in read_checks().values()}
 
 
 def test_names_are_unique_and_every_mistake_has_its_reason() -> None:
     """Everything is named once, and a mistake says where it was seen or why it happens, in words of its own."""
-    named = [one for zoo in ZOOS.values() for one in zoo.implementations()]
+    named = [one for one_set in MUTANT_SETS.values() for one in one_set.implementations()]
     assert [name for name, count in Counter(thing.name for thing in named).items() if count > 1] == []
     assert all(mutant.why for mutant in ALL)
     assert len({mutant.why for mutant in ALL}) == len(ALL)
 
 
-@pytest.mark.parametrize("equivalent", EQUIVALENTS, ids=lambda equivalent: equivalent.name)
+@pytest.mark.parametrize("equivalent", MUTANTS.equivalents, ids=lambda equivalent: equivalent.name)
 def test_an_equivalent_change_passes_every_check_and_its_proof_holds(
     conformance: "Conformance", equivalent: Equivalent
 ) -> None:
@@ -122,7 +122,7 @@ def test_an_equivalent_change_passes_every_check_and_its_proof_holds(
     assert equivalent.proof
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+@pytest.mark.parametrize("variant", MUTANTS.variants, ids=lambda variant: variant.name)
 def test_a_correct_variant_passes_every_check(
     conformance: "Conformance", drawn_cases: list[Case], variant: Implementation
 ) -> None:
@@ -133,22 +133,26 @@ def test_a_correct_variant_passes_every_check(
     ]
     # A check may refuse: what asks for weights, of a core that returns none.
     assert [(case, f.reason) for case, f in found if f.status not in ("passed", "unsupported")] == []
-    assert {"forward", "layouts", "invariants", "hygiene"} <= {checks()[f.check].chapter for _, f in found}
+    assert {"forward", "layouts", "invariants", "hygiene"} <= {read_checks()[f.check].chapter for _, f in found}
 
 
 def test_every_case_that_shows_a_mutant_is_in_a_list() -> None:
     """So each mutant is caught by the suite full, or by huge where only size shows it."""
-    listed = {case.id for name in ZOOS for level in ("full", "huge") for case in load_operator(name).suite(level)}
+    listed = {
+        case.id for name in MUTANT_SETS for level in ("full", "huge") for case in load_operator(name).suite(level)
+    }
     assert [mutant.name for mutant in ALL if mutant.shown_by not in listed] == []
 
 
-def test_the_second_zoo_is_of_its_operator() -> None:
-    """Everything in a zoo computes the operator that the zoo is of, and kernels have 50 mistakes at the least."""
-    assert all(one.operator == operator for operator, zoo in ZOOS.items() for one in zoo.implementations())
-    assert len(ZOOS["attention_core"].mutants) >= 50
+def test_a_mutant_set_is_of_its_operator() -> None:
+    """All implementations of a set compute its operator; attention_core has at least 50 mutants."""
+    assert all(
+        one.operator == operator for operator, one_set in MUTANT_SETS.items() for one in one_set.implementations()
+    )
+    assert len(MUTANT_SETS["attention_core"].mutants) >= 50
 
 
-@pytest.mark.parametrize("variant", ZOOS["attention_core"].variants, ids=lambda variant: variant.name)
+@pytest.mark.parametrize("variant", MUTANT_SETS["attention_core"].variants, ids=lambda variant: variant.name)
 def test_a_correct_kernel_passes_every_check(conformance: "Conformance", variant: Implementation) -> None:
     """What rounds differently and is right passes every check that applies, on every case of quick."""
     cases = [case for case in load_operator("attention_core").suite("quick") if case.compiler is None]
@@ -156,4 +160,4 @@ def test_a_correct_kernel_passes_every_check(conformance: "Conformance", variant
         (case.id, conformance.finding(variant, case, check)) for case in cases for check in conformance.applicable(case)
     ]
     assert [(case, finding.reason) for case, finding in found if finding.status != "passed"] == []
-    assert {"positions", "grouping", "invariants"} <= {checks()[finding.check].chapter for _, finding in found}
+    assert {"positions", "grouping", "invariants"} <= {read_checks()[finding.check].chapter for _, finding in found}

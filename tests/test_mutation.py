@@ -1,7 +1,7 @@
 """Trying the checks on mutants: what is killed by what, what is needed for it, and what cannot be told apart."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from attnbench.cases import Case
-from attnbench.cli.mutants import print_matrix, told
+from attnbench.cli.mutants import print_matrix, to_json
 from attnbench.interface import Implementation
-from attnbench.mutants import MUTANTS, VARIANTS
+from attnbench.mutants.multihead import MUTANTS
 from attnbench.operators.multihead.suites import CROSS
 from attnbench.runner import NoProgress, Plan, mutation
-from attnbench.runner.mutation import Matrix, mutation_matrix
+from attnbench.runner.mutation import Matrix, run_mutants
 from attnbench.workers.mutation_worker import MutationWorker
 
 PLAIN = Case(operator="multihead", problem=CROSS, mode="inference").id
@@ -44,20 +44,20 @@ def matrix() -> Matrix:
 
 def test_a_check_is_needed_by_what_nothing_else_catches(matrix: Matrix) -> None:
     """Kills count mutants that fail a check anywhere; it is needed by those that fail no other."""
-    assert matrix.killed_by("forward_parity") == ["a", "b", "d"]
-    assert matrix.needing("forward_parity") == ["b", "d"]
-    assert (matrix.killed_by("input_gradients"), matrix.needing("input_gradients")) == (["a"], [])
+    assert matrix.find_killed_by("forward_parity") == ["a", "b", "d"]
+    assert matrix.find_killed_only_by("forward_parity") == ["b", "d"]
+    assert (matrix.find_killed_by("input_gradients"), matrix.find_killed_only_by("input_gradients")) == (["a"], [])
 
 
 def test_what_came_out_is_told_apart(matrix: Matrix) -> None:
     """Survivors, mutants that are alike, and those that another check catches than the one that they name."""
-    assert matrix.survivors() == ["c"]
-    assert matrix.beyond() == ["e"]
-    assert matrix.killed_on({"y"}) == ["a"]
-    assert matrix.alike() == [["b", "d"]]
-    assert matrix.elsewhere() == ["b"]
-    assert matrix.caught_by_few() == ["a", "b", "d"]
-    assert matrix.false_alarms() == {"right": ["repeats_itself"]}
+    assert matrix.find_survivors() == ["c"]
+    assert matrix.find_unasked() == ["e"]
+    assert matrix.find_killed_on({"y"}) == ["a"]
+    assert matrix.group_indistinguishable() == [["b", "d"]]
+    assert matrix.find_killed_elsewhere() == ["b"]
+    assert matrix.find_caught_by_few() == ["a", "b", "d"]
+    assert matrix.find_false_alarms() == {"right": ["repeats_itself"]}
 
 
 def test_the_table_says_what_is_wrong_with_the_suite(matrix: Matrix, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,13 +75,13 @@ def test_the_table_says_what_is_wrong_with_the_suite(matrix: Matrix, capsys: pyt
         "mutants that survive (1): c",
         "mutants not caught by the check that they name (1): b",
         "mutants that fail the same checks on the same cases (1): b = d",
-        "right, and all the same caught (1): right by repeats_itself",
+        "correct, but caught (1): right by repeats_itself",
         "3 mutants fail at most 3 checks",
-        "1 of 2 implementations that are right pass",
+        "1 of 2 correct variants and equivalent mutants pass",
         "mutation score: 3 of 4 caught (75.0%)",
     ):
         assert line in lines
-    stored = json.loads(json.dumps(told(matrix, ["forward_parity"], {"abc": {"score": 0.75}})))
+    stored = json.loads(json.dumps(to_json(matrix, ["forward_parity"], {"abc": {"score": 0.75}})))
     assert stored["scores"] == {"abc": {"score": 0.75}}
     assert stored["checks"] == {"forward_parity": {"kills": 3, "alone": ["b", "d"]}}
     assert stored["mutants"]["a"] == {"named": "forward_parity", "cases": {"forward_parity": 2, "input_gradients": 1}}
@@ -111,35 +111,32 @@ class Raises(Implementation):
 
 def test_a_mutant_that_raises_is_caught_and_one_that_refuses_is_not(tmp_path: Path) -> None:
     """An exception is a failure of each check; a refused case says nothing."""
-    trial = MutationWorker(tmp_path)
+    trial = MutationWorker(tmp_path, ["multihead"])
     trial._implementations["raises"] = Raises()
     checks = ["forward_parity", "repeats_itself"]
-    assert trial.fail(case=PLAIN, checks=checks, names=["raises"]) == {"raises": checks}
-    assert trial.fail(case=PLAIN.replace("inference", "eval"), checks=checks, names=["raises"]) == {}
+    assert trial.find_failing_checks(case=PLAIN, checks=checks, names=["raises"]) == {"raises": checks}
+    assert trial.find_failing_checks(case=PLAIN.replace("inference", "eval"), checks=checks, names=["raises"]) == {}
 
 
 def test_all_mutants_meet_a_case_in_processes_of_their_own() -> None:
     """The matrix of one case: a mutant that it shows is caught, what it cannot show survives, and no variant fails."""
     plan = Plan(case=PLAIN, checks=("forward_parity",), missing=None, flop=0)
-    found = mutation_matrix([plan], {PLAIN}, steps=NoProgress(), jobs=1)
+    found = run_mutants([plan], {PLAIN}, progress=NoProgress(), jobs=1)
     # Of other operators nothing would be found out.
-    assert list(found.mutants) == found.of("multihead") == [mutant.name for mutant in MUTANTS]
-    assert list(found.variants) == [variant.name for variant in VARIANTS]
-    assert found.false_alarms() == {}
-    shown = {mutant.name for mutant in MUTANTS if mutant.shown_by == PLAIN.replace("inference", "eval")}
+    assert list(found.mutants) == found.find_mutants_of("multihead") == [mutant.name for mutant in MUTANTS.mutants]
+    assert list(found.variants) == [variant.name for variant in MUTANTS.variants]
+    assert found.find_false_alarms() == {}
+    shown = {mutant.name for mutant in MUTANTS.mutants if mutant.shown_by == PLAIN.replace("inference", "eval")}
     assert found.failed["scale_missing"] == {("forward_parity", PLAIN)}
     assert "scale_missing" in shown
-    assert "causal_off_by_one" in found.beyond()
-    assert "mask_inverted" in found.survivors()
+    assert "causal_off_by_one" in found.find_unasked()
+    assert "mask_inverted" in found.find_survivors()
 
 
-def zoo(mutants: dict[str, str]) -> dict[str, Any]:
-    """These mutants of one operator, one equivalent, one right, and a mutant of another operator."""
-    operators = {**dict.fromkeys([*mutants, "same", "right"], "multihead"), "foreign": "attention_core"}
-    return {
-        "mutants": mutants | {"foreign": "forward_parity"}, "equivalents": ["same"], "variants": ["right"],
-        "operators": operators,
-    }  # fmt: skip
+def describe_set(mutants: dict[str, str]) -> dict[str, Any]:
+    """Answer of a mutation worker: these mutants, an equivalent mutant and a correct variant, all of one operator."""
+    operators = dict.fromkeys([*mutants, "same", "right"], "multihead")
+    return {"mutants": mutants, "equivalents": ["same"], "variants": ["right"], "operators": operators}
 
 
 def test_only_what_survives_meets_compiled_cases(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,14 +155,15 @@ def test_only_what_survives_meets_compiled_cases(monkeypatch: pytest.MonkeyPatch
             return {name: ["forward_parity"] for name in request["names"] if name in ("a", "traced")}
 
     @contextmanager
-    def trials(count: int) -> Iterator[Any]:
+    def trials(count: int, operators: Sequence[str]) -> Iterator[Any]:
+        assert operators == ["multihead"]
         mutants = {"a": "forward_parity", "b": "forward_parity", "traced": "compiled_parity"}
-        yield [Told()] * count, zoo(mutants)
+        yield [Told()] * count, describe_set(mutants)
 
-    monkeypatch.setattr(mutation, "_trials", trials)
-    matrix = mutation_matrix(plans, set(asked), steps=NoProgress(), jobs=1)
+    monkeypatch.setattr(mutation, "_mutation_workers", trials)
+    matrix = run_mutants(plans, set(asked), progress=NoProgress(), jobs=1)
     assert met == {PLAIN: ["a", "b", "traced", "same", "right"], compiled: ["b", "traced"]}
-    assert matrix.survivors() == ["b"]
+    assert matrix.find_survivors() == ["b"]
 
 
 def test_for_the_score_a_mutant_is_left_alone_once_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,10 +178,10 @@ def test_for_the_score_a_mutant_is_left_alone_once_it_is_caught(monkeypatch: pyt
             return {"a": ["forward_parity"], "b": ["repeats_itself"]}
 
     @contextmanager
-    def trials(count: int) -> Iterator[Any]:
-        yield [Told()] * count, zoo({"a": "forward_parity", "b": "forward_parity"})
+    def trials(count: int, operators: Sequence[str]) -> Iterator[Any]:
+        yield [Told()] * count, describe_set({"a": "forward_parity", "b": "forward_parity"})
 
-    monkeypatch.setattr(mutation, "_trials", trials)
-    matrix = mutation_matrix(plans, {PLAIN, other}, steps=NoProgress(), whole=False, jobs=1)
+    monkeypatch.setattr(mutation, "_mutation_workers", trials)
+    matrix = run_mutants(plans, {PLAIN, other}, progress=NoProgress(), whole=False, jobs=1)
     assert met == {PLAIN: ["a", "b"], other: ["b"]}
-    assert (matrix.caught_by("forward_parity"), matrix.elsewhere()) == (["a"], ["b"])
+    assert (matrix.find_caught_by("forward_parity"), matrix.find_killed_elsewhere()) == (["a"], ["b"])

@@ -28,7 +28,7 @@ def test_tiles_of_any_size_give_attention_and_its_gradients(tile: int, how: str)
         mask = torch.randn(20, 20, generator=generator).double().requires_grad_()
     elif how == "one for all keys":
         mask = torch.randn(2, 1, 20, 1, generator=generator).double().requires_grad_()
-    output = online_softmax(q, k, v, mask=mask, is_causal=how == "causal", scale=0.5, keys_a_tile=tile)
+    output = online_softmax(q, k, v, mask=mask, is_causal=how == "causal", scale=0.5, keys_per_tile=tile)
 
     logits = 0.5 * q @ k.transpose(2, 3)
     hidden = torch.ones(20, 20).triu(1).bool() if how == "causal" else None
@@ -52,7 +52,7 @@ def test_gradients_are_those_that_differences_show() -> None:
     """Torch's own check, across tiles."""
     q, k, v = (tensor[:1, :1, :5].detach().requires_grad_() for tensor in drawn(5))
     assert torch.autograd.gradcheck(
-        lambda *qkv: online_softmax(*qkv, mask=None, is_causal=True, scale=0.7, keys_a_tile=2), (q, k, v)
+        lambda *qkv: online_softmax(*qkv, mask=None, is_causal=True, scale=0.7, keys_per_tile=2), (q, k, v)
     )
 
 
@@ -60,7 +60,7 @@ def test_gradients_are_those_that_differences_show() -> None:
 def test_half_precision_is_summed_in_float32(dtype: torch.dtype) -> None:
     """Over many tiles no more is lost than by rounding what goes in and what comes out."""
     q, k, v = (tensor.detach() for tensor in drawn(300, dtype))
-    output = online_softmax(q, k, v, mask=None, is_causal=False, scale=0.5, keys_a_tile=8)
+    output = online_softmax(q, k, v, mask=None, is_causal=False, scale=0.5, keys_per_tile=8)
     wide = online_softmax(q.double(), k.double(), v.double(), mask=None, is_causal=False, scale=0.5)
     assert output.dtype == dtype
     assert (output.double() - wide).abs().max() <= torch.finfo(dtype).eps * wide.abs().max()

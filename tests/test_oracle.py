@@ -14,22 +14,24 @@ from attnbench.cases import Case
 from attnbench.checks.requirement import draws_dropout
 from attnbench.interface import Inputs
 from attnbench.operators.multihead import OPERATOR
-from attnbench.operators.multihead.inputs import inputs
-from attnbench.operators.multihead.oracle import Noise, _attention, evaluate, logits_mask
+from attnbench.operators.multihead.inputs import draw_inputs
+from attnbench.operators.multihead.oracle import Noise, _attend, compute_logits_mask, evaluate
 from attnbench.operators.multihead.problem import MultiheadProblem
-from attnbench.operators.multihead.reference import reference
-from attnbench.operators.multihead.rows import hidden_rows
-from attnbench.operators.multihead.suites import CROSS, SELF, suite
+from attnbench.operators.multihead.reference import build_reference
+from attnbench.operators.multihead.rows import find_hidden_rows
+from attnbench.operators.multihead.suites import CROSS, SELF, load_suite
 from attnbench.oracle import sentence_encoder
 from attnbench.oracle.expected import CaseOracle
-from attnbench.oracle.inputs import rounded
+from attnbench.oracle.inputs import round_inputs
 
 # Largest difference relative to the largest element, or to 1: float64 keeps 1e-16, and 30 is the largest logit's std.
 CLOSE = 1e-12
 # The same beside numbers of 60000, whose last digit is 7e-12.
 FAR = 1e-10
 
-needs_encoder = pytest.mark.skipif(sentence_encoder.missing() is not None, reason=str(sentence_encoder.missing()))
+needs_encoder = pytest.mark.skipif(
+    sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing())
+)
 
 
 def case(problem: MultiheadProblem = CROSS, mode: Any = "eval", **changes: Any) -> Case:
@@ -42,7 +44,9 @@ def core(*, encoded: bool) -> list[Case]:
 
     Not compiled ones, which are the same to the oracle, and none under autocast, which knows no float64.
     """
-    double = (one.with_fields(dtype="float64", mode="train" if one.autocast else one.mode) for one in suite("core"))
+    double = (
+        one.with_fields(dtype="float64", mode="train" if one.autocast else one.mode) for one in load_suite("core")
+    )
     return [
         one
         for one in dict.fromkeys(double)
@@ -57,8 +61,10 @@ def of_reference(one: Case, given: Inputs) -> dict[str, Tensor]:
     is nothing to attend to: masks are refused then.
     """
     problem = one.problem
-    tracked = given.mapped(lambda t: t.detach().clone().requires_grad_(t.is_floating_point() and one.tracks_inputs))
-    module = reference(one, given).train()
+    tracked = given.map_tensors(
+        lambda t: t.detach().clone().requires_grad_(t.is_floating_point() and one.tracks_inputs)
+    )
+    module = build_reference(one, given).train()
     if not one.training:
         module.dropout = 0.0
     nothing = min(problem.sequences, problem.queries, problem.keys) == 0
@@ -111,8 +117,8 @@ def test_the_oracle_is_the_reference_in_double_precision() -> None:
     """
     wrong, compared = [], 0
     for one in core(encoded=False):
-        given = inputs(one)
-        if one.problem.need_weights and hidden_rows(one, given):
+        given = draw_inputs(one)
+        if one.problem.need_weights and find_hidden_rows(one, given):
             continue
         compared += 1
         wrong += disagreements(one, evaluate(one, given), of_reference(one, given))
@@ -125,7 +131,7 @@ def test_the_oracle_is_the_reference_on_real_sentences() -> None:
     """They agree on every layer of the encoder too."""
     wrong = []
     for one in core(encoded=True):
-        given = inputs(one)
+        given = draw_inputs(one)
         wrong += disagreements(one, evaluate(one, given), of_reference(one, given))
     assert wrong == []
 
@@ -133,7 +139,7 @@ def test_the_oracle_is_the_reference_on_real_sentences() -> None:
 def test_the_comparison_can_fail() -> None:
     """A scale that is off by one part in a million is seen in every quantity that depends on it."""
     one = case(need_weights=True, mask="bool2d")
-    given = inputs(one)
+    given = draw_inputs(one)
     expected = of_reference(one, given)
     with torch.no_grad():
         given.parameters["in_proj_weight"][:24] *= 1 + 1e-6
@@ -147,7 +153,7 @@ def test_the_comparison_can_fail() -> None:
 def test_under_dropout_the_oracle_is_the_reference_given_its_mask(mask: str, dropout: float) -> None:
     """With the mask that the reference's weights show, everything else agrees."""
     one = case(mode="train", need_weights=True, mask=mask, dropout=dropout)
-    given = inputs(one)
+    given = draw_inputs(one)
     torch.manual_seed(0)
     expected = of_reference(one, given)
     assert disagreements(one, evaluate(one, given, keep=expected["weights"] != 0), expected) == []
@@ -161,10 +167,10 @@ def test_under_dropout_the_oracle_is_the_reference_given_its_mask(mask: str, dro
 def test_rows_without_keys_get_zero_attention(changes: dict[str, Any], hidden: tuple[int, int]) -> None:
     """Their weights are zero, their output is the bias of the output projection, and every gradient is finite."""
     one = case(need_weights=True, **changes)
-    given = inputs(one)
+    given = draw_inputs(one)
     found = evaluate(one, given)
     empty = found["weights"].sum(dim=-1) == 0
-    rows, bias = hidden_rows(one, given), given.parameters["out_proj.bias"]
+    rows, bias = find_hidden_rows(one, given), given.parameters["out_proj.bias"]
     assert torch.equal(empty, rows["weights"][..., 0].expand_as(empty))
     assert not found["weights"][empty].any()
     whole = empty.all(dim=1)
@@ -240,7 +246,7 @@ def test_the_oracle_is_the_formula_written_as_loops() -> None:
         if problem.sequences * problem.num_heads * problem.queries * problem.columns > 2000:
             continue
         compared += 1
-        given = inputs(one)
+        given = draw_inputs(one)
         found = batch_first(problem, evaluate(one.with_fields(mode="inference"), given)["output"])
         assert relative_error(found, by_loops(problem, given)) <= (FAR if "lowest" in problem.mask else CLOSE), one.id
     assert compared > 90, compared
@@ -272,7 +278,7 @@ def in_long_double(one: Case, given: Inputs) -> dict[str, Any]:
         k, v = (np.concatenate([t, 0 * q[:, :, :1]], axis=2) for t in (k, v))
     root = np.sqrt(np.longdouble(problem.head_dim))
     logits = q @ k.transpose(0, 1, 3, 2) / root
-    mask = logits_mask(problem, given)
+    mask = compute_logits_mask(problem, given)
     if mask is not None:
         logits = logits + wide(mask)
     largest = logits.max(axis=-1, keepdims=True)
@@ -307,16 +313,16 @@ def test_the_oracle_is_well_within_the_budget_of_double_precision() -> None:
         problem = one.problem
         if min(problem.sequences, problem.queries, problem.keys) == 0:
             continue
-        given = inputs(one)
+        given = draw_inputs(one)
         known = CaseOracle(one, OPERATOR, "float64", lambda given=given: given)
         wide = in_long_double(one, given)
         shared = problem.self_attention or problem.key_is_value or problem.query_is_key
-        for name, value in known.truth.quantities.items():
+        for name, value in known.expected.quantities.items():
             if name not in wide or (name.startswith("grad.") and (shared or problem.need_weights)):
                 continue
             ours = value[None] if problem.batch is None else value if name == "weights" else batch_first(problem, value)
             error = float(np.abs(ours.numpy().astype(np.longdouble) - wide[name]).max())
-            shares.setdefault(name, []).append(error / known.truth.allowances[name].allowed)
+            shares.setdefault(name, []).append(error / known.expected.allowances[name].allowed)
     assert shares.keys() == {"output", "weights", "grad.query", "grad.key", "grad.value"}
     assert {name: round(max(found), 2) for name, found in shares.items() if not max(found) <= 0.5} == {}
     assert len(shares["output"]) > 150
@@ -334,7 +340,7 @@ def test_the_oracle_is_well_within_the_budget_of_double_precision() -> None:
 def test_gradients_are_those_of_finite_differences(changes: dict[str, Any]) -> None:
     """What autograd differentiates is smooth, rows without keys included."""
     one = case(batch=2, queries=3, keys=4, embed_dim=4, num_heads=2, **changes)
-    given = inputs(one)
+    given = draw_inputs(one)
     names = [*given.parameters, *(name for name, t in given.tensors.items() if t.is_floating_point())]
 
     def outputs(*leaves: Tensor) -> tuple[Tensor, ...]:
@@ -343,7 +349,7 @@ def test_gradients_are_those_of_finite_differences(changes: dict[str, Any]) -> N
             parameters={name: named[name] for name in given.parameters},
             tensors={name: named.get(name, tensor) for name, tensor in given.tensors.items()},
         )
-        return _attention(one.problem, changed, None, None)
+        return _attend(one.problem, changed, None, None)
 
     # A finite difference of minus infinity is no number: additive masks hide here by -3.
     leaves = [(given.parameters | given.tensors)[name].nan_to_num(neginf=-3.0).requires_grad_() for name in names]
@@ -353,7 +359,7 @@ def test_gradients_are_those_of_finite_differences(changes: dict[str, Any]) -> N
 def test_one_tensor_as_query_key_and_value_has_one_gradient() -> None:
     """It is the sum of the three, under the first name."""
     one = case(SELF)
-    given = inputs(one)
+    given = draw_inputs(one)
     found = evaluate(one, given)
     apart = evaluate(one, Inputs(
         parameters=given.parameters,
@@ -381,13 +387,13 @@ def test_one_tensor_as_query_key_and_value_has_one_gradient() -> None:
 def test_quantities_are_what_the_case_asks_for(changes: dict[str, Any], mode: str, names: set[str]) -> None:
     """Weights if they are asked for; gradients of what is a number, unless in inference."""
     one = case(mode=mode, **changes)
-    assert evaluate(one, inputs(one)).keys() == names
+    assert evaluate(one, draw_inputs(one)).keys() == names
 
 
 def test_inputs_are_left_as_they_were() -> None:
     """Nothing requires gradients afterwards, and no bit has changed."""
     one = case(mask="float2d+padfloat", need_weights=True)
-    given, again = inputs(one), inputs(one)
+    given, again = draw_inputs(one), draw_inputs(one)
     evaluate(one, given, noise=Noise(2.0**-8, 0))
     for name, tensor in (given.parameters | given.tensors).items():
         assert not tensor.requires_grad
@@ -402,7 +408,7 @@ NOISY = {"mask": "float3d+pad", "need_weights": True, "add_bias_kv": True}
 def test_noise_of_no_size_changes_nothing() -> None:
     """Outputs are the same bits; the gradient of softmax is written otherwise there, and the same number."""
     one = case(**NOISY)
-    given = inputs(one)
+    given = draw_inputs(one)
     exact, noisy = evaluate(one, given), evaluate(one, given, noise=Noise(0.0, 1))
     assert torch.equal(noisy["output"], exact["output"])
     assert torch.equal(noisy["weights"], exact["weights"])
@@ -412,7 +418,7 @@ def test_noise_of_no_size_changes_nothing() -> None:
 def test_noise_reaches_every_quantity_and_grows_with_the_roundoff() -> None:
     """Each is off by some roundoffs; a 256th of the roundoff gives about a 256th of the error."""
     one = case(**NOISY)
-    given = inputs(one)
+    given = draw_inputs(one)
     exact = evaluate(one, given)
     coarse, fine = (evaluate(one, given, noise=Noise(2.0**-exponent, 1)) for exponent in (24, 32))
     for name, value in exact.items():
@@ -424,7 +430,7 @@ def test_noise_reaches_every_quantity_and_grows_with_the_roundoff() -> None:
 def test_noise_follows_its_seed() -> None:
     """The same seed gives the same errors, another seed others; none is larger than the roundoff."""
     ones = torch.ones(1000, dtype=torch.float64)
-    first, same, other = (Noise(0.125, seed).on(ones) for seed in (1, 1, 2))
+    first, same, other = (Noise(0.125, seed).perturb(ones) for seed in (1, 1, 2))
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
     assert 0.12 < float((first - 1).abs().max()) <= 0.125
@@ -469,8 +475,8 @@ FIRST, LAST, NONE = [0, 0, 1, 0, 0], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0]
 def test_rows_without_any_key_are_marked(changes: dict[str, Any], expected: dict[str, Any]) -> None:
     """Exactly those, for output and weights, in the problem's own layout."""
     one = case(need_weights=True, **changes)
-    given = inputs(one)
-    rows = hidden_rows(one, given)
+    given = draw_inputs(one)
+    rows = find_hidden_rows(one, given)
     assert pattern(rows) == expected
     quantities = evaluate(one, given)
     for name, value in rows.items():
@@ -481,6 +487,6 @@ def test_rows_without_any_key_are_marked(changes: dict[str, Any], expected: dict
 def test_rows_are_the_same_in_every_dtype() -> None:
     """A mask of numbers hides where it is minus infinity, however narrow the numbers are."""
     one = case(mask="empty3d+padfloat", need_weights=True)
-    expected = pattern(hidden_rows(one, inputs(one)))
+    expected = pattern(find_hidden_rows(one, draw_inputs(one)))
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        assert pattern(hidden_rows(one, rounded(inputs(one), dtype))) == expected
+        assert pattern(find_hidden_rows(one, round_inputs(draw_inputs(one), dtype))) == expected

@@ -14,7 +14,9 @@ import pytest
 pytestmark = pytest.mark.install
 
 ROOT = Path(__file__).parents[1]
-SOURCES = {"attnbench": ROOT / "harness", "attnzoo": ROOT / "implementations"}
+SOURCES = {
+    "attnbench": ROOT / "harness", "attnzoo": ROOT / "implementations", "attnmechanisms": ROOT / "implementations",
+}  # fmt: skip
 # Enough for importing torch and xformers on a busy machine.
 TIMEOUT_S = 180
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
@@ -86,8 +88,8 @@ def contents(wheel: Path) -> set[str]:
         return {name for name in archive.namelist() if ".dist-info/" not in name}
 
 
-def test_wheel_holds_both_packages_whole_and_nothing_else(built: Path) -> None:
-    """Every file of the two source packages, and no other, is in the wheel."""
+def test_wheel_holds_its_packages_whole_and_nothing_else(built: Path) -> None:
+    """Every file of the source packages, and no other, is in the wheel."""
     packaged = contents(only(built, "*.whl"))
     sources = {
         path.relative_to(root).as_posix()
@@ -96,7 +98,12 @@ def test_wheel_holds_both_packages_whole_and_nothing_else(built: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert packaged == sources
-    assert {"attnbench/py.typed", "attnzoo/py.typed", "attnbench/data/sentences.txt"} <= packaged
+    assert {
+        "attnbench/py.typed",
+        "attnzoo/py.typed",
+        "attnmechanisms/py.typed",
+        "attnbench/oracle/sentences.txt",
+    } <= packaged
     assert any(name.startswith("attnbench/report/templates/") for name in packaged)
 
 

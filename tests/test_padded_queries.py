@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
-from attnbench.checks.catalogue import check_function, checks
+from attnbench.checks.catalogue import load_check_function, read_checks
 from attnbench.checks.evaluation.verdict import evaluate
-from attnbench.checks.observations import restored, stored
+from attnbench.checks.observations import deserialize, serialize
 from attnbench.checks.requirement import applies
 from attnbench.interface import Implementation, Policies
 from attnbench.kernel import HeadSplitAttention
@@ -78,16 +78,16 @@ def findings(module: type[nn.Module], policies: Policies, case: Case) -> dict[st
         case, OPERATOR, case.dtype, lambda: OPERATOR.inputs(case), padded_queries=policies.padded_queries
     )
     found = {}
-    for name, entry in checks().items():
-        if entry.chapter not in chapters or not applies(check_function(name), case, OPERATOR):
+    for name, entry in read_checks().items():
+        if entry.chapter not in chapters or not applies(load_check_function(name), case, OPERATOR):
             continue
         candidate = Candidate(Declared(module, policies), OPERATOR, case, OPERATOR.inputs(case))
         try:
-            observations = stored(list(check_function(name)(candidate)))
+            observations = serialize(list(load_check_function(name)(candidate)))
         except Exception as error:  # noqa: BLE001  # a refusal says why there is nothing to compare
             assert type(error).__name__ == "Refusal", (name, error)  # noqa: PT017
             continue
-        found[name] = evaluate(name, entry.requirement, restored(observations), known, policies, explain=False)
+        found[name] = evaluate(name, entry.requirement, deserialize(observations), known, policies, explain=False)
     return found
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.measurement.resident_memory import ENVIRONMENT, NOISE_BYTES, outside_bytes, peak_bytes
-from attnbench.runner import Effort, Limits, NoProgress, Session, gating_checks, profile, profile_cases
+from attnbench.measurement.resident_memory import ENVIRONMENT, NOISE_BYTES, bytes_outside_allocator, measure_peak_bytes
+from attnbench.runner import Effort, Limits, NoProgress, Session, list_gating_checks, list_profile_cases, profile
 
 MIB = 2**20
 OWN = """
@@ -40,8 +40,8 @@ OUTSIDE = Outside()
 """
 SCRIPT = """
 import ctypes, json, torch
-from attnbench.measurement.resident_memory import peak_bytes
-from attnbench.measurement.memory import peak_bytes as allocated
+from attnbench.measurement.resident_memory import measure_peak_bytes
+from attnbench.measurement.memory import measure_peak_bytes as allocated
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -59,7 +59,7 @@ def inside():
 found = []
 for call in (outside, inside, lambda: torch.empty(8 << 20)):
     call()
-    found.append((allocated(call, "cpu"), peak_bytes(call)))
+    found.append((allocated(call, "cpu"), measure_peak_bytes(call)))
 print(json.dumps(found))
 """
 
@@ -67,7 +67,7 @@ print(json.dumps(found))
 def test_without_its_environment_nothing_is_told() -> None:
     """Blocks that glibc kept would make the number too small; there is none then, and no wrong one."""
     assert all(os.environ.get(name) != value for name, value in ENVIRONMENT.items())
-    assert peak_bytes(lambda: bytearray(8 * MIB)) is None
+    assert measure_peak_bytes(lambda: bytearray(8 * MIB)) is None
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone resets the highest resident size")
@@ -79,10 +79,10 @@ def test_what_a_library_takes_by_itself_is_seen() -> None:
     outside, inside, untouched = json.loads(done.stdout)
     assert outside[0] == 0
     assert outside[1] == pytest.approx(8 * MIB, abs=NOISE_BYTES)
-    assert outside_bytes(outside[1], outside[0]) == outside[1]
+    assert bytes_outside_allocator(outside[1], outside[0]) == outside[1]
     assert inside[0] == 2 * 2 * 4 * 256 * 256 * 4
     assert inside[1] == pytest.approx(inside[0], abs=NOISE_BYTES)
-    assert outside_bytes(inside[1], inside[0]) is None
+    assert bytes_outside_allocator(inside[1], inside[0]) is None
     # Memory that nobody writes to is not resident.
     assert untouched[0] == 32 * MIB
     assert untouched[1] < NOISE_BYTES
@@ -93,13 +93,13 @@ def test_a_profile_tells_what_an_implementation_takes_outside_the_allocator(tmp_
     """8 MiB from malloc stand in the record beside an exact peak that knows nothing of them, with what ran."""
     (tmp_path / "own.py").write_text(OWN)
     with Session(limits=Limits(threads=1)) as session:
-        plans = session.plan(profile_cases(session, [8], ["forward"], of=("multihead",)), gating_checks())
+        plans = session.plan(list_profile_cases(session, [8], ["forward"], of=("multihead",)), list_gating_checks())
         results = profile(
             session,
             [f"{tmp_path}/own.py:OUTSIDE"],
             plans,
             run="r",
-            steps=NoProgress(),
+            progress=NoProgress(),
             effort=Effort(processes=1, budget_s=0.01),
         )
         probed = next(results)
@@ -115,8 +115,8 @@ def test_a_profile_tells_what_an_implementation_takes_outside_the_allocator(tmp_
 
 def test_a_surplus_within_the_noise_is_none() -> None:
     """Half a megabyte, or 2 % of what was allocated, is not told apart."""
-    assert outside_bytes(None, 100) is None
-    assert outside_bytes(500_000, 0) is None
-    assert outside_bytes(500_001, 0) == 500_001
-    assert outside_bytes(101_900_000, 100_000_000) is None
-    assert outside_bytes(102_100_000, 100_000_000) == 2_100_000
+    assert bytes_outside_allocator(None, 100) is None
+    assert bytes_outside_allocator(500_000, 0) is None
+    assert bytes_outside_allocator(500_001, 0) == 500_001
+    assert bytes_outside_allocator(101_900_000, 100_000_000) is None
+    assert bytes_outside_allocator(102_100_000, 100_000_000) == 2_100_000

@@ -8,7 +8,7 @@ import pytest
 from attnbench.records.types import Finding, Result
 from attnbench.runner import Limits, Plan
 from attnbench.runner.check_outcomes import TOGETHER_FLOP
-from attnbench.runner.probe import gate, probe
+from attnbench.runner.probe import probe, run_gating_checks
 
 CASE = "multihead/B1.L8.S8.E256.H4/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"
 PLAN = Plan(case=CASE, checks=("forward_parity", "global_state_untouched"), missing=None, flop=10, bytes=20)
@@ -25,7 +25,7 @@ class Judge:
         self.limits = Limits()
         self.wrong = wrong
 
-    def judge(self, do: str, **request: Any) -> Any:
+    def ask_oracle(self, do: str, **request: Any) -> Any:
         """The path of inputs, or verdicts."""
         if do == "inputs":
             return "inputs"
@@ -36,7 +36,7 @@ class Judge:
 class Worker:
     """Supervisor whose answers were written down before; what is not there goes well."""
 
-    place = Path("folder/worker-0")
+    path_prefix = Path("folder/worker-0")
 
     def __init__(self, *, memory_bytes: int = 10**6, busy: tuple[float | None, ...] = (0.0,), **answers: Any) -> None:
         self.memory_bytes = memory_bytes
@@ -52,11 +52,11 @@ class Worker:
             return {check: {"status": "observed"} for check in request["checks"]}
         return self.answers[do]
 
-    def memory_limit_bytes(self) -> int:
+    def compute_memory_limit_bytes(self) -> int:
         """What was written down."""
         return self.memory_bytes
 
-    def cores_wanted(self, window_s: float) -> float | None:
+    def measure_core_demand(self, window_s: float) -> float | None:
         """What was written down for this look."""
         return self.looks.pop(0)
 
@@ -98,7 +98,9 @@ def test_what_is_refused_or_out_of_reach_is_not_tried(
     session: Judge, worker: Worker, plan: dict[str, Any], status: str, reason: str
 ) -> None:
     """Nothing is called where a word is enough; every check says why."""
-    found = gate(session, worker, "sdpa", Plan(**{name: getattr(PLAN, name) for name in Plan.__slots__} | plan))  # type: ignore[arg-type]
+    found = run_gating_checks(
+        session, worker, "sdpa", Plan(**{name: getattr(PLAN, name) for name in Plan.__slots__} | plan)
+    )  # type: ignore[arg-type]
     assert found == tuple(Finding(check=check, status=status, reason=reason) for check in PLAN.checks)  # type: ignore[arg-type]
     assert not {"observe", "memory"} & set(worker.asked)
 
@@ -138,11 +140,11 @@ def test_an_error_of_one_check_leaves_the_others_judged() -> None:
 
 def test_without_a_limit_a_worker_gets_most_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is refused in words before the system begins to end processes; where it says nothing there is no limit."""
-    monkeypatch.setattr("attnbench.runner.session.memory_available_bytes", lambda: 1000)
-    assert Limits().memory_limit_bytes() == 900
-    assert Limits(memory_bytes=5000).memory_limit_bytes() == 5000
-    monkeypatch.setattr("attnbench.runner.session.memory_available_bytes", lambda: 0)
-    assert Limits().memory_limit_bytes() is None
+    monkeypatch.setattr("attnbench.runner.session.read_available_memory_bytes", lambda: 1000)
+    assert Limits().compute_memory_limit_bytes() == 900
+    assert Limits(memory_bytes=5000).compute_memory_limit_bytes() == 5000
+    monkeypatch.setattr("attnbench.runner.session.read_available_memory_bytes", lambda: 0)
+    assert Limits().compute_memory_limit_bytes() is None
 
 
 @pytest.mark.parametrize("stage", ["memory", "kernels"])
@@ -166,7 +168,7 @@ def test_what_is_declared_untimed_is_not_timed() -> None:
         ((None,), None),
         # Threads that were about to end have done so at the second look.
         ((0.9, 0.1), None),
-        ((0.9, 1.2), "it goes on after its call: it wants 1.2 cores while nothing is asked of it"),
+        ((0.9, 1.2), "its threads still need 1.2 cores after the call has returned"),
     ],
 )
 def test_what_goes_on_after_its_call_is_not_timed(busy: tuple[float | None, ...], untimed: str | None) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from attnbench.records.types import Result
-from attnbench.runner import Effort, Limits, NoProgress, Plan, Session, gating_checks, profile, profile_cases
+from attnbench.runner import Effort, Limits, NoProgress, Plan, Session, list_gating_checks, list_profile_cases, profile
 
 LENGTHS = (8, 16)
 PROCESSES = 2
@@ -105,7 +105,7 @@ class Counted(NoProgress):
         self.made: dict[str, int] = {}
         self._stage = ""
 
-    def begin(self, title: str, total: int, *, abreast: int = 1) -> None:
+    def begin(self, title: str, total: int, *, parallel: int = 1) -> None:
         """Announce."""
         self._stage = title
         self.announced[title], self.made[title] = total, 0
@@ -132,7 +132,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def plans(session: Session) -> list[Plan]:
     """Forward passes of multi-head attention at both lengths."""
-    return session.plan(profile_cases(session, LENGTHS, ["forward"], of=("multihead",)), gating_checks())
+    return session.plan(list_profile_cases(session, LENGTHS, ["forward"], of=("multihead",)), list_gating_checks())
 
 
 def taken(
@@ -150,7 +150,7 @@ def taken(
         names,
         plans(session),
         run="r",
-        steps=steps,
+        progress=steps,
         effort=Effort(processes=processes, budget_s=budget_s),
         done=done,
     )

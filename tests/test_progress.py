@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from attnbench.cli import progress as module
-from attnbench.cli.progress import NOT_KNOWN, Pace, progress, spoken
+from attnbench.cli.progress import NOT_KNOWN, Pace, describe_time_left, show_progress
 
 
 class Clock:
@@ -40,9 +40,9 @@ def started(rounds: int) -> tuple[Pace, Clock]:
 def test_nothing_is_known_before_the_first_step() -> None:
     """No number is made up."""
     pace, clock = started(2)
-    assert pace.left_s() is None
+    assert pace.estimate_left_s() is None
     clock.s += 100
-    assert spoken(pace.left_s()) == NOT_KNOWN
+    assert describe_time_left(pace.estimate_left_s()) == NOT_KNOWN
 
 
 def test_in_the_first_round_there_is_no_most() -> None:
@@ -50,8 +50,8 @@ def test_in_the_first_round_there_is_no_most() -> None:
     pace, clock = started(2)
     take(pace, clock, "8", 1)
     take(pace, clock, "16", 4)
-    assert pace.left_s() == (4 * 2.5, None)
-    assert spoken(pace.left_s()) == "10 s or more left"
+    assert pace.estimate_left_s() == (4 * 2.5, None)
+    assert describe_time_left(pace.estimate_left_s()) == "10 s or more left"
 
 
 def test_a_round_tells_what_the_next_ones_take() -> None:
@@ -60,10 +60,10 @@ def test_a_round_tells_what_the_next_ones_take() -> None:
     for label, took_s in ROUND.items():
         take(pace, clock, label, took_s)
     take(pace, clock, "8", 1)
-    assert pace.left_s() == (4 + 16 + 21, 4 + 16 + 21)
+    assert pace.estimate_left_s() == (4 + 16 + 21, 4 + 16 + 21)
     take(pace, clock, "16", 4)
-    assert pace.left_s() == (16 + 21, 16 + 21)
-    assert spoken(pace.left_s()) == "about 37 s left"
+    assert pace.estimate_left_s() == (16 + 21, 16 + 21)
+    assert describe_time_left(pace.estimate_left_s()) == "about 37 s left"
 
 
 def test_unlike_rounds_give_a_range() -> None:
@@ -72,8 +72,8 @@ def test_unlike_rounds_give_a_range() -> None:
     for factor in (1, 3):
         for label, took_s in ROUND.items():
             take(pace, clock, label, factor * took_s)
-    assert pace.left_s() == (21, 63)
-    assert spoken(pace.left_s()) == "21 s to 63 s left"
+    assert pace.estimate_left_s() == (21, 63)
+    assert describe_time_left(pace.estimate_left_s()) == "21 s to 63 s left"
 
 
 def test_a_step_that_takes_longer_takes_nothing_from_the_others() -> None:
@@ -83,21 +83,21 @@ def test_a_step_that_takes_longer_takes_nothing_from_the_others() -> None:
         take(pace, clock, label, took_s)
     take(pace, clock, "8", 1)
     clock.s += 3
-    assert pace.left_s() == (1 + 16 + 21, 1 + 16 + 21)
+    assert pace.estimate_left_s() == (1 + 16 + 21, 1 + 16 + 21)
     clock.s += 300
-    assert pace.left_s() == (16 + 21, 16 + 21)
+    assert pace.estimate_left_s() == (16 + 21, 16 + 21)
 
 
 def test_steps_abreast_share_the_time() -> None:
     """Two that are done at once, after twice the time, took as long as one after the other."""
     clock = Clock()
     pace = Pace(clock)
-    pace.begin(8, abreast=2)
+    pace.begin(8, parallel=2)
     for _ in range(3):
         clock.s += 2
         pace.done("8")
         pace.done("8")
-    assert pace.left_s() == (2, 2)
+    assert pace.estimate_left_s() == (2, 2)
 
 
 def test_steps_that_were_done_before_say_nothing() -> None:
@@ -105,9 +105,9 @@ def test_steps_that_were_done_before_say_nothing() -> None:
     pace, clock = started(3)
     for _ in range(3):
         pace.done()
-    assert pace.left_s() is None
+    assert pace.estimate_left_s() is None
     take(pace, clock, "8", 1)
-    assert pace.left_s() == (5, None)
+    assert pace.estimate_left_s() == (5, None)
 
 
 def test_at_the_end_nothing_is_left() -> None:
@@ -115,7 +115,7 @@ def test_at_the_end_nothing_is_left() -> None:
     pace, clock = started(1)
     for label, took_s in ROUND.items():
         take(pace, clock, label, took_s)
-    assert pace.left_s() == (0, 0)
+    assert pace.estimate_left_s() == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_at_the_end_nothing_is_left() -> None:
 )
 def test_what_is_left_in_words(left_s: tuple[float, float | None] | None, words: str) -> None:
     """Seconds, minutes or hours; one number where both ends are close."""
-    assert spoken(left_s) == words
+    assert describe_time_left(left_s) == words
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("hurried")
 def test_plain_lines_say_what_is_done_left_and_now(capsys: pytest.CaptureFixture[str]) -> None:
     """Where there is no terminal each line stands alone, on standard error."""
-    with progress() as steps:
+    with show_progress() as steps:
         steps.begin("probe", 2)
         steps.now("sdpa case")
         steps.done("case")
@@ -163,7 +163,7 @@ def test_a_bar_says_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     """On a terminal the bar holds the words, and names with brackets are no markup."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "160")
-    with progress() as steps:
+    with show_progress() as steps:
         steps.begin("probe", 2)
         steps.now("own.py:X[1] case")
         steps.done("case")

@@ -7,28 +7,28 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case
-from attnbench.checks.catalogue import check_function, checks
+from attnbench.checks.catalogue import load_check_function, read_checks
 from attnbench.interface import Implementation, Refusal
 from attnbench.kernel import from_kernel
-from attnbench.mutants.multihead.decorator import shown_by
+from attnbench.mutants.multihead.decorator import build_case_id
 from attnbench.mutants.multihead.formula import Arguments, Formula, Result
 from attnbench.mutants.mutant import ModuleImplementation
-from attnbench.plugins.registry import problems
+from attnbench.plugins.registry import load_problem_types
 
 if TYPE_CHECKING:
     from conftest import Conformance
 
-PROTOCOL = [check.name for check in checks().values() if check.chapter == "protocol"]
+PROTOCOL = [check.name for check in read_checks().values() if check.chapter == "protocol"]
 OWN = [
     check.name
-    for check in checks().values()
+    for check in read_checks().values()
     if check.chapter in ("shapes", "layouts", "invariants", "protocol", "refusals")
 ]
 
 
 def case(**changes: Any) -> Case:
     """The plainest case with some fields changed."""
-    return Case.parse(shown_by(**changes), problems())
+    return Case.parse(build_case_id(**changes), load_problem_types())
 
 
 class Foreign(Implementation):
@@ -45,7 +45,7 @@ class Foreign(Implementation):
 def test_what_is_no_module_is_asked_nothing(conformance: "Conformance", check: str) -> None:
     """The chapter speaks of torch's modules; for anything else the finding is that it does not apply."""
     finding = conformance.finding(Foreign(), case(), check)
-    assert (finding.status, finding.reason) == ("unsupported", "its module is no torch.nn.Module")
+    assert (finding.status, finding.reason) == ("unsupported", "its module is not a torch.nn.Module")
 
 
 def test_a_kernel_that_pickle_cannot_store_is_no_fault(conformance: "Conformance") -> None:
@@ -55,7 +55,7 @@ def test_a_kernel_that_pickle_cannot_store_is_no_fault(conformance: "Conformance
 
 
 class _RegistersInCall(Formula):
-    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+    def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
         self.register_buffer("mean", output.detach().mean())
         return output, weights
 
@@ -68,7 +68,7 @@ def test_names_that_a_call_adds_to_the_state_are_told(conformance: "Conformance"
 
 
 class _KeepsItsGraph(Formula):
-    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+    def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
         self.last = output
         return output, weights
 
@@ -81,7 +81,7 @@ def test_an_output_kept_in_the_module_forbids_its_copy(conformance: "Conformance
 
 
 class _OneTensor(Formula):
-    def receive(self, given: Arguments) -> Arguments:
+    def read_arguments(self, given: Arguments) -> Arguments:
         if given["query"] is given["key"] is given["value"]:
             return given
         raise Refusal("three tensors where there was one")
@@ -100,7 +100,7 @@ def test_a_module_is_converted_from_a_dtype_that_it_takes(conformance: "Conforma
     assert conformance.finding(implementation, case(), "tensors_are_registered").status == "passed"
     implementation.dtypes = ("float32",)
     finding = conformance.finding(implementation, case(), "tensors_are_registered")
-    assert (finding.status, finding.reason) == ("unsupported", "it takes no dtype but float32")
+    assert (finding.status, finding.reason) == ("unsupported", "it supports no dtype but float32")
 
 
 @pytest.mark.parametrize("check", [name for name in OWN if name not in ("packed_inputs", "query_independence")])
@@ -119,7 +119,7 @@ def test_a_check_leaves_its_subject_as_it_was(conformance: "Conformance", check:
     candidate = conformance.candidate(ModuleImplementation(Formula), one)
     watched = candidate.inputs.tensors | candidate.parameters()
     before = {name: (tensor.detach().clone(), tensor.requires_grad) for name, tensor in watched.items()}
-    assert list(check_function(check)(candidate))
+    assert list(load_check_function(check)(candidate))
     for name, (values, tracks) in before.items():
         assert watched[name].detach().equal(values), name
         assert watched[name].requires_grad == tracks

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from attnbench.cases import Case
-from attnbench.checks.catalogue import checks
+from attnbench.checks.catalogue import read_checks
 from attnbench.operators.multihead.problem import MultiheadProblem
 
 pytest_plugins = ["pytester"]
@@ -94,14 +94,14 @@ def test_all_checks_of_a_case_are_tests(here: pytest.Pytester) -> None:
     result = here.runpytest("--collect-only", "-q", "-m", "attnbench", *attention("kernels.py:right"))
     found = [line.split("-")[1] for line in result.outlines if line.startswith("attention::")]
     assert {"forward_parity", "inputs_untouched"} < set(found)
-    assert found == [name for name in checks() if name in found]
+    assert found == [name for name in read_checks() if name in found]
 
 
 def test_wrong_implementation_is_explained(here: pytest.Pytester) -> None:
     """The failure has the fault, the requirement and the command, and no traceback; JUnit has the same."""
     result = here.runpytest(*attention("kernels.py:wrong", "forward_parity"), "--junitxml=junit.xml", "-W", "error")
     result.assert_outcomes(failed=1)
-    requirement = checks()["forward_parity"].requirement
+    requirement = read_checks()["forward_parity"].requirement
     explained = [
         "*of output*",
         f"  requirement  {requirement}",

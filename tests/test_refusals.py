@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases import Case
-from attnbench.checks.chapters.refusals import bad_dtypes, bad_shapes
+from attnbench.checks.chapters.refusals import make_bad_dtypes, make_bad_shapes
 from attnbench.interface import Policies
-from attnbench.mutants.multihead.decorator import shown_by
+from attnbench.mutants.multihead.decorator import build_case_id
 from attnbench.mutants.multihead.formula import Arguments, Formula
 from attnbench.mutants.mutant import ModuleImplementation
 from attnbench.plugins.adapters import adopt
-from attnbench.plugins.registry import load, problems
+from attnbench.plugins.registry import load, load_problem_types
 
 if TYPE_CHECKING:
     from conftest import Conformance
@@ -30,7 +30,7 @@ LAYOUTS: list[dict[str, Any]] = [
 
 def case(**changes: Any) -> Case:
     """The plainest case with some fields changed."""
-    return Case.parse(shown_by(**changes), problems())
+    return Case.parse(build_case_id(**changes), load_problem_types())
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -49,7 +49,7 @@ def test_the_fast_path_of_the_reference_takes_any_mask_of_the_right_count(confor
     fast = case(batch=3, queries=7, self_attention=True, num_heads=2, mask="pad", mode="inference")
     finding = conformance.finding(load("torch_mha"), fast, "bad_shapes_are_refused")
     assert finding.status == "failed"
-    assert finding.reason.endswith("But attn_mask of shape (49,) was taken.")
+    assert finding.reason.endswith("But attn_mask of shape (49,) was accepted.")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -57,7 +57,7 @@ def test_every_bad_call_has_a_name_of_its_own(conformance: "Conformance", layout
     """A finding that says what was taken says it of one call."""
     one = case(**layout)
     inputs = conformance.candidate(ModuleImplementation(Formula), one).inputs
-    told = [bad.what for bad in (*bad_shapes(one, inputs), *bad_dtypes(one, inputs))]
+    told = [bad.what for bad in (*make_bad_shapes(one, inputs), *make_bad_dtypes(one, inputs))]
     assert len(set(told)) == len(told) > 40
 
 
@@ -66,7 +66,7 @@ class _HintApplied(Formula):
 
     corner = 0
 
-    def receive(self, given: Arguments) -> Arguments:
+    def read_arguments(self, given: Arguments) -> Arguments:
         if not given["is_causal"] or given["attn_mask"] is not None:
             return given
         queries, keys = (given[name].shape[1] for name in ("query", "key"))
@@ -97,7 +97,7 @@ def test_a_hint_that_stands_for_its_mask_is_held_to_the_declared_corner(
 class _RefusesAndChanges(Formula):
     """Scales its queries before it looks at the masks."""
 
-    def receive(self, given: Arguments) -> Arguments:
+    def read_arguments(self, given: Arguments) -> Arguments:
         query: Tensor = given["query"]
         if query.is_floating_point() and given["attn_mask"] is not None and given["attn_mask"].dim() == 1:
             with torch.no_grad():
@@ -109,7 +109,7 @@ def test_an_input_that_a_refused_call_changed_is_told(conformance: "Conformance"
     """The exception comes too late for what was written before it."""
     finding = conformance.finding(ModuleImplementation(_RefusesAndChanges), case(), "refusals_leave_no_trace")
     assert finding.status == "failed"
-    assert "output of the right call after refused ones differ" in finding.reason
+    assert "output of a valid call after refused calls differ" in finding.reason
 
 
 class _TokensOnly(nn.MultiheadAttention):

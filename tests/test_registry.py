@@ -13,17 +13,17 @@ from attnbench.plugins.registry import (
     IMPLEMENTATIONS,
     OPERATORS,
     PluginError,
-    baseline,
-    known,
+    check_name,
+    describe_origin,
+    display_name,
+    find_baseline,
+    find_operator_baseline,
+    list_names,
+    list_operators,
     load,
-    load_lines,
     load_operator,
-    names,
-    operators,
-    origin,
-    problems,
-    reference_of,
-    shown,
+    load_problem_types,
+    write_import_lines,
 )
 from attnmechanisms.operators import MECHANISMS
 
@@ -74,7 +74,7 @@ def own_file(folder: Path, source: str = "X = 1\n", name: str = "mine.py") -> Pa
 def test_registered_names_are_sorted_and_load_nothing(installed: Installed) -> None:
     """Listing names imports no plug-in, so that a broken one breaks only those who ask for it."""
     installed("broken", "broken = no_such_module:X")
-    assert names() == sorted([*BUILT_IN.split(", "), "broken"])
+    assert list_names() == sorted([*BUILT_IN.split(", "), "broken"])
     assert "no_such_module" not in sys.modules
     assert fault("broken") == "cannot import 'broken': ModuleNotFoundError: No module named 'no_such_module'"
 
@@ -116,13 +116,13 @@ def test_a_file_that_failed_is_run_again(tmp_path: Path) -> None:
 
 def test_operators_are_found_by_the_case() -> None:
     """An operator says what its problems are, and which implementation is the reference itself."""
-    assert problems() == {"attention_core": AttentionCoreProblem, "multihead": MultiheadProblem} | {
+    assert load_problem_types() == {"attention_core": AttentionCoreProblem, "multihead": MultiheadProblem} | {
         name: mechanism.problem for name, mechanism in MECHANISMS.items()
     }
-    assert operators() == OPERATOR_NAMES.split(", ")
-    assert reference_of("attention_core") == "core_sdpa"
-    assert reference_of("of_somebody_elses") == ""
-    assert baseline(OPERATOR.suite("quick")[0].id) == "torch_mha"
+    assert list_operators() == OPERATOR_NAMES.split(", ")
+    assert find_operator_baseline("attention_core") == "core_sdpa"
+    assert find_operator_baseline("of_somebody_elses") == ""
+    assert find_baseline(OPERATOR.suite("quick")[0].id) == "torch_mha"
 
 
 # Names that lead nowhere
@@ -210,7 +210,7 @@ def test_the_same_entry_registered_twice_is_no_clash(installed: Installed) -> No
     installed("first", "twice = math:pi")
     installed("second", "twice = math:pi")
     assert load("twice") > 3
-    assert names().count("twice") == 1
+    assert list_names().count("twice") == 1
 
 
 # Without importing
@@ -218,28 +218,28 @@ def test_the_same_entry_registered_twice_is_no_clash(installed: Installed) -> No
 
 def test_a_name_is_checked_without_importing_it(tmp_path: Path) -> None:
     """What can be known beforehand is refused; a file's content is not looked at."""
-    known("sdpa")
-    known("no_such.module:X")
-    known(f"{own_file(tmp_path, 'raise SystemExit')}:X")
+    check_name("sdpa")
+    check_name("no_such.module:X")
+    check_name(f"{own_file(tmp_path, 'raise SystemExit')}:X")
     for name, words in [
         ("sdpaa", "unknown implementation 'sdpaa'; did you mean 'sdpa'"),
         ("absent.py:X", "no such file: absent.py"),
-        (":X", "':X' is no name; write package.module:attribute or path/to/file.py:attribute"),
-        ("math:", "'math:' is no name; write package.module:attribute or path/to/file.py:attribute"),
+        (":X", "':X' is not a valid name; write package.module:attribute or path/to/file.py:attribute"),
+        ("math:", "'math:' is not a valid name; write package.module:attribute or path/to/file.py:attribute"),
     ]:
         with pytest.raises(PluginError) as raised:
-            known(name)
+            check_name(name)
         assert str(raised.value).startswith(words)
 
 
 def test_the_origin_is_the_module_and_its_distribution(installed: Installed) -> None:
     """A name that says where it leads is its own origin."""
     installed("somebodys", "theirs = math:pi")
-    assert origin("theirs") == "math:pi (somebodys 1.5)"
-    assert origin("per_head").startswith("attnzoo.per_head:PER_HEAD (attnbench ")
-    assert origin("math:pi") == "math:pi"
+    assert describe_origin("theirs") == "math:pi (somebodys 1.5)"
+    assert describe_origin("per_head").startswith("attnzoo.per_head:PER_HEAD (attnbench ")
+    assert describe_origin("math:pi") == "math:pi"
     with pytest.raises(PluginError, match="unknown implementation 'nobodys'"):
-        origin("nobodys")
+        describe_origin("nobodys")
 
 
 def test_a_file_is_shown_from_here_and_never_with_folders_elsewhere(
@@ -261,9 +261,9 @@ def test_a_file_is_shown_from_here_and_never_with_folders_elsewhere(
         (f"{tmp_path}/mine.py:X", "mine.py:X"),
         ("/nowhere/mine.py:X", "mine.py:X"),
     ]:
-        assert shown(given) == expected
+        assert display_name(given) == expected
     (here / "linked").symlink_to(tmp_path)
-    assert shown("linked/mine.py:X") == "mine.py:X"
+    assert display_name("linked/mine.py:X") == "mine.py:X"
 
 
 # Standalone programs
@@ -277,7 +277,7 @@ def test_source_lines_bind_the_same_object(tmp_path: Path) -> None:
         ("math:pi", "from math import pi as implementation\n"),
         (f"{path}:X", f"import runpy\n\nimplementation = runpy.run_path({str(path)!r})['X']\n"),
     ]:
-        assert load_lines(name) == lines
+        assert write_import_lines(name) == lines
         bound: dict[str, object] = {}
         exec(lines, bound)
         assert bound["implementation"] == load(name)

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.checks.catalogue import checks
+from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import ResultsError, StoredRun
-from attnbench.records.types import Ceiling, Finding, Machine, Memory, Result, Run, Timing, pass_of
+from attnbench.records.types import Ceiling, Finding, Machine, Memory, Result, Run, Timing, find_pass
 from attnbench.report import tables, write
-from attnbench.report.content import gathered
-from attnbench.report.growth import growth
-from attnbench.report.listings import listings
-from attnbench.report.numbers import bytes_text, digits, seconds_text
-from attnbench.report.ways import way
+from attnbench.report.content import collect_content
+from attnbench.report.growth import fit_growth
+from attnbench.report.listings import make_listings
+from attnbench.report.numbers import format_bytes, format_digits, format_seconds
+from attnbench.report.ways import find_way
 
 RUN = "20260101-000000-abcd"
 PLAIN = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/eval"
@@ -236,10 +236,12 @@ def test_every_number_of_timings_csv_can_be_computed_from_the_samples(tmp_path: 
 
 def test_a_ratio_needs_samples_that_were_taken_in_turns() -> None:
     """Without the reference in the same run and the same turns there is no ratio, and never a wrong one."""
-    alone = tables.timings([timed("quick_one", 64)])
+    alone = tables.tabulate_timings([timed("quick_one", 64)])
     assert alone["ratio"].isna().all()
     assert set(alone["state"]) == {""}
-    turns = tables.timings([timed("quick_one", 64), timed("torch_mha", 64, processes=2)]).set_index("implementation")
+    turns = tables.tabulate_timings([timed("quick_one", 64), timed("torch_mha", 64, processes=2)]).set_index(
+        "implementation"
+    )
     assert turns["ratio"].isna().to_dict() == {"quick_one": True, "torch_mha": False}
     assert turns["state"].to_dict() == {"quick_one": "", "torch_mha": ""}
 
@@ -250,16 +252,16 @@ def test_length_pass_and_series_are_read_from_the_id() -> None:
     assert tables.length_of(case + "train") == 128
     assert tables.length_of(case.replace("L128.S64", "L1.S4096") + "inference") == 4096
     assert tables.length_of("other/E32.LX4/-/mask=none/regime=plain/seed=0/float32/cpu/train") == 0
-    assert pass_of(case + "inference") == "forward"
-    assert pass_of(case + "train") == pass_of(case + "eval") == "forward+backward"
+    assert find_pass(case + "inference") == "forward"
+    assert find_pass(case + "train") == find_pass(case + "eval") == "forward+backward"
     assert tables.series_of(case + "train") == "other/B1.E32/-/mask=none/regime=plain/seed=0/float32/cpu"
 
 
 def test_the_headline_counts_what_held_and_says_what_is_fastest_where() -> None:
     """Refused and unrun findings are told apart from those that held, and neighbours in length are drawn together."""
-    content = gathered([stored(*checked(), *profiled())])
+    content = collect_content([stored(*checked(), *profiled())])
     assert content.headline == (
-        "3 implementations, 7 cases, 4 checks: 1 of 19 findings did not hold.",
+        "3 implementations, 7 cases, 4 checks: 1 of 19 findings failed.",
         "1 failed as expected, 1 refused with a reason, 3 not run.",
         "16 calls timed.",
     )
@@ -272,24 +274,25 @@ def test_the_headline_counts_what_held_and_says_what_is_fastest_where() -> None:
 def test_two_whose_intervals_meet_are_not_told_apart() -> None:
     """A fastest implementation is named together with those that it cannot be told from."""
     shown = stored(timed("torch_mha", 64), beside_the_reference(0.98, 1.02, 1.07))
-    assert gathered([shown]).fastest == ("Forward, L = 64: torch_mha is fastest, but is not told apart from near.",)
+    told = "Forward, L = 64: torch_mha is fastest, but cannot be distinguished from near."
+    assert collect_content([shown]).fastest == (told,)
 
 
 def test_a_gain_smaller_than_what_counts_is_no_gain() -> None:
     """A steady half percent is the same, and an interval across 1 % is no gain either."""
     for ratios, state in (((0.993, 0.995, 0.997), "same"), ((0.97, 0.98, 0.995), "unknown")):
         shown = stored(timed("torch_mha", 64), beside_the_reference(*ratios))
-        assert tables.timings(shown.results).set_index("implementation").loc["near", "state"] == state
-        told = "Forward, L = 64: near is fastest, but is not told apart from torch_mha."
-        assert gathered([shown]).fastest == (told,)
+        assert tables.tabulate_timings(shown.results).set_index("implementation").loc["near", "state"] == state
+        told = "Forward, L = 64: near is fastest, but cannot be distinguished from torch_mha."
+        assert collect_content([shown]).fastest == (told,)
 
 
 def test_what_took_turns_is_told_apart_by_ratio_and_not_by_time() -> None:
     """A small difference that holds in every process counts, however far apart the processes are."""
     shown = stored(timed("torch_mha", 64), beside_the_reference(0.94, 0.95, 0.96))
-    frame = tables.timings(shown.results).set_index("implementation")
+    frame = tables.tabulate_timings(shown.results).set_index("implementation")
     assert frame.loc["torch_mha", "low_ns"] < frame.loc["near", "high_ns"]
-    assert gathered([shown]).fastest == ("Forward, L = 64: near is fastest, 1.05 times as fast as torch_mha.",)
+    assert collect_content([shown]).fastest == ("Forward, L = 64: near is fastest, 1.05 times as fast as torch_mha.",)
 
 
 def test_what_other_work_disturbed_is_inconclusive_and_has_no_place_in_the_plot_of_speed(tmp_path: Path) -> None:
@@ -342,9 +345,9 @@ def test_on_a_device_its_own_time_is_told_and_that_from_end_to_end_beside_it(tmp
     assert rows["torch_mha"]["graph_ns"] == ""
     for name in ("index.html", "report.md"):
         text = (tmp_path / name).read_text("utf-8")
-        for told in ("Time of a call on the device, ms", "From end to end, ms", "Graph replayed on the device, ms"):
+        for told in ("Time of a call on the device, ms", "End to end, ms", "Replay as a CUDA graph, ms"):
             assert told in text
-        assert "left out for all alike, here 36 of 360 samples. Readings of the clock: NVML." in text
+        assert "left out for all implementations, here 36 of 360 samples. Readings of the clock: NVML." in text
 
 
 def test_where_the_device_has_no_time_of_a_call_it_says_from_end_to_end(tmp_path: Path) -> None:
@@ -354,16 +357,16 @@ def test_where_the_device_has_no_time_of_a_call_it_says_from_end_to_end(tmp_path
     assert elsewhere.timing
     results = [there, replace(elsewhere, timing=replace(elsewhere.timing, device_ns=(), late=(), clock="none: why"))]
     text = page(results, tmp_path)
-    assert text.count(", from end to end</small>") == 1
+    assert text.count(", end to end</small>") == 1
     assert "Readings of the clock: NVML and none: why." in text
-    row = tables.timings(results).set_index("implementation").loc["quick_one"]
+    row = tables.tabulate_timings(results).set_index("implementation").loc["quick_one"]
     assert (row["measure"], row["median_ns"], row["ratio"], row["state"]) == ("wall", 1_300_000, 1.0, "same")
 
 
 def test_on_a_cpu_there_is_no_word_of_devices(tmp_path: Path) -> None:
     """One time, and no column but in the table of all."""
     text = page(profiled(), tmp_path)
-    for word in ("on the device", "end to end", "Graph", "Readings of the clock"):
+    for word in ("on the device", "end to end", "End to end", "CUDA graph", "Readings of the clock"):
         assert word not in text
     rows = list(csv.DictReader((tmp_path / "timings.csv").read_text().splitlines()))
     assert {(row["measure"], row["end_to_end_ns"], row["graph_ns"]) for row in rows} == {("wall", "", "")}
@@ -375,7 +378,7 @@ def test_a_reference_that_differs_from_itself_makes_all_inconclusive() -> None:
     assert base.timing
     twin = replace(base.timing, samples_ns=tuple(tuple(2 * ns for ns in own) for own in base.timing.samples_ns))
     results = [replace(base, timing=replace(base.timing, twin=twin)), timed("quick_one", 64)]
-    frame = tables.timings(results).set_index("implementation")
+    frame = tables.tabulate_timings(results).set_index("implementation")
     assert set(frame["state"]) == {"inconclusive"}
     assert set(frame["null_state"]) == {"slower"}
     assert frame.loc["quick_one", "null_ratio"] == pytest.approx(2, rel=1e-3)
@@ -415,7 +418,7 @@ def test_disturbed_times_have_no_exponent() -> None:
         assert own.timing
         waited = tuple(tuple(process) for process in own.timing.samples_ns)
         results += [base, replace(own, timing=replace(own.timing, waited_ns=waited))]
-    frame = gathered([stored(*results)]).series[0].growths
+    frame = collect_content([stored(*results)]).series[0].growths
     assert sorted(zip(frame["implementation"], frame["measure"], strict=True)) == [
         ("quick_one", "peak memory"), ("torch_mha", "peak memory"), ("torch_mha", "time"),
     ]  # fmt: skip
@@ -424,18 +427,18 @@ def test_disturbed_times_have_no_exponent() -> None:
 def test_a_curve_that_bends_has_a_wide_interval() -> None:
     """L + L² is no power law: the interval says so. A line through exact powers has none."""
     lengths = (16, 64, 256, 1024)
-    exact = growth(lengths, [3 * n**1.5 for n in lengths])
+    exact = fit_growth(lengths, [3 * n**1.5 for n in lengths])
     assert exact is not None
     assert (exact.low, exact.exponent, exact.high) == pytest.approx((1.5, 1.5, 1.5))
-    bent = growth(lengths, [200 * n + n * n for n in lengths])
+    bent = fit_growth(lengths, [200 * n + n * n for n in lengths])
     assert bent is not None
     assert bent.low < 1.2 < bent.exponent < 1.8 < bent.high
     # By hand: slope 0.5, the points are off by 1/6, -1/3 and 1/6 of log 2, and t with one degree of freedom is 12.706.
-    off = growth((1, 2, 4), (1, 1, 2))
+    off = fit_growth((1, 2, 4), (1, 1, 2))
     assert off is not None
     assert off.high - off.exponent == pytest.approx(12.706 * (1 / 12) ** 0.5)
-    assert growth((64, 128), (1, 2)) is None
-    assert growth((64, 128, 256), (1, 0, 2)) is None
+    assert fit_growth((64, 128), (1, 2)) is None
+    assert fit_growth((64, 128, 256), (1, 0, 2)) is None
 
 
 def test_the_kernel_that_ran_stands_in_the_report_and_a_fall_back_in_a_row_of_its_own(tmp_path: Path) -> None:
@@ -446,7 +449,9 @@ def test_the_kernel_that_ran_stands_in_the_report_and_a_fall_back_in_a_row_of_it
     )
     results = [timed("torch_mha", 64), timed("quick_one", 64), timed("quick_one", 128), fallen]
     text = page(results, tmp_path)
-    (listing,) = [one for one in listings(gathered([stored(*results)]).series[0]) if one.title == "Which kernel ran"]
+    (listing,) = [
+        one for one in make_listings(collect_content([stored(*results)]).series[0]) if one.title == "Which kernel ran"
+    ]
     assert [row[:4] for row in listing.rows] == [
         ("torch_mha", "forward", "64", "composed: the module's fast path"),
         ("quick_one", "forward", "64, 128", "fused: flash"),
@@ -468,7 +473,7 @@ def test_the_kernel_that_ran_stands_in_the_report_and_a_fall_back_in_a_row_of_it
 )
 def test_every_way_has_words(names: tuple[str, ...], told: str) -> None:
     """What is none of torch's is its own."""
-    assert way(names) == told
+    assert find_way(names) == told
 
 
 def test_bytes_stand_in_the_report_with_what_is_outside_the_allocator(tmp_path: Path) -> None:
@@ -495,19 +500,20 @@ def test_ceilings_and_the_share_of_them_stand_in_the_report(tmp_path: Path) -> N
 
 def test_without_a_ceiling_there_is_a_rate_and_no_share() -> None:
     """A run of another dtype, number of threads or version has none, and none is borrowed."""
-    frame = tables.timings([timed("torch_mha", 64)])
+    frame = tables.tabulate_timings([timed("torch_mha", 64)])
     assert frame["gflop_per_s"].notna().all()
     assert frame["share"].isna().all()
     other = Ceiling(run=RUN, device="cpu", dtype="float32", threads=1, flop_per_s=1e11, bytes_per_s=1e9)
-    assert tables.timings([timed("torch_mha", 64)], [other])["share"].isna().all()
+    assert tables.tabulate_timings([timed("torch_mha", 64)], [other])["share"].isna().all()
 
 
 def test_a_stored_run_of_each_schema_is_reported(tmp_path: Path) -> None:
     """A report is a function of run files alone, the oldest ones included; it imports no torch."""
     data = Path(__file__).parent / "data"
     program = (
-        "import sys; from pathlib import Path; from attnbench.report import write; from attnbench.records.run_file import read\n"
-        "for path in map(Path, sys.argv[2:]): write([read(path)], Path(sys.argv[1]) / path.stem)\n"
+        "import sys; from pathlib import Path; from attnbench.report import write; "
+        "from attnbench.records.run_file import read_run\n"
+        "for path in map(Path, sys.argv[2:]): write([read_run(path)], Path(sys.argv[1]) / path.stem)\n"
         "assert 'torch' not in sys.modules"
     )
     files = sorted(data.glob("run-schema-*.jsonl"))
@@ -537,13 +543,13 @@ def test_a_failure_is_shown_with_its_reason_and_the_command_that_shows_it_again(
 
 def test_expected_failures_are_grouped_by_the_reason_given_beforehand() -> None:
     """What the check then found differs from case to case, and stands in findings.csv."""
-    requirement = checks()["forward_parity"].requirement
+    requirement = read_checks()["forward_parity"].requirement
     reasons = [f"hidden rows are NaN (https://example.org/1): {requirement} But {n} values differ" for n in (1, 2)]
     results = [
         result(Finding(check="forward_parity", status="expected_failure", reason=reason), case=f"{PLAIN}{number}")
         for number, reason in enumerate(reasons)
     ]
-    (group,) = gathered([stored(*results)]).expected
+    (group,) = collect_content([stored(*results)]).expected
     assert (group.count, group.reason) == (2, "hidden rows are NaN (https://example.org/1)")
 
 
@@ -551,7 +557,7 @@ def test_a_run_that_ended_before_it_was_timed_says_so(tmp_path: Path) -> None:
     """Memory is shown, and each call that was not timed is listed."""
     probed = timed("quick_one", 64)
     text = page([replace(probed, timing=None)], tmp_path)
-    assert "These runs hold no timings; why not stands with each call below." in text
+    assert "These runs contain no timings; the reason is listed for each call below." in text
     assert "the run ended before it was timed" in text
     assert sorted(path.name for path in tmp_path.glob("*.svg")) == ["memory.svg"]
 
@@ -565,7 +571,7 @@ def test_a_run_without_timings_says_so(tmp_path: Path) -> None:
 
 def test_a_run_without_findings_says_so(tmp_path: Path) -> None:
     """An empty run gives an empty report and no error."""
-    assert "These runs hold no findings: nothing was checked." in page([], tmp_path)
+    assert "These runs contain no findings: nothing was checked." in page([], tmp_path)
     assert (tmp_path / "findings.csv").read_text().startswith("implementation,case,check,")
 
 
@@ -602,7 +608,7 @@ def test_numbers_of_threads_are_never_mixed_in_one_plot() -> None:
         if r.timing
     ]
     both = [stored(*(timed(name, 64) for name in NAMES)), stored(*alone, of=run(id="later", threads=1))]
-    series = gathered(both).series
+    series = collect_content(both).series
     assert [set(one.timings["threads"]) for one in series] == [{1}, {2}]
     assert [one.title.split(":")[0] for one in series] == [
         "some-cpu, cpu, float32, 1 thread",
@@ -623,7 +629,7 @@ def test_the_longest_sequence_stands_in_the_report(tmp_path: Path) -> None:
         )
     ]
     write([stored(timed("torch_mha", 64), timed("quick_one", 64), *tried)], tmp_path)
-    words = ("The longest sequence", "128: out\\_of\\_memory: no more")
+    words = ("#### Longest sequence\n", "128: out\\_of\\_memory: no more")
     assert all(word in tmp_path.joinpath("report.md").read_text() for word in words)
     assert "128: out_of_memory: no more" in tmp_path.joinpath("index.html").read_text()
     assert "fits" not in tmp_path.joinpath("findings.csv").read_text()
@@ -636,14 +642,14 @@ def test_a_name_with_dollar_signs_is_drawn_as_it_is(tmp_path: Path) -> None:
     shown = [stored(failed, timed("torch_mha", 64), replace(timed("quick_one", 64), implementation=name))]
     write(shown, tmp_path)
     assert name in (tmp_path / "time.svg").read_text(encoding="utf-8")
-    assert gathered(shown).problems[0].command.endswith(f" --check forward_parity '{name}'")
+    assert collect_content(shown).problems[0].command.endswith(f" --check forward_parity '{name}'")
 
 
 def test_the_level_of_an_interval_stands_with_the_times(tmp_path: Path) -> None:
     """Nine processes cover the median in 96 % of draws, and the page and the text say so above their tables."""
     write([stored(*profiled())], tmp_path)
     for name in ("index.html", "report.md"):
-        assert "covers the true median with a probability of 96.1 %, and in" in (tmp_path / name).read_text("utf-8")
+        assert "covers the true median with a probability of 96.1 %; its ratio" in (tmp_path / name).read_text("utf-8")
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
@@ -659,10 +665,10 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 )
 def test_numbers_have_three_digits(value: float, text: str) -> None:
     """A table shows three significant digits and no exponent where it can be helped."""
-    assert digits(value) == text
+    assert format_digits(value) == text
 
 
 def test_axes_have_units_that_keep_numbers_short() -> None:
     """Ticks read 1 ms and 64 MiB."""
-    assert [seconds_text(s) for s in (2e-6, 1e-3, 0.02, 3)] == ["2 µs", "1 ms", "20 ms", "3 s"]
-    assert [bytes_text(b) for b in (512, 2**10, 2**26, 3 * 2**30)] == ["512 B", "1 KiB", "64 MiB", "3 GiB"]
+    assert [format_seconds(s) for s in (2e-6, 1e-3, 0.02, 3)] == ["2 µs", "1 ms", "20 ms", "3 s"]
+    assert [format_bytes(b) for b in (512, 2**10, 2**26, 3 * 2**30)] == ["512 B", "1 KiB", "64 MiB", "3 GiB"]

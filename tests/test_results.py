@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.analysis.speed_verdict import judge_speed
-from attnbench.analysis.stats import measure_of
+from attnbench.analysis.speed_verdict import decide_speed
+from attnbench.analysis.stats import choose_measure
 from attnbench.cli.recording import Recording
-from attnbench.records.run_file import ResultsError, RunFile, StoredRun, find, merged, read
-from attnbench.records.types import COUNTED, PERF, Ceiling, Finding, Machine, Memory, Result, Run, Timing
+from attnbench.records.run_file import ResultsError, RunFile, StoredRun, find_runs, merge_runs, read_run
+from attnbench.records.types import PERF, SAMPLE_FIELDS, Ceiling, Finding, Machine, Memory, Result, Run, Timing
 
 DATA = Path(__file__).parent / "data"
 CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/eval"
@@ -73,7 +73,7 @@ def test_what_is_appended_is_read(tmp_path: Path) -> None:
     results = (result(), measured)
     path = written(tmp_path, *results)
     assert path == tmp_path / "some-cpu" / "20260101-000000-abcd.jsonl"
-    assert read(path) == StoredRun(run=run(), results=results, path=path)
+    assert read_run(path) == StoredRun(run=run(), results=results, path=path)
 
 
 def test_a_ceiling_is_stored_beside_the_results_of_its_run(tmp_path: Path) -> None:
@@ -82,17 +82,19 @@ def test_a_ceiling_is_stored_beside_the_results_of_its_run(tmp_path: Path) -> No
         file.append(CEILING)
         file.append(result())
         file.append(replace(CEILING, run="second"))
-    found = read(file.path)
+    found = read_run(file.path)
     assert (found.ceilings, found.results) == ((CEILING,), (result(),))
-    assert found.problems[0].endswith("it belongs to run 'second', and the file holds '20260101-000000-abcd'")
+    assert found.problems[0].endswith(
+        "the record belongs to run 'second', but the file is that of run '20260101-000000-abcd'"
+    )
 
 
 def test_a_recording_keeps_the_ceilings_of_its_run(tmp_path: Path) -> None:
     """They are in the file at once, and at hand for a run that goes on."""
     with RunFile.create(tmp_path, run()) as file:
         recorded = Recording(run=run(), file=file)
-        recorded.keep(CEILING)
-        assert read(file.path).ceilings == (CEILING,)
+        recorded.add_ceiling(CEILING)
+        assert read_run(file.path).ceilings == (CEILING,)
     assert recorded.ceilings == [CEILING]
 
 
@@ -100,7 +102,7 @@ def test_a_result_is_stored_as_soon_as_it_is_known(tmp_path: Path) -> None:
     """A reader sees a result while the file is still open."""
     with RunFile.create(tmp_path, run()) as file:
         file.append(result())
-        assert read(file.path).results == (result(),)
+        assert read_run(file.path).results == (result(),)
 
 
 def test_a_run_file_is_never_written_over(tmp_path: Path) -> None:
@@ -114,7 +116,7 @@ def test_a_line_cut_in_its_middle_costs_that_line_only(tmp_path: Path) -> None:
     """The rest is read, and the loss is told."""
     path = written(tmp_path, result(name="whole"), result(name="cut"))
     path.write_bytes(path.read_bytes()[:-40])
-    found = read(path)
+    found = read_run(path)
     assert [r.implementation for r in found.results] == ["whole"]
     (problem,) = found.problems
     assert problem.startswith("20260101-000000-abcd.jsonl line 3 cannot be read and is left out: ")
@@ -126,7 +128,7 @@ def test_going_on_with_a_cut_file_keeps_what_follows(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
     with RunFile.resume(path) as file:
         file.append(result(name="cut"))
-    found = read(path)
+    found = read_run(path)
     assert [r.implementation for r in found.results] == ["whole", "cut"]
     assert len(found.problems) == 1
 
@@ -147,29 +149,29 @@ def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ResultsError, match=r"newer attnbench \(schema 99\); this one reads up to 2: upgrade attnbench$"
     ):
-        read(path)
+        read_run(path)
 
 
 def test_what_a_device_timed_is_read_as_it_was_written(tmp_path: Path) -> None:
     """Its own time, that of a graph, what was late, and the clock around each turn."""
     on_device = replace(result(), case=CASE.replace("/cpu/", "/cuda/"), timing=replace(ON_DEVICE, twin=ON_DEVICE))
-    found = read(written(tmp_path, on_device))
+    found = read_run(written(tmp_path, on_device))
     assert found.problems == ()
     assert found.results == (on_device,)
 
 
 def test_a_run_from_before_devices_were_timed_has_nothing_of_them() -> None:
     """It is of the same schema, and is judged by wall time."""
-    (_, _, base, own) = read(DATA / "run-schema-2.jsonl").results
+    (_, _, base, own) = read_run(DATA / "run-schema-2.jsonl").results
     for one in (base, own):
         assert one.timing is not None
-        assert {getattr(one.timing, name) for name in COUNTED if name not in ("waited_ns", "switches")} == {()}
-        assert (one.timing.clock, measure_of(one.timing)) == ("", "wall")
+        assert {getattr(one.timing, name) for name in SAMPLE_FIELDS if name not in ("waited_ns", "switches")} == {()}
+        assert (one.timing.clock, choose_measure(one.timing)) == ("", "wall")
 
 
 def test_a_file_of_schema_1_is_read() -> None:
     """A run file that was stored by the first version stays readable."""
-    found = read(DATA / "run-schema-1.jsonl")
+    found = read_run(DATA / "run-schema-1.jsonl")
     assert found.problems == ()
     assert (found.run.schema, found.run.machine.name, found.run.suite) == (1, "example-cpu", "quick")
     statuses = [f.status for r in found.results for f in r.findings]
@@ -183,7 +185,7 @@ def test_a_file_of_schema_1_is_read() -> None:
 
 def test_a_file_of_schema_2_is_read() -> None:
     """Counters, the baseline's twin, first calls, bytes of every kind, what ran, and ceilings."""
-    found = read(DATA / "run-schema-2.jsonl")
+    found = read_run(DATA / "run-schema-2.jsonl")
     assert found.problems == ()
     assert (found.run.schema, found.run.machine.name) == (2, "example-cpu")
     base, own = found.results[2], found.results[3]
@@ -193,8 +195,8 @@ def test_a_file_of_schema_2_is_read() -> None:
     assert [len(process) for process in base.timing.switches] == [7] * 8
     assert base.timing.twin is not None
     assert base.timing.first_call_ns[0] == 4 * base.timing.samples_ns[0][0]
-    judged = judge_speed(own.timing, base.timing)
-    assert (judged.state, judged.counted, judged.null.state if judged.null else None) == ("faster", 8, "same")
+    judged = decide_speed(own.timing, base.timing)
+    assert (judged.state, judged.counted, judged.control.state if judged.control else None) == ("faster", 8, "same")
     assert (base.memory.workspace_bytes, base.memory.outside_bytes) == (327_680, 815_104)
     assert (own.flop, own.bytes) == (37_748_736, 1_183_744)
     assert "aten::_scaled_dot_product_flash_attention_for_cpu" in own.kernels
@@ -207,7 +209,7 @@ def test_a_line_that_is_no_record_is_told_and_left_out(tmp_path: Path, line: str
     path = written(tmp_path, result())
     with path.open("a") as file:
         file.write(line + "\n")
-    found = read(path)
+    found = read_run(path)
     assert len(found.results) == len(found.problems) == 1
     assert "line 3" in found.problems[0]
 
@@ -218,20 +220,21 @@ def test_two_files_that_were_put_together_are_not_one_run(tmp_path: Path) -> Non
     with RunFile.create(tmp_path, run("second")) as file:
         file.append(result(of="second"))
     path.write_bytes(path.read_bytes() + file.path.read_bytes())
-    found = read(path)
+    found = read_run(path)
     assert (found.run, found.results) == (run(), (result(),))
     assert [problem.split(": ", 1)[1] for problem in found.problems] == [
         "a second run; a file holds one, so its results are left out",
-        "it belongs to run 'second', and the file holds '20260101-000000-abcd'",
+        "the record belongs to run 'second', but the file is that of run '20260101-000000-abcd'",
     ]
 
 
 def test_a_result_whose_case_is_no_case_id_is_told_and_left_out(tmp_path: Path) -> None:
     """What reads results may take ids apart."""
     path = written(tmp_path, replace(result(), case="odd"), result())
-    found = read(path)
+    found = read_run(path)
     assert found.results == (result(),)
-    assert found.problems == ("20260101-000000-abcd.jsonl line 2 cannot be read and is left out: 'odd' is no case id",)
+    reason = "line 2 cannot be read and is left out: 'odd' is not a case id"
+    assert found.problems == (f"20260101-000000-abcd.jsonl {reason}",)
 
 
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
@@ -244,10 +247,9 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
         def write(self, _: object) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
+    reason = "No space left on device; the records written so far are kept"
     with (
-        pytest.raises(
-            ResultsError, match=r"^cannot write to run\.jsonl: No space left on device; what was stored is kept$"
-        ),
+        pytest.raises(ResultsError, match=rf"^cannot write to run\.jsonl: {reason}$"),
         RunFile(Path("run.jsonl"), io.BufferedWriter(Full())) as file,
     ):
         file.append(result())
@@ -257,7 +259,7 @@ def test_a_file_without_a_run_is_refused(tmp_path: Path) -> None:
     """An empty file, or one whose first line is lost, is no run."""
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(ResultsError, match="holds no run"):
-        read(tmp_path / "empty.jsonl")
+        read_run(tmp_path / "empty.jsonl")
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
@@ -278,13 +280,13 @@ def test_the_newest_run_is_found_where_none_is_named(tmp_path: Path) -> None:
         pass
     for name, text in (("8x512-2", '{"kind":"header"}\n{}\n'), ("9", "\n\n"), ("91", "no JSON\n\n")):
         (tmp_path / "a" / f"{name}.jsonl").write_text(text)
-    assert find(tmp_path, []) == [tmp_path / "a" / "20260102-000000-aaaa.jsonl"]
-    assert find(tmp_path, ["20260101-000000-ffff"]) == [tmp_path / "b" / "20260101-000000-ffff.jsonl"]
+    assert find_runs(tmp_path, []) == [tmp_path / "a" / "20260102-000000-aaaa.jsonl"]
+    assert find_runs(tmp_path, ["20260101-000000-ffff"]) == [tmp_path / "b" / "20260101-000000-ffff.jsonl"]
 
 
 def test_a_run_is_found_by_its_path(tmp_path: Path) -> None:
     """A file anywhere will do."""
-    assert find(tmp_path, [str(DATA / "run-schema-1.jsonl")]) == [DATA / "run-schema-1.jsonl"]
+    assert find_runs(tmp_path, [str(DATA / "run-schema-1.jsonl")]) == [DATA / "run-schema-1.jsonl"]
 
 
 def test_an_unknown_run_is_answered_with_one_that_is_near(tmp_path: Path) -> None:
@@ -293,54 +295,54 @@ def test_an_unknown_run_is_answered_with_one_that_is_near(tmp_path: Path) -> Non
     with pytest.raises(
         ResultsError, match=r"^no run '20260101-000000-abce' in .*; did you mean 20260101-000000-abcd\?$"
     ):
-        find(tmp_path, ["20260101-000000-abce"])
+        find_runs(tmp_path, ["20260101-000000-abce"])
 
 
 def test_no_run_at_all_says_how_to_make_one(tmp_path: Path) -> None:
     """An empty folder of results is a message, not a crash."""
     with pytest.raises(ResultsError, match="make one with attnbench run"):
-        find(tmp_path, [])
+        find_runs(tmp_path, [])
 
 
 def test_of_two_results_the_later_one_stands() -> None:
     """One result is left for each machine, implementation and case."""
     failed = Finding(check="forward_parity", status="failed", reason="off")
     first, second = stored(result(finding=failed)), stored(result())
-    assert merged([first, second]) == [result()]
-    assert merged([second, first]) == [result(finding=failed)]
+    assert merge_runs([first, second]) == [result()]
+    assert merge_runs([second, first]) == [result(finding=failed)]
 
 
 def test_results_of_two_machines_both_stand() -> None:
     """A machine does not replace another's results."""
     other = run("other", machine=replace(MACHINE, name="other-cpu"))
-    assert merged([stored(result()), stored(result(of="other"), of=other)]) == [result(), result(of="other")]
+    assert merge_runs([stored(result()), stored(result(of="other"), of=other)]) == [result(), result(of="other")]
 
 
 def test_measurements_on_other_numbers_of_threads_all_stand() -> None:
     """What one thread took says nothing of two; what holds is the same on any number of them."""
     alone = replace(run("alone"), threads=1)
     both = [replace(result(of=name), suite=PERF, timing=TIMING) for name in (alone.id, run().id)]
-    assert merged([stored(both[0], of=alone), stored(both[1])]) == both
-    assert merged([stored(result(of="alone"), of=alone), stored(result())]) == [result()]
+    assert merge_runs([stored(both[0], of=alone), stored(both[1])]) == both
+    assert merge_runs([stored(result(of="alone"), of=alone), stored(result())]) == [result()]
 
 
 def test_memory_of_a_probe_and_timing_of_the_same_run_are_joined() -> None:
     """A result that is stored again keeps what was measured before, if its checks say the same."""
     probe, later = replace(result(), memory=MEMORY), replace(result(), timing=TIMING)
-    assert merged([stored(probe, later)]) == [replace(result(), memory=MEMORY, timing=TIMING)]
+    assert merge_runs([stored(probe, later)]) == [replace(result(), memory=MEMORY, timing=TIMING)]
 
 
 def test_what_ran_is_kept_where_a_later_result_of_the_run_does_not_say() -> None:
     """Closed forms and kernels of a probe stay beside its timing."""
     probe = replace(result(), memory=MEMORY, bytes=4096, kernels=("aten::bmm",))
     later = replace(result(), flop=None, timing=TIMING)
-    assert merged([stored(probe, later)]) == [replace(probe, timing=TIMING)]
+    assert merge_runs([stored(probe, later)]) == [replace(probe, timing=TIMING)]
 
 
 def test_a_timing_is_dropped_where_a_later_check_fails() -> None:
     """No speed without correctness."""
     failed = Finding(check="forward_parity", status="failed", reason="off")
-    (one,) = merged([stored(replace(result(), timing=TIMING), result(finding=failed))])
+    (one,) = merge_runs([stored(replace(result(), timing=TIMING), result(finding=failed))])
     assert one == replace(result(finding=failed), untimed="forward_parity failed: off")
 
 
@@ -348,11 +350,11 @@ def test_findings_of_two_checks_of_the_same_run_are_joined() -> None:
     """A profile, which asks fewer checks, does not hide what a conformance run found on the same case."""
     failed = Finding(check="no_stale_state", status="failed", reason="off")
     conformed = replace(result(), findings=(PASSED, failed))
-    (one,) = merged([stored(conformed, replace(result(), timing=TIMING, memory=MEMORY))])
+    (one,) = merge_runs([stored(conformed, replace(result(), timing=TIMING, memory=MEMORY))])
     assert one.findings == (PASSED, failed)
     assert (one.timing, one.memory, one.untimed) == (None, None, "no_stale_state failed: off")
     held = replace(failed, status="passed", reason="")
-    (one,) = merged([stored(replace(conformed, findings=(PASSED, held)), replace(result(), timing=TIMING))])
+    (one,) = merge_runs([stored(replace(conformed, findings=(PASSED, held)), replace(result(), timing=TIMING))])
     assert (one.findings, one.timing) == ((PASSED, held), TIMING)
 
 
@@ -360,6 +362,6 @@ def test_a_measurement_stays_with_the_run_that_made_it() -> None:
     """A later run that measured nothing neither hides an earlier one's timing nor takes it over."""
     measured = replace(result(), timing=TIMING, memory=MEMORY)
     later = stored(result(of="later"), of=run("later"))
-    assert merged([stored(measured), later]) == [measured]
+    assert merge_runs([stored(measured), later]) == [measured]
     again = replace(result(of="later"), timing=TIMING, memory=MEMORY)
-    assert merged([stored(measured), stored(again, of=run("later"))]) == [again]
+    assert merge_runs([stored(measured), stored(again, of=run("later"))]) == [again]

@@ -346,7 +346,9 @@ def session(shared: Session) -> Session:
 def found(session: Session, name: str, seeds: range, expectations: tuple[Expectation, ...] = ()) -> list[Finding]:
     """Finding of parity with the oracle, for each case."""
     plans = session.plan([case(seed) for seed in seeds], frozenset({"forward_parity"}))
-    results: Iterator[Result] = conform(session, [name], plans, run="r", steps=NoProgress(), expectations=expectations)
+    results: Iterator[Result] = conform(
+        session, [name], plans, run="r", progress=NoProgress(), expectations=expectations
+    )
     return [finding for result in results for finding in result.findings]
 
 
@@ -390,7 +392,7 @@ def padded(mode: Mode = "eval", **changes: Any) -> str:
 def by_check(session: Session, name: str, cases: Sequence[str], *checks: str) -> list[dict[str, Finding]]:
     """Findings of each case by check, of those checks or of all."""
     plans = session.plan(cases, frozenset(checks) or None)
-    results = conform(session, [name], plans, run="r", steps=NoProgress())
+    results = conform(session, [name], plans, run="r", progress=NoProgress())
     return [{finding.check: finding for finding in result.findings} for result in results]
 
 
@@ -555,7 +557,7 @@ def test_patching_torch_poisons_only_oneself(session: Session, tmp_path: Path) -
     """An implementation that bends torch's comparisons, operators and the reference is found wrong all the same."""
     poison = written(tmp_path, "poison.py", POISON) + ":Poison"
     plans = session.plan([case()], frozenset({"forward_parity"}))
-    results = conform(session, [poison, "sdpa"], plans, run="r", steps=NoProgress())
+    results = conform(session, [poison, "sdpa"], plans, run="r", progress=NoProgress())
     told = {result.implementation: result.findings[0] for result in results}
     assert {name: finding.status for name, finding in told.items()} == {"poison.py:Poison": "failed", "sdpa": "passed"}
     assert "240 of 240 elements (100.0%) of output are off" in told["poison.py:Poison"].reason

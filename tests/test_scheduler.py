@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.analysis.disturbance import clean
+from attnbench.analysis.disturbance import is_clean
 from attnbench.measurement import scheduler
 from attnbench.measurement.scheduler import Reading, Scheduler
 
@@ -26,15 +26,15 @@ def test_waiting_is_added_up_over_threads(tmp_path: Path) -> None:
     counters = Scheduler(tasks(tmp_path, t10="5 100 1", t11="5 1000 1"))
     before = counters.read()
     tasks(tmp_path, t10="9 107 2", t11="9 1020 2", t12="1 300 1")
-    assert counters.read().waited_since(before) == 7 + 20
+    assert counters.read().waited_ns_since(before) == 7 + 20
     counters.watch()
-    assert counters.read().waited_since(before) == 7 + 20 + 300
+    assert counters.read().waited_ns_since(before) == 7 + 20 + 300
 
 
 def test_a_thread_that_ended_takes_nothing_from_the_others() -> None:
     """What it had waited is not subtracted."""
     before = Reading({10: b"1 100 1", 11: b"1 1000 1"}, 0)
-    assert Reading({10: b"1 107 1"}, 0).waited_since(before) == 7
+    assert Reading({10: b"1 107 1"}, 0).waited_ns_since(before) == 7
 
 
 @pytest.mark.skipif(not Scheduler().counts_waits, reason="this system does not say how long threads wait")
@@ -67,7 +67,7 @@ def test_files_that_somebody_closed_are_left_alone(tmp_path: Path) -> None:
     assert other == ten
     os.close(eleven)
     before = counters.read()
-    assert counters.read().waited_since(before) == 0
+    assert counters.read().waited_ns_since(before) == 0
     assert os.read(other, 9) == b"something"
     os.close(other)
 
@@ -79,7 +79,7 @@ def test_a_kernel_that_keeps_no_statistics_is_said_to_have_none(tmp_path: Path, 
     assert not counters.counts_waits
     reading = counters.read()
     assert reading.lines is None
-    assert counters.read().waited_since(reading) is None
+    assert counters.read().waited_ns_since(reading) is None
 
 
 def test_a_system_without_these_files_has_none(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_system_without_getrusage_counts_no_switches(monkeypatch: pytest.Monke
     before = counters.read()
     assert not counters.counts_switches
     assert counters.read().switches_since(before) is None
-    assert counters.read().waited_since(before) == 0
+    assert counters.read().waited_ns_since(before) == 0
 
 
 def test_switches_are_the_difference() -> None:
@@ -118,9 +118,9 @@ def test_threads_that_share_a_core_wait() -> None:
         thread.start()
     try:
         deadline = time.monotonic() + 20
-        while not counters.read().waited_since(before) and time.monotonic() < deadline:
+        while not counters.read().waited_ns_since(before) and time.monotonic() < deadline:
             sum(range(1000))
-        waited = counters.read().waited_since(before)
+        waited = counters.read().waited_ns_since(before)
     finally:
         stop.set()
         for thread in threads:
@@ -144,4 +144,4 @@ def test_a_clean_call_waited_half_a_percent_at_the_most(
     waited_ns: int | None, switches: int | None, expected: bool
 ) -> None:
     """By the finer counter, where there is one; else by switches, else it is taken for clean."""
-    assert clean(1_000_000, waited_ns, switches) is expected
+    assert is_clean(1_000_000, waited_ns, switches) is expected

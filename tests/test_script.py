@@ -12,13 +12,13 @@ import torch
 
 from attnbench.cases import Case
 from attnbench.operators.multihead import OPERATOR
-from attnbench.operators.multihead.rows import hidden_rows
-from attnbench.operators.multihead.script import script
+from attnbench.operators.multihead.rows import find_hidden_rows
+from attnbench.operators.multihead.script import format_script
 from attnbench.operators.multihead.suites import CROSS, SELF
 from attnbench.oracle.expected import CaseOracle
-from attnbench.plugins.registry import load_lines
+from attnbench.plugins.registry import write_import_lines
 
-LOAD = load_lines("attnzoo.reshaped:RESHAPED")
+LOAD = write_import_lines("attnzoo.reshaped:RESHAPED")
 DRAWN = [
     one
     for one in OPERATOR.suite("core")
@@ -47,7 +47,7 @@ def printed(text: str) -> dict[str, float]:
 def test_programs_draw_the_numbers_of_their_cases() -> None:
     """Run up to its calls, a program holds the very inputs that the harness draws, for every case of core."""
     for one in DRAWN:
-        text = script(one, LOAD)
+        text = format_script(one, LOAD)
         names: dict[str, Any] = {}
         exec(text[: text.index("\n\ndef reference")], names)
         drawn = OPERATOR.inputs(one)
@@ -101,26 +101,26 @@ WHOLE = [
 @pytest.mark.parametrize("one", WHOLE, ids=lambda one: one.id)
 def test_a_program_prints_what_the_harness_measures(one: Case) -> None:
     """The errors of a right implementation are within what is allowed, of each output and of each gradient."""
-    found = printed(script(one, LOAD))
+    found = printed(format_script(one, LOAD))
     known = CaseOracle(one, OPERATOR, one.dtype, lambda: OPERATOR.inputs(one))
     told = {name.replace("gradient of ", "grad."): error for name, error in found.items()}
-    expected = {name for name, value in known.truth.quantities.items() if value.numel()}
-    if one.problem.need_weights and hidden_rows(one, known.exact):
+    expected = {name for name, value in known.expected.quantities.items() if value.numel()}
+    if one.problem.need_weights and find_hidden_rows(one, known.exact_inputs):
         expected = {"output", "weights"}
     assert told.keys() >= expected
     # One tensor under several names is told under each.
     assert told.keys() <= expected | {"grad.key", "grad.value"}
     for name in expected:
-        assert told[name] <= known.truth.allowances[name].allowed, name
+        assert told[name] <= known.expected.allowances[name].allowed, name
 
 
 def test_a_program_tells_a_wrong_implementation() -> None:
     """Errors of a mask that is ignored are as large as the numbers."""
     load = (
-        "from attnbench.mutants import MUTANTS\n\n"
-        "implementation = {m.name: m for m in MUTANTS}['mask_ignored'].implementation\n"
+        "from attnbench.mutants.multihead import MUTANTS\n\n"
+        "implementation = {m.name: m for m in MUTANTS.mutants}['mask_ignored'].implementation\n"
     )
-    found = printed(script(case("eval", mask="bool2d"), load))
+    found = printed(format_script(case("eval", mask="bool2d"), load))
     assert found["output"] > 0.1
     assert found["gradient of query"] > 0.1
 
@@ -128,12 +128,12 @@ def test_a_program_tells_a_wrong_implementation() -> None:
 def test_a_module_class_is_built_by_its_constructor() -> None:
     """What has no build() is called with the reference's arguments and given its parameters."""
     load = "from torch.nn import MultiheadAttention as implementation\n"
-    assert printed(script(case("eval", kdim=10, mask="pad"), load))["output"] < 1e-5
+    assert printed(format_script(case("eval", kdim=10, mask="pad"), load))["output"] < 1e-5
 
 
 def test_a_program_runs_without_the_harness() -> None:
     """Its own text names no attnbench, and it runs as a file of its own."""
-    text = script(case(), LOAD)
+    text = format_script(case(), LOAD)
     assert "attnbench" not in text
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("output: largest error ")
@@ -141,8 +141,8 @@ def test_a_program_runs_without_the_harness() -> None:
 
 def test_a_program_is_short() -> None:
     """Some 40 lines of code where there is neither mask nor gradient; nothing is in it that the case does not need."""
-    lengths = [sum(bool(line.strip()) for line in script(one, LOAD).splitlines()) for one in DRAWN]
-    plain = script(case(), LOAD)
+    lengths = [sum(bool(line.strip()) for line in format_script(one, LOAD).splitlines()) for one in DRAWN]
+    plain = format_script(case(), LOAD)
     assert sum(bool(line.strip()) for line in plain.splitlines()) <= SHORT
     assert max(lengths) <= LONG
     assert "uniform" not in plain
@@ -153,10 +153,10 @@ def test_a_program_is_short() -> None:
     ("changes", "mode", "reason"),
     [
         ({"regime": "minilm0", "embed_dim": 384, "num_heads": 12}, "eval", "real encoder"),
-        ({"dropout": 0.5}, "train", "no single right answer"),
+        ({"dropout": 0.5}, "train", "has random outputs and no standalone program"),
     ],
 )
 def test_a_case_without_a_program_says_why(changes: dict[str, object], mode: str, reason: str) -> None:
     """Real weights and random outputs have none."""
     with pytest.raises(ValueError, match=reason):
-        script(case(mode, **changes), LOAD)
+        format_script(case(mode, **changes), LOAD)

@@ -9,7 +9,7 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.interface import Inputs
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem, case_transforms
-from attnbench.oracle.inputs import rounded
+from attnbench.oracle.inputs import round_inputs
 
 CROSS = MultiheadProblem(
     batch=3, queries=5, keys=7, embed_dim=12, num_heads=3, bias=True, batch_first=True, need_weights=True
@@ -33,7 +33,7 @@ PROBLEMS = [
 def drawn(problem: MultiheadProblem) -> tuple[Case, Inputs]:
     """A case with its inputs, in float64."""
     case = Case(operator="multihead", problem=problem, dtype="float64", mode="inference")
-    return case, rounded(OPERATOR.inputs(case), torch.float64)
+    return case, round_inputs(OPERATOR.inputs(case), torch.float64)
 
 
 def answer(case: Case, inputs: Inputs) -> dict[str, Tensor]:
@@ -60,7 +60,7 @@ def test_selected_sequences_are_what_they_were_in_the_batch(problem: MultiheadPr
     """In any order, and as often as they are named."""
     if problem.batch is None:
         return
-    whole, some = drawn(problem), case_transforms.selected(*drawn(problem), sequences=[2, 0, 2, 1])
+    whole, some = drawn(problem), case_transforms.select(*drawn(problem), sequences=[2, 0, 2, 1])
     expected, found = answer(*whole), answer(*some)
     assert some[0].problem.batch == 4
     assert close(first_axis(some[0], found["output"]), first_axis(whole[0], expected["output"])[[2, 0, 2, 1]])
@@ -73,7 +73,7 @@ def test_keys_in_another_order_have_the_same_weights_in_that_order(problem: Mult
     order = [3, 0, 6, 5, 1, 2, 4]
     columns = [*order, *range(7, problem.columns)]
     rows = order if problem.shares_queries else list(range(problem.queries))
-    whole, some = drawn(problem), case_transforms.selected(*drawn(problem), keys=order)
+    whole, some = drawn(problem), case_transforms.select(*drawn(problem), keys=order)
     expected, found = answer(*whole), answer(*some)
     assert close(found["weights"], expected["weights"][..., rows, :][..., columns])
     assert close(first_axis(some[0], found["output"]), first_axis(whole[0], expected["output"])[..., rows, :])
@@ -81,13 +81,13 @@ def test_keys_in_another_order_have_the_same_weights_in_that_order(problem: Mult
 
 def test_a_causal_mask_in_another_order_is_called_a_mask_like_any_other() -> None:
     """An implementation that goes by the name of the mask must not take it for causal any more."""
-    case, _ = case_transforms.selected(*drawn(replace(CROSS, mask="causal+pad")), keys=[1, 0, 2])
+    case, _ = case_transforms.select(*drawn(replace(CROSS, mask="causal+pad")), keys=[1, 0, 2])
     assert case.problem.mask == "bool2d+pad"
 
 
 def test_under_a_hint_the_mask_of_other_sizes_is_causal() -> None:
     """The hint stays true: what is selected gets the causal mask of its size."""
-    case, inputs = case_transforms.selected(
+    case, inputs = case_transforms.select(
         *drawn(replace(CROSS, mask="causal", is_causal=True)), queries=[4, 4, 4], keys=[5, 6]
     )
     assert case.problem.is_causal
@@ -97,7 +97,7 @@ def test_under_a_hint_the_mask_of_other_sizes_is_causal() -> None:
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
 def test_padded_keys_change_nothing(problem: MultiheadProblem) -> None:
     """Their weights are zero, and everything else is as it was."""
-    whole, more = drawn(problem), case_transforms.padded(*drawn(problem), 2)
+    whole, more = drawn(problem), case_transforms.pad(*drawn(problem), 2)
     assert more[0].problem.keys == 9
     assert more[0].problem.padding_mask is not None
     expected, found = answer(*whole), answer(*more)
@@ -112,8 +112,8 @@ def test_a_batch_of_one_without_its_batch(problem: MultiheadProblem) -> None:
     """Every tensor loses its axis of sequences; a mask for each head keeps its heads."""
     if problem.batch is None:
         return
-    one = case_transforms.selected(*drawn(problem), sequences=[1])
-    none = case_transforms.unbatched(*one)
+    one = case_transforms.select(*drawn(problem), sequences=[1])
+    none = case_transforms.remove_batch(*one)
     assert none[0].problem.batch is None
     expected, found = answer(*one), answer(*none)
     assert close(found["output"], first_axis(one[0], expected["output"])[0])
@@ -125,7 +125,7 @@ def test_heads_in_another_order_have_their_weights_in_that_order(problem: Multih
     """The output does not know the order."""
     case, inputs = drawn(problem)
     expected = answer(case, inputs)
-    found = answer(case, case_transforms.reordered_heads(case, inputs, [2, 0, 1]))
+    found = answer(case, case_transforms.reorder_heads(case, inputs, [2, 0, 1]))
     weights = expected["weights"] if problem.average_attn_weights else expected["weights"][..., [2, 0, 1], :, :]
     assert close(found["weights"], weights)
     assert close(found["output"], expected["output"])
@@ -136,8 +136,8 @@ def test_one_tensor_under_several_names_stays_one() -> None:
     case, inputs = drawn(SELF)
     inputs.tensors["query"].requires_grad_()
     for _, sibling in (
-        case_transforms.selected(case, inputs, sequences=[0], keys=[0, 1]),
-        case_transforms.padded(case, inputs, 3),
+        case_transforms.select(case, inputs, sequences=[0], keys=[0, 1]),
+        case_transforms.pad(case, inputs, 3),
     ):
         tensors = sibling.tensors
         assert tensors["query"] is tensors["key"] is tensors["value"]
@@ -149,6 +149,6 @@ def test_a_sibling_is_memory_of_its_own() -> None:
     """What is written into selected tensors does not reach the ones that they were selected from."""
     case, inputs = drawn(CROSS)
     before = inputs.tensors["key"].clone()
-    _, sibling = case_transforms.selected(case, inputs, queries=[0])
+    _, sibling = case_transforms.select(case, inputs, queries=[0])
     sibling.tensors["key"].zero_()
     assert inputs.tensors["key"].equal(before)

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import torch
 
-from attnbench.plugins.registry import PluginError, from_trees, known, load, origin, shown
-from attnbench.plugins.source_tree import source_tree
+from attnbench.plugins.registry import PluginError, check_name, describe_origin, display_name, load, resolve_in_trees
+from attnbench.plugins.source_tree import open_source_tree
 
 # Ways in which a package gets at a module of its own.
 WAYS = {
@@ -71,7 +71,7 @@ def test_what_a_tree_imports_comes_from_it(trees: tuple[Path, Path], number: int
     """However a package imports, and whenever, each side gets its own; so does who never heard of trees."""
     new, old = trees
     name = f"kernels.way_{number}:which"
-    first, second = from_trees(name, old)
+    first, second = resolve_in_trees(name, old)
     assert (first, second) == (f"{name} @ {old}", f"{name} @ {new}")
     loaded = [load(first), load(second), load(name)]
     assert [which() for which in loaded] == ["old", "new", "new"]
@@ -85,14 +85,14 @@ def test_a_file_has_the_name_that_it_has_from_here(trees: tuple[Path, Path]) -> 
         write(
             folder, {"some/mine.py": "import beside\nfrom kernels.way_5 import which\nNAMES = beside.which(), which()"}
         )
-    first, second = from_trees("some/mine.py:NAMES", old)
+    first, second = resolve_in_trees("some/mine.py:NAMES", old)
     assert (load(first), load(second)) == (("old", "old"), ("new", "new"))
     assert load(first) is load(first)
-    assert (shown(first), shown(second)) == ("some/mine.py:NAMES @ old", "some/mine.py:NAMES @ .")
-    assert from_trees(f"{new}/some/mine.py:NAMES", old)[0].endswith(f" @ {old}")
+    assert (display_name(first), display_name(second)) == ("some/mine.py:NAMES @ old", "some/mine.py:NAMES @ .")
+    assert resolve_in_trees(f"{new}/some/mine.py:NAMES", old)[0].endswith(f" @ {old}")
     (old / "some/mine.py").rename(old / "mine.py")
     with pytest.raises(PluginError) as raised:
-        from_trees("some/mine.py:NAMES", old)
+        resolve_in_trees("some/mine.py:NAMES", old)
     assert str(raised.value) == (
         f"--base: {old} has no some/mine.py, which 'some/mine.py:NAMES' comes from; name the folder that holds another "
         "version"
@@ -103,7 +103,7 @@ def test_a_file_that_failed_is_run_again(trees: tuple[Path, Path]) -> None:
     """Half a module of a tree is never found again."""
     for folder in trees:
         write(folder, {"mine.py": "A = 1\nraise ValueError('no')"})
-    first, _ = from_trees("mine.py:A", trees[1])
+    first, _ = resolve_in_trees("mine.py:A", trees[1])
     with pytest.raises(PluginError, match="ValueError: no"):
         load(first)
     write(trees[1], {"mine.py": "A = 25"})
@@ -118,16 +118,16 @@ def test_what_is_no_part_of_the_tree_is_shared(trees: tuple[Path, Path]) -> None
     )
     for folder in trees:
         write(folder, named | {"kernels/taken.py": source})
-    for name in from_trees("kernels.taken:TAKEN", trees[1]):
+    for name in resolve_in_trees("kernels.taken:TAKEN", trees[1]):
         assert load(name) == (sys.modules["json"], msgspec, sys.modules["attnbench"], importlib.util)
-    with pytest.raises(PluginError, match="attnbench measures both sides, and is not taken from"):
+    with pytest.raises(PluginError, match="attnbench measures both sides, and is not imported from"):
         load(f"attnbench.mutants.multihead:MUTANTS @ {trees[1]}")
 
 
 def test_a_tree_may_have_what_nobody_else_has(trees: tuple[Path, Path]) -> None:
     """A module that was removed since is found by the old tree's code alone."""
     write(trees[1], {"removed.py": "X = 'old'", "kernels/way_0.py": "from removed import X as which"})
-    first, second = from_trees("kernels.way_0:which", trees[1])
+    first, second = resolve_in_trees("kernels.way_0:which", trees[1])
     assert load(first) == "old"
     assert load(second)() == "new"
     assert "removed" not in sys.modules
@@ -138,9 +138,9 @@ def test_most_of_the_path_agrees(trees: tuple[Path, Path], tmp_path: Path) -> No
     for number, place in enumerate(("new/kernels", "kernels", "src/kernels")):
         folder = write(tmp_path / f"checkout{number}", {f"{place}/__init__.py": f"X = {number}"})
         write(trees[0], {"kernels/__init__.py": "X = 'new'"})
-        assert load(from_trees("kernels:X", folder)[0]) == number
+        assert load(resolve_in_trees("kernels:X", folder)[0]) == number
     both = write(tmp_path / "both", {"new/kernels/__init__.py": "X = 'nearer'", "kernels/__init__.py": "X = 'farther'"})
-    first, second = from_trees("kernels:X", both)
+    first, second = resolve_in_trees("kernels:X", both)
     assert (load(first), load(second)) == ("nearer", "new")
     assert second == f"kernels:X @ {tmp_path}"
 
@@ -149,17 +149,17 @@ def test_a_package_without_a_file_of_its_own(trees: tuple[Path, Path]) -> None:
     """A folder of modules is a package, too."""
     for folder in trees:
         write(folder, {"loose/part.py": f"X = {folder.name!r}"})
-    assert [load(name) for name in from_trees("loose.part:X", trees[1])] == ["old", "new"]
+    assert [load(name) for name in resolve_in_trees("loose.part:X", trees[1])] == ["old", "new"]
 
 
 def test_registered_names_have_trees(trees: tuple[Path, Path], tmp_path: Path) -> None:
     """A registered name stands for the module that it leads to."""
     write(tmp_path / "old", {"attnzoo/__init__.py": "", "attnzoo/sdpa.py": "SDPA = 'old'"})
-    first, second = from_trees("sdpa", tmp_path / "old")
+    first, second = resolve_in_trees("sdpa", tmp_path / "old")
     assert load(first) == "old"
     assert type(load(second)) is type(load("sdpa"))
     assert load(second) is not load("sdpa")
-    assert (shown(first), origin(first)) == ("sdpa @ old", first)
+    assert (display_name(first), describe_origin(first)) == ("sdpa @ old", first)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_registered_names_have_trees(trees: tuple[Path, Path], tmp_path: Path) -
 def test_what_cannot_be_compared_is_told(trees: tuple[Path, Path], name: str, told: str) -> None:
     """One line says what is missing and what to do."""
     with pytest.raises(PluginError) as raised:
-        from_trees(name.format(new=trees[0]), trees[0])
+        resolve_in_trees(name.format(new=trees[0]), trees[0])
     assert str(raised.value) == told.format(new=trees[0])
 
 
@@ -201,9 +201,9 @@ def test_what_a_tree_lacks_is_told(trees: tuple[Path, Path], name: str, told: st
 
 def test_a_tree_is_a_folder(trees: tuple[Path, Path]) -> None:
     """What is none is told before anything is loaded."""
-    known(f"sdpa @ {trees[1]}")
+    check_name(f"sdpa @ {trees[1]}")
     with pytest.raises(PluginError, match="no such folder: nowhere"):
-        known("sdpa @ nowhere")
+        check_name("sdpa @ nowhere")
 
 
 def test_what_torch_compiles_is_never_a_mixture(trees: tuple[Path, Path]) -> None:
@@ -216,7 +216,7 @@ def test_what_torch_compiles_is_never_a_mixture(trees: tuple[Path, Path]) -> Non
     )
     for number, folder in enumerate(trees, start=2):
         write(folder, {"factor.py": f"K = {number}", "mine.py": source})
-    old, new = from_trees("mine.py:before", trees[1])
+    old, new = resolve_in_trees("mine.py:before", trees[1])
     one = torch.ones(2, 2)
     assert [load(name)(one)[0, 0].item() for name in (new, old)] == [2, 3]
     assert load(new.replace("before", "during"))(one)[0, 0].item() == 2
@@ -225,5 +225,5 @@ def test_what_torch_compiles_is_never_a_mixture(trees: tuple[Path, Path]) -> Non
 
 def test_there_is_one_of_each_tree(trees: tuple[Path, Path]) -> None:
     """Two names of one tree share its modules."""
-    assert source_tree(trees[1]) is source_tree(trees[1] / "kernels" / "..")
+    assert open_source_tree(trees[1]) is open_source_tree(trees[1] / "kernels" / "..")
     assert load(f"kernels.inner:which @ {trees[1]}") is load(f"kernels.way_0:which @ {trees[1]}")

@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 
 from attnbench.analysis.stats import (
-    clean_calls,
+    choose_measure,
+    count_throttled_calls,
     estimate,
-    measure_of,
+    estimate_clean_time,
     median_of_processes,
     rank_of,
     ratio,
     ratios_by_cycle,
-    samples_of,
-    throttled_calls,
-    time_of,
+    select_clean_calls,
+    select_samples,
 )
 from attnbench.records.types import Timing
 
@@ -103,20 +103,20 @@ def test_a_time_is_that_of_clean_calls() -> None:
         waited_ns=((0,) * 5 + (8000,) * 5, (0,) * 5, (0,) * 4 + (5000,) * 5, (0,) * 4),
         threads=1,
     )
-    assert clean_calls(timing) == ((1000,) * 5, (1200,) * 5, (), ())
-    found = time_of(timing)
+    assert select_clean_calls(timing) == ((1000,) * 5, (1200,) * 5, (), ())
+    found = estimate_clean_time(timing)
     assert found is not None
     assert (found.value, found.processes) == (1100, 2)
 
 
 def test_without_a_clean_process_there_is_no_time() -> None:
     """What other work made of it is not told as the implementation's time."""
-    assert time_of(Timing(samples_ns=((1000,) * 9,), waited_ns=((900,) * 9,), threads=1)) is None
+    assert estimate_clean_time(Timing(samples_ns=((1000,) * 9,), waited_ns=((900,) * 9,), threads=1)) is None
 
 
 def test_a_timing_that_was_stored_without_counters_is_taken_as_clean() -> None:
     """Older runs have neither waits nor switches."""
-    found = time_of(Timing(samples_ns=((1000,) * 5,), threads=1))
+    found = estimate_clean_time(Timing(samples_ns=((1000,) * 5,), threads=1))
     assert found is not None
     assert found.value == 1000
 
@@ -165,31 +165,31 @@ def test_a_call_on_a_device_is_told_by_the_devices_time() -> None:
 
     The third process has four turns that count, which is too few.
     """
-    assert measure_of(ON_DEVICE) == "device"
-    assert samples_of(ON_DEVICE) == ON_DEVICE.device_ns
-    assert clean_calls(ON_DEVICE) == ((1000,) * 4 + (5000,) * 6, (1200,) * 9, ())
-    found = time_of(ON_DEVICE)
+    assert choose_measure(ON_DEVICE) == "device"
+    assert select_samples(ON_DEVICE) == ON_DEVICE.device_ns
+    assert select_clean_calls(ON_DEVICE) == ((1000,) * 4 + (5000,) * 6, (1200,) * 9, ())
+    found = estimate_clean_time(ON_DEVICE)
     assert found is not None
     assert (found.value, found.processes) == ((5000 + 1200) / 2, 2)
 
 
 def test_its_time_from_end_to_end_is_there_too() -> None:
     """Without turns in which threads waited for a core, or the clock moved; a launch that showed is a part of it."""
-    assert clean_calls(ON_DEVICE, "wall") == ((3000,) * 10, (), ())
-    assert samples_of(ON_DEVICE, "wall") == ON_DEVICE.samples_ns
-    found = time_of(ON_DEVICE, "wall")
+    assert select_clean_calls(ON_DEVICE, "wall") == ((3000,) * 10, (), ())
+    assert select_samples(ON_DEVICE, "wall") == ON_DEVICE.samples_ns
+    found = estimate_clean_time(ON_DEVICE, "wall")
     assert found is not None
     assert (found.value, found.processes) == (3000, 1)
 
 
 def test_throttled_turns_are_counted() -> None:
     """Of all processes; idling and a clock that was set are none."""
-    assert throttled_calls(ON_DEVICE) == 6
-    assert throttled_calls(Timing(samples_ns=((1,) * 9,), threads=1)) == 0
+    assert count_throttled_calls(ON_DEVICE) == 6
+    assert count_throttled_calls(Timing(samples_ns=((1,) * 9,), threads=1)) == 0
 
 
 def test_what_not_all_have_a_devices_time_of_is_judged_from_end_to_end() -> None:
     """A time by one clock is not compared with a time by another."""
     wall = Timing(samples_ns=((1,) * 9,), threads=1)
-    assert measure_of(wall) == measure_of(ON_DEVICE, wall) == "wall"
-    assert measure_of(ON_DEVICE, ON_DEVICE) == "device"
+    assert choose_measure(wall) == choose_measure(ON_DEVICE, wall) == "wall"
+    assert choose_measure(ON_DEVICE, ON_DEVICE) == "device"

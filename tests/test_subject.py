@@ -11,7 +11,7 @@ from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import Case, Mode
 from attnbench.interface import Implementation
 from attnbench.operators.multihead.suites import CROSS, SELF
-from attnbench.oracle.inputs import rounded
+from attnbench.oracle.inputs import round_inputs
 from attnbench.plugins.registry import load, load_operator
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def test_gradients_are_in_the_layout_of_the_reference(name: str, changes: dict[s
     """Whatever layout a module's parameters have, gradients come under the reference's names, and are right."""
     one = case(**changes)
     on = candidate(load(name), one)
-    expected = load_operator("multihead").evaluate(one, rounded(on.inputs.mapped(torch.Tensor.detach), torch.float64))
+    exact = round_inputs(on.inputs.map_tensors(torch.Tensor.detach), torch.float64)
+    expected = load_operator("multihead").evaluate(one, exact)
     assert_close(on.outputs | on.gradients, expected)
     own = {"in_proj_weight"} if name == "torch_mha" else {"w_q.0"}
     assert own <= on.parameters().keys() or changes.get("kdim")
@@ -150,8 +151,9 @@ def test_a_layout_that_is_not_declared_is_told_with_the_remedy() -> None:
     with pytest.raises(Malformed) as raised:
         _ = candidate(OwnNames(), case(bias=False)).gradients
     assert str(raised.value) == (
-        "the module's parameters and those that weights() names differ in in_proj_weight, inner.in_proj_weight, "
-        "inner.out_proj.weight, out_proj.weight; define weights(parameters) for a layout of its own"
+        "the module's parameters and the names that weights() returns differ in in_proj_weight, inner.in_proj_weight, "
+        "inner.out_proj.weight, out_proj.weight; define weights(parameters) if the module names or lays out its "
+        "parameters in another way"
     )
 
 
@@ -164,7 +166,7 @@ def test_boolean_masks_take_no_gradients() -> None:
 def test_a_step_with_gradients_returns_them() -> None:
     """The timed pass gives a gradient of the output to every floating input and every parameter."""
     on = candidate(load("torch_mha"), case(mask="float2d"))
-    found = on.step()()
+    found = on.make_step()()
     expected = on.gradients
     names = ["query", "key", "value", "attn_mask", *on.parameters()]
     assert_close(dict(zip(names, found, strict=True)), {name: expected[f"grad.{name}"] for name in names})
@@ -173,7 +175,7 @@ def test_a_step_with_gradients_returns_them() -> None:
 def test_a_step_in_inference_returns_the_results() -> None:
     """The timed pass is the call alone, without gradients."""
     on = candidate(load("torch_mha"), case("inference"))
-    output, _ = on.step()()
+    output, _ = on.make_step()()
     assert not output.requires_grad
     assert torch.equal(output, on.outputs["output"])
 
@@ -195,7 +197,7 @@ def test_inputs_are_overwritten_in_place_and_put_back() -> None:
     before = query.detach().clone()
 
     def look() -> None:
-        with on.overwritten({"query": -before}):
+        with on.overwrite({"query": -before}):
             assert on.inputs.tensors["query"] is query
             assert torch.equal(query, -before)
             raise ValueError("on the way")

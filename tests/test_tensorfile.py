@@ -50,9 +50,9 @@ class Odd(torch.Tensor):
 @pytest.mark.parametrize(
     ("value", "fault"),
     [
-        (torch.eye(2).to_sparse(), "a sparse_coo tensor on cpu cannot be judged"),
-        (torch.empty(2, device="meta"), "a strided tensor on meta cannot be judged"),
-        (torch.ones(2).as_subclass(Odd), "a Odd cannot be judged: it is no plain Tensor"),
+        (torch.eye(2).to_sparse(), "a sparse_coo tensor on cpu cannot be evaluated"),
+        (torch.empty(2, device="meta"), "a strided tensor on meta cannot be evaluated"),
+        (torch.ones(2).as_subclass(Odd), "a Odd cannot be evaluated: return a plain Tensor, not a subclass"),
         (object(), "object cannot be stored"),
         ({"x": [print]}, "builtin_function_or_method cannot be stored"),
     ],
@@ -62,14 +62,14 @@ def test_what_is_no_plain_value_is_refused(tmp_path: Path, value: Any, fault: st
     with pytest.raises(TypeError, match=fault):
         tensor_file.write(tmp_path / "x", value)
     with pytest.raises(TypeError, match=fault):
-        tensor_file.copied(value)
+        tensor_file.copy_value(value)
     assert not (tmp_path / "x").exists()
 
 
 def test_a_copy_is_not_changed_with_what_it_was_taken_of() -> None:
     """What is written later, in place, does not reach it."""
     value = torch.zeros(2)
-    copy = tensor_file.copied([value, {"x": value}])
+    copy = tensor_file.copy_value([value, {"x": value}])
     value += 1
     assert copy[0].tolist() == [0, 0]
     assert copy[0] is copy[1]["x"]

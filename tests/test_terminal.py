@@ -57,7 +57,7 @@ def test_every_ratio_has_the_sign_of_its_state(capsys: pytest.CaptureFixture[str
         result("held_up", [3.0] * 7, waited=DISTURBED),
     )
     assert lines == [
-        "forward, float32: ms (times the reference's)",
+        "forward, float32: ms (ratio to the reference)",
         "implementation  8",
         "torch_mha       1.000",
         "slow            1.500 (1.50+)",
@@ -65,8 +65,8 @@ def test_every_ratio_has_the_sign_of_its_state(capsys: pytest.CaptureFixture[str
         "alike           1.001 (1.00=)",
         "torn            1.000 (1.00?)",
         "held_up         3.000 (!)",
-        "− faster, + slower, = the same; ? not to be told from these samples; ! the machine was too busy to tell",
-        "inconclusive: held_up, 1 contest: other work disturbed 7 of 7 processes",
+        "− faster, + slower, = same; ? unknown: not enough samples to tell; ! inconclusive: measurement disturbed",
+        "inconclusive: held_up, 1 comparison: other work disturbed 7 of 7 processes",
     ]
 
 
@@ -80,7 +80,10 @@ def test_a_baseline_that_differs_from_itself_leaves_no_ratio(capsys: pytest.Capt
     """The reason is told."""
     lines = printed(capsys, result("torch_mha", [1] * 7, twin=1.2, others=()), result("slow", [1.5] * 7))
     assert lines[3] == "slow            1.500 (!)"
-    assert lines[-1] == "inconclusive: slow, 1 contest: the baseline took 1.200 times as long as itself"
+    assert (
+        lines[-1]
+        == "inconclusive: slow, 1 comparison: A/A control failed: the baseline differs from its copy by 20.0 %"
+    )
 
 
 def test_memory_stands_below_the_times(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,11 +113,11 @@ def test_passes_dtypes_and_lengths_stand_apart(capsys: pytest.CaptureFixture[str
         result("torch_mha", [2] * 7, dtype="bfloat16", mode="train", others=()),
     )
     assert lines[:6] == [
-        "forward, float32: ms (times the reference's)",
+        "forward, float32: ms (ratio to the reference)",
         "implementation  8      16",
         "torch_mha       1.000  4.000",
         "own             –      8.000 (2.00+)",
-        "forward+backward, bfloat16: ms (times the reference's)",
+        "forward+backward, bfloat16: ms (ratio to the reference)",
         "implementation  8",
     ]
 
@@ -145,14 +148,14 @@ def test_on_a_device_it_is_told_which_time_stands_there(capsys: pytest.CaptureFi
         result("torch_mha", [2] * 7, others=()),
     )
     assert lines[:-1] == [
-        "forward, float32, cuda, on the device: ms (times the reference's)",
+        "forward, float32, cuda, device time: ms (ratio to the reference)",
         "implementation  8",
         "torch_mha       1.000",
         "quick           0.500 (0.50−)",
-        "forward, float32, cuda, from end to end: ms (times the reference's)",
+        "forward, float32, cuda, end-to-end time: ms (ratio to the reference)",
         "implementation  8",
         "elsewhere       3.000 (1.00=)",
-        "forward, float32: ms (times the reference's)",
+        "forward, float32: ms (ratio to the reference)",
         "implementation  8",
         "torch_mha       2.000",
     ]
@@ -163,7 +166,7 @@ def test_cases_of_several_forms_have_tables_of_their_own(capsys: pytest.CaptureF
     step = "attention_core/B1.H8.K2.L1.S4096.D64/-/mask=causal_br/regime=plain/seed=0/float32/cpu/inference"
     alone = replace(result("core_sdpa", [1] * 7, others=()), case=step)
     lines = printed(capsys, result("torch_mha", [2] * 7, others=()), alone)
-    of = "regime=plain/seed=0: ms (times the reference's)"
+    of = "regime=plain/seed=0: ms (ratio to the reference)"
     assert lines[:-1] == [
         f"forward, float32, multihead/B1.E8.H2/bias/mask=none/{of}",
         "implementation  8",

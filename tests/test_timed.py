@@ -16,7 +16,7 @@ from attnbench.runner import timing
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import Limits, Outcome, Plan, Session, Supervisor
 from attnbench.runner.timed_case import _Samples
-from attnbench.runner.timing import GROUP_S, STEP, Effort, timed
+from attnbench.runner.timing import GROUP_S, STEP, Effort, time_cases
 
 CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/float32/cpu/inference"
 CHECKS = ("forward_parity", "global_state_untouched")
@@ -47,7 +47,7 @@ class Machine:
         self.started.append(list(names))
         return Process(self, names)
 
-    def judge(self, do: str, **request: Any) -> Any:
+    def ask_oracle(self, do: str, **request: Any) -> Any:
         """Paths of inputs, and verdicts."""
         if do == "inputs":
             return "inputs"
@@ -59,7 +59,7 @@ class Machine:
 class Process(Supervisor):
     """Answers as the machine says."""
 
-    place = Path("nowhere")
+    path_prefix = Path("nowhere")
 
     def __init__(self, machine: Machine, names: list[str]) -> None:
         self._machine = machine
@@ -98,9 +98,9 @@ class Told:
     left: list[int] = field(default_factory=list)
     todo: int = 0
 
-    def begin(self, title: str, total: int, *, abreast: int = 1) -> None:
+    def begin(self, title: str, total: int, *, parallel: int = 1) -> None:
         """Of a new stage all."""
-        del title, abreast
+        del title, parallel
         assert self.todo == 0
         self.todo = total
 
@@ -137,7 +137,7 @@ def run(
     }
     session: Session = machine  # type: ignore[assignment]
     effort = Effort(processes=processes, most=most, budget_s=budget_s, case_s=case_s)
-    results = timed(session, plans, ready, steps=steps or NoProgress(), effort=effort, against=against)
+    results = time_cases(session, plans, ready, progress=steps or NoProgress(), effort=effort, against=against)
     return {(r.implementation, int(r.case.split(".L")[1].split(".")[0])): r for r in results}
 
 
@@ -206,7 +206,7 @@ def test_a_death_of_all_together_is_told_of_all() -> None:
 
     machine = Machine(fault=fault)
     found = run(machine, ["torch_mha", "n1", "n2"], cases=2)
-    told = "timeout: in a timing process: silent; no part of its implementations did that again"
+    told = "timeout: in a timing process: silent; no subset of the implementations reproduced it"
     assert {found[name, 0].untimed for name in ("torch_mha", "n1", "n2")} == {told}
     assert all(found[name, 1].timing is not None for name in ("torch_mha", "n1", "n2"))
 
@@ -334,7 +334,7 @@ def test_results_come_as_each_group_of_cases_is_done() -> None:
     }
     session: Session = machine  # type: ignore[assignment]
     effort = Effort(processes=3, budget_s=GROUP_S / 2)
-    results = timed(session, plans, ready, steps=NoProgress(), effort=effort)
+    results = time_cases(session, plans, ready, progress=NoProgress(), effort=effort)
     next(results)
     assert {request["case"] for request in machine.asked} == {CASE.format(0), CASE.format(1)}
     assert len(machine.asked) == 6
@@ -422,7 +422,7 @@ def test_what_a_device_timed_is_stored_beside_the_rest() -> None:
         clock_after_mhz=[1980, 1755], throttle_reasons=[0, 4], first_call_ns=7, method="device and wall", clock="NVML",
     )  # fmt: skip
     kept.add(1, asdict(on_device) | {"build_ns": 5})
-    assert kept.timing(3, 2) == Timing(
+    assert kept.to_timing(3, 2) == Timing(
         samples_ns=((), (30, 31), ()), device_ns=((), (20, 21), ()), late=((), (False, True), ()),
         clock_before_mhz=((), (1980, 1980), ()), clock_after_mhz=((), (1980, 1755), ()),
         throttle_reasons=((), (0, 4), ()), threads=2, method="device and wall", clock="NVML", build_ns=(5,),
@@ -435,4 +435,4 @@ def test_processes_that_took_times_otherwise_are_all_told() -> None:
     kept = _Samples()
     for process, method in enumerate(("launch hidden", "launch not hidden", "launch hidden")):
         kept.add(process, asdict(Samples(times_ns=[1], method=method)) | {"build_ns": 5})
-    assert kept.timing(3, 1).method == "launch hidden; launch not hidden"
+    assert kept.to_timing(3, 1).method == "launch hidden; launch not hidden"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from attnbench.measurement import gpu_clocks, sampling
-from attnbench.measurement.cuda_timing import DeviceTime, OnDevice
-from attnbench.measurement.sampling import FEWEST, MOST, WARM_UP_CALLS, Broken, Samples, interleaved
+from attnbench.measurement.cuda_timing import DeviceSample, DeviceTime
+from attnbench.measurement.sampling import FEWEST, MOST, WARM_UP_CALLS, CallFailed, Samples, sample_interleaved
 from attnbench.measurement.scheduler import Reading, Scheduler
 
 
@@ -74,7 +74,7 @@ class Quiet(Scheduler):
 def cycles(calls: Calls, *durations_s: float, budget_s: float, seed: int = 0) -> list[list[str]]:
     """Order of equally many samples of several calls, cycle by cycle."""
     count = len(durations_s)
-    samples = interleaved(
+    samples = sample_interleaved(
         {str(i): calls.lasting(str(i), duration) for i, duration in enumerate(durations_s)},
         budget_s=budget_s,
         seed=seed,
@@ -111,7 +111,7 @@ def test_the_order_follows_from_the_seed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_warm_up_comes_first_and_is_no_sample(calls: Calls) -> None:
     """Each call is made three times in a row before any sample is taken, in an order of the seed's."""
-    samples = interleaved(
+    samples = sample_interleaved(
         {"a": calls.lasting("a", 1 / 8), "b": calls.lasting("b", 1 / 8)}, budget_s=2, seed=0, scheduler=Quiet()
     )
     assert {tuple(calls.order[:3]), tuple(calls.order[3:6])} == {("a",) * 3, ("b",) * 3}
@@ -128,7 +128,7 @@ def test_the_first_call_is_told_apart(calls: Calls) -> None:
             calls.lasting("slow", 2)()
         later()
 
-    taken = interleaved({"a": call}, budget_s=1, seed=0, scheduler=Quiet())["a"]
+    taken = sample_interleaved({"a": call}, budget_s=1, seed=0, scheduler=Quiet())["a"]
     assert taken.first_call_ns == 2_125_000_000
     assert taken.times_ns == [125_000_000] * 8
 
@@ -137,7 +137,7 @@ def counts(
     calls: Calls, durations_s: dict[str, float], *, budget_s: float, baseline: Sequence[str] = ()
 ) -> dict[str, int]:
     """Number of samples of each call."""
-    samples = interleaved(
+    samples = sample_interleaved(
         {name: calls.lasting(name, duration) for name, duration in durations_s.items()},
         budget_s=budget_s,
         seed=0,
@@ -205,7 +205,7 @@ def test_those_that_share_a_turn_begin_by_turns(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(sampling, "time", clock)
         calls = Calls(clock)
         both = {name: calls.lasting(name, 1 / 16) for name in ("base", "twin")}
-        interleaved(both, budget_s=1.0, seed=seed, baseline=list(both), scheduler=Quiet())
+        sample_interleaved(both, budget_s=1.0, seed=seed, baseline=list(both), scheduler=Quiet())
         return calls.order[2 * WARM_UP_CALLS]
 
     assert [first(seed) for seed in range(4)] == ["base", "twin"] * 2
@@ -233,7 +233,7 @@ def test_no_more_is_planned_than_the_limit_allows(calls: Calls) -> None:
     found = [
         {
             name: len(taken.times_ns)
-            for name, taken in interleaved(
+            for name, taken in sample_interleaved(
                 {name: calls.lasting(name, duration) for name, duration in slow.items()},
                 budget_s=1,
                 seed=0,
@@ -250,7 +250,7 @@ def test_no_more_is_planned_than_the_limit_allows(calls: Calls) -> None:
 
 def disturbed(calls: Calls, *waits: int, budget_s: float = 1.0) -> dict[str, Samples]:
     """Samples of a baseline and another call of 1/8 s, where the first calls waited."""
-    return interleaved(
+    return sample_interleaved(
         {"base": calls.lasting("base", 1 / 8), "own": calls.lasting("own", 1 / 8)},
         budget_s=budget_s,
         seed=0,
@@ -271,29 +271,29 @@ def test_a_system_without_counters_gives_samples_without_them(calls: Calls) -> N
     """And no zeros, which would say that nobody waited."""
     silent = Scheduler(Path("nowhere"))
     silent.counts_switches = False
-    taken = interleaved({"a": calls.lasting("a", 1 / 8)}, budget_s=1, seed=0, scheduler=silent)["a"]
+    taken = sample_interleaved({"a": calls.lasting("a", 1 / 8)}, budget_s=1, seed=0, scheduler=silent)["a"]
     assert (len(taken.times_ns), taken.waited_ns, taken.switches) == (8, [], [])
-    assert taken.enough()
+    assert taken.has_enough_clean_calls()
 
 
 def test_cycles_are_added_where_other_work_disturbed_too_many(calls: Calls) -> None:
     """Until five calls of each, and half of them, were clean."""
     samples = disturbed(calls, *[10**8] * 4)
     assert {name: len(taken.times_ns) for name, taken in samples.items()} == {"base": 7, "own": 7}
-    assert all(taken.enough() for taken in samples.values())
+    assert all(taken.has_enough_clean_calls() for taken in samples.values())
 
 
 def test_added_cycles_are_for_whoever_is_short_of_those_that_share_a_turn(calls: Calls) -> None:
     """And the other one, which has enough, waits."""
     both = ("base", "twin")
-    taken = interleaved(
+    taken = sample_interleaved(
         {name: calls.lasting(name, 1 / 8) for name in (*both, "own")},
         budget_s=2.5,
         seed=0,
         baseline=both,
         scheduler=Quiet(10**8, 10**8),
     )
-    assert all(samples.enough() for samples in taken.values())
+    assert all(samples.has_enough_clean_calls() for samples in taken.values())
     assert sorted(len(samples.times_ns) for samples in taken.values()) == [FEWEST, FEWEST + 1, 2 * FEWEST]
 
 
@@ -301,13 +301,13 @@ def test_cycles_are_added_for_as_much_time_again_at_the_most(calls: Calls) -> No
     """A machine that is never quiet does not hold up a run."""
     samples = disturbed(calls, *[10**8] * 100, budget_s=0.5)
     assert {name: len(taken.times_ns) for name, taken in samples.items()} == {"base": 7, "own": 7}
-    assert not any(taken.enough() for taken in samples.values())
+    assert not any(taken.has_enough_clean_calls() for taken in samples.values())
 
 
 def test_garbage_is_not_collected_while_timing() -> None:
     """Collection is off during every sample and on again afterwards."""
     collecting: list[bool] = []
-    interleaved({"a": lambda: collecting.append(gc.isenabled())}, budget_s=0.0, seed=0)
+    sample_interleaved({"a": lambda: collecting.append(gc.isenabled())}, budget_s=0.0, seed=0)
     assert collecting[-FEWEST:] == [False] * FEWEST
     assert gc.isenabled()
 
@@ -321,8 +321,8 @@ def test_garbage_is_collected_again_after_an_exception() -> None:
         if len(made) == 5:
             raise ValueError("the fifth")
 
-    with pytest.raises(Broken, match="the call of a raised") as raised:
-        interleaved({"a": fifth_raises}, budget_s=60, seed=0)
+    with pytest.raises(CallFailed, match="the call of a raised") as raised:
+        sample_interleaved({"a": fifth_raises}, budget_s=60, seed=0)
     assert raised.value.name == "a"
     assert str(raised.value.__cause__) == "the fifth"
     assert made == [True, True, True, False, False]
@@ -335,8 +335,8 @@ def test_a_call_that_raises_while_it_is_warmed_up_is_named() -> None:
     def ends() -> None:
         raise SystemExit
 
-    with pytest.raises(Broken) as raised:
-        interleaved({"a": lambda: None, "b": ends}, budget_s=60, seed=0)
+    with pytest.raises(CallFailed) as raised:
+        sample_interleaved({"a": lambda: None, "b": ends}, budget_s=60, seed=0)
     assert raised.value.name == "b"
 
 
@@ -354,7 +354,7 @@ def test_the_result_of_a_call_is_freed_before_the_next() -> None:
             Result.alive -= 1
 
     most: list[int] = []
-    interleaved({"a": Result, "b": Result}, budget_s=0.0, seed=0)
+    sample_interleaved({"a": Result, "b": Result}, budget_s=0.0, seed=0)
     assert max(most) == 1
 
 
@@ -379,21 +379,21 @@ class Device(DeviceTime):
         """Those that were named."""
         return name in self._names
 
-    def settle(self, name: str) -> None:
+    def calibrate(self, name: str) -> None:
         """Nothing is to be found out."""
         self.settled.append(name)
 
-    def take(self, name: str) -> OnDevice:
+    def take_sample(self, name: str) -> DeviceSample:
         """Half a millisecond."""
         self._calls.lasting(f"{name} on device", 1 / 16)()
         late = self.late.pop(0) if self.late else False
-        return OnDevice(device_ns=500_000, late=late, graph_ns=400_000 if name in self.graphs else None)
+        return DeviceSample(device_ns=500_000, late=late, graph_ns=400_000 if name in self.graphs else None)
 
     def pause(self) -> None:
         """Count."""
         self.pauses += 1
 
-    def method(self, name: str) -> str:
+    def describe_method(self, name: str) -> str:
         """Of a name."""
         return f"device of {name}"
 
@@ -407,7 +407,7 @@ class Device(DeviceTime):
 
 def on_device(calls: Calls, device: Device, names: str = "ab", *, budget_s: float = 3.0) -> dict[str, Samples]:
     """Samples of calls of 1/8 s, of which each is one of the names."""
-    return interleaved(
+    return sample_interleaved(
         {name: calls.lasting(name, 1 / 8) for name in names},
         budget_s=budget_s,
         seed=0,
@@ -465,7 +465,7 @@ def test_cycles_are_added_where_too_many_were_throttled(calls: Calls) -> None:
     device = Device(calls, "ab", clock_mhz=[1410] * 10 + [1980])
     samples = on_device(calls, device)
     assert len(samples["a"].device_ns) == 10
-    assert all(taken.enough() for taken in samples.values())
+    assert all(taken.has_enough_clean_calls() for taken in samples.values())
 
 
 def test_turns_of_which_the_launch_showed_are_made_up_for(calls: Calls) -> None:
@@ -475,7 +475,7 @@ def test_turns_of_which_the_launch_showed_are_made_up_for(calls: Calls) -> None:
     device.late = [False, *[True] * 5]
     samples = on_device(calls, device, "a", budget_s=1.5)
     assert samples["a"].late == [True] * 5 + [False] * 5
-    assert samples["a"].enough()
+    assert samples["a"].has_enough_clean_calls()
 
 
 def test_where_no_launch_can_be_hidden_nothing_is_late(calls: Calls) -> None:
@@ -491,7 +491,7 @@ def test_a_machine_without_readings_says_so_and_times_all_the_same(calls: Calls)
     samples = on_device(calls, Device(calls, "ab", clock_mhz=()))
     assert samples["a"].clock == "none: no NVML"
     assert (samples["a"].clock_before_mhz, samples["a"].clock_after_mhz, samples["a"].throttle_reasons) == ([], [], [])
-    assert samples["a"].enough()
+    assert samples["a"].has_enough_clean_calls()
 
 
 @pytest.mark.parametrize("fails_at", [1, 5])
@@ -500,14 +500,14 @@ def test_a_call_that_raises_on_a_device_is_named(calls: Calls, monkeypatch: pyte
     device = Device(calls, "ab")
     made: list[str] = []
 
-    def take(name: str) -> OnDevice:
+    def take(name: str) -> DeviceSample:
         made.append(name)
         if name == "b" and made.count("b") == fails_at:
             raise RuntimeError("CUDA error")
-        return Device.take(device, name)
+        return Device.take_sample(device, name)
 
-    monkeypatch.setattr(device, "take", take)
-    with pytest.raises(Broken) as raised:
+    monkeypatch.setattr(device, "take_sample", take)
+    with pytest.raises(CallFailed) as raised:
         on_device(calls, device)
     assert raised.value.name == "b"
     assert str(raised.value.__cause__) == "CUDA error"

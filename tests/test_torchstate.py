@@ -23,24 +23,24 @@ CHANGES: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_setting_is_put_back(name: str) -> None:
     """Each setting that is noted can be changed, is seen to be, and is as before afterwards."""
-    before = global_state.noted()
+    before = global_state.read_settings()
     assert before.keys() == CHANGES.keys()
     CHANGES[name]()
     try:
-        changed = global_state.noted()
+        changed = global_state.read_settings()
         assert {key for key in before if changed[key] != before[key]} == {name}
     finally:
-        global_state.put_back(before)
-    assert global_state.noted() == before
+        global_state.restore_settings(before)
+    assert global_state.read_settings() == before
 
 
 def test_random_numbers_start_anew() -> None:
     """The same after every return, whatever was drawn before; a seed is torch's own."""
-    before = global_state.noted()
-    global_state.put_back(before)
+    before = global_state.read_settings()
+    global_state.restore_settings(before)
     first = torch.rand(3)
     torch.rand(5)
-    global_state.put_back(before)
+    global_state.restore_settings(before)
     assert torch.equal(torch.rand(3), first)
     global_state.seed(7)
     seeded = torch.rand(3)

@@ -117,7 +117,7 @@ def test_a_layers_own_scale_is_kept(name: str) -> None:
 @pytest.mark.parametrize("foreign", ["softcap", "position_bias", "s_aux"])
 def test_what_multi_head_attention_has_not_is_refused(foreign: str) -> None:
     """An argument that would change the result is named, never dropped."""
-    with pytest.raises(Refusal, match=f"^{foreign} must be None, for multi-head attention has none, got one"):
+    with pytest.raises(Refusal, match=f"^{foreign} must be None for multi-head attention, got a "):
         call("sdpa", **{foreign: torch.ones(3)})
 
 
@@ -247,6 +247,6 @@ def test_without_transformers_the_error_is_its_install_line(monkeypatch: pytest.
     def absent() -> SimpleNamespace:
         raise ImportError("no module")
 
-    monkeypatch.setattr(integration, "_interfaces", absent)
+    monkeypatch.setattr(integration, "_import_interfaces", absent)
     with pytest.raises(RuntimeError, match=r"pip install 'attnbench\[transformers\]'$"):
         integration.register("sdpa")

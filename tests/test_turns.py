@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from attnbench.cases import Case
-from attnbench.checks.observations import Match, restored
+from attnbench.checks.observations import Match, deserialize
 from attnbench.interface import Implementation, Inputs, Policies
 from attnbench.measurement import sampling
-from attnbench.measurement.sampling import Broken
+from attnbench.measurement.sampling import CallFailed
 from attnbench.measurement.scheduler import Scheduler
 from attnbench.oracle import tensor_file
-from attnbench.plugins.registry import load_operator, problems
+from attnbench.plugins.registry import load_operator, load_problem_types
 from attnbench.workers import interleaved_timing
-from attnbench.workers.interleaved_timing import InterleavedTiming, Unfit
+from attnbench.workers.interleaved_timing import InterleavedTiming, ProcessDisturbed
 from attnbench.workers.oracle_worker import OracleWorker
 
 CASE = "multihead/B1.L4.S4.E8.H2/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/"
@@ -80,11 +80,11 @@ def take(judge: OracleWorker, tmp_path: Path) -> Callable[..., dict[str, Any]]:
         mode: str = "inference",
         seed: int = 1,
     ) -> dict[str, Any]:
-        case = Case.parse(CASE + mode, problems())
+        case = Case.parse(CASE + mode, load_problem_types())
         return InterleavedTiming(
             implementations=implementations, baseline=baseline, operator=load_operator("multihead"), case=case,
-            inputs=judge.inputs(case=case.id), seed=seed,
-        ).taken(budget_s=0.01, limit_s=60, checks=CHECKS[mode], observation=str(tmp_path / "seen"))  # fmt: skip
+            inputs=judge.draw_inputs(case=case.id), seed=seed,
+        ).take_samples(budget_s=0.01, limit_s=60, checks=CHECKS[mode], observation=str(tmp_path / "seen"))  # fmt: skip
 
     return taken
 
@@ -114,16 +114,16 @@ def test_nothing_that_is_timed_saw_the_values_that_are_judged(
     """It is built and called on other values; afterwards the case's own are in the same tensors, and it is right."""
     own = Own()
     answer = take({"own": own}, mode=mode)
-    given = tensor_file.read(Path(judge.inputs(case=CASE + mode)))["tensors"]["query"]
+    given = tensor_file.read(Path(judge.draw_inputs(case=CASE + mode)))["tensors"]["query"]
     assert not any(torch.equal(query, given) for query in own.prepared + own.queries[:-1])
     assert torch.equal(own.queries[-1], given)
     observations = tensor_file.read(Path(answer["observations"]["own"]))
     assert set(observations) == set(CHECKS[mode])
     for plain in observations.values():
-        (observation,) = restored(plain)
+        (observation,) = deserialize(plain)
         assert isinstance(observation, Match)
         assert bool(observation.quantities)
-    found = judge.judge(case=CASE + mode, checks=CHECKS[mode], observations=[answer["observations"]["own"]],
+    found = judge.evaluate(case=CASE + mode, checks=CHECKS[mode], observations=[answer["observations"]["own"]],
                         policies={})  # fmt: skip
     assert {finding["status"] for finding in found.values()} == {"passed"}
 
@@ -164,7 +164,7 @@ def test_who_raises_is_named(take: Callable[..., dict[str, Any]], when: str) -> 
     own = Own(fail)
     if when == "build":
         own.build = lambda reference: 1 / 0  # type: ignore[method-assign]
-    with pytest.raises(Broken) as raised:
+    with pytest.raises(CallFailed) as raised:
         take({"other": Own(), "own": own}, baseline="own")
     assert raised.value.name == "own"
     assert isinstance(raised.value.__cause__, ArithmeticError)
@@ -183,7 +183,7 @@ def threads(number: int) -> Iterator[None]:
 
 def test_a_process_whose_settings_were_changed_is_unfit(take: Callable[..., dict[str, Any]]) -> None:
     """What it measured from then on was another machine."""
-    with threads(2), pytest.raises(Unfit, match="a call changed the number of threads from 1 to 2"):
+    with threads(2), pytest.raises(ProcessDisturbed, match="a call changed the number of threads from 1 to 2"):
         take({"own": Own(lambda: torch.set_num_threads(2))})
 
 
@@ -209,7 +209,7 @@ def test_a_process_in_which_something_works_on_is_unfit(
             burning[0].start()
 
     try:
-        with pytest.raises(Unfit, match="threads went on after the call had returned, on "):
+        with pytest.raises(ProcessDisturbed, match="threads kept running after the call returned, on "):
             take({"own": Own(start)})
     finally:
         stop.set()
@@ -251,11 +251,11 @@ def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("uncounted")
 def test_who_keeps_what_it_returned_is_found(take: Callable[..., dict[str, Any]]) -> None:
     """Its answers are right, on new values too; only the time of a call on the same values is none."""
-    with pytest.raises(Broken) as raised:
+    with pytest.raises(CallFailed) as raised:
         take({"other": Own(), "keeps": Keeping()}, seed=interleaved_timing.FIRST)
     assert raised.value.name == "keeps"
-    assert isinstance(raised.value.__cause__, Unfit)
-    assert "times as long: it keeps what it returned" in str(raised.value.__cause__)
+    assert isinstance(raised.value.__cause__, ProcessDisturbed)
+    assert "times as long as repeated ones: it caches its results" in str(raised.value.__cause__)
 
 
 def test_who_computes_every_time_is_not_suspected(take: Callable[..., dict[str, Any]]) -> None:
@@ -281,11 +281,11 @@ def test_a_graph_is_captured_only_of_what_allows_it_and_can_be_compared(
     """Of a call without gradients that gives the same bits each time: its replay must give them, too."""
     own = Own()
     own.policies = policies
-    case = Case.parse(CASE.replace("/cpu/", "/cuda/") + mode, problems())
+    case = Case.parse(CASE.replace("/cpu/", "/cuda/") + mode, load_problem_types())
     turn = InterleavedTiming(
         implementations={"own": own}, baseline=None, operator=load_operator("multihead"), case=case, inputs="", seed=1
     )
-    assert turn._capturable("own") is expected
+    assert turn._is_capturable("own") is expected
 
 
 def test_on_a_cpu_there_is_nothing_of_a_device(take: Callable[..., dict[str, Any]]) -> None:

@@ -13,7 +13,7 @@ from attnbench.cases import Case
 from attnbench.interface import Refusal
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
 from attnbench.plugins.registry import load
-from attnzoo.by_size import FEW_WEIGHTS, attention_of_each, stores
+from attnzoo.by_size import FEW_WEIGHTS, attend_each, stores_weights
 from attnzoo.varlen import Packing
 
 SELF = MultiheadProblem(
@@ -30,7 +30,7 @@ def case(problem: MultiheadProblem) -> Case:
 def passed(name: str, one: Case) -> tuple[Tensor, dict[str, Tensor]]:
     """Output of an implementation, and gradients of what it gives for real tokens."""
     drawn = OPERATOR.inputs(one)
-    inputs = drawn.mapped(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()))
+    inputs = drawn.map_tensors(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()))
     module = load(name).build(OPERATOR.reference(one, drawn)).train()
     output = module(**inputs.arguments())[0]
     padded = OPERATOR.padded_rows(one, drawn)["output"]
@@ -107,12 +107,12 @@ def test_unknown_padded_queries_are_refused() -> None:
 def test_a_packing_restores_what_it_packed() -> None:
     """Tokens return to their places, wherever padding was, and zeros stand elsewhere."""
     keep = torch.tensor([[True, False, True], [False, False, False], [False, True, True]])
-    packing = Packing.of(keep)
+    packing = Packing.from_mask(keep)
     tokens = torch.arange(1.0, 19.0).reshape(3, 3, 2)
     assert packing.lengths == [2, 0, 2]
-    assert [part.tolist() for part in packing.within()] == [[0, 2], [], [1, 2]]
-    assert torch.equal(packing.packed(tokens), tokens[keep])
-    assert torch.equal(packing.restored(packing.packed(tokens)), tokens * keep[..., None])
+    assert [part.tolist() for part in packing.split_positions()] == [[0, 2], [], [1, 2]]
+    assert torch.equal(packing.pack(tokens), tokens[keep])
+    assert torch.equal(packing.unpack(packing.pack(tokens)), tokens * keep[..., None])
 
 
 @pytest.mark.parametrize("mask_shape", [(1, 7), (5, 7)])
@@ -139,7 +139,7 @@ def test_sequences_of_few_weights_and_of_many_give_the_same(dtype: torch.dtype, 
         tuple(torch.randn(3, n, 4, generator=generator, dtype=dtype, requires_grad=True) for n in (queries, keys, keys))
         for queries, keys in lengths
     ]
-    outputs = attention_of_each(sequences, weights, like=sequences[0][0])
+    outputs = attend_each(sequences, weights, like=sequences[0][0])
     for (q, k, v), output in zip(sequences, outputs, strict=True):
         expected = ((q @ k.mT / 2).softmax(dim=-1) @ v).transpose(0, 1)  # (queries, heads, head_dim)
         cotangent = torch.randn(output.shape, generator=generator, dtype=dtype)
@@ -152,17 +152,17 @@ def test_the_ways_are_two() -> None:
     q = torch.zeros(2, 8, 4, requires_grad=True)
     for weights in (2 * 8 * 8, FEW_WEIGHTS.start, FEW_WEIGHTS.stop - 1, FEW_WEIGHTS.stop):
         with Kept() as kept:
-            attention_of_each([(q, q, q)], weights, like=q)
+            attend_each([(q, q, q)], weights, like=q)
         assert ((2, 8, 8) in kept.shapes) is (weights in FEW_WEIGHTS)
 
 
 def test_weights_are_stored_in_float32_on_a_cpu_only() -> None:
     """Narrower numbers are multiplied quicker in blocks."""
     few, one = FEW_WEIGHTS.start, torch.zeros(1)
-    assert stores(few, one)
-    assert not stores(few, one.bfloat16())
-    assert not stores(few, one.double())
-    assert not stores(few, one.to("meta"))
+    assert stores_weights(few, one)
+    assert not stores_weights(few, one.bfloat16())
+    assert not stores_weights(few, one.double())
+    assert not stores_weights(few, one.to("meta"))
 
 
 @pytest.mark.parametrize("name", ["fused_projection", "varlen"])

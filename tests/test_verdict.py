@@ -52,15 +52,15 @@ class Stated(CaseOracle):
 
     def __init__(self, truth: Expected, given: Callable[[Tensor], Expected] | None = None, case: Case = CASE) -> None:
         nothing = Inputs(parameters={}, tensors={})
-        super().__init__(case, Plain(), case.dtype, lambda: nothing, truth=truth)  # type: ignore[arg-type]
+        super().__init__(case, Plain(), case.dtype, lambda: nothing, expected=truth)  # type: ignore[arg-type]
         self._given = given
 
     @property
-    def dropped(self) -> dict[str, Tensor]:  # type: ignore[override]
+    def outputs_all_dropped(self) -> dict[str, Tensor]:  # type: ignore[override]
         """Nothing is left where everything is dropped."""
-        return {name: torch.zeros_like(value) for name, value in self.truth.quantities.items()}
+        return {name: torch.zeros_like(value) for name, value in self.expected.quantities.items()}
 
-    def given(self, keep: Tensor) -> Expected:
+    def compute_with_dropout(self, keep: Tensor) -> Expected:
         """What was stated for a dropout mask."""
         assert self._given is not None, "no dropout here"
         return self._given(keep)
@@ -137,11 +137,11 @@ def test_dtype_is_judged_before_values() -> None:
     [
         (
             [[1.0, NAN, 99.0], [0.0, INF, 0.0]],
-            "But output is nan at index (0, 1), must be 2 (2 of 6 elements (33.3%) wrongly finite or not).",
+            "But output is nan at index (0, 1), must be 2 (2 of 6 elements (33.3%) differ in NaN or infinity).",
         ),
         (
             [[1.0, 2.0, -INF], [0.0, 0.0, 0.0]],
-            "But output is -inf at index (0, 2), must be 3 (1 of 6 elements (16.7%) wrongly finite or not).",
+            "But output is -inf at index (0, 2), must be 3 (1 of 6 elements (16.7%) differ in NaN or infinity).",
         ),
     ],
 )
@@ -169,7 +169,7 @@ def test_an_infinity_of_the_other_sign_is_wrong() -> None:
 def test_what_the_case_does_not_have_is_a_fault() -> None:
     """A quantity that the oracle does not know is no match for anything."""
     found = told(Match(quantities={"weights": torch.zeros(1)}))
-    assert found.reason == "Needed. But there is no weights in this case."
+    assert found.reason == "Needed. But the call returned weights, which this case does not have."
 
 
 def test_empty_tensors_match() -> None:
@@ -247,7 +247,7 @@ def test_wrong_elements_are_told_by_what_they_share() -> None:
     value[2] = NAN
     assert told(Match(quantities={"output": value}), known=known).reason == (
         "Needed. But output is nan at query 2, feature 0, must be 0 "
-        "(8 of 32 elements (25.0%) wrongly finite or not, all in query 2)."
+        "(8 of 32 elements (25.0%) differ in NaN or infinity, all in query 2)."
     )
 
 
@@ -265,7 +265,7 @@ def test_what_must_be_exact_is_the_oracle_rounded_once() -> None:
         "0.666667, must be exactly 0.666667."
     )
     assert told(Exact(quantities={"output": third.double()}), of=truth(third)).reason == (
-        "Needed. But output has another shape or dtype."
+        "Needed. But output has shape (2, 3) and dtype float64, must be (2, 3) and float32."
     )
 
 
@@ -286,7 +286,7 @@ def probed() -> Callable[[Dtype], CaseOracle]:
 
 def of_scale(known: CaseOracle, factor: float) -> dict[str, Tensor]:
     """The oracle's quantities, rounded once, with another softmax scale."""
-    found = OPERATOR.evaluate(known.case, OPERATOR.scaled(known.case, known.exact, factor))
+    found = OPERATOR.evaluate(known.case, OPERATOR.scale_logits(known.case, known.exact_inputs, factor))
     return {name: value.to(known.dtype) for name, value in found.items()}
 
 
@@ -299,7 +299,7 @@ def test_a_scale_that_is_one_percent_off_is_seen_in_every_dtype(
     right, wrong = of_scale(known, 1.0)["output"], of_scale(known, 1.01)["output"]
     assert told(Scale(quantity="output", value=right), known=known).status == "passed"
     found = told(Scale(quantity="output", value=wrong), known=known)
-    assert found.reason.startswith("Needed. But the softmax scale that output shows is off by +0.0")
+    assert found.reason.startswith("Needed. But the softmax scale estimated from output is off by +0.0")
     assert found.measured == pytest.approx(0.01, rel=0.1)
     if dtype == "bfloat16":
         assert told(Match(quantities={"output": wrong}), known=known).status == "passed"
@@ -316,14 +316,14 @@ def test_a_gradient_that_is_three_percent_off_is_seen_in_every_dtype(
     assert told(Scale(quantity=name, value=right), known=known).status == "passed"
     found = told(Scale(quantity=name, value=1.03 * right), known=known)
     assert found.status == "failed"
-    assert f" that {name} shows is off by +0.0" in found.reason
+    assert f" estimated from {name} is off by +0.0" in found.reason
 
 
 def test_what_shows_no_scale_passes_and_a_nan_does_not(probed: Callable[[Dtype], CaseOracle]) -> None:
     """One key gets all there is, whatever the scale; a NaN is no scale at all, and another shape is told as such."""
     single = Case(operator="multihead", problem=replace(PROBE, keys=1), dtype="float32")
     known = CaseOracle(single, OPERATOR, "float32", lambda: OPERATOR.inputs(single))
-    assert "softmax scale" not in known.probes("output")
+    assert "softmax scale" not in known.find_probes("output")
     assert told(Scale(quantity="output", value=of_scale(known, 2.0)["output"]), known=known).status == "passed"
     value = of_scale(probed("float32"), 1.0)["output"]
     assert told(Scale(quantity="output", value=value[:1]), known=probed("float32")).reason == (
@@ -343,21 +343,21 @@ def test_nan_in_a_row_without_keys_is_accepted_where_it_is_declared() -> None:
     """The policy hidden_rows='nan' makes NaN right on those rows, and zero wrong."""
     assert told(output(NAN_ROW), hidden_rows="nan").status == "passed"
     assert told(output(EXPECTED.tolist()), hidden_rows="nan").reason == (
-        "Needed. But output is 0 at index (1, 0), must be nan (3 of 6 elements (50.0%) wrongly finite or not)."
+        "Needed. But output is 0 at index (1, 0), must be nan (3 of 6 elements (50.0%) differ in NaN or infinity)."
     )
 
 
 def test_nan_in_a_row_without_keys_is_wrong_where_it_is_not_declared() -> None:
     """By the contract such a row gets zero attention."""
     assert told(output(NAN_ROW)).reason == (
-        "Needed. But output is nan at index (1, 0), must be 0 (3 of 6 elements (50.0%) wrongly finite or not)."
+        "Needed. But output is nan at index (1, 0), must be 0 (3 of 6 elements (50.0%) differ in NaN or infinity)."
     )
 
 
 def test_the_policy_excuses_no_other_row() -> None:
     """A NaN in a row that has keys fails under every policy."""
     assert told(output([[1.0, NAN, 3.0], [NAN, NAN, NAN]]), hidden_rows="nan").reason == (
-        "Needed. But output is nan at index (0, 1), must be 2 (1 of 6 elements (16.7%) wrongly finite or not)."
+        "Needed. But output is nan at index (0, 1), must be 2 (1 of 6 elements (16.7%) differ in NaN or infinity)."
     )
 
 
@@ -399,8 +399,11 @@ def test_a_nan_beside_a_number_differs(value: Any, expected: Any, words: str) ->
 
 def test_equal_tensors_have_the_same_shape_and_dtype() -> None:
     """Equal numbers in another shape or precision are not the same bits."""
-    for value in (torch.ones(1, 2), torch.ones(2, dtype=torch.float64)):
-        assert told(same(value, torch.ones(2))).reason == "Needed. But x has another shape or dtype."
+    for value, came in (
+        (torch.ones(1, 2), "(1, 2) and dtype float32"),
+        (torch.ones(2, dtype=torch.float64), "(2,) and dtype float64"),
+    ):
+        assert told(same(value, torch.ones(2))).reason == f"Needed. But x has shape {came}, must be (2,) and float32."
 
 
 def test_empty_tensors_are_the_same_bits() -> None:

@@ -11,9 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case, Mode
 from attnbench.operators.multihead import OPERATOR
-from attnbench.operators.multihead.work import visible_pairs
+from attnbench.operators.multihead.work import count_visible_pairs
 from attnbench.plugins.adapters import load_implementation
-from attnbench.plugins.registry import load_operator, problems
+from attnbench.plugins.registry import load_operator, load_problem_types
 
 PLAIN = (
     "multihead/B2.L12.S12.E32.H4/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"
@@ -23,7 +23,7 @@ CROSS = "multihead/B2.L12.S20.E32.H4.K24.V40/bias+batch_first/mask=none/regime=p
 
 def parsed(text: str, mode: Mode = "inference") -> Case:
     """A case in a mode."""
-    return Case.parse(text, problems()).with_fields(mode=mode)
+    return Case.parse(text, load_problem_types()).with_fields(mode=mode)
 
 
 def candidate(case: Case, name: str = "torch_mha") -> Candidate:
@@ -36,7 +36,7 @@ def candidate(case: Case, name: str = "torch_mha") -> Candidate:
 def test_flop_is_what_torch_counts_on_the_composed_path(case: str, mode: Mode) -> None:
     """Equal, for forward alone and with the gradients that each mode asks for."""
     made = parsed(case, mode)
-    step = candidate(made, "sdpa_math").step()
+    step = candidate(made, "sdpa_math").make_step()
     with FlopCounterMode(display=False) as counter:
         step()
     assert counter.get_total_flops() == OPERATOR.work(made).flop > 0
@@ -48,10 +48,10 @@ def test_torch_counts_nothing_of_the_fused_kernel_on_a_cpu() -> None:
     This test tells when that changes.
     """
     made = parsed(PLAIN)
-    step = candidate(made, "sdpa_flash").step()
+    step = candidate(made, "sdpa_flash").make_step()
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         step()
-    products = 4 * visible_pairs(made) * made.problem.head_dim
+    products = 4 * count_visible_pairs(made) * made.problem.head_dim
     assert counter.get_total_flops() == OPERATOR.work(made).flop - products
 
 
@@ -65,7 +65,7 @@ def test_hidden_pairs_are_not_counted() -> None:
         seen.add(problem.mask)
         visible = OPERATOR.visible(case, OPERATOR.inputs(case))
         extra = visible[..., 0].numel() * (problem.columns - problem.keys)
-        assert visible_pairs(case) == int(visible.sum()) + extra, case.id
+        assert count_visible_pairs(case) == int(visible.sum()) + extra, case.id
     assert len(seen) > 10
 
 
@@ -73,7 +73,7 @@ def test_a_causal_mask_leaves_a_triangle() -> None:
     """Each head of each sequence keeps n (n + 1) / 2 pairs, and flop for these alone."""
     whole = parsed(PLAIN)
     half = whole.with_problem(mask="causal")
-    assert visible_pairs(half) == 2 * 4 * 12 * 13 // 2
+    assert count_visible_pairs(half) == 2 * 4 * 12 * 13 // 2
     hidden = 2 * 4 * 12 * 11 // 2
     assert OPERATOR.work(whole).flop - OPERATOR.work(half).flop == 4 * hidden * 8
     # An oracle holds hidden pairs, too.

@@ -1,4 +1,4 @@
-"""The built-in implementations that every CPU runs, over sequence length and pass."""
+"""Benchmarks of built-in implementations that run on every CPU, by sequence length and pass."""
 
 from attnbench.asv import benchmarks
 
@@ -7,4 +7,4 @@ LENGTHS = (32, 64, 128, 256)
 
 
 class Attention(benchmarks(IMPLEMENTATIONS, LENGTHS)):  # type: ignore[misc]
-    """Time, ratio to the reference, peak bytes and bytes saved for backward."""
+    """Time, time relative to the reference, peak bytes and bytes saved for backward."""

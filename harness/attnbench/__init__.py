@@ -26,7 +26,7 @@ __version__ = version("attnbench")
 
 
 def __getattr__(name: str) -> Any:
-    """What runs checks is imported when it is first asked for: declaring an implementation needs none of it."""
+    """Import ``Report`` and ``conform`` on first use: a module that only declares an implementation needs neither."""
     if name not in ("Report", "conform"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from attnbench import api

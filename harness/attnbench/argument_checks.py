@@ -1,6 +1,6 @@
-"""What is asked of arguments before anything is computed with them; what does not fit is refused in one line.
+"""Checks of arguments; an invalid argument raises an error of one line.
 
-Nothing here reads the numbers of a tensor, so that a compiler can follow it and a device is not waited for.
+No check reads the values of a tensor. A compiler can therefore trace the checks, and they do not wait for a device.
 """
 
 from collections.abc import Callable
@@ -10,9 +10,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["Kind", "demand_dtype", "demand_heads", "demand_shapes", "demand_tensor", "demand_whole_numbers", "told"]
+__all__ = [
+    "Kind",
+    "demand_dtype",
+    "demand_heads",
+    "demand_shapes",
+    "demand_tensor",
+    "demand_whole_numbers",
+    "describe_argument",
+]
 
-# What the numbers of a tensor may be.
+# Groups of dtypes, as messages name them.
 Kind = Literal["boolean", "floating point", "whole numbers"]
 KINDS: dict[Kind, Callable[[torch.dtype], bool]] = {
     "boolean": lambda dtype: dtype == torch.bool,
@@ -22,7 +30,7 @@ KINDS: dict[Kind, Callable[[torch.dtype], bool]] = {
 
 
 def demand_tensor(name: str, tensor: object, *kinds: Kind) -> Tensor:
-    """The tensor; refuses what is none, or none of these kinds.
+    """Return the argument if it is a tensor with a dtype of one of these kinds.
 
     Raises: TypeError.
     """
@@ -35,7 +43,7 @@ def demand_tensor(name: str, tensor: object, *kinds: Kind) -> Tensor:
 
 
 def demand_dtype(dtype: object) -> None:
-    """Refuse a dtype that minus infinity does not fit into.
+    """Refuse a dtype that cannot represent minus infinity.
 
     Raises: TypeError.
     """
@@ -44,10 +52,10 @@ def demand_dtype(dtype: object) -> None:
 
 
 def demand_shapes(**given: tuple[Tensor, str]) -> None:
-    """Refuse tensors whose shapes do not fit together.
+    """Refuse tensors whose shapes are inconsistent.
 
-    Each tensor comes with the names of its sizes, such as "batch length width"; a bar parts two such lists, and a
-    number is itself. Whichever tensor has a name first says how large it is.
+    Each tensor is given with the names of its sizes, such as "batch length width"; a number stands for itself, and
+    ``|`` separates alternatives. The first tensor that has a name defines the size of that name.
 
     Raises: ValueError, TypeError.
     """
@@ -63,12 +71,12 @@ def demand_shapes(**given: tuple[Tensor, str]) -> None:
         ]
         if labels is None or found != list(shape):
             wanted = " or ".join(f"({', '.join(part)})" for part in lists)
-            told = f" with {', '.join(f'{word} = {sizes[word]}' for word in known)}" if known else ""
-            raise ValueError(f"{name} must have shape {wanted}{told}, got {shape}")
+            values = f" with {', '.join(f'{word} = {sizes[word]}' for word in known)}" if known else ""
+            raise ValueError(f"{name} must have shape {wanted}{values}, got {shape}")
 
 
 def demand_whole_numbers(least: int | None = None, /, **numbers: object) -> None:
-    """Refuse what is no whole number, or less than the least.
+    """Refuse numbers that are not integers, or less than ``least``.
 
     Raises: TypeError, ValueError.
     """
@@ -77,11 +85,11 @@ def demand_whole_numbers(least: int | None = None, /, **numbers: object) -> None
         if whole and (least is None or number >= least):  # type: ignore[operator]
             continue
         wanted = "a whole number" if least is None else f"a whole number of at least {least}"
-        raise (ValueError if whole else TypeError)(f"{name} must be {wanted}, got {told(number)}")
+        raise (ValueError if whole else TypeError)(f"{name} must be {wanted}, got {describe_argument(number)}")
 
 
 def demand_heads(num_heads: int, **sizes: int) -> None:
-    """Refuse a number of heads that does not divide the sizes.
+    """Refuse a number of heads that does not divide each of the sizes.
 
     Raises: TypeError, ValueError.
     """
@@ -91,6 +99,6 @@ def demand_heads(num_heads: int, **sizes: int) -> None:
             raise ValueError(f"num_heads must divide {name} = {size}, got {num_heads}")
 
 
-def told(given: object) -> str:
-    """What came, in a few words: a number or a string as it is written, of anything else its type."""
+def describe_argument(given: object) -> str:
+    """Return an argument as messages show it: the value of a number, a string or None, and the type of all others."""
     return repr(given) if given is None or isinstance(given, str | int | float) else type(given).__name__

@@ -1,12 +1,12 @@
-"""Benchmarks as asv wants them, from the one measuring core; importable from anyone's repository.
+"""Benchmark classes for asv, for use in any repository.
 
     from attnbench.asv import benchmarks
 
     class Attention(benchmarks(["my_package.attention:MyAttention"], lengths=[128, 512])):
         pass
 
-All implementations are measured together, in turns, when asv fills the class's cache; each benchmark then reads one
-number. A case that did not conform, was refused or was not started has none: asv shows n/a.
+All implementations are measured together, with interleaved calls, when asv fills the cache of the class; each benchmark
+then reads one number. A case that did not conform, was refused or was not started has no number: asv shows n/a.
 """
 
 import math
@@ -20,7 +20,7 @@ from attnbench.runner import Effort, measure
 __all__ = ["benchmarks"]
 
 Cache = dict[tuple[str, int, Pass], Result]
-# Time that filling the cache may take, in seconds.
+# Time limit for filling the cache, in seconds.
 TIMEOUT_S = 1800.0
 
 
@@ -32,7 +32,7 @@ def benchmarks(
     processes: int = 3,
     budget_s: float = 0.2,
 ) -> type:
-    """Base class of asv benchmarks over implementation, length and pass."""
+    """Return a base class of asv benchmarks over implementation, length and pass."""
     names = list(dict.fromkeys([baseline, *implementations]))
 
     class Benchmarks:
@@ -49,7 +49,7 @@ def benchmarks(
 
         def track_time_ratio(self, cache: Cache, implementation: str, length: int, name: Pass) -> float:
             own, base = (cache[one, length, name] for one in (implementation, baseline))
-            # Of another operator than the baseline's it has another case, and no ratio.
+            # Implementations of another operator than the baseline's run other cases: no ratio.
             if own.case != base.case or own.timing is None or base.timing is None:
                 return math.nan
             return ratio(own.timing.samples_ns, base.timing.samples_ns).value

@@ -1,8 +1,8 @@
-"""Cases: each one problem, named by an id that says everything about it and rebuilds it.
+"""Cases and their ids. A case is one problem of one operator; its id is complete, so that the case is rebuilt from it.
 
-An id reads ``operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode``. An operator describes its problems
-by a frozen dataclass derived from ``Problem`` whose fields are declared with ``size``, ``flag`` and ``amount``;
-reading and writing ids then needs no code of its own.
+An id has the form ``operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode``. An operator describes its
+problems by a frozen dataclass derived from ``Problem`` whose fields are declared with ``size``, ``flag`` and
+``amount``. ``Problem`` then parses and formats the ids.
 """
 
 import hashlib
@@ -60,9 +60,9 @@ class CallMode:
     training: bool = False
     inputs_track: bool = False
     parameters_track: bool = False
-    # Under torch.autocast to the case's dtype; inputs and parameters are float32.
+    # Called under torch.autocast to the case's dtype; inputs and parameters are float32.
     autocast: bool = False
-    # Under torch.inference_mode, not torch.no_grad, where nothing tracks gradients.
+    # Called under torch.inference_mode, not torch.no_grad, where nothing requires gradients.
     inference_mode: bool = False
     compiler: Compiler | None = None
 
@@ -73,11 +73,11 @@ CALL_MODES: dict[Mode, CallMode] = {
     "eval": CallMode(**_ALL_TRACK),
     "train": CallMode(training=True, **_ALL_TRACK),
     "inference_mode": CallMode(inference_mode=True),
-    # Drawing outputs under dropout, as Monte Carlo dropout does.
+    # Dropout without gradients, as in Monte Carlo dropout.
     "sampling": CallMode(training=True),
-    # A frozen layer inside a network that is trained.
+    # A frozen layer inside a network in training: gradients with respect to the inputs only.
     "frozen": CallMode(training=True, inputs_track=True),
-    # The first layer of a network: nothing asks for the gradient of its inputs.
+    # The first layer of a network: gradients with respect to the parameters only.
     "tuning": CallMode(parameters_track=True),
     "autocast": CallMode(training=True, autocast=True, **_ALL_TRACK),
     "aot": CallMode(compiler="aot_eager", **_ALL_TRACK),
@@ -89,7 +89,7 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 DEVICES: tuple[Device, ...] = get_args(Device)
 MODES: tuple[Mode, ...] = get_args(Mode)
 LEVELS: tuple[Level, ...] = get_args(Level)
-# Each of these holds the cases of the one before it; the other levels stand alone and are asked for.
+# Each of these levels contains the cases of the level before it. The other levels stand alone and run by name only.
 NESTED: tuple[Level, ...] = ("quick", "core", "full", "slow")
 
 T = TypeVar("T")
@@ -97,24 +97,24 @@ _KIND, _LABEL = "kind", "label"
 
 
 def size(label: str, *, optional: bool = False) -> Any:
-    """Field for a size, written ``<label><number>``; an optional one is left out of the id when it is None."""
+    """Declare a size, written ``<label><number>`` in the id; an optional size is left out of the id when it is None."""
     metadata = {_KIND: "size", _LABEL: label}
     return field(default=None, metadata=metadata) if optional else field(metadata=metadata)
 
 
 def flag() -> Any:
-    """Field for a yes or no, written by its name when it is true."""
+    """Declare a boolean field, written in the id by its name when it is true."""
     return field(default=False, metadata={_KIND: "flag"})
 
 
 def amount() -> Any:
-    """Field for a number, written ``<name>=<number>`` when it is not 0."""
+    """Declare a number, written ``<name>=<number>`` in the id when it is not 0."""
     return field(default=0.0, metadata={_KIND: "amount"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What an operator is asked to compute; each operator derives its own description."""
+    """What an operator has to compute in a case; each operator derives its own class."""
 
     mask: str = "none"
     regime: str = "plain"
@@ -122,8 +122,8 @@ class Problem:
 
     _missing: ClassVar[str] = "-"
 
-    # What checks know a problem by, and what holds where an operator has no such thing. A description that has it
-    # declares a field, or a property, of that name.
+    # The properties below are read by checks. Their values are those for operators to which a property does not apply;
+    # an operator to which it applies declares a field, or a property, of the same name.
 
     @property
     def sequences(self) -> int:
@@ -132,116 +132,117 @@ class Problem:
 
     @property
     def batch(self) -> int | None:
-        """Number of sequences where they can also come alone, without a dimension for them; None otherwise."""
+        """Number of sequences where inputs can also be unbatched; None if they are, or if the operator forbids it."""
         return None
 
     @property
     def queries(self) -> int:
-        """Queries of a sequence."""
+        """Number of queries of a sequence."""
         return 1
 
     @property
     def keys(self) -> int:
-        """Keys of a sequence."""
+        """Number of keys of a sequence."""
         return 1
 
     @property
     def columns(self) -> int:
-        """Keys that a query may see, appended ones included."""
+        """Number of keys of a sequence, with the keys that the operator appends (bias_k, the zero key)."""
         return self.keys
 
     @property
     def num_heads(self) -> int:
-        """Heads of queries."""
+        """Number of query heads."""
         return 1
 
     @property
     def head_groups(self) -> int:
-        """Groups of heads that can change places: heads that share keys stay together."""
+        """Number of head groups that can be permuted; query heads that share a key head form one group."""
         return self.num_heads
 
     @property
     def dropout(self) -> float:
-        """Share of weights that is dropped in training."""
+        """Dropout probability of the attention weights in training."""
         return 0.0
 
     @property
     def attention_mask(self) -> str | None:
-        """Name of the mask of queries and keys, if there is one."""
+        """The part of ``mask`` that names the mask of pairs of queries and keys, or None."""
         return None
 
     @property
     def padding_mask(self) -> str | None:
-        """Name of the mask of padded keys, if there is one."""
+        """The part of ``mask`` that names the mask of padded keys, or None."""
         return None
 
     @property
     def additive_masks(self) -> tuple[str, ...]:
-        """Names of inputs that are masks to be added, and have gradients."""
+        """Names of the inputs that are additive masks, and have gradients."""
         return ()
 
     @property
     def is_causal(self) -> bool:
-        """Whether a hint promises that the mask is causal."""
+        """Whether the call has the flag which promises that the mask is causal."""
         return False
 
     @property
     def ordered(self) -> bool:
-        """Whether it matters where a key stands."""
+        """Whether the result depends on the order of the keys."""
         return self.is_causal
 
     @property
     def self_attention(self) -> bool:
-        """Whether one tensor is queries, keys and values."""
+        """Whether query, key and value are the same tensor."""
         return False
 
     @property
     def key_is_value(self) -> bool:
-        """Whether one tensor is keys and values."""
+        """Whether key and value are the same tensor."""
         return False
 
     @property
     def query_is_key(self) -> bool:
-        """Whether one tensor is queries and keys."""
+        """Whether query and key are the same tensor."""
         return False
 
     @property
     def shares_queries(self) -> bool:
-        """Whether a token is a query and a key at once."""
+        """Whether each token is both a query and a key."""
         return self.self_attention or self.query_is_key
 
     @property
     def has_parameters(self) -> bool:
-        """Whether what computes it has any parameters to take gradients of."""
+        """Whether the reference has parameters."""
         return True
 
     @property
     def probed(self) -> bool:
-        """Whether scale and amplitude are looked at as a whole, over all elements of a quantity."""
+        """Whether checks estimate the softmax scale and the amplitude over all elements of a quantity."""
         return False
 
-    def one_longer(self) -> Self | None:
-        """The same with a query and a key more; None where no length can be changed."""
+    def lengthen(self) -> Self | None:
+        """Return the problem with one query and one key more, or None where its lengths cannot be changed."""
         lengths = {name: getattr(self, name) + 1 for name in ("queries", "keys") if name in self.__dataclass_fields__}
         return replace(self, **lengths) if lengths else None
 
     def id(self) -> str:
-        """Middle of a case id: ``sizes/flags/mask=…/regime=…/seed=…``."""
+        """Return the part of a case id that describes the problem: ``sizes/flags/mask=…/regime=…/seed=…``."""
         sizes = ".".join(
             f"{f.metadata[_LABEL]}{getattr(self, f.name)}"
-            for f in _of_kind(self, "size")
+            for f in _select_fields(self, "size")
             if getattr(self, f.name) is not None
         )
-        words = [f.name for f in _of_kind(self, "flag") if getattr(self, f.name)]
-        words += [f"{f.name}={getattr(self, f.name):g}" for f in _of_kind(self, "amount") if getattr(self, f.name)]
+        words = [f.name for f in _select_fields(self, "flag") if getattr(self, f.name)]
+        amounts = {f.name: getattr(self, f.name) for f in _select_fields(self, "amount")}
+        words += [f"{name}={amount:g}" for name, amount in amounts.items() if amount]
         flags = "+".join(words) or self._missing
         return f"{sizes}/{flags}/mask={self.mask}/regime={self.regime}/seed={self.seed}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Problem whose ``id()`` is ``text``.
+        """Return the problem whose ``id()`` is ``text``.
 
-        Raises: ValueError that names the part that could not be read.
+        Raises: ValueError that names the part that cannot be parsed.
         """
         parts = text.split("/")
         if len(parts) != 5:
@@ -252,24 +253,24 @@ class Problem:
             key, _, value = part.partition("=")
             if key != name or not value:
                 raise ValueError(f"expected '{name}=…', got {part!r} in {text!r}")
-            values[name] = _int(value, part) if name == "seed" else value
+            values[name] = _parse_int(value, part) if name == "seed" else value
         try:
             return cls(**values)
         except TypeError as error:
             raise ValueError(f"{text!r} lacks a size: {error}") from error
 
 
-def _of_kind(problem: Problem | type[Problem], kind: str) -> Iterator[Field[Any]]:
+def _select_fields(problem: Problem | type[Problem], kind: str) -> Iterator[Field[Any]]:
     return (f for f in fields(problem) if f.metadata.get(_KIND) == kind)
 
 
-def _int(text: str, part: str) -> int:
+def _parse_int(text: str, part: str) -> int:
     if not text.isdecimal():
         raise ValueError(f"expected a whole number in {part!r}")
     return int(text)
 
 
-def _float(text: str, part: str) -> float:
+def _parse_float(text: str, part: str) -> float:
     try:
         return float(text)
     except ValueError:
@@ -277,26 +278,26 @@ def _float(text: str, part: str) -> float:
 
 
 def _parse_sizes(cls: type[Problem], text: str) -> dict[str, Any]:
-    by_label = {f.metadata[_LABEL]: f.name for f in _of_kind(cls, "size")}
+    by_label = {f.metadata[_LABEL]: f.name for f in _select_fields(cls, "size")}
     values: dict[str, Any] = {}
     for part in text.split("."):
         label = part.rstrip("0123456789")
         if label not in by_label:
             raise ValueError(f"unknown size {part!r}; {cls.__name__} has {', '.join(by_label)}")
-        values[by_label[label]] = _int(part[len(label) :], part)
+        values[by_label[label]] = _parse_int(part[len(label) :], part)
     return values
 
 
 def _parse_flags(cls: type[Problem], text: str) -> dict[str, Any]:
-    flags = {f.name for f in _of_kind(cls, "flag")}
-    amounts = {f.name for f in _of_kind(cls, "amount")}
+    flags = {f.name for f in _select_fields(cls, "flag")}
+    amounts = {f.name for f in _select_fields(cls, "amount")}
     values: dict[str, Any] = {}
     for word in text.split("+"):
         name, _, value = word.partition("=")
         if word in flags:
             values[word] = True
         elif name in amounts:
-            values[name] = _float(value, word)
+            values[name] = _parse_float(value, word)
         elif word != cls._missing:
             raise ValueError(f"unknown flag {word!r}; {cls.__name__} has {', '.join(sorted(flags | amounts))}")
     return values
@@ -314,23 +315,23 @@ class Case:
 
     @property
     def id(self) -> str:
-        """Everything about this case; ``Case.parse`` is its inverse."""
+        """The complete description of this case; ``Case.parse`` is the inverse."""
         return f"{self.operator}/{self.problem.id()}/{self.dtype}/{self.device}/{self.mode}"
 
     @property
     def seed(self) -> int:
-        """Seed of the data: a stable hash of the id without dtype, device and mode, so all of those share it."""
+        """Seed of the inputs: a stable hash of the id without dtype, device and mode, so that these share the data."""
         text = f"{self.operator}/{self.problem.id()}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
     @property
     def call_mode(self) -> CallMode:
-        """How the module is called."""
+        """How the module is called in this case's mode."""
         return CALL_MODES[self.mode]
 
     @property
     def given_dtype(self) -> Dtype:
-        """Dtype of inputs and parameters: under autocast float32, else the case's own."""
+        """Dtype of inputs and parameters: float32 under autocast, and the case's dtype in all other modes."""
         return "float32" if self.autocast else self.dtype
 
     @property
@@ -355,7 +356,7 @@ class Case:
 
     @property
     def compiler(self) -> Compiler | None:
-        """What compiles the module, if anything does."""
+        """The compiler that compiles the module, or None."""
         return self.call_mode.compiler
 
     @property
@@ -364,18 +365,18 @@ class Case:
         return self.call_mode.autocast
 
     def with_fields(self, **common: Any) -> "Case":
-        """This case with other common fields (dtype, device, mode)."""
+        """Return this case with other common fields (dtype, device, mode)."""
         return replace(self, **common)
 
     def with_problem(self, **changes: Any) -> "Case":
-        """This case with some of its problem's fields changed."""
+        """Return this case with some fields of its problem changed."""
         return replace(self, problem=replace(self.problem, **changes))
 
     @classmethod
     def parse(cls, text: str, problems: dict[str, type[Problem]]) -> "Case":
-        """Case whose id is ``text``; ``problems`` gives each operator's problem type.
+        """Return the case whose id is ``text``; ``problems`` gives the problem type of each operator.
 
-        Raises: ValueError that names the part that could not be read.
+        Raises: ValueError that names the part that cannot be parsed.
         """
         parts = text.split("/")
         if len(parts) != 9:
@@ -395,10 +396,10 @@ class Case:
 
 
 def digest(case_ids: Iterable[str]) -> str:
-    """Short hash of a list of case ids: two runs are comparable as suites when it is equal."""
+    """Return a short hash of a list of case ids; two runs are comparable as suites when their hashes are equal."""
     return hashlib.sha256("\n".join(sorted(case_ids)).encode()).hexdigest()[:12]
 
 
 def shard(cases: Sequence[T], index: int, count: int) -> Sequence[T]:
-    """Part ``index`` (from 1) of ``count`` parts that together hold every case once."""
+    """Return part ``index`` (from 1) of ``count`` parts that together contain every case once."""
     return cases[index - 1 :: count]

@@ -1,4 +1,4 @@
-"""What an implementation and an operator declare. Importing this imports no torch."""
+"""The base classes of implementations and operators, and the types of what they declare. Torch is not imported here."""
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -29,170 +29,173 @@ __all__ = [
     "reference_arguments",
 ]
 
-# What a row of queries gets when every key is hidden from it: zero attention, or NaN.
+# Attention of a fully masked row, a query from which every key is hidden: zero or NaN.
 HiddenRows = Literal["zero", "nan"]
-# Which key the first query sees under a causal flag without a mask, where queries and keys differ in number.
+# Alignment of the causal mask that the flag alone stands for, where queries and keys differ in number.
 Alignment = Literal["top_left", "bottom_right"]
-# What NaN in a hidden key or value does: 0 · NaN is NaN unless a kernel never reads what is hidden.
+# Whether NaN in a hidden key or value reaches the output: 0 · NaN is NaN unless the kernel never reads hidden keys.
 HiddenNan = Literal["propagates", "blocked"]
-# Whether the row of a query that is itself padding is computed like any other, or is the implementation's own affair.
+# Padded queries are queries whose token key_padding_mask hides. Their rows are computed like all others ("answered"),
+# or unspecified ("own").
 PaddedQueries = Literal["answered", "own"]
-# TF32 keeps as many digits as float16.
+# From finest to coarsest. TF32 has as many mantissa bits as float16.
 Precision = Literal["float64", "float32", "tf32", "float16", "bfloat16"]
-# Takes the operator's arguments (of multihead: those of the reference's forward), returns its outputs.
+# Takes the operator's arguments (multihead: those of the reference's forward) and returns its outputs.
 Call = Callable[..., Any]
 
 
 class Refusal(Exception):
-    """Raised by an implementation, with the reason, for a problem that it does not compute."""
+    """Raised by an implementation, with the reason, for a case that it does not support."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """What an implementation does where the contract leaves a choice, or where it deviates by design."""
+    """The choices of an implementation where the contract allows several, and its deviations by design."""
 
     hidden_rows: HiddenRows = "zero"
-    # How its causal flag is aligned; ``from_kernel`` hands over a mask where that is not what the contract says.
+    # Alignment of the function's causal flag. Where the contract's differs, ``from_kernel`` passes a mask instead.
     causal: Alignment = "top_left"
     hidden_nan: HiddenNan = "propagates"
-    # A token that key_padding_mask hides is a query too where query and key are one tensor. What is "own" is compared
-    # with nothing: neither that row of the output, nor what would come back through it.
+    # A token that key_padding_mask hides is also a query where query and key are the same tensor. With "own", its row
+    # of the output is not compared with anything, and the loss whose gradients are compared leaves the row out.
     padded_queries: PaddedQueries = "answered"
-    # Its gradients have gradients.
+    # It supports second derivatives.
     twice_differentiable: bool = False
-    # The same call gives the same bits.
+    # Repeated calls return bitwise equal results.
     deterministic: bool = True
-    # No backward: cases in a mode with gradients are refused.
+    # It has no backward: cases in a mode with gradients are refused.
     forward_only: bool = False
-    # Its call without gradients may be captured in a CUDA graph and replayed: it looks at no value on the host.
+    # A call without gradients can be captured in a CUDA graph and replayed: it reads no tensor values on the host.
     capturable: bool = False
-    # Precision it computes in where that is coarser than the case's dtype: its errors are budgeted by that.
+    # Precision of its arithmetic where that is coarser than the case's dtype; the error budget follows it.
     computes_in: Precision | None = None
 
     def precision(self, dtype: Dtype) -> Precision:
-        """Precision that results in a dtype have: the coarser of both."""
+        """Return the precision of results in a dtype: the coarser of the dtype and ``computes_in``."""
         return max(self.computes_in or dtype, dtype, key=get_args(Precision).index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """Everything that a case feeds in, already rounded to the case's dtype."""
+    """Parameters, arguments and cotangents of a case, rounded to the case's dtype."""
 
-    # Parameters of the reference, by its names.
+    # Parameters of the reference, by name.
     parameters: dict[str, "torch.Tensor"]
-    # Tensor arguments of the call, by name; the same object under two names is passed as the same object.
+    # Tensor arguments of the call, by name. A tensor under two names is passed as one object.
     tensors: dict[str, "torch.Tensor"]
     # Other arguments of the call, by name.
     options: dict[str, Any] = field(default_factory=dict)
-    # Random weights of the outputs in the loss whose gradients are compared, by output name.
+    # Cotangents by output name: the gradients that are compared are those of sum(output · cotangent).
     cotangents: dict[str, "torch.Tensor"] = field(default_factory=dict)
 
     def arguments(self) -> dict[str, Any]:
-        """Keyword arguments of the call."""
+        """Return the keyword arguments of the call."""
         return {**self.tensors, **self.options}
 
-    def mapped(self, change: Callable[["torch.Tensor"], "torch.Tensor"]) -> "Inputs":
-        """These inputs with every tensor changed once, however many names it has."""
+    def map_tensors(self, change: Callable[["torch.Tensor"], "torch.Tensor"]) -> "Inputs":
+        """Return inputs with ``change`` applied to every tensor, once to a tensor that has several names."""
         seen: dict[int, torch.Tensor] = {}
 
-        def once(tensor: "torch.Tensor") -> "torch.Tensor":
+        def change_once(tensor: "torch.Tensor") -> "torch.Tensor":
             if id(tensor) not in seen:
                 seen[id(tensor)] = change(tensor)
             return seen[id(tensor)]
 
         return Inputs(
-            parameters={name: once(tensor) for name, tensor in self.parameters.items()},
-            tensors={name: once(tensor) for name, tensor in self.tensors.items()},
+            parameters={name: change_once(tensor) for name, tensor in self.parameters.items()},
+            tensors={name: change_once(tensor) for name, tensor in self.tensors.items()},
             options=dict(self.options),
-            cotangents={name: once(tensor) for name, tensor in self.cotangents.items()},
+            cotangents={name: change_once(tensor) for name, tensor in self.cotangents.items()},
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """What the positions along one dimension of a quantity are, in words."""
+    """The words for the positions along one dimension of a quantity, such as batch, head or query."""
 
     dimension: int
     word: str
-    # Of each position its number, or a name of its own.
+    # The number or the name of each position.
     positions: Sequence[int | str] | Sequence[int]
-    # Tells what a position belongs to, beside another axis that tells which it is.
+    # Whether this axis groups the positions of another axis of the same dimension, as heads group features.
     belongs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a case needs at the least, by closed form.
+    """The least work that a case needs, by closed form.
 
     Unit: floating-point operations (an addition and a multiplication are two) and bytes.
     """
 
     # 0: not counted.
     flop: int
-    # Query-key pairs over batch and heads, hidden ones too: what an oracle that holds all of them has to hold.
+    # Query-key pairs over batch and heads, hidden pairs included: the elements that a materializing oracle stores.
     pairs: int
-    # Bytes that are read and written when every tensor that goes in or comes out moves once; None: not known.
+    # Bytes that are read and written when every input and every output is moved once; None: not known.
     bytes: int | None = None
 
 
 class Implementation:
-    """One way to compute an operator. Derive from it, or let ``from_kernel`` make one."""
+    """An implementation of an operator. Derive from this class, or make an instance with ``from_kernel``."""
 
     name: str = ""
     operator: str = "multihead"
     # URL of the paper or the code.
     source: str = ""
     policies: Policies = Policies()
-    # Its first call of a kind compiles: one is made before calls are timed; a quick run takes it in by name only.
+    # The first call of each kind compiles. A call is made before calls are timed, and quick runs include the
+    # implementation only if it is named.
     compiles: bool = False
 
     def unsupported(self, case: Case) -> str | None:  # noqa: ARG002
-        """Why this case is refused, or None."""
+        """Return the reason why this case is refused, or None."""
         return None
 
     def untimed(self, case: Case) -> str | None:  # noqa: ARG002
-        """Why this case is checked but never timed, or None (an interpreted kernel, say)."""
+        """Return the reason why this case is checked but never timed, such as an interpreted kernel, or None."""
         return None
 
     def predicted_s(self, case: Case) -> float | None:  # noqa: ARG002
-        """Expected time of one call in seconds where that is known beforehand; it guards the work limit."""
+        """Return the expected time of one call in seconds, or None if unknown; the work limit uses it."""
         return None
 
     def environment(self) -> Mapping[str, str]:
-        """Environment variables that must be set before its worker starts."""
+        """Return the environment variables that must be set before the worker process starts."""
         return {}
 
     def build(self, reference: Any) -> Any:
-        """Module with the reference's forward and the reference's weights."""
+        """Return a module with the reference's forward signature and the reference's weights."""
         raise NotImplementedError(f"{type(self).__name__} does not define build(reference)")
 
     def weights(self, parameters: Mapping[str, "torch.Tensor"]) -> Mapping[str, "torch.Tensor"]:
-        """Its own parameters by name, computed differentiably from the reference's."""
+        """Return this implementation's parameters by name, computed differentiably from the reference's parameters."""
         return parameters
 
     def prepare(self, module: Any, case: Case, inputs: Inputs) -> Call:  # noqa: ARG002
-        """The call that is checked and timed; whatever is not attention happens here."""
+        """Return the callable that is checked and timed. Setup that is not part of attention belongs here."""
         if self.compiles:
             module(**inputs.arguments())
         return module  # type: ignore[no-any-return]
 
     def synchronize(self) -> None:
-        """Wait for work that is asynchronous outside torch's knowledge."""
+        """Wait for asynchronous work that ``torch.cuda.synchronize`` does not wait for."""
 
 
 class CaseTransforms(Protocol):
-    """The same problem put otherwise: what checks of invariants, shapes and layouts ask an operator for.
+    """Transformations of a case into a related case: the metamorphic relations of checks.
 
-    An operator that has them calls its tokens ``query``, ``key`` and ``value``.
+    The checks of invariants, shapes and layouts need them. An operator that has case transforms names its inputs
+    ``query``, ``key`` and ``value``.
     """
 
     def sequence_axis(self, case: Case) -> int:
-        """Axis of tokens and output that counts sequences."""
+        """Return the batch axis of query, key, value and output."""
 
     def length_axis(self, case: Case) -> int:
-        """Axis of tokens and output that counts tokens."""
+        """Return the axis of query, key, value and output that counts tokens."""
 
-    def selected(
+    def select(
         self,
         case: Case,
         inputs: Inputs,
@@ -201,45 +204,45 @@ class CaseTransforms(Protocol):
         queries: Sequence[int] | None = None,
         keys: Sequence[int] | None = None,
     ) -> tuple[Case, Inputs]:
-        """Some sequences, queries or keys, by number, in any order and as often as they are named."""
+        """Return the case with the sequences, queries or keys of these indices, in any order and with repetitions."""
 
-    def padded(self, case: Case, inputs: Inputs, count: int) -> tuple[Case, Inputs]:
-        """So many further keys at the end, hidden from every query."""
+    def pad(self, case: Case, inputs: Inputs, count: int) -> tuple[Case, Inputs]:
+        """Return the case with ``count`` more keys at the end, which a mask hides from every query."""
 
-    def reordered_heads(self, case: Case, inputs: Inputs, order: Sequence[int]) -> Inputs:
-        """Inputs whose group of heads i is group ``order[i]`` of these."""
+    def reorder_heads(self, case: Case, inputs: Inputs, order: Sequence[int]) -> Inputs:
+        """Return inputs whose head group i is head group ``order[i]`` of the given inputs."""
 
-    def outputs_of_heads(
+    def reorder_outputs(
         self, case: Case, outputs: Mapping[str, "torch.Tensor"], order: Sequence[int]
     ) -> dict[str, "torch.Tensor"]:
-        """What these outputs are where the heads stand in another order."""
+        """Return the outputs that follow from ``outputs`` if the head groups are reordered by ``reorder_heads``."""
 
     def shared_by_sequences(self, case: Case, name: str) -> tuple[int, int] | None:
-        """Axis of an input along which one part can stand for all, and that part; None: it stays as it is."""
+        """Return an axis of an input and the index along it whose slice can replace all others, or None."""
 
 
-# Chapters of checks that know nothing of an operator but its inputs and its outputs.
+# Chapters of checks that need only the inputs and the outputs of an operator.
 GENERAL_CHAPTERS = ("forward", "gradients", "layouts", "hygiene", "determinism", "compilation")
 
 
 class Operator:
-    """A mathematical contract: its problems, its oracle, its yardsticks and the checks that apply.
+    """A mathematical contract: problems, oracle, yardsticks, and the checks that apply.
 
-    A class of one's own derives from it and says what raises NotImplementedError here: its suite, its inputs, its
-    reference and its formula. Everything else has an answer that is right for an operator that knows no better.
-    ``attnbench.operators.formula.FormulaOperator`` asks for less.
+    A subclass defines the methods that raise NotImplementedError here, such as ``suite``, ``inputs``, ``reference`` and
+    ``evaluate``. All other methods have defaults that are valid for any operator. A subclass of
+    ``attnbench.operators.formula.FormulaOperator`` defines fewer methods.
     """
 
     name: str = ""
-    # Type of its problem descriptions, the middle of a case id.
+    # Type of its problems, which parses and formats the middle of a case id.
     problem: type[Problem] = Problem
-    # Name of the implementation that is the reference itself: what others' speed is told against.
+    # Name of the implementation that is the reference itself, with whose speed all others are compared.
     baseline: str = ""
-    # Version of its case lists: results are comparable at an equal one.
+    # Version of its case lists; results are comparable only between equal versions.
     list_version: str = "1"
-    # Names of what a call returns, in order; the first one is ``output``. A single one is returned as it is.
+    # Names of the outputs of a call, in order; the first is ``output``. A single output is returned without a tuple.
     outputs: tuple[str, ...] = ("output",)
-    # Chapters of checks that apply: those of attnbench by name, an operator's own as ``package.module``.
+    # Chapters of checks that apply: attnbench's by name, the operator's own as ``package.module``.
     chapters: tuple[str, ...] = GENERAL_CHAPTERS
     # ``package.module:ATTRIBUTE`` of the ``MutantSet`` that tests its checks; empty: it has none.
     mutants: str = ""
@@ -248,108 +251,110 @@ class Operator:
 
     @property
     def case_transforms(self) -> CaseTransforms | None:
-        """Its problems put otherwise; None: checks that need them do not apply."""
+        """Transformations of its cases; None: checks that need them do not apply."""
         return None
 
     def suite(self, level: Level) -> Sequence[Case]:
-        """Cases of a level, on the CPU; a level holds those of the one before it."""
+        """Return the cases of a level, on the CPU; a level contains the cases of the level before it."""
         raise NotImplementedError(f"{type(self).__name__} does not define suite(level)")
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:  # noqa: ARG002
-        """Cases of the suite ``perf``: one per length and pass. None: its speed is not asked for."""
+        """Return the cases of the suite ``perf``, one per length and pass; empty: the operator is not timed."""
         return ()
 
-    def drawn(self, draw: Any) -> Case:
-        """A case on the CPU as Hypothesis' ``draw`` makes it; it shrinks towards what is small and plain.
+    def draw_case(self, draw: Any) -> Case:
+        """Return a case on the CPU, drawn by Hypothesis' ``draw``, that shrinks towards small and plain cases.
 
-        By default one of its own list that is not compiled.
+        By default a case of the level ``full`` that is not compiled.
         """
         from hypothesis import strategies
 
         return draw(strategies.sampled_from([case for case in self.suite("full") if case.compiler is None]))  # type: ignore[no-any-return]
 
     def missing(self, case: Case) -> str | None:  # noqa: ARG002
-        """What this machine lacks to draw the inputs of the case, with the remedy, or None."""
+        """Return what this machine lacks to generate the inputs of the case, with the remedy, or None."""
         return None
 
     def inputs(self, case: Case) -> Inputs:
-        """Seeded inputs of the case, on the CPU, rounded to its dtype."""
+        """Return the seeded inputs of the case, on the CPU, rounded to its dtype."""
         raise NotImplementedError(f"{type(self).__name__} does not define inputs(case)")
 
     def reference(self, case: Case, inputs: Inputs) -> Any:
-        """The reference with these inputs' parameters, in the case's dtype, device and mode."""
+        """Return the reference module with these inputs' parameters, in the case's dtype, device and mode."""
         raise NotImplementedError(f"{type(self).__name__} does not define reference(case, inputs)")
 
     def evaluate(
         self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, fault: Any = None
     ) -> dict[str, Any]:
-        """Quantities by name from the formula, in the inputs' own precision (the oracle: float64).
+        """Compute outputs and gradients by name from the formula, in the dtype of the inputs (the oracle: float64).
 
-        ``noise`` rounds at every stage; ``keep`` is the dropout mask where one is known; ``mistake`` is one of
-        ``mistakes``, made on purpose.
+        ``noise`` is applied after every step of the formula. ``keep`` is the dropout mask, where one is given.
+        ``fault`` is one of the values of ``fault_models``: the mistake that the formula reproduces.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define evaluate(case, inputs)")
 
     def fault_models(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:  # noqa: ARG002
-        """Known mistakes that may show in these quantities of the case, by what a user reads of each."""
+        """Return the known mistakes that can change these quantities of the case, by the words that users read."""
         return {}
 
     def axes(self, case: Case, quantity: str) -> Sequence[Axis]:  # noqa: ARG002
-        """What the dimensions of a quantity are, in words; without any, an element is told by its index."""
+        """Return the axes of a quantity for messages; without axes, messages give an element by its index."""
         return ()
 
     def noise(self, roundoff: float, seed: int) -> Any:
-        """Rounding for ``evaluate``: relative noise of one roundoff, from a seed."""
+        """Return the seeded noise of one roundoff that ``evaluate`` applies as its model of rounding."""
         raise NotImplementedError(f"{type(self).__name__} does not define noise(roundoff, seed)")
 
-    def scaled(self, case: Case, inputs: Inputs, factor: float) -> Inputs | None:  # noqa: ARG002
-        """Inputs of which the logits are ``factor`` times as large, and everything else is the same.
+    def scale_logits(self, case: Case, inputs: Inputs, factor: float) -> Inputs | None:  # noqa: ARG002
+        """Return inputs that multiply the logits by ``factor`` and change nothing else, or None.
 
-        None: there are none, and only the amplitude of a quantity is looked at as a whole.
+        None: there are no such inputs. Checks then estimate the amplitude of a quantity, but no softmax scale.
         """
         return None
 
     def yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Any]]:
-        """The same quantities from each path of the reference, in the case's own dtype.
+        """Yield the quantities of ``evaluate`` from each path of the reference, in the case's dtype.
 
-        By default those of the formula itself.
+        By default the formula is the only path.
         """
         yield self.evaluate(case, inputs)
 
     def hidden_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:  # noqa: ARG002
-        """For each output, where it belongs to a row from which every key is hidden (boolean, broadcastable)."""
+        """Return a boolean mask by output name, broadcastable to the output: true in fully masked rows."""
         return {}
 
     def padded_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:  # noqa: ARG002
-        """For each output, where it belongs to a query that a mask says is padding (boolean, broadcastable).
+        """Return a boolean mask by output name, broadcastable to the output: true in the rows of padded queries.
 
-        Asked for implementations whose rows of padded queries are their own.
+        It applies to implementations whose policy ``padded_queries`` is "own".
         """
         return {}
 
     def visible(self, case: Case, inputs: Inputs) -> Any:
-        """Which keys each query may see: boolean (batch, heads, queries, keys)."""
+        """Return which keys each query may attend to: boolean (batch, heads, queries, keys)."""
         raise NotImplementedError(f"{type(self).__name__} does not define visible(case, inputs)")
 
     def script(self, case: Case, load: str) -> str:  # noqa: ARG002
-        """The case as a standalone program without the harness; ``load`` binds the name ``implementation``.
+        """Return the case as a standalone program, which does not import the harness.
 
-        Raises: ValueError, with the reason, where there is none.
+        ``load`` is source code that binds the name ``implementation``.
+
+        Raises: ValueError, with the reason, where there is no such program.
         """
-        raise ValueError(f"cases of {self.name} cannot be told without the harness: leave out --script")
+        raise ValueError(f"operator {self.name!r} has no standalone scripts: leave out --script")
 
     def length(self, case: Case) -> int:
-        """Length of the longest sum, on which accumulated rounding depends."""
+        """Return the number of terms of the longest sum, on which accumulated rounding depends."""
         return int(case.problem.columns)
 
     def work(self, case: Case) -> Work:
-        """What the case needs by closed form; by default its query-key pairs, and no count of operations."""
+        """Return the work of the case by closed form; by default its query-key pairs without operation counts."""
         problem = case.problem
         return Work(flop=0, pairs=problem.sequences * problem.num_heads * problem.queries * problem.columns)
 
 
 def reference_arguments(reference: Any) -> dict[str, Any]:
-    """Constructor arguments of a ``torch.nn.MultiheadAttention``, read from the instance."""
+    """Return the constructor arguments of a ``torch.nn.MultiheadAttention``, read from the instance."""
     return {
         "embed_dim": reference.embed_dim,
         "num_heads": reference.num_heads,
@@ -363,8 +368,8 @@ def reference_arguments(reference: Any) -> dict[str, Any]:
     }
 
 
-def accepted(function: Callable[..., Any]) -> frozenset[str] | None:
-    """Names that a function takes as keywords, or None where it takes any."""
+def find_accepted_keywords(function: Callable[..., Any]) -> frozenset[str] | None:
+    """Return the names of the keywords that a function accepts, or None if it accepts any keyword."""
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None

@@ -1,13 +1,13 @@
-"""The mask surface in one place.
+"""Attention masks: how they are made, combined, and converted between the conventions of reference and kernels.
 
-Two polarities exist. The reference's boolean masks are true where a key is *hidden*; kernels and
-``scaled_dot_product_attention`` take *keep* masks, true where a key may be attended to. Additive masks are
-added to the logits; minus infinity hides. A row from which every key is hidden attends to nothing: its
+There are two polarities. A *hide* mask is true where a key is hidden: the reference's boolean masks are hide masks. A
+*keep* mask is true where a key may be attended to: kernels and ``scaled_dot_product_attention`` take keep masks. An
+additive mask is added to the logits, and minus infinity hides. In a fully masked row every key is hidden, and the
 attention is zero.
 
-A padding mask (batch, keys) is made by ``from_tokens`` or ``from_lengths``, a causal mask (queries, keys) by
-``causal``, what both say together by ``union``: all hide unless ``polarity`` asks for the other, and ``inverted`` turns
-one into the other.
+``from_tokens`` and ``from_lengths`` make a padding mask (batch, keys), ``causal`` makes a causal mask (queries, keys),
+and ``union`` combines both. They return hide masks by default, and keep masks with ``polarity="keep"``. ``inverted``
+converts one polarity into the other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from attnbench.argument_checks import (
     demand_shapes,
     demand_tensor,
     demand_whole_numbers,
-    told,
+    describe_argument,
 )
 
 __all__ = [
@@ -45,49 +45,50 @@ __all__ = [
     "union",
 ]
 
-# What true says of a key in a boolean mask: hidden, as in the reference, or visible, as in kernels.
+# Meaning of true in a boolean mask: the key is hidden, as in the reference, or visible, as in kernels.
 Polarity = Literal["hide", "keep"]
-# Where the first query of a causal mask stands: at the first key, or as far from the end as there are queries.
+# Alignment of a causal mask: the first query is at the position of the first key, or the last query at that of the
+# last key.
 CORNERS = ("top_left", "bottom_right")
 
 
 def causal(queries: int, keys: int, device: torch.device | str | None = None, *, polarity: Polarity = "hide") -> Tensor:
-    """Mask of shape (queries, keys) in which query i sees keys 0 to i (aligned at the top left).
+    """Return the mask (queries, keys) in which query i sees keys 0 to i (aligned at the top left).
 
-    Raises: TypeError, ValueError where these are no numbers of tokens.
+    Raises: TypeError, ValueError where queries or keys is not an integer of at least 0.
     """
     demand_whole_numbers(0, queries=queries, keys=keys)
-    return _said(torch.ones(queries, keys, dtype=torch.bool, device=device).tril(), "keep", polarity)
+    return _convert_polarity(torch.ones(queries, keys, dtype=torch.bool, device=device).tril(), "keep", polarity)
 
 
 def from_lengths(lengths: Tensor, keys: int, *, polarity: Polarity = "hide") -> Tensor:
-    """Mask of shape (batch, keys) that hides from each sequence's length on: a key_padding_mask.
+    """Return the key_padding_mask (batch, keys) that hides the keys of each sequence from its length on.
 
-    Raises: TypeError, ValueError where these are no lengths of sequences of so many keys.
+    Raises: TypeError, ValueError where a length is not an integer from 0 to ``keys``.
     """
     demand_whole_numbers(0, keys=keys)
-    lengths = _lengths("lengths", lengths, keys)
-    return _said(torch.arange(keys, device=lengths.device) >= lengths[:, None], "hide", polarity)
+    lengths = _demand_lengths("lengths", lengths, keys)
+    return _convert_polarity(torch.arange(keys, device=lengths.device) >= lengths[:, None], "hide", polarity)
 
 
 def from_tokens(tokens: Tensor, padding: int = 0, *, polarity: Polarity = "hide") -> Tensor:
-    """Mask of shape (batch, keys) that hides every token with the number of padding: a key_padding_mask.
+    """Return the key_padding_mask (batch, keys) that hides every token whose id is ``padding``.
 
-    Raises: TypeError, ValueError where these are no token numbers of a batch.
+    Raises: TypeError, ValueError where ``tokens`` are not integers (batch, keys).
     """
     demand_tensor("tokens", tokens, "whole numbers")
     demand_shapes(tokens=(tokens, "batch keys"))
     demand_whole_numbers(padding=padding)
-    # In a narrow dtype another number could wrap around to that of padding.
-    return _said(tokens.long() == padding, "hide", polarity)
+    # In a narrow dtype a different token id could wrap around to that of padding.
+    return _convert_polarity(tokens.long() == padding, "hide", polarity)
 
 
 def union(key_padding_mask: Tensor, attn_mask: Tensor, *, polarity: Polarity = "hide") -> Tensor:
-    """Mask of shape (batch, queries, keys) that hides what either hides; all three are of one polarity.
+    """Return the mask (batch, queries, keys) that hides what either mask hides; ``polarity`` is that of all three.
 
     Shape: key_padding_mask (batch, keys), attn_mask (queries, keys) or (batch, queries, keys).
 
-    Raises: TypeError, ValueError where these are no such masks.
+    Raises: TypeError, ValueError where a mask has another dtype or shape.
     """
     _demand_polarity(polarity)
     demand_tensor("key_padding_mask", key_padding_mask, "boolean")
@@ -101,7 +102,7 @@ def union(key_padding_mask: Tensor, attn_mask: Tensor, *, polarity: Polarity = "
 
 
 def over_queries(key_padding_mask: Tensor, queries: int) -> Tensor:
-    """A padding mask repeated for every query, in its own polarity.
+    """Return a padding mask repeated for every query, in the same polarity.
 
     Shape: (batch, keys) to (batch, queries, keys).
 
@@ -113,7 +114,9 @@ def over_queries(key_padding_mask: Tensor, queries: int) -> Tensor:
 
 
 def over_heads(mask: Tensor, num_heads: int) -> Tensor:
-    """A mask of each sequence repeated for every head, in its own polarity; flattened over both it is an attn_mask.
+    """Return the masks of sequences repeated for every head, in the same polarity.
+
+    Flattened over batch and heads, the result is an attn_mask of the reference.
 
     Shape: (batch, queries, keys) to (batch, heads, queries, keys).
 
@@ -125,31 +128,31 @@ def over_heads(mask: Tensor, num_heads: int) -> Tensor:
 
 
 def inverted(mask: Tensor) -> Tensor:
-    """A hide mask as a keep mask, or a keep mask as a hide mask.
+    """Return the keep mask of a hide mask, or the hide mask of a keep mask.
 
-    Raises: TypeError where the mask is not boolean: numbers to be added have no polarity.
+    Raises: TypeError where the mask is not boolean: additive masks have no polarity.
     """
     demand_tensor("mask", mask, "boolean")
     return ~mask
 
 
 def from_additive(mask: Tensor, *, polarity: Polarity = "keep") -> Tensor:
-    """Mask that says what 0 and minus infinity say when they are added: the inverse of ``additive``.
+    """Return the boolean mask of an additive mask of 0 and minus infinity: the inverse of ``additive``.
 
-    Raises: TypeError, ValueError where it holds other numbers, which no boolean mask can say.
+    Raises: TypeError, ValueError where the mask contains other values, which a boolean mask cannot represent.
     """
     demand_tensor("mask", mask, "floating point")
     hides = mask == float("-inf")
     others = mask[~hides & (mask != 0)]
     if others.numel():
         raise ValueError(f"mask must hold only 0 and -inf, got {others[0].item():g}; boolean masks cannot add numbers")
-    return _said(hides, "hide", polarity)
+    return _convert_polarity(hides, "hide", polarity)
 
 
-def _said(mask: Tensor, own: Polarity, wanted: Polarity) -> Tensor:
-    """A mask of its own polarity in the one that is wanted."""
+def _convert_polarity(mask: Tensor, given: Polarity, wanted: Polarity) -> Tensor:
+    """Return a mask of one polarity in another."""
     _demand_polarity(wanted)
-    return mask if own == wanted else ~mask
+    return mask if given == wanted else ~mask
 
 
 def _demand_polarity(polarity: str) -> None:
@@ -157,12 +160,15 @@ def _demand_polarity(polarity: str) -> None:
         raise ValueError(f"polarity must be 'hide' (true hides) or 'keep' (true keeps), got {polarity!r}")
 
 
-def _lengths(name: str, lengths: Tensor, keys: int) -> Tensor:
-    """Lengths of sequences of so many keys, in a dtype whose differences do not wrap around. Shape: (batch)."""
+def _demand_lengths(name: str, lengths: Tensor, keys: int) -> Tensor:
+    """Check the lengths of sequences, and return them as int64, in which differences do not wrap around.
+
+    Shape: (batch).
+    """
     demand_tensor(name, lengths, "whole numbers")
     demand_shapes(**{name: (lengths, "batch")})
     lengths = lengths.long()
-    # On a device, looking at them would wait for it in every call; a compiler cannot look at all.
+    # Reading values from a device would wait for it in every call; a compiler cannot read values at all.
     if lengths.device.type == "cpu" and not torch.compiler.is_compiling() and len(lengths):
         fewest, most = (int(end) for end in lengths.aminmax())
         if fewest < 0 or most > keys:
@@ -171,16 +177,16 @@ def _lengths(name: str, lengths: Tensor, keys: int) -> Tensor:
 
 
 def demand_positions(keys: int, *, causal: str | None, window: int | None, key_lengths: Tensor | None) -> None:
-    """Refuse what are no positions among so many keys, as ``positional`` takes them.
+    """Check the arguments of ``positional`` that describe positions.
 
     Raises: TypeError, ValueError.
     """
     if causal is not None and not (isinstance(causal, str) and causal in CORNERS):
-        raise ValueError(f"causal must be {' or '.join(map(repr, CORNERS))}, or None, got {told(causal)}")
+        raise ValueError(f"causal must be {' or '.join(map(repr, CORNERS))}, or None, got {describe_argument(causal)}")
     if window is not None:
         demand_whole_numbers(0, window=window)
     if key_lengths is not None:
-        _lengths("key_lengths", key_lengths, keys)
+        _demand_lengths("key_lengths", key_lengths, keys)
 
 
 def positional(
@@ -194,37 +200,38 @@ def positional(
     dtype: torch.dtype,
     device: torch.device | str | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """What positions alone say of attention: a keep mask, and numbers to add; each None where they say nothing.
+    """Return the masks that depend on positions only: a keep mask and an additive mask, each None if not needed.
 
-    ``causal`` is "top_left", "bottom_right" or None; ``window`` the largest distance that is seen; ``slopes`` are those
-    of ALiBi, one for each head. Unless it is "top_left", the last query stands where the last key of its sequence does.
+    ``causal`` is "top_left", "bottom_right" or None. ``window`` is the largest distance between a query and a key that
+    it sees. ``slopes`` are those of ALiBi, one for each head. With "top_left" the first query is at the position of the
+    first key; with "bottom_right" or None the last query is at the position of the last key of its sequence.
 
-    What ``demand_positions`` has let through is not looked at again: this is done in every call of a kernel.
+    The arguments are not checked, because kernels call this in every call: check them with ``demand_positions``.
 
     Shape: key_lengths (batch); returns (batch or 1, 1, queries or 1, keys) and (batch or 1, heads, queries, keys).
     """
-    at = torch.arange(keys, device=device)
-    last = keys if key_lengths is None else key_lengths.long()[:, None, None, None]
+    key_positions = torch.arange(keys, device=device)
+    ends = keys if key_lengths is None else key_lengths.long()[:, None, None, None]
     rows = torch.arange(queries, device=device)[None, None, :, None]
-    apart = rows - at if causal == "top_left" else rows + (last - queries) - at
-    keep = None if key_lengths is None else at < last
+    distance = rows - key_positions if causal == "top_left" else rows + (ends - queries) - key_positions
+    keep = None if key_lengths is None else key_positions < ends
     if causal is not None:
-        keep = apart >= 0 if keep is None else keep & (apart >= 0)
+        keep = distance >= 0 if keep is None else keep & (distance >= 0)
     if window is not None:
-        near = apart.abs() <= window
+        near = distance.abs() <= window
         keep = near if keep is None else keep & near
     if slopes is None:
         return keep, None
     # In half precision a slope and a distance of more than 8 or 11 bits would each be rounded.
     wide = torch.promote_types(dtype, torch.float32)
     slope = torch.tensor(slopes, dtype=wide, device=device)[:, None, None]
-    return keep, (-slope * apart.abs()).to(dtype)
+    return keep, (-slope * distance.abs()).to(dtype)
 
 
 def additive(keep: Tensor, dtype: torch.dtype) -> Tensor:
-    """Keep mask as a number to add to logits: 0 where true, minus infinity where false.
+    """Return a keep mask as an additive mask: 0 where true, minus infinity where false.
 
-    Raises: TypeError where the mask is not boolean, or the dtype has no minus infinity.
+    Raises: TypeError where the mask is not boolean, or the dtype is not floating point.
     """
     demand_tensor("keep", keep, "boolean")
     demand_dtype(dtype)
@@ -232,9 +239,9 @@ def additive(keep: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def combined(first: Tensor | None, second: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """What two masks (boolean keep, or additive) say together: hidden by either, numbers added.
+    """Combine two masks, each a keep mask or additive: a key is visible if both keep it, and added values are summed.
 
-    Raises: TypeError where these are no such masks.
+    Raises: TypeError where a mask is neither boolean nor floating point.
     """
     for name, mask in (("first", first), ("second", second)):
         if mask is not None:
@@ -244,47 +251,48 @@ def combined(first: Tensor | None, second: Tensor | None, dtype: torch.dtype) ->
         return second if first is None else first
     if first.dtype == torch.bool and second.dtype == torch.bool:
         return first & second
-    return _numbers(first, dtype) + _numbers(second, dtype)
+    return _to_additive(first, dtype) + _to_additive(second, dtype)
 
 
-def _numbers(mask: Tensor, dtype: torch.dtype) -> Tensor:
+def _to_additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return additive(mask, dtype) if mask.dtype == torch.bool else mask.to(dtype)
 
 
 def reference_mask(
     attn_mask: Tensor | None, key_padding_mask: Tensor | None, *, num_heads: int, dtype: torch.dtype
 ) -> Tensor | None:
-    """The reference's two masks as one kernel mask: boolean with true = keep, or additive.
+    """Return the reference's two masks as one kernel mask: a keep mask, or an additive mask.
 
     Shape: attn_mask (queries, keys) or (batch·heads, queries, keys); key_padding_mask (batch, keys);
-    returns something broadcastable to (batch, heads, queries, keys).
+    returns a mask broadcastable to (batch, heads, queries, keys).
 
-    Raises: TypeError, ValueError where these are no such masks.
+    Raises: TypeError, ValueError where a mask has another dtype or shape.
     """
     if attn_mask is not None:
-        attn_mask = _kept("attn_mask", attn_mask, {2: "queries keys", 3: "batch·heads queries keys"})
+        attn_mask = _to_keep_mask("attn_mask", attn_mask, {2: "queries keys", 3: "batch·heads queries keys"})
         if attn_mask.dim() == 3:
-            demand_heads(num_heads, batch·heads=attn_mask.shape[0])
+            sizes = {"batch·heads": attn_mask.shape[0]}
+            demand_heads(num_heads, **sizes)
             batch = attn_mask.shape[0] // num_heads
             attn_mask = torch.unflatten(attn_mask, 0, (batch, num_heads))  # (batch, heads, queries, keys)
     if key_padding_mask is not None:
-        key_padding_mask = _kept("key_padding_mask", key_padding_mask, {2: "batch keys"})
+        key_padding_mask = _to_keep_mask("key_padding_mask", key_padding_mask, {2: "batch keys"})
         key_padding_mask = key_padding_mask[:, None, None, :]  # (batch, 1, 1, keys)
     return combined(attn_mask, key_padding_mask, dtype)
 
 
-def _kept(name: str, mask: Tensor, shapes: Mapping[int, str]) -> Tensor:
-    """A mask of the reference in the polarity of kernels; ``shapes`` are by their number of dimensions."""
+def _to_keep_mask(name: str, mask: Tensor, shapes: Mapping[int, str]) -> Tensor:
+    """Return a mask of the reference in the polarity of kernels; ``shapes`` are by their number of dimensions."""
     demand_tensor(name, mask, "boolean", "floating point")
-    if mask.dim() not in shapes:  # every call of a kernel comes here: the words are read only where they are needed
+    if mask.dim() not in shapes:  # demand_shapes parses strings: too slow for every call of a kernel
         demand_shapes(**{name: (mask, " | ".join(shapes.values()))})
     return ~mask if mask.dtype == torch.bool else mask
 
 
 def extended(mask: Tensor | None, columns: int) -> Tensor | None:
-    """Mask with extra key columns at the end that every query may see (bias_k, the zero key).
+    """Return the mask with ``columns`` more keys at the end that every query sees (bias_k, the zero key).
 
-    Raises: TypeError, ValueError where this is no mask, or no number of columns.
+    Raises: TypeError, ValueError where ``mask`` has another dtype, or ``columns`` is not an integer of at least 0.
     """
     demand_whole_numbers(0, columns=columns)
     if mask is not None:
@@ -296,6 +304,6 @@ def extended(mask: Tensor | None, columns: int) -> Tensor | None:
 
 
 def softmax_over_visible(logits: Tensor) -> Tensor:
-    """Softmax over the last dimension; all zero, with zero gradient, where every logit is minus infinity."""
+    """Return the softmax over the last dimension; fully masked rows are zero, with zero gradients."""
     empty = (logits == float("-inf")).all(dim=-1, keepdim=True)
     return torch.softmax(logits.masked_fill(empty, 0.0), dim=-1).masked_fill(empty, 0.0)

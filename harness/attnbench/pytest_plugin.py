@@ -1,7 +1,7 @@
 """pytest plug-in: one test for each check of each case, by ``--attention NAME`` or ``parametrize_conformance``.
 
-It is loaded with every pytest of an environment in which attnbench is installed. Until it is used it imports nothing
-but pytest and the names of the suites.
+Every pytest run in an environment with attnbench loads this module. Until a test uses it, it imports nothing but pytest
+and the names of the suites.
 """
 
 import re
@@ -25,7 +25,7 @@ __all__ = ["ConformanceCase", "parametrize_conformance"]
 
 MARKER = "attnbench"
 ARGUMENT = "conformance_case"
-# First part of the ids of the tests that --attention adds.
+# First part of the node ids of the tests that --attention adds.
 NODE = "attention"
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -35,39 +35,39 @@ F = TypeVar("F", bound=Callable[..., object])
 class ConformanceCase:
     """One check of one case of one implementation."""
 
-    # As it is loaded and reproduced.
+    # Name by which the implementation is loaded, as in the command that reproduces a failure.
     implementation: str
     case: str
     # Name of the check.
     name: str
-    # ``implementation-check-case``, of characters that -k takes: = is written as a colon.
+    # ``implementation-check-case``, with characters that -k accepts: = is written as a colon.
     id: str
     _plan: "Plan" = field(repr=False)
-    _bench: "WorkerPool" = field(repr=False)
+    _pool: "WorkerPool" = field(repr=False)
     _expectations: tuple["Expectation", ...] = field(repr=False)
 
     def finding(self) -> "Finding":
-        """What the check says, from the implementation's own process."""
-        from attnbench.plugins.registry import shown
-        from attnbench.runner.expected_failures import applied
+        """Run the check in the implementation's own process, and return its finding."""
+        from attnbench.plugins.registry import display_name
+        from attnbench.runner.expected_failures import apply_expectations
 
-        found = self._bench.finding(self.implementation, self._plan, self.name)
-        return applied(found, self._expectations, shown(self.implementation), self.case)
+        found = self._pool.get_finding(self.implementation, self._plan, self.name)
+        return apply_expectations(found, self._expectations, display_name(self.implementation), self.case)
 
     def check(self) -> None:
-        """Pass, fail, skip or fail as expected, by what the check says."""
+        """Run the check; pass, fail, skip or xfail the test according to its finding."""
         __tracebackhide__ = True
-        from attnbench.api import told
+        from attnbench.api import format_finding
         from attnbench.records.types import FAILURES
 
         finding = self.finding()
         expected = finding.status == "expected_failure"
         if expected:
-            pytest.xfail(finding.reason)  # comes back under --runxfail, where it is a failure like any other
+            pytest.xfail(finding.reason)  # returns under --runxfail, where the test fails like any other
         if finding.status in ("unsupported", "not_run"):
             pytest.skip(finding.reason)
         if expected or finding.status in FAILURES:
-            pytest.fail(told(self.implementation, self.case, finding), pytrace=False)
+            pytest.fail(format_finding(self.implementation, self.case, finding), pytrace=False)
 
 
 def parametrize_conformance(
@@ -78,7 +78,7 @@ def parametrize_conformance(
     checks: Sequence[str] = (),
     expected_failures: "Expected" = (),
 ) -> Callable[[F], F]:
-    """Run a test function once for each check and case of these implementations, as its ``conformance_case``.
+    """Parametrize a test function over each check and case of these implementations, as its ``conformance_case``.
 
     The arguments are those of ``attnbench.conform``.
 
@@ -86,7 +86,7 @@ def parametrize_conformance(
     ... def test_attention(conformance_case):
     ...     conformance_case.check()
     """
-    wanted = _Wanted(
+    request = _Request(
         implementations=(implementations,) if isinstance(implementations, str) else tuple(implementations),
         suite=suite,
         cases=(cases,) if isinstance(cases, str) else tuple(cases),
@@ -95,15 +95,15 @@ def parametrize_conformance(
     )
 
     def mark(function: F) -> F:
-        marked: F = getattr(pytest.mark, MARKER)(wanted=wanted)(function)
+        marked: F = getattr(pytest.mark, MARKER)(request=request)(function)
         return marked
 
     return mark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """What a decorator or the command line asks for; nothing is looked up before tests are collected."""
+class _Request:
+    """Arguments of the decorator or of the command line; names are resolved when tests are collected."""
 
     implementations: tuple[object, ...]
     suite: str
@@ -111,17 +111,17 @@ class _Wanted:
     checks: tuple[str, ...]
     expected_failures: "Expected"
 
-    def selection(self) -> "Selection":
+    def make_selection(self) -> "Selection":
         from attnbench.api import Selection
 
         return Selection(suite=self.suite, cases=self.cases, checks=self.checks)
 
 
-BENCH = pytest.StashKey["WorkerPool"]()
+POOL = pytest.StashKey["WorkerPool"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options; those but the first speak of the tests that it adds."""
+    """Add the options; most of them select among the tests that --attention adds."""
     group = parser.getgroup("attention", "conformance of attention implementations (attnbench)")
     group.addoption(
         "--attention",
@@ -131,11 +131,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Add one test for each check and case of this implementation: a registered name, "
         "package.module:attribute or path/to/file.py:attribute; may be repeated.",
     )
-    group.addoption("--attention-suite", choices=LEVELS, default="core", help="Cases to run (core).")
+    group.addoption("--attention-suite", choices=LEVELS, default="core", help="Suite of cases to run (default: core).")
     group.addoption(
-        "--attention-case", action="append", default=[], metavar="PATTERN", help="Keep cases such as '*bfloat16*'."
+        "--attention-case",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="Run only the cases that match this shell-style pattern, such as '*bfloat16*'; may be repeated.",
     )
-    group.addoption("--attention-check", action="append", default=[], metavar="CHECK", help="Keep these checks.")
+    group.addoption(
+        "--attention-check",
+        action="append",
+        default=[],
+        metavar="CHECK",
+        help="Run only this check; may be repeated.",
+    )
     group.addoption(
         "--attention-expected-failures",
         action="append",
@@ -143,66 +153,74 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="TOML file of known deviations; expected_failures.toml beside an implementation is always read.",
     )
-    # Not "attention" alone, for these two hold for parametrize_conformance as well.
+    # These two options also apply to parametrize_conformance.
     group.addoption(
-        "--attention-timeout", type=_seconds, default=120.0, metavar="S", help="Time of one check on one case (120)."
+        "--attention-timeout",
+        type=_parse_seconds,
+        default=120.0,
+        metavar="S",
+        help="Time limit of one check on one case, in seconds (default: 120).",
     )
     group.addoption(
-        "--attention-threads", type=_count, default=1, metavar="N", help="Threads of each implementation's process (1)."
+        "--attention-threads",
+        type=_parse_count,
+        default=1,
+        metavar="N",
+        help="Threads of each implementation's process (default: 1).",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker; refuse, in one line, what the options cannot mean."""
+    """Register the marker; report invalid options in one line."""
     config.addinivalue_line("markers", f"{MARKER}: a conformance check of an attention implementation")
     if config.option.attention:
-        with _usage(pytest.UsageError):
-            _asked(config).selection()
-            _names(_asked(config))
+        with _usage_errors(pytest.UsageError):
+            _read_options(config).make_selection()
+            _resolve_names(_read_options(config))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Add the tests that --attention asks for to what the session collects."""
+    """Add the tests of --attention to those that the session collects."""
     report = yield
     if isinstance(collector, pytest.Session) and collector.config.option.attention and report.passed:
-        report.result = [*report.result, _Attention.from_parent(collector, name=NODE, nodeid=NODE)]
+        report.result = [*report.result, _AttentionCollector.from_parent(collector, name=NODE, nodeid=NODE)]
     return report
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize a test function that ``parametrize_conformance`` marked."""
-    wanted = [mark.kwargs["wanted"] for mark in metafunc.definition.iter_markers(MARKER) if "wanted" in mark.kwargs]
-    if not wanted:
+    requests = [mark.kwargs["request"] for mark in metafunc.definition.iter_markers(MARKER) if "request" in mark.kwargs]
+    if not requests:
         return
     if ARGUMENT not in metafunc.fixturenames:
         raise pytest.Collector.CollectError(
             f"{metafunc.function.__name__} is parametrized by parametrize_conformance: it has to take {ARGUMENT}"
         )
-    with _usage(pytest.Collector.CollectError):
-        found = [case for one in reversed(wanted) for case in _conformance_cases(metafunc.config, one)]
+    with _usage_errors(pytest.Collector.CollectError):
+        found = [case for one in reversed(requests) for case in _list_conformance_cases(metafunc.config, one)]
     metafunc.parametrize(ARGUMENT, [pytest.param(case, id=case.id) for case in found])
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Say which tests are left to run, so that the checks of a case are made in one go."""
-    if BENCH in session.config.stash:
+    """Announce the tests that are left to run, so that the checks of a case run together."""
+    if POOL in session.config.stash:
         for item in session.items:
-            case = item.case if isinstance(item, _ConformanceItem) else _parameter(item)
+            case = item.case if isinstance(item, _ConformanceItem) else _get_parameter(item)
             if case is not None:
-                session.config.stash[BENCH].ask_for(case.implementation, case.case, case.name)
+                session.config.stash[POOL].request(case.implementation, case.case, case.name)
 
 
-class _Attention(pytest.Collector):
-    """Collects the tests that --attention asks for."""
+class _AttentionCollector(pytest.Collector):
+    """Collects the tests of --attention."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        with _usage(self.CollectError):
-            found = _conformance_cases(self.config, _asked(self.config))
+        with _usage_errors(self.CollectError):
+            found = _list_conformance_cases(self.config, _read_options(self.config))
         for case in found:
-            # In brackets as a parameter: pytest reads dots before them as the separators of classes.
+            # In brackets, like a parameter: pytest reads dots before brackets as separators of classes.
             yield _ConformanceItem.from_parent(self, name=f"conformance[{case.id}]", case=case)
 
 
@@ -221,17 +239,17 @@ class _ConformanceItem(pytest.Item):
         return str(self.config.rootpath / NODE), None, self.name
 
 
-def _parameter(item: pytest.Item) -> ConformanceCase | None:
-    """What ``parametrize_conformance`` hands to a test function."""
+def _get_parameter(item: pytest.Item) -> ConformanceCase | None:
+    """Return the argument that ``parametrize_conformance`` passes to a test function, or None."""
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     found = parameters.get(ARGUMENT)
     return found if isinstance(found, ConformanceCase) else None
 
 
-def _asked(config: pytest.Config) -> _Wanted:
-    """What the command line asks for."""
+def _read_options(config: pytest.Config) -> _Request:
+    """Read the command-line options."""
     option = config.option
-    return _Wanted(
+    return _Request(
         implementations=tuple(option.attention),
         suite=option.attention_suite,
         cases=tuple(option.attention_case),
@@ -240,74 +258,78 @@ def _asked(config: pytest.Config) -> _Wanted:
     )
 
 
-def _names(wanted: _Wanted) -> list[str]:
-    """Names of what is asked for, no two of which would give tests of one id."""
-    from attnbench.plugins.importable import name_of
-    from attnbench.plugins.registry import shown
+def _resolve_names(request: _Request) -> list[str]:
+    """Return the names of the implementations; raise ValueError if two of them would give the same test ids."""
+    from attnbench.plugins.importable import find_name
+    from attnbench.plugins.registry import display_name
 
     by_shown: dict[str, str] = {}
-    for name in map(name_of, wanted.implementations):
-        if by_shown.setdefault(shown(name), name) != name:
-            raise ValueError(f"{by_shown[shown(name)]} and {name} would both be shown as {shown(name)}")
+    for name in map(find_name, request.implementations):
+        shown = display_name(name)
+        if by_shown.setdefault(shown, name) != name:
+            raise ValueError(
+                f"{by_shown[shown]} and {name} would both be shown as {shown}; leave one out, or rename a file"
+            )
     return list(by_shown.values())
 
 
-def _conformance_cases(config: pytest.Config, wanted: _Wanted) -> list[ConformanceCase]:
-    """Every check of every case, the checks of a case one after another."""
-    from attnbench.plugins.registry import shown
+def _list_conformance_cases(config: pytest.Config, request: _Request) -> list[ConformanceCase]:
+    """Return every check of every case, grouped by case."""
+    from attnbench.plugins.registry import display_name
 
-    selection, names = wanted.selection(), _names(wanted)
-    bench = _bench(config)
-    plans = bench.plans(selection)
-    expectations = tuple(bench.expectations(names, wanted.expected_failures, plans))
+    selection, names = request.make_selection(), _resolve_names(request)
+    pool = _get_pool(config)
+    plans = pool.make_plans(selection)
+    expectations = tuple(pool.collect_expectations(names, request.expected_failures, plans))
     return [
         ConformanceCase(
             implementation=name,
             case=plan.case,
             name=check,
-            id=_id(f"{shown(name)}-{check}-{plan.case}"),
+            id=_make_id(f"{display_name(name)}-{check}-{plan.case}"),
             _plan=plan,
-            _bench=bench,
+            _pool=pool,
             _expectations=expectations,
         )
         for name in names
         for plan in plans
-        if bench.meets(name, plan)
+        if pool.is_applicable(name, plan)
         for check in plan.checks
     ]
 
 
-def _bench(config: pytest.Config) -> "WorkerPool":
-    """What runs the checks of this process, ended with the session."""
-    if BENCH not in config.stash:
+def _get_pool(config: pytest.Config) -> "WorkerPool":
+    """Return the worker pool of this pytest process, which ends with the session."""
+    if POOL not in config.stash:
+        from attnbench.api import WorkerPool
         from attnbench.runner import Limits
 
         option = config.option
-        config.stash[BENCH] = WorkerPool(Limits(timeout_s=option.attention_timeout, threads=option.attention_threads))
-        config.add_cleanup(config.stash[BENCH].close)
-    return config.stash[BENCH]
+        config.stash[POOL] = WorkerPool(Limits(timeout_s=option.attention_timeout, threads=option.attention_threads))
+        config.add_cleanup(config.stash[POOL].close)
+    return config.stash[POOL]
 
 
-def _id(text: str) -> str:
-    """Text of characters that -k takes, and that are the same on every file system and in XML."""
+def _make_id(text: str) -> str:
+    """Replace characters that -k does not accept, or that some file systems or XML do not."""
     return re.sub(r"[^\w:+\-./]", "_", text.replace("=", ":"))
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     if not 0 < float(text) < inf:
         raise ValueError(text)
     return float(text)
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     if int(text) < 1:
         raise ValueError(text)
     return int(text)
 
 
 @contextmanager
-def _usage(kind: type[Exception]) -> Iterator[None]:
-    """Turn what the user can mend into one line."""
+def _usage_errors(kind: type[Exception]) -> Iterator[None]:
+    """Turn errors that the user can correct into an exception with one line."""
     from attnbench.plugins.registry import PluginError
     from attnbench.processes.rpc import ChildDied
     from attnbench.runner import ExpectationError
@@ -317,4 +339,4 @@ def _usage(kind: type[Exception]) -> Iterator[None]:
     except (PluginError, ExpectationError, ValueError) as error:
         raise kind(f"attnbench: {' '.join(str(error).split())}") from None
     except ChildDied as error:
-        raise kind(f"attnbench: the judge's process ended: {error}") from None
+        raise kind(f"attnbench: the oracle worker's process ended: {error}") from None

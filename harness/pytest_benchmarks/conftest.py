@@ -1,4 +1,4 @@
-"""One profile for the whole session; every benchmark replays samples from it."""
+"""Measure one profile per session; every benchmark replays samples from it."""
 
 import pytest
 
@@ -10,7 +10,7 @@ LENGTHS = (32, 64, 128, 256)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One benchmark per pass, length and implementation."""
+    """Parametrize benchmarks by pass, length and implementation."""
     if {"implementation", "length", "pass_name"} <= set(metafunc.fixturenames):
         metafunc.parametrize("pass_name", ["forward", "forward+backward"])
         metafunc.parametrize("length", LENGTHS)
@@ -18,6 +18,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def measured() -> dict[tuple[str, int, Pass], Result]:
-    """Results by implementation, length and pass, timed in turns by the measuring core."""
+def results() -> dict[tuple[str, int, Pass], Result]:
+    """Return results by implementation, length and pass, measured by attnbench with interleaved calls."""
     return measure(IMPLEMENTATIONS, LENGTHS, Effort(processes=3, budget_s=0.2))

@@ -1,9 +1,9 @@
-"""pytest-benchmark's tables of the built-in implementations.
+"""Tables of the built-in implementations by pytest-benchmark.
 
     pytest harness/pytest_benchmarks --benchmark-storage=file://results/pytest-benchmark --benchmark-autosave
 
-Samples were taken by the measuring core, in turns; pytest-benchmark only replays them, so that its statistics and its
-storage are fed without a second way of timing. A case without a timing is skipped with its reason.
+attnbench takes the samples with interleaved calls. pytest-benchmark only replays them for its statistics and storage,
+so there is no second way of timing. A case without a timing is skipped with its reason.
 """
 
 from collections.abc import Iterator
@@ -15,13 +15,13 @@ from attnbench.records.types import Pass, Result
 
 
 class Replay:
-    """A clock that ticks as stored samples did: two readings around a round differ by one sample."""
+    """A clock that replays stored samples: the two readings around a round differ by one sample."""
 
     def __init__(self) -> None:
         self._ticks: Iterator[float] = iter(())
 
     def load(self, samples_ns: list[int]) -> None:
-        """Samples to replay from now on."""
+        """Set the samples to replay from now on."""
         now = 0
         ticks: list[float] = []
         for sample in samples_ns:
@@ -30,7 +30,7 @@ class Replay:
         self._ticks = iter(ticks)
 
     def __call__(self) -> float:
-        """Next reading, in seconds."""
+        """Return the next reading. Unit: s."""
         return next(self._ticks, 0.0)
 
 
@@ -40,13 +40,13 @@ replay = Replay()
 @pytest.mark.benchmark(timer=replay)
 def test_attention(
     benchmark: BenchmarkFixture,
-    measured: dict[tuple[str, int, Pass], Result],
+    results: dict[tuple[str, int, Pass], Result],
     implementation: str,
     length: int,
     pass_name: Pass,
 ) -> None:
-    """Time of one call, with its exact bytes beside it."""
-    result = measured[implementation, length, pass_name]
+    """The replayed statistics are those of the stored samples; memory is added as extra information."""
+    result = results[implementation, length, pass_name]
     if result.timing is None:
         pytest.skip(f"no timing: {result.untimed}")
     samples = [sample for process in result.timing.samples_ns for sample in process]

@@ -1,10 +1,10 @@
-"""Heads stacked into the batch, one batched matrix product for the logits and one for the output.
+"""Heads stacked into the batch: one batched matrix product for the logits and one for the output.
 
 O = softmax(scale · Q Kᵀ + M) V for each of the batch·heads matrices.
 
 Shape: Q (batch·heads, queries, head_dim), K and V (batch·heads, keys, head_dim).
 Source: Vaswani et al., Attention Is All You Need, 2017, equation 1, https://arxiv.org/abs/1706.03762;
-stacked as in torch.nn.functional.multi_head_attention_forward.
+torch.nn.functional.multi_head_attention_forward stacks the heads in the same way.
 """
 
 import torch
@@ -27,7 +27,7 @@ def batched_matmul(
     dropout_p: float,
     need_weights: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention by ``torch.bmm`` over batch·heads."""
+    """Compute attention by ``torch.bmm`` over batch·heads; ``mask`` is additive."""
     stacked = q.shape[:2]
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))  # (batch·heads, length, head_dim)
     logits = torch.bmm(q * scale, k.transpose(1, 2))  # (batch·heads, queries, keys)

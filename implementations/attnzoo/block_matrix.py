@@ -1,10 +1,11 @@
-"""One product for all heads of a sequence: their scores are the diagonal blocks of one large matrix.
+"""One matrix product for all heads of a sequence: their scores are the diagonal blocks of one large matrix.
 
-    [Q_1; …; Q_H] [K_1; …; K_H]ᵀ = [Q_i K_jᵀ]_ij        (H·queries × H·keys), of which the blocks i = j are wanted
+    [Q_1; …; Q_H] [K_1; …; K_H]ᵀ = [Q_i K_jᵀ]_ij        (H·queries × H·keys); only the blocks i = j are used
 
     O_h = softmax(scale · Q_h K_hᵀ + M) V_h
 
-Right and wasteful: of H² blocks H are used, so that time and memory of the scores are H times those of ``reshaped``.
+Correct but wasteful: only H of the H² blocks are used, so the scores take H times the time and memory that they take in
+``reshaped``.
 
 Shape: Q (batch, heads, queries, head_dim), K and V (batch, heads, keys, head_dim).
 Source: Vaswani et al., Attention Is All You Need, 2017, equation 1, https://arxiv.org/abs/1706.03762.
@@ -31,7 +32,7 @@ def block_matrix(
     dropout_p: float,
     need_weights: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention by one matrix product per sequence; ``mask`` is additive."""
+    """Compute attention by one matrix product per sequence; ``mask`` is additive."""
     rows, columns = (q * scale).flatten(1, 2), k.flatten(1, 2)  # (batch, heads·length, head_dim)
     logits = diagonal_blocks(rows @ columns.mT, q.shape[1])  # (batch, heads, queries, keys)
     if mask is not None:
@@ -41,19 +42,21 @@ def block_matrix(
 
 
 def diagonal_blocks(matrix: Tensor, num_heads: int) -> Tensor:
-    """Blocks on the diagonal. Shape: (batch, heads·queries, heads·keys) to (batch, heads, queries, keys).
+    """Return the blocks on the diagonal.
 
-    Raises: ValueError, TypeError where num_heads does not divide both sides.
+    Shape: (batch, heads·queries, heads·keys) to (batch, heads, queries, keys).
+
+    Raises: ValueError, TypeError if ``num_heads`` does not divide both dimensions.
     """
     _check(matrix, num_heads)
     (_, rows, columns), heads = matrix.shape, num_heads
     blocks = torch.unflatten(torch.unflatten(matrix, 2, (heads, columns // heads)), 1, (heads, rows // heads))
-    # (batch, heads, queries, heads, keys); the diagonal of both heads comes last
+    # (batch, heads, queries, heads, keys); diagonal() puts the diagonal of the two head dimensions last
     return blocks.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
 
 
 def diagonal_blocks_loop(matrix: Tensor, num_heads: int) -> Tensor:
-    """The same, cut out one by one."""
+    """Return the same blocks as ``diagonal_blocks``, sliced one at a time."""
     _check(matrix, num_heads)
     queries, keys = matrix.shape[1] // num_heads, matrix.shape[2] // num_heads
     return torch.stack(

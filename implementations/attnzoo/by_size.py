@@ -1,13 +1,14 @@
-"""Attention of sequences by one of two ways: the weights never stored, or stored where they are few.
+"""Attention of single sequences by one of two methods, chosen by the number of attention weights.
 
     O = softmax(scale · Q Kᵀ) V                       scale = 1/√head_dim
 
-``scaled_dot_product_attention`` cuts every head's matrices into blocks, and multiplies these one by one. On a CPU that
-takes longer than two products of whole matrices and a softmax between them, as long as the weights stay in the cache.
-So in float32 on a CPU they are stored where they are few, and with gradients kept for backward. Without a mask no row
-is hidden; one whose every logit overflows to minus infinity gives NaN where they are stored.
+``scaled_dot_product_attention`` cuts the matrices of each head into blocks and never stores the matrix of weights. On a
+CPU that takes longer than two products of whole matrices with a softmax between them, as long as the weights fit in the
+cache. So in float32 on a CPU the matrix of weights is stored if it is small; with gradients it is kept for backward.
+There is no mask here, so no row is fully masked. If every logit of a row overflows to minus infinity, the method that
+stores the weights returns NaN for that row.
 
-Shape: Q (heads, queries, head_dim), K and V (heads, keys, head_dim), of one sequence.
+Shape: Q (heads, queries, head_dim), K and V (heads, keys, head_dim), for one sequence.
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html;
 Vaswani et al., Attention Is All You Need, 2017, equation 1, https://arxiv.org/abs/1706.03762.
 """
@@ -18,44 +19,47 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-__all__ = ["FEW_WEIGHTS", "attention_of_each", "stored_attention", "stores"]
+__all__ = ["FEW_WEIGHTS", "attend_each", "attend_storing_weights", "stores_weights"]
 
-# Weights of all heads, up to 1 MiB in float32; of fewer, one call takes less time than three. On two cores of an Intel
-# Xeon with 2 MiB of second-level cache each, 4 to 12 heads of 32 or 64 features: storing them takes 0.65 to 1.15 of the
-# fused kernel's time between the two (1.5 to 1.8 at a size here and there, where memory went back to the system between
-# calls), 1.1 to 1.8 times as long below, and up to 3 times as long above.
+# Numbers of weights over all heads that are stored: at most 1 MiB in float32. Below the range one fused call is faster
+# than three calls. Time with stored weights relative to the fused kernel, on two cores of an Intel Xeon with 2 MiB of
+# second-level cache each, with 4 to 12 heads of 32 or 64 features: 0.65 to 1.15 inside the range (1.5 to 1.8 at a few
+# sizes, where memory was returned to the system between calls), 1.1 to 1.8 below it, up to 3 above it.
 FEW_WEIGHTS = range(2**14, 2**18)
 
 
-def stores(weights: int, like: Tensor) -> bool:
-    """Whether so many weights are stored; none but in float32 on a CPU.
+def stores_weights(weights: int, like: Tensor) -> bool:
+    """Whether this number of weights is stored; only in float32 on a CPU, and never while a graph is captured.
 
-    In half precision CPUs that multiply in it are quicker in blocks. A graph is for calls of any size: nothing may be
-    asked of one there.
+    CPUs with half-precision matrix products compute blocks faster. A captured graph serves calls of any size, so it
+    must not depend on the size of one call.
     """
     if like.dtype != torch.float32 or not like.is_cpu or torch.compiler.is_compiling():
         return False
-    return bool(FEW_WEIGHTS.start <= weights < FEW_WEIGHTS.stop)  # a tensor, while it is traced
+    return bool(FEW_WEIGHTS.start <= weights < FEW_WEIGHTS.stop)  # bool(): under torch.jit.trace a size is a tensor
 
 
-def stored_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of a sequence by way of its weights: (queries, heads, head_dim)."""
-    # The product and its scale in one call; with beta=0 what it adds is never read.
+def attend_storing_weights(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Compute attention of one sequence and store its weights.
+
+    Shape: returns (queries, heads, head_dim).
+    """
+    # Product and scale in one call; with beta=0 baddbmm never reads its first argument.
     logits = torch.baddbmm(q.new_empty(1, 1, 1), q, k.mT, beta=0, alpha=q.shape[-1] ** -0.5)  # (heads, queries, keys)
     return torch.bmm(logits.softmax(dim=-1), v).transpose(0, 1)
 
 
-def attention_of_each(sequences: Iterable[Sequence[Tensor]], weights: int, *, like: Tensor) -> list[Tensor]:
-    """Attention of sequences of their own lengths, one after another.
+def attend_each(sequences: Iterable[Sequence[Tensor]], weights: int, *, like: Tensor) -> list[Tensor]:
+    """Compute attention of sequences of different lengths, one after another.
 
-    ``weights`` is how many the largest of them has. Asking each for its size, while the last one's numbers fill the
-    cache, would take 1 % of all.
+    ``weights`` is the number of weights of the largest sequence; it decides for all of them. Deciding for each sequence
+    would cost 1 % of the total time, because the data of the previous sequence fill the cache.
 
-    Shape: sequences of q (heads, queries, head_dim), k and v (heads, keys, head_dim), of the dtype and device of
-    ``like``; each output (queries, heads, head_dim).
+    Shape: each sequence is q (heads, queries, head_dim), k and v (heads, keys, head_dim), with the dtype and device of
+    ``like``; each output is (queries, heads, head_dim).
     """
-    if stores(weights, like):
-        return [stored_attention(q, k, v) for q, k, v in sequences]
-    # Without a batch torch would not take its fused kernel.
+    if stores_weights(weights, like):
+        return [attend_storing_weights(q, k, v) for q, k, v in sequences]
+    # Without a batch dimension torch does not choose its fused kernel.
     fused = (scaled_dot_product_attention(q[None], k[None], v[None]) for q, k, v in sequences)
     return [output.squeeze(0).transpose(0, 1) for output in fused]

@@ -1,9 +1,9 @@
-"""Dao's own FlashAttention kernels, from the package flash-attn: CUDA alone, float16 and bfloat16 alone.
+"""Dao's FlashAttention kernels, from the package flash-attn: only on CUDA, only in float16 and bfloat16.
 
-The keys go by in blocks with a running maximum and sum, in the registers and shared memory of the device.
+The kernels process the keys in blocks with a running maximum and sum, in registers and shared memory.
 
-Its causal flag is aligned at the bottom right, so it is used where queries and keys are equally many. Backward adds up
-dQ in whatever order its blocks end in: two runs may differ in the last bits.
+The causal flag is aligned at the bottom right, so it is used only if there are as many queries as keys. Backward sums
+dQ in the order in which its blocks finish, so two runs may differ in the last bits.
 
 Shape: Q (batch, queries, heads, head_dim), K and V (batch, keys, kv_heads, head_dim).
 Source: https://github.com/Dao-AILab/flash-attention;
@@ -20,9 +20,9 @@ from attnbench.cases import Case
 from attnbench.interface import Policies
 from attnbench.kernel import core_from_kernel, from_kernel
 
-__all__ = ["CORE_FLASH_ATTN", "FLASH_ATTN", "core_refusal", "flash_attn", "refusal"]
+__all__ = ["CORE_FLASH_ATTN", "FLASH_ATTN", "explain_core_refusal", "explain_refusal", "flash_attn"]
 
-# Of flash-attn 2: its README, "NVIDIA CUDA Support".
+# Limits of flash-attn 2; its README, "NVIDIA CUDA Support".
 DTYPES = ("float16", "bfloat16")
 WIDEST_HEAD = 256
 OLDEST_CAPABILITY = (8, 0)
@@ -31,16 +31,19 @@ OLDEST_CAPABILITY = (8, 0)
 def flash_attn(
     q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, scale: float, dropout_p: float, enable_gqa: bool = False
 ) -> Tensor:
-    """Attention by ``flash_attn.flash_attn_func``, which sees by itself that k and v have fewer heads."""
+    """Compute attention by ``flash_attn.flash_attn_func``.
+
+    ``enable_gqa`` is ignored: the shapes of k and v tell whether heads are shared.
+    """
     del enable_gqa
-    function = _function()
+    function = _import_function()
     rows = (x.transpose(1, 2) for x in (q, k, v))  # (batch, length, heads, head_dim)
     output: Tensor = function(*rows, dropout_p=dropout_p, softmax_scale=scale, causal=is_causal)
     return output.transpose(1, 2)
 
 
-def refusal(case: Case) -> str | None:
-    """Why the package does not compute a case, or None."""
+def explain_refusal(case: Case) -> str | None:
+    """Return why the package does not compute a case, or None."""
     problem = case.problem
     if case.device != "cuda":
         return "needs a CUDA device"
@@ -59,15 +62,15 @@ def refusal(case: Case) -> str | None:
     return None
 
 
-def core_refusal(case: Case) -> str | None:
-    """The same of a case of ``attention_core``."""
-    reason = refusal(case)
+def explain_core_refusal(case: Case) -> str | None:
+    """Return why the package does not compute a case of ``attention_core``, or None."""
+    reason = explain_refusal(case)
     if reason is None and case.problem.value_dim != case.problem.head_dim:
         return "values must be as wide as keys"
     return reason
 
 
-def _function() -> Any:
+def _import_function() -> Any:
     from flash_attn import flash_attn_func
 
     return flash_attn_func
@@ -77,6 +80,6 @@ FLASH_ATTN = from_kernel(
     flash_attn,
     source="https://github.com/Dao-AILab/flash-attention",
     policies=Policies(causal="bottom_right", deterministic=False),
-    unsupported=refusal,
+    unsupported=explain_refusal,
 )
-CORE_FLASH_ATTN = core_from_kernel(FLASH_ATTN, unsupported=core_refusal)
+CORE_FLASH_ATTN = core_from_kernel(FLASH_ATTN, unsupported=explain_core_refusal)

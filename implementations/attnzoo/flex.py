@@ -1,12 +1,14 @@
-"""``torch.nn.attention.flex_attention``, compiled: a fused kernel made for whatever changes the logits.
+"""``torch.nn.attention.flex_attention``, compiled: a fused kernel generated for a function that modifies the logits.
 
-O = softmax(mod(scale · Q Kᵀ)) V, block by block over the keys with a running maximum and sum; here mod caps the logits
-and adds the mask, and a causal flag leaves out the blocks that it hides. On a CPU torch has the forward pass alone.
+O = softmax(mod(scale · Q Kᵀ)) V, block by block over the keys with a running maximum and sum. Here mod applies the
+soft-cap and adds the mask; with a causal flag, fully hidden blocks are skipped. On a CPU torch has only the forward
+pass.
 
-Each width of heads is a kernel of its own, which Inductor writes as C++ (on CUDA, as Triton), once for any batch, heads
-and lengths. Two things keep it so. Heads of keys stand in the batch, of which torch compiles for any; those of queries
-that share one stand where heads do. And what is added is one row of numbers, whose places are worked out from steps
-that are numbers themselves: of a mask's own dimensions torch 2.13 writes the names of some sizes wrong into a kernel.
+Inductor generates one kernel (C++; on CUDA, Triton) for each head width, and it serves any batch, number of key heads
+and lengths. Two measures keep one kernel sufficient. First, the heads of keys are folded into the batch dimension,
+which may have any size; the heads of queries that share a key head stay in the head dimension. Second, the mask is
+passed as a flat tensor of numbers, with its strides as scalar tensors: if the kernel uses the mask's own dimensions,
+torch 2.13 generates wrong names for some sizes.
 
 Shape: Q (batch, heads, queries, head_dim), K (batch, kv_heads, keys, head_dim), V (batch, kv_heads, keys, head_dim_v).
 Source: https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html;
@@ -24,24 +26,29 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.interface import Refusal
 from attnbench.kernel import core_from_kernel, from_kernel
-from attnbench.kernel.compiling import compiled_copy, compiler_refusal, environment, own, quiet
+from attnbench.kernel.compiling import (
+    compile_copy,
+    explain_compiler_refusal,
+    get_compiler_environment,
+    ignore_deprecation_warnings,
+    make_contiguous,
+)
 
-__all__ = ["CORE_FLEX", "FLEX", "flex", "refusal"]
+__all__ = ["CORE_FLEX", "FLEX", "explain_refusal", "flex"]
 
 NO_BACKWARD = "forward only on a CPU: no gradients"
 EMPTY = "takes no tensor without elements"
-# Of torch/_inductor/kernel/flex/flex_cpu.py, torch 2.13.
+# From torch/_inductor/kernel/flex/flex_cpu.py, torch 2.13.
 CPU_DTYPES = ("float32", "bfloat16", "float16")
-# Seconds of CPU that a kind of call takes to compile, over 20 of them with an empty cache on a 2-core x86-64 machine
-# (torch 2.13); kinds that the checks of the suite quick come to, of both operators, and calls that they make, without a
-# mask and with one.
+# CPU seconds to compile one kind of call, over 20 kinds with an empty cache on a 2-core x86-64 machine (torch 2.13).
 COMPILING_S = 5.9
+# Kinds and calls that the checks of the suite quick need, over both operators, without a mask and with one.
 KINDS, CALLS = {"plain": 9, "masked": 11}, {"plain": 347, "masked": 487}
-# Queries and keys that a block mask tells of together: the library's own choice.
+# Queries and keys in one block of a block mask; the default of torch.
 BLOCK = 128
-# Sizes that a kind is compiled with, no two alike, or torch would take them for one: batch, queries, keys. Of more
-# queries or keys than a block there are so many more.
+# Sizes that a kind is compiled with: batch, queries, keys. All differ, because torch takes equal sizes for one.
 SIZES = (3, 120, 104)
+# Added to the queries or keys of a kind that has more than one block of them.
 BEYOND_A_BLOCK = 2 * BLOCK
 
 
@@ -56,16 +63,19 @@ def flex(
     softcap: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Attention by ``flex_attention``; ``mask`` is additive. What k and v have of heads says itself who shares them."""
+    """Compute attention by ``flex_attention``; ``mask`` is additive.
+
+    ``enable_gqa`` is ignored: the shapes of k and v tell whether heads are shared.
+    """
     del enable_gqa
     tracks = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, mask))
     if q.device.type == "cpu":
-        _demand_a_cpu_kernel(q, tracks=tracks)
+        _demand_cpu_support(q, tracks=tracks)
     (batch, heads, queries, head_dim), (_, shared, keys, head_dim_v) = q.shape, v.shape
     if 0 in (batch, queries, keys):
         raise Refusal(EMPTY)
-    rows = (own(x.reshape(batch * shared, -1, *x.shape[2:])) for x in (q, k, v))
-    numbers, places = (None, None) if mask is None else _row(mask, (batch, heads, queries, keys), shared)
+    rows = (make_contiguous(x.reshape(batch * shared, -1, *x.shape[2:])) for x in (q, k, v))
+    numbers, layout = (None, None) if mask is None else _flatten_mask(mask, (batch, heads, queries, keys), shared)
     kind = _Kind(
         dtype=q.dtype,
         device=q.device,
@@ -79,92 +89,99 @@ def flex(
         beyond=(queries > BLOCK, keys > BLOCK),
         inference=torch.is_inference_mode_enabled(),
     )
-    blocks = _causal_blocks(queries, keys, q.device) if is_causal else None
+    blocks = _make_causal_blocks(queries, keys, q.device) if is_causal else None
     cap = None if softcap is None else torch.full((), softcap, device=q.device)
-    output = _compiled(kind)(*rows, scale, cap, numbers, places, blocks).reshape(batch, heads, queries, head_dim_v)
-    # A row without any key: the kernel would divide 0 by 0.
+    output = _compile_for(kind)(*rows, scale, cap, numbers, layout, blocks).reshape(batch, heads, queries, head_dim_v)
+    # In a fully masked row the kernel divides 0 by 0.
     return output if mask is None else output.masked_fill((mask == -torch.inf).all(dim=-1, keepdim=True), 0.0)
 
 
-def _row(mask: Tensor, shape: tuple[int, ...], shared: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Numbers of a mask one after another; heads of keys, and steps from one to the next.
+def _flatten_mask(mask: Tensor, shape: tuple[int, ...], shared: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return the elements of a mask as a flat tensor, and its layout: the number of key heads, then five strides.
 
-    Steps of sequences, of heads of keys, of the heads of queries that share one, of queries, of keys.
+    The strides are those of sequences, key heads, query heads that share a key head, queries and keys.
 
-    Shape: mask broadcastable to the shape (batch, heads, queries, keys).
+    Shape: mask broadcastable to ``shape``, which is (batch, heads, queries, keys).
     """
     mask = mask.contiguous()
-    steps = torch.unflatten(mask.expand(shape), 1, (shared, -1)).stride()
-    return own(mask.flatten()), tuple(torch.full((), number, device=mask.device) for number in (shared, *steps))
+    strides = torch.unflatten(mask.expand(shape), 1, (shared, -1)).stride()
+    layout = tuple(torch.full((), number, device=mask.device) for number in (shared, *strides))
+    return make_contiguous(mask.flatten()), layout
 
 
-def _demand_a_cpu_kernel(q: Tensor, *, tracks: bool) -> None:
-    """Raises: Refusal, before anything is compiled."""
+def _demand_cpu_support(q: Tensor, *, tracks: bool) -> None:
+    """Refuse gradients and dtypes for which torch has no CPU kernel, before anything is compiled.
+
+    Raises: Refusal.
+    """
     dtype = str(q.dtype).removeprefix("torch.")
     if tracks:
         raise Refusal(NO_BACKWARD)
     if dtype not in CPU_DTYPES:
-        raise Refusal(_wide(dtype))
+        raise Refusal(_describe_dtypes(dtype))
 
 
-def _wide(dtype: str) -> str:
+def _describe_dtypes(dtype: str) -> str:
     return f"on a CPU computes in {', '.join(CPU_DTYPES)}, not in {dtype}"
 
 
-def _attention(
+def _attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     scale: float,
     cap: Tensor | None,
     numbers: Tensor | None,
-    places: tuple[Tensor, ...] | None,
+    layout: tuple[Tensor, ...] | None,
     blocks: Any,
 ) -> Tensor:
-    """What is compiled. Shape: q (batch·kv_heads, heads that share, queries, head_dim), k and v with one head."""
+    """Compute attention by ``flex_attention``; this function is compiled.
+
+    Shape: q (batch·kv_heads, query heads per key head, queries, head_dim), k and v (batch·kv_heads, 1, keys, ·).
+    """
     from torch.nn.attention.flex_attention import flex_attention
 
-    def changed(logit: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    def modify_logit(logit: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         if cap is not None:
             logit = cap * torch.tanh(logit / cap)
-        if numbers is None or places is None:
+        if numbers is None or layout is None:
             return logit
-        shared, by_sequence, by_shared, by_head, by_query, by_key = places
+        shared, by_sequence, by_shared, by_head, by_query, by_key = layout
         start = row // shared * by_sequence + row % shared * by_shared + head * by_head
-        # Nothing here is below 0, which torch does not know, and would write one of those names to provide for.
+        # The index is never negative. Torch cannot prove it and would use one of the wrong names to wrap the index.
         return logit + numbers[(start + query * by_query + key * by_key).clamp(min=0)]
 
-    # The kernel's own scale is a constant of its source.
-    changes = None if cap is None and numbers is None else changed
-    return flex_attention(q * scale, k, v, score_mod=changes, block_mask=blocks, scale=1.0, enable_gqa=q.shape[1] > 1)
+    # The argument ``scale`` of flex_attention is compiled in as a constant, so q is scaled here.
+    score_mod = None if cap is None and numbers is None else modify_logit
+    return flex_attention(q * scale, k, v, score_mod=score_mod, block_mask=blocks, scale=1.0, enable_gqa=q.shape[1] > 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """What torch compiles anew for."""
+    """A kind of call: calls that differ in a field need different compiled code."""
 
     dtype: torch.dtype
     device: torch.device
     tracks: bool
-    # Of queries that share one of keys.
+    # Query heads that share one key head.
     heads: int
-    # Of queries and keys, and of values.
+    # Head width of queries and keys, and of values.
     widths: tuple[int, int]
     # Which of batch·kv_heads, queries and keys are 1.
     ones: tuple[bool, ...]
-    # Whether what is added is one number; None: nothing is.
+    # Whether the mask has a single element; None: no mask.
     numbers: bool | None
     capped: bool
     is_causal: bool
-    # Whether queries and keys are more than one block.
+    # Whether there are more queries, and more keys, than one block holds.
     beyond: tuple[bool, bool]
     inference: bool
 
 
 @cache
-def _compiled(kind: _Kind) -> Callable[..., Tensor]:
-    """The call as code of its own, compiled for any sizes by a call with some."""
-    whole: Callable[..., Tensor] = compiled_copy(_attention)
+def _compile_for(kind: _Kind) -> Callable[..., Tensor]:
+    """Compile the call for a kind of call by making it once; the result serves any sizes."""
+    whole: Callable[..., Tensor] = compile_copy(_attend)
     far = (0, *(BEYOND_A_BLOCK * beyond for beyond in kind.beyond))
     rows, queries, keys = (1 if one else n + more for one, n, more in zip(kind.ones, SIZES, far, strict=True))
     width, wide = kind.widths
@@ -176,43 +193,43 @@ def _compiled(kind: _Kind) -> Callable[..., Tensor]:
         if kind.numbers is None
         else torch.zeros((1,) if kind.numbers else full, dtype=kind.dtype, device=kind.device)
     )
-    numbers, places = (None, None) if mask is None else _row(mask, full, 1)
+    numbers, layout = (None, None) if mask is None else _flatten_mask(mask, full, 1)
     cap = torch.ones((), device=kind.device) if kind.capped else None
-    blocks = _causal_blocks(queries, keys, kind.device) if kind.is_causal else None
-    with quiet():
-        whole(q, k, v, 0.5, cap, numbers, places, blocks)
+    blocks = _make_causal_blocks(queries, keys, kind.device) if kind.is_causal else None
+    with ignore_deprecation_warnings():
+        whole(q, k, v, 0.5, cap, numbers, layout, blocks)
     return whole
 
 
 @cache
-def _causal_blocks(queries: int, keys: int, device: torch.device) -> Any:
-    """Blocks of which a causal mask, aligned at the top left, leaves something."""
+def _make_causal_blocks(queries: int, keys: int, device: torch.device) -> Any:
+    """Return the block mask of a causal mask that is aligned at the top left."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    return create_block_mask(_is_seen, None, None, queries, keys, device=device, BLOCK_SIZE=BLOCK)
+    return create_block_mask(_is_visible, None, None, queries, keys, device=device, BLOCK_SIZE=BLOCK)
 
 
-def _is_seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:  # noqa: ARG001  # flex_attention calls it so
+def _is_visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:  # noqa: ARG001  # the signature of flex_attention
     """Whether query i sees key j."""
     return i >= j
 
 
-def refusal(case: Case) -> str | None:
-    """Why a case is not computed, or None."""
+def explain_refusal(case: Case) -> str | None:
+    """Return why a case is not computed, or None."""
     problem = case.problem
-    if reason := compiler_refusal(case):
+    if reason := explain_compiler_refusal(case):
         return reason
     if 0 in (problem.sequences, problem.queries, problem.columns):
         return EMPTY
     if case.device == "cpu" and case.differentiates:
         return NO_BACKWARD
     if case.device == "cpu" and case.dtype not in CPU_DTYPES:
-        return _wide(case.dtype)
+        return _describe_dtypes(case.dtype)
     return None
 
 
-def predicted_s(case: Case) -> float | None:
-    """Seconds of one call on a CPU, with its share of what its kinds take to compile."""
+def predict_call_s(case: Case) -> float | None:
+    """Return the expected seconds of one call on a CPU, including its share of the time to compile."""
     which = "plain" if case.problem.mask == "none" else "masked"
     return KINDS[which] * COMPILING_S / CALLS[which] if case.device == "cpu" else None
 
@@ -221,9 +238,9 @@ FLEX = from_kernel(
     flex,
     source="https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html",
     additive_mask=True,
-    unsupported=refusal,
-    predicted_s=predicted_s,
-    environment=environment,
+    unsupported=explain_refusal,
+    predicted_s=predict_call_s,
+    environment=get_compiler_environment,
     compiles=True,
 )
-CORE_FLEX = core_from_kernel(FLEX, unsupported=refusal, predicted_s=predicted_s)
+CORE_FLEX = core_from_kernel(FLEX, unsupported=explain_refusal, predicted_s=predict_call_s)

@@ -1,10 +1,9 @@
-"""One matrix product for queries, keys and values, where they are projected from one tensor.
+"""One matrix product for queries, keys and values if they are projected from one tensor.
 
     [Q K V] = X [W_q; W_k; W_v]ᵀ + [b_q b_k b_v]
 
-A tensor that is two of the three is projected by the two parts of the weight that stand together
-(``shared_projection``). Attention is ``scaled_dot_product_attention``, which returns no weights. Self-attention under
-no mask goes a shorter way.
+If two of the three are one tensor, it is projected by the two adjacent parts of the weight (``shared_projection``).
+Attention is ``scaled_dot_product_attention``, which returns no weights. Self-attention without a mask takes a shortcut.
 
 Shape: X (batch, length, embed_dim), in_proj_weight (3·embed_dim, embed_dim).
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html, in_proj_weight;
@@ -16,25 +15,25 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attnbench.cases import Case
 from attnbench.interface import Implementation
-from attnzoo.by_size import stored_attention, stores
+from attnzoo.by_size import attend_storing_weights, stores_weights
 from attnzoo.shared_projection import NO_WEIGHTS, SharedProjectionAttention
 
 __all__ = ["FUSED_PROJECTION", "FusedProjectionAttention"]
 
 
 class FusedProjectionAttention(SharedProjectionAttention):
-    """Multi-head attention with as little around its products as can be."""
+    """Multi-head attention with as few operations beside its matrix products as possible."""
 
-    def of_itself(self, tokens: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
-        """Attention of tokens among themselves, without a mask."""
+    def try_shortcut(self, tokens: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
+        """Compute self-attention without a mask; return None if there is a padding mask."""
         if key_padding_mask is not None:
             return None
         batch, length, _ = tokens.shape
-        heads = self.together(tokens, 0, 3)
+        heads = self.project_parts(tokens, 0, 3)
         dropout_p = self.dropout if self.training else 0.0
-        if stores(self.num_heads * length * length, heads) and batch == 1 and not dropout_p:
+        if stores_weights(self.num_heads * length * length, heads) and batch == 1 and not dropout_p:
             q, k, v = heads.squeeze(1).unbind()
-            return self.project_back(stored_attention(q, k, v).flatten(1)).unsqueeze(0)
+            return self.project_back(attend_storing_weights(q, k, v).flatten(1)).unsqueeze(0)
         q, k, v = heads.unbind()
         return self.merge(scaled_dot_product_attention(q, k, v, dropout_p=dropout_p))
 
@@ -46,11 +45,11 @@ class FusedProjection(Implementation):
     source = "https://arxiv.org/abs/1909.08053"
 
     def unsupported(self, case: Case) -> str | None:
-        """Weights."""
+        """Refuse cases that need the weights."""
         return NO_WEIGHTS if case.problem.need_weights else None
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """Module with the reference's weights."""
+        """Return a module with the reference's weights."""
         return FusedProjectionAttention(reference)
 
 

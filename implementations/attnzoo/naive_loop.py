@@ -6,10 +6,10 @@ For query i of a head:
     p_j = exp(x_j − max x) / Σ_j exp(x_j − max x)
     o_i = Σ_j p_j v_j
 
-A query that sees no key gets o_i = 0. Half precision is widened to float32 while it is summed.
+In a fully masked row (a query that sees no key) o_i = 0. Half precision is summed in float32.
 
-Where there is a soft-cap c, the product is bent to c · tanh(· / c) before m_ij is added. Heads of k and v, where they
-are fewer than those of q, are shared by blocks of q's.
+With a soft-cap c, the scaled product p is replaced by c · tanh(p / c) before m_ij is added. If k and v have fewer heads
+than q, consecutive heads of q share one head of k and v.
 
 Shape: q (batch, heads, queries, head_dim), k (batch, kv_heads, keys, head_dim), v (batch, kv_heads, keys, head_dim_v).
 Source: Vaswani et al., Attention Is All You Need, 2017, equation 1, https://arxiv.org/abs/1706.03762.
@@ -24,9 +24,9 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.kernel import core_from_kernel, from_kernel
 
-__all__ = ["CORE_NAIVE_LOOP", "NAIVE_LOOP", "naive_loop", "refusal"]
+__all__ = ["CORE_NAIVE_LOOP", "NAIVE_LOOP", "explain_refusal", "naive_loop"]
 
-# Seconds a query-key pair takes: measured with torch 2.13, one thread of a 2-core x86-64 machine, 64 keys.
+# Seconds per query-key pair, measured with torch 2.13 on one thread of a 2-core x86-64 machine, 64 keys.
 FORWARD_S = 15e-6
 WITH_BACKWARD_S = 70e-6
 
@@ -43,20 +43,20 @@ def naive_loop(
     softcap: float | None = None,
     enable_gqa: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention spelled out; ``mask`` is additive."""
+    """Compute attention one number at a time; ``mask`` is additive."""
     wide = torch.promote_types(q.dtype, torch.float32)
     (batch, heads, queries, _), keys = q.shape, k.shape[2]
     share = heads // k.shape[1] if enable_gqa else 1
     added = q.new_zeros(1, 1, 1, 1) if mask is None else mask
     added = added.to(wide).expand(batch, heads, queries, keys)
-    # A part of length 0 keeps q, k and v in the graph, with gradient 0, where no query sees a key.
+    # A part of length 0 keeps q, k and v in the graph, with gradient 0, even if no query sees a key.
     nothing = torch.cat([x.flatten()[:0] for x in (q, k, v)]).to(wide)
     outputs, weights = [nothing], [nothing]
     for b, h in product(range(batch), range(heads)):
         head_keys, head_values = k[b, h // share].to(wide).unbind(), v[b, h // share].to(wide).unbind()
         empty = v.new_zeros(v.shape[-1], dtype=wide)
         for i in range(queries):
-            row = attention_row(q[b, h, i].to(wide) * scale, head_keys, added[b, h, i], softcap)
+            row = compute_attention_row(q[b, h, i].to(wide) * scale, head_keys, added[b, h, i], softcap)
             row = torch.nn.functional.dropout(row, dropout_p)
             outputs.append(weighted_sum(row, head_values, empty=empty))
             weights.append(row)
@@ -66,12 +66,12 @@ def naive_loop(
     return output, torch.cat(weights).to(q.dtype).reshape(batch, heads, queries, keys)
 
 
-def attention_row(query: Tensor, keys: Sequence[Tensor], added: Tensor, softcap: float | None = None) -> Tensor:
-    """Softmax of one query's logits over the keys that it sees; 0 where a key is hidden.
+def compute_attention_row(query: Tensor, keys: Sequence[Tensor], added: Tensor, softcap: float | None = None) -> Tensor:
+    """Compute one row of attention weights: a softmax over the keys that the query sees, 0 for hidden keys.
 
     Shape: query (head_dim), keys (head_dim) each, added (keys), returns (keys).
     """
-    # Asked of the tensor: a compiler takes a number that it does not know yet for a finite one.
+    # isneginf on the tensor, not on Python numbers: a compiler assumes that a number it does not know yet is finite.
     visible = [j for j, hidden in enumerate(added.isneginf().tolist()) if not hidden]
     logits = {j: torch.dot(query, keys[j]) for j in visible}
     if softcap is not None:
@@ -87,19 +87,19 @@ def attention_row(query: Tensor, keys: Sequence[Tensor], added: Tensor, softcap:
 
 
 def weighted_sum(row: Tensor, values: Sequence[Tensor], *, empty: Tensor) -> Tensor:
-    """Sum of the values, each times its weight. Shape: row (keys), values (head_dim_v) each."""
+    """The sum of the values, each times its weight. Shape: row (keys), values (head_dim_v) each."""
     return sum((weight * value for weight, value in zip(row.unbind(), values, strict=True)), start=empty)
 
 
-def predicted_s(case: Case) -> float:
-    """Time of one call: so much for every query-key pair of every head."""
+def predict_call_s(case: Case) -> float:
+    """Return the expected seconds of one call: a constant for each query-key pair of each head."""
     problem = case.problem
     pairs = problem.sequences * problem.num_heads * problem.queries * problem.columns
     return float(pairs) * (WITH_BACKWARD_S if case.differentiates else FORWARD_S)
 
 
-def refusal(case: Case) -> str | None:
-    """Why a case is not computed, or None: which keys are left out is read from the mask."""
+def explain_refusal(case: Case) -> str | None:
+    """Return why a case is not computed, or None: the loop reads from the mask which keys to skip."""
     reads_mask = case.compiler == "export" and case.problem.mask != "none"
     return "torch.export cannot follow which keys a mask hides" if reads_mask else None
 
@@ -108,7 +108,7 @@ NAIVE_LOOP = from_kernel(
     naive_loop,
     source="https://arxiv.org/abs/1706.03762",
     additive_mask=True,
-    unsupported=refusal,
-    predicted_s=predicted_s,
+    unsupported=explain_refusal,
+    predicted_s=predict_call_s,
 )
-CORE_NAIVE_LOOP = core_from_kernel(NAIVE_LOOP, unsupported=refusal, predicted_s=predicted_s)
+CORE_NAIVE_LOOP = core_from_kernel(NAIVE_LOOP, unsupported=explain_refusal, predicted_s=predict_call_s)

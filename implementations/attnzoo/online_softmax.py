@@ -1,16 +1,16 @@
-"""Online softmax: keys in tiles, a running maximum and sum, and no matrix of queries by keys.
+"""Online softmax: keys in tiles with a running maximum and sum, without a matrix of queries by keys.
 
-Forward, over tiles t of the keys, with x_t = scale · Q K_tᵀ + M_t, and m, s and o beginning as −∞, 0 and 0:
+Forward, over tiles t of the keys, with x_t = scale · Q K_tᵀ + M_t, and m, s and o starting at −∞, 0 and 0:
 
     m' = max(m, max x_t);  s ← s · e^(m−m') + Σ e^(x_t−m');  o ← o · e^(m−m') + e^(x_t−m') V_t;  m ← m'
     O = o / s,  L = m + log s
 
-Backward keeps Q, K, V, O and L, and computes the weights of each tile again, with δ = Σ_d O · dO:
+Backward saves Q, K, V, O and L, and recomputes the weights of each tile, with δ = Σ_d O · dO:
 
     P_t = e^(x_t−L);  dV_t = P_tᵀ dO;  dS_t = P_t · (dO V_tᵀ − δ);  dQ += scale · dS_t K_t;  dK_t = scale · dS_tᵀ Q
 
-Memory grows with the length, by one tile of logits, where the mask does. Half precision is widened to float32 while it
-is summed. A query that sees no key gets O = 0.
+Only one tile of logits is in memory at a time, so memory is linear in the length unless the mask is quadratic. Half
+precision is summed in float32. In a fully masked row (a query that sees no key) O = 0.
 
 Shape: Q (batch, heads, queries, head_dim), K (batch, heads, keys, head_dim), V (batch, heads, keys, head_dim_v),
 O (batch, heads, queries, head_dim_v), L (batch, heads, queries, 1).
@@ -30,8 +30,8 @@ from attnbench.kernel import core_from_kernel, from_kernel
 
 __all__ = ["CORE_ONLINE_SOFTMAX", "ONLINE_SOFTMAX", "online_softmax"]
 
-# Keys that are worked on at once, as in the fused kernels: a tile of logits is small, its product still large.
-KEYS_A_TILE = 128
+# Keys per tile, as in the fused kernels: a tile of logits is small, but its matrix product is still large.
+KEYS_PER_TILE = 128
 
 
 def online_softmax(
@@ -42,10 +42,10 @@ def online_softmax(
     mask: Tensor | None,
     is_causal: bool,
     scale: float,
-    keys_a_tile: int = KEYS_A_TILE,
+    keys_per_tile: int = KEYS_PER_TILE,
 ) -> Tensor:
-    """Attention tile by tile; ``mask`` keeps where it is true, or is added."""
-    return _OnlineSoftmax.apply(q, k, v, mask, is_causal, scale, keys_a_tile)  # type: ignore[no-any-return, no-untyped-call]
+    """Compute attention tile by tile; ``mask`` is boolean (true keeps) or additive."""
+    return _OnlineSoftmax.apply(q, k, v, mask, is_causal, scale, keys_per_tile)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _OnlineSoftmax(torch.autograd.Function):
@@ -60,19 +60,21 @@ class _OnlineSoftmax(torch.autograd.Function):
         mask: Tensor | None,
         is_causal: bool,  # noqa: FBT001  # autograd functions take no keywords
         scale: float,
-        keys_a_tile: int,
+        keys_per_tile: int,
     ) -> Tensor:
         with torch.autocast(q.device.type, enabled=False):
-            output, logsumexp = _forward(q, k, v, mask, is_causal=is_causal, scale=scale, keys_a_tile=keys_a_tile)
+            output, logsumexp = _compute_forward(
+                q, k, v, mask, is_causal=is_causal, scale=scale, keys_per_tile=keys_per_tile
+            )
         ctx.save_for_backward(q, k, v, mask, output, logsumexp)
-        ctx.options = (is_causal, scale, keys_a_tile)
+        ctx.options = (is_causal, scale, keys_per_tile)
         return output.to(q.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, mask, output, logsumexp = ctx.saved_tensors
-        is_causal, scale, keys_a_tile = ctx.options
+        is_causal, scale, keys_per_tile = ctx.options
         with torch.autocast(q.device.type, enabled=False):
             wide = output.dtype
             incoming = gradients[0].to(wide)
@@ -82,16 +84,16 @@ class _OnlineSoftmax(torch.autograd.Function):
             of_k: list[Tensor] = []
             of_v: list[Tensor] = []
             of_mask = torch.zeros_like(mask, dtype=wide) if ctx.needs_input_grad[3] else None
-            for begin, end in _tiles(k, keys_a_tile):
+            for begin, end in _split_into_tiles(k, keys_per_tile):
                 keys, values = k[:, :, begin:end].to(wide), v[:, :, begin:end].to(wide)
-                logits = _logits(wide_q * scale, keys, mask, begin, is_causal=is_causal)
+                logits = _compute_logits(wide_q * scale, keys, mask, begin, is_causal=is_causal)
                 weights = (logits - logsumexp).exp()
                 of_v.append(weights.transpose(2, 3) @ incoming)
                 of_logits = weights * (incoming @ values.transpose(2, 3) - delta)
                 of_q += scale * (of_logits @ keys)
                 of_k.append(scale * (of_logits.transpose(2, 3) @ wide_q))
                 if of_mask is not None:
-                    part = _columns(of_mask, begin, end)
+                    part = _select_columns(of_mask, begin, end)
                     part += of_logits.sum_to_size(part.shape)
         whole = [torch.cat(parts, dim=2) if parts else torch.zeros_like(like) for parts, like in ((of_k, k), (of_v, v))]
         found = (of_q, *whole, of_mask)
@@ -100,18 +102,18 @@ class _OnlineSoftmax(torch.autograd.Function):
         return (*cast, None, None, None)
 
 
-def _forward(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool, scale: float, keys_a_tile: int
+def _compute_forward(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool, scale: float, keys_per_tile: int
 ) -> tuple[Tensor, Tensor]:
-    """Output and logsumexp in float32 or wider; that of a query without any key is 0."""
+    """Compute output and logsumexp in float32 or wider; in a fully masked row both are 0."""
     scaled = q.to(torch.promote_types(q.dtype, torch.float32)) * scale
     largest = scaled.new_full((*q.shape[:3], 1), -math.inf)
     total, output = torch.zeros_like(largest), scaled.new_zeros(*q.shape[:3], v.shape[3])
-    for begin, end in _tiles(k, keys_a_tile):
+    for begin, end in _split_into_tiles(k, keys_per_tile):
         keys, values = k[:, :, begin:end].to(scaled.dtype), v[:, :, begin:end].to(scaled.dtype)
-        logits = _logits(scaled, keys, mask, begin, is_causal=is_causal)
+        logits = _compute_logits(scaled, keys, mask, begin, is_causal=is_causal)
         now = torch.maximum(largest, logits.amax(dim=-1, keepdim=True))
-        # Where no key was visible yet, −∞ − −∞ would be NaN.
+        # Until a row has a visible key, its maximum is −∞, and −∞ − −∞ would be NaN.
         seen = now.masked_fill(now == -math.inf, 0.0)
         before = (largest - seen).exp()
         exponentials = (logits - seen).exp()
@@ -123,14 +125,14 @@ def _forward(
     return output / total.masked_fill(empty, 1.0), logsumexp
 
 
-def _tiles(k: Tensor, keys_a_tile: int) -> Iterator[tuple[int, int]]:
-    """First key of each tile, and the first one after it."""
+def _split_into_tiles(k: Tensor, keys_per_tile: int) -> Iterator[tuple[int, int]]:
+    """Yield the first key of each tile and the first key after it."""
     keys = k.shape[2]
-    return ((begin, min(begin + keys_a_tile, keys)) for begin in range(0, keys, keys_a_tile))
+    return ((begin, min(begin + keys_per_tile, keys)) for begin in range(0, keys, keys_per_tile))
 
 
-def _logits(scaled: Tensor, keys: Tensor, mask: Tensor | None, begin: int, *, is_causal: bool) -> Tensor:
-    """Logits of one tile. Shape: (batch, heads, queries, keys of the tile)."""
+def _compute_logits(scaled: Tensor, keys: Tensor, mask: Tensor | None, begin: int, *, is_causal: bool) -> Tensor:
+    """Compute the logits of one tile. Shape: (batch, heads, queries, keys of the tile)."""
     logits = scaled @ keys.transpose(2, 3)
     end = begin + keys.shape[2]
     if is_causal:
@@ -138,12 +140,12 @@ def _logits(scaled: Tensor, keys: Tensor, mask: Tensor | None, begin: int, *, is
         logits = logits.masked_fill(numbers[:, None] < torch.arange(begin, end, device=scaled.device), -math.inf)
     if mask is None:
         return logits
-    part = _columns(mask, begin, end)
+    part = _select_columns(mask, begin, end)
     return logits.masked_fill(~part, -math.inf) if mask.dtype == torch.bool else logits + part
 
 
-def _columns(mask: Tensor, begin: int, end: int) -> Tensor:
-    """What a mask says of one tile; one column may stand for all."""
+def _select_columns(mask: Tensor, begin: int, end: int) -> Tensor:
+    """Return the part of a mask for one tile; a single column broadcasts over all keys."""
     return mask if mask.shape[-1] == 1 else mask[..., begin:end]
 
 

@@ -1,4 +1,4 @@
-"""One projection per head, heads one after another, concatenated: the formula as the paper prints it.
+"""One projection per head, heads computed one after another and concatenated: the formula as the paper prints it.
 
     MultiHead(Q, K, V) = Concat(head_1, …, head_h) Wᴼ
     head_i = softmax(scale · (Q W_iᑫ)(K W_iᴷ)ᵀ + M) (V W_iⱽ)
@@ -17,9 +17,10 @@ from attnbench.interface import Implementation, Policies
 from attnbench.kernel import ReferenceForward
 from attnbench.masks import additive, softmax_over_visible
 
-__all__ = ["PER_HEAD", "PerHeadAttention", "per_head_parameters"]
+__all__ = ["PER_HEAD", "PerHeadAttention", "split_parameters"]
 
-# Own names to the reference's. Packed parameters hold the rows of queries, keys and values in turn.
+# Parameter names of this module to those of the reference. A packed parameter holds the rows of queries, then those of
+# keys, then those of values.
 PACKED = {("w_q", "w_k", "w_v"): "in_proj_weight", ("b_q", "b_k", "b_v"): "in_proj_bias"}
 SEPARATE = {
     "w_q": "q_proj_weight",
@@ -31,14 +32,14 @@ SEPARATE = {
 WHOLE = {"w_o": "out_proj.weight", "b_o": "out_proj.bias"}
 
 
-def per_head_parameters(parameters: Mapping[str, Tensor], num_heads: int) -> dict[str, Tensor]:
-    """The reference's parameters cut at the heads, by name: ``w_q.h`` is the query projection of head h.
+def split_parameters(parameters: Mapping[str, Tensor], num_heads: int) -> dict[str, Tensor]:
+    """Return the reference's parameters split by head; ``w_q.h`` is the query projection of head h.
 
     Shape: ``w_q.h`` (head_dim, embed_dim), ``w_k.h`` (head_dim, kdim), ``w_v.h`` (head_dim, vdim);
     ``b_q.h``, ``b_k.h``, ``b_v.h``, ``column_k.h``, ``column_v.h`` (head_dim); ``w_o`` (embed_dim, embed_dim)
-    and ``b_o`` (embed_dim) stay whole.
+    and ``b_o`` (embed_dim) are not split.
     """
-    stacked = {own: _without_ones(parameters[name]) for own, name in SEPARATE.items() if name in parameters}
+    stacked = {own: _flatten_column(parameters[name]) for own, name in SEPARATE.items() if name in parameters}
     for owns, name in PACKED.items():
         if name in parameters:
             stacked |= zip(owns, parameters[name].chunk(3), strict=True)
@@ -46,13 +47,13 @@ def per_head_parameters(parameters: Mapping[str, Tensor], num_heads: int) -> dic
     return cut | {own: parameters[name] for own, name in WHOLE.items() if name in parameters}
 
 
-def _without_ones(parameter: Tensor) -> Tensor:
-    """A learned column (1, 1, embed_dim) as (embed_dim); a matrix as it is, even if it is one column wide."""
+def _flatten_column(parameter: Tensor) -> Tensor:
+    """Reshape a learned column (1, 1, embed_dim) to (embed_dim); return a matrix unchanged, even with one column."""
     return parameter.flatten() if parameter.dim() == 3 else parameter
 
 
 class PerHeadAttention(ReferenceForward):
-    """Multi-head attention that owns its projections head by head."""
+    """Multi-head attention with a separate projection for each head."""
 
     w_q: nn.ParameterList
     w_k: nn.ParameterList
@@ -66,8 +67,8 @@ class PerHeadAttention(ReferenceForward):
     b_o: Tensor | None
 
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
-        """One ParameterList, with an entry per head, for each projection, bias and learned column."""
-        own = per_head_parameters(parameters, self.num_heads)
+        """Make one ParameterList for each projection, bias and learned column, with an entry per head."""
+        own = split_parameters(parameters, self.num_heads)
         copies = {name: nn.Parameter(tensor.detach().clone()) for name, tensor in own.items()}
         for name in ("w_q", "w_k", "w_v", "b_q", "b_k", "b_v", "column_k", "column_v"):
             heads = [copies[f"{name}.{h}"] for h in range(self.num_heads) if f"{name}.{h}" in copies]
@@ -85,19 +86,22 @@ class PerHeadAttention(ReferenceForward):
         is_causal: bool,  # noqa: ARG002  # the mask says the same
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """One head after another."""
+        """Compute one head after another."""
         if mask is not None:
             mask = additive(mask, query.dtype) if mask.dtype == torch.bool else mask
             mask = mask.expand(len(query), self.num_heads, query.shape[1], -1)
         heads = [
-            self.head(h, query, key, value, mask=None if mask is None else mask[:, h]) for h in range(self.num_heads)
+            self.attend_head(h, query, key, value, mask=None if mask is None else mask[:, h])
+            for h in range(self.num_heads)
         ]
         outputs = torch.cat([output for output, _ in heads], dim=-1)  # (batch, queries, embed_dim)
         weights = torch.stack([weights for _, weights in heads], dim=1) if need_weights else None
         return nn.functional.linear(outputs, self.w_o, self.b_o), weights
 
-    def head(self, h: int, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Output (batch, queries, head_dim) and weights (batch, queries, keys) of one head."""
+    def attend_head(
+        self, h: int, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Compute output (batch, queries, head_dim) and weights (batch, queries, keys) of one head."""
         q = nn.functional.linear(query, self.w_q[h], self.b_q[h] if self.b_q else None)
         k = nn.functional.linear(key, self.w_k[h], self.b_k[h] if self.b_k else None)
         v = nn.functional.linear(value, self.w_v[h], self.b_v[h] if self.b_v else None)
@@ -114,21 +118,21 @@ class PerHeadAttention(ReferenceForward):
 
 
 class PerHead(Implementation):
-    """Multi-head attention with a parameter layout of its own."""
+    """Multi-head attention with its own parameter layout."""
 
     name = "per_head"
     source = "https://arxiv.org/abs/1706.03762"
     policies = Policies(twice_differentiable=True)
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """Module with the reference's weights, cut at the heads."""
-        # weights() is not told the number of heads, and the reference's parameters do not show it.
+        """Return a module with the reference's weights, split by head."""
+        # weights() gets only the reference's parameters, and their shapes do not show the number of heads.
         self.num_heads = reference.num_heads
         return PerHeadAttention(reference)
 
     def weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The reference's parameters cut at the heads of the module that was built last."""
-        return per_head_parameters(parameters, self.num_heads)
+        """Return the reference's parameters, split by the heads of the module that was built last."""
+        return split_parameters(parameters, self.num_heads)
 
 
 PER_HEAD = PerHead()

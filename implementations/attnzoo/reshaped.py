@@ -1,4 +1,4 @@
-"""Heads as a dimension of their own, four-dimensional matrix products.
+"""Heads as a separate dimension: matrix products of four-dimensional tensors.
 
 O = softmax(scale · Q Kᵀ + M) V over the last two dimensions; masks broadcast over the first two. With a soft-cap c,
 M is added to c · tanh(scale · Q Kᵀ / c).
@@ -6,8 +6,8 @@ M is added to c · tanh(scale · Q Kᵀ / c).
 Shape: Q (batch, heads, queries, head_dim), K (batch, kv_heads, keys, head_dim), V (batch, kv_heads, keys, head_dim_v).
 Source: Vaswani et al., Attention Is All You Need, 2017, equation 1, https://arxiv.org/abs/1706.03762.
 
-K is transposed from its head-split form, never permuted there straight from (batch, keys, heads, head_dim):
-compiled, that permutation gives wrong numbers (https://github.com/pytorch/pytorch/issues/195320).
+K is transposed after its heads are split. A single permutation from (batch, keys, heads, head_dim) gives wrong numbers
+when it is compiled (https://github.com/pytorch/pytorch/issues/195320).
 """
 
 import torch
@@ -32,7 +32,7 @@ def reshaped(
     softcap: float | None = None,
     enable_gqa: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention by ``torch.matmul`` on four dimensions."""
+    """Compute attention by ``torch.matmul`` on four dimensions; ``mask`` is additive."""
     if enable_gqa:
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     logits = (q * scale) @ k.transpose(2, 3)  # (batch, heads, queries, keys)

@@ -1,11 +1,12 @@
-"""``torch.nn.functional.scaled_dot_product_attention``: left to choose its backend, or held to one.
+"""``torch.nn.functional.scaled_dot_product_attention`` (SDPA), with the backend that torch chooses or with a given one.
 
-O = softmax(scale · Q Kᵀ + M) V, computed by one of torch's fused kernels or by its composed one ("math").
+O = softmax(scale · Q Kᵀ + M) V, computed by one of torch's fused kernels or by the composed backend ("math").
 
-SDPA returns no weights. Applied to the values [V, I], the identity appended to V, one call returns [P V, P]:
-the output and exactly the weights that made it, dropped ones included.
+SDPA returns no weights. Applied to the values [V, I], V with the identity appended, one call returns [P V, P]: the
+output and exactly the weights P that produced it, including dropout.
 
-A backend that cannot run a case is refused, with torch's own reason; it never falls back to another.
+An implementation with a given backend refuses a case that the backend cannot run, with torch's reason. It never falls
+back to another backend.
 
 Shape: Q (batch, heads, queries, head_dim), K and V (batch, heads, keys, head_dim), I (keys, keys).
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
@@ -35,10 +36,10 @@ __all__ = [
     "SDPA_EFFICIENT",
     "SDPA_FLASH",
     "SDPA_MATH",
-    "refusal",
+    "explain_refusal",
     "sdpa",
-    "sdpa_held",
     "sdpa_math",
+    "sdpa_with_backend",
 ]
 
 SOURCE = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
@@ -56,7 +57,7 @@ def sdpa(
     need_weights: bool,
     enable_gqa: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention by whichever backend torch chooses."""
+    """Compute attention by the backend that torch chooses."""
     attend = partial(
         scaled_dot_product_attention, attn_mask=mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
         enable_gqa=enable_gqa,
@@ -81,7 +82,7 @@ def sdpa_math(
     need_weights: bool,
     enable_gqa: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention by the composed backend, from matrix products and a softmax."""
+    """Compute attention by the composed backend: matrix products and a softmax."""
     with sdpa_kernel(SDPBackend.MATH):
         return sdpa(
             q,
@@ -96,7 +97,7 @@ def sdpa_math(
         )
 
 
-def sdpa_held(
+def sdpa_with_backend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -108,9 +109,9 @@ def sdpa_held(
     backend: SDPBackend,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Attention by one fused backend, which raises RuntimeError where it cannot run."""
-    # All of them want the numbers of a row side by side; their own front ends copy what is not. To contiguous() rows of
-    # one number lie side by side already, however large their stride is.
+    """Compute attention by one fused backend; torch raises RuntimeError if it cannot run."""
+    # Fused backends need a last stride of 1; the libraries that they come from also copy tensors with another stride.
+    # contiguous() would not copy a tensor whose last dimension has size 1, whatever its stride.
     q, k, v = (x if x.stride(-1) == 1 else x.clone(memory_format=torch.contiguous_format) for x in (q, k, v))
     with sdpa_kernel(backend):
         return scaled_dot_product_attention(
@@ -121,29 +122,32 @@ def sdpa_held(
 Probe = tuple[Tensor, Tensor, Tensor, Tensor | None, float, bool]
 
 
-def refusal(case: Case, *, backend: SDPBackend, core: bool = False) -> str | None:
-    """Why a fused backend does not run a case, in torch's words, or None; ``core``: one of ``attention_core``."""
+def explain_refusal(case: Case, *, backend: SDPBackend, core: bool = False) -> str | None:
+    """Return why a fused backend does not run a case, in torch's words, or None.
+
+    ``core`` says that the case is one of ``attention_core``.
+    """
     if case.device == "cuda" and not torch.cuda.is_available():
         return "no CUDA device"
     if case.device == "cpu" and backend is not SDPBackend.FLASH_ATTENTION:
         return "needs a CUDA device"
-    q, k, v, mask, dropout_p, is_causal = core_probe(case) if core else probe(case)
-    with warnings.catch_warnings(record=True) as said, sdpa_kernel(backend):
+    q, k, v, mask, dropout_p, is_causal = make_core_probe(case) if core else make_probe(case)
+    with warnings.catch_warnings(record=True) as caught, sdpa_kernel(backend):
         warnings.simplefilter("always")
         try:
-            # Private, and the only way to learn torch's choice without computing attention: the public
-            # torch.backends.cuda.can_use_* answer for CUDA alone.
+            # Private, but the only way to get torch's choice without computing attention: the public
+            # torch.backends.cuda.can_use_* work only for CUDA.
             shares = q.shape[1] != k.shape[1]
             torch._fused_sdp_choice(q, k, v, mask, dropout_p, is_causal, enable_gqa=shares)  # noqa: SLF001
         except RuntimeError as error:
-            # Of the gradient of a float mask torch says nothing.
-            unsaid = "no gradient of a float mask" if mask is not None and mask.requires_grad else str(error)
-            return _reason([str(warning.message) for warning in said]) or unsaid
+            # Torch gives no reason for a float mask that requires a gradient.
+            default = "no gradient of a float mask" if mask is not None and mask.requires_grad else str(error)
+            return _join_reasons([str(warning.message) for warning in caught]) or default
     return None
 
 
-def probe(case: Case) -> Probe:
-    """Uninitialised tensors of the shape, dtype and gradients that the kernel gets in this case.
+def make_probe(case: Case) -> Probe:
+    """Make uninitialised arguments with the shapes, dtype and requires_grad that the kernel gets in a case.
 
     Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim),
     mask (queries, keys) or (batch, heads, queries, keys).
@@ -166,8 +170,8 @@ def probe(case: Case) -> Probe:
     return q, k, v, mask, dropout_p, is_causal
 
 
-def core_probe(case: Case) -> Probe:
-    """The same of a case of ``attention_core``."""
+def make_core_probe(case: Case) -> Probe:
+    """Make uninitialised arguments for a case of ``attention_core``."""
     problem, new = case.problem, partial(torch.empty, device=case.device, dtype=getattr(torch, case.dtype))
     batch, queries, keys, width = problem.sequences, problem.queries, problem.keys, problem.head_dim
     shapes = (
@@ -176,7 +180,7 @@ def core_probe(case: Case) -> Probe:
         (batch, problem.key_heads, keys, problem.value_dim),
     )
     q, k, v = (new(shape, requires_grad=case.differentiates) for shape in shapes)
-    # The flag's corner is the top left.
+    # The causal flag is aligned at the top left.
     is_causal = problem.mask in ("causal_tl", "causal_br") and (problem.causal == "top_left" or queries == keys)
     if not problem.parts or is_causal:
         return q, k, v, None, 0.0, is_causal
@@ -187,35 +191,35 @@ def core_probe(case: Case) -> Probe:
     return q, k, v, mask, 0.0, False
 
 
-def _reason(said: list[str]) -> str:
-    """Torch's reasons without their headings, the place in its source, and backends that we switched off."""
-    sentences = [sentence.partition(" (Triggered internally")[0] for sentence in said]
+def _join_reasons(messages: list[str]) -> str:
+    """Join torch's reasons without headings, source locations and backends that we disabled."""
+    sentences = [message.partition(" (Triggered internally")[0] for message in messages]
     reasons = [s for s in sentences if not s.endswith("because:") and "runtime disabled" not in s]
     return "; ".join(dict.fromkeys(reasons))
 
 
-def held(name: str, backend: SDPBackend) -> Kernel:
-    """SDPA held to one fused backend."""
+def make_backend_kernel(name: str, backend: SDPBackend) -> Kernel:
+    """Return SDPA restricted to one fused backend."""
     return from_kernel(
-        partial(sdpa_held, backend=backend),
+        partial(sdpa_with_backend, backend=backend),
         name=name,
         source=SOURCE,
-        unsupported=partial(refusal, backend=backend),
+        unsupported=partial(explain_refusal, backend=backend),
     )
 
 
-def core_held(kernel: Kernel, backend: SDPBackend) -> CoreKernel:
-    """A backend as a kernel by itself."""
-    return core_from_kernel(kernel, unsupported=partial(refusal, backend=backend, core=True))
+def make_core_backend_kernel(kernel: Kernel, backend: SDPBackend) -> CoreKernel:
+    """Return the same backend as an implementation of ``attention_core``."""
+    return core_from_kernel(kernel, unsupported=partial(explain_refusal, backend=backend, core=True))
 
 
 SDPA = from_kernel(sdpa, source=SOURCE)
 SDPA_MATH = from_kernel(sdpa_math, source=SOURCE)
-SDPA_FLASH = held("sdpa_flash", SDPBackend.FLASH_ATTENTION)
-SDPA_EFFICIENT = held("sdpa_efficient", SDPBackend.EFFICIENT_ATTENTION)
-SDPA_CUDNN = held("sdpa_cudnn", SDPBackend.CUDNN_ATTENTION)
+SDPA_FLASH = make_backend_kernel("sdpa_flash", SDPBackend.FLASH_ATTENTION)
+SDPA_EFFICIENT = make_backend_kernel("sdpa_efficient", SDPBackend.EFFICIENT_ATTENTION)
+SDPA_CUDNN = make_backend_kernel("sdpa_cudnn", SDPBackend.CUDNN_ATTENTION)
 CORE_SDPA = core_from_kernel(SDPA)
 CORE_SDPA_MATH = core_from_kernel(SDPA_MATH)
-CORE_SDPA_FLASH = core_held(SDPA_FLASH, SDPBackend.FLASH_ATTENTION)
-CORE_SDPA_EFFICIENT = core_held(SDPA_EFFICIENT, SDPBackend.EFFICIENT_ATTENTION)
-CORE_SDPA_CUDNN = core_held(SDPA_CUDNN, SDPBackend.CUDNN_ATTENTION)
+CORE_SDPA_FLASH = make_core_backend_kernel(SDPA_FLASH, SDPBackend.FLASH_ATTENTION)
+CORE_SDPA_EFFICIENT = make_core_backend_kernel(SDPA_EFFICIENT, SDPBackend.EFFICIENT_ATTENTION)
+CORE_SDPA_CUDNN = make_core_backend_kernel(SDPA_CUDNN, SDPBackend.CUDNN_ATTENTION)

@@ -1,10 +1,10 @@
-"""One matrix product for those of queries, keys and values that are projected from one tensor.
+"""One matrix product for those of queries, keys and values that are projected from the same tensor.
 
     [Q K V] = X [W_q; W_k; W_v]ᵀ + [b_q b_k b_v]
 
-in_proj_weight holds the three weights one above another already; what is fused is the product. A tensor that is two of
-the three is projected by the two parts of the weight that stand together; different tensors, and weights of different
-widths, are projected one by one. Attention is ``scaled_dot_product_attention``, which returns no weights.
+in_proj_weight already stacks the three weights; only the product is fused. If two of the three are one tensor, it is
+projected by the two adjacent parts of the weight. Different tensors, and weights of different widths, are projected one
+by one. Attention is ``scaled_dot_product_attention``, which returns no weights.
 
 Shape: X (batch, length, embed_dim), in_proj_weight (3·embed_dim, embed_dim).
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html, in_proj_weight;
@@ -24,10 +24,10 @@ NO_WEIGHTS = "scaled_dot_product_attention returns no weights"
 
 
 class SharedProjectionAttention(HeadSplitAttention):
-    """Multi-head attention with as few products for its projections as there are tensors to project.
+    """Multi-head attention with one matrix product for each tensor to project.
 
-    Self-attention under no mask but padding may go a shorter way, ``of_itself``: with few tokens, asking what else
-    there is to do takes longer than all that tells one implementation from the next.
+    Self-attention with no mask, or only a padding mask, may take a shortcut, ``try_shortcut``: with few tokens, the
+    general path's checks take longer than the differences between implementations.
     """
 
     def forward(
@@ -41,52 +41,52 @@ class SharedProjectionAttention(HeadSplitAttention):
         average_attn_weights: bool = True,  # noqa: FBT001, FBT002
         is_causal: bool = False,  # noqa: FBT001, FBT002
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention as the reference computes it."""
+        """Compute attention as the reference does."""
         plain = query is key is value and attn_mask is None and not is_causal and not need_weights
-        if plain and self._takes(query):
-            output = self.of_itself(query, key_padding_mask)
+        if plain and self._can_take_shortcut(query):
+            output = self.try_shortcut(query, key_padding_mask)
             if output is not None:
                 return output, None
         return super().forward(
             query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
         )
 
-    def of_itself(self, tokens: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:  # noqa: ARG002
-        """Attention of tokens among themselves, or None where there is no shorter way.
+    def try_shortcut(self, tokens: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:  # noqa: ARG002
+        """Compute self-attention by a shortcut; return None if there is none. Overridden by subclasses.
 
-        Nothing has been asked of the mask yet, neither its shape nor its dtype; no column is appended.
+        The shape and dtype of the mask are not checked yet. No columns (bias_k, the zero key) are appended.
 
         Shape: tokens (batch, length, embed_dim).
         """
         return None
 
-    def _takes(self, tokens: Tensor) -> bool:
-        """Whether tokens are batch first and of the width of one input projection, and no column is appended."""
+    def _can_take_shortcut(self, tokens: Tensor) -> bool:
+        """Whether tokens are batched, batch first and embed_dim wide, weights are packed and no column is appended."""
         fits = tokens.dim() == 3 and self.batch_first and tokens.shape[2] == self.embed_dim
         return fits and self.columns == 0 and self.in_proj_weight is not None
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of every head: (batch, heads, length, head_dim)."""
+        """Project queries, keys and values, with heads split: (batch, heads, length, head_dim)."""
         if self.in_proj_weight is not None:
             if query is key and key is value:
-                q, k, v = self.together(query, 0, 3).unbind()
+                q, k, v = self.project_parts(query, 0, 3).unbind()
                 return q, k, v
             if key is value:
-                k, v = self.together(key, 1, 3).unbind()
-                return self.together(query, 0, 1).squeeze(0), k, v
+                k, v = self.project_parts(key, 1, 3).unbind()
+                return self.project_parts(query, 0, 1).squeeze(0), k, v
             if query is key:
-                q, k = self.together(query, 0, 2).unbind()
-                return q, k, self.together(value, 2, 3).squeeze(0)
+                q, k = self.project_parts(query, 0, 2).unbind()
+                return q, k, self.project_parts(value, 2, 3).squeeze(0)
         return super().project(query, key, value)
 
-    def together(self, tokens: Tensor, first: int, end: int) -> Tensor:
-        """Some of the projections, of the three in their order, of the same tokens, with their heads split.
+    def project_parts(self, tokens: Tensor, first: int, end: int) -> Tensor:
+        """Project the same tokens by parts ``first`` to ``end`` of queries, keys and values, with heads split.
 
         Shape: tokens (batch, length, embed_dim) to (parts, batch, heads, length, head_dim).
         """
         weight, bias, parts = self.in_proj_weight, self.in_proj_bias, end - first
         assert weight is not None
-        # A slice of all, too, would have a gradient of its own to be copied from.
+        # Even a slice of everything would have its own gradient, which backward would have to copy.
         if parts < 3:
             rows = slice(first * self.embed_dim, end * self.embed_dim)
             weight, bias = weight[rows], None if bias is None else bias[rows]
@@ -96,7 +96,7 @@ class SharedProjectionAttention(HeadSplitAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention by whichever kernel torch chooses."""
+        """Compute attention by the kernel that torch chooses."""
         if need_weights:
             raise Refusal(NO_WEIGHTS)
         if mask is not None and mask.dtype != torch.bool:

@@ -1,4 +1,4 @@
-"""The reference itself, run like any other implementation.
+"""The reference ``torch.nn.MultiheadAttention`` as an implementation.
 
 MultiHead(Q, K, V) = Concat(head_1, …, head_h) Wᴼ with head_i = Attention(Q W_iᑫ, K W_iᴷ, V W_iⱽ).
 
@@ -16,13 +16,13 @@ __all__ = ["TORCH_MHA"]
 
 
 class TorchMultiheadAttention(Implementation):
-    """``torch.nn.MultiheadAttention`` with the reference's own weights."""
+    """``torch.nn.MultiheadAttention`` with the reference's weights."""
 
     name = "torch_mha"
     source = "https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html"
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """Copy of the reference, so that what is done to it stays with it."""
+        """Return a copy, so that changes to it do not reach the reference."""
         return copy.deepcopy(reference)
 
 

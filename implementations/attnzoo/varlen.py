@@ -1,17 +1,17 @@
-"""Padding removed instead of hidden: tokens are packed before they are projected, and padding costs nothing.
+"""Padding removed instead of masked: tokens are packed before they are projected, so padding costs nothing.
 
-``varlen`` removes padded keys and values, and answers every query. ``varlen_packed`` removes padded tokens as queries
-too, where query and key are one tensor, and puts zeros in their place: rows of padded queries are its own.
+``varlen`` removes padded keys and values and computes every query. ``varlen_packed`` also removes padded queries if
+query and key are one tensor, and returns zeros in their rows. It declares this by ``Policies(padded_queries="own")``.
 
-Of the tokens that are left, those of all sequences stand one after another for the projections
-(``shared_projection``); attention is computed for each sequence b by itself, over its n_b tokens, without a mask by the
-quicker of two ways (``by_size``):
+The remaining tokens of all sequences are concatenated for the projections (``shared_projection``). Attention is
+computed for each sequence b separately, over its n_b remaining tokens; without a mask, by the faster of two methods
+(``by_size``):
 
     O_b = softmax(scale · Q_b K_bᵀ + M_b) V_b         Q_b (queries or n_b, head_dim), K_b and V_b (n_b, head_dim)
 
-Padding is what key_padding_mask hides: true, or minus infinity. Finite numbers in it are added. Where a mask of split
-heads comes without a key_padding_mask (from a model whose layers keep their own projections), ``varlen`` removes the
-keys that it hides from every query.
+A token is padding if key_padding_mask is true or minus infinity there; finite numbers in the mask are added to the
+logits. If ``attend`` gets split heads and a mask without a key_padding_mask (from a model whose layers do the
+projections), ``varlen`` removes the keys that the mask hides from every query.
 
 Source: Zhai et al., ByteTransformer, 2022, https://arxiv.org/abs/2210.03052.
 """
@@ -27,7 +27,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from attnbench.cases import Case
 from attnbench.interface import Implementation, Policies, Refusal
 from attnbench.masks import combined, extended, reference_mask
-from attnzoo.by_size import attention_of_each
+from attnzoo.by_size import attend_each
 from attnzoo.shared_projection import NO_WEIGHTS, SharedProjectionAttention
 
 __all__ = ["VARLEN", "VARLEN_PACKED", "Packing", "VarlenAttention", "VarlenPackedAttention"]
@@ -38,40 +38,40 @@ NO_EXPORT = "torch.export cannot follow lengths that are read from a mask"
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Which tokens of a batch are left, in order.
+    """The tokens of a batch that are left when padding is removed.
 
-    Shape: places (tokens left), counted through the whole batch.
+    Shape: positions (tokens left), ascending indices into the tokens flattened to (batch·length).
     """
 
     batch: int
     length: int
-    # Tokens left of each sequence.
+    # Number of tokens left in each sequence.
     lengths: list[int]
-    places: Tensor
+    positions: Tensor
 
     @classmethod
-    def of(cls, keep: Tensor) -> "Packing":
-        """Packing of the tokens that are true. Shape: keep (batch, length)."""
-        places = keep.flatten().nonzero().flatten()
-        return cls(keep.shape[0], keep.shape[1], keep.sum(dim=1).tolist(), places)
+    def from_mask(cls, keep: Tensor) -> "Packing":
+        """Return the packing of the tokens for which ``keep`` is true. Shape: keep (batch, length)."""
+        positions = keep.flatten().nonzero().flatten()
+        return cls(keep.shape[0], keep.shape[1], keep.sum(dim=1).tolist(), positions)
 
-    def packed(self, tokens: Tensor) -> Tensor:
-        """Tokens that are left: (batch, length, width) to (tokens left, width)."""
-        return tokens.flatten(0, 1).index_select(0, self.places)
+    def pack(self, tokens: Tensor) -> Tensor:
+        """Select the tokens that are left: (batch, length, width) to (tokens left, width)."""
+        return tokens.flatten(0, 1).index_select(0, self.positions)
 
-    def restored(self, packed: Tensor) -> Tensor:
-        """Tokens at their places, and zeros elsewhere: (tokens left, width) to (batch, length, width)."""
+    def unpack(self, packed: Tensor) -> Tensor:
+        """Put tokens back at their positions, zeros elsewhere: (tokens left, width) to (batch, length, width)."""
         zeros = packed.new_zeros(self.batch * self.length, packed.shape[-1])
-        return zeros.index_copy_(0, self.places, packed).view(self.batch, self.length, packed.shape[-1])
+        return zeros.index_copy_(0, self.positions, packed).view(self.batch, self.length, packed.shape[-1])
 
-    def within(self) -> list[Tensor]:
-        """Places of each sequence's tokens, counted from its beginning."""
-        parts = torch.split(self.places, self.lengths)
+    def split_positions(self) -> list[Tensor]:
+        """Return for each sequence the positions of its remaining tokens, counted from its start."""
+        parts = torch.split(self.positions, self.lengths)
         return [part - number * self.length for number, part in enumerate(parts)]
 
 
 class VarlenAttention(SharedProjectionAttention):
-    """Multi-head attention that never projects, nor sees, a padded key."""
+    """Multi-head attention that neither projects nor reads padded keys."""
 
     def under_masks(
         self,
@@ -84,7 +84,7 @@ class VarlenAttention(SharedProjectionAttention):
         is_causal: bool,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Every query of a sequence over its keys that are left."""
+        """Compute every query of a sequence over its remaining keys."""
         if need_weights:
             raise Refusal(NO_WEIGHTS)
         if key_padding_mask is None or not len(query):
@@ -97,34 +97,34 @@ class VarlenAttention(SharedProjectionAttention):
                 is_causal=is_causal,
                 need_weights=False,
             )
-        packing = Packing.of(_kept(key_padding_mask))
-        packed_key = packing.packed(key)[None]
-        packed_value = packed_key if value is key else packing.packed(value)[None]
+        packing = Packing.from_mask(_make_keep_mask(key_padding_mask))
+        packed_key = packing.pack(key)[None]
+        packed_value = packed_key if value is key else packing.pack(value)[None]
         q, k, v = self.project(query, packed_key, packed_value)
-        masks = self._masks(attn_mask, key_padding_mask, packing, q.dtype)
-        attended = self._of_sequences(q.unbind(), k, v, packing, masks)
+        masks = self._make_masks(attn_mask, key_padding_mask, packing, q.dtype)
+        attended = self._attend_sequences(q.unbind(), k, v, packing, masks)
         return self.project_back(attended.reshape(query.shape)), None
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention on split heads, without the keys that a mask of one head's worth hides from every query.
+        """Compute attention on split heads, without the keys that a mask shared by all heads hides from every query.
 
         Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim).
         """
-        one_head = mask is not None and mask.dtype == torch.bool and mask.dim() == 4 and mask.shape[:2] == (len(q), 1)
-        if need_weights or mask is None or not one_head:
+        shared = mask is not None and mask.dtype == torch.bool and mask.dim() == 4 and mask.shape[:2] == (len(q), 1)
+        if need_weights or mask is None or not shared:
             return super().attend(q, k, v, mask=mask, is_causal=is_causal, need_weights=need_weights)
         dropout_p = self.dropout if self.training else 0.0
         outputs = []
-        for number, seen in enumerate(mask):
-            left = seen.flatten(0, -2).any(dim=0).nonzero().flatten()
+        for number, keep in enumerate(mask):
+            left = keep.flatten(0, -2).any(dim=0).nonzero().flatten()
             parts = (k[number, None].index_select(2, left), v[number, None].index_select(2, left))
-            own = _useful(seen.index_select(2, left)[None])
-            outputs.append(scaled_dot_product_attention(q[number, None], *parts, own, dropout_p))
+            own_mask = _drop_if_all_kept(keep.index_select(2, left)[None])
+            outputs.append(scaled_dot_product_attention(q[number, None], *parts, own_mask, dropout_p))
         return torch.cat(outputs) if outputs else q, None
 
-    def _of_sequences(
+    def _attend_sequences(
         self,
         queries: Sequence[Tensor],
         k: Tensor,
@@ -134,7 +134,7 @@ class VarlenAttention(SharedProjectionAttention):
         *,
         is_causal: bool = False,
     ) -> Tensor:
-        """Attention of each sequence, one after another, before the output projection.
+        """Compute attention of each sequence, one after another, without the output projection.
 
         Shape: queries of each sequence (heads, queries, head_dim), k and v (1, heads, tokens left, head_dim), masks
         (1, 1 or heads, 1 or queries, columns); returns (queries of all sequences, embed_dim).
@@ -149,20 +149,20 @@ class VarlenAttention(SharedProjectionAttention):
                 outputs.append(output.transpose(0, 1))  # (queries, heads, head_dim)
         else:
             weights = self.num_heads * max(own.shape[1] for own in queries) * max(packing.lengths)
-            outputs = attention_of_each(zip(queries, keys, values, strict=True), weights, like=k)
+            outputs = attend_each(zip(queries, keys, values, strict=True), weights, like=k)
         return torch.cat(outputs).flatten(1)
 
-    def _masks(
+    def _make_masks(
         self, attn_mask: Tensor | None, key_padding_mask: Tensor, packing: Packing, dtype: torch.dtype
     ) -> list[Tensor | None]:
-        """What the reference's masks say of each sequence's tokens that are left, as the kernel takes it.
+        """Make a kernel mask for the remaining tokens of each sequence from the reference's masks; None: no mask.
 
         Shape: each (1, 1 or heads, 1 or queries, columns).
         """
         numbers = None
         if key_padding_mask.dtype != torch.bool:
-            numbers = key_padding_mask.flatten().index_select(0, packing.places)
-            # Zeros say nothing; it is the form that torch's own layers give a boolean mask.
+            numbers = key_padding_mask.flatten().index_select(0, packing.positions)
+            # All zeros mean no mask; torch's layers convert boolean masks to numbers.
             numbers = numbers if numbers.requires_grad or bool(numbers.any()) else None
         if attn_mask is None and numbers is None:
             return [None] * packing.batch
@@ -171,38 +171,39 @@ class VarlenAttention(SharedProjectionAttention):
         if numbers is not None:
             added = torch.split(numbers, packing.lengths)
         masks: list[Tensor | None] = []
-        for number, left in enumerate(packing.within()):
-            own = None if shared is None else self._rows(shared[number] if shared.dim() == 4 else shared[None], left)
-            extra = added[number]
-            mask = combined(own, None if extra is None else extra[None, None], dtype)
+        for number, left in enumerate(packing.split_positions()):
+            part, extra = None, added[number]
+            if shared is not None:
+                part = self._select_tokens(shared[number] if shared.dim() == 4 else shared[None], left)
+            mask = combined(part, None if extra is None else extra[None, None], dtype)
             mask = extended(mask, self.columns)
             mask = mask if mask is None or mask.dtype == torch.bool else mask.to(dtype)
             masks.append(None if mask is None else mask[None])
         return masks
 
-    def _rows(self, mask: Tensor, left: Tensor) -> Tensor:
-        """Part of a sequence's mask that is left. Shape: mask (1 or heads, queries, keys)."""
+    def _select_tokens(self, mask: Tensor, left: Tensor) -> Tensor:
+        """Select the columns of the remaining keys. Shape: mask (1 or heads, queries, keys)."""
         return mask.index_select(2, left)
 
 
 class VarlenPackedAttention(VarlenAttention):
-    """Multi-head attention that knows real tokens only."""
+    """Multi-head attention that computes only tokens that are not padding."""
 
-    def of_itself(self, tokens: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
-        """The real tokens of a sequence among themselves, where nothing is added and nothing dropped."""
+    def try_shortcut(self, tokens: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
+        """Compute self-attention of the remaining tokens; return None with dropout or unless the mask is boolean."""
         if key_padding_mask is None or key_padding_mask.dtype != torch.bool or (self.training and self.dropout):
             return None
         if key_padding_mask.shape != tokens.shape[:2] or not len(tokens):
             return None
-        packing = Packing.of(_kept(key_padding_mask))
+        packing = Packing.from_mask(_make_keep_mask(key_padding_mask))
         assert self.in_proj_weight is not None
         # (tokens left, 3 · embed_dim)
-        features = linear(packing.packed(tokens), self.in_proj_weight, self.in_proj_bias)
+        features = linear(packing.pack(tokens), self.in_proj_weight, self.in_proj_bias)
         heads = torch.unflatten(features, 1, (3, self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
         sequences = (own.unbind() for own in torch.split(heads, packing.lengths, dim=2))
         weights = self.num_heads * max(packing.lengths) ** 2
-        attended = torch.cat(attention_of_each(sequences, weights, like=heads)).flatten(1)
-        return packing.restored(self.project_back(attended))
+        attended = torch.cat(attend_each(sequences, weights, like=heads)).flatten(1)
+        return packing.unpack(self.project_back(attended))
 
     def under_masks(
         self,
@@ -215,7 +216,7 @@ class VarlenPackedAttention(VarlenAttention):
         is_causal: bool,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """The real tokens of a sequence among themselves."""
+        """Compute the remaining queries of a sequence over its remaining keys."""
         if key_padding_mask is not None and query is not key:
             raise Refusal(UNKNOWN_QUERIES)
         if need_weights or key_padding_mask is None or not len(query):
@@ -228,33 +229,34 @@ class VarlenPackedAttention(VarlenAttention):
                 is_causal=is_causal,
                 need_weights=need_weights,
             )
-        packing = Packing.of(_kept(key_padding_mask))
-        tokens = packing.packed(query)[None]
-        q, k, v = self.project(tokens, tokens, tokens if value is query else packing.packed(value)[None])
-        # What is left of a causal mask is causal; the flag promises nothing of what else is added.
+        packing = Packing.from_mask(_make_keep_mask(key_padding_mask))
+        tokens = packing.pack(query)[None]
+        q, k, v = self.project(tokens, tokens, tokens if value is query else packing.pack(value)[None])
+        # The part of a causal mask for the remaining tokens is causal, so the flag replaces it. It cannot replace
+        # numbers that the padding mask adds.
         flag = is_causal and self.columns == 0 and key_padding_mask.dtype == torch.bool
-        masks = self._masks(None if flag else attn_mask, key_padding_mask, packing, q.dtype)
+        masks = self._make_masks(None if flag else attn_mask, key_padding_mask, packing, q.dtype)
         queries = torch.split(q.squeeze(0), packing.lengths, dim=1)
-        attended = self._of_sequences(queries, k, v, packing, masks, is_causal=flag)
-        return packing.restored(self.project_back(attended)), None
+        attended = self._attend_sequences(queries, k, v, packing, masks, is_causal=flag)
+        return packing.unpack(self.project_back(attended)), None
 
-    def _rows(self, mask: Tensor, left: Tensor) -> Tensor:
-        """Rows and columns of a sequence's mask that are left."""
+    def _select_tokens(self, mask: Tensor, left: Tensor) -> Tensor:
+        """Select the rows and columns of the remaining tokens."""
         return mask.index_select(1, left).index_select(2, left)
 
 
-def _kept(key_padding_mask: Tensor) -> Tensor:
-    """Which keys are no padding. Shape: (batch, keys)."""
+def _make_keep_mask(key_padding_mask: Tensor) -> Tensor:
+    """Return a mask that is true for keys that are not padding. Shape: (batch, keys)."""
     return ~key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask.detach() != -math.inf
 
 
-def _useful(mask: Tensor) -> Tensor | None:
-    """A keep mask, or None where it hides nothing; a kernel without a mask is quicker."""
+def _drop_if_all_kept(mask: Tensor) -> Tensor | None:
+    """Return the keep mask, or None if it hides nothing: a kernel is faster without a mask."""
     return None if bool(mask.all()) else mask
 
 
 class Varlen(Implementation):
-    """Attention without padded keys."""
+    """Multi-head attention without padded keys."""
 
     name = "varlen"
     source = "https://arxiv.org/abs/2210.03052"
@@ -263,26 +265,26 @@ class Varlen(Implementation):
     module: type[VarlenAttention] = VarlenAttention
 
     def unsupported(self, case: Case) -> str | None:
-        """Weights, and a graph without Python."""
+        """Refuse cases that need the weights, and ``torch.export`` of a mask that is read."""
         if case.problem.need_weights:
             return NO_WEIGHTS
         reads_mask = case.problem.padding_mask is not None or "3d" in case.problem.mask
         return NO_EXPORT if case.compiler == "export" and reads_mask else None
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """Module with the reference's weights."""
+        """Return a module with the reference's weights."""
         return self.module(reference)
 
 
 class VarlenPacked(Varlen):
-    """Attention without padded tokens."""
+    """Multi-head attention without padded tokens."""
 
     name = "varlen_packed"
     policies = Policies(hidden_nan="blocked", padded_queries="own")
     module = VarlenPackedAttention
 
     def unsupported(self, case: Case) -> str | None:
-        """As without padded keys, and where it is not known which queries are padding."""
+        """Refuse what ``varlen`` refuses, and cases in which it is unknown which queries are padding."""
         padded = case.problem.padding_mask is not None
         return super().unsupported(case) or (UNKNOWN_QUERIES if padded and not case.problem.shares_queries else None)
 

@@ -1,4 +1,4 @@
-"""xFormers' memory-efficient attention, which picks the fastest of its CUDA operators.
+"""xFormers' memory-efficient attention, which chooses the fastest of its CUDA operators.
 
 O = softmax(scale · Q Kᵀ + M) V, block by block over the keys with a running maximum and sum, so that no
 matrix of queries by keys is stored.
@@ -22,52 +22,55 @@ from attnbench.cases import Case
 from attnbench.kernel import core_from_kernel, from_kernel
 from attnbench.masks import additive
 
-__all__ = ["CORE_XFORMERS", "XFORMERS", "core_refusal", "refusal", "xformers_fmha"]
+__all__ = ["CORE_XFORMERS", "XFORMERS", "explain_core_refusal", "explain_refusal", "xformers_fmha"]
 
 
 def xformers_fmha(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, scale: float, dropout_p: float
 ) -> Tensor:
-    """Attention by ``xformers.ops.memory_efficient_attention``."""
-    fmha = _fmha()
+    """Compute attention by ``xformers.ops.memory_efficient_attention``."""
+    fmha = _import_fmha()
     bias = fmha.LowerTriangularMask() if is_causal else None
     empty = None
     if mask is not None:
-        bias, empty = _visible_somewhere(mask, q.dtype)
-        bias = _aligned(bias, (*q.shape[:3], k.shape[2]))
+        bias, empty = _unmask_empty_rows(mask, q.dtype)
+        bias = _align_rows(bias, (*q.shape[:3], k.shape[2]))
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (batch, length, heads, head_dim)
     output: Tensor = fmha.memory_efficient_attention(q, k, v, attn_bias=bias, p=dropout_p, scale=scale)
     output = output.transpose(1, 2)
     return output if empty is None else output.masked_fill(empty, 0.0)
 
 
-def _visible_somewhere(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Additive mask whose rows all see a key, and where it did not: there the kernel would divide 0 by 0."""
+def _unmask_empty_rows(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return an additive mask whose fully masked rows are set to 0, and a boolean mask of those rows.
+
+    In a fully masked row the kernel would divide 0 by 0.
+    """
     mask = additive(mask, dtype) if mask.dtype == torch.bool else mask
     empty = (mask == float("-inf")).all(dim=-1, keepdim=True)
     return mask.masked_fill(empty, 0.0), empty
 
 
-def _aligned(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Bias of the full shape, its rows 8 elements apart in memory, as the CUDA operators read them."""
+def _align_rows(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Expand a bias to the full shape with a row stride that is a multiple of 8 elements, which CUDA operators need."""
     keys = shape[-1]
     return torch.nn.functional.pad(bias.expand(shape), (0, -keys % 8))[..., :keys]
 
 
-def refusal(case: Case) -> str | None:
-    """Why no operator of xFormers runs a case, in its own words, or None."""
-    return _refusal(case, _probe)
+def explain_refusal(case: Case) -> str | None:
+    """Return why no operator of xFormers runs a case, in xFormers' words, or None."""
+    return _explain_probe_refusal(case, _make_probe)
 
 
-def core_refusal(case: Case) -> str | None:
-    """The same of a case of ``attention_core``."""
-    return _refusal(case, _core_probe)
+def explain_core_refusal(case: Case) -> str | None:
+    """Return why no operator of xFormers runs a case of ``attention_core``, or None."""
+    return _explain_probe_refusal(case, _make_core_probe)
 
 
-def _refusal(case: Case, probe: Callable[[Case], Any]) -> str | None:
+def _explain_probe_refusal(case: Case, probe: Callable[[Case], Any]) -> str | None:
     if importlib.util.find_spec("xformers") is None:
         return "xformers is not installed: pip install 'attnbench[xformers]'"
-    fmha = _fmha()
+    fmha = _import_fmha()
     if case.device == "cuda" and not torch.cuda.is_available():
         return "no CUDA device"
     inputs = probe(case)
@@ -75,11 +78,11 @@ def _refusal(case: Case, probe: Callable[[Case], Any]) -> str | None:
     passes = [[operator.FwOp for operator in operators]]
     if case.differentiates:
         passes.append([operator.BwOp for operator in operators])
-    return next((reason for candidates in passes if (reason := _reason(candidates, inputs))), None)
+    return next((reason for candidates in passes if (reason := _find_reason(candidates, inputs))), None)
 
 
-def _probe(case: Case) -> Any:
-    """What memory_efficient_attention would get, uninitialised."""
+def _make_probe(case: Case) -> Any:
+    """Make uninitialised inputs as ``memory_efficient_attention`` gets them in a case."""
     problem = case.problem
     dtype = getattr(torch, case.dtype)
     batch, heads, queries, keys = problem.sequences, problem.num_heads, problem.queries, problem.columns
@@ -89,34 +92,34 @@ def _probe(case: Case) -> Any:
     )
     bias = None
     if problem.is_causal and problem.mask == "causal" and keys == problem.keys:
-        bias = _fmha().LowerTriangularMask()
+        bias = _import_fmha().LowerTriangularMask()
     elif problem.mask != "none":
         numbers = torch.empty(1, 1, 1, 1, dtype=dtype, device=case.device)
-        bias = _aligned(numbers, (batch, heads, queries, keys)).requires_grad_(
+        bias = _align_rows(numbers, (batch, heads, queries, keys)).requires_grad_(
             case.tracks_inputs and bool(problem.additive_masks)
         )
-    return _fmha().Inputs(q, k, v, attn_bias=bias, p=problem.dropout if case.training else 0.0)
+    return _import_fmha().Inputs(q, k, v, attn_bias=bias, p=problem.dropout if case.training else 0.0)
 
 
-def _core_probe(case: Case) -> Any:
-    """The same of a case of ``attention_core``."""
+def _make_core_probe(case: Case) -> Any:
+    """Make uninitialised inputs for a case of ``attention_core``."""
     problem, dtype = case.problem, getattr(torch, case.dtype)
     batch, heads, queries, keys = problem.sequences, problem.num_heads, problem.queries, problem.keys
     widths = ((queries, problem.head_dim), (keys, problem.head_dim), (keys, problem.value_dim))
     q, k, v = (torch.empty(batch, n, heads, width, dtype=dtype, device=case.device) for n, width in widths)
     bias = None
     if problem.mask in ("causal_tl", "causal_br") and (problem.causal == "top_left" or queries == keys):
-        bias = _fmha().LowerTriangularMask()
+        bias = _import_fmha().LowerTriangularMask()
     elif problem.parts:
         numbers = torch.empty(1, 1, 1, 1, dtype=dtype, device=case.device)
-        bias = _aligned(numbers, (batch, heads, queries, keys)).requires_grad_(
+        bias = _align_rows(numbers, (batch, heads, queries, keys)).requires_grad_(
             case.tracks_inputs and bool(problem.additive_masks)
         )
-    return _fmha().Inputs(q, k, v, attn_bias=bias)
+    return _import_fmha().Inputs(q, k, v, attn_bias=bias)
 
 
-def _reason(operators: list[Any], inputs: Any) -> str | None:
-    """None if any operator takes the inputs; else what all of them lack, or the first reason of each."""
+def _find_reason(operators: list[Any], inputs: Any) -> str | None:
+    """Return None if an operator takes the inputs, else a reason that all operators share, or the first of each."""
     reasons = {operator.NAME: operator.not_supported_reasons(inputs) for operator in operators}
     if not all(reasons.values()):
         return None
@@ -126,9 +129,9 @@ def _reason(operators: list[Any], inputs: Any) -> str | None:
 
 
 @cache
-def _fmha() -> Any:
-    """The module ``xformers.ops.fmha``."""
-    # Built for another torch or for none, xFormers says so at every import; here that is a refusal.
+def _import_fmha() -> Any:
+    """Import the module ``xformers.ops.fmha``."""
+    # xFormers logs at every import that it was built for another torch; here that becomes a refusal.
     logging.getLogger("xformers").addFilter(lambda record: "can't load C++" not in record.getMessage())
     from xformers.ops import fmha
 
@@ -139,6 +142,6 @@ XFORMERS = from_kernel(
     xformers_fmha,
     name="xformers",
     source="https://facebookresearch.github.io/xformers/components/ops.html",
-    unsupported=refusal,
+    unsupported=explain_refusal,
 )
-CORE_XFORMERS = core_from_kernel(XFORMERS, unsupported=core_refusal)
+CORE_XFORMERS = core_from_kernel(XFORMERS, unsupported=explain_core_refusal)

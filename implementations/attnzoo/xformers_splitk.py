@@ -1,14 +1,14 @@
-"""xFormers' split-K kernel, written in Triton: on CUDA compiled, on a CPU interpreted.
+"""xFormers' split-K kernel, written in Triton: compiled on CUDA, interpreted on a CPU.
 
-The keys are cut into chunks c. Of each, a first kernel gives the largest logit m_c = max x_j, the sum
-s_c = Σ_j exp(x_j − m_c) and the output o_c = Σ_j exp(x_j − m_c) v_j; a second one puts them together:
+The keys are split into chunks c. For each chunk a first kernel computes the largest logit m_c = max x_j, the sum
+s_c = Σ_j exp(x_j − m_c) and the output o_c = Σ_j exp(x_j − m_c) v_j; a second kernel combines them:
 
     O = Σ_c exp(m_c − m) o_c / Σ_c exp(m_c − m) s_c        with m = max m_c
 
-Interpreted, it was compared with attention in float64 (xformers 0.0.35, triton 3.7, 1 to 2000 keys): float16
-and float32 are right to rounding for head widths that are powers of two, with and without an additive mask;
-bfloat16 is wrong by a factor of 1e8, and float64 is summed in float32. The widths and dtypes that xFormers
-names are those of compiled kernels.
+The interpreted kernel was compared with attention in float64 (xformers 0.0.35, triton 3.7, 1 to 2000 keys). float16 and
+float32 are correct to rounding for head widths that are powers of two, with and without an additive mask. bfloat16 is
+wrong by a factor of 1e8, and float64 is summed in float32. The widths and dtypes that xFormers reports as supported are
+those of the compiled kernel.
 
 Shape: Q (batch, queries, heads, head_dim), K and V (batch, keys, heads, head_dim),
 M (batch, heads, queries, keys).
@@ -32,50 +32,50 @@ from attnbench.cases import Case
 from attnbench.interface import Policies, Refusal
 from attnbench.kernel import core_from_kernel, from_kernel
 
-__all__ = ["CORE_XFORMERS_SPLITK", "XFORMERS_SPLITK", "core_refusal", "refusal", "xformers_splitk"]
+__all__ = ["CORE_XFORMERS_SPLITK", "XFORMERS_SPLITK", "explain_core_refusal", "explain_refusal", "xformers_splitk"]
 
 INTERPRET = "TRITON_INTERPRET"
 AS_WIDE = "values must be as wide as keys"
-# Seconds that one program (16 queries and 64 keys of a head) takes, interpreted: 0.23 s for 36 programs of
-# width 32, measured with triton 3.7 on one thread of a 2-core x86-64 machine.
+# Seconds per interpreted program (16 queries and 64 keys of a head): 0.23 s for 36 programs of width 32, measured with
+# triton 3.7 on one thread of a 2-core x86-64 machine.
 INTERPRETED_S = 6.5e-3
 QUERIES_A_PROGRAM, KEYS_A_STEP = 16, 64
-# Where the interpreter computes what the compiled kernel does.
+# Dtypes in which the interpreter computes the same as the compiled kernel.
 INTERPRETED_DTYPES = (torch.float16, torch.float32)
 
 
 def xformers_splitk(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, scale: float) -> Tensor:
-    """Attention by ``xformers.ops.fmha.triton_splitk.FwOp``; ``mask`` is additive."""
-    if _interpreted() and q.dtype not in INTERPRETED_DTYPES:
+    """Compute attention by ``xformers.ops.fmha.triton_splitk.FwOp``; ``mask`` is additive."""
+    if _is_interpreted() and q.dtype not in INTERPRETED_DTYPES:
         raise Refusal(f"interpreted, it is wrong in {str(q.dtype).removeprefix('torch.')}")
     if v.shape[-1] != k.shape[-1]:
         raise Refusal(AS_WIDE)
-    fmha = _fmha()
+    fmha = _import_fmha()
     bias = None if mask is None else mask.expand(*q.shape[:3], k.shape[2])
     rows = [x.transpose(1, 2) for x in (q, k, v)]  # (batch, length, heads, head_dim)
     with warnings.catch_warnings():
-        # Said of xFormers' own code, which uses Triton's older block pointers and autotuner arguments.
+        # xFormers' code uses Triton's older block pointers and autotuner arguments.
         warnings.filterwarnings("ignore", message="tl.make_block_ptr is deprecated")
         warnings.filterwarnings("ignore", message="warmup, rep, and use_cuda_graph parameters are deprecated")
-        # Rows and chunks without a visible key: the kernel computes -inf − -inf, then discards it.
+        # In rows and chunks without a visible key the kernel computes -inf − -inf and discards the result.
         warnings.filterwarnings("ignore", message="invalid value encountered", category=RuntimeWarning)
-        # The operator's class, not memory_efficient_attention, which would refuse a CPU.
+        # Call the operator's class: memory_efficient_attention refuses CPU tensors.
         output, _ = fmha.triton_splitk.FwOp.apply(fmha.Inputs(*rows, attn_bias=bias, scale=scale), needs_gradient=False)
     return output.reshape(rows[0].shape).transpose(1, 2)  # type: ignore[no-any-return]
 
 
-def refusal(case: Case) -> str | None:
-    """Why the kernel does not compute a case, or None: on CUDA in xFormers' words, on a CPU as measured."""
+def explain_refusal(case: Case) -> str | None:
+    """Return why the kernel does not compute a case, or None: on CUDA in xFormers' words, on a CPU as measured."""
     if any(importlib.util.find_spec(package) is None for package in ("xformers", "triton")):
         return "xformers or triton is not installed: pip install 'attnbench[xformers]'"
     if case.device == "cuda":
-        return _compiled_refusal(case)
+        return _explain_compiled_refusal(case)
     head_dim: int = case.problem.head_dim
-    if not _interpreted():
+    if not _is_interpreted():
         return f"a CPU only interprets it: set {INTERPRET}=1 before Python starts"
     if case.compiler is not None:
         return "torch's compilers cannot follow Triton's interpreter"
-    if _version("triton") < (3, 7) and _version("numpy") >= (2, 4):
+    if _read_version("triton") < (3, 7) and _read_version("numpy") >= (2, 4):
         return "Triton's interpreter before 3.7 fails under numpy 2.4: pip install 'triton>=3.7' or 'numpy<2.4'"
     if getattr(torch, case.dtype) not in INTERPRETED_DTYPES:
         return f"interpreted, it is wrong in {case.dtype}"
@@ -86,14 +86,14 @@ def refusal(case: Case) -> str | None:
     return None
 
 
-def core_refusal(case: Case) -> str | None:
-    """The same of a case of ``attention_core``."""
+def explain_core_refusal(case: Case) -> str | None:
+    """Return why the kernel does not compute a case of ``attention_core``, or None."""
     if case.problem.value_dim != case.problem.head_dim:
         return AS_WIDE
-    return refusal(case)
+    return explain_refusal(case)
 
 
-def _compiled_refusal(case: Case) -> str | None:
+def _explain_compiled_refusal(case: Case) -> str | None:
     if not torch.cuda.is_available():
         return "no CUDA device"
     problem, dtype = case.problem, getattr(torch, case.dtype)
@@ -101,43 +101,43 @@ def _compiled_refusal(case: Case) -> str | None:
         torch.empty(problem.sequences, length, problem.num_heads, problem.head_dim, dtype=dtype, device=case.device)
         for length in (problem.queries, problem.columns, problem.columns)
     )
-    fmha = _fmha()
+    fmha = _import_fmha()
     return next(iter(fmha.triton_splitk.FwOp.not_supported_reasons(fmha.Inputs(*rows))), None)
 
 
-def untimed(case: Case) -> str | None:
-    """Why the time says nothing: it is the interpreter's, not the kernel's."""
+def explain_untimed(case: Case) -> str | None:
+    """Return why a case is not timed, or None: under the interpreter the time is not the kernel's."""
     device = case.device.upper()
-    return f"interpreted by Triton on the {device}: its time says nothing" if _interpreted() else None
+    return f"interpreted by Triton on the {device}: its time says nothing" if _is_interpreted() else None
 
 
-def predicted_s(case: Case) -> float | None:
-    """Time of one interpreted call: so much for every program and every step over the keys."""
+def predict_call_s(case: Case) -> float | None:
+    """Return the expected seconds of one interpreted call: a constant for each program and each step over the keys."""
     problem = case.problem
     steps = math.ceil(problem.queries / QUERIES_A_PROGRAM) * math.ceil(problem.columns / KEYS_A_STEP)
     programs = problem.sequences * problem.num_heads * steps
-    return float(programs) * INTERPRETED_S if _interpreted() else None
+    return float(programs) * INTERPRETED_S if _is_interpreted() else None
 
 
-def _version(package: str) -> tuple[int, int]:
-    """Major and minor release of an installed package."""
+def _read_version(package: str) -> tuple[int, int]:
+    """Return the major and minor version of an installed package."""
     major, minor = metadata.version(package).split(".")[:2]
     return int(major), int(minor)
 
 
-def _interpreted() -> bool:
+def _is_interpreted() -> bool:
     return os.environ.get(INTERPRET) == "1"
 
 
-def environment() -> dict[str, str]:
-    """Triton reads this when xFormers' kernels are imported."""
+def get_environment() -> dict[str, str]:
+    """Return the environment variable that Triton reads when xFormers' kernels are imported."""
     return {} if torch.cuda.is_available() else {INTERPRET: "1"}
 
 
 @cache
-def _fmha() -> Any:
-    """The module ``xformers.ops.fmha`` with its Triton kernels."""
-    # Built for another torch, xFormers says so at every import; its Triton kernels need no compiled part.
+def _import_fmha() -> Any:
+    """Import the module ``xformers.ops.fmha`` with its Triton kernels."""
+    # xFormers logs at every import that it was built for another torch; its Triton kernels need no compiled part.
     logging.getLogger("xformers").addFilter(lambda record: "can't load C++" not in record.getMessage())
     from xformers.ops import fmha
 
@@ -149,11 +149,11 @@ XFORMERS_SPLITK = from_kernel(
     source="https://github.com/facebookresearch/xformers/blob/main/xformers/ops/fmha/triton_splitk.py",
     policies=Policies(forward_only=True),
     additive_mask=True,
-    unsupported=refusal,
-    untimed=untimed,
-    predicted_s=predicted_s,
-    environment=environment,
+    unsupported=explain_refusal,
+    untimed=explain_untimed,
+    predicted_s=predict_call_s,
+    environment=get_environment,
 )
 CORE_XFORMERS_SPLITK = core_from_kernel(
-    XFORMERS_SPLITK, unsupported=core_refusal, untimed=untimed, predicted_s=predicted_s
+    XFORMERS_SPLITK, unsupported=explain_core_refusal, untimed=explain_untimed, predicted_s=predict_call_s
 )

@@ -1,4 +1,4 @@
-"""Attention by Einstein sums: a plain function of q, k and v, made an implementation by ``from_kernel``."""
+"""Attention by ``torch.einsum``: a plain function of q, k and v that ``from_kernel`` makes an implementation."""
 
 import torch
 from torch import Tensor
@@ -9,9 +9,9 @@ __all__ = ["EINSUM", "einsum_attention"]
 
 
 def einsum_attention(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, scale: float, dropout_p: float) -> Tensor:
-    """O = softmax(scale · Q Kᵀ) V over the keys that ``mask`` keeps (boolean) or adds to.
+    """Compute O = softmax(scale · Q Kᵀ + M) V; ``mask`` is boolean (true keeps a key) or additive.
 
-    It has no keyword need_weights: cases that ask for the weights are refused.
+    The function has no keyword ``need_weights``, so cases that need the weights are refused.
 
     Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim), mask broadcastable to
     (batch, heads, queries, keys).
@@ -19,9 +19,9 @@ def einsum_attention(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, sc
     logits = torch.einsum("bhqd,bhkd->bhqk", q * scale, k)
     if mask is not None:
         logits = logits.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else logits + mask
-    # A query that sees no key attends to nothing; softmax would give NaN there.
-    blind = (logits == float("-inf")).all(dim=-1, keepdim=True)
-    weights = torch.softmax(logits.masked_fill(blind, 0.0), dim=-1).masked_fill(blind, 0.0)
+    # The weights of a fully masked row are 0; the softmax alone would give NaN.
+    empty = (logits == float("-inf")).all(dim=-1, keepdim=True)
+    weights = torch.softmax(logits.masked_fill(empty, 0.0), dim=-1).masked_fill(empty, 0.0)
     return torch.einsum("bhqk,bhkd->bhqd", torch.nn.functional.dropout(weights, dropout_p), v)
 
 

@@ -1,1 +1,1 @@
-"""Reading stored samples: intervals, speed verdicts, differences between runs. Importing this package imports no torch."""
+"""Analysis of stored samples: intervals, speed verdicts, differences between runs. Importing this imports no torch."""

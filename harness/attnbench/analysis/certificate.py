@@ -1,6 +1,6 @@
-"""A certificate: what a whole suite said of implementations, with all that says what it is worth.
+"""Certificates: the results of implementations on a whole suite, with its case lists, mutation score and machine.
 
-Two certificates can be compared where the hashes of their case lists are equal.
+Two certificates can be compared if the hashes of their case lists are equal.
 
 History of VERSION
 1  first version
@@ -15,14 +15,14 @@ import msgspec
 
 from attnbench.records.types import FAILURES, Finding, Result, Run, Status
 
-__all__ = ["VERSION", "CertificateError", "Declared", "Suite", "certificate"]
+__all__ = ["VERSION", "CertificateError", "Declaration", "Suite", "make_certificate"]
 
 VERSION = 1
 UNMEASURED = "not measured for this list"
 
 
 class CertificateError(Exception):
-    """A run that no certificate can be made of; the message is one line."""
+    """A run is incomplete and has no certificate; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,47 +33,49 @@ class Suite:
     list_versions: Mapping[str, str]
     list_hash: str
     cases: int
-    # Share of the mutants that it catches and more, as it was measured for this very list; None: it was not.
+    # Mutation score with its details, measured for exactly this list; None if it was not measured.
     mutation_score: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
-    """What an implementation says of itself."""
+class Declaration:
+    """What an implementation declares: its operator, source and policies."""
 
     operator: str
     source: str
     policies: Mapping[str, Any]
 
 
-def certificate(
-    run: Run, suite: Suite, cases: Sequence[str], declared: Mapping[str, Declared], results: Iterable[Result]
+def make_certificate(
+    run: Run, suite: Suite, cases: Sequence[str], declared: Mapping[str, Declaration], results: Iterable[Result]
 ) -> dict[str, Any]:
-    """The certificate of a run, in plain containers.
+    """Make the certificate of a run, in plain containers.
 
-    ``cases`` are those that were to be run; ``declared`` holds every implementation, by the name that is shown.
+    ``cases`` are the cases that had to be run; ``declared`` holds every implementation, by its display name.
 
-    Raises: CertificateError where a result is lacking.
+    Raises: CertificateError if a result is missing.
     """
     by_name: dict[str, dict[str, Result]] = {name: {} for name in declared}
     for result in results:
         if result.implementation in by_name:
             by_name[result.implementation][result.case] = result
     for name, found in by_name.items():
-        own = _own(declared[name], cases)
-        lacking = [case for case in own if case not in found]
-        if lacking:
+        own = _select_cases(declared[name], cases)
+        missing = [case for case in own if case not in found]
+        if missing:
             raise CertificateError(
-                f"no certificate: {len(lacking)} of {len(own)} cases have no result of {name}, the first is "
-                f"{lacking[0]}; go on with --resume {run.id}"
+                f"no certificate: {len(missing)} of {len(own)} cases have no result of {name} (the first is "
+                f"{missing[0]}); continue the run with --resume {run.id}"
             )
-    told = [
-        _implementation(name, declared[name], [by_name[name][case] for case in _own(declared[name], cases)])
+    described = [
+        _describe_implementation(
+            name, declared[name], [by_name[name][case] for case in _select_cases(declared[name], cases)]
+        )
         for name in by_name
     ]
     return {
         "certificate": VERSION,
-        "conformant": all(one["conformant"] for one in told),
+        "conformant": all(one["conformant"] for one in described),
         "suite": {
             "level": suite.level,
             "list_versions": dict(suite.list_versions),
@@ -88,19 +90,19 @@ def certificate(
         "threads": run.threads,
         "machine": msgspec.to_builtins(run.machine),
         "devices": sorted({case.split("/")[-2] for case in cases}),
-        "implementations": told,
+        "implementations": described,
     }
 
 
-def _own(declared: Declared, cases: Sequence[str]) -> list[str]:
-    """Cases of the operator that an implementation computes."""
+def _select_cases(declared: Declaration, cases: Sequence[str]) -> list[str]:
+    """Return the cases of the operator that an implementation computes."""
     return [case for case in cases if case.partition("/")[0] == declared.operator]
 
 
-def _implementation(name: str, declared: Declared, results: Sequence[Result]) -> dict[str, Any]:
+def _describe_implementation(name: str, declared: Declaration, results: Sequence[Result]) -> dict[str, Any]:
     findings = [(result.case, finding) for result in results for finding in result.findings]
     counts = Counter(finding.status for _, finding in findings)
-    doubts = list(_doubts(counts))
+    doubts = list(_find_doubts(counts))
     return {
         "implementation": name,
         "conformant": not doubts,
@@ -109,8 +111,8 @@ def _implementation(name: str, declared: Declared, results: Sequence[Result]) ->
         "source": declared.source,
         "policies": dict(declared.policies),
         "findings": dict(counts),
-        "refused": _reasons(findings, "unsupported"),
-        "not_run": _reasons(findings, "not_run"),
+        "refused": _count_reasons(findings, "unsupported"),
+        "not_run": _count_reasons(findings, "not_run"),
         "expected_failures": [
             {"check": finding.check, "case": case, "reason": finding.reason}
             for case, finding in findings
@@ -119,8 +121,8 @@ def _implementation(name: str, declared: Declared, results: Sequence[Result]) ->
     }
 
 
-def _doubts(counts: Counter[Status]) -> Iterable[str]:
-    """Why an implementation is not called conformant."""
+def _find_doubts(counts: Counter[Status]) -> Iterable[str]:
+    """Reasons why an implementation is not conformant."""
     failed = sum(counts[status] for status in FAILURES)
     if failed:
         yield f"{failed} findings failed"
@@ -130,6 +132,6 @@ def _doubts(counts: Counter[Status]) -> Iterable[str]:
         yield f"{counts['not_run']} findings were not run"
 
 
-def _reasons(findings: Iterable[tuple[str, Finding]], status: str) -> dict[str, int]:
-    """How many findings of a status there are, by reason."""
+def _count_reasons(findings: Iterable[tuple[str, Finding]], status: str) -> dict[str, int]:
+    """Count the findings of a status by their reasons."""
     return dict(Counter(finding.reason for _, finding in findings if finding.status == status).most_common())

@@ -1,56 +1,56 @@
-"""The longest sequence that each implementation gets through, read from the lengths that were tried."""
+"""The longest sequence that each implementation can process (max length), read from the lengths that were tried."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from attnbench.cases import Case
-from attnbench.plugins.registry import load_operator, problems
-from attnbench.records.types import FRONTIER, Finding, Result, pass_of
+from attnbench.plugins.registry import load_operator, load_problem_types
+from attnbench.records.types import FRONTIER, Finding, Result, find_pass
 
-__all__ = ["FITS", "HEAD", "Frontier", "frontiers", "row"]
+__all__ = ["FITS", "HEAD", "MaxLength", "find_max_lengths", "format_row"]
 
-# Name of the finding on a length.
+# Check name of the finding that a length fits.
 FITS = "fits"
-# What stands above the rows of a table.
-HEAD = ("implementation", "pass", "dtype", "longest", "s a call", "peak MiB", "beyond")
+# Headings of the columns of a table.
+HEAD = ("implementation", "pass", "dtype", "longest", "s per call", "peak MiB", "fails at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frontier:
-    """How far one implementation gets in one pass, dtype and device."""
+class MaxLength:
+    """Longest sequence of one implementation for one pass, dtype and device."""
 
     implementation: str
-    # The case at the shortest length; those that were tried differ in length alone.
+    # Operator, dtype, device and mode; the cases that were tried differ only in length.
     case: str
-    # The longest that fits, its seconds a call and its bytes; None where not even the shortest does.
+    # Longest length that fits, with its seconds per call and peak bytes; None if not even the shortest length fits.
     length: int | None
     took_s: float | None = None
     peak_bytes: int | None = None
-    # The shortest that does not fit, and why; None where the longest length of all fits.
+    # Shortest length that does not fit, and the reason; None if all lengths fit.
     beyond: int | None = None
     reason: str = ""
 
 
-def frontiers(results: Iterable[Result]) -> list[Frontier]:
-    """How far each got, from the lengths that were tried."""
+def find_max_lengths(results: Iterable[Result]) -> list[MaxLength]:
+    """Find the longest sequence of each implementation, from the lengths that were tried."""
     tried: dict[tuple[str, str], dict[int, Result]] = {}
     for result in results:
         if result.suite == FRONTIER:
-            length, shortest = _length(result.case)
+            length, shortest = _parse_length(result.case)
             tried.setdefault((result.implementation, shortest), {})[length] = result
-    return [_frontier(name, case, of) for (name, case), of in tried.items()]
+    return [_find_max_length(name, case, by_length) for (name, case), by_length in tried.items()]
 
 
-def _frontier(name: str, case: str, tried: Mapping[int, Result]) -> Frontier:
-    findings = {length: _decisive(result.findings) for length, result in tried.items()}
+def _find_max_length(name: str, case: str, tried: Mapping[int, Result]) -> MaxLength:
+    findings = {length: _find_decisive(result.findings) for length, result in tried.items()}
     fitting = [length for length, finding in findings.items() if finding.status == "passed"]
     longest = max(fitting, default=None)
     beyond = min((length for length in findings if length not in fitting), default=None)
     reason = "" if beyond is None else f"{findings[beyond].status}: {findings[beyond].reason}"
     if longest is None:
-        return Frontier(implementation=name, case=case, length=None, beyond=beyond, reason=reason)
+        return MaxLength(implementation=name, case=case, length=None, beyond=beyond, reason=reason)
     memory = tried[longest].memory
-    return Frontier(
+    return MaxLength(
         implementation=name,
         case=case,
         length=longest,
@@ -61,22 +61,22 @@ def _frontier(name: str, case: str, tried: Mapping[int, Result]) -> Frontier:
     )
 
 
-def _decisive(findings: Sequence[Finding]) -> Finding:
-    """The first finding that did not hold, or the first of all."""
+def _find_decisive(findings: Sequence[Finding]) -> Finding:
+    """Return the first finding that did not pass, or else the first finding."""
     return next((finding for finding in findings if finding.status != "passed"), findings[0])
 
 
-def _length(case: str) -> tuple[int, str]:
-    """Length of a case, and what it has in common with those of other lengths: operator, dtype, device and mode."""
-    parsed = Case.parse(case, problems())
+def _parse_length(case: str) -> tuple[int, str]:
+    """Split a case id into its length and the parts shared with other lengths: operator, dtype, device and mode."""
+    parsed = Case.parse(case, load_problem_types())
     return load_operator(parsed.operator).length(parsed), "/".join([parsed.operator, *case.split("/")[-3:]])
 
 
-def row(frontier: Frontier) -> tuple[str, ...]:
-    """A frontier in words, as they stand under ``HEAD``."""
-    dtype = frontier.case.split("/")[1]
-    peak = "–" if frontier.peak_bytes is None else f"{frontier.peak_bytes / 2**20:.4g}"
-    took = "–" if frontier.took_s is None else f"{frontier.took_s:.3g}"
-    length = "–" if frontier.length is None else str(frontier.length)
-    beyond = "" if frontier.beyond is None else f"{frontier.beyond}: {frontier.reason}"
-    return frontier.implementation, pass_of(frontier.case), dtype, length, took, peak, beyond
+def format_row(found: MaxLength) -> tuple[str, ...]:
+    """Format a max length as the cells of a table row, under the headings ``HEAD``."""
+    dtype = found.case.split("/")[1]
+    peak = "–" if found.peak_bytes is None else f"{found.peak_bytes / 2**20:.4g}"
+    took = "–" if found.took_s is None else f"{found.took_s:.3g}"
+    length = "–" if found.length is None else str(found.length)
+    beyond = "" if found.beyond is None else f"{found.beyond}: {found.reason}"
+    return found.implementation, find_pass(found.case), dtype, length, took, peak, beyond

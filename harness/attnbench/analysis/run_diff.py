@@ -1,8 +1,8 @@
-"""What changed between two stored runs, or between two implementations that took turns in one.
+"""Changes between two stored runs, or between two implementations that were timed interleaved in one run.
 
-Two runs were made at two moments, so their times are never compared with one another: each run has its own ratio to the
-reference, taken in turns with it, and those ratios are compared. Where both sides took turns with one another, their
-contest is the judge. Bytes, flop and kernel calls are exact and compared as they are: one more is one more.
+Times of two runs are never compared directly, since the machine may have changed in between. Each run has the ratio of
+an implementation to the reference, timed interleaved with it, and these ratios are compared. Two implementations of one
+run are compared by their speed verdict. Bytes, flop and kernel calls are exact: one more is a change.
 """
 
 from collections import Counter
@@ -10,70 +10,71 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from attnbench.analysis.speed_verdict import SpeedVerdict, judge_speed
+from attnbench.analysis.speed_verdict import SpeedVerdict, decide_speed
 from attnbench.analysis.stats import Estimate, ratio
-from attnbench.plugins.registry import baseline
-from attnbench.records.run_file import StoredRun, merged
+from attnbench.plugins.registry import find_baseline
+from attnbench.records.run_file import StoredRun, merge_runs
 from attnbench.records.types import FAILURES, Result
 
-__all__ = ["UNDECIDED", "WORSE", "Change", "Verdict", "changes", "kernel_calls", "turns_taken"]
+__all__ = ["UNDECIDED", "WORSE", "Change", "Verdict", "compare_implementations", "compare_runs", "count_kernel_calls"]
 
 Verdict = Literal[
     "wrong", "mended", "bigger", "smaller", "other", "slower", "faster", "same", "unknown", "inconclusive", "gone"
 ]
 # Verdicts that make a comparison fail.
 WORSE: frozenset[Verdict] = frozenset({"wrong", "bigger", "slower", "gone"})
-# Verdicts that say that nothing can be said.
+# Verdicts that leave open whether anything changed.
 UNDECIDED: frozenset[Verdict] = frozenset({"unknown", "inconclusive"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What one aspect of one implementation on one case came to."""
+    """Change of one aspect of one implementation on one case."""
 
     implementation: str
     case: str
     # A check, "peak_bytes", "saved_bytes", "workspace_bytes", "flop", "kernel_calls", "time" or "result".
     aspect: str
     verdict: Verdict
+    # Description of the change; the name is a key of ``attnbench compare --json``.
     told: str
 
 
-def changes(base: StoredRun, new: StoredRun, *, threshold: float) -> Iterator[Change]:
-    """Changes of every implementation and case of the base run; what stayed the same too, where it was measured.
+def compare_runs(base: StoredRun, new: StoredRun, *, threshold: float) -> Iterator[Change]:
+    """Compare every implementation and case of the base run with the new run; unchanged aspects are included.
 
-    ``threshold`` is the relative change of time that counts.
+    ``threshold`` is the relative change of time from which on a verdict is slower or faster.
     """
-    before, after = _by_key(base), _by_key(new)
+    before, after = _index_results(base), _index_results(new)
     same_machine = base.run.machine.name == new.run.machine.name
     for (name, case), old in before.items():
         now = after.get((name, case))
         if now is None:
             if name in new.run.implementations and base.run.suite_digest == new.run.suite_digest:
-                yield _change(old, "result", "gone", "the new run has no result")
+                yield _make_change(old, "result", "gone", "the new run has no result")
             continue
-        yield from _findings(old, now)
+        yield from _compare_findings(old, now)
         if same_machine:
-            yield from _counters(old, now)
-            yield from _ratios(old, now, before, after, threshold)
+            yield from _compare_counters(old, now)
+            yield from _compare_ratios(old, now, before, after, threshold)
 
 
-def turns_taken(results: Sequence[Result], *, base: str, new: str) -> Iterator[Change]:
-    """Changes from one implementation to another on every case of one run, in which they took turns.
+def compare_implementations(results: Sequence[Result], *, base: str, new: str) -> Iterator[Change]:
+    """Compare two implementations that were timed interleaved, on every case of one run.
 
-    ``base`` and ``new`` are names as results carry them. Each case has its verdict on time, if only that there is none.
+    ``base`` and ``new`` are names as stored in results. Every case has a verdict on time, also if it was not timed.
     """
     before = {result.case: result for result in results if result.implementation == base}
     for now in results:
         if now.implementation == new and now.case in before:
             old = before[now.case]
-            yield from _findings(old, now)
-            yield from _counters(old, now)
-            yield _time(old, now)
+            yield from _compare_findings(old, now)
+            yield from _compare_counters(old, now)
+            yield _compare_times(old, now)
 
 
-def kernel_calls(kernels: Sequence[str]) -> Counter[str]:
-    """Number of calls by the name of the kernel; a stored name ends in `` ×3`` where there were three."""
+def count_kernel_calls(kernels: Sequence[str]) -> Counter[str]:
+    """Count the calls of each kernel; a stored name ends in `` ×3`` if there were three calls."""
     calls: Counter[str] = Counter()
     for stored in kernels:
         name, times, number = stored.rpartition(" ×")
@@ -82,101 +83,103 @@ def kernel_calls(kernels: Sequence[str]) -> Counter[str]:
     return calls
 
 
-def _by_key(stored: StoredRun) -> dict[tuple[str, str], Result]:
-    return {(result.implementation, result.case): result for result in merged([stored])}
+def _index_results(stored: StoredRun) -> dict[tuple[str, str], Result]:
+    return {(result.implementation, result.case): result for result in merge_runs([stored])}
 
 
-def _change(now: Result, aspect: str, verdict: Verdict, told: str) -> Change:
+def _make_change(now: Result, aspect: str, verdict: Verdict, told: str) -> Change:
     return Change(implementation=now.implementation, case=now.case, aspect=aspect, verdict=verdict, told=told)
 
 
-def _findings(old: Result, now: Result) -> Iterator[Change]:
+def _compare_findings(old: Result, now: Result) -> Iterator[Change]:
     was = {finding.check: finding for finding in old.findings}
     for finding in now.findings:
         if finding.check not in was:
             continue
         failed_before, fails = was[finding.check].status in FAILURES, finding.status in FAILURES
         if failed_before != fails:
-            told = f"{was[finding.check].status} → {finding.status}" + (f": {finding.reason}" if fails else "")
-            yield _change(now, finding.check, "wrong" if fails else "mended", told)
+            text = f"{was[finding.check].status} → {finding.status}" + (f": {finding.reason}" if fails else "")
+            yield _make_change(now, finding.check, "wrong" if fails else "mended", text)
 
 
-def _counters(old: Result, now: Result) -> Iterator[Change]:
-    """Exact numbers that both sides have, in the same circumstances."""
+def _compare_counters(old: Result, now: Result) -> Iterator[Change]:
+    """Compare the exact numbers that both sides have, measured with the same number of threads."""
     if old.memory is not None and now.memory is not None and old.memory.threads == now.memory.threads:
         for aspect in ("peak_bytes", "saved_bytes", "workspace_bytes"):
-            yield from _counter(now, aspect, getattr(old.memory, aspect), getattr(now.memory, aspect), "bytes")
+            yield from _compare_counter(now, aspect, getattr(old.memory, aspect), getattr(now.memory, aspect), "bytes")
         if old.kernels and now.kernels:
-            yield _kernels(old, now)
-    yield from _counter(now, "flop", old.flop, now.flop, "flop")
+            yield _compare_kernels(old, now)
+    yield from _compare_counter(now, "flop", old.flop, now.flop, "flop")
 
 
-def _counter(now: Result, aspect: str, was: int | None, is_now: int | None, unit: str) -> Iterator[Change]:
+def _compare_counter(now: Result, aspect: str, was: int | None, is_now: int | None, unit: str) -> Iterator[Change]:
     if was is not None and is_now is not None:
-        yield _change(now, aspect, _size(was, is_now), f"{was} → {is_now} {unit}")
+        yield _make_change(now, aspect, _classify_size(was, is_now), f"{was} → {is_now} {unit}")
 
 
-def _size(was: int, is_now: int) -> Verdict:
+def _classify_size(was: int, is_now: int) -> Verdict:
     return "same" if was == is_now else "bigger" if is_now > was else "smaller"
 
 
-def _kernels(old: Result, now: Result) -> Change:
-    """Calls in all, and those kernels of which there are more or fewer; as many of others are ``other``."""
-    was, are = kernel_calls(old.kernels), kernel_calls(now.kernels)
-    told = f"{was.total()} → {are.total()} calls"
+def _compare_kernels(old: Result, now: Result) -> Change:
+    """Compare kernel calls: all of them, and each kernel whose number changed; equally many others are ``other``."""
+    was, are = count_kernel_calls(old.kernels), count_kernel_calls(now.kernels)
+    text = f"{was.total()} → {are.total()} calls"
     if was == are:
-        return _change(now, "kernel_calls", "same", told)
+        return _make_change(now, "kernel_calls", "same", text)
     different = [f"{name} {was[name]} → {are[name]}" for name in sorted(was | are) if was[name] != are[name]]
-    verdict = _size(was.total(), are.total())
-    return _change(now, "kernel_calls", "other" if verdict == "same" else verdict, f"{told}: {', '.join(different)}")
+    verdict = _classify_size(was.total(), are.total())
+    return _make_change(
+        now, "kernel_calls", "other" if verdict == "same" else verdict, f"{text}: {', '.join(different)}"
+    )
 
 
-def _time(old: Result, now: Result) -> Change:
-    """Contest of two that took turns."""
+def _compare_times(old: Result, now: Result) -> Change:
+    """Speed verdict on two implementations that were timed interleaved."""
     if old.timing is None or now.timing is None:
-        return _untimed(old, now)
-    found = judge_speed(now.timing, old.timing)
-    return _change(now, "time", found.state, _told(found))
+        return _explain_untimed(old, now)
+    found = decide_speed(now.timing, old.timing)
+    return _make_change(now, "time", found.state, _format_verdict(found))
 
 
-def _untimed(old: Result, now: Result) -> Change:
-    """Why there is no contest: the new side is gone where the base took its turns."""
+def _explain_untimed(old: Result, now: Result) -> Change:
+    """Explain why there is no speed verdict: ``gone`` if only the base was timed, else ``inconclusive``."""
     missing = [result for result in (old, now) if result.timing is None]
-    told = "; ".join(f"{one.implementation} was not timed: {one.untimed or 'no reason was stored'}" for one in missing)
-    return _change(now, "time", "inconclusive" if old.timing is None else "gone", told)
+    text = "; ".join(f"{one.implementation} was not timed: {one.untimed or 'no reason was stored'}" for one in missing)
+    return _make_change(now, "time", "inconclusive" if old.timing is None else "gone", text)
 
 
-def _told(found: SpeedVerdict) -> str:
-    measured = f"{_interval(found.ratio)} × the base's time, " if found.ratio else ""
+def _format_verdict(found: SpeedVerdict) -> str:
+    measured = f"{_format_interval(found.ratio)} × the base's time, " if found.ratio else ""
     reason = f": {found.reason}" if found.reason else ""
     return f"{measured}{found.counted} of {found.of} processes count{reason}"
 
 
-def _interval(found: Estimate) -> str:
+def _format_interval(found: Estimate) -> str:
     return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 
-def _ratios(
+def _compare_ratios(
     old: Result,
     now: Result,
     before: Mapping[tuple[str, str], Result],
     after: Mapping[tuple[str, str], Result],
     threshold: float,
 ) -> Iterator[Change]:
-    """The ratio to the reference, then and now."""
-    was, is_now = _to_reference(old, before), _to_reference(now, after)
+    """Compare the ratios to the reference in the base run and in the new run."""
+    was, is_now = _estimate_ratio_to_reference(old, before), _estimate_ratio_to_reference(now, after)
     if was is None or is_now is None:
         return
     disturbed = [f"the {run} run: {one}" for run, one in (("base", was), ("new", is_now)) if isinstance(one, str)]
     if isinstance(was, str) or isinstance(is_now, str):
-        yield _change(now, "time", "inconclusive", "; ".join(disturbed))
+        yield _make_change(now, "time", "inconclusive", "; ".join(disturbed))
         return
-    told = f"{_interval(was)} → {_interval(is_now)} × the reference's time"
-    yield _change(now, "time", _moved(was, is_now, threshold), told)
+    text = f"{_format_interval(was)} → {_format_interval(is_now)} × the reference's time"
+    yield _make_change(now, "time", _classify_ratios(was, is_now, threshold), text)
 
 
-def _moved(was: Estimate, is_now: Estimate, threshold: float) -> Verdict:
-    """Slower or faster where the intervals lie apart by more than the threshold, same where they cannot."""
+def _classify_ratios(was: Estimate, is_now: Estimate, threshold: float) -> Verdict:
+    """Slower or faster if the change surely exceeds the threshold; same if it surely does not; otherwise unknown."""
     least, most = is_now.low / was.high, is_now.high / was.low
     if least > 1 + threshold:
         return "slower"
@@ -185,16 +188,17 @@ def _moved(was: Estimate, is_now: Estimate, threshold: float) -> Verdict:
     return "same" if least > 1 - threshold and most < 1 + threshold else "unknown"
 
 
-def _to_reference(result: Result, run: Mapping[tuple[str, str], Result]) -> Estimate | str | None:
-    """Ratio to the reference, taken in turns with it in the same run; or, in words, what makes it inconclusive.
+def _estimate_ratio_to_reference(result: Result, run: Mapping[tuple[str, str], Result]) -> Estimate | str | None:
+    """Ratio to the reference timed interleaved in the same run, or the reason why it is inconclusive.
 
-    A run whose reference has no twin does not say whether it was disturbed: all its calls are taken as they are.
+    None for the reference itself, or if either was not timed. Older runs have no A/A control; in these all calls are
+    used, since nothing shows whether the run was disturbed.
     """
-    name = baseline(result.case)
+    name = find_baseline(result.case)
     reference = run.get((name, result.case))
     if name == result.implementation or result.timing is None or reference is None or reference.timing is None:
         return None
     if reference.timing.twin is None:
         return ratio(result.timing.samples_ns, reference.timing.samples_ns)
-    found = judge_speed(result.timing, reference.timing)
+    found = decide_speed(result.timing, reference.timing)
     return found.reason if found.state == "inconclusive" or found.ratio is None else found.ratio

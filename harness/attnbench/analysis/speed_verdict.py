@@ -1,11 +1,12 @@
-"""The judge of speed: which of two implementations is faster, where their samples can tell.
+"""Speed verdicts: which of two implementations is faster, if their samples can decide it.
 
-Both sides of a contest were called in turns in the same processes. A process gives one number, the median ratio of its
-clean calls, cycle by cycle; a verdict is an order statistic of those numbers, so that a process which went astray
-decides nothing. Where the machine had other work, or the baseline differs from itself, there is no verdict.
+Both implementations are timed by interleaved calls in the same processes. A process contributes one number, the median
+over its cycles of the ratio of two clean calls. A verdict follows from order statistics of these numbers, so a few
+outlying processes cannot change it. There is no verdict if other work disturbed the machine, or if the A/A control
+fails.
 
-The baseline is built twice, and each cycle has one of the two: against others they are one, and against one another
-they tell what noise is.
+The A/A control compares the baseline with a second copy of itself. Each cycle calls one of the two. In comparisons with
+other implementations, the samples of both count as the baseline's.
 """
 
 from collections.abc import Sequence
@@ -17,96 +18,101 @@ from attnbench.analysis.stats import (
     Estimate,
     Measure,
     Samples,
+    choose_measure,
+    count_throttled_calls,
     estimate,
-    measure_of,
     rank_of,
-    ratio_in,
-    throttled_calls,
+    ratio_in_process,
 )
 from attnbench.records.types import Timing
 
-__all__ = ["EFFECT", "STATES", "VERDICTS", "SpeedVerdict", "State", "judge_speed", "shares_turns"]
+__all__ = ["EFFECT", "STATES", "VERDICTS", "SpeedVerdict", "State", "decide_speed", "splits_cycles"]
 
 State = Literal["faster", "slower", "same", "unknown", "inconclusive"]
 STATES: tuple[State, ...] = get_args(State)
-# States that say how the two compare. Of the others, more processes may end ``unknown``, and only a quieter machine
+# States that are verdicts. More processes may resolve ``unknown``; only a machine with less other work may resolve
 # ``inconclusive``.
 VERDICTS: frozenset[State] = frozenset({"faster", "slower", "same"})
-# Relative difference that counts.
+# Relative difference from which on a verdict is slower or faster.
 EFFECT = 0.01
-# Probability that a verdict is wrong for a true ratio at the very edge of what counts. The second smallest of ten is
-# beyond their median in 1.07 % of draws.
+# Probability of a wrong verdict if the true ratio lies exactly on the threshold. The second smallest of ten values lies
+# above the true median in 1.07 % of draws.
 LEVEL = 0.011
-# Processes that must count; of fewer that were planned, all.
+# Processes that must count for a verdict; all of them if fewer took part.
 ENOUGH = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedVerdict:
-    """What came of a contest; the ratio stands beside its state and never alone."""
+    """Result of a comparison of speed; a ratio is never shown without its state."""
 
     state: State
-    # Time over that of the baseline, over the processes that count; None where none does. Its interval is the one that
-    # the state follows from, where the processes are enough for one.
+    # Ratio of the time to that of the baseline, over the processes that count; None if none counts. The state follows
+    # from its interval, if the processes are enough for a verdict.
     ratio: Estimate | None
-    # Processes that count, of those that timed both sides.
+    # Number of processes that count, and of processes that timed both sides.
     counted: int
     of: int
-    # The baseline's twin against the baseline, where it was timed.
-    null: "SpeedVerdict | None" = None
-    # Why there is no verdict.
+    # The A/A control: the baseline's copy compared with the baseline, if the copy was timed.
+    control: "SpeedVerdict | None" = None
+    # Why there is no verdict; empty for a verdict.
     reason: str = ""
-    # Which time was judged.
+    # Which time was compared.
     measure: Measure = "wall"
 
 
-def judge_speed(own: Timing, base: Timing, *, effect: float = EFFECT) -> SpeedVerdict:
-    """An implementation against the baseline that took turns with it, by time on the device where all have that.
+def decide_speed(own: Timing, base: Timing, *, effect: float = EFFECT) -> SpeedVerdict:
+    """Compare an implementation with the baseline timed in the same processes, by device time if all timings have it.
 
-    ``effect`` is the relative difference that counts. Of the baseline's twin itself it says how the two compare.
+    ``effect`` is the relative difference from which on a verdict is slower or faster. If ``own`` is the baseline's copy
+    (``base.twin``), the result is the A/A control itself.
 
-    Raises: ValueError where the samples are not of the same processes.
+    Raises: ValueError if the timings have different numbers of processes.
     """
-    twin = None if own is base.twin else base.twin
-    measure = measure_of(own, base, *([twin] if twin else []))
-    if twin is None or not shares_turns(base.cycles, twin.cycles):
-        null = _against(twin, [base], effect, measure) if twin else None
-        return _beside(_against(own, [base], effect, measure), null)
-    processes = _together(own, base, twin)
-    # Each beside the calls of its own cycles: a machine that drifts from one's to the other's is in neither.
-    beside = [(ratio_in(p, own, [base], measure), ratio_in(p, own, [twin], measure)) for p in processes]
-    itself = [one / other if one and other else None for one, other in beside]
-    return _beside(_against(own, [base, twin], effect, measure), _judged(itself, [own, base, twin], effect, measure))
+    copy = None if own is base.twin else base.twin
+    measure = choose_measure(own, base, *([copy] if copy else []))
+    if copy is None or not splits_cycles(base.cycles, copy.cycles):
+        control = _decide_against(copy, [base], effect, measure) if copy else None
+        return _apply_control(_decide_against(own, [base], effect, measure), control)
+    processes = _find_common_processes(own, base, copy)
+    # The baseline and its copy are never called in the same cycle. Each is compared with ``own`` in its own cycles, so
+    # that a drift of the machine between those cycles cancels.
+    ratios = [(ratio_in_process(p, own, [base], measure), ratio_in_process(p, own, [copy], measure)) for p in processes]
+    copy_to_base = [to_base / to_copy if to_base and to_copy else None for to_base, to_copy in ratios]
+    control = _decide_by_ratios(copy_to_base, [own, base, copy], effect, measure)
+    return _apply_control(_decide_against(own, [base, copy], effect, measure), control)
 
 
-def shares_turns(base: Samples, twin: Samples) -> bool:
-    """Whether each cycle had one of the two, by the cycles of each; in older runs both took part in every one."""
-    cycles = list(zip(base, twin, strict=False))
+def splits_cycles(base: Samples, copy: Samples) -> bool:
+    """Whether each cycle called only one of the two, by their cycle numbers; in older runs every cycle called both."""
+    cycles = list(zip(base, copy, strict=False))
     return any(own and other for own, other in cycles) and not any(set(own) & set(other) for own, other in cycles)
 
 
-def _together(*timings: Timing) -> list[int]:
-    """Processes in which all took part."""
+def _find_common_processes(*timings: Timing) -> list[int]:
+    """Indices of the processes in which all implementations were called."""
     if len(counts := {len(timing.samples_ns): timing for timing in timings}) > 1:
-        told = " and of ".join(map(str, sorted(counts, reverse=True)))
-        raise ValueError(f"samples of {told} processes were not taken in turns")
+        numbers = " and ".join(map(str, sorted(counts, reverse=True)))
+        raise ValueError(f"interleaved timings must have equally many processes, got {numbers}")
     return [number for number, calls in enumerate(zip(*(t.samples_ns for t in timings), strict=True)) if all(calls)]
 
 
-def _against(own: Timing, bases: Sequence[Timing], effect: float, measure: Measure) -> SpeedVerdict:
-    """A contest with one, or with those that are one since they shared their turns."""
-    ratios = [ratio_in(process, own, bases, measure) for process in _together(own, *bases)]
-    return _judged(ratios, [own, *bases], effect, measure)
+def _decide_against(own: Timing, bases: Sequence[Timing], effect: float, measure: Measure) -> SpeedVerdict:
+    """Decide against the baseline, or against the baseline and its copy if the two split the cycles."""
+    ratios = [ratio_in_process(process, own, bases, measure) for process in _find_common_processes(own, *bases)]
+    return _decide_by_ratios(ratios, [own, *bases], effect, measure)
 
 
-def _judged(ratios: Sequence[float | None], sides: Sequence[Timing], effect: float, measure: Measure) -> SpeedVerdict:
-    """A contest by the ratios of its processes, None where one does not count."""
+def _decide_by_ratios(
+    ratios: Sequence[float | None], sides: Sequence[Timing], effect: float, measure: Measure
+) -> SpeedVerdict:
+    """Decide by one ratio per process, None for a process that does not count."""
     counted, of = [ratio for ratio in ratios if ratio is not None], len(ratios)
     state: State
     if len(counted) < min(ENOUGH, of):
-        state, reason = "inconclusive", _held_up(sides, measure, of - len(counted), of)
+        state, reason = "inconclusive", _explain_lost_processes(sides, measure, of - len(counted), of)
     else:
-        state, reason = _verdict(counted, effect)
+        state, reason = _decide_state(counted, effect)
     return SpeedVerdict(
         state=state,
         ratio=estimate(counted, tail=LEVEL) if counted else None,
@@ -117,30 +123,34 @@ def _judged(ratios: Sequence[float | None], sides: Sequence[Timing], effect: flo
     )
 
 
-def _beside(found: SpeedVerdict, null: SpeedVerdict | None) -> SpeedVerdict:
-    """A contest beside that of the baseline with itself: where this shows a difference, so may everything else."""
-    found = replace(found, null=null)
-    if null is None or null.ratio is None or null.state not in ("faster", "slower") or found.state == "inconclusive":
+def _apply_control(found: SpeedVerdict, control: SpeedVerdict | None) -> SpeedVerdict:
+    """Attach the A/A control to a result, and make the result inconclusive if the control shows a difference."""
+    found = replace(found, control=control)
+    if found.state == "inconclusive" or control is None or control.ratio is None:
         return found
-    return replace(
-        found, state="inconclusive", reason=f"the baseline took {null.ratio.value:.3f} times as long as itself"
-    )
+    if control.state not in ("faster", "slower"):
+        return found
+    difference = f"{100 * abs(control.ratio.value - 1):.1f} %"
+    reason = f"A/A control failed: the baseline differs from its copy by {difference}"
+    return replace(found, state="inconclusive", reason=reason)
 
 
-def _held_up(sides: Sequence[Timing], measure: Measure, lost: int, of: int) -> str:
-    """Why some processes do not count."""
+def _explain_lost_processes(sides: Sequence[Timing], measure: Measure, lost: int, of: int) -> str:
+    """Explain why some processes do not count."""
     calls = [len(process) for timing in sides for process in timing.samples_ns if process]
     if min(calls) < CLEAN_CALLS:
-        return f"calls so slow that a process made {min(calls)} of the {CLEAN_CALLS} that it takes"
-    if left_out := max(map(throttled_calls, sides)):
-        return f"the device's clock moved or was held down in {left_out} cycles: {lost} of {of} processes do not count"
+        return f"calls are too slow: a process made {min(calls)} of the {CLEAN_CALLS} calls that it needs"
+    if left_out := max(map(count_throttled_calls, sides)):
+        return (
+            f"the device's clock changed or was throttled in {left_out} cycles: {lost} of {of} processes do not count"
+        )
     if measure == "device":
         return f"other work delayed launches in {lost} of {of} processes"
     return f"other work disturbed {lost} of {of} processes"
 
 
-def _verdict(ratios: Sequence[float], effect: float) -> tuple[State, str]:
-    """State by the order statistics, and why it is no verdict."""
+def _decide_state(ratios: Sequence[float], effect: float) -> tuple[State, str]:
+    """Return the state by the order statistics, and the reason if it is not a verdict."""
     rank = rank_of(len(ratios), LEVEL)
     if not rank:
         return "unknown", f"{len(ratios)} processes are too few for a verdict"
@@ -151,4 +161,4 @@ def _verdict(ratios: Sequence[float], effect: float) -> tuple[State, str]:
         return "faster", ""
     if 1 - effect <= low and high <= 1 + effect:
         return "same", ""
-    return "unknown", f"the interval reaches across {effect:.0%}, the difference that counts"
+    return "unknown", f"the confidence interval crosses the threshold of {effect:.0%}"

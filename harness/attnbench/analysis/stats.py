@@ -1,7 +1,7 @@
-"""Medians with their intervals, over processes and over the calls that nothing else on the machine disturbed.
+"""Medians and their confidence intervals, over processes and over undisturbed ("clean") calls.
 
-Samples inside one process are not independent (intraclass correlation 0.2 to 0.9), so every interval is taken over
-processes: a process gives one number, the median of its calls.
+Samples inside one process are not independent (intraclass correlation 0.2 to 0.9), so every interval is computed over
+processes: a process contributes one number, the median of its calls.
 """
 
 import math
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from attnbench.analysis.disturbance import clean, throttled
+from attnbench.analysis.disturbance import is_clean, is_throttled
 from attnbench.records.types import Timing
 
 __all__ = [
@@ -19,26 +19,26 @@ __all__ = [
     "Estimate",
     "Measure",
     "Samples",
-    "clean_calls",
+    "choose_measure",
+    "count_throttled_calls",
     "estimate",
-    "measure_of",
+    "estimate_clean_time",
+    "estimate_time",
     "median_of_processes",
     "rank_of",
     "ratio",
-    "ratio_in",
+    "ratio_in_process",
     "ratios_by_cycle",
-    "samples_of",
-    "throttled_calls",
-    "time_of",
-    "time_told",
+    "select_clean_calls",
+    "select_samples",
 ]
 
-# Which of two times of a call: that by the device's clock, or wall time from end to end.
+# Which time of a call is used: its time on the device, or its wall time from end to end.
 Measure = Literal["device", "wall"]
 
-# Probability on either side of an interval, where there are processes enough: 95 % are inside.
+# Probability outside an interval on either side: with enough processes it covers 95 %.
 TAIL = 0.025
-# A process counts with at least so many clean calls, and with at least this share of its calls clean.
+# A process counts if at least this many of its calls are clean, and at least this share of them.
 CLEAN_CALLS = 5
 CLEAN_OF_ALL = 0.5
 
@@ -47,9 +47,9 @@ Samples = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A median over processes, and the order statistics around it.
+    """A median over processes, and its confidence interval between two order statistics.
 
-    ``level`` is the true level of the interval: with few processes even the whole range covers less than 95 %.
+    ``level`` is the exact level of the interval: with few processes even the whole range covers less than 95 %.
     """
 
     value: float
@@ -60,10 +60,10 @@ class Estimate:
 
 
 def estimate(values: Sequence[float], *, tail: float = TAIL) -> Estimate:
-    """Median of one number per process, with the narrowest interval of order statistics that leaves out few enough.
+    """Median of one number per process, with the narrowest interval of order statistics of the required level.
 
     The interval from the r-th smallest to the r-th largest of n covers the median with probability
-    1 − 2 · P(Binomial(n, ½) < r); each side leaves out ``tail`` at the most, or as little as n allows.
+    1 − 2 · P(Binomial(n, ½) < r). The probability outside is at most ``tail`` on each side, or as small as n allows.
 
     Raises: ValueError without any value.
     """
@@ -75,141 +75,147 @@ def estimate(values: Sequence[float], *, tail: float = TAIL) -> Estimate:
         value=float(statistics.median(ordered)),
         low=ordered[rank - 1],
         high=ordered[count - rank],
-        level=max(0.0, 1 - 2 * _below(count, rank)),
+        level=max(0.0, 1 - 2 * _tail_probability(count, rank)),
         processes=count,
     )
 
 
 def rank_of(count: int, tail: float) -> int:
-    """Largest r with P(Binomial(count, ½) < r) ≤ tail; 0 where the smallest and the largest are too little."""
-    return max((r for r in range(1, count // 2 + 1) if _below(count, r) <= tail), default=0)
+    """Largest r with P(Binomial(count, ½) < r) ≤ tail; 0 if even the full range exceeds it."""
+    return max((r for r in range(1, count // 2 + 1) if _tail_probability(count, r) <= tail), default=0)
 
 
-def _below(count: int, rank: int) -> float:
+def _tail_probability(count: int, rank: int) -> float:
     """Probability that fewer than ``rank`` of ``count`` numbers lie on one side of their median."""
     return float(sum(math.comb(count, i) for i in range(rank)) / 2**count)
 
 
 def median_of_processes(samples_ns: Samples) -> Estimate:
-    """Time of a call: the median of each process, then over processes. Unit: that of the samples."""
+    """Time of a call: the median of the medians of all processes. Unit: that of the samples."""
     return estimate([statistics.median(process) for process in samples_ns if process])
 
 
-def time_told(timing: Timing, measure: Measure) -> Estimate:
-    """Time of a call, over its clean calls, or over all of them where other work disturbed every process."""
-    return time_of(timing, measure) or median_of_processes(samples_of(timing, measure))
+def estimate_time(timing: Timing, measure: Measure) -> Estimate:
+    """Time of a call over its clean calls, or over all calls if other work disturbed every process."""
+    return estimate_clean_time(timing, measure) or median_of_processes(select_samples(timing, measure))
 
 
 def ratio(samples_ns: Samples, baseline_ns: Samples) -> Estimate:
-    """Time of a call over that of the baseline: one ratio of medians per process that timed both in turns."""
+    """Time of a call divided by that of the baseline: one ratio of medians per process that timed both, interleaved."""
     pairs = [(own, base) for own, base in zip(samples_ns, baseline_ns, strict=True) if own and base]
     return estimate([statistics.median(own) / statistics.median(base) for own, base in pairs])
 
 
-def measure_of(*timings: Timing) -> Measure:
-    """Time by which these are told and judged: that of the device, where all have it."""
+def choose_measure(*timings: Timing) -> Measure:
+    """The time to report and to compare for these timings: device time if all have it, else wall time."""
     return "device" if all(any(timing.device_ns) for timing in timings) else "wall"
 
 
-def samples_of(timing: Timing, measure: Measure | None = None) -> Samples:
-    """All samples of a measure, by default of the one that the timing is told by."""
-    return timing.device_ns if (measure or measure_of(timing)) == "device" else timing.samples_ns
+def select_samples(timing: Timing, measure: Measure | None = None) -> Samples:
+    """All samples of a measure, by default of the measure that is reported for this timing."""
+    return timing.device_ns if (measure or choose_measure(timing)) == "device" else timing.samples_ns
 
 
-def clean_calls(timing: Timing, measure: Measure | None = None) -> tuple[tuple[int, ...], ...]:
-    """Times of the clean calls of each process, in nanoseconds; nothing of a process that does not count.
+def select_clean_calls(timing: Timing, measure: Measure | None = None) -> tuple[tuple[int, ...], ...]:
+    """Times of the clean calls of each process, in nanoseconds; empty for a process that does not count.
 
-    A process counts with ``CLEAN_CALLS`` clean calls or more, if they are ``CLEAN_OF_ALL`` of its calls or more. What
-    the system's scheduler does to a process is nothing to a time by the device's clock, and a device that is throttled
-    is to both.
+    A process counts with ``CLEAN_CALLS`` clean calls or more, if they are ``CLEAN_OF_ALL`` of its calls or more. A wait
+    for a core does not invalidate device times; throttling invalidates both device and wall times.
     """
-    measure = measure or measure_of(timing)
+    measure = measure or choose_measure(timing)
     return tuple(
-        tuple(times_ns[call] for call in _clean(timing, process, measure))
-        for process, times_ns in enumerate(samples_of(timing, measure))
+        tuple(times_ns[call] for call in _find_clean_calls(timing, process, measure))
+        for process, times_ns in enumerate(select_samples(timing, measure))
     )
 
 
 def ratios_by_cycle(own: Timing, base: Timing, measure: Measure | None = None) -> list[float]:
-    """Time over that of the base in each process that counts on both sides."""
-    measure = measure or measure_of(own, base)
-    found = (ratio_in(process, own, [base], measure) for process in range(len(own.samples_ns)))
+    """Ratio of the time to that of the base, for each process that counts on both sides."""
+    measure = measure or choose_measure(own, base)
+    found = (ratio_in_process(process, own, [base], measure) for process in range(len(own.samples_ns)))
     return [ratio for ratio in found if ratio is not None]
 
 
-def ratio_in(process: int, own: Timing, bases: Sequence[Timing], measure: Measure) -> float | None:
-    """Time over that of the bases in a process: the median over the cycles that it has in common with either.
+def ratio_in_process(process: int, own: Timing, bases: Sequence[Timing], measure: Measure) -> float | None:
+    """Ratio of the time to that of the bases in one process: the median over the cycles shared with any base.
 
-    The two calls of a cycle were made one right after another, and what the machine does for longer than that is in
-    both: over many processes these medians scatter half as much (by variance) as ratios of the two sides' medians. Only
-    cycles in which both calls were clean are taken; where these are too few, or the record does not say what was called
-    when, it is the ratio of medians. None where the process does not count for all of them.
+    The two calls of a cycle follow one another directly, so slower changes of the machine affect both. Over many
+    processes these medians have half the variance of ratios of the two sides' medians. Only cycles with two clean calls
+    are used. If these are too few, or the record has no cycle numbers, the result is the ratio of the medians. It is
+    None if the process does not count for all timings.
     """
-    one, others = _clean(own, process, measure), [_clean(base, process, measure) for base in bases]
-    if not one or not all(others):
+    clean = _find_clean_calls(own, process, measure)
+    clean_of_bases = [_find_clean_calls(base, process, measure) for base in bases]
+    if not clean or not all(clean_of_bases):
         return None
-    ours, met, theirs = samples_of(own, measure)[process], dict[int, int](), list[int]()
-    for base, other in zip(bases, others, strict=True):
-        times = samples_of(base, measure)[process]
-        numbers = _counted(base.cycles, process, len(times))
-        theirs += [times[call] for call in other]
-        met |= {number: times[call] for call in other if (number := numbers[call]) is not None}
-    cycles = _counted(own.cycles, process, len(ours))
-    pairs = [ours[call] / met[number] for call in one if (number := cycles[call]) is not None and number in met]
-    if len(pairs) < CLEAN_CALLS:
-        return statistics.median(ours[call] for call in one) / statistics.median(theirs)
-    return statistics.median(pairs)
+    own_times, base_by_cycle, base_times = select_samples(own, measure)[process], dict[int, int](), list[int]()
+    for base, clean_of_base in zip(bases, clean_of_bases, strict=True):
+        times = select_samples(base, measure)[process]
+        numbers = _read_counter(base.cycles, process, len(times))
+        base_times += [times[call] for call in clean_of_base]
+        base_by_cycle |= {number: times[call] for call in clean_of_base if (number := numbers[call]) is not None}
+    cycles = _read_counter(own.cycles, process, len(own_times))
+    ratios = [
+        own_times[call] / base_by_cycle[number]
+        for call in clean
+        if (number := cycles[call]) is not None and number in base_by_cycle
+    ]
+    if len(ratios) < CLEAN_CALLS:
+        return statistics.median(own_times[call] for call in clean) / statistics.median(base_times)
+    return statistics.median(ratios)
 
 
-def throttled_calls(timing: Timing) -> int:
-    """Turns that are left out because their cycle met another clock of the device than it began with, or a lower one.
+def count_throttled_calls(timing: Timing) -> int:
+    """Count the samples that are left out because the device's clock changed or was throttled during their cycle.
 
-    The cycle is one for all implementations: whoever took part in it has that turn left out.
+    Such a cycle is left out for every implementation that was called in it.
     """
-    return sum(sum(_throttled(timing, process, len(times_ns))) for process, times_ns in enumerate(timing.samples_ns))
+    return sum(
+        sum(_flag_throttled(timing, process, len(times_ns))) for process, times_ns in enumerate(timing.samples_ns)
+    )
 
 
-def _clean(timing: Timing, process: int, measure: Measure) -> list[int]:
-    """Which calls of a process were clean, by their place; none of a process that does not count."""
-    turns = len(samples_of(timing, measure)[process])
-    disturbed = _late(timing, process, turns) if measure == "device" else _held_up(timing, process)
-    slowed = _throttled(timing, process, turns)
-    kept = [call for call, told in enumerate(zip(disturbed, slowed, strict=True)) if not any(told)]
-    return kept if len(kept) >= CLEAN_CALLS and len(kept) >= CLEAN_OF_ALL * turns else []
+def _find_clean_calls(timing: Timing, process: int, measure: Measure) -> list[int]:
+    """Indices of the clean calls of a process; empty if the process does not count."""
+    calls = len(select_samples(timing, measure)[process])
+    disturbed = _flag_late(timing, process, calls) if measure == "device" else _flag_disturbed(timing, process)
+    throttled = _flag_throttled(timing, process, calls)
+    kept = [call for call, flags in enumerate(zip(disturbed, throttled, strict=True)) if not any(flags)]
+    return kept if len(kept) >= CLEAN_CALLS and len(kept) >= CLEAN_OF_ALL * calls else []
 
 
-def _held_up(timing: Timing, process: int) -> list[bool]:
-    """Of each call of a process whether its threads had to do without a core."""
+def _flag_disturbed(timing: Timing, process: int) -> list[bool]:
+    """For each call of a process, whether its threads had to wait for a core."""
     times_ns = timing.samples_ns[process]
-    waited = _counted(timing.waited_ns, process, len(times_ns))
-    switches = _counted(timing.switches, process, len(times_ns))
-    return [not clean(t, w, s) for t, w, s in zip(times_ns, waited, switches, strict=True)]
+    waited = _read_counter(timing.waited_ns, process, len(times_ns))
+    switches = _read_counter(timing.switches, process, len(times_ns))
+    return [not is_clean(t, w, s) for t, w, s in zip(times_ns, waited, switches, strict=True)]
 
 
-def _late(timing: Timing, process: int, turns: int) -> list[bool]:
-    """Of each call of a process whether the device had to wait for its launch, which was to be hidden."""
-    return [bool(late) for late in _counted(timing.late, process, turns)]
+def _flag_late(timing: Timing, process: int, calls: int) -> list[bool]:
+    """For each call of a process, whether the device had to wait for its launch, so that the launch was not hidden."""
+    return [bool(late) for late in _read_counter(timing.late, process, calls)]
 
 
-def _throttled(timing: Timing, process: int, turns: int) -> list[bool]:
-    """Of each turn of a process whether the device's clock was not the same throughout its cycle."""
+def _flag_throttled(timing: Timing, process: int, calls: int) -> list[bool]:
+    """For each sample of a process, whether the device's clock changed or was throttled during its cycle."""
     columns = (timing.clock_before_mhz, timing.clock_after_mhz, timing.throttle_reasons)
     return [
-        before is not None and after is not None and reasons is not None and throttled(before, after, reasons)
-        for before, after, reasons in zip(*(_counted(column, process, turns) for column in columns), strict=True)
+        before is not None and after is not None and reasons is not None and is_throttled(before, after, reasons)
+        for before, after, reasons in zip(*(_read_counter(column, process, calls) for column in columns), strict=True)
     ]
 
 
-def _counted(counter: Samples, process: int, calls: int) -> Sequence[int | None]:
-    """A counter of every call of a process, or None for each where it was not read."""
-    there = counter[process] if process < len(counter) else ()
-    return there if len(there) == calls else [None] * calls
+def _read_counter(counter: Samples, process: int, calls: int) -> Sequence[int | None]:
+    """The values of a counter for all calls of a process, or None for each call if it was not recorded."""
+    values = counter[process] if process < len(counter) else ()
+    return values if len(values) == calls else [None] * calls
 
 
-def time_of(timing: Timing, measure: Measure | None = None) -> Estimate | None:
-    """Time of a call: the median of the clean calls of each process that counts, then over processes.
+def estimate_clean_time(timing: Timing, measure: Measure | None = None) -> Estimate | None:
+    """Time of a call: the median of its clean calls in each process that counts, then the median over processes.
 
-    Unit: nanoseconds. None where no process counts: what was measured then is the machine's other work, too.
+    Unit: nanoseconds. None if no process counts: the samples then measure other work on the machine, too.
     """
-    medians = [statistics.median(process) for process in clean_calls(timing, measure) if process]
+    medians = [statistics.median(process) for process in select_clean_calls(timing, measure) if process]
     return estimate(medians) if medians else None

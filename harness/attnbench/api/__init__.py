@@ -1,17 +1,17 @@
-"""``attnbench.conform``: the checks over a suite from Python, and what they came to."""
+"""``attnbench.conform``: run the checks of a suite from Python, and get a report."""
 
 import sys
 from collections.abc import Sequence
 
-from attnbench.api.outcome import ConformanceError, Failure, Report, told
-from attnbench.api.selection import Expected, Selection, expectations_for, listed
+from attnbench.api.outcome import ConformanceError, Failure, Report, format_finding
+from attnbench.api.selection import Expected, Selection, as_tuple, collect_expectations
 from attnbench.api.worker_pool import LocalSession, WorkerPool
-from attnbench.plugins.importable import name_of
+from attnbench.plugins.importable import find_name
 from attnbench.plugins.registry import PluginError
 from attnbench.runner import Limits, NoProgress
 from attnbench.runner import conform as conform_all
 
-__all__ = ["ConformanceError", "Expected", "Failure", "Report", "Selection", "WorkerPool", "conform", "told"]
+__all__ = ["ConformanceError", "Expected", "Failure", "Report", "Selection", "WorkerPool", "conform", "format_finding"]
 
 
 def conform(
@@ -25,26 +25,28 @@ def conform(
     memory_bytes: int | None = None,
     threads: int | None = None,
 ) -> Report:
-    """Check an implementation against the reference over a suite, in a process of its own.
+    """Run the checks of a suite on an implementation, in a process of its own, and return a report.
 
     ``implementation`` is a module class, a function of (q, k, v) or an ``Implementation`` that a fresh process can
     import, or a name: registered, ``package.module:attribute`` or ``path/to/file.py:attribute``. ``cases`` are
-    shell-style patterns or whole ids. ``expected_failures`` are files, or a (reason, link) for the pattern of a check,
-    or of a check and a case; those in ``expected_failures.toml`` beside the implementation are always read.
+    shell-style patterns or whole ids. ``expected_failures`` are files, or a mapping from a pattern of checks, or a
+    (check, case) pair of patterns, to a (reason, link). An ``expected_failures.toml`` beside the implementation's
+    module is always read.
 
-    Raises: attnbench.plugins.registry.PluginError where it cannot be loaded, ValueError where nothing is left to run.
+    Raises: attnbench.plugins.registry.PluginError where the implementation cannot be loaded, ValueError where no check
+    is left to run.
     """
     if getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "") == "attnbench.workers.candidate_worker":
         raise PluginError(
-            "conform was called while its own process imported the file that calls it: "
+            "conform was called while its worker process imported the file with that call: "
             "put the call under if __name__ == '__main__':"
         )
-    name = name_of(implementation)
-    selection = Selection(suite=suite, cases=listed(cases), checks=listed(checks))
+    name = find_name(implementation)
+    selection = Selection(suite=suite, cases=as_tuple(cases), checks=as_tuple(checks))
     with LocalSession(limits=Limits(timeout_s=timeout_s, memory_bytes=memory_bytes, threads=threads)) as session:
-        plans = selection.plans(session)
-        expectations = expectations_for(session, [name], expected_failures, plans)
+        plans = selection.make_plans(session)
+        expectations = collect_expectations(session, [name], expected_failures, plans)
         results = conform_all(
-            session, [name], plans, run="", steps=NoProgress(), suite=suite, expectations=expectations
+            session, [name], plans, run="", progress=NoProgress(), suite=suite, expectations=expectations
         )
         return Report(implementation=name, suite=suite, results=tuple(results))

@@ -1,1 +1,1 @@
-"""One implementation on one case: built, prepared, called; its inputs rewritten, its gradients taken."""
+"""The candidate: one implementation built for one case and called there, with torch's compilers and global state."""

@@ -1,4 +1,4 @@
-"""One implementation on one case: built, prepared, called, its inputs changed, its gradients taken."""
+"""The candidate: one implementation that is built, prepared and called on one case."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.candidate.compilation import compiled
+from attnbench.candidate.compilation import compile_call
 from attnbench.cases import Case
 from attnbench.interface import Implementation, Inputs, Operator, Refusal
 from attnbench.oracle.expected import blank_rows
@@ -19,58 +19,62 @@ __all__ = ["Candidate", "Malformed"]
 
 
 class Malformed(Exception):
-    """The implementation returned something that is no result at all; the message says what."""
+    """Raised where an implementation's result is not of the required form; the message says what is wrong."""
 
 
 class Candidate:
-    """One implementation, built and prepared for one case."""
+    """One implementation, built and prepared for one case.
+
+    Rows of padded queries that the implementation's policy leaves to it are excluded from every comparison: outputs
+    are 0 there, and no gradient flows through them.
+    """
 
     def __init__(self, implementation: Implementation, operator: Operator, case: Case, inputs: Inputs) -> None:
         self.implementation = implementation
         self.operator = operator
         self.case = case
         self.inputs = inputs
-        # Not the cotangents: through them every loss would have a gradient, that of a detached output too.
+        # Cotangents must not require gradients: otherwise the loss of a detached output would require them too.
         for tensor in inputs.tensors.values():
-            tensor.requires_grad_(self._tracks(tensor))
+            tensor.requires_grad_(self._is_tracked(tensor))
         self.reference = operator.reference(case, inputs)
         self.module, self.call = self.build()
 
-    def _tracks(self, tensor: Tensor) -> bool:
+    def _is_tracked(self, tensor: Tensor) -> bool:
         return self.case.tracks_inputs and tensor.is_floating_point()
 
     def build(self, reference: Any = None) -> tuple[Any, Callable[..., Any]]:
-        """A fresh module with the weights of the reference (the case's own unless given), and its prepared call."""
+        """Build a new module with the weights of ``reference`` (by default the case's) and its prepared call."""
         module = self.implementation.build(copy.deepcopy(self.reference if reference is None else reference))
         if isinstance(module, torch.nn.Module):
             module.train(self.case.training).requires_grad_(self.case.tracks_parameters)
         return module, self.prepare(module, self.case, self.inputs)
 
     def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
-        """The call of a module on inputs of a case, compiled where the mode says so."""
+        """Return the call of a module on the inputs of a case, compiled if the case's mode says so."""
         with self.call_mode():
             call = self.implementation.prepare(module, case, inputs)
-            return compiled(call, module, case, inputs) if case.compiler else call
+            return compile_call(call, module, case, inputs) if case.compiler else call
 
     def parameters(self) -> dict[str, Tensor]:
-        """The module's own parameters by name; none where it is not torch's."""
+        """Return the module's parameters by name; none if it is not a ``torch.nn.Module``."""
         return dict(self.module.named_parameters()) if isinstance(self.module, torch.nn.Module) else {}
 
     def run(self, call: Callable[..., Any] | None = None, **changed: Any) -> dict[str, Tensor]:
-        """Outputs by name of one call on the inputs as they are now; ``changed`` replaces arguments.
+        """Call on the current inputs and return the outputs by name, 0 in excluded rows.
 
-        Rows that are the implementation's own are 0, and nothing comes back through them.
+        ``changed`` replaces arguments of the call.
 
-        Raises: Malformed where the call returned no such thing.
+        Raises: Malformed if the result is not of the required form.
         """
         with self.call_mode():
             returned = (self.call if call is None else call)(**self.inputs.arguments() | changed)
         self.implementation.synchronize()
-        return self.compared(self.named(returned), self.case, self.inputs)
+        return self.blank_excluded_rows(self.name_outputs(returned), self.case, self.inputs)
 
     @contextmanager
     def call_mode(self) -> Iterator[None]:
-        """Gradient mode and autocast as the case's mode has them."""
+        """Set gradient mode, inference mode and autocast as the case's mode says."""
         case = self.case
         modes: list[AbstractContextManager[Any]] = [torch.set_grad_enabled(case.differentiates)]
         if case.call_mode.inference_mode:
@@ -82,10 +86,10 @@ class Candidate:
                 stack.enter_context(mode)
             yield
 
-    def named(self, returned: Any) -> dict[str, Tensor]:
-        """Outputs by name from what a call returned: a tuple, or a tensor where there is one output alone.
+    def name_outputs(self, returned: Any) -> dict[str, Tensor]:
+        """Return the outputs by name from the result of a call: a tuple, or a tensor where the operator has one output.
 
-        Raises: Malformed.
+        Raises: Malformed if the result is anything else.
         """
         names = self.operator.outputs
         if len(names) == 1 and isinstance(returned, Tensor):
@@ -100,11 +104,11 @@ class Candidate:
         for name, value in named.items():
             if value is not None and not isinstance(value, Tensor):
                 raise Malformed(f"{name} must be a Tensor or None, got {type(value).__name__}")
-        # A subclass of Tensor may say anything of itself; what it holds may not.
+        # A subclass of Tensor may override any method, so the checks see the plain tensor.
         return {name: Tensor.as_subclass(value, Tensor) for name, value in named.items() if value is not None}
 
-    def compared(self, outputs: dict[str, Tensor], case: Case, inputs: Inputs) -> dict[str, Tensor]:
-        """Outputs of a case without the rows that are the implementation's own."""
+    def blank_excluded_rows(self, outputs: dict[str, Tensor], case: Case, inputs: Inputs) -> dict[str, Tensor]:
+        """Return the outputs of a case with 0 in excluded rows."""
         if self.implementation.policies.padded_queries == "answered":
             return outputs
         return blank_rows(outputs, self.operator.padded_rows(case, inputs))
@@ -116,13 +120,13 @@ class Candidate:
 
     @cached_property
     def gradients(self) -> dict[str, Tensor]:
-        """Gradients of the first call, ``grad.<name>``: of inputs, and of parameters in the reference's layout."""
-        return self.gradients_of(self.outputs)
+        """Gradients of the first call by ``grad.<name>``, for inputs and for parameters in the reference's layout."""
+        return self.compute_gradients(self.outputs)
 
-    def loss(self, outputs: dict[str, Tensor]) -> Tensor:
-        """Σ output · cotangent.
+    def compute_loss(self, outputs: dict[str, Tensor]) -> Tensor:
+        """Compute the loss Σ output · cotangent.
 
-        Raises: Malformed where it has no gradient.
+        Raises: Malformed if the loss does not require gradients.
         """
         loss = sum(
             ((value * self.inputs.cotangents[name]).sum() for name, value in outputs.items()),
@@ -132,58 +136,58 @@ class Candidate:
             raise Malformed("no gradient reaches the inputs: the outputs do not require grad")
         return loss
 
-    def gradients_of(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Gradients of the loss by everything that the case tracks; zero where nothing reaches."""
-        inputs = self.leaves()
-        own = self.parameters() if self.case.tracks_parameters else {}
-        leaves = [*inputs.values(), *own.values()]
+    def compute_gradients(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Compute the gradients of the loss with respect to all tracked inputs and parameters; unused ones have 0."""
+        inputs = self.collect_leaves()
+        parameters = self.parameters() if self.case.tracks_parameters else {}
+        leaves = [*inputs.values(), *parameters.values()]
         found = torch.autograd.grad(
-            self.loss(outputs), leaves, allow_unused=True, retain_graph=True, materialize_grads=True
+            self.compute_loss(outputs), leaves, allow_unused=True, retain_graph=True, materialize_grads=True
         )
         gradients = dict(zip(inputs, found[: len(inputs)], strict=True))
         if self.case.tracks_parameters:
-            gradients |= self._in_reference_layout(dict(zip(own, found[len(inputs) :], strict=True)))
+            gradients |= self._map_to_reference(dict(zip(parameters, found[len(inputs) :], strict=True)))
         return {f"grad.{name}": gradient for name, gradient in gradients.items()}
 
-    def leaves(self) -> dict[str, Tensor]:
-        """Tensor inputs that take gradients, each once under its first name."""
+    def collect_leaves(self) -> dict[str, Tensor]:
+        """Return the tensor inputs that require gradients, each once under its first name."""
         leaves: dict[str, Tensor] = {}
         for name, tensor in self.inputs.tensors.items():
-            if tensor.requires_grad and not any(tensor is known for known in leaves.values()):
+            if tensor.requires_grad and not any(tensor is leaf for leaf in leaves.values()):
                 leaves[name] = tensor
         return leaves
 
-    def _in_reference_layout(self, own: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Gradients by the reference's parameters: the vector-Jacobian product of ``weights``."""
+    def _map_to_reference(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Map gradients of the module's parameters to the reference's: the vector-Jacobian product of ``weights``."""
         parameters = {name: p.detach().requires_grad_() for name, p in self.inputs.parameters.items()}
         mapped = self.implementation.weights(parameters)
-        strangers = sorted(own.keys() ^ mapped.keys())
-        if strangers:
+        unmatched = sorted(gradients.keys() ^ mapped.keys())
+        if unmatched:
             raise Malformed(
-                f"the module's parameters and those that weights() names differ in {', '.join(strangers)}; "
-                "define weights(parameters) for a layout of its own"
+                f"the module's parameters and the names that weights() returns differ in {', '.join(unmatched)}; "
+                "define weights(parameters) if the module names or lays out its parameters in another way"
             )
         if not parameters:
             return {}
         found = torch.autograd.grad(
-            [mapped[name] for name in own], list(parameters.values()), list(own.values()),
+            [mapped[name] for name in gradients], list(parameters.values()), list(gradients.values()),
             allow_unused=True, materialize_grads=True,
         )  # fmt: skip
         return dict(zip(parameters, found, strict=True))
 
-    def like(self, **changes: Any) -> dict[str, Tensor]:
-        """Outputs of this module for the same inputs with other options, such as ``need_weights``.
+    def call_with_options(self, **changes: Any) -> dict[str, Tensor]:
+        """Call the module on the same inputs with other options, such as ``need_weights``; return the outputs.
 
-        Raises: Refusal where the implementation does not take the case that this makes.
+        Raises: Refusal if the implementation does not support the resulting case.
         """
         case = self.case.with_problem(**changes)
         inputs = replace(self.inputs, options=self.inputs.options | changes)
-        return self.on(case, inputs)
+        return self.run_on(case, inputs)
 
-    def on(self, case: Case, inputs: Inputs, module: Any = None) -> dict[str, Tensor]:
-        """Outputs of this module, or of another one, for another case of the same parameters.
+    def run_on(self, case: Case, inputs: Inputs, module: Any = None) -> dict[str, Tensor]:
+        """Call this module, or another one, on another case with the same parameters; return the outputs.
 
-        Raises: Refusal where the implementation does not take that case.
+        Raises: Refusal if the implementation does not support that case.
         """
         if reason := self.implementation.unsupported(case):
             raise Refusal(reason)
@@ -191,10 +195,10 @@ class Candidate:
         with self.call_mode():
             returned = call(**inputs.arguments())
         self.implementation.synchronize()
-        return self.compared(self.named(returned), case, inputs)
+        return self.blank_excluded_rows(self.name_outputs(returned), case, inputs)
 
-    def step(self) -> Callable[[], Any]:
-        """One pass as it is timed: forward, and backward to every input and parameter unless in inference."""
+    def make_step(self) -> Callable[[], Any]:
+        """Return the pass that is timed: forward and, unless the case takes no gradients, backward to every leaf."""
         arguments, call = self.inputs.arguments(), self.call
         if not self.case.differentiates:
 
@@ -203,7 +207,7 @@ class Candidate:
                     return call(**arguments)
 
             return forward
-        leaves = [*self.leaves().values(), *(p for p in self.parameters().values() if p.requires_grad)]
+        leaves = [*self.collect_leaves().values(), *(p for p in self.parameters().values() if p.requires_grad)]
         cotangent = self.inputs.cotangents[self.operator.outputs[0]]
 
         def forward_and_backward() -> Any:
@@ -213,8 +217,8 @@ class Candidate:
 
         return forward_and_backward
 
-    def overwritten(self, changes: dict[str, Tensor]) -> "_Overwritten":
-        """Context in which tensor inputs hold other values, written in place."""
+    def overwrite(self, changes: dict[str, Tensor]) -> "_Overwritten":
+        """Return a context in which tensor inputs hold other values, written in place."""
         return _Overwritten(self, changes)
 
     def write(self, values: Mapping[str, Tensor]) -> None:
@@ -226,12 +230,12 @@ class Candidate:
 
 class _Overwritten:
     def __init__(self, candidate: Candidate, changes: dict[str, Tensor]) -> None:
-        self._subject = candidate
+        self._candidate = candidate
         self._changes = changes
         self._before = {name: candidate.inputs.tensors[name].detach().clone() for name in changes}
 
     def __enter__(self) -> None:
-        self._subject.write(self._changes)
+        self._candidate.write(self._changes)
 
     def __exit__(self, *_: object) -> None:
-        self._subject.write(self._before)
+        self._candidate.write(self._before)

@@ -1,4 +1,4 @@
-"""A call as torch's compilers make it, to be checked like any other."""
+"""Compilation of a candidate's call by torch's compilers, so that the compiled call is checked like any other."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +9,11 @@ from torch import nn
 from attnbench.cases import Case
 from attnbench.interface import Inputs
 
-__all__ = ["Called", "compiled"]
+__all__ = ["CallModule", "compile_call"]
 
 
-class Called(nn.Module):
-    """A prepared call as a module; it owns the module that the call uses."""
+class CallModule(nn.Module):
+    """A prepared call as a module; the module that the call uses is its submodule."""
 
     def __init__(self, call: Callable[..., Any], owner: Any) -> None:
         super().__init__()
@@ -21,20 +21,20 @@ class Called(nn.Module):
         self._call = call
 
     def forward(self, **arguments: Any) -> Any:
-        """What the call returns."""
+        """Return the result of the call."""
         return self._call(**arguments)
 
 
-def compiled(call: Callable[..., Any], module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
-    """The call, compiled as the case's mode says.
+def compile_call(call: Callable[..., Any], module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
+    """Return the call, compiled as the case's mode says.
 
-    Graph breaks are allowed: what is asked is that a user's ``torch.compile`` stays right, not that it is one graph.
+    Graph breaks are allowed: the result must be correct under a user's ``torch.compile``, not one graph.
     """
-    # Another compilation of the same code in this process must not be taken for this one.
+    # Graphs that were compiled earlier in this process must not be reused.
     torch.compiler.reset()
     if case.compiler == "export":
-        # It takes modules alone.
-        whole = call if isinstance(call, nn.Module) else Called(call, module)
-        # Parameters may be frozen afterwards, not here: export keeps what it was given.
+        # torch.export accepts modules only.
+        whole = call if isinstance(call, nn.Module) else CallModule(call, module)
+        # Parameters may only be frozen afterwards: export keeps their requires_grad.
         return torch.export.export(whole, (), inputs.arguments()).module()
     return torch.compile(call, backend=str(case.compiler))

@@ -1,1 +1,1 @@
-"""Checks: one requirement each, a chapter per file; the first line of a check's docstring is what a failure says."""
+"""The checks, in one file per chapter. The first line of a check's docstring is its requirement, which users read."""

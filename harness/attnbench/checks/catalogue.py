@@ -1,8 +1,8 @@
 """Names, chapters and requirements of all checks, read from their source without importing torch.
 
-A check is a function decorated with ``@check`` in a chapter's file; its docstring's first line is the requirement.
-The chapters of attnbench are the modules of ``attnbench.checks.chapters``. An operator names further chapters of its
-own as ``package.module`` in ``Operator.chapters``.
+A check is a function decorated with ``@check`` in the file of a chapter. The first line of its docstring is the
+requirement. The chapters of attnbench are the modules of ``attnbench.checks.chapters``. An operator names further
+chapters as ``package.module`` in ``Operator.chapters``.
 """
 
 import ast
@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnbench.interface import Operator
-from attnbench.plugins.registry import PluginError, load_operator, operators
+from attnbench.plugins.registry import PluginError, list_operators, load_operator
 
 if TYPE_CHECKING:
     from attnbench.checks.requirement import CheckFunction
 
-__all__ = ["Check", "chapters", "check_function", "checks", "checks_of", "in_turn"]
+__all__ = ["Check", "list_chapters", "load_check_function", "read_checks", "read_operator_checks", "sort_checks"]
 
 PACKAGE = "attnbench.checks.chapters"
-# The order in which checks are made and listed.
+# The order in which checks run and are listed.
 CHAPTERS = (
     "forward", "exact", "weights", "gradients", "masks", "grouping", "positions", "shapes", "layouts", "numerics",
     "invariants", "dropout", "paths", "hygiene", "protocol", "compilation", "autocast", "refusals", "determinism",
@@ -33,79 +33,85 @@ CHAPTERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One requirement: its name, the module that it stands in, and what it asks."""
+    """One check: its name, its module, and its requirement in one sentence."""
 
     name: str
     module: str
     requirement: str
-    # It looks at what the first call does, and is made before the others of its case.
+    # Whether it examines the first call, and so runs before the other checks of a case.
     first: bool
 
     @property
     def chapter(self) -> str:
-        """Name of its chapter, which is that of its file."""
+        """Name of the chapter, which is the name of its file."""
         return self.module.rpartition(".")[2]
 
 
-def checks() -> dict[str, Check]:
-    """All checks by name: those of attnbench, then those of every operator that can be loaded."""
-    found = dict(_built_in())
-    for name in operators():
+@cache
+def read_checks() -> dict[str, Check]:
+    """Return all checks by name: first those of attnbench, then those of every operator that can be loaded."""
+    found = dict(_read_built_in())
+    for name in list_operators():
         try:
-            found |= checks_of(load_operator(name))
+            found |= read_operator_checks(load_operator(name))
         except PluginError:  # reported where the operator is used
             continue
     return found
 
 
-def checks_of(operator: Operator) -> dict[str, Check]:
-    """Checks by name that stand in the chapters of an operator.
+def read_operator_checks(operator: Operator) -> dict[str, Check]:
+    """Return the checks in the chapters of an operator, by name.
 
-    Raises: PluginError where a chapter of its own cannot be read, or has a check with the name of another.
+    Raises: PluginError if a chapter of the operator cannot be read, or has a check with the name of another check.
     """
-    found = {name: check for name, check in _built_in().items() if check.chapter in operator.chapters}
-    for module in operator.chapters:
+    return _read_checks_of(operator.name, tuple(operator.chapters))
+
+
+def list_chapters() -> tuple[str, ...]:
+    """Names of the chapters, in the order of the checks."""
+    return tuple(dict.fromkeys(check.chapter for check in read_checks().values()))
+
+
+def sort_checks(names: Iterable[str]) -> list[str]:
+    """Return checks of a case in the order in which they run."""
+    found = read_checks()
+    return sorted(names, key=lambda name: not found[name].first)
+
+
+@cache
+def load_check_function(name: str) -> "CheckFunction":
+    """Import the module of a check and return the check's function."""
+    function: CheckFunction = getattr(importlib.import_module(read_checks()[name].module), name)
+    return function
+
+
+@cache
+def _read_checks_of(operator: str, chapters: tuple[str, ...]) -> dict[str, Check]:
+    found = {name: check for name, check in _read_built_in().items() if check.chapter in chapters}
+    for module in chapters:
         if module in CHAPTERS:
             continue
-        for check in _chapter(module):
-            other = _built_in().get(check.name) or found.get(check.name)
+        for check in _read_chapter(module):
+            other = _read_built_in().get(check.name) or found.get(check.name)
             if other is not None:
                 raise PluginError(
-                    f"operator {operator.name!r}: check {check.name!r} of {module} has the name of a check of "
+                    f"operator {operator!r}: check {check.name!r} of {module} has the name of a check of "
                     f"{other.module}; rename it"
                 )
             found[check.name] = check
     return found
 
 
-def chapters() -> tuple[str, ...]:
-    """Names of the chapters, in the order of the checks."""
-    return tuple(dict.fromkeys(check.chapter for check in checks().values()))
-
-
-def in_turn(names: Iterable[str]) -> list[str]:
-    """Checks of a case in the order in which they are made."""
-    known = checks()
-    return sorted(names, key=lambda name: not known[name].first)
+@cache
+def _read_built_in() -> dict[str, Check]:
+    return {check.name: check for chapter in CHAPTERS for check in _read_chapter(f"{PACKAGE}.{chapter}")}
 
 
 @cache
-def check_function(name: str) -> "CheckFunction":
-    """Function of a check, from its chapter's module."""
-    function: CheckFunction = getattr(importlib.import_module(checks()[name].module), name)
-    return function
+def _read_chapter(module: str) -> tuple[Check, ...]:
+    """Return the checks of a module, in the order of the file.
 
-
-@cache
-def _built_in() -> dict[str, Check]:
-    return {check.name: check for chapter in CHAPTERS for check in _chapter(f"{PACKAGE}.{chapter}")}
-
-
-@cache
-def _chapter(module: str) -> tuple[Check, ...]:
-    """Checks of a module, in the order of the file.
-
-    Raises: PluginError where there is no such file.
+    Raises: PluginError if there is no such module.
     """
     try:
         spec = find_spec(module)
@@ -119,7 +125,7 @@ def _chapter(module: str) -> tuple[Check, ...]:
             name=node.name,
             module=module,
             requirement=(ast.get_docstring(node) or "").partition("\n")[0],
-            first=any(_is_first(decorator) for decorator in node.decorator_list),
+            first=any(_runs_first(decorator) for decorator in node.decorator_list),
         )
         for node in ast.parse(source).body
         if isinstance(node, ast.FunctionDef) and any(_is_check(decorator) for decorator in node.decorator_list)
@@ -131,5 +137,5 @@ def _is_check(decorator: ast.expr) -> bool:
     return isinstance(target, ast.Name) and target.id == "check"
 
 
-def _is_first(decorator: ast.expr) -> bool:
+def _runs_first(decorator: ast.expr) -> bool:
     return isinstance(decorator, ast.Call) and any(keyword.arg == "first" for keyword in decorator.keywords)

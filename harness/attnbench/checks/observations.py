@@ -1,7 +1,7 @@
-"""Claims: what a check says about tensors that it observed. A closed set; ``verdict`` judges them.
+"""Observations: what a check recorded about tensors. The set of types is closed; ``evaluation`` evaluates them.
 
-A check runs beside the implementation and only observes; claims are judged in another process, which never loaded a
-plug-in and knows the oracle.
+A check runs in the process of the implementation and only records. The observations are evaluated in the oracle
+worker, a process that loads no implementation and computes the expected values.
 """
 
 from dataclasses import dataclass, fields
@@ -9,30 +9,30 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["Agree", "Average", "Equal", "Exact", "Holds", "Match", "Observation", "Scale", "restored", "stored"]
+__all__ = ["Agree", "Average", "Equal", "Exact", "Holds", "Match", "Observation", "Scale", "deserialize", "serialize"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """Quantities equal the oracle's within the error budget."""
+    """Quantities must equal the oracle's within the error budget."""
 
     quantities: dict[str, Tensor]
-    # The dropout mask that the implementation drew, where its weights reveal it.
+    # The dropout mask that the implementation drew, where the returned weights show it.
     keep: Tensor | None = None
-    # Quantities that may have any dtype (autocast leaves that of returned weights open).
+    # Whether the quantities may have any dtype (autocast leaves the dtype of returned weights open).
     any_dtype: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exact:
-    """Quantities are the oracle's, bit for bit: the case is one in which no rounding can occur."""
+    """Quantities must equal the oracle's bit for bit: in this case no rounding can occur."""
 
     quantities: dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """A quantity shows the softmax scale, or the amplitude, that the oracle has."""
+    """The softmax scale and the amplitude, estimated from a whole quantity, must be the oracle's."""
 
     quantity: str
     value: Tensor
@@ -40,7 +40,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equal:
-    """Two tensors are the same bits."""
+    """Two tensors must be equal bit for bit."""
 
     value: Tensor
     expected: Tensor
@@ -49,7 +49,7 @@ class Equal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agree:
-    """Two runs of the implementation agree within twice the budget of a quantity."""
+    """Two runs of the implementation must agree within twice the error budget of a quantity."""
 
     value: Tensor
     expected: Tensor
@@ -59,9 +59,9 @@ class Agree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Average:
-    """The mean of random draws of a quantity is the oracle's.
+    """The mean over random draws of a quantity must be the oracle's.
 
-    Shape: mean and std like the quantity.
+    Shape: ``mean`` and ``std`` like the quantity.
     """
 
     quantity: str
@@ -72,11 +72,11 @@ class Average:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holds:
-    """Something that needs no tensor to judge."""
+    """A condition that was evaluated where it was observed; ``what`` describes its violation."""
 
     holds: bool
     what: str
-    # Number that came out, where there is one.
+    # The number that the condition bounds, where there is one.
     measured: float | None = None
     allowed: float | None = None
 
@@ -85,24 +85,24 @@ Observation = Match | Exact | Scale | Equal | Agree | Average | Holds
 _KINDS = {kind.__name__: kind for kind in (Match, Exact, Scale, Equal, Agree, Average, Holds)}
 
 
-def stored(observations: list[Observation]) -> list[dict[str, Any]]:
-    """Plain containers of these claims, as ``torch.save`` takes them, on the CPU."""
+def serialize(observations: list[Observation]) -> list[dict[str, Any]]:
+    """Convert observations to plain containers of CPU tensors, which ``torch.save`` accepts."""
     return [
         {"kind": type(observation).__name__}
-        | {f.name: _on_cpu(getattr(observation, f.name)) for f in fields(observation)}
+        | {f.name: _move_to_cpu(getattr(observation, f.name)) for f in fields(observation)}
         for observation in observations
     ]
 
 
-def restored(observations: list[dict[str, Any]]) -> list[Observation]:
-    """Claims from what ``stored`` made."""
+def deserialize(observations: list[dict[str, Any]]) -> list[Observation]:
+    """Convert the result of ``serialize`` back to observations."""
     return [
         _KINDS[observation["kind"]](**{k: v for k, v in observation.items() if k != "kind"})
         for observation in observations
     ]
 
 
-def _on_cpu(value: Any) -> Any:
+def _move_to_cpu(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().cpu()
-    return {k: _on_cpu(v) for k, v in value.items()} if isinstance(value, dict) else value
+    return {k: _move_to_cpu(v) for k, v in value.items()} if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""Marking a function as a check, and saying which cases it speaks of."""
+"""The decorator that marks a function as a check, and conditions on the cases that a check applies to."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,7 +7,7 @@ from attnbench.cases import Case
 from attnbench.checks.observations import Observation
 from attnbench.interface import CaseTransforms, Operator
 
-__all__ = ["CheckFunction", "applies", "case_transforms_of", "check", "draws_dropout", "eager", "has_tokens"]
+__all__ = ["CheckFunction", "applies", "check", "draws_dropout", "get_case_transforms", "has_tokens", "is_eager"]
 
 CheckFunction = Callable[[Candidate], Iterator[Observation]]
 Condition = Callable[[Case], bool]
@@ -18,10 +18,11 @@ def check(
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Mark a function as a check that applies to the cases for which ``when`` holds.
 
-    ``siblings`` says that it asks the operator to put the problem otherwise, or knows queries, keys and values by name;
-    ``first`` that it looks at what the first call does, and comes before the others of its case.
+    ``case_transforms``: the check uses the operator's case transforms (the same problem with other sequences, queries,
+    keys or heads), or reads the tensors query, key and value. It applies to no operator without case transforms.
+    ``first``: the check examines the first call, and so runs before the other checks of a case.
     """
-    del first  # it is read from the source, by whoever has no torch
+    del first  # the catalogue reads it from the source, without importing torch
 
     def mark(function: CheckFunction) -> CheckFunction:
         function.when = when  # type: ignore[attr-defined]
@@ -32,31 +33,31 @@ def check(
 
 
 def applies(function: CheckFunction, case: Case, operator: Operator) -> bool:
-    """Whether a check says anything about a case of an operator."""
+    """Whether a check applies to a case of an operator."""
     condition: Condition = function.when  # type: ignore[attr-defined]
     if function.case_transforms and operator.case_transforms is None:  # type: ignore[attr-defined]
         return False
     return condition(case)
 
 
-def case_transforms_of(candidate: Candidate) -> CaseTransforms:
-    """The operator's problems put otherwise, for a check that is marked as one that asks for them."""
+def get_case_transforms(candidate: Candidate) -> CaseTransforms:
+    """Return the operator's case transforms, for a check that is marked with ``case_transforms=True``."""
     found = candidate.operator.case_transforms
     assert found is not None
     return found
 
 
 def draws_dropout(case: Case) -> bool:
-    """Whether the case's outputs are random."""
+    """Whether the outputs of a case are random."""
     return bool(case.problem.dropout) and case.training
 
 
 def has_tokens(case: Case) -> bool:
-    """Whether there is any query, and any key for it."""
+    """Whether there is at least one sequence, one query and one key."""
     problem = case.problem
     return bool(min(problem.sequences, problem.queries, problem.keys))
 
 
-def eager(case: Case) -> bool:
-    """Whether the case's outputs are the oracle's, computed in its dtype throughout, by the code as it is written."""
+def is_eager(case: Case) -> bool:
+    """Whether a case draws no dropout mask and uses neither autocast nor a compiler."""
     return not draws_dropout(case) and not case.autocast and case.compiler is None

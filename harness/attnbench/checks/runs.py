@@ -1,4 +1,4 @@
-"""What runs of one implementation come to: two of them say the same, or one raises."""
+"""Comparing two runs of one implementation, and catching what a run raises."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
@@ -10,47 +10,50 @@ from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.checks.observations import Agree, Equal, Observation
 from attnbench.interface import Refusal
 
-__all__ = ["agree", "attempted", "gradient_alone", "same"]
+__all__ = ["compare_outputs", "compare_runs", "compute_gradient_alone", "try_call"]
 
 Result = TypeVar("Result")
 # Characters of an exception's message that a finding repeats.
 MESSAGE = 200
 
 
-def agree(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], how: str) -> Iterator[Observation]:
-    """Every quantity of both runs agrees; ``how`` says of which run the first one is, against which other."""
+def compare_runs(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], how: str) -> Iterator[Observation]:
+    """Observe that every quantity of two runs agrees; ``how`` describes both runs and follows the quantity's name."""
     for name in [name for name in found if name in expected]:
         yield Agree(value=found[name].detach(), expected=expected[name].detach(), quantity=name, what=f"{name} {how}")
 
 
-def same(candidate: Candidate, value: Tensor, expected: Tensor, how: str) -> Observation:
-    """The output is the same bits; or, where the implementation declares otherwise, it agrees."""
+def compare_outputs(candidate: Candidate, value: Tensor, expected: Tensor, how: str) -> Observation:
+    """Observe that two outputs are equal bit for bit, or agree if the implementation is declared not deterministic."""
     value, expected, what = value.detach(), expected.detach(), f"output {how}"
     if candidate.implementation.policies.deterministic:
         return Equal(value=value, expected=expected, what=what)
     return Agree(value=value, expected=expected, quantity="output", what=what)
 
 
-def gradient_alone(candidate: Candidate, tensor: Tensor) -> Tensor:
-    """Gradient of the loss by an input or a parameter, while nothing else takes one."""
+def compute_gradient_alone(candidate: Candidate, tensor: Tensor) -> Tensor:
+    """Return the gradient with respect to an input or a parameter while no other tensor requires a gradient."""
     tracked = [
         one for one in (*candidate.inputs.tensors.values(), *candidate.parameters().values()) if one.requires_grad
     ]
     try:
         for one in tracked:
             one.requires_grad_(one is tensor)
-        (found,) = torch.autograd.grad(candidate.loss(candidate.run()), [tensor])
+        (found,) = torch.autograd.grad(candidate.compute_loss(candidate.run()), [tensor])
     finally:
         for one in tracked:
             one.requires_grad_()
     return found
 
 
-def attempted(step: Callable[[], Result]) -> tuple[Result | None, str]:
-    """What a step gave, and what it raised, in one line: one of the two. A refusal goes its way."""
+def try_call(step: Callable[[], Result]) -> tuple[Result | None, str]:
+    """Return the result of ``step`` and an empty string, or None and what it raised, in one line.
+
+    Raises: Refusal and Malformed, which are no findings of this step.
+    """
     try:
         return step(), ""
     except (Refusal, Malformed):
         raise
-    except Exception as error:  # noqa: BLE001  # an implementation may raise anything; what it raised is the finding
+    except Exception as error:  # noqa: BLE001  # an implementation may raise anything; the exception is the finding
         return None, f"{type(error).__name__}: {' '.join(str(error).split())[:MESSAGE]}"

@@ -1,4 +1,4 @@
-"""A derivative against the slope that a central difference shows, in float64."""
+"""Comparing a derivative with a central difference, in float64."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,34 +7,34 @@ import torch
 from torch import Tensor
 
 from attnbench.checks.observations import Holds
-from attnbench.oracle.error_budget import DIFFERENCE_STEP, allowed_of_a_difference
+from attnbench.oracle.error_budget import DIFFERENCE_STEP, allowed_slope_error
 
-__all__ = ["is_slope"]
+__all__ = ["compare_with_slope"]
 
 
-def is_slope(derivative: Tensor, tensor: Tensor, loss: Callable[[], Tensor], what: str) -> Holds:
-    """The derivative of a number by a tensor is its slope along one direction, in which every element moves.
+def compare_with_slope(derivative: Tensor, tensor: Tensor, loss: Callable[[], Tensor], what: str) -> Holds:
+    """Observe that the derivative of ``loss`` with respect to ``tensor`` equals a central difference.
 
-    The tensor is written to, in place, and as it was afterwards.
+    The difference is taken along one direction that changes every element. The tensor is changed in place and restored.
     """
     direction = torch.cos(torch.arange(tensor.numel(), dtype=tensor.dtype)).view_as(tensor)
     ends = []
     for step in (DIFFERENCE_STEP, -DIFFERENCE_STEP):
-        with _moved(tensor, step * direction):
+        with _displace(tensor, step * direction):
             ends.append(float(loss().detach()))
     slope = (ends[0] - ends[1]) / (2 * DIFFERENCE_STEP)
-    off, allowed = abs(float((derivative * direction).sum()) - slope), allowed_of_a_difference(slope)
+    off, allowed = abs(float((derivative * direction).sum()) - slope), allowed_slope_error(slope)
     return Holds(
         holds=off <= allowed,
-        what=f"{what} is off by {off:.3g} from {slope:.3g}; allowed {allowed:.3g}",
+        what=f"{what} differs by {off:.3g} from the central difference {slope:.3g}; allowed {allowed:.3g}",
         measured=off,
         allowed=allowed,
     )
 
 
 @contextmanager
-def _moved(tensor: Tensor, by: Tensor) -> Iterator[None]:
-    """A tensor that holds other values."""
+def _displace(tensor: Tensor, by: Tensor) -> Iterator[None]:
+    """Context in which ``by`` is added to a tensor, in place."""
     before = tensor.detach().clone()
     try:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The command line. A command's module is imported when the command is named, so that ``--help`` is quick."""
+"""The command line. A command's module is imported only when the command is used, so that ``--help`` is quick."""
 
 import importlib
 import sys
@@ -9,16 +9,16 @@ from attnbench.cli.errors import one_line
 
 __all__ = ["main"]
 
-# Command to its one-line help; the module attnbench.cli.<command> has it under the name ``command``.
+# One-line help by command name. The module attnbench.cli.<name>_command defines the command as ``command``.
 COMMANDS = {
-    "list": "Implementations, where each comes from, what it supports here and why not the rest.",
+    "list": "List implementations: the origin of each, what it supports here, and why it refuses the rest.",
     "conform": "Check implementations against the reference over a suite of cases.",
-    "profile": "Speed and memory across sequence lengths, of what conforms.",
-    "report": "HTML page, plots, CSV and Markdown from stored runs.",
-    "compare": "What became slower, faster, bigger or wrong between two runs, implementations or source trees.",
-    "study": "Figures that show why: saturation, additive scores, attention maps, padding.",
-    "reproduce": "Run one check of one case again.",
-    "drop-in": "Swap implementations into a real sentence encoder: its embeddings and its time.",
+    "profile": "Measure speed and memory of conforming implementations across sequence lengths.",
+    "report": "Write an HTML page, plots, CSV and Markdown from stored runs.",
+    "compare": "Show what became slower, faster, bigger or wrong between two runs, implementations or source trees.",
+    "study": "Draw figures that explain attention: saturation, additive scores, attention maps, padding.",
+    "reproduce": "Re-run one check of one case.",
+    "drop-in": "Swap implementations into a real sentence encoder: compare its embeddings and its time.",
     "run": "Conform, profile and report: the main job.",
 }
 
@@ -45,6 +45,6 @@ def attnbench() -> None:
 
 
 def main() -> None:
-    """Entry point: exit with the command's code; errors of use are one line and code 2."""
+    """Entry point: exit with the command's exit code. Usage errors print one line and exit with code 2."""
     with one_line():
         sys.exit(attnbench.main(standalone_mode=False) or 0)

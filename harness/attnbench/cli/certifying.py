@@ -1,4 +1,4 @@
-"""From a run to its certificate."""
+"""``attnbench conform --certificate``: write the certificate of a run."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,30 +7,30 @@ from typing import IO, Any
 
 import click
 
-from attnbench.analysis.certificate import Declared, Suite, certificate
+from attnbench.analysis.certificate import Declaration, Suite, make_certificate
 from attnbench.cases import digest
 from attnbench.cli.jobs import Choice
 from attnbench.cli.recording import Recording
-from attnbench.cli.selection import operators_of
-from attnbench.plugins.registry import load_operator, shown
+from attnbench.cli.selection import find_operators
+from attnbench.plugins.registry import display_name, load_operator
 from attnbench.runner import Plan, Session
 
-__all__ = ["refuse_part", "write_certificate"]
+__all__ = ["refuse_filters", "write_certificate"]
 
-# Options that leave something out, or change what is run.
+# Options that leave cases or checks out, or change the cases.
 FILTERS = {"patterns": "--case", "checks": "--check", "dtypes": "--dtype", "shard": "--shard"}
 
 
-def refuse_part(given: Mapping[str, Any]) -> None:
-    """Refuse a certificate of less than a whole suite, before anything is run.
+def refuse_filters(given: Mapping[str, Any]) -> None:
+    """Refuse a certificate for less than a whole suite, before anything is run.
 
     Raises: click.UsageError.
     """
     if given["suite"] == "fuzz":
-        raise click.UsageError("--certificate: drawn cases are no suite; name one with --suite")
+        raise click.UsageError("--certificate needs a fixed suite, got fuzz: name another one with --suite")
     used = [option for name, option in FILTERS.items() if given[name]]
     if used:
-        raise click.UsageError(f"--certificate is of a whole suite: leave out {', '.join(used)}")
+        raise click.UsageError(f"--certificate needs a whole suite: leave out {', '.join(used)}")
 
 
 def write_certificate(
@@ -41,30 +41,34 @@ def write_certificate(
     choice: Choice,
     file: IO[str],
 ) -> None:
-    """Write the certificate of a run that is complete.
+    """Write the certificate of a complete run.
 
     Raises: CertificateError.
     """
-    operators = operators_of(session, implementations)
-    listed = [case for operator in operators for case in session.judge("suite", operator=operator, level=choice.suite)]
+    operators = find_operators(session, implementations)
+    listed = [
+        case for operator in operators for case in session.ask_oracle("suite", operator=operator, level=choice.suite)
+    ]
     list_hash = digest(listed)
     suite = Suite(
         level=choice.suite,
-        list_versions={operator: session.judge("version", operator=operator) for operator in operators},
+        list_versions={operator: session.ask_oracle("version", operator=operator) for operator in operators},
         list_hash=list_hash,
         cases=len(listed),
-        mutation_score=_scores(operators).get(list_hash),
+        mutation_score=_read_scores(operators).get(list_hash),
     )
     declared = {
-        shown(name): Declared(**{key: session.declared[name][key] for key in ("operator", "source", "policies")})
+        display_name(name): Declaration(
+            **{key: session.declared[name][key] for key in ("operator", "source", "policies")}
+        )
         for name in implementations
     }
-    made = certificate(recorded.run, suite, [plan.case for plan in plans], declared, recorded.results.values())
+    made = make_certificate(recorded.run, suite, [plan.case for plan in plans], declared, recorded.results.values())
     file.write(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
 
 
-def _scores(operators: Sequence[str]) -> dict[str, Any]:
-    """Mutation scores by the hash of the case list, as ``conform --mutants --json`` stored them for these operators."""
+def _read_scores(operators: Sequence[str]) -> dict[str, Any]:
+    """Return the operators' mutation scores, stored by ``conform --mutants --json``, by the hash of the case list."""
     found: dict[str, Any] = {}
     for operator in operators:
         package, _, file = load_operator(operator).mutation_scores.partition(":")

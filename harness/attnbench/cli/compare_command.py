@@ -1,4 +1,4 @@
-"""``attnbench compare``: what changed between two runs, two implementations, or two source trees of one."""
+"""``attnbench compare``: changes between two runs, two implementations, or one implementation in two source trees."""
 
 import json
 from collections import Counter
@@ -12,32 +12,32 @@ from click.core import ParameterSource
 from rich.table import Column, Table
 from rich.text import Text
 
-from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict, changes, turns_taken
-from attnbench.cli.jobs import Choice, asked_effort, profile_into, profile_plans, say_stored, session_for
+from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict, compare_implementations, compare_runs
+from attnbench.cli.jobs import Choice, choose_effort, make_session, plan_profile, print_stored_path, profile_into
 from attnbench.cli.options import options
 from attnbench.cli.recording import INCONCLUSIVE, recording
-from attnbench.cli.selection import chosen_implementations
-from attnbench.cli.terminal import console
-from attnbench.plugins.registry import from_trees, known, names, shown
-from attnbench.records.run_file import find, read
+from attnbench.cli.selection import choose_implementations
+from attnbench.cli.terminal import make_console
+from attnbench.plugins.registry import check_name, display_name, list_names, resolve_in_trees
+from attnbench.records.run_file import find_runs, read_run
 from attnbench.records.types import PERF, SCHEMA
 from attnbench.runner import Effort
 
-# Relative change of time that counts between two runs, unless told otherwise. Two runs are two moments: identical code
-# differed by up to 6 % in ten alternating processes a side, hence no less than 5 %.
+# Default of the relative change of time that counts between two runs. Two runs are made at different times: identical
+# code differed by up to 6 % in ten alternating processes a side, hence no less than 5 %.
 THRESHOLD = 0.05
-# Sequence lengths at which two implementations are compared, unless told otherwise: one at which a call's own cost
-# weighs most, one at which the work does.
+# Default sequence lengths at which two implementations are compared: at 128 the overhead of a call dominates, at 512
+# the computation does.
 LENGTHS = (128, 512)
-# How much is measured of two implementations: so that a case takes 15 seconds here where ten processes decide it.
+# Effort for two implementations: a case takes 15 seconds here where ten processes decide it.
 EFFORT = Effort(processes=10, most=30, budget_s=1.0)
-# Options that say how implementations are measured.
+# Options that set how implementations are measured.
 MEASURING = (
     "lengths", "passes", "device", "dtypes", "processes", "threads", "timeout", "memory_limit", "work_limit", "resume",
     "case_budget",
 )  # fmt: skip
 WORSENED = 1
-# Verdicts that are neither good nor bad.
+# Verdicts that are neither better nor worse.
 STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other": "yellow"}
 
 
@@ -48,7 +48,7 @@ STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other":
     "--base",
     "tree",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Another checkout or folder: its version of the implementation is the base.",
+    help="Another checkout or folder that holds the base version of the implementation.",
 )
 @click.option(
     "--threshold",
@@ -60,51 +60,55 @@ STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other":
 @options("lengths", "passes", "device", "dtype", "processes", "threads", "timeout", "memory_limit", "work_limit")
 @options("case_budget", "results", "resume", "json")
 def command(base: str, new: str | None, *, tree: Path | None, **given: Any) -> int:
-    """What became slower, faster, bigger or wrong from BASE to NEW: two runs, or two implementations.
+    """Show what became slower, faster, bigger or wrong from BASE to NEW: two runs, or two implementations.
 
-    Implementations take turns, now and in the same processes; with --base PATH it is one implementation, as PATH has
-    it, and as it is found here. Runs are compared by their times' ratios to the reference, each taken in turns with it
-    in its own run. Bytes, flop and kernel calls are compared as they are. Exit code 0: nothing became worse;
-    1: something did, or a result is gone; 3: nothing in common, or no verdict on time.
+    Implementations are timed now, with interleaved calls in the same processes. With --base PATH one implementation is
+    compared with its own version in the source tree PATH. Runs are compared by the ratio of each time to the
+    reference's time in the same run. Bytes, flop and kernel calls are compared exactly. Exit code 0: nothing became
+    worse; 1: something became worse, or a result is missing; 3: nothing in common, or no verdict on time.
     """
-    sides = _sides(base, new, tree, given["results"])
+    sides = _parse_sides(base, new, tree, given["results"])
     if sides is None:
         assert new is not None
-        _refuse(MEASURING, "is for implementations; runs are compared as they are stored")
-        return _runs(base, new, given)
-    _refuse(("threshold",), "is for runs; what counts between implementations that take turns is fixed")
-    return _implementations(*sides, given)
+        _refuse_options(MEASURING, "applies to implementations only, and BASE and NEW are stored runs: leave it out")
+        return _compare_runs(base, new, given)
+    _refuse_options(("threshold",), "applies to stored runs only, and BASE and NEW are implementations: leave it out")
+    return _compare_implementations(*sides, given)
 
 
-def _sides(base: str, new: str | None, tree: Path | None, results: Path) -> tuple[str, str] | None:
-    """Implementations that are to be compared, or None where they are two runs.
+def _parse_sides(base: str, new: str | None, tree: Path | None, results: Path) -> tuple[str, str] | None:
+    """Return the two implementations to compare, or None where BASE and NEW are two runs.
 
     Raises: PluginError, UsageError.
     """
     if tree is not None:
         if new is not None:
             raise click.UsageError(f"--base compares one implementation with itself: leave out {new!r}, or --base")
-        return from_trees(base, tree)
+        return resolve_in_trees(base, tree)
     if new is None:
         raise click.UsageError(
-            "NEW is missing: name a second run or implementation, or another source tree by --base PATH"
+            "NEW is missing: name a second run or implementation, or another source tree with --base PATH"
         )
-    registered = names()
+    registered = list_names()
     ours = {name for name in (base, new) if ":" in name or name.partition(" @ ")[0] in registered}
     if not ours:
         return None
     for other in {base, new} - ours:
         if Path(other).is_file() or any(results.glob(f"*/{other}.jsonl")):
-            raise click.UsageError(f"{ours.pop()!r} is an implementation and {other!r} a run: name two of a kind")
-        known(other)
+            raise click.UsageError(
+                f"{ours.pop()!r} is an implementation and {other!r} is a run: name two runs or two implementations"
+            )
+        check_name(other)
     if base == new:
-        raise click.UsageError(f"{base!r} is named twice: name two, or another source tree by --base PATH")
-    first, second = chosen_implementations([base, new])
+        raise click.UsageError(
+            f"{base!r} is named twice: name two implementations, or another source tree with --base PATH"
+        )
+    first, second = choose_implementations([base, new])
     return first, second
 
 
-def _refuse(parameters: Sequence[str], reason: str) -> None:
-    """Refuse options that would have no effect.
+def _refuse_options(parameters: Sequence[str], reason: str) -> None:
+    """Refuse those of the options on the command line that would have no effect.
 
     Raises: UsageError.
     """
@@ -115,53 +119,58 @@ def _refuse(parameters: Sequence[str], reason: str) -> None:
             raise click.UsageError(f"{parameter.opts[0]} {reason}")
 
 
-def _runs(base: str, new: str, given: dict[str, Any]) -> int:
-    before, after = (read(path) for path in find(given["results"], [base, new]))
-    found = list(changes(before, after, threshold=given["threshold"]))
+def _compare_runs(base: str, new: str, given: dict[str, Any]) -> int:
+    before, after = (read_run(path) for path in find_runs(given["results"], [base, new]))
+    found = list(compare_runs(before, after, threshold=given["threshold"]))
     if not given["json_file"]:
         if before.run.machine.name != after.run.machine.name:
             click.echo(
-                f"made on {before.run.machine.name} and on {after.run.machine.name}: times and bytes are not compared",
+                f"the runs are from different machines, {before.run.machine.name} and {after.run.machine.name}: "
+                "times and bytes are not compared",
                 err=True,
             )
         if before.run.suite_digest != after.run.suite_digest:
-            click.echo("the runs hold other cases: only those that both have are compared", err=True)
-    _tell(found, given["json_file"], quiet=("same", "unknown"))
-    return _exit_code(found, undecided=UNDECIDED - {"unknown"})
+            click.echo("the runs have different lists of cases: only common cases are compared", err=True)
+    _print_changes(found, given["json_file"], quiet=("same", "unknown"))
+    return _choose_exit_code(found, undecided=UNDECIDED - {"unknown"})
 
 
-def _implementations(base: str, new: str, given: dict[str, Any]) -> int:
-    """Measure two implementations in turns."""
-    sides = chosen_implementations([base, new])
-    choice = Choice.of(given)
-    with session_for(given) as session:
-        # What cannot be loaded, or not beside the other one, is told before anything is measured.
+def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
+    """Measure two implementations with interleaved calls, and print what differs."""
+    sides = choose_implementations([base, new])
+    choice = Choice.from_options(given)
+    with make_session(given) as session:
+        # Load both in one process first: a failure to load is reported before anything is measured.
         session.supervise_together(sides).close()
         computed = [session.declared[name]["operator"] for name in sides]
         if len(set(computed)) > 1:
-            told = " and ".join(f"{shown(name)} computes {own}" for name, own in zip(sides, computed, strict=True))
-            raise click.UsageError(f"BASE and NEW must compute the same, got two operators: {told}")
-        plans = profile_plans(session, choice, lengths=given["lengths"] or LENGTHS, passes=given["passes"])
+            described = " and ".join(
+                f"{display_name(name)} computes {own}" for name, own in zip(sides, computed, strict=True)
+            )
+            raise click.UsageError(f"BASE and NEW must compute the same operator, got two: {described}")
+        plans = plan_profile(session, choice, lengths=given["lengths"] or LENGTHS, passes=given["passes"])
         with recording(
             session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
             implementations=sides, resume=given["resume"],
         ) as recorded:  # fmt: skip
-            effort = asked_effort(EFFORT, given)
+            effort = choose_effort(EFFORT, given)
             profile_into(recorded, session, sides, plans, effort=effort, baseline=base)
-    found = list(turns_taken(list(recorded.results.values()), base=shown(base), new=shown(new)))
+    found = list(
+        compare_implementations(list(recorded.results.values()), base=display_name(base), new=display_name(new))
+    )
     if not given["json_file"]:
-        click.echo(f"{shown(new)} against {shown(base)}, in turns in the same processes")
-    _tell(found, given["json_file"], quiet=())
-    say_stored(recorded)
-    return _exit_code(found, undecided=UNDECIDED)
+        click.echo(f"{display_name(new)} against {display_name(base)}, interleaved in the same processes")
+    _print_changes(found, given["json_file"], quiet=())
+    print_stored_path(recorded)
+    return _choose_exit_code(found, undecided=UNDECIDED)
 
 
-def _tell(found: Sequence[Change], json_file: IO[str] | None, *, quiet: Collection[Verdict]) -> None:
-    """Say what changed; every verdict on time, unless it is among the quiet ones."""
+def _print_changes(found: Sequence[Change], json_file: IO[str] | None, *, quiet: Collection[Verdict]) -> None:
+    """Print or store the changes. Verdicts in ``quiet`` are left out; ``same`` is printed for time only."""
     if json_file:
         _write_json(found, json_file)
         return
-    # The end of a case's id says which pass it is.
+    # Fold, not crop: the end of a case id holds the mode.
     case = Column("case", overflow="fold")
     table = Table("verdict", "implementation", "aspect", "from → to", case, box=None, pad_edge=False)
     for change in found:
@@ -171,12 +180,12 @@ def _tell(found: Sequence[Change], json_file: IO[str] | None, *, quiet: Collecti
         verdict = Text(change.verdict, style=style)
         table.add_row(verdict, change.implementation, change.aspect, Text(change.told), Text(change.case))
     if table.row_count:
-        console().print(table)
+        make_console().print(table)
     counts = Counter(change.verdict for change in found)
     click.echo(", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()) or "nothing in common")
 
 
-def _exit_code(found: Sequence[Change], *, undecided: frozenset[Verdict]) -> int:
+def _choose_exit_code(found: Sequence[Change], *, undecided: frozenset[Verdict]) -> int:
     verdicts = {change.verdict for change in found}
     if verdicts & WORSE:
         return WORSENED

@@ -1,16 +1,23 @@
-"""``attnbench conform``: the checks over a suite."""
+"""``attnbench conform``: run the checks on a suite."""
 
 import sys
 from typing import Any
 
 import click
 
-from attnbench.cli.certifying import refuse_part, write_certificate
+from attnbench.cli.certifying import refuse_filters, write_certificate
 from attnbench.cli.conform_markdown import write_markdown
-from attnbench.cli.jobs import Choice, audited_expectations, conform_into, conform_plans, say_stored, session_for
+from attnbench.cli.jobs import (
+    Choice,
+    conform_into,
+    load_expectations,
+    make_session,
+    plan_conformance,
+    print_stored_path,
+)
 from attnbench.cli.options import options
 from attnbench.cli.recording import recording, write_json
-from attnbench.cli.selection import chosen_implementations, loadable, operators_of
+from attnbench.cli.selection import choose_implementations, drop_unloadable, find_operators
 from attnbench.cli.terminal import print_findings
 
 
@@ -27,6 +34,7 @@ from attnbench.cli.terminal import print_findings
     "markdown",
     "certificate",
     "mutants",
+    "mutants_of",
     "matrix",
     "budget",
     "examples",
@@ -36,30 +44,33 @@ from attnbench.cli.terminal import print_findings
 def command(implementations: tuple[str, ...], **given: Any) -> int:
     """Check implementations against the reference over a suite of cases.
 
-    Each IMPLEMENTATION is a registered name, package.module:attribute or path/to/file.py:attribute; all registered
-    ones if none is named. Exit code 0: everything held; 1: a failure; 2: usage; 3: nothing of one was checked.
+    Each IMPLEMENTATION is a registered name, package.module:attribute or path/to/file.py:attribute. Without
+    IMPLEMENTATION all registered ones are checked. Exit code 0: everything passed; 1: a failure; 2: usage error;
+    3: no check ran on one of the implementations.
     """
     if given["certificate_file"]:
-        refuse_part(given)
+        refuse_filters(given)
     if given["matrix"] and not given["mutants"]:
-        raise click.UsageError("--matrix is for the shipped mutants: add --mutants")
+        raise click.UsageError("--matrix needs --mutants: add it")
+    if given["operators"] and not given["mutants"]:
+        raise click.UsageError("--operator selects mutants, and needs --mutants: add it")
     if given["mutants"] and given["suite"] != "fuzz":
         from attnbench.cli.mutants import try_mutants
 
         return try_mutants(implementations, given)
     if given["suite"] == "fuzz":
-        # Imported here: Hypothesis takes a while.
+        # Imported here: Hypothesis is slow to import.
         from attnbench.cli.fuzzing import fuzz_all
 
         return fuzz_all(implementations, given)
     if unused := [name for name in ("budget", "examples", "seed", "keep_found") if given[name] is not None]:
-        raise click.UsageError(f"--{unused[0].replace('_', '-')} is for drawn cases: add --suite fuzz")
-    choice = Choice.of(given)
-    chosen = chosen_implementations(implementations)
-    with session_for(given) as session:
-        chosen = loadable(session, chosen, asked=bool(implementations))
-        plans = conform_plans(session, choice, operators_of(session, chosen))
-        expectations = audited_expectations(session, chosen, plans, choice)
+        raise click.UsageError(f"--{unused[0].replace('_', '-')} needs generated cases: add --suite fuzz")
+    choice = Choice.from_options(given)
+    chosen = choose_implementations(implementations)
+    with make_session(given) as session:
+        chosen = drop_unloadable(session, chosen, asked=bool(implementations))
+        plans = plan_conformance(session, choice, find_operators(session, chosen))
+        expectations = load_expectations(session, chosen, plans, choice)
         cases = [plan.case for plan in plans]
         with recording(
             session, results=given["results"], suite=choice.suite, cases=cases, implementations=chosen,
@@ -71,10 +82,10 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     if given["markdown_file"]:
-        write_markdown(recorded.run, recorded.told(), given["markdown_file"])
+        write_markdown(recorded.run, recorded.list_results(), given["markdown_file"])
     files = (given[f"{kind}_file"] for kind in ("json", "markdown", "certificate"))
     to_stderr = any(file is not None and file.name == "-" for file in files)
-    print_findings(recorded.told(), err=to_stderr)
-    say_stored(recorded)
+    print_findings(recorded.list_results(), err=to_stderr)
+    print_stored_path(recorded)
     sys.stdout.flush()
-    return recorded.exit_code(implementations)
+    return recorded.choose_exit_code(implementations)

@@ -1,4 +1,4 @@
-"""Errors of use: one line that names the argument and the remedy, exit code 2, no traceback."""
+"""Usage errors: one line that names the argument and the remedy, exit code 2, no traceback."""
 
 import re
 import signal
@@ -19,8 +19,8 @@ INTERRUPTED = 130
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """Turn what the user can mend into one line and exit code 2."""
-    # A run that is told to end (by CI, say) ends its workers and says how to go on, as one that is interrupted does.
+    """Turn errors that the user can fix into one line and exit code 2."""
+    # SIGTERM, from CI for example, is handled like Ctrl-C: the workers end and the message says how to resume.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -30,27 +30,31 @@ def one_line() -> Iterator[None]:
     except click.ClickException as error:
         _fail(error.format_message())
     except (click.Abort, KeyboardInterrupt) as error:
-        # A run that has a file says which it is.
+        # An interrupted run that has a file passes its id as the argument.
         run = next(iter(error.args), None)
-        _fail(f"interrupted: what was stored is kept; go on with --resume {run}" if run else "interrupted", INTERRUPTED)
+        _fail(
+            f"interrupted: stored results are kept; continue with --resume {run}" if run else "interrupted", INTERRUPTED
+        )
     except PluginError as error:
         _fail(str(error))
     except (ChildDied, ChildTimeout) as error:
-        _fail(f"the judge's process ended: {error}; run again with fewer or smaller cases (--case, --lengths)")
+        _fail(f"the oracle worker ended: {error}; run again with fewer or smaller cases (--case, --lengths)")
     except OSError as error:
         if error.filename is None:
             raise
         _fail(f"cannot use {error.filename}: {error.strerror}; name another place (--results, --reports, --json)")
     except Exception as error:
-        message = _missing(error) if isinstance(error, ModuleNotFoundError) else _mistake(error)
+        message = (
+            _describe_missing_module(error) if isinstance(error, ModuleNotFoundError) else _describe_usage_error(error)
+        )
         if message is None:
             raise
         _fail(message)
 
 
-def _missing(error: ModuleNotFoundError) -> str | None:
-    """What to install, or None where the module is none of attnbench's own dependencies, extras aside."""
-    # Imported here: --help should not wait for it either.
+def _describe_missing_module(error: ModuleNotFoundError) -> str | None:
+    """Return the message that says what to install, or None if the module is not a required dependency of attnbench."""
+    # Imported here so that --help stays quick.
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
@@ -63,9 +67,9 @@ def _missing(error: ModuleNotFoundError) -> str | None:
     return None
 
 
-def _mistake(error: Exception) -> str | None:
-    """What one of attnbench's own errors of use says, or None."""
-    # Imported here: these need msgspec, and --help should not wait for it.
+def _describe_usage_error(error: Exception) -> str | None:
+    """Return the message of one of attnbench's own usage errors, or None for any other error."""
+    # Imported here so that --help stays quick: these modules need msgspec.
     from attnbench.analysis.certificate import CertificateError
     from attnbench.records.run_file import ResultsError
     from attnbench.runner import ExpectationError

@@ -1,4 +1,4 @@
-"""``attnbench conform --suite fuzz``: cases that are drawn, for as long as one has time."""
+"""``attnbench conform --suite fuzz``: generated cases, for a given time or a given number of cases."""
 
 import os
 import secrets
@@ -9,34 +9,34 @@ from typing import Any
 import click
 
 from attnbench.cli.conform_markdown import write_markdown
-from attnbench.cli.jobs import say_stored, session_for
-from attnbench.cli.progress import progress
+from attnbench.cli.jobs import make_session, print_stored_path
+from attnbench.cli.progress import show_progress
 from attnbench.cli.recording import Recording, recording, write_json
-from attnbench.cli.selection import chosen_checks, chosen_implementations, loadable
+from attnbench.cli.selection import choose_checks, choose_implementations, drop_unloadable
 from attnbench.cli.terminal import print_findings
-from attnbench.runner import Session, expectations_beside, read_expectations
+from attnbench.runner import Session, read_expectations, read_expectations_beside
 from attnbench.runner.fuzz import SUITE, Found, SearchEffort, fuzz
 
-__all__ = ["effort", "fuzz_all", "keep"]
+__all__ = ["append_case", "choose_effort", "fuzz_all"]
 
-# Time of a search, in seconds, and the number of cases of one that is to be the same each time.
+# Default time of a search, in seconds, and default number of cases of a search that must be reproducible.
 BUDGET_S = 60.0
 EXAMPLES = 200
-# Options that choose among the cases of a list.
-OF_LISTS = {"patterns": "--case", "dtypes": "--dtype", "shard": "--shard"}
+# Options that select among listed cases.
+LIST_OPTIONS = {"patterns": "--case", "dtypes": "--dtype", "shard": "--shard"}
 
 
 def fuzz_all(implementations: tuple[str, ...], given: dict[str, Any]) -> int:
-    """Search each implementation for failures, print and keep them; the exit code of the command."""
-    for name, option in OF_LISTS.items():
+    """Search each implementation for failures, print and store them, and return the exit code."""
+    for name, option in LIST_OPTIONS.items():
         if given[name]:
-            raise click.UsageError(f"{option} chooses among listed cases, and --suite fuzz draws its own: leave it out")
-    chosen, effort_each = chosen_implementations(implementations), effort(given)
+            raise click.UsageError(f"{option} selects listed cases, but --suite fuzz generates cases: leave it out")
+    chosen, effort_each = choose_implementations(implementations), choose_effort(given)
     found: list[Found] = []
-    with session_for(given) as session:
-        # Hypothesis notes down what it reads of sources; the folder that one works in is no place for that.
+    with make_session(given) as session:
+        # Hypothesis stores constants that it finds in sources; keep those files out of the working directory.
         os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(session.folder / "hypothesis"))
-        chosen = loadable(session, chosen, asked=bool(implementations))
+        chosen = drop_unloadable(session, chosen, asked=bool(implementations))
         with recording(
             session, results=given["results"], suite=SUITE, cases=(), implementations=chosen, resume=given["resume"]
         ) as recorded:
@@ -48,17 +48,17 @@ def fuzz_all(implementations: tuple[str, ...], given: dict[str, Any]) -> int:
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     if given["markdown_file"]:
-        write_markdown(recorded.run, recorded.told(), given["markdown_file"])
+        write_markdown(recorded.run, recorded.list_results(), given["markdown_file"])
     to_stderr = any(file is not None and file.name == "-" for file in (given["json_file"], given["markdown_file"]))
-    print_findings(recorded.told(), err=to_stderr)
+    print_findings(recorded.list_results(), err=to_stderr)
     _print_found(found, err=to_stderr)
-    click.echo(f"{len(recorded.results)} results; the same cases come with --seed {effort_each.seed}", err=True)
-    say_stored(recorded)
-    return recorded.exit_code(implementations)
+    click.echo(f"{len(recorded.results)} results; --seed {effort_each.seed} repeats the same cases", err=True)
+    print_stored_path(recorded)
+    return recorded.choose_exit_code(implementations)
 
 
-def effort(given: dict[str, Any]) -> SearchEffort:
-    """What was asked for; in CI, or from a given seed, the same cases each time unless a time is given."""
+def choose_effort(given: dict[str, Any]) -> SearchEffort:
+    """Return the effort given by the options; in CI or with --seed, a fixed number of cases unless a time is given."""
     ci = bool(os.environ.get("CI"))
     budget_s, examples, seed = given["budget"], given["examples"], given["seed"]
     if budget_s is None and examples is None:
@@ -77,28 +77,28 @@ def _search(
     found: list[Found],
     given: dict[str, Any],
 ) -> None:
-    expectations = expectations_beside(chosen)
+    expectations = read_expectations_beside(chosen)
     for path in given["expected"]:
         expectations += read_expectations(path)
-    with progress() as steps:
+    with show_progress() as progress:
         for one in fuzz(
             session,
             chosen,
             run=recorded.run.id,
-            steps=steps,
+            progress=progress,
             effort=each,
             add=recorded.add,
-            checks=chosen_checks(given["checks"]),
+            checks=choose_checks(given["checks"]),
             device=given["device"],
             expectations=expectations,
         ):
             found.append(one)
             if given["keep_found"]:
-                keep(one.case, given["keep_found"])
+                append_case(one.case, given["keep_found"])
 
 
-def keep(case: str, path: Path) -> None:
-    """Append an id to a list of cases that lacks it."""
+def append_case(case: str, path: Path) -> None:
+    """Append a case id to a list of cases, unless the list already contains it."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     if case not in text.splitlines():
         gap = "" if text.endswith("\n") or not text else "\n"
@@ -107,10 +107,10 @@ def keep(case: str, path: Path) -> None:
 
 
 def _print_found(found: Sequence[Found], *, err: bool) -> None:
-    """Smallest failing cases, as lines of a list of cases."""
+    """Print the smallest failing cases, one id a line, as in a list of cases."""
     ids = dict.fromkeys(one.case for one in found)
     if ids:
         click.echo(
-            "\nsmallest failing cases, a line each as in a list of cases (--keep-found FILE appends them):", err=err
+            "\nsmallest failing cases, one id a line (--keep-found FILE appends them to a list of cases):", err=err
         )
         click.echo("\n".join(ids), err=err)

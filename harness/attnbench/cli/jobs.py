@@ -1,4 +1,4 @@
-"""The two jobs that commands are made of: checking over a suite, and profiling over lengths."""
+"""The two jobs that commands combine: checking a suite, and profiling across sequence lengths."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -8,9 +8,9 @@ from typing import Any, Self
 import click
 
 from attnbench.cli.options import EFFORTS, QUICK_WORK_S
-from attnbench.cli.progress import progress
+from attnbench.cli.progress import show_progress
 from attnbench.cli.recording import Recording
-from attnbench.cli.selection import planned
+from attnbench.cli.selection import plan_cases
 from attnbench.records.types import Pass
 from attnbench.runner import (
     Effort,
@@ -19,32 +19,32 @@ from attnbench.runner import (
     Plan,
     Session,
     audit,
-    ceilings,
     conform,
-    expectations_beside,
-    gating_checks,
+    list_gating_checks,
+    list_profile_cases,
+    measure_ceilings,
     profile,
-    profile_cases,
     read_expectations,
+    read_expectations_beside,
 )
 
 __all__ = [
     "Choice",
-    "asked_effort",
-    "audited_expectations",
+    "choose_effort",
     "conform_into",
-    "conform_plans",
+    "load_expectations",
+    "make_session",
+    "plan_conformance",
+    "plan_profile",
+    "print_stored_path",
     "profile_into",
-    "profile_plans",
     "profile_with_ceilings",
-    "say_stored",
-    "session_for",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Options that both jobs share."""
+    """Options that select cases and checks, shared by both jobs."""
 
     suite: str = "quick"
     patterns: tuple[str, ...] = ()
@@ -55,28 +55,30 @@ class Choice:
     expected: tuple[Path, ...] = ()
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Self:
-        """Those of a command's options that it has."""
+    def from_options(cls, options: Mapping[str, Any]) -> Self:
+        """Take the fields of this class from a command's options; fields that the command lacks keep their default."""
         return cls(**{one.name: options[one.name] for one in fields(cls) if one.name in options})
 
 
-def session_for(options: dict[str, Any]) -> Session:
-    """Session with the limits that were asked for, or with those of a quick suite."""
-    usual_s = QUICK_WORK_S if options.get("suite") == "quick" and not options.get("frontier") else Limits().work_s
+def make_session(options: dict[str, Any]) -> Session:
+    """Return a session with the limits given as options, or with the defaults of the suite."""
+    default_s = QUICK_WORK_S if options.get("suite") == "quick" and not options.get("frontier") else Limits().work_s
     return Session(
         limits=Limits(
             timeout_s=options["timeout"],
             memory_bytes=options["memory_limit"],
-            work_s=options["work_limit"] or usual_s,
+            work_s=options["work_limit"] or default_s,
             threads=options["threads"],
         )
     )
 
 
-def conform_plans(session: Session, choice: Choice, operators: Sequence[str]) -> list[Plan]:
-    """Cases of the suite of these operators, as they will be checked."""
-    cases = [case for operator in operators for case in session.judge("suite", operator=operator, level=choice.suite)]
-    return planned(
+def plan_conformance(session: Session, choice: Choice, operators: Sequence[str]) -> list[Plan]:
+    """Return the plans for checking the suite's cases of these operators."""
+    cases = [
+        case for operator in operators for case in session.ask_oracle("suite", operator=operator, level=choice.suite)
+    ]
+    return plan_cases(
         session,
         cases,
         patterns=choice.patterns,
@@ -87,14 +89,14 @@ def conform_plans(session: Session, choice: Choice, operators: Sequence[str]) ->
     )
 
 
-def audited_expectations(
+def load_expectations(
     session: Session, implementations: Sequence[str], plans: Sequence[Plan], choice: Choice
 ) -> list[Expectation]:
-    """Expected failures beside the implementations and in the files that were named.
+    """Return the expected failures from the files beside the implementations and from those given as options.
 
-    Raises: ExpectationError where one of them can match nothing.
+    Raises: ExpectationError where an expected failure can match no finding.
     """
-    expectations = expectations_beside(implementations)
+    expectations = read_expectations_beside(implementations)
     for path in choice.expected:
         expectations += read_expectations(path)
     audit(session, expectations, implementations, [plan.case for plan in plans])
@@ -110,13 +112,13 @@ def conform_into(
     expectations: Sequence[Expectation],
 ) -> None:
     """Check every implementation on every case."""
-    with progress() as steps:
+    with show_progress() as progress:
         for result in conform(
             session,
             implementations,
             plans,
             run=recorded.run.id,
-            steps=steps,
+            progress=progress,
             suite=choice.suite,
             expectations=expectations,
             done=frozenset(recorded.results),
@@ -124,7 +126,7 @@ def conform_into(
             recorded.add(result)
 
 
-def profile_plans(
+def plan_profile(
     session: Session,
     choice: Choice,
     operators: Sequence[str] | None = None,
@@ -132,12 +134,12 @@ def profile_plans(
     lengths: Sequence[int],
     passes: Sequence[Pass],
 ) -> list[Plan]:
-    """Cases of the profile of these operators, or of all, with the checks that guard their timing."""
-    return planned(
+    """Return the plans of the profile cases of these operators (default: all), with the checks that gate timing."""
+    return plan_cases(
         session,
-        profile_cases(session, lengths, passes, of=operators),
+        list_profile_cases(session, lengths, passes, of=operators),
         patterns=choice.patterns,
-        checks=sorted(gating_checks()),
+        checks=sorted(list_gating_checks()),
         dtypes=choice.dtypes,
         device=choice.device,
         shard=choice.shard,
@@ -153,14 +155,14 @@ def profile_into(
     effort: Effort,
     baseline: str | None = None,
 ) -> None:
-    """Time every implementation that conforms, in turns."""
-    with progress() as steps:
+    """Time every implementation that conforms, with interleaved calls."""
+    with show_progress() as progress:
         for result in profile(
             session,
             implementations,
             plans,
             run=recorded.run.id,
-            steps=steps,
+            progress=progress,
             effort=effort,
             baseline=baseline,
             done=recorded.results,
@@ -168,9 +170,9 @@ def profile_into(
             recorded.add(result)
 
 
-def asked_effort(usual: Effort, given: Mapping[str, Any]) -> Effort:
-    """The usual effort, or as many processes as were asked for, and no more; within the time for a case."""
-    effort = replace(usual, case_s=given.get("case_budget"))
+def choose_effort(default: Effort, given: Mapping[str, Any]) -> Effort:
+    """Return the default effort, changed by --case-budget and --processes; --processes is also the maximum."""
+    effort = replace(default, case_s=given.get("case_budget"))
     return replace(effort, processes=given["processes"], most=None) if given["processes"] else effort
 
 
@@ -181,13 +183,13 @@ def profile_with_ceilings(
     plans: Sequence[Plan],
     given: Mapping[str, Any],
 ) -> None:
-    """What the machine reaches at most, and then every implementation that conforms, as options ask for it."""
-    for ceiling in ceilings(session, plans, run=recorded.run.id, done=recorded.ceilings):
-        recorded.keep(ceiling)
-    effort = asked_effort(EFFORTS[given["suite"]], given)
+    """Measure the machine's ceilings, then time every implementation that conforms."""
+    for ceiling in measure_ceilings(session, plans, run=recorded.run.id, done=recorded.ceilings):
+        recorded.add_ceiling(ceiling)
+    effort = choose_effort(EFFORTS[given["suite"]], given)
     profile_into(recorded, session, implementations, plans, effort=effort)
 
 
-def say_stored(recorded: Recording) -> None:
-    """Where the run went."""
+def print_stored_path(recorded: Recording) -> None:
+    """Print the path of the run's file to standard error."""
     click.echo(f"stored in {recorded.file.path}", err=True)

@@ -1,4 +1,4 @@
-"""``attnbench list``: what there is, and what of it works here."""
+"""``attnbench list``: the implementations, and the number of cases that each supports here."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -8,15 +8,15 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from attnbench.cli.options import options
-from attnbench.cli.progress import progress
-from attnbench.cli.selection import chosen_implementations
-from attnbench.cli.terminal import console
-from attnbench.plugins.registry import PluginError, origin
-from attnbench.records.environment import cores
+from attnbench.cli.progress import show_progress
+from attnbench.cli.selection import choose_implementations
+from attnbench.cli.terminal import make_console
+from attnbench.plugins.registry import PluginError, describe_origin
+from attnbench.records.environment import count_cores
 from attnbench.records.types import SCHEMA
 from attnbench.runner import Session
 
-# Reasons for refusing that are shown for one implementation.
+# Most reasons for refusal that are shown for one implementation.
 SHOWN = 3
 
 
@@ -24,20 +24,20 @@ SHOWN = 3
 @click.argument("implementations", nargs=-1)
 @options("device", "json")
 def command(implementations: tuple[str, ...], device: str, json_file: Any) -> int:
-    """Implementations, where each comes from, what it supports here and why not the rest.
+    """List implementations: the origin of each, what it supports here, and why it refuses the rest.
 
     Counts are over the cases of the suite core.
     """
-    chosen, rows, abreast = chosen_implementations(implementations), [], cores()
-    with Session() as session, progress() as steps, ThreadPoolExecutor(max_workers=abreast) as pool:
-        steps.begin("list", len(chosen), abreast=abreast)
+    chosen, rows, parallel = choose_implementations(implementations), [], count_cores()
+    with Session() as session, show_progress() as progress, ThreadPoolExecutor(max_workers=parallel) as pool:
+        progress.begin("list", len(chosen), parallel=parallel)
         try:
             for row in pool.map(lambda name: _survey(session, name, device), chosen):
                 rows.append(row)
-                steps.done(row["name"])
-                steps.now(row["name"])
+                progress.done(row["name"])
+                progress.now(row["name"])
         finally:
-            # Left early, it does not go on with those that are to come.
+            # After an error or an interrupt, do not start the remaining ones.
             pool.shutdown(cancel_futures=True)
     if json_file:
         import json
@@ -45,16 +45,16 @@ def command(implementations: tuple[str, ...], device: str, json_file: Any) -> in
         json.dump({"schema": SCHEMA, "implementations": rows}, json_file, indent=1)
         json_file.write("\n")
         return 0
-    # What is to be copied is never cut.
+    # Fold, not crop: users copy names and origins.
     names, origins = Column("implementation", overflow="fold"), Column("from", overflow="fold")
     table = Table(names, "takes", "refuses", origins, box=None, pad_edge=False)
     for row in rows:
         reasons = list(row["refused"].items())
-        told = [f"{count} × {reason}" for reason, count in reasons[:SHOWN]]
-        told += [f"and {len(reasons) - SHOWN} more"] if len(reasons) > SHOWN else []
-        takes, refuses = f"{row['supported']} of {row['cases']}", Text(row["fault"] or "\n".join(told))
+        lines = [f"{count} × {reason}" for reason, count in reasons[:SHOWN]]
+        lines += [f"and {len(reasons) - SHOWN} more"] if len(reasons) > SHOWN else []
+        takes, refuses = f"{row['supported']} of {row['cases']}", Text(row["fault"] or "\n".join(lines))
         table.add_row(row["name"], takes, refuses, row["origin"])
-    console().print(table)
+    make_console().print(table)
     return 0
 
 
@@ -62,9 +62,9 @@ def _survey(session: Session, name: str, device: str) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(("name", "operator", "origin", "fault"), "") | {"name": name}
     row |= {"cases": 0, "supported": 0, "refused": {}}
     try:
-        row["origin"] = origin(name)
+        row["origin"] = describe_origin(name)
         with session.supervise(name) as worker:
-            cases = session.judge("suite", operator=worker.operator, level="core")
+            cases = session.ask_oracle("suite", operator=worker.operator, level="core")
             cases = [case.replace("/cpu/", f"/{device}/") for case in cases]
             row |= {"operator": worker.operator, "cases": len(cases)}
             answer = worker.ask("survey", implementation=name, cases=cases)

@@ -1,13 +1,13 @@
-"""What came out, chapter by chapter: counts by status and the largest error as a share of what was allowed."""
+"""Findings by chapter and implementation: counts by status, and the largest error as a share of the error budget."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from attnbench.checks.catalogue import chapters, checks
-from attnbench.records.types import FAILURES, Finding, Result, Status, reproduce_line
+from attnbench.checks.catalogue import list_chapters, read_checks
+from attnbench.records.types import FAILURES, Finding, Result, Status, format_reproduce_line
 
-__all__ = ["LEGEND", "Cell", "Failure", "Matrix", "failures", "matrix"]
+__all__ = ["LEGEND", "Cell", "Failure", "Matrix", "build_matrix", "collect_failures"]
 
 SIGNS: tuple[tuple[str, str, tuple[Status, ...]], ...] = (
     ("✗", "failed", tuple(sorted(FAILURES))),
@@ -21,31 +21,31 @@ LEGEND = "   ".join((*(f"{sign} {words}" for sign, words, _ in SIGNS), "(largest
 
 @dataclass(slots=True)
 class Cell:
-    """One implementation in one chapter."""
+    """Findings of one implementation in one chapter."""
 
     counts: Counter[Status] = field(default_factory=Counter)
-    # Largest measured error as a share of the error allowed, where anything was allowed.
+    # Largest measured error as a share of the allowed error; None where no error is allowed or none was measured.
     worst: float | None = None
 
     def add(self, finding: Finding) -> None:
         """Count a finding."""
         self.counts[finding.status] += 1
-        # A failure that is expected says nothing of how close the rest is.
+        # The error of an expected failure is not evidence of how close the other findings are to their budgets.
         if finding.status == "expected_failure" or finding.measured is None or not finding.allowed:
             return
         share = finding.measured / finding.allowed
         if share == share:  # not NaN
             self.worst = share if self.worst is None else max(self.worst, share)
 
-    def marks(self) -> Iterator[tuple[str, int]]:
-        """Sign and number of every status that there is."""
+    def list_marks(self) -> Iterator[tuple[str, int]]:
+        """Yield the sign and count of every kind of status that occurs."""
         for sign, _, statuses in SIGNS:
             if count := sum(self.counts[status] for status in statuses):
                 yield sign, count
 
     @property
     def ratio(self) -> str:
-        """The largest share in words, or nothing."""
+        """The largest share as text; empty where there is none."""
         if self.worst is None:
             return ""
         return f"({self.worst:.2f})" if self.worst < 100 else "(>100)"
@@ -55,20 +55,20 @@ class Cell:
 Matrix = dict[str, dict[str, Cell]]
 
 
-def matrix(results: Iterable[Result]) -> Matrix:
-    """Cells of a run; a check that this version does not know stands under ``?``."""
+def build_matrix(results: Iterable[Result]) -> Matrix:
+    """Return the cells of a run; a check that this version does not know is counted in the chapter ``?``."""
     cells: defaultdict[str, dict[str, Cell]] = defaultdict(dict)
     for result in results:
         for finding in result.findings:
-            known = checks().get(finding.check)
+            known = read_checks().get(finding.check)
             row = cells[known.chapter if known else "?"]
             row.setdefault(result.implementation, Cell()).add(finding)
-    return {chapter: cells[chapter] for chapter in (*chapters(), "?") if chapter in cells}
+    return {chapter: cells[chapter] for chapter in (*list_chapters(), "?") if chapter in cells}
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Failures of one check on one implementation: the first, and on how many cases more."""
+    """Failures of one check on one implementation: the first one, and the number of further cases."""
 
     implementation: str
     case: str
@@ -77,18 +77,18 @@ class Failure:
 
     @property
     def title(self) -> str:
-        """What failed, and how."""
+        """Implementation, check, status and number of further cases."""
         more = f", and on {self.others} more case{'s' * (self.others > 1)}" if self.others else ""
         return f"{self.implementation}  {self.finding.check}: {self.finding.status}{more}"
 
     @property
     def reproduce(self) -> str:
-        """Command that shows the first one again."""
-        return reproduce_line(self.implementation, self.case, self.finding.check)
+        """Command that reproduces the first failure."""
+        return format_reproduce_line(self.implementation, self.case, self.finding.check)
 
 
-def failures(results: Iterable[Result]) -> list[Failure]:
-    """Failures by implementation and check."""
+def collect_failures(results: Iterable[Result]) -> list[Failure]:
+    """Return the failures, grouped by implementation and check."""
     found: defaultdict[tuple[str, str], list[tuple[Result, Finding]]] = defaultdict(list)
     for result in results:
         for finding in result.findings:

@@ -1,4 +1,4 @@
-"""``attnbench profile --frontier``: the longest sequence that each implementation gets through."""
+"""``attnbench profile --frontier``: the longest sequence that each implementation computes within the limits."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -8,68 +8,70 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from attnbench.analysis.max_length import FITS, HEAD, frontiers, row
-from attnbench.cli.jobs import Choice, profile_plans, say_stored, session_for
-from attnbench.cli.progress import progress
+from attnbench.analysis.max_length import FITS, HEAD, find_max_lengths, format_row
+from attnbench.cli.jobs import Choice, make_session, plan_profile, print_stored_path
+from attnbench.cli.progress import show_progress
 from attnbench.cli.recording import FAILED, INCONCLUSIVE, recording, write_json
-from attnbench.cli.selection import chosen_implementations, operators_of, taking_part
-from attnbench.cli.terminal import console
-from attnbench.plugins.registry import shown
+from attnbench.cli.selection import choose_implementations, choose_timed_implementations, find_operators
+from attnbench.cli.terminal import make_console
+from attnbench.plugins.registry import display_name
 from attnbench.records.types import FAILURES, FRONTIER, Result
-from attnbench.runner.max_length import SHORTEST, WORKER, find_frontiers
+from attnbench.runner.max_length import SHORTEST, WORKER, try_lengths
 
-__all__ = ["print_frontiers", "search_frontiers"]
+__all__ = ["print_max_lengths", "search_max_lengths"]
 
-# Columns of numbers.
-NUMBERS = frozenset({"longest", "s a call", "peak MiB"})
-# Options of a profile that say nothing of a frontier, by their names among the parameters.
+# Columns that hold numbers.
+NUMBERS = frozenset({"longest", "s per call", "peak MiB"})
+# Options of profile that have no effect on the search, by parameter name.
 UNUSED = {
     "lengths": "--lengths", "patterns": "--case", "processes": "--processes", "case_budget": "--case-budget",
 }  # fmt: skip
 
 
-def search_frontiers(implementations: Sequence[str], given: dict[str, Any]) -> int:
-    """Find, store and print; the exit code."""
+def search_max_lengths(implementations: Sequence[str], given: dict[str, Any]) -> int:
+    """Find, store and print the longest sequences, and return the exit code."""
     if unused := [option for name, option in UNUSED.items() if given[name]]:
-        raise click.UsageError(f"--frontier finds the lengths itself and times no processes: leave out {unused[0]}")
-    chosen = chosen_implementations(implementations)
-    choice = Choice.of(given)
-    session = session_for(given)
+        raise click.UsageError(f"--frontier chooses the lengths and starts no timing processes: leave out {unused[0]}")
+    chosen = choose_implementations(implementations)
+    choice = Choice.from_options(given)
+    session = make_session(given)
     session.worker_module = WORKER
-    # One limit for all that are compared, whatever is free as each one's worker starts.
-    session.limits = replace(session.limits, memory_bytes=session.limits.memory_limit_bytes())
+    # Fix one memory limit for all implementations: the default depends on what is free as a worker starts.
+    session.limits = replace(session.limits, memory_bytes=session.limits.compute_memory_limit_bytes())
     with session:
-        chosen = taking_part(session, chosen, asked=bool(implementations), operators=given["operators"])
-        operators = operators_of(session, chosen)
-        shortest = profile_plans(session, choice, operators, lengths=(SHORTEST,), passes=given["passes"])
+        chosen = choose_timed_implementations(
+            session, chosen, asked=bool(implementations), operators=given["operators"]
+        )
+        operators = find_operators(session, chosen)
+        shortest = plan_profile(session, choice, operators, lengths=(SHORTEST,), passes=given["passes"])
         with recording(
             session, results=given["results"], suite=FRONTIER, cases=[plan.case for plan in shortest],
             implementations=chosen, resume=given["resume"],
-        ) as recorded, progress() as steps:  # fmt: skip
-            for result in find_frontiers(
-                session, chosen, shortest, run=recorded.run.id, steps=steps, done=recorded.results
+        ) as recorded, show_progress() as progress:  # fmt: skip
+            for result in try_lengths(
+                session, chosen, shortest, run=recorded.run.id, progress=progress, done=recorded.results
             ):
                 recorded.add(result)
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     to_stderr = given["json_file"] is not None and given["json_file"].name == "-"
-    print_frontiers(recorded.told(), err=to_stderr)
-    say_stored(recorded)
-    return _exit_code(recorded.told(), [shown(name) for name in implementations])
+    print_max_lengths(recorded.list_results(), err=to_stderr)
+    print_stored_path(recorded)
+    return _choose_exit_code(recorded.list_results(), [display_name(name) for name in implementations])
 
 
-def print_frontiers(results: Iterable[Result], *, err: bool = False) -> None:
-    """One line for each implementation, pass and dtype: the longest length, what it took, and what the next one met."""
+def print_max_lengths(results: Iterable[Result], *, err: bool = False) -> None:
+    """Print a line per implementation, pass and dtype: the longest length, its time and memory, and the next limit."""
     table = Table(box=None, pad_edge=False)
     for name in HEAD:
         table.add_column(name, justify="right" if name in NUMBERS else "left")
-    for frontier in frontiers(results):
-        table.add_row(*map(Text, row(frontier)))
-    console(err=err).print(table)
+    for frontier in find_max_lengths(results):
+        table.add_row(*map(Text, format_row(frontier)))
+    make_console(err=err).print(table)
 
 
-def _exit_code(results: Iterable[Result], asked: Sequence[str]) -> int:
-    """0 if something fits of each that was asked for; 1 where the shortest length does not conform; else 3."""
+def _choose_exit_code(results: Iterable[Result], asked: Sequence[str]) -> int:
+    """Return 1 if the shortest length does not conform, 3 if no length fits for an implementation asked for, else 0."""
     fits: set[str] = set()
     for result in results:
         for finding in result.findings:

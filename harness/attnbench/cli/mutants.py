@@ -1,4 +1,4 @@
-"""``attnbench conform --mutants`` and ``--matrix``: how well the checks catch what is wrong."""
+"""``attnbench conform --mutants`` and ``--matrix``: how well the checks catch wrong implementations."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -8,64 +8,82 @@ import click
 from rich.table import Table
 
 from attnbench.cases import NESTED, digest
-from attnbench.checks.catalogue import chapters, checks
-from attnbench.cli.jobs import Choice, conform_plans, session_for
-from attnbench.cli.progress import progress
-from attnbench.cli.terminal import console
-from attnbench.plugins.registry import operators
+from attnbench.checks.catalogue import list_chapters, read_checks, read_operator_checks
+from attnbench.cli.jobs import Choice, make_session, plan_conformance
+from attnbench.cli.progress import show_progress
+from attnbench.cli.terminal import make_console
+from attnbench.plugins.registry import OPERATORS, PluginError, list_names, load_operator
 from attnbench.runner import Session
-from attnbench.runner.mutation import FEW, Matrix, mutation_matrix
+from attnbench.runner.mutation import FEW, Matrix, run_mutants
 
-__all__ = ["print_matrix", "told", "try_mutants"]
+__all__ = ["print_matrix", "to_json", "try_mutants"]
 
 SCHEMA = 1
 FILTERS = ("patterns", "checks", "dtypes", "shard")
-# Options that say nothing here.
-STRANGE = {"markdown_file": "--markdown", "certificate_file": "--certificate", "resume": "--resume"}
+# Options that have no effect here.
+UNUSED = {"markdown_file": "--markdown", "certificate_file": "--certificate", "resume": "--resume"}
 
 
 def try_mutants(implementations: Sequence[str], given: Mapping[str, Any]) -> int:
-    """Try all mutants on a suite; exit code 0 where every one is caught and nothing right is."""
+    """Run all mutants on a suite; exit code 0 if the checks kill every mutant and pass every correct variant."""
     if implementations:
-        raise click.UsageError("--mutants tries the shipped mutants: name no implementation")
-    if strange := [option for name, option in STRANGE.items() if given[name]]:
-        raise click.UsageError(f"--mutants: leave out {', '.join(strange)}; --json stores what came out")
-    choice = Choice.of(given)
-    with session_for(dict(given)) as session:
-        plans = conform_plans(session, choice, operators())
-        lists = {operator: _lists(session, operator, choice.suite) for operator in operators()}
-        versions = {operator: session.judge("version", operator=operator) for operator in operators()}
-    # Filters keep cases that are in no list: they are met by every mutant.
+        raise click.UsageError(f"--mutants runs the shipped mutants: leave out {' '.join(implementations)}")
+    if unused := [option for name, option in UNUSED.items() if given[name]]:
+        raise click.UsageError(f"--mutants: leave out {', '.join(unused)}; --json stores the results")
+    choice, operators = Choice.from_options(given), _choose_operators(given["operators"])
+    with make_session(dict(given)) as session:
+        plans = plan_conformance(session, choice, operators)
+        lists = {operator: _list_cases(session, operator, choice.suite) for operator in operators}
+        versions = {operator: session.ask_oracle("version", operator=operator) for operator in operators}
+    # --case can name a case that is in no list: every mutant runs on it.
     listed = {case for own in lists.values() for case in own[choice.suite]}
     first = {case for own in lists.values() for case in next(iter(own.values()))}
     first |= {plan.case for plan in plans if plan.case not in listed}
-    with progress() as steps:
-        matrix = mutation_matrix(plans, first, steps=steps, whole=given["matrix"])
-    asked = [check for check in checks() if any(check in plan.checks for plan in plans)]
+    with show_progress() as progress:
+        matrix = run_mutants(plans, first, progress=progress, whole=given["matrix"])
+    asked = [check for check in read_checks() if any(check in plan.checks for plan in plans)]
     whole = {} if any(given[name] for name in FILTERS) else lists
     scores = {
-        digest(cases): _score(matrix, operator, level, cases, versions[operator])
+        digest(cases): _compute_score(matrix, operator, level, cases, versions[operator])
         for operator, own in whole.items()
         for level, cases in own.items()
-        if matrix.of(operator)
+        if matrix.find_mutants_of(operator)
     }
     if given["json_file"]:
-        json.dump(told(matrix, asked, scores), given["json_file"], indent=1)
+        json.dump(to_json(matrix, asked, scores), given["json_file"], indent=1)
         given["json_file"].write("\n")
     print_matrix(matrix, asked, err=given["json_file"] is not None and given["json_file"].name == "-")
-    return 1 if matrix.survivors() or matrix.false_alarms() else 0
+    return 1 if matrix.find_survivors() or matrix.find_false_alarms() else 0
 
 
-def _lists(session: Session, operator: str, suite: str) -> dict[str, list[str]]:
-    """An operator's case ids by level: of the suite, and of the smaller ones from ``core`` on, the smallest first."""
+def _choose_operators(asked: Sequence[str]) -> list[str]:
+    """Return the operators that were asked for by name, or all that can be loaded.
+
+    Raises: PluginError where an operator that was asked for cannot be loaded.
+    """
+    chosen = []
+    for name in asked or list_names(OPERATORS):
+        try:
+            read_operator_checks(load_operator(name))
+        except PluginError as error:
+            if asked:
+                raise
+            click.echo(f"left out: {error}", err=True)
+        else:
+            chosen.append(name)
+    return chosen
+
+
+def _list_cases(session: Session, operator: str, suite: str) -> dict[str, list[str]]:
+    """Return an operator's case ids by level, smallest first: the suite's level, and the smaller ones from ``core``."""
     places = {level: number for number, level in enumerate(NESTED)}
     levels: list[str] = [level for level in NESTED[1:] if suite in places and places[level] <= places[suite]]
-    return {level: session.judge("suite", operator=operator, level=level) for level in levels or [suite]}
+    return {level: session.ask_oracle("suite", operator=operator, level=level) for level in levels or [suite]}
 
 
-def _score(matrix: Matrix, operator: str, level: str, cases: Collection[str], version: str) -> dict[str, Any]:
-    own = set(matrix.of(operator))
-    killed, total = len(own & set(matrix.killed_on(set(cases)))), len(own - set(matrix.beyond()))
+def _compute_score(matrix: Matrix, operator: str, level: str, cases: Collection[str], version: str) -> dict[str, Any]:
+    own = set(matrix.find_mutants_of(operator))
+    killed, total = len(own & set(matrix.find_killed_on(set(cases)))), len(own - set(matrix.find_unasked()))
     return {
         "level": level,
         "list_versions": {operator: version},
@@ -75,54 +93,59 @@ def _score(matrix: Matrix, operator: str, level: str, cases: Collection[str], ve
     }
 
 
-def told(matrix: Matrix, asked: Sequence[str], scores: Mapping[str, Any]) -> dict[str, Any]:
-    """What came out, in plain containers; ``scores`` are by the hash of the case list."""
+def to_json(matrix: Matrix, asked: Sequence[str], scores: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the results as JSON values; ``scores`` are mutation scores by the hash of the case list."""
     return {
         "schema": SCHEMA,
         "scores": dict(scores),
-        "survivors": matrix.survivors(),
-        "beyond": matrix.beyond(),
-        "false_alarms": matrix.false_alarms(),
-        "not_by_the_named_check": matrix.elsewhere(),
-        "alike": matrix.alike(),
-        "caught_by_few": matrix.caught_by_few(),
+        "survivors": matrix.find_survivors(),
+        "beyond": matrix.find_unasked(),
+        "false_alarms": matrix.find_false_alarms(),
+        "not_by_the_named_check": matrix.find_killed_elsewhere(),
+        "alike": matrix.group_indistinguishable(),
+        "caught_by_few": matrix.find_caught_by_few(),
         "whole": matrix.whole,
-        "checks": {check: {"kills": len(matrix.killed_by(check)), "alone": matrix.needing(check)} for check in asked},
+        "checks": {
+            check: {"kills": len(matrix.find_killed_by(check)), "alone": matrix.find_killed_only_by(check)}
+            for check in asked
+        },
         "mutants": {
-            name: {"named": named, "cases": dict(matrix.checks_of(name))} for name, named in matrix.mutants.items()
+            name: {"named": named, "cases": dict(matrix.count_failures(name))} for name, named in matrix.mutants.items()
         },
     }
 
 
 def print_matrix(matrix: Matrix, asked: Sequence[str], *, err: bool = False) -> None:
-    """A line for each check, then what survived, what cannot be told apart, and the score."""
+    """Print a line for each check, then survivors, mutants with identical failures, false alarms and the score."""
     further = ("kills", "alone") if matrix.whole else ()
     table = Table("chapter", "check", "named by", "caught", *further, box=None, pad_edge=False)
     before = ""
-    for check in sorted(asked, key=lambda name: chapters().index(checks()[name].chapter)):
-        chapter = checks()[check].chapter
-        naming, caught = sum(named == check for named in matrix.mutants.values()), len(matrix.caught_by(check))
+    for check in sorted(asked, key=lambda name: list_chapters().index(read_checks()[name].chapter)):
+        chapter = read_checks()[check].chapter
+        naming, caught = sum(named == check for named in matrix.mutants.values()), len(matrix.find_caught_by(check))
         numbers = [naming, caught if naming else 0]
         if matrix.whole:
-            numbers += [len(matrix.killed_by(check)), len(matrix.needing(check))]
+            numbers += [len(matrix.find_killed_by(check)), len(matrix.find_killed_only_by(check))]
         table.add_row(chapter if chapter != before else "", check, *(str(number or "") for number in numbers))
         before = chapter
-    console(err=err).print(table)
+    make_console(err=err).print(table)
 
-    def say(words: str, found: Sequence[str]) -> None:
-        if found:
-            click.echo(f"{words} ({len(found)}): {', '.join(found)}", err=err)
+    def print_list(title: str, names: Sequence[str]) -> None:
+        if names:
+            click.echo(f"{title} ({len(names)}): {', '.join(names)}", err=err)
 
-    say("\nchecks that catch nothing", [check for check in asked if not matrix.killed_by(check)])
-    say("\nmutants that survive", matrix.survivors())
-    say("\nmutants that need a longer list: none of these cases asks the check that they name", matrix.beyond())
-    say("\nmutants not caught by the check that they name", matrix.elsewhere())
-    total = len(matrix.mutants) - len(matrix.beyond())
-    killed = total - len(matrix.survivors())
+    print_list("\nchecks that catch nothing", [check for check in asked if not matrix.find_killed_by(check)])
+    print_list("\nmutants that survive", matrix.find_survivors())
+    unasked = matrix.find_unasked()
+    print_list("\nmutants that need a larger suite: the check that they name applies to none of these cases", unasked)
+    print_list("\nmutants not caught by the check that they name", matrix.find_killed_elsewhere())
+    total = len(matrix.mutants) - len(unasked)
+    killed = total - len(matrix.find_survivors())
     if matrix.whole:
-        say("\nmutants that fail the same checks on the same cases", [" = ".join(group) for group in matrix.alike()])
-        say("\nright, and all the same caught", [f"{n} by {', '.join(c)}" for n, c in matrix.false_alarms().items()])
-        click.echo(f"\n{len(matrix.caught_by_few())} mutants fail at most {FEW} checks", err=err)
-        right = len(matrix.variants) + len(matrix.equivalents)
-        click.echo(f"{right - len(matrix.false_alarms())} of {right} implementations that are right pass", err=err)
+        alike, false_alarms = matrix.group_indistinguishable(), matrix.find_false_alarms()
+        print_list("\nmutants that fail the same checks on the same cases", [" = ".join(group) for group in alike])
+        print_list("\ncorrect, but caught", [f"{name} by {', '.join(by)}" for name, by in false_alarms.items()])
+        click.echo(f"\n{len(matrix.find_caught_by_few())} mutants fail at most {FEW} checks", err=err)
+        correct = len(matrix.variants) + len(matrix.equivalents)
+        click.echo(f"{correct - len(false_alarms)} of {correct} correct variants and equivalent mutants pass", err=err)
     click.echo(f"mutation score: {killed} of {total} caught ({killed / total:.1%})", err=err)

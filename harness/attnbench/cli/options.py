@@ -1,4 +1,4 @@
-"""One vocabulary of options for every command."""
+"""The options that commands share, each defined once."""
 
 import math
 import os
@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 import click
 
 from attnbench.cases import DEVICES, DTYPES, LEVELS
-from attnbench.plugins.registry import OPERATORS, names
+from attnbench.plugins.registry import OPERATORS, list_names
 from attnbench.records.types import Pass
 from attnbench.runner import Effort, ExpectationError, read_expectations
 
@@ -18,21 +18,21 @@ __all__ = ["EFFORTS", "LENGTHS", "QUICK_LENGTHS", "QUICK_WORK_S", "options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Sequence lengths of a quick profile, and those of any other.
+# Default sequence lengths of a quick profile, and of any other profile.
 QUICK_LENGTHS = (32, 128, 512)
 LENGTHS = (128, 256, 512, 1024, 2048)
-# How much is measured, by level. Seven processes are the fewest that have a verdict.
+# Timing effort by level. A verdict needs at least seven processes.
 EFFORTS = {
     "quick": Effort(processes=7, budget_s=0.3),
     "core": Effort(processes=10, most=30, budget_s=1.0),
     "full": Effort(processes=10, most=30, budget_s=2.0),
 } | dict.fromkeys(("slow", "gpu", "huge"), Effort(processes=10, most=30, budget_s=4.0))
-# Longest predicted call that a quick suite makes, in seconds: it checks it some forty times, and times it seven times
-# in each of seven processes. The naive loop's call on real sentences, without gradients, is just within; without this
-# limit that loop takes as long as all others together.
+# Longest predicted call that a quick suite starts, in seconds. The suite makes such a call some forty times in checks,
+# and seven times in each of seven timing processes. The naive loop's call on real sentences, without gradients, is just
+# within the limit; without the limit that loop takes as long as all others together.
 QUICK_WORK_S = 0.12
 PASSES = get_args(Pass)
-# Number of bytes from which on a limit is none, and cannot be set.
+# Smallest number of bytes that is rejected: such a limit limits nothing, and cannot be set.
 MOST_BYTES = 2**62
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -96,13 +96,13 @@ class Seconds(click.ParamType[float]):
 
 
 class Folder(click.ParamType[Path]):
-    """A folder, there or to be made."""
+    """A folder, which is created if it does not exist."""
 
     name = "directory"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         if not str(value):
-            self.fail("needs a folder, got nothing; . is the one that this was started in", param, ctx)
+            self.fail("needs a folder, got an empty name; . is the working directory", param, ctx)
         path = Path(value)
         if path.exists() and not path.is_dir():
             self.fail(f"needs a folder, got the file {str(value)!r}; name another one", param, ctx)
@@ -110,7 +110,7 @@ class Folder(click.ParamType[Path]):
 
 
 class JsonFile(click.File):
-    """A file to be written when all is done, or - for standard output."""
+    """A file that is written at the end, or - for standard output."""
 
     def __init__(self) -> None:
         super().__init__("w", lazy=True)
@@ -118,12 +118,12 @@ class JsonFile(click.File):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(value)
         if path.is_dir() or not path.parent.is_dir():
-            self.fail(f"needs a file in a folder that is there, got {value!r}; - prints it", param, ctx)
+            self.fail(f"needs a file in an existing folder, got {value!r}; - is standard output", param, ctx)
         return super().convert(value, param, ctx)
 
 
 class Expectations(click.ParamType[Path]):
-    """A file of expected failures, read once before anything is run."""
+    """A file of expected failures. It is read here once, so that errors in it are reported before anything is run."""
 
     name = "file"
 
@@ -136,12 +136,12 @@ class Expectations(click.ParamType[Path]):
 
 
 class OperatorName(click.ParamType[str]):
-    """An operator that is registered."""
+    """The name of a registered operator."""
 
     name = "operator"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        registered = names(OPERATORS)
+        registered = list_names(OPERATORS)
         if value not in registered:
             self.fail(f"unknown operator {value!r}; available: {', '.join(registered)}", param, ctx)
         return str(value)
@@ -150,82 +150,101 @@ class OperatorName(click.ParamType[str]):
 FOLDER = Folder()
 
 
-def _option(*names: str, **settings: Any) -> Callable[[F], F]:
+def _make_option(*names: str, **settings: Any) -> Callable[[F], F]:
     return click.option(*names, show_default=settings.get("default") is not None, **settings)
 
 
 _ALL: dict[str, Callable[[Any], Any]] = {
-    "suite": _option("--suite", type=click.Choice(LEVELS), default="quick", help="Cases to run."),
-    "suite_or_fuzz": _option(
-        "--suite", type=click.Choice((*LEVELS, "fuzz")), default="quick", help="Cases to run; fuzz draws them."
+    "suite": _make_option("--suite", type=click.Choice(LEVELS), default="quick", help="Cases to run."),
+    "suite_or_fuzz": _make_option(
+        "--suite", type=click.Choice((*LEVELS, "fuzz")), default="quick", help="Cases to run; fuzz generates cases."
     ),
-    "budget": _option("--budget", type=Seconds(), help="Fuzz each implementation for this time, such as 60s."),
-    "examples": _option("--examples", type=click.IntRange(min=1), help="Fuzz each implementation with so many cases."),
-    "seed": _option("--seed", type=click.IntRange(min=0), help="Fuzz with the same cases each time."),
-    "keep_found": _option(
+    "budget": _make_option("--budget", type=Seconds(), help="Fuzz each implementation for this time, such as 60s."),
+    "examples": _make_option(
+        "--examples", type=click.IntRange(min=1), help="Fuzz each implementation with this many cases."
+    ),
+    "seed": _make_option("--seed", type=click.IntRange(min=0), help="Fuzz with the same cases each time."),
+    "keep_found": _make_option(
         "--keep-found",
         type=click.Path(dir_okay=False, path_type=Path),
         help="Append ids of the smallest failing cases to this file.",
     ),
-    "case": _option(
-        "--case", "patterns", multiple=True, help="Keep cases whose id matches, such as '*bfloat16*'; or a whole id."
+    "case": _make_option(
+        "--case", "patterns", multiple=True, help="Keep cases whose id matches, such as '*bfloat16*'; or a complete id."
     ),
-    "check": _option("--check", "checks", multiple=True, help="Keep these checks; names or patterns."),
-    "device": _option("--device", type=click.Choice(DEVICES), default="cpu"),
-    "dtype": _option("--dtype", "dtypes", type=click.Choice(DTYPES), multiple=True, help="Run every case in it."),
-    "lengths": _option("--lengths", type=Lengths(), help="Sequence lengths, such as 128,256,512."),
-    "operator": _option(
+    "check": _make_option("--check", "checks", multiple=True, help="Keep these checks; names or patterns."),
+    "device": _make_option("--device", type=click.Choice(DEVICES), default="cpu"),
+    "dtype": _make_option(
+        "--dtype", "dtypes", type=click.Choice(DTYPES), multiple=True, help="Run every case in this dtype."
+    ),
+    "lengths": _make_option("--lengths", type=Lengths(), help="Sequence lengths, such as 128,256,512."),
+    "operator": _make_option(
         "--operator",
         "operators",
         type=OperatorName(),
         multiple=True,
         default=("multihead",),
-        help="Where no implementation is named: take those of this operator.",
+        help="Without IMPLEMENTATION: use the implementations of this operator.",
     ),
-    "passes": _option("--passes", type=click.Choice(PASSES), multiple=True, help="Passes to time; both if not given."),
-    "results": _option("--results", type=FOLDER, default=Path("results"), help="Folder of run files."),
-    "reports": _option("--reports", type=FOLDER, default=Path("reports"), help="Folder of the report."),
-    "expected": _option(
+    "passes": _make_option(
+        "--passes", type=click.Choice(PASSES), multiple=True, help="Passes to time; both if not given."
+    ),
+    "results": _make_option("--results", type=FOLDER, default=Path("results"), help="Folder of run files."),
+    "reports": _make_option("--reports", type=FOLDER, default=Path("reports"), help="Folder of the report."),
+    "expected": _make_option(
         "--expected-failures",
         "expected",
         type=Expectations(),
         multiple=True,
         help="TOML file of known deviations; expected_failures.toml beside an implementation is always read.",
     ),
-    "case_budget": _option(
-        "--case-budget", type=Seconds(), help="Time for timing one case: a slow one gets fewer processes."
+    "case_budget": _make_option(
+        "--case-budget", type=Seconds(), help="Time for timing one case; a slow case gets fewer processes."
     ),
-    "timeout": _option("--timeout", type=Seconds(), default=120.0, help="Time of one check on one case."),
-    "memory_limit": _option("--memory-limit", type=Bytes(), help="Memory of each worker, such as 8GiB."),
-    "work_limit": _option(
+    "timeout": _make_option("--timeout", type=Seconds(), default=120.0, help="Time of one check on one case."),
+    "memory_limit": _make_option("--memory-limit", type=Bytes(), help="Memory of each worker, such as 8GiB."),
+    "work_limit": _make_option(
         "--work-limit",
         type=Seconds(),
-        help="Longest predicted call to start: 0.75 s, in a quick suite 0.12 s.",
+        help="Longest predicted call to start; default 0.75 s, in a quick suite 0.12 s.",
     ),
-    "shard": _option("--shard", type=Shard(), help="Run part I of N of the cases."),
-    "resume": _option("--resume", metavar="RUN", help="Go on with a stored run: its id or its file."),
-    "json": _option("--json", "json_file", type=JsonFile(), help="Findings as JSON; - to print."),
-    "markdown": _option(
+    "shard": _make_option("--shard", type=Shard(), help="Run part I of N of the cases."),
+    "resume": _make_option("--resume", metavar="RUN", help="Resume a stored run, given by its id or its file."),
+    "json": _make_option("--json", "json_file", type=JsonFile(), help="Findings as JSON; - to print."),
+    "markdown": _make_option(
         "--markdown", "markdown_file", type=JsonFile(), help="Matrix and failures as Markdown; - to print."
     ),
-    "certificate": _option(
+    "certificate": _make_option(
         "--certificate", "certificate_file", type=JsonFile(), help="Certificate of a whole suite as JSON; - to print."
     ),
-    "mutants": _option("--mutants", is_flag=True, help="Try the shipped mutants instead: how well the checks catch."),
-    "matrix": _option("--matrix", is_flag=True, help="With --mutants: every mutant on every case, and what is right."),
-    "frontier": _option(
+    "mutants": _make_option(
+        "--mutants", is_flag=True, help="Run the shipped mutants instead, and print the mutation score."
+    ),
+    "mutants_of": _make_option(
+        "--operator",
+        "operators",
+        type=OperatorName(),
+        multiple=True,
+        help="With --mutants: the mutants of this operator.",
+    ),
+    "matrix": _make_option(
+        "--matrix", is_flag=True, help="With --mutants: run every mutant and every correct variant on every case."
+    ),
+    "frontier": _make_option(
         "--frontier",
         is_flag=True,
         help="Find the longest sequence that fits in --memory-limit and whose call takes no longer than --work-limit.",
     ),
-    "processes": _option("--processes", type=click.IntRange(min=1), help="Fresh timing processes, and no more."),
-    # More than there are cores wait for one another; a million of them leave no other process to be started.
-    "threads": _option("--threads", type=click.IntRange(min=1, max=os.cpu_count()), help="Threads of each worker."),
+    "processes": _make_option("--processes", type=click.IntRange(min=1), help="Number of fresh timing processes."),
+    # More threads than cores wait for one another; a million threads would leave none for other processes.
+    "threads": _make_option(
+        "--threads", type=click.IntRange(min=1, max=os.cpu_count()), help="Threads of each worker."
+    ),
 }
 
 
 def options(*asked: str) -> Callable[[F], F]:
-    """Decorator that adds options of the vocabulary by name."""
+    """Return a decorator that adds the shared options with these names."""
 
     def add(function: F) -> F:
         for name in reversed(asked):

@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from attnbench.cli.jobs import Choice, profile_plans, profile_with_ceilings, say_stored, session_for
+from attnbench.cli.jobs import Choice, make_session, plan_profile, print_stored_path, profile_with_ceilings
 from attnbench.cli.options import LENGTHS, QUICK_LENGTHS, options
 from attnbench.cli.recording import recording, write_json
-from attnbench.cli.selection import chosen_implementations, operators_of, taking_part
+from attnbench.cli.selection import choose_implementations, choose_timed_implementations, find_operators
 from attnbench.cli.terminal import print_timings
 from attnbench.records.types import PERF
 
@@ -29,22 +29,24 @@ from attnbench.records.types import PERF
 )
 @options("work_limit", "case_budget", "case", "results", "resume", "json", "frontier")
 def command(implementations: tuple[str, ...], **given: Any) -> int:
-    """Speed and memory across sequence lengths, of what conforms on the very cases that are timed.
+    """Measure speed and memory across sequence lengths, of implementations that conform on the same cases.
 
-    The reference takes part in every profile, so that each time has its ratio. --suite sets how long is measured.
-    A whole id as --case times that very case, of whatever form: a decoding step, shared heads, a window.
+    The reference is part of every profile, so that every time has a ratio to it. --suite sets the measuring effort.
+    A complete case id as --case times that case, of any form: a decoding step, shared heads, a window.
     """
     if given["frontier"]:
-        from attnbench.cli.max_length import search_frontiers
+        from attnbench.cli.max_length import search_max_lengths
 
-        return search_frontiers(implementations, given)
-    choice = Choice.of(given)
-    chosen = chosen_implementations(implementations)
+        return search_max_lengths(implementations, given)
+    choice = Choice.from_options(given)
+    chosen = choose_implementations(implementations)
     lengths = given["lengths"] or (QUICK_LENGTHS if given["suite"] == "quick" else LENGTHS)
-    with session_for(given) as session:
-        chosen = taking_part(session, chosen, asked=bool(implementations), operators=given["operators"])
-        operators = operators_of(session, chosen)
-        plans = profile_plans(session, choice, operators, lengths=lengths, passes=given["passes"])
+    with make_session(given) as session:
+        chosen = choose_timed_implementations(
+            session, chosen, asked=bool(implementations), operators=given["operators"]
+        )
+        operators = find_operators(session, chosen)
+        plans = plan_profile(session, choice, operators, lengths=lengths, passes=given["passes"])
         with recording(
             session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
             implementations=chosen, resume=given["resume"],
@@ -52,6 +54,6 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
             profile_with_ceilings(recorded, session, chosen, plans, given)
     if given["json_file"]:
         write_json(recorded, given["json_file"])
-    print_timings(recorded.told(), err=given["json_file"] is not None and given["json_file"].name == "-")
-    say_stored(recorded)
-    return recorded.exit_code(implementations)
+    print_timings(recorded.list_results(), err=given["json_file"] is not None and given["json_file"].name == "-")
+    print_stored_path(recorded)
+    return recorded.choose_exit_code(implementations)

@@ -1,4 +1,4 @@
-"""What a run is doing, and what is left of it: a bar on a terminal, plain lines elsewhere; both on standard error."""
+"""Progress of a run and the time left: a bar on a terminal, plain lines elsewhere. Both go to standard error."""
 
 import math
 import sys
@@ -15,47 +15,48 @@ import click
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn, TaskID
 
-__all__ = ["Pace", "progress", "spoken"]
+__all__ = ["Pace", "describe_time_left", "show_progress"]
 
 # Time between two plain lines, in seconds.
 PLAIN_EVERY_S = 10.0
-# How often a bar is drawn again, a second: drawing takes time from what is measured beside it.
+# Redraws of the bar per second. Drawing takes CPU time from the measurement that runs at the same time.
 REDRAWN_PER_S = 1
-# Ends of a range that are told as one number: so many times as long, or so many seconds longer.
+# A range of time left is printed as one number if its upper end is at most this factor, or this many seconds, above
+# its lower end.
 CLOSE, CLOSE_S = 1.25, 5.0
 NOT_KNOWN = "time left not known yet"
-# Seconds and minutes are told up to these numbers of seconds, hours beyond.
+# Durations are printed in seconds up to the first number of seconds, in minutes up to the second, then in hours.
 SECONDS_UP_TO_S, MINUTES_UP_TO_S = 90, 5400
 
 
 class Pace:
-    """How long the steps of a stage have taken, and how long those that are left may take.
+    """Durations of the finished steps of a stage, and an estimate for the remaining steps.
 
-    Steps are far from alike: a long sequence takes a thousand times what a short one does, and they come in order of
-    length, so that a mean says little. They come in rounds, though: the same cases for every implementation, or in
-    every process. A step that is left is taken to be what the same step was in the rounds before.
+    Steps differ widely: a long sequence takes a thousand times as long as a short one, and steps come in order of
+    length, so a mean is a poor estimate. Steps come in rounds, though: the same cases for every implementation, or in
+    every process. The estimate of a remaining step is the duration of the step with the same label in earlier rounds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # Steps are done in several threads.
+        # Several threads report finished steps.
         self._counting = Lock()
         self.begin(0)
 
-    def begin(self, total: int, abreast: int = 1) -> None:
-        """A stage of so many steps starts, so many of them at a time."""
+    def begin(self, total: int, parallel: int = 1) -> None:
+        """Start a stage of ``total`` steps, of which ``parallel`` run in parallel."""
         self.total, self.made = total, 0
-        # When the last steps were done, as many as are under way at a time.
-        self._ends_s = deque([self._clock()] * abreast, maxlen=abreast)
-        # Seconds of every step by its label, in the order in which labels were met first.
+        # End times of the last ``parallel`` finished steps.
+        self._ends_s = deque([self._clock()] * parallel, maxlen=parallel)
+        # Durations of the steps by label, in the order in which the labels first came.
         self._took_s: dict[str, list[float]] = {}
         self._last_label: str | None = None
         self._round_ended = False
 
     def done(self, label: str | None = None) -> None:
-        """A step is done; one without a label had been done before, and says nothing of the others.
+        """Count a finished step. A step without a label was finished in an earlier run: its duration is not used.
 
-        Where several are under way at a time, a step took its share of the time in which as many were done.
+        With n parallel steps, the duration of a step is 1/n of the time in which the last n steps finished.
         """
         with self._counting:
             self.made += 1
@@ -67,47 +68,50 @@ class Pace:
                 self._took_s.setdefault(label, []).append(took_s)
                 self._last_label = label
 
-    def left_s(self) -> tuple[float, float | None] | None:
-        """Least and most seconds that the rest of the stage will take; None where nothing was seen, or no most."""
+    def estimate_left_s(self) -> tuple[float, float | None] | None:
+        """Estimate the least and most seconds left in the stage; the most is None in the first round.
+
+        None if no step with a label has finished yet.
+        """
         left = self.total - self.made
         if not self._took_s or self._last_label is None or left <= 0:
             return None if left > 0 else (0.0, 0.0)
         passed_s = self._clock() - self._ends_s[-1]
         if not self._round_ended:
             known = [took_s for one in self._took_s.values() for took_s in one]
-            # What comes later is seldom quicker.
+            # Later steps are seldom quicker, so this is a lower end.
             return max(left * min(fmean(known), median(known)) - passed_s, 0.0), None
         labels = list(self._took_s)
         begin = labels.index(self._last_label) + 1
         coming = [self._took_s[labels[(begin + number) % len(labels)]] for number in range(left)]
-        # The step at hand is never taken to be more than done.
+        # A running step that has already exceeded its estimate has 0 s left, not less.
         least, most = (max(end(coming[0]) - passed_s, 0.0) + sum(map(end, coming[1:])) for end in (min, max))
         return least, most
 
 
-def spoken(left_s: tuple[float, float | None] | None) -> str:
-    """What is left of a stage, in words."""
+def describe_time_left(left_s: tuple[float, float | None] | None) -> str:
+    """Format an estimate of the time left in a stage."""
     if left_s is None:
         return NOT_KNOWN
     least, most = left_s
     if most is None:
-        return f"{_time(least)} or more left"
+        return f"{_format_time(least)} or more left"
     if most <= max(CLOSE * least, least + CLOSE_S):
-        return f"about {_time((least + most) / 2)} left"
-    return f"{_time(least)} to {_time(most)} left"
+        return f"about {_format_time((least + most) / 2)} left"
+    return f"{_format_time(least)} to {_format_time(most)} left"
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     if seconds <= SECONDS_UP_TO_S:
         return f"{math.ceil(seconds)} s"
     return f"{seconds / 60:.0f} min" if seconds <= MINUTES_UP_TO_S else f"{seconds / 3600:.1f} h"
 
 
 class _Plain:
-    """A line as a stage starts, and one every few seconds."""
+    """Plain lines: one as a stage starts, then one every few seconds."""
 
     def __init__(self) -> None:
-        self._title, self._said, self._pace = "", 0.0, Pace()
+        self._title, self._printed_s, self._pace = "", 0.0, Pace()
 
     def __enter__(self) -> Self:
         return self
@@ -115,27 +119,25 @@ class _Plain:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing to end."""
+        """Do nothing: plain lines need no clean-up."""
 
-    def begin(self, title: str, total: int, *, abreast: int = 1) -> None:
-        self._title, self._said = title, time.monotonic()
-        self._pace.begin(total, abreast)
+    def begin(self, title: str, total: int, *, parallel: int = 1) -> None:
+        self._title, self._printed_s = title, time.monotonic()
+        self._pace.begin(total, parallel)
         click.echo(f"{title}: {total} step{'s' * (total != 1)}", err=True)
 
     def now(self, text: str) -> None:
-        if time.monotonic() - self._said >= PLAIN_EVERY_S:
-            self._said = time.monotonic()
-            pace = self._pace
-            click.echo(
-                f"{self._title}: {pace.made} of {pace.total} done, {spoken(pace.left_s())}, now {text}", err=True
-            )
+        if time.monotonic() - self._printed_s >= PLAIN_EVERY_S:
+            self._printed_s = time.monotonic()
+            pace, left = self._pace, describe_time_left(self._pace.estimate_left_s())
+            click.echo(f"{self._title}: {pace.made} of {pace.total} done, {left}, now {text}", err=True)
 
     def done(self, label: str | None = None) -> None:
         self._pace.done(label)
 
 
 class _Bar:
-    """A bar with what is done now and an estimate of what is left."""
+    """A progress bar with the current step and an estimate of the time left."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -146,7 +148,7 @@ class _Bar:
             TextColumn("{task.description:<8}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            _left_column(self._pace),
+            _make_time_left_column(self._pace),
             TextColumn("[dim]{task.fields[now]}", markup=True),
             console=Console(stderr=True),
             refresh_per_second=REDRAWN_PER_S,
@@ -162,8 +164,8 @@ class _Bar:
     ) -> None:
         self._progress.stop()
 
-    def begin(self, title: str, total: int, *, abreast: int = 1) -> None:
-        self._pace.begin(total, abreast)
+    def begin(self, title: str, total: int, *, parallel: int = 1) -> None:
+        self._pace.begin(total, parallel)
         self._task = self._progress.add_task(title, total=total, now="")
 
     def now(self, text: str) -> None:
@@ -177,18 +179,18 @@ class _Bar:
             self._progress.advance(self._task)
 
 
-def _left_column(pace: Pace) -> "ProgressColumn":
-    """Column of a bar that says what is left of the stage at hand; those before it are done."""
+def _make_time_left_column(pace: Pace) -> "ProgressColumn":
+    """Return the column of the bar that shows the time left in the current stage, and nothing for finished stages."""
     from rich.progress import ProgressColumn
     from rich.text import Text
 
-    class Left(ProgressColumn):
+    class TimeLeft(ProgressColumn):
         def render(self, task: Any) -> Text:
-            return Text("" if task.finished else spoken(pace.left_s()))
+            return Text("" if task.finished else describe_time_left(pace.estimate_left_s()))
 
-    return Left()
+    return TimeLeft()
 
 
-def progress() -> "_Plain | _Bar":
-    """Where to say what is done; a context."""
+def show_progress() -> "_Plain | _Bar":
+    """Return a context manager that shows progress: a bar on a terminal, plain lines elsewhere."""
     return _Bar() if sys.stderr.isatty() else _Plain()

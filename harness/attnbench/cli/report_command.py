@@ -11,14 +11,14 @@ from attnbench.cli.options import options
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @options("results", "reports")
 def command(runs: tuple[str, ...], results: Path, reports: Path) -> int:
-    """HTML page, plots, CSV and Markdown from stored runs.
+    """Write an HTML page, plots, CSV and Markdown from stored runs.
 
-    Each RUN is the id of a run, or its file; the newest run if none is named.
+    Each RUN is the id of a run or the path of its file. Without RUN the newest run is used.
     """
-    from attnbench.records.run_file import find, read
+    from attnbench.records.run_file import find_runs, read_run
     from attnbench.report import write
 
-    stored = [read(path) for path in find(results, runs)]
+    stored = [read_run(path) for path in find_runs(results, runs)]
     for run in stored:
         for problem in run.problems:
             click.echo(f"warning: {problem}", err=True)

@@ -1,14 +1,14 @@
-"""``attnbench reproduce``: one check of one case again."""
+"""``attnbench reproduce``: re-run one check of one case."""
 
 from typing import Any
 
 import click
 
-from attnbench.checks.catalogue import checks
-from attnbench.cli.jobs import session_for
+from attnbench.checks.catalogue import read_checks
+from attnbench.cli.jobs import make_session
 from attnbench.cli.options import options
-from attnbench.cli.selection import chosen_checks
-from attnbench.plugins.registry import known, load_lines
+from attnbench.cli.selection import choose_checks
+from attnbench.plugins.registry import check_name, write_import_lines
 from attnbench.records.types import FAILURES
 from attnbench.runner import Session, conform
 from attnbench.runner.progress import NoProgress
@@ -21,26 +21,26 @@ from attnbench.runner.progress import NoProgress
 @click.option("--script", is_flag=True, help="Print a standalone program instead; it imports no attnbench.")
 @options("timeout", "memory_limit", "work_limit", "threads")
 def command(case: str, implementation: str, check: str | None, *, script: bool, **given: Any) -> int:
-    """Run one CHECK of one CASE on an IMPLEMENTATION again, and say all that it found."""
-    known(implementation)
-    with session_for(given) as session:
-        if fault := session.judge("parse", case=case).get("fault"):
+    """Re-run one check of one CASE on an IMPLEMENTATION, and print the complete finding."""
+    check_name(implementation)
+    with make_session(given) as session:
+        if fault := session.ask_oracle("parse", case=case).get("fault"):
             raise click.UsageError(f"CASE: {fault}")
         if script:
             return _print_script(session, case, implementation)
         if check is None:
-            raise click.UsageError("--check is needed: the name of the check to run, as a failure's last line has it")
-        chosen = chosen_checks([check])
+            raise click.UsageError("--check is missing: name the check to run, as in the last line of a failure")
+        chosen = choose_checks([check])
         plans = session.plan([case], chosen)
         if not plans:
-            raise click.UsageError(f"--check: {check} says nothing about this case")
-        results = list(conform(session, [implementation], plans, run="", steps=NoProgress()))
+            raise click.UsageError(f"--check: {check} does not apply to this case")
+        results = list(conform(session, [implementation], plans, run="", progress=NoProgress()))
         if not results:
             computed, asked = session.declared[implementation]["operator"], case.partition("/")[0]
-            raise click.UsageError(f"IMPLEMENTATION must compute {asked}, as CASE does, got one of {computed}")
+            raise click.UsageError(f"IMPLEMENTATION must compute {asked}, the operator of CASE, got {computed}")
     (finding,) = results[0].findings
     click.echo(f"{implementation}  {check}: {finding.status}")
-    requirement = checks()[check].requirement
+    requirement = read_checks()[check].requirement
     click.echo(f"  requirement  {requirement}")
     if finding.reason:
         click.echo(f"  reason       {finding.reason.removeprefix(requirement).strip()}")
@@ -54,7 +54,7 @@ def command(case: str, implementation: str, check: str | None, *, script: bool, 
 
 
 def _print_script(session: Session, case: str, implementation: str) -> int:
-    answer = session.judge("script", case=case, load=load_lines(implementation))
+    answer = session.ask_oracle("script", case=case, load=write_import_lines(implementation))
     if "fault" in answer:
         raise click.UsageError(f"--script: {answer['fault']}")
     click.echo(answer["script"], nl=False)

@@ -6,17 +6,17 @@ import click
 
 from attnbench.cli.jobs import (
     Choice,
-    audited_expectations,
     conform_into,
-    conform_plans,
-    profile_plans,
+    load_expectations,
+    make_session,
+    plan_conformance,
+    plan_profile,
+    print_stored_path,
     profile_with_ceilings,
-    say_stored,
-    session_for,
 )
 from attnbench.cli.options import LENGTHS, QUICK_LENGTHS, options
 from attnbench.cli.recording import recording, write_json
-from attnbench.cli.selection import chosen_implementations, operators_of, taking_part
+from attnbench.cli.selection import choose_implementations, choose_timed_implementations, find_operators
 from attnbench.cli.terminal import print_findings, print_timings
 
 
@@ -25,22 +25,22 @@ from attnbench.cli.terminal import print_findings, print_timings
 @options("suite", "operator", "lengths", "passes", "device", "dtype", "shard", "expected", "processes", "threads")
 @options("timeout", "memory_limit", "work_limit", "case_budget", "results", "reports", "resume", "json")
 def command(implementations: tuple[str, ...], **given: Any) -> int:
-    """Conform, profile and report: the main job. The last line is the path of the report's page."""
-    from attnbench.records.run_file import read
+    """Conform, profile and report: the main job. The last line printed is the path of the report's page."""
+    from attnbench.records.run_file import read_run
     from attnbench.report import write
 
-    choice = Choice.of(given)
+    choice = Choice.from_options(given)
     lengths = given["lengths"] or (QUICK_LENGTHS if choice.suite == "quick" else LENGTHS)
-    chosen = chosen_implementations(implementations)
-    with session_for(given) as session:
-        chosen = taking_part(
+    chosen = choose_implementations(implementations)
+    with make_session(given) as session:
+        chosen = choose_timed_implementations(
             session, chosen, asked=bool(implementations), operators=given["operators"],
             compiling=choice.suite != "quick",
         )  # fmt: skip
-        operators = operators_of(session, chosen)
-        plans = conform_plans(session, choice, operators)
-        timed = profile_plans(session, choice, operators, lengths=lengths, passes=given["passes"])
-        expectations = audited_expectations(session, chosen, plans, choice)
+        operators = find_operators(session, chosen)
+        plans = plan_conformance(session, choice, operators)
+        timed = plan_profile(session, choice, operators, lengths=lengths, passes=given["passes"])
+        expectations = load_expectations(session, chosen, plans, choice)
         with recording(
             session, results=given["results"], suite=choice.suite, cases=[plan.case for plan in plans + timed],
             implementations=chosen, resume=given["resume"],
@@ -50,8 +50,8 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     to_stderr = given["json_file"] is not None and given["json_file"].name == "-"
-    print_findings(recorded.told(), err=to_stderr)
-    print_timings(recorded.told(), err=to_stderr)
-    say_stored(recorded)
-    click.echo(write([read(recorded.file.path)], given["reports"]), err=to_stderr)
-    return recorded.exit_code(implementations)
+    print_findings(recorded.list_results(), err=to_stderr)
+    print_timings(recorded.list_results(), err=to_stderr)
+    print_stored_path(recorded)
+    click.echo(write([read_run(recorded.file.path)], given["reports"]), err=to_stderr)
+    return recorded.choose_exit_code(implementations)

@@ -1,4 +1,4 @@
-"""From options to what will be run: implementations and planned cases."""
+"""Implementations, checks and planned cases that the options of a command select."""
 
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
@@ -7,31 +7,38 @@ from fnmatch import fnmatchcase
 import click
 
 from attnbench.cases import shard as part
-from attnbench.checks.catalogue import checks as catalogue
-from attnbench.plugins.registry import PluginError, known, load_operator, names, operators, shown
+from attnbench.checks.catalogue import read_checks
+from attnbench.plugins.registry import PluginError, check_name, display_name, list_names, list_operators, load_operator
 from attnbench.runner import Plan, Session
 
-__all__ = ["chosen_checks", "chosen_implementations", "loadable", "operators_of", "planned", "taking_part"]
+__all__ = [
+    "choose_checks",
+    "choose_implementations",
+    "choose_timed_implementations",
+    "drop_unloadable",
+    "find_operators",
+    "plan_cases",
+]
 
 
-def chosen_implementations(asked: Sequence[str]) -> list[str]:
-    """Names that were asked for, each known to lead somewhere, or all that are registered.
+def choose_implementations(asked: Sequence[str]) -> list[str]:
+    """Return the given implementation names without repeats, or all registered names if none is given.
 
-    Raises: PluginError.
+    Raises: PluginError for an unknown name; UsageError where two names would be stored as the same name.
     """
     stored: dict[str, str] = {}
     for name in dict.fromkeys(asked):
-        known(name)
-        other = stored.setdefault(shown(name), name)
+        check_name(name)
+        other = stored.setdefault(display_name(name), name)
         if other != name:
             raise click.UsageError(
-                f"{other!r} and {name!r} would both be stored as {shown(name)!r}: "
-                "start from a folder that holds both, or name one file otherwise"
+                f"{other!r} and {name!r} would both be stored as {display_name(name)!r}: "
+                "run from a folder that contains both files, or rename one file"
             )
-    return list(stored.values()) or names()
+    return list(stored.values()) or list_names()
 
 
-def taking_part(
+def choose_timed_implementations(
     session: Session,
     implementations: Sequence[str],
     *,
@@ -39,53 +46,54 @@ def taking_part(
     operators: Collection[str],
     compiling: bool = True,
 ) -> list[str]:
-    """Implementations that are timed: those that were asked for by name, or those that compute one of the operators.
+    """Return the implementations to time, with the baseline of each of their operators first.
 
-    Without ``compiling`` those whose calls compile are in it by name only.
+    ``asked`` says that the user named the implementations. Otherwise only those of the given operators are kept, and
+    without ``compiling`` only those whose calls do not compile.
 
-    Raises: PluginError where one that was asked for cannot be loaded.
+    Raises: PluginError where a named implementation cannot be loaded.
     """
-    chosen = loadable(session, implementations, asked=asked)
+    chosen = drop_unloadable(session, implementations, asked=asked)
     if not asked:
         chosen = [name for name in chosen if session.declared[name]["operator"] in operators]
         slow = [name for name in chosen if session.declared[name]["compiles"] and not compiling]
         if slow:
-            click.echo(f"left out: {', '.join(slow)}: compiling takes minutes; by name it takes part", err=True)
+            click.echo(f"left out: {', '.join(slow)}: compiling takes minutes; name it to include it", err=True)
         chosen = [name for name in chosen if name not in slow]
-    return _with_baselines(session, chosen)
+    return _add_baselines(session, chosen)
 
 
-def _with_baselines(session: Session, implementations: Sequence[str]) -> list[str]:
-    """These implementations, which are loaded, after the reference of each operator that they compute.
+def _add_baselines(session: Session, implementations: Sequence[str]) -> list[str]:
+    """Return the baseline of each operator that these loaded implementations compute, then the implementations.
 
-    Against it speed is told; one that cannot be loaded is left out.
+    Speed is measured against the baseline. A baseline that cannot be loaded is left out.
     """
-    baselines = dict.fromkeys(load_operator(name).baseline for name in operators_of(session, implementations))
+    baselines = dict.fromkeys(load_operator(name).baseline for name in find_operators(session, implementations))
     further = [name for name in baselines if name and name not in implementations]
-    lost = set(further) - set(loadable(session, further, asked=False) if further else ())
+    lost = set(further) - set(drop_unloadable(session, further, asked=False) if further else ())
     return list(dict.fromkeys([name for name in (*baselines, *implementations) if name and name not in lost]))
 
 
-def operators_of(session: Session, implementations: Sequence[str]) -> list[str]:
-    """Operators that these implementations, which are loaded, compute; in the order of their names."""
+def find_operators(session: Session, implementations: Sequence[str]) -> list[str]:
+    """Return the operators that these loaded implementations compute, sorted by name."""
     computed = {session.declared[name]["operator"] for name in implementations}
-    return [name for name in operators() if name in computed]
+    return [name for name in list_operators() if name in computed]
 
 
-def loadable(session: Session, implementations: Sequence[str], *, asked: bool) -> list[str]:
-    """Implementations that can be loaded; one that was asked for by name must be.
+def drop_unloadable(session: Session, implementations: Sequence[str], *, asked: bool) -> list[str]:
+    """Return the implementations that can be loaded; each dropped one is reported to standard error.
 
-    Raises: PluginError.
+    Raises: PluginError where the user named the implementations (``asked``) and one cannot be loaded.
     """
     try:
-        # One process that loads them all and does nothing else is enough where nothing is broken.
+        # If one process can load them all, no implementation needs a process of its own.
         session.supervise_together(list(implementations)).close()
     except PluginError:
-        return [name for name in implementations if _loads(session, name, asked=asked)]
+        return [name for name in implementations if _can_load(session, name, asked=asked)]
     return list(implementations)
 
 
-def _loads(session: Session, name: str, *, asked: bool) -> bool:
+def _can_load(session: Session, name: str, *, asked: bool) -> bool:
     try:
         session.supervise(name).close()
     except PluginError as error:
@@ -96,20 +104,20 @@ def _loads(session: Session, name: str, *, asked: bool) -> bool:
     return True
 
 
-def chosen_checks(asked: Sequence[str]) -> frozenset[str] | None:
-    """Checks that were asked for by name or pattern, or None for all."""
+def choose_checks(asked: Sequence[str]) -> frozenset[str] | None:
+    """Return the checks that match the given names or patterns, or None for all checks if none is given."""
     chosen: set[str] = set()
     for name in asked:
-        found = [check for check in catalogue() if fnmatchcase(check, name)]
+        found = [check for check in read_checks() if fnmatchcase(check, name)]
         if not found:
-            near = get_close_matches(name, catalogue(), n=3)
+            near = get_close_matches(name, read_checks(), n=3)
             meant = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-            raise click.UsageError(f"--check: unknown check {name!r}; {meant}available: {', '.join(catalogue())}")
+            raise click.UsageError(f"--check: unknown check {name!r}; {meant}available: {', '.join(read_checks())}")
         chosen.update(found)
     return frozenset(chosen) or None
 
 
-def planned(
+def plan_cases(
     session: Session,
     cases: Iterable[str],
     *,
@@ -119,14 +127,19 @@ def planned(
     device: str = "cpu",
     shard: tuple[int, int] | None = None,
 ) -> list[Plan]:
-    """Cases as they will be run, in the dtypes and on the device that were asked for."""
-    kept = _matching(session, list(cases), patterns)
-    rewritten = list(dict.fromkeys(_with(case, dtype, device) for case in kept for dtype in dtypes or (None,)))
+    """Return the plans of the cases that match the patterns, in the given dtypes and on the given device.
+
+    Raises: UsageError where nothing is left to run, or where CUDA is asked for and missing.
+    """
+    kept = _filter_cases(session, list(cases), patterns)
+    rewritten = list(
+        dict.fromkeys(_replace_dtype_and_device(case, dtype, device) for case in kept for dtype in dtypes or (None,))
+    )
     chosen = part(rewritten, *shard) if shard else rewritten
-    plans = session.plan(chosen, chosen_checks(checks))
+    plans = session.plan(chosen, choose_checks(checks))
     if not plans:
         raise click.UsageError(
-            "nothing to run: no check that was asked for applies to the cases that were (--case, --check, --shard)"
+            "nothing to run: none of the selected checks applies to the selected cases (--case, --check, --shard)"
         )
     lacking = {plan.missing for plan in plans}
     if None not in lacking and all("/cuda/" in plan.case for plan in plans):
@@ -134,17 +147,17 @@ def planned(
     return plans
 
 
-def _matching(session: Session, cases: list[str], patterns: Sequence[str]) -> list[str]:
+def _filter_cases(session: Session, cases: list[str], patterns: Sequence[str]) -> list[str]:
     if not patterns:
         return cases
     kept: list[str] = []
     for pattern in patterns:
         found = [case for case in cases if fnmatchcase(case, pattern)]
         if not found and not set("*?[") & set(pattern):
-            # A whole id need not be in the suite.
-            fault = session.judge("parse", case=pattern).get("fault")
+            # A complete case id need not be in the suite.
+            fault = session.ask_oracle("parse", case=pattern).get("fault")
             if fault:
-                raise click.UsageError(f"--case: {fault}; for a part of ids write '*{pattern}*'")
+                raise click.UsageError(f"--case: {fault}; to match a part of case ids, write '*{pattern}*'")
             found = [pattern]
         if not found:
             raise click.UsageError(f"--case: {pattern!r} matches none of {len(cases)} cases of the suite (--suite)")
@@ -152,7 +165,7 @@ def _matching(session: Session, cases: list[str], patterns: Sequence[str]) -> li
     return list(dict.fromkeys(kept))
 
 
-def _with(case: str, dtype: str | None, device: str) -> str:
-    """Case id with another dtype and device; both are among its last parts, whatever the operator."""
+def _replace_dtype_and_device(case: str, dtype: str | None, device: str) -> str:
+    """Return the case id with another dtype and device. Both are among its last three parts for every operator."""
     head, own_dtype, own_device, mode = case.rsplit("/", 3)
     return f"{head}/{dtype or own_dtype}/{own_device if device == 'cpu' else device}/{mode}"

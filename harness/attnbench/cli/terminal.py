@@ -1,4 +1,4 @@
-"""Tables for a terminal."""
+"""Tables of findings and timings for a terminal."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,59 +8,59 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnbench.analysis.speed_verdict import SpeedVerdict, State, judge_speed
-from attnbench.analysis.stats import measure_of, time_of, time_told
-from attnbench.cli.matrix import LEGEND, Cell, Matrix, failures, matrix
-from attnbench.plugins.registry import baseline
-from attnbench.records.types import FAILURES, Result, pass_of
-from attnbench.report.numbers import bytes_text
+from attnbench.analysis.speed_verdict import SpeedVerdict, State, decide_speed
+from attnbench.analysis.stats import choose_measure, estimate_clean_time, estimate_time
+from attnbench.cli.matrix import LEGEND, Cell, Matrix, build_matrix, collect_failures
+from attnbench.plugins.registry import find_baseline
+from attnbench.records.types import FAILURES, Result, find_pass
+from attnbench.report.numbers import format_bytes
 
-__all__ = ["console", "print_findings", "print_timings"]
+__all__ = ["make_console", "print_findings", "print_timings"]
 
-# Checks whose first failure is printed in full; the run file has them all.
+# Number of failed checks whose first failure is printed in full. The run file has all failures.
 PRINTED = 12
 STYLES = {"✗": "bold red", "✓": "green", "~": "yellow", "–": "dim", "·": "dim"}
-# What stands behind a ratio: nobody reads it without its state.
+# Sign of the state after each ratio. A ratio means little without its state.
 SIGNS: dict[State, str] = {"faster": "−", "slower": "+", "same": "=", "unknown": "?", "inconclusive": "!"}
 TIMING_LEGEND = (
-    "− faster, + slower, = the same; ? not to be told from these samples; ! the machine was too busy to tell"
+    "− faster, + slower, = same; ? unknown: not enough samples to tell; ! inconclusive: measurement disturbed"
 )
-# Width of a table where no terminal sets one.
+# Width of a table where the output is not a terminal.
 PLAIN_WIDTH = 110
 
 # Results that have a timing, by run, case and implementation.
 Timed = Mapping[tuple[str, str, str], Result]
 
 
-def console(*, err: bool = False) -> Console:
-    """Console as wide as the terminal, or wide enough where there is none."""
+def make_console(*, err: bool = False) -> Console:
+    """Return a console as wide as the terminal, or ``PLAIN_WIDTH`` wide if the output is not a terminal."""
     made = Console(stderr=err, highlight=False)
     return made if made.is_terminal else Console(stderr=err, highlight=False, width=PLAIN_WIDTH)
 
 
 def print_findings(results: Iterable[Result], *, err: bool = False) -> None:
-    """Matrix of chapters and implementations, then what failed."""
+    """Print the matrix of chapters and implementations, then the failures."""
     stored = list(results)
-    cells = matrix(stored)
+    cells = build_matrix(stored)
     names = list(dict.fromkeys(result.implementation for result in stored))
-    out = console(err=err)
-    for some in _columns(cells, names, out.width):
+    out = make_console(err=err)
+    for some in _split_columns(cells, names, out.width):
         table = Table("chapter", *some, box=None, pad_edge=False)
         for chapter, row in cells.items():
-            table.add_row(chapter, *(_cell(row.get(name)) for name in some))
+            table.add_row(chapter, *(_format_cell(row.get(name)) for name in some))
         out.print(table)
         out.print()
     out.print(Text(LEGEND, style="dim"))
     _print_failures(stored, err=err)
 
 
-def _columns(cells: Matrix, names: Sequence[str], width: int) -> Iterator[list[str]]:
-    """Implementations that stand side by side, as many as fit."""
+def _split_columns(cells: Matrix, names: Sequence[str], width: int) -> Iterator[list[str]]:
+    """Yield groups of implementations, each group as many as fit side by side."""
     left = max(map(len, ("chapter", *cells)))
     some: list[str] = []
     used = left
     for name in names:
-        needs = 2 + max(len(name), *(len(_cell(row.get(name))) for row in cells.values()), 0)
+        needs = 2 + max(len(name), *(len(_format_cell(row.get(name))) for row in cells.values()), 0)
         if some and used + needs > width:
             yield some
             some, used = [], left
@@ -70,17 +70,17 @@ def _columns(cells: Matrix, names: Sequence[str], width: int) -> Iterator[list[s
         yield some
 
 
-def _cell(cell: Cell | None) -> Text:
+def _format_cell(cell: Cell | None) -> Text:
     if cell is None:
         return Text("")
-    marks = [(f"{sign} {count}", STYLES[sign]) for sign, count in cell.marks()]
+    marks = [(f"{sign} {count}", STYLES[sign]) for sign, count in cell.list_marks()]
     ratio = [(cell.ratio, "dim")] if cell.ratio else []
     return Text(" ").join(Text(*part) for part in (*marks, *ratio))
 
 
 def _print_failures(results: Sequence[Result], *, err: bool) -> None:
-    """One failure of each check in full, then why the rest was refused or not run, then a verdict."""
-    broken = failures(results)
+    """Print the first failure of each check, the reasons for refused and not run findings, and the total."""
+    broken = collect_failures(results)
     for failure in broken[:PRINTED]:
         click.echo(f"\n{failure.title}", err=err)
         click.echo(f"  {failure.finding.reason}", err=err)
@@ -89,9 +89,9 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
         left = len(broken) - PRINTED
         click.echo(f"\n… and {left} more checks that failed; --markdown FILE has them all", err=err)
     for status, words in (("unsupported", "refused"), ("not_run", "not run")):
-        told = ((r.implementation, f.reason) for r in results for f in r.findings if f.status == status)
-        _print_left_out(words, "finding", told, err=err)
-    # What is refused and all the same tried may have something to say.
+        reasons = ((r.implementation, f.reason) for r in results for f in r.findings if f.status == status)
+        _print_left_out(words, "finding", reasons, err=err)
+    # A refused case is called anyway; what that call shows is attached to the refused finding as warnings.
     warned = (
         (r.implementation, f"{f.reason}: {warning}")
         for r in results
@@ -106,10 +106,10 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
     click.echo(f"{failed} of {asked} findings failed" if failed else f"all {asked} findings held", err=err)
 
 
-def _print_left_out(words: str, thing: str, told: Iterable[tuple[str, str]], *, err: bool) -> None:
-    """A line for each implementation: how many were left out, and the commonest reason."""
+def _print_left_out(words: str, thing: str, named_reasons: Iterable[tuple[str, str]], *, err: bool) -> None:
+    """Print a line for each implementation: how many were left out, and the most common reason."""
     reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for name, reason in told:
+    for name, reason in named_reasons:
         reasons[name][reason] += 1
     for name, found in reasons.items():
         (reason, _), *others = found.most_common()
@@ -118,35 +118,35 @@ def _print_left_out(words: str, thing: str, told: Iterable[tuple[str, str]], *, 
 
 
 def print_timings(results: Iterable[Result], *, err: bool = False) -> None:
-    """Time and memory of every implementation, pass and length, with what contests with the baseline came to."""
+    """Print time and memory of every implementation, pass and length, with the speed verdicts against the baseline."""
     from attnbench.report.tables import series_of
 
     stored = list(results)
     timed = {(r.run, r.case, r.implementation): r for r in stored if r.timing}
-    out = console(err=err)
+    out = make_console(err=err)
     parts: defaultdict[str, list[Result]] = defaultdict(list)
-    # What cases have in common, whatever their length, pass, dtype and device.
+    # Part of the case id that cases share if they differ only in length, pass, dtype and device.
     forms = {key: series_of(result.case).rsplit("/", 2)[0] for key, result in timed.items()}
     several = len(set(forms.values())) > 1
     for key, result in timed.items():
         *_, dtype, device, _ = result.case.split("/")
         form = f", {forms[key]}" if several else ""
-        parts[f"{pass_of(result.case)}, {dtype}{_where(result, device)}{form}"].append(result)
+        parts[f"{find_pass(result.case)}, {dtype}{_describe_clock(result, device)}{form}"].append(result)
     for name, part in parts.items():
-        out.print(Text(f"{name}: ms (times the reference's)", style="italic"), soft_wrap=True)
-        out.print(_by_length(part, lambda result: _timing(result, timed)))
+        out.print(Text(f"{name}: ms (ratio to the reference)", style="italic"), soft_wrap=True)
+        out.print(_tabulate_by_length(part, lambda result: _format_timing(result, timed)))
         if any(r.memory for r in part):
             out.print(Text(f"{name}: peak memory above the inputs", style="italic"), soft_wrap=True)
-            out.print(_by_length(part, _peak))
+            out.print(_tabulate_by_length(part, _format_peak))
     if timed:
         out.print(Text(TIMING_LEGEND, style="dim"))
     untimed = ((r.implementation, r.untimed) for r in stored if r.untimed)
     _print_left_out("not timed", "call", untimed, err=err)
-    _print_left_out("inconclusive", "contest", _inconclusive(timed), err=err)
+    _print_left_out("inconclusive", "comparison", _list_inconclusive(timed), err=err)
 
 
-def _by_length(part: Sequence[Result], cell: Callable[[Result | None], str]) -> Table:
-    """A row for each implementation, a column for each length."""
+def _tabulate_by_length(part: Sequence[Result], cell: Callable[[Result | None], str]) -> Table:
+    """Return a table with a row for each implementation and a column for each length."""
     from attnbench.report.tables import length_of
 
     lengths = sorted({length_of(r.case) for r in part})
@@ -157,42 +157,44 @@ def _by_length(part: Sequence[Result], cell: Callable[[Result | None], str]) -> 
     return table
 
 
-def _peak(result: Result | None) -> str:
-    return bytes_text(result.memory.peak_bytes) if result and result.memory else "–"
+def _format_peak(result: Result | None) -> str:
+    return format_bytes(result.memory.peak_bytes) if result and result.memory else "–"
 
 
-def _where(result: Result, device: str) -> str:
-    """Of a call on a device, which of its two times is told."""
+def _describe_clock(result: Result, device: str) -> str:
+    """Return, for a call on CUDA, which of its two times the table shows; empty on the CPU."""
     if device == "cpu" or result.timing is None:
         return ""
-    return f", {device}, {'on the device' if measure_of(result.timing) == 'device' else 'from end to end'}"
+    return f", {device}, {'device time' if choose_measure(result.timing) == 'device' else 'end-to-end time'}"
 
 
-def _timing(result: Result | None, timed: Timed) -> str:
-    """Milliseconds, and the ratio with the sign of its state; no ratio where it says nothing."""
+def _format_timing(result: Result | None, timed: Timed) -> str:
+    """Format milliseconds and the ratio to the baseline with the sign of its state; no ratio if it is inconclusive."""
     if result is None or result.timing is None:
         return "–"
-    found = _contest(result, timed)
-    measure = found.measure if found else measure_of(result.timing)
-    shown = f"{time_told(result.timing, measure).value / 1e6:.3f}"
+    found = _compare_with_baseline(result, timed)
+    measure = found.measure if found else choose_measure(result.timing)
+    milliseconds = f"{estimate_time(result.timing, measure).value / 1e6:.3f}"
     if found is None:
-        return shown if time_of(result.timing, measure) else f"{shown} ({SIGNS['inconclusive']})"
+        return (
+            milliseconds if estimate_clean_time(result.timing, measure) else f"{milliseconds} ({SIGNS['inconclusive']})"
+        )
     if found.state == "inconclusive" or found.ratio is None:
-        return f"{shown} ({SIGNS[found.state]})"
-    return f"{shown} ({found.ratio.value:.2f}{SIGNS[found.state]})"
+        return f"{milliseconds} ({SIGNS[found.state]})"
+    return f"{milliseconds} ({found.ratio.value:.2f}{SIGNS[found.state]})"
 
 
-def _contest(result: Result, timed: Timed) -> SpeedVerdict | None:
-    """Contest with the baseline, where both took turns."""
-    name = baseline(result.case)
+def _compare_with_baseline(result: Result, timed: Timed) -> SpeedVerdict | None:
+    """Return the speed verdict against the baseline, or None if their calls were not interleaved in the same run."""
+    name = find_baseline(result.case)
     base = timed.get((result.run, result.case, name))
     if base is None or base.timing is None or result.timing is None or name not in result.timing.interleaved_with:
         return None
-    return judge_speed(result.timing, base.timing)
+    return decide_speed(result.timing, base.timing)
 
 
-def _inconclusive(timed: Timed) -> Iterator[tuple[str, str]]:
+def _list_inconclusive(timed: Timed) -> Iterator[tuple[str, str]]:
     for result in timed.values():
-        found = _contest(result, timed)
+        found = _compare_with_baseline(result, timed)
         if found is not None and found.state == "inconclusive":
             yield result.implementation, found.reason

@@ -1,1 +1,1 @@
-"""Implementations inside other people's models: Hugging Face's, and the real sentence encoder."""
+"""Implementations inside real models: Hugging Face's transformers, and a sentence encoder."""

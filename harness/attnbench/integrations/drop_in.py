@@ -1,57 +1,58 @@
-"""Implementations in the place of a real model's own attention: what they do to its embeddings, and to its time.
+"""Compare and time a real model whose attention is replaced by an implementation.
 
-Each is first compared in a process of its own; those whose embeddings are right are then timed in turns with the model
-as it is, whole models against whole models, in several fresh processes. Importing this imports no torch.
+Each implementation is first compared in a process of its own: the model's embeddings must be within the error budget.
+Whole models with the accepted implementations and the original model are then timed, with interleaved calls, in several
+fresh processes. Importing this module does not import torch.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from attnbench.analysis.speed_verdict import SpeedVerdict, judge_speed
-from attnbench.plugins.registry import PluginError, shown
-from attnbench.records.types import COUNTED, Timing
+from attnbench.analysis.speed_verdict import SpeedVerdict, decide_speed
+from attnbench.plugins.registry import PluginError, display_name
+from attnbench.records.types import SAMPLE_FIELDS, Timing
 from attnbench.runner import Session
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import Outcome
 
-__all__ = ["PLANNED", "TWIN", "WORKER", "Asked", "Row", "drop_in"]
+__all__ = ["CONTROL", "PLANNED", "WORKER", "Row", "Settings", "drop_in"]
 
-# The original once more, beside the names of implementations.
-TWIN = "(twin)"
-# What runs the models.
+# A/A control: name of a second copy of the original model among the names of implementations.
+CONTROL = "(twin)"
+# Worker module of a session that ``drop_in`` uses.
 WORKER = "attnbench.integrations.drop_in_worker"
-# Share of the time-out, which each model may take, that calls are planned for; the rest is for loading and warming up.
+# Share of the time-out of each model that is planned for timed calls; the rest is for loading and warming up.
 PLANNED = 0.4
-# What is told of rows that were compared, and of what was not.
+# Statuses of a row whose embeddings are within the error budget, and of one whose are not.
 HELD, FAILED = "held", "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """How much is compared and measured."""
+class Settings:
+    """Size of the batch, and effort of the timing."""
 
     # Sentences, and tokens of the longest one; half of all tokens are padding.
     batch: int
     length: int
     processes: int
-    # Time given to one process.
+    # Time for the calls in one process.
     budget_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One implementation in one model; numbers are None where it did not get so far."""
+    """One implementation in one model; numbers are None where they were not measured."""
 
     model: str
     implementation: str
-    # ``held``, ``failed``, or how it ended.
+    # ``held``, ``failed``, or the status of a refusal or an error.
     status: str
     reason: str = ""
-    # Largest difference of an embedding from the original model's, and the smallest cosine between the two.
+    # Largest difference from the embeddings of the original model, and the smallest cosine similarity to them.
     largest: float | None = None
     cosine: float | None = None
-    # Largest difference from the model in float64, and the error budget for it.
+    # Largest difference from the embeddings of the model in float64, and its error budget.
     error: float | None = None
     allowed: float | None = None
     timing: Timing | None = None
@@ -63,150 +64,154 @@ def drop_in(
     session: Session,
     implementations: Sequence[str],
     models: Sequence[str],
-    asked: Asked,
+    settings: Settings,
     *,
-    steps: Progress | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[Row]:
-    """Rows of the drop-in table, model after model: the original's other paths, then the implementations.
+    """Yield the rows of the drop-in table, model after model: the original's paths, then the implementations.
 
-    ``session`` must run ``WORKER``. Raises: PluginError where an implementation cannot be loaded.
+    The worker module of ``session`` must be ``WORKER``.
+
+    Raises: PluginError where an implementation cannot be loaded.
     """
-    steps = steps or NoProgress()
+    progress = progress or NoProgress()
     for model in models:
-        steps.begin(f"compare in {model}", len(implementations))
+        progress.begin(f"compare in {model}", len(implementations))
         rows = {}
-        for name, worker in session.supervised(list(implementations)):
-            steps.now(f"{name} in {model}")
+        for name, worker in session.supervise_each(list(implementations)):
+            progress.now(f"{name} in {model}")
             answer = worker.ask(
                 "embed",
                 implementation=name,
                 model=model,
-                batch=asked.batch,
-                length=asked.length,
+                batch=settings.batch,
+                length=settings.length,
                 work_s=session.limits.work_s,
             )
-            rows[name] = _row(model, name, answer)
-            steps.done(name)
+            rows[name] = _make_row(model, name, answer)
+            progress.done(name)
         ready = [name for name, row in rows.items() if row.status == HELD and not row.untimed]
-        yield from _Turns(session=session, model=model, asked=asked, rows=rows, steps=steps).timed(ready)
+        timing = _ModelTiming(session=session, model=model, settings=settings, rows=rows, progress=progress)
+        yield from timing.time_models(ready)
 
 
-def _row(model: str, name: str, answer: Outcome) -> Row:
-    row = Row(model=model, implementation=shown(name), status=answer.get("status", HELD))
+def _make_row(model: str, name: str, answer: Outcome) -> Row:
+    row = Row(model=model, implementation=display_name(name), status=answer.get("status", HELD))
     if "status" in answer:
         return replace(row, reason=answer["reason"])
     numbers = {key: answer[key] for key in ("largest", "cosine", "error", "allowed")}
     row = replace(row, **numbers, untimed=answer["untimed"] or "")
     if answer["error"] <= answer["allowed"]:  # false for NaN
         return row
-    return replace(row, status=FAILED, reason=_over(answer["error"], answer["allowed"]), untimed="not right")
+    reason = _format_excess(answer["error"], answer["allowed"])
+    return replace(row, status=FAILED, reason=reason, untimed="wrong embeddings")
 
 
-def _over(error: float, allowed: float) -> str:
+def _format_excess(error: float, allowed: float) -> str:
     return (
-        f"embeddings are off by {error:.3g} against the model in float64; allowed {allowed:.3g}, "
-        "which is made from what the model's own paths are off"
+        f"embeddings differ by {error:.3g} from the model in float64; allowed {allowed:.3g}, "
+        "a multiple of the error of the original model's own paths"
     )
 
 
-def _fault(answer: Outcome, names: Sequence[str]) -> tuple[str | None, str]:
-    """Whose fault it was that a process gave no right samples, None: nobody's that is known; and what, or nothing."""
+def _find_fault(answer: Outcome, names: Sequence[str]) -> tuple[str | None, str]:
+    """Return the implementation that made a timing process fail, or None if unknown, and the reason, empty if none."""
     if "status" in answer:
         culprit = answer.get("culprit")
         return culprit if culprit in names else None, f"{answer['status']}: in a timing process: {answer['reason']}"
     for name in names:
         if not answer["errors"][name] <= answer["allowed"]:  # false for NaN
-            return name, f"{FAILED}: in a timing process: {_over(answer['errors'][name], answer['allowed'])}"
+            return name, f"{FAILED}: in a timing process: {_format_excess(answer['errors'][name], answer['allowed'])}"
     return None, ""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Samples:
-    """What one contender came to: a tuple per process, empty where it took no part."""
+    """Samples of one model variant: a tuple per process, empty for a process that did not time it."""
 
     columns: dict[str, list[tuple[Any, ...]]] = field(
-        default_factory=lambda: {name: [] for name in ("times_ns", *COUNTED)}
+        default_factory=lambda: {name: [] for name in ("times_ns", *SAMPLE_FIELDS)}
     )
     first_call_ns: list[int] = field(default_factory=list)
 
     def add(self, process: int, taken: dict[str, Any]) -> None:
-        """Samples of a process."""
+        """Add the samples of a process; earlier processes without samples get empty tuples."""
         for name, column in self.columns.items():
             column.extend([()] * (process - len(column)))
             column.append(tuple(taken[name]))
         self.first_call_ns.append(taken["first_call_ns"])
 
-    def timing(self, processes: int, threads: int) -> Timing:
-        """As a record."""
+    def to_timing(self, processes: int, threads: int) -> Timing:
+        """Convert the samples to the stored record."""
         whole: dict[str, Any] = {
             name: tuple(column + [()] * (processes - len(column))) for name, column in self.columns.items()
         }
         return Timing(
             samples_ns=whole["times_ns"],
-            **{name: whole[name] for name in COUNTED if any(whole[name])},
+            **{name: whole[name] for name in SAMPLE_FIELDS if any(whole[name])},
             threads=threads,
             first_call_ns=tuple(self.first_call_ns),
         )
 
 
 @dataclass(slots=True, kw_only=True)
-class _Turns:
-    """Timing of one model: all contenders in every process."""
+class _ModelTiming:
+    """Timing of one model: the original and all implementations in every process."""
 
     session: Session
     model: str
-    asked: Asked
+    settings: Settings
     rows: dict[str, Row]
-    steps: Progress
+    progress: Progress
     samples: dict[str, _Samples] = field(default_factory=dict)
-    # The original's paths, the first of which is the baseline.
+    # Paths of the original model, the first of which is the baseline.
     originals: tuple[str, ...] = ()
     threads: int = 0
 
-    def timed(self, names: Sequence[str]) -> Iterator[Row]:
-        """Rows of the original's paths, and those given before with what their timing came to."""
-        names = list(names)
-        self.steps.begin(f"time {self.model}", self.asked.processes)
-        for number in range(self.asked.processes):
-            self.steps.now(f"process {number + 1}")
-            self._process(number, names)
-            # One process is like another.
-            self.steps.done(self.model)
-        timings = {name: own.timing(self.asked.processes, self.threads) for name, own in self.samples.items()}
+    def time_models(self, names: Sequence[str]) -> Iterator[Row]:
+        """Time the model with these implementations; yield rows of the original's paths, then all ``rows``."""
+        names, processes = list(names), self.settings.processes
+        self.progress.begin(f"time {self.model}", processes)
+        for number in range(processes):
+            self.progress.now(f"process {number + 1}")
+            self._time_in_process(number, names)
+            # All processes have the same label, because they take about the same time.
+            self.progress.done(self.model)
+        timings = {name: own.to_timing(processes, self.threads) for name, own in self.samples.items()}
         if self.originals:
-            timings[self.originals[0]] = replace(timings[self.originals[0]], twin=timings[TWIN])
+            timings[self.originals[0]] = replace(timings[self.originals[0]], twin=timings[CONTROL])
         for name in self.originals:
-            yield self._judged(Row(model=self.model, implementation=name, status=HELD), timings, name)
+            yield self._add_timing(Row(model=self.model, implementation=name, status=HELD), timings, name)
         for name, row in self.rows.items():
-            yield self._judged(row, timings, name) if name in names else row
+            yield self._add_timing(row, timings, name) if name in names else row
 
-    def _judged(self, row: Row, timings: dict[str, Timing], name: str) -> Row:
+    def _add_timing(self, row: Row, timings: dict[str, Timing], name: str) -> Row:
         if name not in timings:
             return row
-        found = None if name == self.originals[0] else judge_speed(timings[name], timings[self.originals[0]])
-        return replace(row, timing=timings[name], contest=found)
+        verdict = None if name == self.originals[0] else decide_speed(timings[name], timings[self.originals[0]])
+        return replace(row, timing=timings[name], contest=verdict)
 
-    def _process(self, number: int, names: list[str]) -> None:
-        """One fresh process; whoever raises, or is no longer right, is out, and the others are timed again."""
+    def _time_in_process(self, number: int, names: list[str]) -> None:
+        """Time in one fresh process. An implementation that raises or is wrong is excluded; the others are re-run."""
         while True:
-            answer = self._taken(number, names)
-            guilty, reason = _fault(answer, names)
+            answer = self._take_samples(number, names)
+            culprit, reason = _find_fault(answer, names)
             if not reason:
                 break
-            if guilty is None:
+            if culprit is None:
                 for name in names:
-                    self._leave(name, reason)
+                    self._exclude(name, reason)
                 names.clear()
                 return
-            self._leave(guilty, reason, failed=True)
-            names.remove(guilty)
+            self._exclude(culprit, reason, failed=True)
+            names.remove(culprit)
         self.threads = answer["threads"]
-        self.originals = tuple(name for name in answer["samples"] if name not in names and name != TWIN)
-        for name, taken in answer["samples"].items():
-            self.samples.setdefault(name, _Samples()).add(number, taken)
+        self.originals = tuple(name for name in answer["samples"] if name not in names and name != CONTROL)
+        for name, samples in answer["samples"].items():
+            self.samples.setdefault(name, _Samples()).add(number, samples)
 
-    def _taken(self, number: int, names: list[str]) -> Outcome:
-        # And the model as it is.
+    def _take_samples(self, number: int, names: list[str]) -> Outcome:
+        # One model for each implementation, and the original.
         models = len(names) + 1
         try:
             worker = self.session.supervise_together(names)
@@ -218,15 +223,15 @@ class _Turns:
                 shared_by=models,
                 implementations=names,
                 model=self.model,
-                batch=self.asked.batch,
-                length=self.asked.length,
-                budget_s=self.asked.budget_s,
+                batch=self.settings.batch,
+                length=self.settings.length,
+                budget_s=self.settings.budget_s,
                 limit_s=PLANNED * models * self.session.limits.timeout_s,
                 seed=number,
             )
 
-    def _leave(self, name: str, reason: str, *, failed: bool = False) -> None:
-        """Leave an implementation out of what is timed, with what it had taken."""
+    def _exclude(self, name: str, reason: str, *, failed: bool = False) -> None:
+        """Exclude an implementation from the timing, and discard its samples."""
         self.samples.pop(name, None)
         row = replace(self.rows[name], untimed=reason)
         self.rows[name] = replace(row, status=FAILED, reason=reason) if failed else row

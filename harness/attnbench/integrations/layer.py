@@ -1,4 +1,4 @@
-"""What a layer of a model asks of its attention, as a case that an implementation can refuse."""
+"""Describe the attention call of a model's layer as a case, which an implementation can declare unsupported."""
 
 import torch
 from torch import Tensor
@@ -6,11 +6,14 @@ from torch import Tensor
 from attnbench.cases import Case, Mode
 from attnbench.operators.multihead.problem import MultiheadProblem
 
-__all__ = ["case_of_call", "form_of", "mode_of"]
+__all__ = ["choose_mode", "make_case_of_call", "name_mask"]
 
 
-def form_of(mask: Tensor | None, *, is_causal: bool) -> str:
-    """Name of the mask in a problem. Shape: mask broadcastable to (batch, heads, queries, keys)."""
+def name_mask(mask: Tensor | None, *, is_causal: bool) -> str:
+    """Return the name of a mask's form in a problem, such as ``bool2d``.
+
+    Shape: mask broadcastable to (batch, heads, queries, keys).
+    """
     if is_causal:
         return "causal"
     if mask is None:
@@ -19,22 +22,24 @@ def form_of(mask: Tensor | None, *, is_causal: bool) -> str:
     return f"{'bool' if mask.dtype == torch.bool else 'float'}{'2d' if shared else '3d'}"
 
 
-def mode_of(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, dropout: float, training: bool) -> Mode:
-    """Mode whose gradients and dropout are those of the call."""
+def choose_mode(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, dropout: float, training: bool
+) -> Mode:
+    """Return the mode with the same gradients and dropout as the call."""
     tracked = [one is not None and one.requires_grad for one in (query, key, value, mask)]
     if not torch.is_grad_enabled() or not any(tracked):
         if training:
             return "sampling"
         return "inference_mode" if torch.is_inference_mode_enabled() else "inference"
-    numbers = mask is not None and mask.is_floating_point()
-    if numbers and not tracked[-1] and not (training and dropout):
-        # The mode with gradients in which a mask has none: not every kernel has that of a mask.
+    additive = mask is not None and mask.is_floating_point()
+    if additive and not tracked[-1] and not (training and dropout):
+        # "tuning" has no gradient with respect to the mask, which not every kernel computes.
         return "tuning"
     return "train" if training else "eval"
 
 
-def case_of_call(query: Tensor, key: Tensor, *, form: str, need_weights: bool, dropout: float, mode: Mode) -> Case:
-    """The call as a case: projections that change nothing, and weights of each head if any.
+def make_case_of_call(query: Tensor, key: Tensor, *, form: str, need_weights: bool, dropout: float, mode: Mode) -> Case:
+    """Return the call as a case with identity projections, and with the weights of each head if weights are needed.
 
     Shape: query (batch, heads, queries, head_dim), key (batch, heads, keys, head_dim).
     """

@@ -1,7 +1,7 @@
-"""Real models with an attention put in the place of their own, on a batch of real sentences.
+"""Real models whose attention is replaced by an implementation, on a batch of real sentences.
 
 Both are the sentence encoder all-MiniLM-L6-v2 with its trained weights: as ``nn.TransformerEncoderLayer``, whose
-``self_attn`` is exchanged, and as Hugging Face's BertModel, whose attention function is.
+``self_attn`` is replaced, and as Hugging Face's BertModel, whose attention function is replaced.
 """
 
 import copy
@@ -27,59 +27,59 @@ __all__ = [
     "HuggingFace",
     "Model",
     "SwappedAttention",
-    "allowance",
-    "case_of",
-    "in_float64",
+    "compute_allowance",
+    "embed_in_float64",
+    "make_case",
 ]
 
-# Computes the embeddings of the batch: (batch, 384), each of length 1.
+# Computes the embeddings of the batch: (batch, 384), each of Euclidean norm 1.
 Embed = Callable[[], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Sentences as the models get them. Shape: (batch, length) both; ``hidden_keys`` is true at padding."""
+    """Sentences as input of the models. Shape: (batch, length) both; ``hidden_keys`` is true at padding."""
 
     tokens: Tensor
     hidden_keys: Tensor
 
     @classmethod
-    def of(cls, batch: int, length: int) -> "Batch":
-        """Real sentences, half of the batch padding."""
-        return cls(*sentence_encoder.padded_sentences(batch, length))
+    def from_sentences(cls, batch: int, length: int) -> "Batch":
+        """Make a batch of real sentences, half of whose tokens are padding."""
+        return cls(*sentence_encoder.make_padded_sentences(batch, length))
 
-    def turn(self) -> None:
-        """Put the sentences in the opposite order, in place."""
+    def reverse(self) -> None:
+        """Reverse the order of the sentences, in place."""
         for tensor in (self.tokens, self.hidden_keys):
             tensor.copy_(tensor.flip(0))
 
 
 class Model(Protocol):
-    """A model whose attention can be exchanged."""
+    """A model whose attention can be replaced."""
 
-    def missing(self) -> str | None:
-        """What this machine lacks for it, with the remedy, or None."""
+    def describe_missing(self) -> str | None:
+        """Return what this machine lacks to run the model, with the remedy, or None."""
 
-    def originals(self, batch: Batch) -> dict[str, Embed]:
-        """The model as it is, by the name of its path; the first is what others are compared with."""
+    def build_originals(self, batch: Batch) -> dict[str, Embed]:
+        """Build the paths of the unchanged model, by name; the first is the baseline."""
 
-    def swapped(self, name: str, implementation: Implementation, batch: Batch) -> Embed:
-        """The model with another attention in every layer."""
+    def build_swapped(self, name: str, implementation: Implementation, batch: Batch) -> Embed:
+        """Build the model with the implementation in every layer."""
 
 
 class SwappedAttention(nn.Module):
-    """An implementation's call in the place of ``self_attn``, with the arguments that a layer gives."""
+    """A replacement of a layer's ``self_attn`` that calls an implementation."""
 
     def __init__(self, call: Callable[..., Any], module: Any) -> None:
         super().__init__()
-        # Held so that its parameters are the model's.
+        # Registered, so that its parameters belong to the model.
         self.module = module if isinstance(module, nn.Module) else None
         self.batch_first = True
         self.calls = 0
         self._call = call
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
-        """What the implementation returns; what is not given is left out."""
+        """Call the implementation with the options that are not None."""
         self.calls += 1
         given = {name: option for name, option in options.items() if option is not None}
         return self._call(query=query, key=key, value=value, **given)
@@ -88,32 +88,32 @@ class SwappedAttention(nn.Module):
 class Encoder:
     """The encoder of ``attnbench.oracle.sentence_encoder``."""
 
-    def missing(self) -> str | None:
-        """The package of its weights, and what reads them."""
-        return sentence_encoder.missing()
+    def describe_missing(self) -> str | None:
+        """Return which package is missing for its weights or for reading them, or None."""
+        return sentence_encoder.describe_missing()
 
-    def originals(self, batch: Batch) -> dict[str, Embed]:
-        """``nn.MultiheadAttention`` without weights, and the operator that torch has for whole layers in inference."""
-        fused = copy.deepcopy(sentence_encoder.encoder())
+    def build_originals(self, batch: Batch) -> dict[str, Embed]:
+        """Build the path of ``nn.MultiheadAttention`` without weights, and torch's fused path for whole layers."""
+        fused = copy.deepcopy(sentence_encoder.load_encoder())
         fused.fast_path = True
         return {
-            "original": _embedding(sentence_encoder.encoder(), batch),
-            "original, fused layers": _embedding(fused, batch),
+            "original": _make_embed(sentence_encoder.load_encoder(), batch),
+            "original, fused layers": _make_embed(fused, batch),
         }
 
-    def swapped(self, name: str, implementation: Implementation, batch: Batch) -> Embed:  # noqa: ARG002
-        """Every layer's ``self_attn`` exchanged for one that has its weights."""
-        model = copy.deepcopy(sentence_encoder.encoder())
+    def build_swapped(self, name: str, implementation: Implementation, batch: Batch) -> Embed:  # noqa: ARG002
+        """Replace every layer's ``self_attn`` by the implementation with the same parameters."""
+        model = copy.deepcopy(sentence_encoder.load_encoder())
         layers: list[Any] = list(model.layers)
-        given = [_layer_inputs(model, number, batch) for number in range(len(layers))]
-        case = case_of(batch, mask="padfloat")
+        given = [_collect_layer_inputs(model, number, batch) for number in range(len(layers))]
+        case = make_case(batch, mask="padfloat")
         for layer, inputs in zip(layers, given, strict=True):
             module = implementation.build(copy.deepcopy(layer.self_attn))
             if isinstance(module, nn.Module):
                 module.eval().requires_grad_(requires_grad=False)
             with torch.no_grad():
                 layer.self_attn = SwappedAttention(implementation.prepare(module, case, inputs), module)
-        embed = _embedding(model, batch)
+        embed = _make_embed(model, batch)
         embed()
         idle = [number for number, layer in enumerate(layers) if layer.self_attn.calls == 0]
         if idle:
@@ -124,23 +124,23 @@ class Encoder:
 class HuggingFace:
     """The same weights in transformers' BertModel."""
 
-    def missing(self) -> str | None:
-        """The library, or the weights."""
-        return transformers.missing() or sentence_encoder.missing()
+    def describe_missing(self) -> str | None:
+        """Return what is missing of the library and the weights, or None."""
+        return transformers.describe_missing() or sentence_encoder.describe_missing()
 
-    def originals(self, batch: Batch) -> dict[str, Embed]:
-        """The library's function for SDPA, which is its choice, and the composed one."""
+    def build_originals(self, batch: Batch) -> dict[str, Embed]:
+        """Build the library's path for SDPA, which is its default, and its eager path."""
         return {
-            "original (sdpa)": _bert_embedding("sdpa", batch),
-            "original, eager": _bert_embedding("eager", batch),
+            "original (sdpa)": _make_bert_embed("sdpa", batch),
+            "original, eager": _make_bert_embed("eager", batch),
         }
 
-    def swapped(self, name: str, implementation: Implementation, batch: Batch) -> Embed:  # noqa: ARG002
-        """The model as ``attn_implementation`` makes it."""
+    def build_swapped(self, name: str, implementation: Implementation, batch: Batch) -> Embed:  # noqa: ARG002
+        """Build the model with the implementation as ``attn_implementation``."""
         public = transformers.register(name)
-        embed = _bert_embedding(public, batch)
+        embed = _make_bert_embed(public, batch)
         embed()
-        if (called := transformers.calls(public)) != sentence_encoder.LAYERS:
+        if (called := transformers.count_calls(public)) != sentence_encoder.LAYERS:
             raise RuntimeError(
                 f"{called} of {sentence_encoder.LAYERS} layers called the attention that was registered for them"
             )
@@ -150,16 +150,19 @@ class HuggingFace:
 MODELS: dict[str, Model] = {"encoder": Encoder(), "transformers": HuggingFace()}
 
 
-def allowance(originals: dict[str, Embed], oracle: Tensor) -> float:
-    """How far an embedding may be from the one in float64: so many times what the model's own paths are off.
+def compute_allowance(originals: dict[str, Embed], oracle: Tensor) -> float:
+    """Return the error budget of an embedding: a multiple (``FACTOR``) of the largest error of the original's paths.
 
-    Unit: absolute; embeddings have length 1.
+    Unit: absolute; embeddings have Euclidean norm 1.
     """
     return FACTOR * max(float((embed().double() - oracle).abs().max()) for embed in originals.values())
 
 
-def case_of(batch: Batch, *, mask: str = "pad") -> Case:
-    """What each layer asks of its attention. nn.TransformerEncoderLayer makes numbers of its boolean mask."""
+def make_case(batch: Batch, *, mask: str = "pad") -> Case:
+    """Return the case that each layer computes.
+
+    nn.TransformerEncoderLayer converts its boolean padding mask to an additive one (``padfloat``).
+    """
     sequences, length = batch.tokens.shape
     problem = MultiheadProblem(
         batch=sequences,
@@ -176,23 +179,23 @@ def case_of(batch: Batch, *, mask: str = "pad") -> Case:
     return Case(operator="multihead", problem=problem, mode="inference")
 
 
-def in_float64(batch: Batch) -> Tensor:
-    """Embeddings of the batch by the encoder in float64."""
-    return _embedding(copy.deepcopy(sentence_encoder.encoder()).double(), batch)()
+def embed_in_float64(batch: Batch) -> Tensor:
+    """Compute the embeddings of the batch with the encoder in float64."""
+    return _make_embed(copy.deepcopy(sentence_encoder.load_encoder()).double(), batch)()
 
 
-def _embedding(model: sentence_encoder.SentenceEncoder, batch: Batch) -> Embed:
-    """The encoder on the batch, without gradients."""
+def _make_embed(model: sentence_encoder.SentenceEncoder, batch: Batch) -> Embed:
+    """Return a function that runs the encoder on the batch, without gradients."""
 
     def embed() -> Tensor:
         with torch.no_grad():
-            return model.pooled(batch.tokens, batch.hidden_keys)
+            return model.pool(batch.tokens, batch.hidden_keys)
 
     return embed
 
 
-def _layer_inputs(model: sentence_encoder.SentenceEncoder, number: int, batch: Batch) -> Inputs:
-    """What a layer gives its attention on the batch: hidden states under three names, and padding as numbers."""
+def _collect_layer_inputs(model: sentence_encoder.SentenceEncoder, number: int, batch: Batch) -> Inputs:
+    """Collect the inputs of a layer's attention: hidden states as query, key and value; an additive padding mask."""
     with torch.no_grad():
         hidden = model(batch.tokens, batch.hidden_keys, layers=number)
     attention = model.get_submodule(f"layers.{number}.self_attn")
@@ -204,17 +207,17 @@ def _layer_inputs(model: sentence_encoder.SentenceEncoder, number: int, batch: B
     )
 
 
-def _bert_embedding(attention: str, batch: Batch) -> Embed:
-    """BertModel with an attention function, its last hidden states pooled as the encoder's are."""
+def _make_bert_embed(attention: str, batch: Batch) -> Embed:
+    """Return a function that runs BertModel with an attention function, and pools its last hidden states."""
     from transformers import BertModel
 
     model = BertModel.from_pretrained(
-        sentence_encoder.files(), attn_implementation=attention, add_pooling_layer=False
+        sentence_encoder.find_model_folder(), attn_implementation=attention, add_pooling_layer=False
     ).eval()
 
     def embed() -> Tensor:
         with torch.no_grad():
             hidden = model(input_ids=batch.tokens, attention_mask=(~batch.hidden_keys).long()).last_hidden_state
-            return sentence_encoder.pooled(hidden, batch.hidden_keys)
+            return sentence_encoder.mean_pool(hidden, batch.hidden_keys)
 
     return embed

@@ -4,9 +4,9 @@
 
     model = AutoModel.from_pretrained("...", attn_implementation=register("varlen"))
 
-The models keep their projections; what is taken over is attention on split heads. An implementation that has it
-(``from_kernel``, ``HeadSplitAttention``) is called there; of any other the whole module is called, with projections
-that change nothing: right, and slower by four products with the identity.
+The models keep their projections; the implementation computes attention on split heads. ``HeadSplitAttention`` modules
+(also from ``from_kernel``) are called on split heads directly. Of any other implementation, the whole module is called
+with identity projections, which gives the same result, but costs four matrix products more.
 
 Source: https://huggingface.co/docs/transformers/attention_interface.
 """
@@ -21,75 +21,75 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases import Mode
-from attnbench.integrations.layer import case_of_call, form_of, mode_of
+from attnbench.integrations.layer import choose_mode, make_case_of_call, name_mask
 from attnbench.interface import Implementation, Refusal
 from attnbench.kernel import HeadSplitAttention
 from attnbench.plugins.adapters import load_implementation
 
-__all__ = ["calls", "missing", "register"]
+__all__ = ["count_calls", "describe_missing", "register"]
 
-# What is put in front of a registered name, so that nothing of the library's own is replaced.
+# Prefix of registered names, so that no function of the library is replaced.
 PREFIX = "attnbench_"
-# Words by which transformers 5 takes a name for one of its own functions, wherever in it they stand: it looks for a
-# kernel to download, or asks what the model says of that function. In capitals they mean nothing to it.
-TAKEN = re.compile("flash|flex_attention|sdpa")
-# Arguments of attention functions that change what is computed, and that no implementation of multi-head attention has.
+# Words anywhere in a name by which transformers 5 takes it for one of its own functions: it then looks for a kernel to
+# download, or checks whether the model supports that function. In upper case it does not recognise them.
+RESERVED = re.compile("flash|flex_attention|sdpa")
+# Arguments of attention functions that change the result, and that multi-head attention does not have.
 FOREIGN = ("softcap", "position_bias", "s_aux", "cache")
 
 
-def missing() -> str | None:
-    """Why nothing can be registered here, with the remedy, or None."""
+def describe_missing() -> str | None:
+    """Return why nothing can be registered on this machine, with the remedy, or None."""
     try:
-        _interfaces()
+        _import_interfaces()
     except ImportError:
         return "transformers is not installed, or is older than 5: pip install 'attnbench[transformers]'"
     return None
 
 
 def register(name: str) -> str:
-    """Make an implementation known to transformers; the value of ``attn_implementation`` that chooses it.
+    """Register an implementation with transformers, and return the value of ``attn_implementation`` that selects it.
 
-    ``name`` is a registered one, ``package.module:attribute`` or ``path/to/file.py:attribute``.
+    ``name`` is a registered name, ``package.module:attribute`` or ``path/to/file.py:attribute``.
 
-    A layer's call that the implementation declares unsupported is refused, in its own words, when it is made.
+    A layer's call that the implementation declares unsupported raises Refusal with the implementation's reason.
 
-    Raises: TypeError where it is no name; RuntimeError without transformers; PluginError where the name leads nowhere;
-    ValueError where it is no implementation of multi-head attention, or where another name was registered that differs
-    only in punctuation.
+    Raises: TypeError where ``name`` is not a string; RuntimeError without transformers; PluginError where the name
+    cannot be loaded; ValueError where it is not an implementation of multi-head attention, or where another name that
+    differs only in punctuation is registered.
     """
     if not isinstance(name, str):
         raise TypeError(f"name must be a string such as 'varlen' or 'path/to/file.py:attribute', got {name!r}")
-    if reason := missing():
+    if reason := describe_missing():
         raise RuntimeError(reason)
-    attention, masks = _interfaces()
-    public = PREFIX + TAKEN.sub(lambda found: found[0].upper(), re.sub(r"\W+", "_", name).strip("_"))
+    attention, masks = _import_interfaces()
+    public = PREFIX + RESERVED.sub(lambda found: found[0].upper(), re.sub(r"\W+", "_", name).strip("_"))
     before = attention().get(public)
-    if isinstance(before, _AttentionFunction) and _place(before.name) != _place(name):
+    if isinstance(before, _AttentionFunction) and _resolve_place(before.name) != _resolve_place(name):
         raise ValueError(f"{name!r} would take the place of {before.name!r}, both are {public!r}: rename a file")
     implementation = load_implementation(name)
     if implementation.operator != "multihead":
         raise ValueError(f"{name!r} must compute multihead to serve a model's layers, got {implementation.operator}")
     attention.register(public, _AttentionFunction(name, implementation))
-    # Boolean, true where a key may be seen: what SDPA gets.
+    # The boolean masks of SDPA, true where a query may attend to a key.
     masks.register(public, masks()["sdpa"])
     return public
 
 
-def _place(name: str) -> tuple[str, str]:
-    """File or module and attribute, however the way to the file is spelled."""
+def _resolve_place(name: str) -> tuple[str, str]:
+    """Return the module, or the file with its path resolved, and the attribute that a name refers to."""
     place, _, attribute = name.rpartition(":")
     return os.path.realpath(place), attribute
 
 
-def calls(public: str) -> int:
-    """How often layers called what stands under a value that ``register`` gave."""
-    attention, _ = _interfaces()
+def count_calls(public: str) -> int:
+    """Return how often layers called the implementation, given the value that ``register`` returned for it."""
+    attention, _ = _import_interfaces()
     function: _AttentionFunction = attention()[public]
     return function.calls
 
 
-def _interfaces() -> tuple[Any, Any]:
-    """The two registries of transformers: of attention functions, and of what makes their masks."""
+def _import_interfaces() -> tuple[Any, Any]:
+    """Import the two registries of transformers: of attention functions, and of functions that make their masks."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     return AttentionInterface, AttentionMaskInterface
@@ -97,14 +97,14 @@ def _interfaces() -> tuple[Any, Any]:
 
 @dataclass(slots=True)
 class _AttentionFunction:
-    """What transformers calls in every layer; one core serves all layers of the same size."""
+    """The attention function that transformers calls in every layer; layers of the same size share one core."""
 
     name: str
     implementation: Implementation
     calls: int = 0
     cores: dict[tuple[Any, ...], "_Core"] = field(default_factory=dict)
-    # Kinds of call that the implementation takes.
-    taken: set[tuple[Any, ...]] = field(default_factory=set)
+    # Kinds of call that the implementation supports.
+    supported: set[tuple[Any, ...]] = field(default_factory=set)
 
     def __call__(
         self,
@@ -119,19 +119,19 @@ class _AttentionFunction:
         is_causal: bool | None = None,
         **others: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention of one layer.
+        """Compute the attention of one layer.
 
         Shape: query (batch, heads, queries, head_dim), key and value (batch, groups, keys, head_dim), attention_mask
-        broadcastable to (batch, heads, queries, keys), true where a key is seen, or added; returns (batch, queries,
-        heads, head_dim) and weights (batch, heads, queries, keys) or None.
+        broadcastable to (batch, heads, queries, keys), boolean (true where a query may attend to a key) or additive;
+        returns (batch, queries, heads, head_dim) and weights (batch, heads, queries, keys) or None.
         """
         self.calls += 1
-        _refuse(query, value, others)
+        _refuse_unknown_arguments(query, value, others)
         groups = query.shape[1] // key.shape[1]
         if groups > 1:
             key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        # As in the library's own function for SDPA: a single query is the newest token, and sees every key.
+        # As in the library's own function for SDPA: a single query is the newest token, and attends to every key.
         causal = bool(causal) and attention_mask is None and query.shape[2] > 1
         if causal and key.shape[2] > query.shape[2]:
             key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
@@ -139,43 +139,48 @@ class _AttentionFunction:
         if scaling is not None and not math.isclose(scaling, own_scale, rel_tol=1e-9):
             query = query * (scaling / own_scale)
         need_weights = bool(others.get("output_attentions"))
-        form = form_of(attention_mask, is_causal=causal)
-        mode = mode_of(query, key, value, attention_mask, dropout=dropout, training=module.training)
-        # Compiled, a call is for any sizes: it is asked for with those that it is compiled with.
+        form = name_mask(attention_mask, is_causal=causal)
+        mode = choose_mode(query, key, value, attention_mask, dropout=dropout, training=module.training)
+        # A compiled call may get other sizes later. Its kind has none: support is checked for the sizes of compilation.
         sizes = () if torch.compiler.is_compiling() else (query.shape[0], query.shape[2], key.shape[2])
         kind = (sizes, *query.shape[1::2], form, need_weights, dropout, mode, query.dtype, query.device)
-        if kind not in self.taken:
-            self._ask(query, key, form=form, need_weights=need_weights, dropout=dropout, mode=mode)
-            self.taken.add(kind)
-        core = self._core(query, dropout).train(module.training)
+        if kind not in self.supported:
+            self._check_supported(query, key, form=form, need_weights=need_weights, dropout=dropout, mode=mode)
+            self.supported.add(kind)
+        core = self._get_core(query, dropout).train(module.training)
         output, weights = core(query, key, value, mask=attention_mask, is_causal=causal, need_weights=need_weights)
         return output.transpose(1, 2).contiguous(), weights
 
-    # No compiler can follow what an implementation looks at to answer.
+    # ``unsupported`` is arbitrary Python code, which the compiler cannot trace.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _ask(self, query: Tensor, key: Tensor, *, form: str, need_weights: bool, dropout: float, mode: Mode) -> None:
-        """Raises: Refusal where the implementation says that it does not compute such a call."""
-        case = case_of_call(query, key, form=form, need_weights=need_weights, dropout=dropout, mode=mode)
-        if reason := self.implementation.unsupported(case):
-            told = " ".join(reason.split())
-            raise Refusal(f"{self.name!r} refuses a layer's call: {told} ({case.id}); register another implementation")
+    def _check_supported(
+        self, query: Tensor, key: Tensor, *, form: str, need_weights: bool, dropout: float, mode: Mode
+    ) -> None:
+        """Check that the implementation supports such a call.
 
-    def _core(self, query: Tensor, dropout: float) -> "_Core":
+        Raises: Refusal, with the implementation's reason.
+        """
+        case = make_case_of_call(query, key, form=form, need_weights=need_weights, dropout=dropout, mode=mode)
+        if reason := self.implementation.unsupported(case):
+            line = " ".join(reason.split())
+            raise Refusal(f"{self.name!r} refuses a layer's call: {line} ({case.id}); register another implementation")
+
+    def _get_core(self, query: Tensor, dropout: float) -> "_Core":
         heads, width = query.shape[1], query.shape[3]
         key = (heads, width, dropout, query.dtype, query.device)
         if key not in self.cores:
-            # On the meta device no weights are drawn, so that the model's random numbers stay what they are.
+            # On the meta device no weights are drawn, so that the state of the random number generator stays the same.
             reference = nn.MultiheadAttention(
                 heads * width, heads, dropout, bias=False, batch_first=True, dtype=query.dtype, device="meta"
             ).to_empty(device=query.device)
-            _project_nothing(reference)
+            _set_identity_projections(reference)
             module = self.implementation.build(reference)
-            self.cores[key] = _SplitHeads(module) if isinstance(module, HeadSplitAttention) else _Whole(module)
+            self.cores[key] = _SplitHeads(module) if isinstance(module, HeadSplitAttention) else _WholeModule(module)
         return self.cores[key]
 
 
 class _Core(nn.Module):
-    """Attention on split heads, of one size."""
+    """Attention on split heads, for one size of the heads."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -183,31 +188,31 @@ class _Core(nn.Module):
 
 
 class _SplitHeads(_Core):
-    """An implementation that has it: its projections are left aside."""
+    """An implementation with a method for split heads; its projections are not used."""
 
     module: HeadSplitAttention
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Output (batch, heads, queries, head_dim), and weights if asked for."""
+        """Return the output (batch, heads, queries, head_dim), and the weights if needed."""
         if is_causal:
             mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
         return self.module.attend(q, k, v, mask=mask, is_causal=is_causal, need_weights=need_weights)
 
 
-class _Whole(_Core):
-    """A whole module, whose projections change nothing."""
+class _WholeModule(_Core):
+    """A whole module with identity projections."""
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Output (batch, heads, queries, head_dim), and weights if asked for."""
+        """Return the output (batch, heads, queries, head_dim), and the weights if needed."""
         batch, heads, queries, _ = q.shape
         if is_causal:
             mask = torch.ones(queries, k.shape[2], dtype=torch.bool, device=q.device).tril()
         if mask is not None:
-            # In the reference's polarity and shape: true hides, one for each head of each sequence.
+            # As nn.MultiheadAttention expects it: true hides a key, one mask for each head of each sequence.
             mask = (~mask if mask.dtype == torch.bool else mask).expand(batch, heads, queries, k.shape[2]).flatten(0, 1)
         output, weights = self.module(
             *(heads_of.transpose(1, 2).flatten(2) for heads_of in (q, k, v)),
@@ -219,8 +224,8 @@ class _Whole(_Core):
         return torch.unflatten(output, -1, (heads, -1)).transpose(1, 2), weights
 
 
-def _project_nothing(reference: nn.MultiheadAttention) -> None:
-    """Every projection becomes the identity, which no product rounds."""
+def _set_identity_projections(reference: nn.MultiheadAttention) -> None:
+    """Set every projection to the identity; a product with it is exact."""
     width = reference.embed_dim
     identity = torch.eye(width, dtype=reference.out_proj.weight.dtype, device=reference.out_proj.weight.device)
     with torch.no_grad():
@@ -228,11 +233,17 @@ def _project_nothing(reference: nn.MultiheadAttention) -> None:
         reference.out_proj.weight.copy_(identity)
 
 
-def _refuse(query: Tensor, value: Tensor, others: dict[str, Any]) -> None:
-    """Raises: Refusal for what multi-head attention has no argument for."""
+def _refuse_unknown_arguments(query: Tensor, value: Tensor, others: dict[str, Any]) -> None:
+    """Check that a call has no argument that multi-head attention does not have.
+
+    Raises: Refusal.
+    """
     foreign = [name for name in FOREIGN if others.get(name) is not None]
     if foreign:
-        raise Refusal(f"{foreign[0]} must be None, for multi-head attention has none, got one: use another attention")
+        got = type(others[foreign[0]]).__name__
+        raise Refusal(
+            f"{foreign[0]} must be None for multi-head attention, got a {got}: use another attention function"
+        )
     if query.shape[-1] != value.shape[-1]:
         widths = f"{query.shape[-1]} and {value.shape[-1]}"
-        raise Refusal(f"value must have heads as wide as those of query, got widths {widths}: use another attention")
+        raise Refusal(f"query and value must have the same head_dim, got {widths}: use another attention function")

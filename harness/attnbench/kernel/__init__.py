@@ -1,6 +1,7 @@
-"""An attention kernel as a whole module: projections, heads, masks and extra columns around a plain function.
+"""Implementations made from a plain function.
 
-Or alone, with nothing around it but its masks.
+``from_kernel`` adds projections, heads, masks and extra columns to a kernel, ``core_from_kernel`` adds masks only, and
+``from_call`` wraps a function that takes all arguments of an operator's call.
 """
 
 from attnbench.kernel.called import CalledModule, from_call

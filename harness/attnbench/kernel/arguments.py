@@ -1,4 +1,4 @@
-"""What a call of ``attention_core`` is given, looked at before anything is computed with it."""
+"""Checks of the arguments of an ``attention_core`` call."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.argument_checks import demand_tensor, told
+from attnbench.argument_checks import demand_tensor, describe_argument
 from attnbench.masks import demand_positions
 
 __all__ = ["check_arguments"]
@@ -28,9 +28,9 @@ def check_arguments(
     softcap: float | None,
     scale: float | None,
 ) -> None:
-    """Refuse what would broadcast, or be taken for something else, into a wrong answer.
+    """Refuse arguments that would be broadcast or misread, and then give a wrong output.
 
-    Raises: ValueError, TypeError that name the argument, what was needed and what came.
+    Raises: ValueError, TypeError that name the argument, what is needed and what was given.
     """
     _check_tokens(query, key, value)
     if bias is not None:
@@ -62,10 +62,10 @@ def _check_tokens(query: Tensor, key: Tensor, value: Tensor) -> None:
     if not shared or heads % shared:
         raise ValueError(f"heads of query must be a multiple of those of key, got {heads} and {shared}")
     if not query.dtype == key.dtype == value.dtype:
-        dtypes = f"{_name(query.dtype)}, {_name(key.dtype)} and {_name(value.dtype)}"
+        dtypes = f"{_format_dtype(query.dtype)}, {_format_dtype(key.dtype)} and {_format_dtype(value.dtype)}"
         raise TypeError(f"query, key and value must be of one dtype, got {dtypes}")
     if not query.is_floating_point():
-        raise TypeError(f"query, key and value must be floating point, got {_name(query.dtype)}")
+        raise TypeError(f"query, key and value must be floating point, got {_format_dtype(query.dtype)}")
     for name, tokens in (("key", key), ("value", value)):
         _demand_device(name, tokens, query)
 
@@ -75,7 +75,9 @@ def _check_bias(bias: Tensor, query: Tensor, *, keys: int) -> None:
     batch, heads, queries, _ = query.shape
     _demand_shape("bias", bias, (queries, keys), (batch, heads, queries, keys))
     if bias.dtype != query.dtype:
-        raise TypeError(f"bias must have the tokens' dtype {_name(query.dtype)}, got {_name(bias.dtype)}")
+        raise TypeError(
+            f"bias must have the tokens' dtype {_format_dtype(query.dtype)}, got {_format_dtype(bias.dtype)}"
+        )
     _demand_device("bias", bias, query)
 
 
@@ -83,8 +85,8 @@ def _check_lengths(key_lengths: Tensor, query: Tensor) -> None:
     demand_tensor("key_lengths", key_lengths)
     _demand_shape("key_lengths", key_lengths, (query.shape[0],))
     if key_lengths.dtype not in LENGTH_DTYPES:
-        dtypes = " or ".join(map(_name, LENGTH_DTYPES))
-        raise TypeError(f"key_lengths must be whole numbers, {dtypes}, got {_name(key_lengths.dtype)}")
+        dtypes = " or ".join(map(_format_dtype, LENGTH_DTYPES))
+        raise TypeError(f"key_lengths must be whole numbers, {dtypes}, got {_format_dtype(key_lengths.dtype)}")
     _demand_device("key_lengths", key_lengths, query)
 
 
@@ -96,7 +98,8 @@ def _check_softcap(softcap: float) -> None:
 
 def _check_slopes(slopes: Sequence[float], heads: int) -> None:
     if not isinstance(slopes, list | tuple):
-        raise TypeError(f"alibi_slopes must be a list or tuple of {heads} numbers, or None, got {told(slopes)}")
+        given = describe_argument(slopes)
+        raise TypeError(f"alibi_slopes must be a list or tuple of {heads} numbers, or None, got {given}")
     if len(slopes) != heads:
         raise ValueError(f"alibi_slopes must be one for each of {heads} heads of query, got {len(slopes)}")
     for head, slope in enumerate(slopes):
@@ -115,13 +118,13 @@ def _demand_device(name: str, tensor: Tensor, query: Tensor) -> None:
 
 
 def _demand_number(name: str, given: Any) -> None:
-    """Refuse what is no number, and NaN and infinity; comparisons alone, which compilers can follow."""
+    """Refuse non-numbers, NaN and infinity, by comparisons only, which compilers can trace."""
     if not isinstance(given, int | float) or isinstance(given, bool):
-        raise TypeError(f"{name} must be a number, got {told(given)}")
+        raise TypeError(f"{name} must be a number, got {describe_argument(given)}")
     if not -math.inf < given < math.inf:
         raise ValueError(f"{name} must be finite, got {given}")
 
 
-def _name(dtype: Any) -> str:
-    """A dtype without its package."""
+def _format_dtype(dtype: Any) -> str:
+    """Return the name of a dtype without its package."""
     return str(dtype).removeprefix("torch.")

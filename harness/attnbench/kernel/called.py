@@ -1,4 +1,4 @@
-"""A plain function of everything that an operator's call is given, as an implementation of that operator."""
+"""Implementations that are a plain function of an operator's parameters and arguments."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnbench.cases import Case
-from attnbench.interface import Call, Implementation, Inputs, Policies, Refusal, accepted
+from attnbench.interface import Call, Implementation, Inputs, Policies, Refusal, find_accepted_keywords
 
 __all__ = ["CalledModule", "from_call"]
 
 
 class CalledModule(nn.Module):
-    """Parameters, and a function that is called with them and with the call's arguments, all by name."""
+    """A module whose forward passes its parameters and the call's arguments to a function, all by name."""
 
     def __init__(self, function: Callable[..., Any], parameters: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -21,12 +21,12 @@ class CalledModule(nn.Module):
             self.register_parameter(name, nn.Parameter(value.detach().clone()))
 
     def forward(self, **arguments: Any) -> Any:
-        """What the function returns."""
+        """Return the function's result."""
         return self._function(**dict(self.named_parameters()), **arguments)
 
 
-class _Called(Implementation):
-    """An implementation that is a function."""
+class _FunctionImplementation(Implementation):
+    """An implementation of an operator by a function."""
 
     def __init__(
         self,
@@ -48,25 +48,25 @@ class _Called(Implementation):
         self._predicted_s = predicted_s
 
     def unsupported(self, case: Case) -> str | None:
-        """What its author says."""
+        """Return the reason that the function's author gives, or None."""
         return self._unsupported(case) if self._unsupported else None
 
     def predicted_s(self, case: Case) -> float | None:
-        """What its author predicts."""
+        """Return the time that the function's author predicts, or None."""
         return self._predicted_s(case) if self._predicted_s else None
 
     def build(self, reference: nn.Module) -> nn.Module:
-        """The function with the reference's parameters."""
+        """Return the function with the reference's parameters, as a module."""
         return CalledModule(self.function, dict(reference.named_parameters()))
 
     def prepare(self, module: nn.Module, case: Case, inputs: Inputs) -> Call:
-        """The module; a function whose signature lacks a mask or an option is not called with it.
+        """Return the module.
 
-        Raises: Refusal.
+        Raises: Refusal where the function does not accept an argument of the call.
         """
-        known = accepted(self.function)
-        if known is not None and (lacking := sorted({*inputs.arguments()} - known)):
-            raise Refusal(f"the function takes no {', '.join(lacking)}")
+        accepted = find_accepted_keywords(self.function)
+        if accepted is not None and (missing := sorted({*inputs.arguments()} - accepted)):
+            raise Refusal(f"the function takes no {', '.join(missing)}")
         return super().prepare(module, case, inputs)
 
 
@@ -80,11 +80,12 @@ def from_call(
     unsupported: Callable[[Case], str | None] | None = None,
     predicted_s: Callable[[Case], float | None] | None = None,
 ) -> Implementation:
-    """Implementation of an operator that is a plain function of its parameters and arguments, by their names.
+    """Make an implementation of an operator from a function.
 
-    It returns what the operator's call returns: the output, or a tuple of outputs.
+    The function takes the operator's parameters and arguments as keywords. It returns what the operator's call returns:
+    the output, or a tuple of outputs.
     """
-    return _Called(
+    return _FunctionImplementation(
         function,
         operator=operator,
         name=name or function.__name__,

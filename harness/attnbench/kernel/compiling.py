@@ -1,8 +1,8 @@
-"""What functions that torch compiles by themselves have in common: code and tensors that it compiles once for.
+"""Shared code of kernels that call ``torch.compile`` themselves.
 
-Compiling takes seconds, so it is done once for each kind of call, before the call itself, and for any sizes. Torch
-compiles a piece of code at most eight times before it gives up on it: each kind therefore has a copy of the code to
-itself, and is handed tensors of one form.
+Compiling takes seconds. A kernel therefore compiles once for each kind of call, before the call itself, with dynamic
+sizes. Torch compiles one code object at most eight times and then falls back to eager: each kind of call therefore
+has a copy of the code, and gets tensors whose strides do not vary.
 """
 
 import math
@@ -18,40 +18,46 @@ from torch import Tensor
 
 from attnbench.cases import Case
 
-__all__ = ["compiled_copy", "compiler_refusal", "environment", "own", "quiet"]
+__all__ = [
+    "compile_copy",
+    "explain_compiler_refusal",
+    "get_compiler_environment",
+    "ignore_deprecation_warnings",
+    "make_contiguous",
+]
 
 
-def compiled_copy(function: Any) -> Callable[..., Any]:
-    """The function, without closure or defaults, as code of its own under ``torch.compile``, for any sizes."""
+def compile_copy(function: Any) -> Callable[..., Any]:
+    """Compile a copy of a function, for dynamic sizes; the function must have neither a closure nor defaults."""
     copy = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
     compiled: Callable[..., Any] = torch.compile(copy, fullgraph=True, dynamic=True)
     return compiled
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Around a first call: torch's warnings of its own code, said when that is first imported, are not shown."""
+def ignore_deprecation_warnings() -> Iterator[None]:
+    """Ignore DeprecationWarnings, which torch raises about its own modules when a first call imports them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
 
 
-def own(x: Tensor) -> Tensor:
-    """The same numbers one after another, in a tensor that is no view.
+def make_contiguous(x: Tensor) -> Tensor:
+    """Return the tensor with contiguous strides, and not as a view; it is copied only if necessary.
 
-    Torch compiles anew for each form of what a view is of, and for each stride that a dimension of size 1 may have.
+    Torch recompiles for each kind of base that a view has, and for each stride that a dimension of size 1 has.
     """
     x = x.contiguous()
     if torch.is_grad_enabled() and x.requires_grad:
-        return x.clone(memory_format=torch.contiguous_format) if x._is_view() else x  # noqa: SLF001  # no public word
-    steps = [math.prod(x.shape[dimension:]) for dimension in range(1, x.dim() + 1)]
-    return x.as_strided(x.shape, steps).detach()
+        return x.clone(memory_format=torch.contiguous_format) if x._is_view() else x  # noqa: SLF001  # no public name
+    strides = [math.prod(x.shape[dimension:]) for dimension in range(1, x.dim() + 1)]
+    return x.as_strided(x.shape, strides).detach()
 
 
-def compiler_refusal(case: Case) -> str | None:
-    """Why a case cannot be compiled for, or None."""
+def explain_compiler_refusal(case: Case) -> str | None:
+    """Return the reason why a kernel cannot be compiled for a case, or None."""
     if case.compiler is not None:
-        return "it is compiled already"
+        return "the kernel is compiled already"
     if case.device == "cuda" and not torch.cuda.is_available():
         return "no CUDA device"
     if case.device == "cpu" and not any(shutil.which(name) for name in ("g++", "clang++")):
@@ -59,6 +65,9 @@ def compiler_refusal(case: Case) -> str | None:
     return None
 
 
-def environment() -> Mapping[str, str]:
-    """Compiled where it is asked for, one after another: no processes of torch's own wait beside what is timed."""
+def get_compiler_environment() -> Mapping[str, str]:
+    """Return the environment that makes torch compile in the calling process.
+
+    Torch's pool of compile processes would otherwise stay alive while calls are timed.
+    """
     return {"TORCHINDUCTOR_COMPILE_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""A plain function of split heads as an implementation of ``attention_core``: nothing around it but its masks."""
+"""Kernels as implementations of ``attention_core``: a plain function on split heads, with its masks."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +16,12 @@ from attnbench.masks import additive, combined, positional
 
 __all__ = ["CoreKernel", "core_from_kernel"]
 
-# Keep mask, and numbers to add.
+# Keep mask and additive mask.
 Positional = tuple[Tensor | None, Tensor | None]
 
 
 class _CoreAttention(nn.Module):
-    """The call of ``attention_core`` around a plain function."""
+    """The forward of ``attention_core`` around a plain function."""
 
     def __init__(self, kernel: "CoreKernel") -> None:
         super().__init__()
@@ -42,19 +42,21 @@ class _CoreAttention(nn.Module):
         scale: float | None = None,
         positions: Positional | None = None,
     ) -> Tensor:
-        """Output (batch, heads, queries, head_dim_v); ``positions`` are masks of positions that were made before."""
+        """Return the output (batch, heads, queries, head_dim_v); ``positions`` are precomputed positional masks."""
         check_arguments(
             query, key, value, bias=bias, key_lengths=key_lengths, causal=causal, window=window,
             alibi_slopes=alibi_slopes, softcap=softcap, scale=scale,
         )  # fmt: skip
         kernel = self._kernel
-        flag = kernel.flagged(
+        is_causal = kernel.flag_replaces_mask(
             query.shape[2], key.shape[2], causal=causal,
-            alone=window is None and key_lengths is None and bias is None and alibi_slopes is None,
+            only_causal=window is None and key_lengths is None and bias is None and alibi_slopes is None,
         )  # fmt: skip
         mask = bias
-        placed = causal is not None or window is not None or key_lengths is not None or alibi_slopes is not None
-        if placed and not flag:
+        positional_mask = (
+            causal is not None or window is not None or key_lengths is not None or alibi_slopes is not None
+        )
+        if positional_mask and not is_causal:
             if positions is None:
                 positions = positional(
                     query.shape[2], key.shape[2], causal=causal, window=window, key_lengths=key_lengths,
@@ -64,18 +66,18 @@ class _CoreAttention(nn.Module):
             mask = combined(combined(bias, added, query.dtype), keep, query.dtype)
         if mask is not None and mask.dtype == torch.bool and kernel.additive_mask:
             mask = additive(mask, query.dtype)
-        return kernel.attend(query, key, value, mask=mask, is_causal=flag, softcap=softcap, scale=scale)
+        return kernel.attend(query, key, value, mask=mask, is_causal=is_causal, softcap=softcap, scale=scale)
 
 
 class CoreKernel(DeclaredKernel):
-    """A kernel by itself, as an implementation of ``attention_core``; see ``core_from_kernel``."""
+    """A kernel as an implementation of ``attention_core``; see ``core_from_kernel``."""
 
     operator = "attention_core"
 
-    def flagged(self, queries: int, keys: int, *, causal: str | None, alone: bool) -> bool:
-        """Whether the function's causal flag says all that masks would; ``alone``: nothing else hides or adds."""
+    def flag_replaces_mask(self, queries: int, keys: int, *, causal: str | None, only_causal: bool) -> bool:
+        """Whether the function's causal flag replaces the mask; ``only_causal``: there is no other mask or bias."""
         same_corner = queries == keys or self.policies.causal == causal
-        return causal is not None and alone and same_corner and self.takes("is_causal")
+        return causal is not None and only_causal and same_corner and self.takes("is_causal")
 
     def attend(
         self,
@@ -88,9 +90,9 @@ class CoreKernel(DeclaredKernel):
         softcap: float | None,
         scale: float | None,
     ) -> Tensor:
-        """What the function returns, handed those keywords that it has.
+        """Call the function with the keywords that it accepts, and return its output.
 
-        Raises: Refusal where it lacks one that is needed.
+        Raises: Refusal where the function does not accept a keyword that the call needs.
         """
         shares = query.shape[1] != key.shape[1]
         needs = {"mask": mask is not None, "softcap": softcap is not None, "enable_gqa": shares}
@@ -103,35 +105,36 @@ class CoreKernel(DeclaredKernel):
             "softcap": softcap,
             "enable_gqa": shares,
         }
-        return self.returned(query, key, value, needs=needs, offered=offered)[0]
+        return self.call_function(query, key, value, needs=needs, offered=offered)[0]
 
     def needs(self, case: Case) -> Mapping[str, bool]:
-        """A mask where the flag does not say it, a soft-cap, and shared heads of keys."""
+        """Return which of ``mask``, ``softcap`` and ``enable_gqa`` a case needs."""
         problem = case.problem
         return {
-            "mask": bool(problem.parts) and not self._flag_says_it(case),
+            "mask": bool(problem.parts) and not self._is_flag_only(case),
             "softcap": problem.softcap > 0,
             "enable_gqa": problem.key_heads != problem.num_heads,
         }
 
-    def _flag_says_it(self, case: Case) -> bool:
-        """Whether a case's mask comes as the function's causal flag."""
+    def _is_flag_only(self, case: Case) -> bool:
+        """Whether the function gets the mask of a case as its causal flag."""
         problem = case.problem
-        return self.flagged(problem.queries, problem.keys, causal=problem.causal, alone=len(problem.parts) == 1)
+        only_causal = len(problem.parts) == 1
+        return self.flag_replaces_mask(problem.queries, problem.keys, causal=problem.causal, only_causal=only_causal)
 
     def build(self, reference: Any) -> nn.Module:  # noqa: ARG002
-        """The function behind the operator's call; there are no parameters to take over."""
+        """Return a module with the operator's forward around the function; the operator has no parameters."""
         return _CoreAttention(self)
 
     def prepare(self, module: nn.Module, case: Case, inputs: Inputs) -> Call:
-        """The module; masks that are made of nothing but positions are made here, once."""
-        return super().prepare(self._placed(module, case, inputs), case, inputs)
+        """Return the module, with its positional masks computed once, before calls are timed."""
+        return super().prepare(self._bind_positions(module, case, inputs), case, inputs)
 
-    def _placed(self, module: nn.Module, case: Case, inputs: Inputs) -> Call:
-        """The module, handed its masks of positions."""
+    def _bind_positions(self, module: nn.Module, case: Case, inputs: Inputs) -> Call:
+        """Return the module called with precomputed positional masks, where they do not depend on ``key_lengths``."""
         problem, query = case.problem, inputs.tensors["query"]
-        needless = self._flag_says_it(case) or not problem.parts - {"bias2d", "bias4d"}
-        if needless or "key_lengths" in inputs.tensors:
+        unused = self._is_flag_only(case) or not problem.parts - {"bias2d", "bias4d"}
+        if unused or "key_lengths" in inputs.tensors:
             return module
         positions = positional(
             problem.queries, problem.keys, causal=problem.causal, window=problem.window, key_lengths=None,
@@ -152,15 +155,15 @@ def core_from_kernel(
     untimed: Callable[[Case], str | None] | None = None,
     predicted_s: Callable[[Case], float | None] | None = None,
 ) -> CoreKernel:
-    """The kernel inside an implementation of multi-head attention, by itself, as one of ``attention_core``.
+    """Make an implementation of ``attention_core`` from the kernel of a multi-head attention implementation.
 
-    The function is called as it is in ``from_kernel``, with two keywords more where its signature has them:
-    ``softcap`` (a number, or None) and ``enable_gqa`` (true: k and v have fewer heads, each shared by a block of q's).
-    Causal masks, windows, ALiBi and lengths of sequences reach it as its ``mask``; a causal mask alone, in the corner
-    of its ``policies``, as ``is_causal``. What needs a keyword that it lacks is refused.
+    The function is called as in ``from_kernel``, with two more keywords if its signature has them: ``softcap`` (a
+    number, or None) and ``enable_gqa`` (true: k and v have fewer heads than q, and a block of query heads shares each).
+    The function gets causal masks, windows, ALiBi and sequence lengths as ``mask``. It gets a causal mask without other
+    masks as ``is_causal``, if its alignment is that of ``policies``. Cases that need a missing keyword are refused.
 
-    ``name`` is the kernel's after ``core_`` unless given. What it declares of cases is told anew, because they are
-    cases of another operator; source, policies and environment are the kernel's.
+    ``name`` defaults to ``core_`` and the kernel's name. ``unsupported``, ``untimed`` and ``predicted_s`` are not taken
+    from the kernel, because the cases are another operator's; source, policies and environment are the kernel's.
 
     Shape: q (batch, heads, queries, head_dim), k (batch, kv_heads, keys, head_dim), v (batch, kv_heads, keys,
     head_dim_v), output (batch, heads, queries, head_dim_v).

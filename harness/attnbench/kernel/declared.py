@@ -1,4 +1,4 @@
-"""A plain function of split heads, and what its author declares of it: what both scopes of a kernel share."""
+"""The common base of ``Kernel`` and ``CoreKernel``: a plain function on split heads, and its author's declarations."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case
-from attnbench.interface import Implementation, Policies, Refusal, accepted
+from attnbench.interface import Implementation, Policies, Refusal, find_accepted_keywords
 
 __all__ = ["DeclaredKernel", "KernelFunction"]
 
 # fn(q, k, v, *, mask, is_causal, scale, dropout_p, need_weights) -> output, or (output, weights)
 KernelFunction = Callable[..., Any]
 FORWARD_ONLY = "forward only: no gradients"
-# What is told of a keyword that a signature lacks, where its name alone does not say it.
-LACKING = {"enable_gqa": "enable_gqa: heads of keys must be as many as heads of queries"}
+# Explanations for missing keywords whose name does not suffice in a message.
+MISSING_KEYWORDS = {"enable_gqa": "enable_gqa: heads of keys must be as many as heads of queries"}
 
 
 class DeclaredKernel(Implementation):
@@ -45,53 +45,53 @@ class DeclaredKernel(Implementation):
         self._predicted_s = predicted_s
         self._environment = environment
         self.compiles = compiles
-        self._accepted = accepted(function)
+        self._accepted = find_accepted_keywords(function)
 
     def needs(self, case: Case) -> Mapping[str, bool]:
-        """Keywords that a case needs."""
+        """Return, by keyword, whether a case needs it."""
         raise NotImplementedError
 
     def takes(self, keyword: str) -> bool:
         """Whether the function's signature has this keyword."""
         return self._accepted is None or keyword in self._accepted
 
-    def lacks(self, needs: Mapping[str, bool]) -> str | None:
-        """Which keyword is needed and not in the function's signature, as a reason, or None."""
+    def find_missing_keyword(self, needs: Mapping[str, bool]) -> str | None:
+        """Return the reason that names a keyword which is needed and not in the function's signature, or None."""
         missing = next((word for word, needed in needs.items() if needed and not self.takes(word)), None)
-        return None if missing is None else f"the kernel takes no {LACKING.get(missing, missing)}"
+        return None if missing is None else f"the kernel takes no {MISSING_KEYWORDS.get(missing, missing)}"
 
-    def returned(
+    def call_function(
         self, q: Tensor, k: Tensor, v: Tensor, *, needs: Mapping[str, bool], offered: Mapping[str, Any]
     ) -> tuple[Tensor, Tensor | None]:
-        """Output, and weights or None, of the function, handed what it takes of the keywords that are offered.
+        """Call the function with the ``offered`` keywords that it accepts; return output, and weights or None.
 
-        Raises: Refusal where it lacks one that is needed, or gradients.
+        Raises: Refusal where the function does not accept a keyword that is needed, or has no gradients.
         """
-        reason = self.lacks(needs)
-        given = [tensor for tensor in (q, k, v, offered.get("mask")) if tensor is not None]
-        if self.policies.forward_only and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
+        reason = self.find_missing_keyword(needs)
+        tensors = [tensor for tensor in (q, k, v, offered.get("mask")) if tensor is not None]
+        if self.policies.forward_only and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             reason = FORWARD_ONLY
         if reason:
             raise Refusal(reason)
-        found = self.function(q, k, v, **{word: given for word, given in offered.items() if self.takes(word)})
-        return found if isinstance(found, tuple) else (found, None)
+        result = self.function(q, k, v, **{word: value for word, value in offered.items() if self.takes(word)})
+        return result if isinstance(result, tuple) else (result, None)
 
     def unsupported(self, case: Case) -> str | None:
-        """Refuse what needs a keyword that the function does not have, then what its author refuses."""
-        if reason := self.lacks(self.needs(case)):
+        """Refuse cases that need a keyword which the function does not accept, and cases that its author refuses."""
+        if reason := self.find_missing_keyword(self.needs(case)):
             return reason
         if self.policies.forward_only and case.differentiates:
             return FORWARD_ONLY
         return self._unsupported(case) if self._unsupported else None
 
     def untimed(self, case: Case) -> str | None:
-        """What its author says."""
+        """Return the reason that the function's author gives, or None."""
         return self._untimed(case) if self._untimed else None
 
     def predicted_s(self, case: Case) -> float | None:
-        """What its author predicts."""
+        """Return the time that the function's author predicts, or None."""
         return self._predicted_s(case) if self._predicted_s else None
 
     def environment(self) -> Mapping[str, str]:
-        """What its author asks for."""
+        """Return the environment variables that the function's author declares."""
         return self._environment() if self._environment else {}

@@ -1,4 +1,4 @@
-"""The reference's forward around an attention that is yet to be written."""
+"""The reference's forward signature, as a base class; subclasses define the attention."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,7 +12,7 @@ __all__ = ["ReferenceForward"]
 
 
 class ReferenceForward(nn.Module):
-    """The reference's forward around ``attention``: layouts, masks and the causal flag."""
+    """The reference's forward around ``attention``: it handles layouts, masks and the causal flag."""
 
     def __init__(self, reference: nn.MultiheadAttention) -> None:
         super().__init__()
@@ -25,13 +25,13 @@ class ReferenceForward(nn.Module):
         self.add_zero_attn: bool = arguments["add_zero_attn"]
         self.batch_first: bool = arguments["batch_first"]
         self.head_dim = self.embed_dim // self.num_heads
-        # Keys beyond the given ones: the learned column and the zero column.
+        # Number of appended keys: the learned column and the zero column.
         self.columns = arguments["add_bias_kv"] + self.add_zero_attn
         self.adopt(dict(reference.named_parameters()))
         self.train(reference.training)
 
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
-        """Take the reference's parameters, given under the reference's names."""
+        """Register copies of the reference's parameters, given under the reference's names."""
         raise NotImplementedError
 
     def attention(
@@ -44,9 +44,10 @@ class ReferenceForward(nn.Module):
         is_causal: bool,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Output (batch, queries, embed_dim) and weights (batch, heads, queries, keys) if asked for.
+        """Return the output (batch, queries, embed_dim), and the weights (batch, heads, queries, keys) or None.
 
-        ``mask`` and the weights have the extra columns; ``is_causal`` says that the mask is causal, no more.
+        ``mask`` and the weights include the extra columns. ``is_causal`` states that the mask is causal, and hides
+        nothing by itself.
 
         Shape: query (batch, queries, embed_dim), key (batch, keys, kdim), value (batch, keys, vdim), mask
         broadcastable to (batch, heads, queries, keys).
@@ -64,7 +65,7 @@ class ReferenceForward(nn.Module):
         average_attn_weights: bool = True,  # noqa: FBT001, FBT002
         is_causal: bool = False,  # noqa: FBT001, FBT002
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention as the reference computes it.
+        """Compute attention with the signature of the reference.
 
         Shape: (batch, length, embed_dim) if batch_first, else (length, batch, embed_dim); unbatched
         (length, embed_dim).
@@ -75,16 +76,16 @@ class ReferenceForward(nn.Module):
         batched = query.dim() == 3
         swapped = batched and not self.batch_first
         if not batched:
-            query, key, value = _each(lambda tokens: tokens[None], query, key, value)
+            query, key, value = _map_tokens(lambda tokens: tokens[None], query, key, value)
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
         elif swapped:
-            query, key, value = _each(lambda tokens: tokens.transpose(0, 1), query, key, value)
+            query, key, value = _map_tokens(lambda tokens: tokens.transpose(0, 1), query, key, value)
         self._check(query, key, value, attn_mask=attn_mask, key_padding_mask=key_padding_mask)
 
         if is_causal and attn_mask is None:
             raise ValueError("is_causal=True needs attn_mask: pass the causal mask that it promises")
         if attn_mask is not None and attn_mask.requires_grad and torch.is_grad_enabled():
-            # The hint changes no result: a mask that it replaced would get no gradient.
+            # A mask that the flag replaced would get no gradient.
             is_causal = False
         output, weights = self.under_masks(
             query,
@@ -113,9 +114,9 @@ class ReferenceForward(nn.Module):
         is_causal: bool,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """``attention`` with the reference's two masks made one; overridden by what does something else with them.
+        """Combine the reference's two masks and call ``attention``; override it to handle the masks in another way.
 
-        Tokens are batch first and of the right shapes; one tensor under several names is still one.
+        Tokens are batch first and have been checked. A tensor that is given for several arguments is still one object.
 
         Shape: attn_mask (queries, keys) or (batch·heads, queries, keys), key_padding_mask (batch, keys).
         """
@@ -135,21 +136,21 @@ class ReferenceForward(nn.Module):
         attn_mask: Tensor | None,
         key_padding_mask: Tensor | None,
     ) -> None:
-        """Refuse shapes that would broadcast into a wrong answer; all are batch first here."""
+        """Refuse shapes that would be broadcast and give a wrong output; all tensors are batch first here."""
         (batch, queries), keys = query.shape[:2], key.shape[1]
-        _demand("query", query, (batch, queries, self.embed_dim))
-        _demand("key", key, (batch, keys, self.kdim))
-        _demand("value", value, (batch, keys, self.vdim))
+        _demand_shape("query", query, (batch, queries, self.embed_dim))
+        _demand_shape("key", key, (batch, keys, self.kdim))
+        _demand_shape("value", value, (batch, keys, self.vdim))
         if attn_mask is not None:
             _demand_mask("attn_mask", attn_mask, (queries, keys), (batch * self.num_heads, queries, keys))
         if key_padding_mask is not None:
             _demand_mask("key_padding_mask", key_padding_mask, (batch, keys))
 
 
-def _each(
+def _map_tokens(
     change: Callable[[Tensor], Tensor], query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The three, changed; one tensor under several names is changed once and stays one."""
+    """Apply ``change`` to query, key and value; a tensor that is given several times is changed once."""
     changed = change(query)
     changed_key = changed if key is query else change(key)
     if value is query:
@@ -157,13 +158,13 @@ def _each(
     return changed, changed_key, changed_key if value is key else change(value)
 
 
-def _demand(name: str, tensor: Tensor, *shapes: tuple[int, ...]) -> None:
+def _demand_shape(name: str, tensor: Tensor, *shapes: tuple[int, ...]) -> None:
     if tuple(tensor.shape) not in shapes:
         wanted = " or ".join(str(shape) for shape in shapes)
         raise ValueError(f"{name} must have shape {wanted}, batch first, got {tuple(tensor.shape)}")
 
 
 def _demand_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
-    _demand(name, mask, *shapes)
+    _demand_shape(name, mask, *shapes)
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise TypeError(f"{name} must be boolean (true hides) or floating point (added), got {mask.dtype}")

@@ -1,4 +1,4 @@
-"""A plain function of split heads as a whole implementation."""
+"""Kernels as implementations of multi-head attention: a plain function on split heads inside the reference's module."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ __all__ = ["Kernel", "from_kernel"]
 
 
 class _KernelAttention(HeadSplitAttention):
-    """Attention whose core is a plain function."""
+    """Multi-head attention whose core is a plain function."""
 
     def __init__(self, reference: nn.MultiheadAttention, kernel: "Kernel") -> None:
         super().__init__(reference)
@@ -29,7 +29,7 @@ class _KernelAttention(HeadSplitAttention):
         if is_causal:
             mask = None
         elif mask is not None and (self._kernel.additive_mask or mask.dtype != torch.bool):
-            # Under autocast q is narrower than the query that the mask was made for.
+            # Under autocast q has a narrower dtype than the query from which the mask was made.
             mask = additive(mask, q.dtype) if mask.dtype == torch.bool else mask.to(q.dtype)
         dropout_p = self.dropout if self.training else 0.0
         offered = {
@@ -40,19 +40,19 @@ class _KernelAttention(HeadSplitAttention):
             "need_weights": need_weights,
         }
         needs = {"mask": mask is not None, "dropout_p": dropout_p > 0, "need_weights": need_weights}
-        output, weights = self._kernel.returned(q, k, v, needs=needs, offered=offered)
+        output, weights = self._kernel.call_function(q, k, v, needs=needs, offered=offered)
         return output, weights if need_weights else None
 
 
 class Kernel(DeclaredKernel):
-    """A kernel as a whole implementation of multi-head attention; see ``from_kernel``."""
+    """A kernel as an implementation of multi-head attention; see ``from_kernel``."""
 
     def aligns(self, queries: int, keys: int) -> bool:
-        """Whether its causal flag means what the contract says: query i sees keys 0 to i."""
+        """Whether the function's causal flag means the contract's mask: query i sees keys 0 to i."""
         return self.policies.causal == "top_left" or queries == keys
 
     def needs(self, case: Case) -> Mapping[str, bool]:
-        """Weights and dropout where they are asked for, and a mask where the flag does not say it."""
+        """Return which of ``need_weights``, ``dropout_p`` and ``mask`` a case needs."""
         problem = case.problem
         extra_columns = problem.add_bias_kv or problem.add_zero_attn
         flag_suffices = (
@@ -68,7 +68,7 @@ class Kernel(DeclaredKernel):
         }
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """The function inside the reference's module."""
+        """Return the reference's module with the function as its core."""
         return _KernelAttention(reference, self)
 
 
@@ -85,13 +85,13 @@ def from_kernel(
     environment: Callable[[], Mapping[str, str]] | None = None,
     compiles: bool = False,
 ) -> Kernel:
-    """Implementation of multi-head attention around a plain function.
+    """Make an implementation of multi-head attention from a plain function.
 
-    The function is called as ``function(q, k, v, **keywords)`` with those of ``mask``, ``is_causal``,
-    ``scale``, ``dropout_p`` and ``need_weights`` that its signature has; it returns the output, or output and
-    weights. Cases that need an absent keyword are refused. ``mask`` is boolean with true = keep, or additive
-    (always additive with ``additive_mask``); ``is_causal`` comes only where no extra columns are, and then
-    without a mask.
+    The function is called as ``function(q, k, v, **keywords)``. The keywords are those of ``mask``, ``is_causal``,
+    ``scale``, ``dropout_p`` and ``need_weights`` that its signature has; cases that need a missing keyword are refused.
+    The function returns the output, or output and weights. ``mask`` is boolean with true = keep, or additive; with
+    ``additive_mask`` it is always additive. ``is_causal`` is true only where there are no extra columns; ``mask`` is
+    then None.
 
     Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim), mask broadcastable to
     (batch, heads, queries, keys), output like q, weights (batch, heads, queries, keys).

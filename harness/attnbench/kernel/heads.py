@@ -1,4 +1,4 @@
-"""The reference's parameters, its projections and its extra columns around attention on split heads."""
+"""The reference's parameters, projections and extra columns, as a base class; subclasses attend on split heads."""
 
 from collections.abc import Mapping
 
@@ -13,14 +13,14 @@ __all__ = ["HeadSplitAttention"]
 
 
 class _OutputProjection(NonDynamicallyQuantizableLinear):
-    """The reference's own class, which quantization leaves alone since it is never called, with parameters at hand."""
+    """The class of the reference's out_proj, which quantization does not replace, with fast parameter access."""
 
     weight = Held[nn.Parameter]()
     bias = Held[nn.Parameter]()
 
 
 class HeadSplitAttention(ReferenceForward):
-    """The reference's parameters and projections around ``attend``.
+    """The reference's forward, parameters and projections around ``attend``.
 
     Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim).
     """
@@ -35,7 +35,7 @@ class HeadSplitAttention(ReferenceForward):
     out_proj = Held[nn.Linear]("_modules")
 
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
-        """Take the reference's parameters under the reference's names."""
+        """Register copies of the reference's parameters under the reference's names."""
         copies = {name: nn.Parameter(value.detach().clone()) for name, value in parameters.items()}
         names = (
             "in_proj_weight",
@@ -48,7 +48,7 @@ class HeadSplitAttention(ReferenceForward):
         )
         for name in names:
             self.register_parameter(name, copies.get(name))
-        # On "meta" it draws no random numbers for weights that are replaced at once.
+        # On "meta" no random weights are drawn; they would be replaced at once.
         biased = "out_proj.bias" in copies
         projection = _OutputProjection(self.embed_dim, self.embed_dim, bias=biased, device="meta")
         for name in ("weight", "bias"):
@@ -65,14 +65,14 @@ class HeadSplitAttention(ReferenceForward):
         is_causal: bool,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Project, attend in every head at once, project back."""
+        """Project the tokens, attend in all heads, and project back."""
         q, k, v = self.project(query, key, value)
         k, v = self.extend(k, v)
         output, weights = self.attend(q, k, v, mask=mask, is_causal=is_causal, need_weights=need_weights)
         return self.merge(output), weights
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of every head: (batch, heads, length, head_dim)."""
+        """Return queries, keys and values of every head: (batch, heads, length, head_dim)."""
         if self.in_proj_weight is not None:
             w_q, w_k, w_v = self.in_proj_weight.chunk(3)
         else:
@@ -86,24 +86,24 @@ class HeadSplitAttention(ReferenceForward):
         )
 
     def split(self, features: Tensor) -> Tensor:
-        """Heads out of features: (batch, length, embed_dim) to (batch, heads, length, head_dim)."""
+        """Split features into heads: (batch, length, embed_dim) to (batch, heads, length, head_dim)."""
         return torch.unflatten(features, -1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def merge(self, heads: Tensor) -> Tensor:
-        """Concatenate and project: (batch, heads, queries, head_dim) to (batch, queries, embed_dim)."""
+        """Concatenate the heads and project: (batch, heads, queries, head_dim) to (batch, queries, embed_dim)."""
         return self.project_back(heads.transpose(1, 2).flatten(2))
 
     def project_back(self, features: Tensor) -> Tensor:
-        """Output projection: (..., embed_dim) to the same shape.
+        """Apply the output projection: (..., embed_dim) to the same shape.
 
-        As in the reference, out_proj is where its parameters stand, and is not called itself: its hooks are not run. A
-        call of it would take up to 2 % of a short one of all.
+        As in the reference, out_proj holds the parameters and is not called: its hooks do not run. Calling out_proj
+        would take up to 2 % of a short attention call.
         """
         projection = self.out_proj
         return nn.functional.linear(features, projection.weight, projection.bias)
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values with the learned column (bias_k, bias_v), then the zero column."""
+        """Append the learned column (bias_k, bias_v) and then the zero column to keys and values."""
         if self.bias_k is not None and self.bias_v is not None:
             batch = k.shape[0]
             k = torch.cat([k, self.split(self.bias_k.to(k.dtype).expand(batch, 1, -1))], dim=2)
@@ -116,5 +116,5 @@ class HeadSplitAttention(ReferenceForward):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Output (batch, heads, queries, head_dim) and weights (batch, heads, queries, keys) if asked for."""
+        """Return the output (batch, heads, queries, head_dim), and weights (batch, heads, queries, keys) or None."""
         raise NotImplementedError

@@ -1,7 +1,7 @@
-"""What a module holds, as an attribute that is found at once.
+"""Fast access to the parameters and submodules of a module.
 
-``nn.Module`` keeps parameters and submodules in tables, and finds them in ``__getattr__``, which Python asks after
-everything else: 5 µs each in a call whose code has left the caches, where a descriptor of the class takes 1 µs.
+``nn.Module`` stores parameters and submodules in dictionaries and finds them in ``__getattr__``, which Python calls
+after all other lookups have failed: 5 µs each in a call whose code is not in the caches. A descriptor takes 1 µs.
 
 Source: https://docs.python.org/3/howto/descriptor.html
 """
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class Held(Generic[T]):
-    """A parameter, or a submodule, under the name that the class gives it.
+    """Descriptor of a parameter or submodule of the same name.
 
-    What is set on the instance goes before, as by weight_norm; what is in another table, or in none, is for
-    ``nn.Module`` to find or to miss. A ``__getattr__`` of a subclass's own is not asked for what is there.
+    An attribute of the instance takes precedence, such as one that weight_norm sets. A name that is not in the table is
+    left to ``nn.Module.__getattr__``. A subclass's ``__getattr__`` is not called for a name that is in the table.
     """
 
     def __init__(self, table: Literal["_parameters", "_modules"] = "_parameters") -> None:
@@ -31,6 +31,6 @@ class Held(Generic[T]):
 
     def __get__(self, module: nn.Module | None, owner: type[nn.Module] | None = None) -> T:
         if module is None:
-            raise AttributeError(self._name)  # as of any parameter, the class knows nothing
+            raise AttributeError(self._name)  # parameters are attributes of instances, not of the class
         table = getattr(module, self._table)
         return cast("T", table[self._name] if self._name in table else module.__getattr__(self._name))

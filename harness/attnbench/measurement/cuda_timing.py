@@ -1,9 +1,8 @@
-"""Time of a call on a CUDA device, by the device's own clock: its second-level cache cold, the launch hidden.
+"""Time of a call on a CUDA device, between two CUDA events, with a cold L2 cache and without launch overhead.
 
-Events around a call tell what lies between them on the device, launches that the device had to wait for included. So
-that there are none, the call is put behind a short spin, which the device is busy with until all of it is enqueued.
-A call that waits for the device itself, or launches more than the device's queue holds, cannot be hidden; the record
-says so.
+CUDA events also count the time for which the device waits for a launch. To exclude it, the device first runs a short
+spin kernel, which keeps it busy until the whole call is enqueued. The launch cannot be hidden if the call synchronizes
+with the device, or launches more kernels than the device's queue holds; the record then says "launch not hidden".
 """
 
 import time
@@ -17,57 +16,58 @@ from torch import Tensor
 
 from attnbench.measurement.gpu_clocks import Clocks
 
-__all__ = ["DeviceTime", "OnDevice", "Pauses", "flush_bytes", "spin_cycles", "spin_ns"]
+__all__ = ["DeviceSample", "DeviceTime", "Pauses", "flush_bytes", "spin_cycles", "spin_ns"]
 
 Step = Callable[[], object]
-# What is written before each call, in bytes: 256 MB where twice the cache is less, as triton.testing.do_bench has it.
+# Fewest bytes to write before each call to flush the L2 cache, as in triton.testing.do_bench.
 FLUSHED_AT_LEAST = 256_000_000
-# Nanoseconds of spinning: a launch takes about 5 µs, a plain call of attention makes some ten; and the device's queue
-# takes about a thousand (https://stackoverflow.com/q/53970187), which torch needs 5 to 10 ms to fill.
+# Shortest and longest spin, in nanoseconds. A launch takes about 5 µs, and a plain attention call makes some ten. The
+# device's queue holds about a thousand (https://stackoverflow.com/q/53970187), which torch needs 5 to 10 ms to fill.
 SHORTEST_NS, LONGEST_NS = 200_000, 20_000_000
-# How many times as long as the launch the spin is: the host may be held up, and the device's clock may rise.
+# Length of the spin as a multiple of the launch time: the host may be delayed, and the device's clock may rise.
 MARGIN = 3
-# Calls whose launch is timed before it is settled how long to spin.
-SETTLING = 3
-# Cycles of the spin by which the device's clock is measured: 1 ms at 2 GHz.
+# Calls whose launch is timed to choose the length of the spin.
+CALIBRATION_CALLS = 3
+# Clock cycles of the spin that measures the device's clock rate: 1 ms at 2 GHz.
 MEASURED_CYCLES = 2_000_000
-# Calls before a capture: https://docs.pytorch.org/docs/stable/notes/cuda.html#whole-network-capture has three.
+# Warm-up calls before a graph capture: three, as in
+# https://docs.pytorch.org/docs/stable/notes/cuda.html#whole-network-capture.
 BEFORE_CAPTURE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnDevice:
-    """What one turn of a call took on the device, in nanoseconds."""
+class DeviceSample:
+    """Times of one sample of a call on the device, in nanoseconds."""
 
     device_ns: int
-    # Whether the device came to the call before all of it was enqueued; None where there was no spin to hide that.
+    # Whether the device reached the call before all of it was enqueued; None if there was no spin to hide the launch.
     late: bool | None
-    # The same call as a replayed graph; None where there is none.
+    # Time of the same call replayed as a CUDA graph; None if there is no graph.
     graph_ns: int | None = None
 
 
 def flush_bytes(cache_bytes: int) -> int:
-    """Bytes to write so that nothing else is left in a second-level cache of this size."""
+    """Bytes to write to evict everything else from an L2 cache of this size."""
     return max(2 * cache_bytes, FLUSHED_AT_LEAST)
 
 
 def spin_ns(launches_ns: Sequence[int]) -> int:
-    """How long to spin before a call whose launches took so long."""
+    """Nanoseconds to spin before a call whose launches took these times."""
     return min(LONGEST_NS, max(SHORTEST_NS, MARGIN * max(launches_ns)))
 
 
 def spin_cycles(duration_ns: int, clock_ghz: float) -> int:
-    """Cycles of a spin at the clock that was measured."""
+    """Clock cycles of a spin of this duration, at the measured clock rate."""
     return round(duration_ns * clock_ghz)
 
 
 @dataclass(slots=True)
 class Pauses:
-    """Says how long a device should rest before its next call.
+    """Computes how long a device should rest before its next call.
 
-    A device that works for long at full power lowers its clock: a B200 from 1965 to 1580 MHz, from about 5 ms on
-    (https://github.com/flashinfer-ai/flashinfer/pull/2899). After as long as that it rests for the same time, which
-    halves its mean power, and for no more than 50 ms: a call that alone takes longer is held down in itself.
+    A device that works at full power for long lowers its clock: a B200 from 1965 to 1580 MHz, from about 5 ms on
+    (https://github.com/flashinfer-ai/flashinfer/pull/2899). After 5 ms of work the device rests for as long as it
+    worked, which halves its mean power. It rests for at most 50 ms: a longer call lowers the clock by itself.
     """
 
     now_ns: Callable[[], int] = time.perf_counter_ns
@@ -76,14 +76,14 @@ class Pauses:
     _begin_ns: int | None = field(init=False, default=None)
 
     def due_ns(self) -> int:
-        """Nanoseconds to rest for now; 0 where the device has not worked long enough."""
+        """Nanoseconds to rest now; 0 if the device has not worked long enough."""
         if self._begin_ns is None:
             self._begin_ns = self.now_ns()
         worked_ns = self.now_ns() - self._begin_ns
         return min(worked_ns, self.most_ns) if worked_ns >= self.work_ns else 0
 
-    def rested(self) -> None:
-        """The device begins to work again."""
+    def restart(self) -> None:
+        """Begin a new period of work: the device has rested."""
         self._begin_ns = self.now_ns()
 
 
@@ -98,7 +98,7 @@ class _Graph:
 class DeviceTime:
     """Times calls on the current CUDA device; ``steps`` return as soon as their work is enqueued.
 
-    Those named by ``capturable`` are captured in a graph as well.
+    The steps named by ``capturable`` are captured in a CUDA graph as well.
     """
 
     def __init__(self, steps: Mapping[str, Step], *, capturable: AbstractSet[str] = frozenset()) -> None:
@@ -110,26 +110,26 @@ class DeviceTime:
         self.clocks = Clocks(str(properties.uuid))
         self._pauses = Pauses()
         self._clock_ghz: float | None = None
-        # Of each call how long to spin before it, 0 where that hides nothing.
+        # Nanoseconds to spin before each call; 0 if a spin cannot hide the launch.
         self._spins_ns: dict[str, int] = {}
         self._graphs: dict[str, _Graph] = {}
         self._uncaptured: dict[str, str] = {}
 
     def __contains__(self, name: str) -> bool:
-        """Whether a call is timed here."""
+        """Whether this call is timed on the device."""
         return name in self._steps
 
-    def settle(self, name: str) -> None:
-        """Find out how long to spin before a call that was warmed up, and capture it where it may be.
+    def calibrate(self, name: str) -> None:
+        """Choose how long to spin before a call that has been warmed up, and capture it if it is capturable.
 
-        Raises: whatever the call raises.
+        Raises: the exception that the call raises.
         """
         if self._clock_ghz is None:
-            self._clock_ghz = self._measured_ghz()
+            self._clock_ghz = self._measure_clock_ghz()
         launches_ns = []
-        for _ in range(SETTLING):
-            taken, launch_ns = self._taken(self._steps[name], LONGEST_NS)
-            if taken.late:
+        for _ in range(CALIBRATION_CALLS):
+            sample, launch_ns = self._time_step(self._steps[name], LONGEST_NS)
+            if sample.late:
                 self._spins_ns[name] = 0
                 break
             launches_ns.append(launch_ns)
@@ -138,72 +138,72 @@ class DeviceTime:
         if name in self._capturable:
             self._capture(name)
 
-    def take(self, name: str) -> OnDevice:
-        """One call, and one replay of its graph where there is one.
+    def take_sample(self, name: str) -> DeviceSample:
+        """Time one call, and one replay of its graph if there is one.
 
-        Raises: whatever the call raises.
+        Raises: the exception that the call raises.
         """
-        taken, _ = self._taken(self._steps[name], self._spins_ns[name])
+        sample, _ = self._time_step(self._steps[name], self._spins_ns[name])
         if name not in self._graphs:
-            return taken
-        replayed, _ = self._taken(self._graphs[name].replay, SHORTEST_NS)
-        late = None if taken.late is None else taken.late or replayed.late
-        return OnDevice(device_ns=taken.device_ns, late=late, graph_ns=replayed.device_ns)
+            return sample
+        replayed, _ = self._time_step(self._graphs[name].replay, SHORTEST_NS)
+        late = None if sample.late is None else sample.late or replayed.late
+        return DeviceSample(device_ns=sample.device_ns, late=late, graph_ns=replayed.device_ns)
 
     def pause(self) -> None:
-        """Let the device rest where it is due."""
+        """Let the device rest if a rest is due."""
         due_ns = self._pauses.due_ns()
         if due_ns:
             time.sleep(due_ns / 1e9)
-            self._pauses.rested()
+            self._pauses.restart()
 
-    def method(self, name: str) -> str:
-        """How the times of a call were taken, in words that go before "time"."""
+    def describe_method(self, name: str) -> str:
+        """Describe how the times of a call were measured, in words that come before "time"."""
         launch = "launch hidden" if self._spins_ns.get(name) else "launch not hidden"
-        told = f"device (CUDA events, cold L2 cache, {launch})"
+        method = f"device (CUDA events, cold L2 cache, {launch})"
         if name in self._uncaptured:
-            told += f" and no graph ({self._uncaptured[name]})"
-        return told + (", graph replay" if name in self._graphs else "") + " and end-to-end wall"
+            method += f" and no graph ({self._uncaptured[name]})"
+        return method + (", graph replay" if name in self._graphs else "") + " and end-to-end wall"
 
-    def repeats(self, name: str) -> bool:
-        """Whether a replay gives what the call gives, bit by bit, on the values that the inputs have now.
+    def replay_matches(self, name: str) -> bool:
+        """Whether a replay of the graph gives bitwise the same result as the call, on the present values of the inputs.
 
-        Where it does not, its graph is left out from now on. True where there is no graph.
+        If it does not, the graph is discarded. True if there is no graph.
         """
         if name not in self._graphs:
             return True
-        expected = _tensors(self._steps[name]())
+        expected = _list_tensors(self._steps[name]())
         self._graphs[name].replay()
         torch.cuda.synchronize()
-        replayed = _tensors(self._graphs[name].result)
+        replayed = _list_tensors(self._graphs[name].result)
         same = len(expected) == len(replayed) and all(map(torch.equal, expected, replayed))
         if not same:
             del self._graphs[name]
             self._uncaptured[name] = "its replay gives other bits than the call"
         return same
 
-    def _taken(self, step: Step, hidden_ns: int) -> tuple[OnDevice, int]:
-        """One call behind a spin of so many nanoseconds, and how long it took to enqueue."""
+    def _time_step(self, step: Step, hidden_ns: int) -> tuple[DeviceSample, int]:
+        """Time one call after a spin of ``hidden_ns``; also return the nanoseconds that it took to enqueue the call."""
         self._flushed.zero_()
         if hidden_ns:
             assert self._clock_ghz is not None
-            torch.cuda._sleep(spin_cycles(hidden_ns, self._clock_ghz))  # type: ignore[no-untyped-call]  # noqa: SLF001  # torch's own tests spin by it
+            torch.cuda._sleep(spin_cycles(hidden_ns, self._clock_ghz))  # type: ignore[no-untyped-call]  # noqa: SLF001  # torch's own tests use it
         else:
-            # Otherwise the flush would hide a part of the launch, more or less.
+            # Without this the flush would hide a varying part of the launch.
             torch.cuda.synchronize()
         self._begin.record()
         began = time.perf_counter_ns()
         result = step()
         launch_ns = time.perf_counter_ns() - began
         self._end.record()
-        # The spin is over if the event behind it has come to pass.
+        # The spin is over if the event after it has completed.
         late = bool(self._begin.query()) if hidden_ns else None  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         del result
-        return OnDevice(device_ns=round(self._begin.elapsed_time(self._end) * 1e6), late=late), launch_ns
+        return DeviceSample(device_ns=round(self._begin.elapsed_time(self._end) * 1e6), late=late), launch_ns
 
-    def _measured_ghz(self) -> float:
-        """Clock of the device, in cycles per nanosecond, by a second spin of known length."""
+    def _measure_clock_ghz(self) -> float:
+        """Measure the clock rate of the device, in cycles per nanosecond; the first of two spins is a warm-up."""
         for _ in range(2):
             self._begin.record()
             torch.cuda._sleep(MEASURED_CYCLES)  # type: ignore[no-untyped-call]  # noqa: SLF001  # as above
@@ -212,25 +212,25 @@ class DeviceTime:
         return MEASURED_CYCLES / (float(self._begin.elapsed_time(self._end)) * 1e6)
 
     def _capture(self, name: str) -> None:
-        """Capture a call in a graph; where that fails, keep why."""
-        step, graph, aside = self._steps[name], torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        """Capture a call in a CUDA graph; if that fails, store the reason."""
+        step, graph, side_stream = self._steps[name], torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         try:
-            aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):
+            side_stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side_stream):
                 for _ in range(BEFORE_CAPTURE):
                     step()
-            torch.cuda.current_stream().wait_stream(aside)
+            torch.cuda.current_stream().wait_stream(side_stream)
             with torch.cuda.graph(graph):
                 result = step()
             graph.replay()
             torch.cuda.synchronize()
-        except RuntimeError as error:  # what a call does that a capture forbids
+        except RuntimeError as error:  # the call does something that a capture forbids
             self._uncaptured[name] = " ".join(str(error).split())[:200] or type(error).__name__
         else:
             self._graphs[name] = _Graph(replay=graph.replay, result=result)
 
 
-def _tensors(result: object) -> list[Tensor]:
-    """Tensors of what a call returned, in order."""
+def _list_tensors(result: object) -> list[Tensor]:
+    """Return the tensors in the result of a call, in order."""
     parts = result if isinstance(result, tuple) else (result,)
     return [part for part in parts if isinstance(part, Tensor)]

@@ -1,21 +1,21 @@
-"""How much of a CUDA device's memory torch may take in this process."""
+"""Limit on the CUDA memory that torch may allocate in this process."""
 
 import torch
 
-__all__ = ["limit", "share"]
+__all__ = ["memory_fraction", "set_memory_limit"]
 
 
-def share(limit_bytes: int, total_bytes: int) -> float:
-    """A limit as torch wants it: a share of the device's memory, no more than all of it."""
+def memory_fraction(limit_bytes: int, total_bytes: int) -> float:
+    """A limit in bytes as a fraction of the device's memory, as torch requires; at most 1."""
     return min(1.0, limit_bytes / total_bytes)
 
 
-def limit(limit_bytes: int) -> None:
-    """Let an allocation of torch's beyond so many bytes fail in words, those of the inputs among them.
+def set_memory_limit(limit_bytes: int) -> None:
+    """Make torch raise an out-of-memory error if it would hold more than ``limit_bytes``, the inputs included.
 
-    What a library takes by itself is not limited by it.
+    Memory that a library allocates by itself is not limited.
 
     Raises: RuntimeError without a device.
     """
     total_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-    torch.cuda.set_per_process_memory_fraction(share(limit_bytes, total_bytes))
+    torch.cuda.set_per_process_memory_fraction(memory_fraction(limit_bytes, total_bytes))

@@ -1,4 +1,4 @@
-"""Which operators and kernels did the work of a call, by the names that torch's profiler has for them."""
+"""The operators and kernels that did the work of a call, by their names in torch's profiler."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -8,29 +8,29 @@ from typing import Any
 
 import torch
 
-__all__ = ["kernels"]
+__all__ = ["list_kernels"]
 
 COPY = "aten::copy_"
-# What begins a name of an operator that makes a tensor, or sets all of it to one number.
-MAKERS = (
+# Prefixes of the names of operators that create a tensor or fill it with one number.
+CREATORS = (
     "aten::empty", "aten::new_", "aten::zero", "aten::fill_", "aten::ones", "aten::full", "aten::resize_",
     "aten::scalar_tensor",
 )  # fmt: skip
-# Operators that do nothing, or leave the work to others: a copy, or the drawing and multiplying of a dropout.
-CARRIERS = frozenset(
+# Operators that do no work themselves: they call a copy, or the random numbers and the product of a dropout.
+WRAPPERS = frozenset(
     {"aten::clone", "aten::to", "aten::_to_copy", "aten::_unsafe_view", "aten::dropout", "aten::promote_types"}
 )
-# Namespaces of events that are no operators.
+# Namespaces of events that are not operators.
 NO_OPERATORS = ("autograd::", "torch::", "profiler::", "c10d::")
-# Events beyond which nobody sorts out who made whom: a loop over tokens makes a million, which take half a minute.
-MANY = 100_000
-# A word in the name of an operator that is told even where others do its work: it says which way was taken.
-ROUTE = "attention"
+# Largest number of events that are nested by caller: a loop over tokens has a million, which take half a minute.
+MOST_NESTED = 100_000
+# Word in the name of an operator that is always listed: it shows which backend was chosen.
+ATTENTION = "attention"
 
 
 @dataclass(slots=True)
 class _Call:
-    """One event, and those that it made."""
+    """One event, and the events that it called."""
 
     name: str
     duration_ns: int
@@ -38,32 +38,36 @@ class _Call:
     children: list["_Call"] = field(default_factory=list)
 
 
-def kernels(events: Sequence[Any]) -> tuple[str, ...]:
-    """Names of what did the work, the longest first, each with the number of its calls where that is not one.
+def list_kernels(events: Sequence[Any]) -> tuple[str, ...]:
+    """Names of the operators and kernels that did the work, the longest first, with the number of calls if several.
 
-    An operator counts if no other one does its work, or if its name says that it is attention: that tells which way
-    was taken. Views and empty tensors are no work. A copy counts unless an operator makes it straight into its own
-    result. On a device its kernels stand in the place of the operators that started them.
+    An operator is listed if it calls no operator that does its work, or if its name contains "attention", which shows
+    which backend was chosen. Views and the creation of tensors are not work. A copy is not listed if a listed operator
+    calls it directly. On a device, kernels are listed in place of the operators that launched them.
     """
-    found = [_Call(e.name(), e.duration_ns(), None) for e in events if not _on_cpu(e)]
-    called = _flat(events) if len(events) > MANY else [call for top in _nested(events) for call in _working(top)]
-    found += [call for call in called if not found or ROUTE in call.name]
+    found = [_Call(e.name(), e.duration_ns(), None) for e in events if not _is_on_cpu(e)]
+    called = (
+        _list_operators(events)
+        if len(events) > MOST_NESTED
+        else [call for top in _nest_events(events) for call in _find_work(top)]
+    )
+    found += [call for call in called if not found or ATTENTION in call.name]
     calls, total_ns = Counter(call.name for call in found), Counter[str]()
     for call in found:
         total_ns[call.name] += call.duration_ns
     return tuple(name if calls[name] == 1 else f"{name} ×{calls[name]}" for name, _ in total_ns.most_common())
 
 
-def _flat(events: Sequence[Any]) -> list[_Call]:
-    """Operators that do work by their names, whoever made them."""
-    return [_Call(e.name(), e.duration_ns(), None) for e in events if _on_cpu(e) and _is_work(e.name())]
+def _list_operators(events: Sequence[Any]) -> list[_Call]:
+    """All operators whose names say that they do work, without regard to their callers."""
+    return [_Call(e.name(), e.duration_ns(), None) for e in events if _is_on_cpu(e) and _is_work(e.name())]
 
 
-def _nested(events: Sequence[Any]) -> list[_Call]:
-    """Events on the CPU that no other one made, each with those that it made: an event lies within its maker's time."""
+def _nest_events(events: Sequence[Any]) -> list[_Call]:
+    """Top-level events on the CPU, each with the events that it called: these lie within its time."""
     tops: list[_Call] = []
     stacks: dict[int, list[tuple[int, _Call]]] = {}
-    own = [e for e in events if _on_cpu(e) and e.name() != "[memory]"]
+    own = [e for e in events if _is_on_cpu(e) and e.name() != "[memory]"]
     for event in sorted(own, key=lambda e: (e.start_ns(), -e.duration_ns())):
         stack = stacks.setdefault(event.start_thread_id(), [])
         end = event.start_ns() + event.duration_ns()
@@ -76,31 +80,31 @@ def _nested(events: Sequence[Any]) -> list[_Call]:
     return tops
 
 
-def _on_cpu(event: Any) -> bool:
+def _is_on_cpu(event: Any) -> bool:
     return bool(event.device_type().name == "CPU")
 
 
-def _working(call: _Call) -> Iterator[_Call]:
-    """What did the work of a call: itself, or others that it made."""
-    below = [worker for child in call.children for worker in _working(child)]
+def _find_work(call: _Call) -> Iterator[_Call]:
+    """The events that did the work of a call: the call itself, or events that it called."""
+    below = [event for child in call.children for event in _find_work(child)]
     if not _is_work(call.name):
         return iter(below)
-    if any(worker.name != COPY for worker in below) and ROUTE not in call.name:
+    if any(event.name != COPY for event in below) and ATTENTION not in call.name:
         return iter(below)
-    return iter([call, *(worker for worker in below if worker.name != COPY or worker.parent is not call)])
+    return iter([call, *(event for event in below if event.name != COPY or event.parent is not call)])
 
 
 @cache
 def _is_work(name: str) -> bool:
-    """Whether an operator does something, as far as its name tells."""
-    if "::" not in name or name.startswith((*NO_OPERATORS, *MAKERS)) or name in CARRIERS:
+    """Whether an operator does any work, judged by its name."""
+    if "::" not in name or name.startswith((*NO_OPERATORS, *CREATORS)) or name in WRAPPERS:
         return False
     return not _is_view(name)
 
 
 def _is_view(name: str) -> bool:
-    """Whether an operator returns its argument in another shape: its schema says that the two share their memory."""
-    # Private, and the only place where torch says so of an operator by its name.
+    """Whether an operator returns a view: its schema says that the result shares memory with an argument."""
+    # A private function, and the only lookup of an operator's schema by its name.
     schemas = torch._C._jit_get_schemas_for_operator(name)  # noqa: SLF001
     aliases = [returned.alias_info for schema in schemas for returned in schema.returns]
     return any(alias is not None and not alias.is_write for alias in aliases)

@@ -1,4 +1,4 @@
-"""What torch's profiler saw of one call: its events, in the order in which they began."""
+"""Profiler events of one call, in the order in which they began."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["traced"]
+__all__ = ["trace_call"]
 
 
-def traced(call: Callable[[], object], device: str) -> list[Any]:
-    """Events of one call, its result freed before the last of them; memory events among them.
+def trace_call(call: Callable[[], object], device: str) -> list[Any]:
+    """Return the profiler events of one call, memory events included; its result is freed before the profiler stops.
 
-    The events themselves, not the exported trace, which some builds leave empty (pytorch#166121).
+    The events are read directly: some builds leave the exported trace empty (pytorch#166121).
     """
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
-    # Older versions warn that events of earlier cycles are lost; there is one cycle.
+    # Older versions of torch warn that events of earlier profiler cycles are lost; here there is only one cycle.
     with profile(activities=activities, profile_memory=True, acc_events=True) as profiler:
         result = call()
         del result

@@ -1,7 +1,7 @@
-"""Physical memory of one call: what the process had resident at most, whoever took it. Importing this imports no torch.
+"""Peak resident memory of one call, memory outside torch's allocator included. Importing this imports no torch.
 
-torch's allocator says what it was asked for, to the byte. What a library maps by itself stands in no such account, but
-its pages are resident like all others. Linux keeps the highest resident size of a process and sets it back on demand.
+torch's allocator counts exactly what torch requests. It does not count memory that a library maps by itself, but that
+memory is resident like all other. Linux records the peak resident size of a process, and resets it on request.
 
 Source: /proc/<pid>/clear_refs and VmHWM, https://docs.kernel.org/filesystems/proc.html.
 """
@@ -12,55 +12,55 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["ENVIRONMENT", "METHOD", "outside_bytes", "peak_bytes"]
+__all__ = ["ENVIRONMENT", "METHOD", "bytes_outside_allocator", "measure_peak_bytes"]
 
 METHOD = "VmHWM"
-# What a process must be started with: glibc then maps every block of 64 KiB or more anew and unmaps it when it is
-# freed. Otherwise it keeps blocks of earlier calls, and these are resident before the call begins.
+# The process must be started with this environment: glibc then maps every block of 64 KiB or more anew, and unmaps it
+# when it is freed. Without it, blocks of earlier calls are still resident when the call begins.
 # Source: https://man7.org/linux/man-pages/man3/mallopt.3.html, M_MMAP_THRESHOLD.
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
-# Writing it to clear_refs sets the highest resident size to the present one.
+# Writing this to clear_refs resets the peak resident size to the present size.
 RESET = "5"
-# Calls of which the median is taken.
+# Number of calls; the result is their median.
 CALLS = 3
-# Surplus over the allocator's peak that is noise: pages are counted core by core, so that a sum is off by up to 0.3 MB
-# (measured at 2 cores, from 64 to 1024 tokens).
+# Largest surplus over the allocator's peak that counts as noise. Linux counts pages per core, so the sum is wrong by up
+# to 0.3 MB (measured on 2 cores, from 64 to 1024 tokens).
 NOISE_BYTES, NOISE_SHARE = 500_000, 0.02
 
 
-def peak_bytes(call: Callable[[], object]) -> int | None:
-    """Highest resident size during a call above the one before it; None where it cannot be told.
+def measure_peak_bytes(call: Callable[[], object]) -> int | None:
+    """Peak resident size during a call, above the size before the call; None if it cannot be measured.
 
-    The call must have been made twice before, so that what a library keeps from its first call is resident already.
+    The call must have run twice before, so that memory that a library keeps after its first call is already resident.
     """
     if any(os.environ.get(name) != value for name, value in ENVIRONMENT.items()):
         return None
     try:
-        return int(statistics.median(_once(call) for _ in range(CALLS)))
+        return int(statistics.median(_measure_once(call) for _ in range(CALLS)))
     except OSError:
         return None
 
 
-def outside_bytes(physical: int | None, allocated: int) -> int | None:
-    """What of a physical peak torch's allocator did not account for; None where nothing stands out of the noise."""
+def bytes_outside_allocator(physical: int | None, allocated: int) -> int | None:
+    """Bytes of a physical peak beyond those of torch's allocator; None if the difference is within the noise."""
     if physical is None or physical - allocated <= max(NOISE_BYTES, NOISE_SHARE * allocated):
         return None
     return physical - allocated
 
 
-def _once(call: Callable[[], object]) -> int:
+def _measure_once(call: Callable[[], object]) -> int:
     CLEAR_REFS.write_text(RESET)
-    before = _highest_bytes()
+    before = _read_peak_bytes()
     result = call()
-    highest = _highest_bytes()
+    highest = _read_peak_bytes()
     del result
     return highest - before
 
 
-def _highest_bytes() -> int:
-    """Highest resident size since the last reset."""
+def _read_peak_bytes() -> int:
+    """Read the peak resident size since the last reset."""
     found = re.search(rf"^{METHOD}:\s*(\d+) kB", STATUS.read_text(), re.MULTILINE)
     if found is None:
         raise OSError(f"{STATUS} has no {METHOD}")

@@ -1,4 +1,4 @@
-"""Samples of calls in nanoseconds, taken in turns: whatever the machine does meets every implementation alike."""
+"""Interleaved samples of calls, in nanoseconds: load on the machine affects every implementation alike."""
 
 import gc
 import math
@@ -8,30 +8,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnbench.analysis.stats import CLEAN_CALLS, clean_calls
+from attnbench.analysis.stats import CLEAN_CALLS, select_clean_calls
 from attnbench.measurement import gpu_clocks
 from attnbench.measurement.cuda_timing import DeviceTime
 from attnbench.measurement.scheduler import Reading, Scheduler
-from attnbench.records.types import COUNTED, Timing
+from attnbench.records.types import SAMPLE_FIELDS, Timing
 
-__all__ = ["Broken", "Samples", "interleaved", "take"]
+__all__ = ["CallFailed", "Samples", "sample_interleaved", "take_sample"]
 
 Calls = Mapping[str, Callable[[], object]]
-# Calls of each implementation before the first sample; the first call costs 7 to 13 % more, later ones settle by the
+# Calls of each implementation before the first sample. The first call takes 7 to 13 % longer; times are stable by the
 # third.
 WARM_UP_CALLS = 3
-# Samples of each implementation in one process: at least these, however slow, as fewer would not count; and at most
-# those, however fast.
+# Fewest and most samples of each implementation in one process. A process with fewer samples would not count.
 FEWEST, MOST = CLEAN_CALLS, 200
-# Runs of cycles in which those that share a turn relieve one another. Who returns after a cycle or two finds its
-# numbers gone from the caches: 0.4 to 1.7 % of calls of 0.15 to 0.9 ms, where runs of 25 cycles leave 0.5 % at most.
-RUNS = 8
-# Cycles after which threads are looked for that began meanwhile; most begin with the first call.
+# Blocks of consecutive cycles; the baseline and its copy alternate between blocks. If they alternated every cycle or
+# two, each would find its data evicted from the caches, which costs 0.4 to 1.7 % of calls of 0.15 to 0.9 ms. Blocks of
+# 25 cycles leave at most 0.5 %.
+BLOCKS = 8
+# Cycles between two searches for new threads; most threads start with the first call.
 WATCHED_EVERY = 8
 
 
-class Broken(Exception):
-    """A call raised; what it raised is the cause."""
+class CallFailed(Exception):
+    """A call raised; ``__cause__`` is the exception that it raised."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the call of {name} raised")
@@ -40,11 +40,11 @@ class Broken(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Samples:
-    """One number per turn, in the order of the turns, and what the first call of all took.
+    """One number per sampled call, in the order of the calls, and the time of the first call.
 
-    Unit: nanoseconds of wall time, nanoseconds that the process's threads waited for a core meanwhile, number of times
-    that one of them lost its core, and number of the cycle. What is not counted here, or not timed by a device, is
-    empty: the fields are those of a Timing.
+    Unit: nanoseconds of wall time, nanoseconds that the process's threads waited for a core during the call, number of
+    involuntary context switches, and number of the cycle. A column is empty if the system does not count it, or if no
+    device timed the calls. The fields are those of a Timing.
     """
 
     times_ns: list[int] = field(default_factory=list)
@@ -58,17 +58,17 @@ class Samples:
     clock_after_mhz: list[int] = field(default_factory=list)
     throttle_reasons: list[int] = field(default_factory=list)
     first_call_ns: int = 0
-    # How the times were taken, and where the readings of a device's clock come from.
+    # How the times were measured, and the source of the readings of a device's clock.
     method: str = "wall"
     clock: str = ""
 
-    def enough(self) -> bool:
-        """Whether the calls that nothing disturbed are as many as it takes to count."""
-        counted: dict[str, Any] = {name: (tuple(getattr(self, name)),) for name in COUNTED}
-        return any(clean_calls(Timing(samples_ns=(tuple(self.times_ns),), threads=0, **counted)))
+    def has_enough_clean_calls(self) -> bool:
+        """Whether there are enough clean calls for the process to count."""
+        counted: dict[str, Any] = {name: (tuple(getattr(self, name)),) for name in SAMPLE_FIELDS}
+        return any(select_clean_calls(Timing(samples_ns=(tuple(self.times_ns),), threads=0, **counted)))
 
 
-def interleaved(
+def sample_interleaved(
     calls: Calls,
     *,
     budget_s: float,
@@ -78,109 +78,115 @@ def interleaved(
     scheduler: Scheduler | None = None,
     device: DeviceTime | None = None,
 ) -> dict[str, Samples]:
-    """Samples of every call, in cycles in which each has one turn, in random order.
+    """Take interleaved samples of all calls: in each cycle at most one sample of each, in random order.
 
-    A turn is one call from end to end, and with a ``device`` one more that the device times, either of them first.
+    A sample is one call timed from end to end and, with a ``device``, one more call that the device times. The two are
+    made in random order. Only the call is timed: garbage collection is off in the window, and the scheduler's counters
+    are read outside it.
 
-    The budget is shared evenly; a slow call takes part in fewer cycles than a quick one, spread over all of them. Those
-    named by ``baseline`` share one turn, which every cycle has, and its share says how many cycles there are. They do
-    not meet in a cycle: what is called twice as often as others finds its code and its numbers in the caches, and was
-    seen to gain 3 to 4 % of a call of 0.4 ms by that. Where other work disturbed too many calls, cycles are added for
-    as much time again. No more is planned than ``limit_s`` allows, even if it is too little for a verdict. Only the
-    call is timed: garbage collection is off in the window, and scheduler counters are read outside it.
+    The budget is shared evenly; a slow call takes part in fewer cycles than a fast one, spread over all of them. Cycles
+    are added, for at most as much time again, if other work disturbed too many calls. No more samples are planned than
+    ``limit_s`` allows, even if those are too few for a verdict.
 
-    Raises: Broken where a call raises.
+    The calls named by ``baseline`` are the baseline and its copy for the A/A control. They share one place in every
+    cycle, and their share of the budget determines the number of cycles. The two are never called in the same cycle: a
+    call made twice as often as the others finds its code and data in the caches, which saved 3 to 4 % of a call of
+    0.4 ms.
+
+    Raises: CallFailed if a call raises.
     """
     samples = {name: Samples() for name in calls}
     order = random.Random(seed)  # noqa: S311  # the order of calls, no secret
     names = list(calls)
     order.shuffle(names)
-    # In one process the one begins, in the next the other.
+    # The baseline begins in one process, its copy in the next.
     sharing = [name for name in (*baseline[seed % 2 :], *baseline[: seed % 2]) if name in calls]
     share_s = budget_s / (len(calls) - max(0, len(sharing) - 1))
-    turns_ns = {name: _warmed_up(name, calls[name], samples[name], share_s) for name in names}
+    sample_ns = {name: _warm_up(name, calls[name], samples[name], share_s) for name in names}
     if device is not None:
-        turns_ns = {name: _settled(name, calls[name], samples[name], device, turns_ns[name]) for name in names}
-    plan = _Plan.of({name: turns_ns[name] for name in calls}, sharing, share_s=share_s, limit_s=limit_s)
+        sample_ns = {name: _calibrate(name, calls[name], samples[name], device, sample_ns[name]) for name in names}
+    plan = _Plan.from_budget({name: sample_ns[name] for name in calls}, sharing, share_s=share_s, limit_s=limit_s)
     watcher = scheduler or Scheduler()
-    take = _Taking(calls, samples, watcher, order, device)
+    sampler = _Sampler(calls, samples, watcher, order, device)
     gc.collect()
     gc.disable()
     try:
         for cycle in range(plan.cycles):
-            take.cycle(plan.turns(cycle))
+            sampler.run_cycle(plan.choose_calls(cycle))
         end = time.perf_counter() + min(budget_s, limit_s / 2)
         for cycle in range(plan.cycles):
-            take.understand()
-            short = [name for name in calls if not samples[name].enough()]
+            sampler.process_readings()
+            short = [name for name in calls if not samples[name].has_enough_clean_calls()]
             if not short or time.perf_counter() >= end:
                 break
-            take.cycle(plan.further_turns(cycle, short))
-        take.understand()
+            sampler.run_cycle(plan.choose_added_calls(cycle, short))
+        sampler.process_readings()
     finally:
         gc.enable()
         watcher.close()
     return samples
 
 
-def take(name: str, call: Callable[[], object], samples: Samples) -> None:
-    """One sample more, by itself.
+def take_sample(name: str, call: Callable[[], object], samples: Samples) -> None:
+    """Add one sample of a single call to ``samples``.
 
-    Raises: Broken where the call raises.
+    Raises: CallFailed if the call raises.
     """
     scheduler = Scheduler()
-    taking = _Taking({name: call}, {name: samples}, scheduler, random.Random(0))  # noqa: S311  # one call has no order
-    taking.cycle([name])
-    taking.understand()
+    sampler = _Sampler({name: call}, {name: samples}, scheduler, random.Random(0))  # noqa: S311  # one call has no order
+    sampler.run_cycle([name])
+    sampler.process_readings()
     scheduler.close()
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Who has a turn in which cycle."""
+    """Which calls are made in which cycle."""
 
     cycles: int
-    # Turns of everybody who has one of their own, by name; and who share a turn, which every cycle has.
-    rounds: dict[str, int]
+    # Number of samples by name, without the baseline's; and the names that share the baseline's place in every cycle.
+    counts: dict[str, int]
     sharing: list[str]
 
     @classmethod
-    def of(cls, turns_ns: Mapping[str, int], sharing: list[str], *, share_s: float, limit_s: float) -> "_Plan":
-        """As many turns as a share of the budget allows; the fewest of all, if the limit allows those."""
-        fewest = max(1, int(min(FEWEST, limit_s * 1e9 / max(sum(turns_ns.values()), 1))))
-        rounds = {name: max(fewest, min(MOST, int(share_s * 1e9) // max(ns, 1))) for name, ns in turns_ns.items()}
-        cycles = max(fewest * len(sharing), *(rounds[name] for name in sharing or rounds))
-        return cls(cycles, {name: min(rounds[name], cycles) for name in rounds if name not in sharing}, sharing)
+    def from_budget(
+        cls, sample_ns: Mapping[str, int], sharing: list[str], *, share_s: float, limit_s: float
+    ) -> "_Plan":
+        """Plan as many samples as a share of the budget allows, and at least ``FEWEST`` if the limit allows those."""
+        fewest = max(1, int(min(FEWEST, limit_s * 1e9 / max(sum(sample_ns.values()), 1))))
+        counts = {name: max(fewest, min(MOST, int(share_s * 1e9) // max(ns, 1))) for name, ns in sample_ns.items()}
+        cycles = max(fewest * len(sharing), *(counts[name] for name in sharing or counts))
+        return cls(cycles, {name: min(counts[name], cycles) for name in counts if name not in sharing}, sharing)
 
-    def turns(self, cycle: int) -> list[str]:
-        """Who has one in this cycle: turns are spread evenly over all of them."""
+    def choose_calls(self, cycle: int) -> list[str]:
+        """Names to call in a cycle: the samples of each name are spread evenly over all cycles."""
         own = [
             name
-            for name, turns in self.rounds.items()
-            if (cycle + 1) * turns // self.cycles > cycle * turns // self.cycles
+            for name, count in self.counts.items()
+            if (cycle + 1) * count // self.cycles > cycle * count // self.cycles
         ]
-        return own + self._sharer(self.sharing, cycle)
+        return own + self._choose_baseline_copy(self.sharing, cycle)
 
-    def further_turns(self, cycle: int, short: Sequence[str]) -> list[str]:
-        """Who has one in a cycle that is added: what is short is one side of a ratio, and the other side goes along."""
+    def choose_added_calls(self, cycle: int, short: Sequence[str]) -> list[str]:
+        """Names to call in an added cycle: those short of clean calls, and the baseline to compare them with."""
         wanting = [name for name in self.sharing if name in short] or self.sharing
-        return [name for name in self.rounds if name in short] + self._sharer(wanting, cycle)
+        return [name for name in self.counts if name in short] + self._choose_baseline_copy(wanting, cycle)
 
-    def _sharer(self, names: Sequence[str], cycle: int) -> list[str]:
-        """Whose turn the shared one is: in runs of equally many cycles, there and back again.
+    def _choose_baseline_copy(self, names: Sequence[str], cycle: int) -> list[str]:
+        """Name for the baseline's place: the names alternate in blocks of equally many cycles, as in a, b, b, a.
 
-        There and back, so that what changes steadily meets all alike.
+        In that order a steady drift of the machine affects both alike.
         """
         if not names:
             return []
-        place = cycle // max(1, self.cycles // RUNS) % (2 * len(names))
+        place = cycle // max(1, self.cycles // BLOCKS) % (2 * len(names))
         return [names[min(place, 2 * len(names) - 1 - place)]]
 
 
-def _warmed_up(name: str, call: Callable[[], object], samples: Samples, budget_s: float) -> int:
-    """Time of the quickest of a few calls, in nanoseconds; of two where both take more than the budget.
+def _warm_up(name: str, call: Callable[[], object], samples: Samples, budget_s: float) -> int:
+    """Return the time of the fastest of a few calls, in nanoseconds; of two calls if both take longer than the budget.
 
-    Not of one: the first may have compiled, and says nothing of the next.
+    The first call alone is not enough: it may compile something, and then takes longer than later calls.
     """
     took_ns: list[int] = []
     while len(took_ns) < 2 or (len(took_ns) < WARM_UP_CALLS and min(took_ns) <= budget_s * 1e9):
@@ -188,34 +194,34 @@ def _warmed_up(name: str, call: Callable[[], object], samples: Samples, budget_s
         try:
             call()
         except BaseException as error:
-            raise Broken(name) from error
+            raise CallFailed(name) from error
         took_ns.append(time.perf_counter_ns() - begin)
     samples.first_call_ns = took_ns[0]
     return min(took_ns)
 
 
-def _settled(name: str, call: Callable[[], object], samples: Samples, device: DeviceTime, call_ns: int) -> int:
-    """Nanoseconds of a whole turn of a call on a device, which knows from now on how to time it.
+def _calibrate(name: str, call: Callable[[], object], samples: Samples, device: DeviceTime, call_ns: int) -> int:
+    """Calibrate the timing of a call on a device, and return the nanoseconds of one whole sample.
 
-    Of a call that the device does not time, those of the call alone.
+    For a call that the device does not time, return ``call_ns``.
     """
     samples.clock = device.clocks.source
     if name not in device:
         samples.method = "end-to-end wall"
         return call_ns
     try:
-        device.settle(name)
+        device.calibrate(name)
         begin = time.perf_counter_ns()
         call()
-        device.take(name)
+        device.take_sample(name)
     except BaseException as error:
-        raise Broken(name) from error
-    samples.method = device.method(name)
+        raise CallFailed(name) from error
+    samples.method = device.describe_method(name)
     return time.perf_counter_ns() - begin
 
 
 @dataclass(slots=True)
-class _Taking:
+class _Sampler:
     """Takes samples, cycle by cycle."""
 
     calls: Calls
@@ -223,78 +229,78 @@ class _Taking:
     scheduler: Scheduler
     order: random.Random
     device: DeviceTime | None = None
-    # Counters before and after each call that are not understood yet, with the samples that they belong to.
+    # Scheduler counters before and after each call, not parsed yet, with the samples that they belong to.
     readings: list[tuple[Samples, Reading, Reading]] = field(default_factory=list)
     cycles: int = 0
 
-    def cycle(self, turn: list[str]) -> None:
-        """Each of these calls once."""
+    def run_cycle(self, names: list[str]) -> None:
+        """Take one sample of each of these calls."""
         if not self.cycles % WATCHED_EVERY:
             self.scheduler.watch()
         self.cycles += 1
-        self.order.shuffle(turn)
+        self.order.shuffle(names)
         if self.device is None:
-            for name in turn:
-                self._take(name)
+            for name in names:
+                self._take_wall_sample(name)
         else:
-            self._cycle_on(self.device, turn)
+            self._run_cycle_on(self.device, names)
 
-    def _cycle_on(self, device: DeviceTime, turn: list[str]) -> None:
-        """Each of these calls on a device, between two looks at its clock."""
+    def _run_cycle_on(self, device: DeviceTime, names: list[str]) -> None:
+        """Take one sample of each of these calls on a device, and read its clock before and after."""
         before = device.clocks.read()
-        for name in turn:
+        for name in names:
             device.pause()
-            takes: list[Callable[[str], None]] = [self._take]
+            take_each: list[Callable[[str], None]] = [self._take_wall_sample]
             if name in device:
-                takes.append(self._take_on_device)
-            self.order.shuffle(takes)
-            for take_one in takes:
-                take_one(name)
+                take_each.append(self._take_device_sample)
+            self.order.shuffle(take_each)
+            for take in take_each:
+                take(name)
         after = device.clocks.read()
         if before is not None and after is not None:
-            for name in turn:
+            for name in names:
                 _note_clock(self.samples[name], before, after)
 
-    def understand(self) -> None:
-        """Put what the counters say beside the samples; not between two calls, as it would disturb the second."""
+    def process_readings(self) -> None:
+        """Parse the stored counters into the samples. Doing so between two calls would disturb the second."""
         for samples, before, after in self.readings:
-            waited, switches = after.waited_since(before), after.switches_since(before)
+            waited, switches = after.waited_ns_since(before), after.switches_since(before)
             if waited is not None:
                 samples.waited_ns.append(waited)
             if switches is not None:
                 samples.switches.append(switches)
         self.readings.clear()
 
-    def _take(self, name: str) -> None:
+    def _take_wall_sample(self, name: str) -> None:
         call, samples, clock = self.calls[name], self.samples[name], time.perf_counter_ns
         before = self.scheduler.read()
         begin = clock()
         try:
             result = call()
         except BaseException as error:
-            raise Broken(name) from error
+            raise CallFailed(name) from error
         end = clock()
         self.readings.append((samples, before, self.scheduler.read()))
         samples.times_ns.append(end - begin)
         samples.cycles.append(self.cycles)
         del result  # freed outside the window
 
-    def _take_on_device(self, name: str) -> None:
+    def _take_device_sample(self, name: str) -> None:
         assert self.device is not None
         try:
-            taken = self.device.take(name)
+            sample = self.device.take_sample(name)
         except BaseException as error:
-            raise Broken(name) from error
+            raise CallFailed(name) from error
         samples = self.samples[name]
-        samples.device_ns.append(taken.device_ns)
-        if taken.late is not None:
-            samples.late.append(taken.late)
-        if taken.graph_ns is not None:
-            samples.graph_ns.append(taken.graph_ns)
+        samples.device_ns.append(sample.device_ns)
+        if sample.late is not None:
+            samples.late.append(sample.late)
+        if sample.graph_ns is not None:
+            samples.graph_ns.append(sample.graph_ns)
 
 
 def _note_clock(samples: Samples, before: gpu_clocks.Reading, after: gpu_clocks.Reading) -> None:
-    """Put two readings beside the turn that lay between them."""
+    """Add the clock readings before and after a cycle to the sample taken in it."""
     samples.clock_before_mhz.append(before.sm_mhz)
     samples.clock_after_mhz.append(after.sm_mhz)
     samples.throttle_reasons.append(before.reasons | after.reasons)

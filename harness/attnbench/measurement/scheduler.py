@@ -1,4 +1,4 @@
-"""What the system's scheduler did to this process: how long its threads waited for a core, how often it lost one."""
+"""Counters of the system's scheduler: how long this process's threads waited for a core, and how often they lost it."""
 
 import contextlib
 import os
@@ -19,27 +19,27 @@ _LINE_BYTES = 96
 
 
 class Reading(NamedTuple):
-    """Counters at one moment, as the system gave them: they are read beside a call, and understood later."""
+    """Unparsed counters at one moment: they are read next to a timed call, and parsed later."""
 
-    # Line of each thread, by its number; None where the system does not say how long threads wait.
+    # Schedstat line of each thread by thread id; None if the system does not count the waiting of threads.
     lines: dict[int, bytes] | None
-    # Involuntary context switches of the process, or None where the system does not say.
+    # Involuntary context switches of the process; None if the system does not count them.
     switches: int | None
 
-    def waited_since(self, before: "Reading") -> int | None:
-        """Nanoseconds that threads of the process waited for a core since an earlier reading, all threads together.
+    def waited_ns_since(self, before: "Reading") -> int | None:
+        """Nanoseconds that all threads of the process together waited for a core since an earlier reading.
 
-        A thread that ended meanwhile takes its time along.
+        The waiting of a thread that has ended since is not included.
         """
         if self.lines is None or before.lines is None:
             return None
         return sum(
-            _waited_ns(line) - (_waited_ns(before.lines[thread]) if thread in before.lines else 0)
+            _parse_waited_ns(line) - (_parse_waited_ns(before.lines[thread]) if thread in before.lines else 0)
             for thread, line in self.lines.items()
         )
 
     def switches_since(self, before: "Reading") -> int | None:
-        """Involuntary switches since an earlier reading."""
+        """Involuntary context switches since an earlier reading."""
         if self.switches is None or before.switches is None:
             return None
         return self.switches - before.switches
@@ -47,10 +47,10 @@ class Reading(NamedTuple):
 
 @dataclass(slots=True)
 class Scheduler:
-    """Reads the counters that this system has; which those are is found out once.
+    """Reads the counters that this system has, which are determined once.
 
-    A reading is one system call a thread, on files that are kept open, and nothing more: what else is done between two
-    calls displaces what the next call has in the processor's caches, and is measured with it.
+    A reading is only one system call per thread, on files that are kept open. More work between two timed calls would
+    evict the next call's data from the processor's caches, and so lengthen the measured time.
 
     Source: second field of /proc/<pid>/task/<tid>/schedstat, https://docs.kernel.org/scheduler/sched-stats.html, and
     ru_nivcsw of getrusage(2).
@@ -63,13 +63,13 @@ class Scheduler:
     _files: dict[int, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        # A kernel that keeps no such statistics shows three zeros; the first is the time on a core, which is never 0.
+        # Linux without these statistics shows zeros. Otherwise the first number, the time on a core, is not 0.
         self.watch()
-        self.counts_waits = any(_numbers(line)[0] > 0 for line in self._lines().values())
+        self.counts_waits = any(_parse_line(line)[0] > 0 for line in self._read_lines().values())
         self.counts_switches = resource is not None
 
     def watch(self) -> None:
-        """Take up threads that began since the last time; those that begin within a call are not seen in that call."""
+        """Open the files of new threads. A thread that starts during a call is not counted in that call."""
         with contextlib.suppress(OSError):
             for name in os.listdir(self.tasks):  # noqa: PTH208  # half the time of Path.iterdir
                 # A thread may end between the listing and the opening.
@@ -78,9 +78,9 @@ class Scheduler:
                         self._files[int(name)] = os.open(f"{self.tasks}/{name}/schedstat", os.O_RDONLY)
 
     def read(self) -> Reading:
-        """The counters now."""
+        """Read the counters."""
         return Reading(
-            self._lines() if self.counts_waits else None,
+            self._read_lines() if self.counts_waits else None,
             resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw if self.counts_switches else None,
         )
 
@@ -91,34 +91,34 @@ class Scheduler:
                 os.close(file)
         self._files.clear()
 
-    def _lines(self) -> dict[int, bytes]:
+    def _read_lines(self) -> dict[int, bytes]:
         try:
             return {thread: os.pread(file, _LINE_BYTES, 0) for thread, file in self._files.items()}
         except OSError:
-            return self._lines_of_those_left()
+            return self._read_remaining_lines()
 
-    def _lines_of_those_left(self) -> dict[int, bytes]:
-        """Lines of the threads that can be read; the others are not watched any more."""
+    def _read_remaining_lines(self) -> dict[int, bytes]:
+        """Read the lines of the threads that still exist; stop watching the others."""
         lines = {}
         for thread, file in list(self._files.items()):
             try:
                 lines[thread] = os.pread(file, _LINE_BYTES, 0)
-            except ProcessLookupError:  # it ended
+            except ProcessLookupError:  # the thread ended
                 os.close(self._files.pop(thread))
             except OSError:
-                # Somebody closed the file, and may open another one in its place.
+                # An implementation closed the file; its descriptor may come to belong to another file.
                 del self._files[thread]
         return lines
 
 
-def _numbers(line: bytes) -> tuple[int, int]:
-    """Nanoseconds that a thread ran and waited; zeros where a line says something else.
+def _parse_line(line: bytes) -> tuple[int, int]:
+    """Nanoseconds that a thread ran and waited; zeros if the line has another format.
 
-    An implementation may close every descriptor, and its own file then stands where a line was.
+    An implementation may close all descriptors; the descriptor may then belong to a file of its own.
     """
     parts = line.split()
     return (int(parts[0]), int(parts[1])) if len(parts) == 3 and b"".join(parts).isdigit() else (0, 0)
 
 
-def _waited_ns(line: bytes) -> int:
-    return _numbers(line)[1]
+def _parse_waited_ns(line: bytes) -> int:
+    return _parse_line(line)[1]

@@ -1,4 +1,5 @@
-"""Wrong implementations and correct variants: proof that the checks can fail, and that they pass what is right.
+"""Mutants (wrong implementations), equivalent mutants and correct variants, which test the checks.
 
-``attnbench.mutants.mutant`` has the types; each operator's set is named by ``Operator.mutants`` and loaded by name.
+Mutants show that each check can fail, correct variants that none fails on a correct implementation. The types are in
+``attnbench.mutants.mutant``. ``Operator.mutants`` names the mutant set of an operator, which is loaded by that name.
 """

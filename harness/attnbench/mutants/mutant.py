@@ -1,4 +1,4 @@
-"""A deliberately wrong implementation, the check that must catch it, and a case that shows it."""
+"""Mutants: a wrong implementation, the check that must catch it, and a case on which that check fails."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -11,48 +11,48 @@ from attnbench.cases import Case
 from attnbench.interface import Implementation, Operator, Policies
 from attnbench.plugins.registry import PluginError, load
 
-__all__ = ["Equivalent", "ModuleImplementation", "Mutant", "MutantSet", "mutant_set"]
+__all__ = ["Equivalent", "ModuleImplementation", "Mutant", "MutantSet", "load_mutant_set"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One mistake, as it happens in real code."""
+    """An implementation with one fault, as it happens in real code."""
 
     implementation: Implementation
-    # Check that must fail on it.
+    # Check that must fail on the mutant.
     caught_by: str
-    # Where the mistake was seen, or why it happens.
+    # What is wrong, and where the fault was seen or why it happens.
     why: str
     # Id of a case on which that check fails.
     shown_by: str
 
     @property
     def name(self) -> str:
-        """Name of the mistake."""
+        """Name of the mutant."""
         return self.implementation.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equivalent:
-    """A change that looks like a mistake and cannot be seen by any check."""
+    """An equivalent mutant: a change that looks like a fault, but that no check can observe."""
 
     implementation: Implementation
-    # Why nothing can see it.
+    # Why no check can observe the change.
     proof: str
-    # Whether the fact that the proof rests on is one.
+    # Whether the fact that the proof relies on is true, as computed here.
     holds: Callable[[], bool]
-    # Id of the case on which it would show if it could.
+    # Id of the case on which the change is most likely to show.
     shown_by: str
 
     @property
     def name(self) -> str:
-        """Name of the change."""
+        """Name of the equivalent mutant."""
         return self.implementation.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutantSet:
-    """What proves the checks of one operator."""
+    """The mutants, equivalent mutants and correct variants of one operator."""
 
     mutants: tuple[Mutant, ...]
     equivalents: tuple[Equivalent, ...] = ()
@@ -60,14 +60,17 @@ class MutantSet:
     variants: tuple[Implementation, ...] = ()
 
     def implementations(self) -> Iterator[Implementation]:
-        """All of them."""
+        """Every implementation of the set."""
         yield from (mutant.implementation for mutant in self.mutants)
         yield from (equivalent.implementation for equivalent in self.equivalents)
         yield from self.variants
 
 
 class ModuleImplementation(Implementation):
-    """An implementation that is a module class, built from the reference; its name is the class's in snake case."""
+    """An implementation made of a module class, which is built from the reference.
+
+    Its name is the name of the class in snake case.
+    """
 
     def __init__(
         self,
@@ -85,30 +88,31 @@ class ModuleImplementation(Implementation):
         self._unsupported = unsupported
 
     def unsupported(self, case: Case) -> str | None:
-        """What its author says."""
+        """Why the case is not supported, by the function given to the constructor; None where it is."""
         return self._unsupported(case)
 
     def build(self, reference: Any) -> nn.Module:
-        """The module with the reference's weights."""
+        """Build the module with the reference's parameters."""
         return self._module(reference)
 
 
-def mutant_set(operator: Operator) -> MutantSet:
-    """The mutants that an operator names; an empty set where it names none.
+def load_mutant_set(operator: Operator) -> MutantSet:
+    """Load the mutant set that an operator names; an empty set where it names none.
 
-    Raises: PluginError where the name leads to something else.
+    Raises: PluginError where the name is not that of a MutantSet, or where the set is of another operator.
     """
     if not operator.mutants:
         return MutantSet(mutants=())
     found = load(operator.mutants)
     if not isinstance(found, MutantSet):
         raise PluginError(
-            f"operator {operator.name!r}: mutants must name a MutantSet, and {operator.mutants} is a "
+            f"operator {operator.name!r}: mutants must name a MutantSet, but {operator.mutants} is a "
             f"{type(found).__name__}"
         )
     for one in found.implementations():
         if one.operator != operator.name:
             raise PluginError(
-                f"operator {operator.name!r}: mutant {one.name!r} computes {one.operator!r}; name its set"
+                f"operator {operator.name!r}: its mutant set has {one.name!r}, which computes {one.operator!r}; "
+                f"move it to the set of that operator"
             )
     return found

@@ -1,31 +1,32 @@
-"""Covering arrays: few rows in which every combination of a few values occurs that is allowed to."""
+"""Covering arrays: few rows that contain every allowed combination of the values of a few factors."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, product
 from random import Random
 from typing import Any
 
-__all__ = ["combinations_of", "covering_array"]
+__all__ = ["build_covering_array", "generate_combinations"]
 
 Row = dict[str, Any]
 Combination = tuple[tuple[str, Any], ...]
 
 
-def covering_array(
+def build_covering_array(
     factors: Mapping[str, Sequence[Any]],
     allowed: Callable[[Row], bool],
     strength: int,
     given: Sequence[Row] = (),
 ) -> list[Row]:
-    """Rows, beside the given ones, in which every allowed combination of ``strength`` values occurs.
+    """Build rows that, with the given ones, contain every allowed combination of values of ``strength`` factors.
 
-    ``allowed`` judges partial rows; what it allows must be completable. Greedy: each row starts from a combination
-    that is missing and takes, factor by factor, the value that covers most of what is missing.
+    ``allowed`` is called on partial rows; every partial row that it allows must have an allowed completion. The
+    algorithm is greedy: each row starts from a missing combination and takes, factor by factor, the value that covers
+    the most missing combinations.
     """
-    order = Random(0)  # noqa: S311  # ties are broken alike at each run
-    missing = dict.fromkeys(combinations_of(factors, allowed, strength))
+    order = Random(0)  # noqa: S311  # a fixed seed breaks ties in the same way on each run
+    missing = dict.fromkeys(generate_combinations(factors, allowed, strength))
     for row in given:
-        _strike(missing, row, strength)
+        _remove_covered(missing, row, strength)
     rows: list[Row] = []
     while missing:
         row = dict(next(iter(missing)))
@@ -33,16 +34,18 @@ def covering_array(
         order.shuffle(left)
         for name in left:
             choices = [value for value in factors[name] if allowed(row | {name: value})]
-            row[name] = max(choices, key=lambda value: (_gain(missing, row, name, value, strength), order.random()))
-        _strike(missing, row, strength)
+            row[name] = max(
+                choices, key=lambda value: (_count_new(missing, row, name, value, strength), order.random())
+            )
+        _remove_covered(missing, row, strength)
         rows.append({name: row[name] for name in factors})
     return rows
 
 
-def combinations_of(
+def generate_combinations(
     factors: Mapping[str, Sequence[Any]], allowed: Callable[[Row], bool], strength: int
 ) -> Iterator[Combination]:
-    """Every allowed combination of values of ``strength`` factors, in the order of the factors."""
+    """Yield every allowed combination of values of ``strength`` factors, in alphabetical order of the factors."""
     for names in combinations(sorted(factors), strength):
         for values in product(*(factors[name] for name in names)):
             found = tuple(zip(names, values, strict=True))
@@ -50,18 +53,18 @@ def combinations_of(
                 yield found
 
 
-def _gain(missing: Mapping[Combination, None], row: Row, name: str, value: Any, strength: int) -> int:
-    """How many missing combinations a value completes."""
+def _count_new(missing: Mapping[Combination, None], row: Row, name: str, value: Any, strength: int) -> int:
+    """Number of missing combinations that a value completes."""
     return sum(
-        tuple(sorted([*others, (name, value)], key=_name)) in missing
+        tuple(sorted([*others, (name, value)], key=_get_name)) in missing
         for others in combinations(row.items(), strength - 1)
     )
 
 
-def _strike(missing: dict[Combination, None], row: Row, strength: int) -> None:
-    for found in combinations(sorted(row.items(), key=_name), strength):
+def _remove_covered(missing: dict[Combination, None], row: Row, strength: int) -> None:
+    for found in combinations(sorted(row.items(), key=_get_name), strength):
         missing.pop(found, None)
 
 
-def _name(item: tuple[str, Any]) -> str:
+def _get_name(item: tuple[str, Any]) -> str:
     return item[0]

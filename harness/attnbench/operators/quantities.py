@@ -1,4 +1,4 @@
-"""From a formula to the quantities of a case: its outputs, and the gradients that the case takes."""
+"""The quantities of a case, computed from a formula: its outputs and gradients."""
 
 from collections.abc import Callable
 
@@ -9,40 +9,41 @@ from attnbench.cases import Case
 from attnbench.interface import Inputs
 from attnbench.operators.rounding import Noise
 
-__all__ = ["quantities"]
+__all__ = ["compute_quantities"]
 
 
-def quantities(
+def compute_quantities(
     case: Case, inputs: Inputs, formula: Callable[[Inputs], dict[str, Tensor]], *, noise: Noise | None = None
 ) -> dict[str, Tensor]:
-    """Outputs of a formula by name, and gradients (``grad.<name>``) of Σ output · cotangent that the case takes.
+    """Compute the outputs of a formula by name and, where the case takes gradients, the gradients by ``grad.<name>``.
 
-    ``noise`` is that of the formula; it is also on the gradients as they are handed out.
+    The gradients are those of the loss Σ output · cotangent. ``noise`` is the rounding noise of the formula; the
+    returned gradients are rounded with it, too.
     """
     if noise and case.autocast:
-        # Autocast rounds what comes in, too.
-        inputs = inputs.mapped(lambda tensor: noise.on(tensor) if tensor.is_floating_point() else tensor)
-    leaves, inputs = _leaves(case, inputs)
+        # Autocast also rounds the inputs.
+        inputs = inputs.map_tensors(lambda tensor: noise.perturb(tensor) if tensor.is_floating_point() else tensor)
+    leaves, inputs = _make_leaves(case, inputs)
     found = formula(inputs)
     if leaves:
         start = next(iter(found.values())).new_zeros(())
         loss = sum(((value * inputs.cotangents[name]).sum() for name, value in found.items()), start)
         gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         found = found | {
-            f"grad.{name}": noise.on(gradient) if noise else gradient
+            f"grad.{name}": noise.perturb(gradient) if noise else gradient
             for name, gradient in zip(leaves, gradients, strict=True)
         }
     return {name: value.detach() for name, value in found.items()}
 
 
-def _leaves(case: Case, inputs: Inputs) -> tuple[dict[str, Tensor], Inputs]:
-    """Tensors that the case takes gradients of, by name and each once, and inputs that hold them."""
+def _make_leaves(case: Case, inputs: Inputs) -> tuple[dict[str, Tensor], Inputs]:
+    """Return the tensors that the case takes gradients of, each once by name, and the inputs that hold them."""
     if not case.differentiates:
         return {}, inputs
-    tracked = inputs.mapped(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()))
+    tracked = inputs.map_tensors(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()))
     wanted = (tracked.tensors if case.tracks_inputs else {}) | (tracked.parameters if case.tracks_parameters else {})
     leaves: dict[str, Tensor] = {}
     for name, tensor in wanted.items():
-        if tensor.requires_grad and not any(tensor is known for known in leaves.values()):
+        if tensor.requires_grad and not any(tensor is leaf for leaf in leaves.values()):
             leaves[name] = tensor
     return leaves, tracked

@@ -1,4 +1,4 @@
-"""Rounding as a model: the stages of a formula in float64, each off by relative noise of one roundoff."""
+"""The rounding model: relative noise of one roundoff on every stage of a formula in float64."""
 
 import math
 from typing import Any
@@ -8,28 +8,28 @@ from torch import Tensor
 
 from attnbench.oracle.error_budget import ROUNDOFF
 
-__all__ = ["Noise", "capped", "softmax", "weighted_sum"]
+__all__ = ["Noise", "soft_cap", "softmax", "weighted_sum"]
 
 
 class Noise:
-    """Rounding as a model: relative noise, uniform in ±``roundoff``, on a value and on the gradient that comes back."""
+    """Seeded relative noise, uniform in ±``roundoff``, on values in forward and on gradients in backward."""
 
     def __init__(self, roundoff: float, seed: int) -> None:
         self.roundoff = roundoff
-        # Nobody adds up in less than float32.
+        # Kernels accumulate in at least float32.
         self.accumulation = min(roundoff, ROUNDOFF["float32"])
         self.generator = torch.Generator().manual_seed(seed)
 
-    def on(self, tensor: Tensor) -> Tensor:
-        """Tensor with each element off by its own relative error."""
+    def perturb(self, tensor: Tensor) -> Tensor:
+        """Return the tensor with an independent relative error on each element."""
         errors = torch.rand(tensor.shape, generator=self.generator, dtype=tensor.dtype)
         return tensor * (1 + self.roundoff * (2 * errors - 1))
 
-    def on_sum(self, tensor: Tensor, terms: int) -> Tensor:
-        """Sums of so many products, each off by what adding them up in turn costs: much, where terms cancel.
+    def perturb_sum(self, tensor: Tensor, terms: int) -> Tensor:
+        """Return sums of ``terms`` products with the error of sequential accumulation, which is large if terms cancel.
 
-        Partial sums grow as a random walk does: their squares add up to terms / 2 times the result's own. Rounded to
-        nearest, a number is off by √½ of ``roundoff`` at the typical worst, hence √terms / 2.
+        Partial sums grow like a random walk, so the sum of their squares is terms / 2 times the square of the result.
+        Rounding to nearest is off by √½ of ``roundoff`` at the typical worst, hence √terms / 2.
         """
         if not terms or tensor.numel() == 0:
             return tensor
@@ -37,8 +37,8 @@ class Noise:
         typical = tensor.detach().square().mean(dim=-1, keepdim=True).sqrt()
         return tensor + self.accumulation * math.sqrt(terms) / 2 * (2 * errors - 1) * typical
 
-    def recomputed(self, logits: Tensor) -> Tensor:
-        """By what a row of exp(x − L) is off when L, the row's rounded logsumexp, is all that was kept of it.
+    def draw_recomputation_factor(self, logits: Tensor) -> Tensor:
+        """Return the factor by which recomputing a row as exp(x − L) is off if L, its logsumexp, was rounded.
 
         Shape: returns (…, queries, 1).
         """
@@ -48,12 +48,12 @@ class Noise:
         errors = torch.rand(logsumexp.shape, generator=self.generator, dtype=logits.dtype)
         return 1 + self.roundoff * (2 * errors - 1) * logsumexp.masked_fill(logsumexp == -math.inf, 0.0).abs()
 
-    def on_gradient(self, tensor: Tensor) -> Tensor:
-        """The tensor as it is, with noise on the gradient that comes back."""
+    def perturb_gradient(self, tensor: Tensor) -> Tensor:
+        """Return the tensor unchanged, with noise on its gradient in backward."""
         return _NoisyGradient.apply(tensor, self)  # type: ignore[no-any-return, no-untyped-call]
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """Noisy identity, forward and backward."""
+        """Return the tensor with noise in forward and on its gradient in backward."""
         return _NoisyIdentity.apply(tensor, self)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -61,11 +61,11 @@ class _NoisyIdentity(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, noise: Noise) -> Tensor:
         ctx.noise = noise
-        return noise.on(tensor)
+        return noise.perturb(tensor)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.noise.on(gradients[0]), None
+        return ctx.noise.perturb(gradients[0]), None
 
 
 class _NoisyGradient(torch.autograd.Function):
@@ -76,11 +76,11 @@ class _NoisyGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.noise.on(gradients[0]), None
+        return ctx.noise.perturb(gradients[0]), None
 
 
 class _NoisySoftmax(torch.autograd.Function):
-    """Softmax whose backward is rounded as fused kernels round it: dS = P (dP − δ), with noise on dP and on δ.
+    """Softmax whose backward is rounded as in fused kernels: dS = P (dP − δ), with noise on dP and on δ.
 
     P is recomputed from the logits and their logsumexp.
 
@@ -90,8 +90,8 @@ class _NoisySoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, noise: Noise) -> Tensor:
         ctx.noise = noise
-        probabilities = noise.on(softmax(logits))
-        ctx.save_for_backward(probabilities * noise.recomputed(logits))
+        probabilities = noise.perturb(softmax(logits))
+        ctx.save_for_backward(probabilities * noise.draw_recomputation_factor(logits))
         return probabilities
 
     @staticmethod
@@ -99,11 +99,11 @@ class _NoisySoftmax(torch.autograd.Function):
         (probabilities,) = ctx.saved_tensors
         noise = ctx.noise
         delta = (probabilities * gradients[0]).sum(dim=-1, keepdim=True)
-        return noise.on(probabilities * (noise.on(gradients[0]) - noise.on(delta))), None
+        return noise.perturb(probabilities * (noise.perturb(gradients[0]) - noise.perturb(delta))), None
 
 
 class _NoisyProduct(torch.autograd.Function):
-    """Weights times values, whose backward takes the weights as they are recomputed."""
+    """Weights times values, whose backward uses recomputed weights."""
 
     @staticmethod
     def forward(ctx: Any, weights: Tensor, v: Tensor, recomputed: Tensor) -> Tensor:
@@ -129,30 +129,30 @@ def softmax(logits: Tensor, noise: Noise | None = None) -> Tensor:
 
 
 def weighted_sum(weights: Tensor, v: Tensor, logits: Tensor, noise: Noise | None = None) -> Tensor:
-    """Weights times values; its backward takes the weights as they are recomputed from the logits they came from."""
+    """Weights times values; with noise, the backward uses weights that are recomputed from ``logits``."""
     if noise is None:
         return weights @ v
-    return _NoisyProduct.apply(weights, v, noise.recomputed(logits))  # type: ignore[no-any-return, no-untyped-call]
+    return _NoisyProduct.apply(weights, v, noise.draw_recomputation_factor(logits))  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _NoisyTanh(torch.autograd.Function):
-    """tanh, whose backward takes it as it was rounded: 1 − tanh² has nothing but that rounding where tanh is near 1."""
+    """tanh whose backward uses the rounded result: where tanh is near 1, 1 − tanh² consists of its rounding error."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, noise: Noise) -> Tensor:
         ctx.noise = noise
-        result = noise.on(tensor.tanh())
+        result = noise.perturb(tensor.tanh())
         ctx.save_for_backward(result)
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (result,) = ctx.saved_tensors
-        return ctx.noise.on(gradients[0] * (1 - result * result)), None
+        return ctx.noise.perturb(gradients[0] * (1 - result * result)), None
 
 
-def capped(logits: Tensor, cap: float, noise: Noise | None = None) -> Tensor:
-    """Logits bent to stay between −cap and cap: cap · tanh(x / cap)."""
+def soft_cap(logits: Tensor, cap: float, noise: Noise | None = None) -> Tensor:
+    """Cap · tanh(x / cap): logits limited to between −cap and cap."""
     if noise is None:
         return cap * (logits / cap).tanh()
     return noise(cap * _NoisyTanh.apply(noise(logits / cap), noise))  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
-"""What is known of cases, for as long as a run lasts: in memory up to a budget of bytes, beyond it on disk.
+"""Inputs and expected values of the cases of a run, cached in memory up to a limit of bytes and on disk beyond it.
 
-Every implementation of a run is judged by the same inputs, oracle and budgets; they are computed once.
+All implementations of a run are compared with the same inputs, expected values and allowances, computed once.
 """
 
 from collections import OrderedDict
@@ -13,86 +13,92 @@ from attnbench.interface import Inputs, Operator, PaddedQueries, Precision
 from attnbench.oracle import tensor_file
 from attnbench.oracle.error_budget import Allowance
 from attnbench.oracle.expected import CaseOracle, Expected
-from attnbench.oracle.inputs import loaded, stored
+from attnbench.oracle.inputs import inputs_to_dict, load_inputs
 
-__all__ = ["Archive"]
+__all__ = ["OracleCache"]
 
-# Bytes of truths and inputs in memory, and of truths on disk; the suite full takes 0.2 GB.
+# Bytes of expected values and inputs in memory, and of expected values on disk; the suite full takes 0.2 GB.
 MEMORY_BYTES = 2**29
 DISK_BYTES = 2**32
-# What a truth is of: case without its device, precision, and whose the rows of padded queries are.
+# Case id without the device, precision, and policy on the rows of padded queries.
 _Key = tuple[str, Precision, PaddedQueries]
 
 
-class Archive:
-    """Inputs and truths of cases, each made once; ``folder`` is where they go."""
+class OracleCache:
+    """Draws the inputs and computes the expected values of each case once; stores files in ``folder``."""
 
     def __init__(self, folder: Path, *, memory_bytes: int = MEMORY_BYTES, disk_bytes: int = DISK_BYTES) -> None:
         self._folder = folder
         self._memory_bytes = memory_bytes
         self._disk_bytes = disk_bytes
-        self._known: OrderedDict[_Key, tuple[CaseOracle, int]] = OrderedDict()
+        self._case_oracles: OrderedDict[_Key, tuple[CaseOracle, int]] = OrderedDict()
         self._stored: dict[_Key, Path] = {}
-        # The inputs drawn last: whoever wants their file soon wants their oracle.
+        # The inputs drawn last: after the file of a case, its oracle is usually requested next.
         self._drawn: tuple[Path, Inputs] | None = None
 
-    def inputs(self, case: Case, operator: Operator) -> Path:
-        """File of a case's inputs, drawn at the first request; cases that differ in the mode alone share it."""
+    def get_inputs_file(self, case: Case, operator: Operator) -> Path:
+        """Return the file of a case's inputs, drawn at the first request.
+
+        Cases that differ only in the mode share one file.
+        """
         path = self._folder / f"{case.seed:x}-{case.given_dtype}.inputs"
         if not path.exists():
             drawn = operator.inputs(case)
-            tensor_file.write(path, stored(drawn))
+            tensor_file.write(path, inputs_to_dict(drawn))
             self._drawn = (path, drawn)
         return path
 
-    def known(
+    def get_case_oracle(
         self, case: Case, operator: Operator, precision: Precision, padded_queries: PaddedQueries = "answered"
     ) -> CaseOracle:
-        """What is known of a case where it is computed in a precision, its truth included."""
-        if padded_queries == "own" and not operator.padded_rows(case, self._read(self.inputs(case, operator))):
-            padded_queries = "answered"  # here nobody has any: one truth serves all
+        """Return the oracle of a case computed in the given precision, with its expected values.
+
+        ``padded_queries`` is the implementation's policy on the rows of padded queries.
+        """
+        path = self.get_inputs_file(case, operator)
+        if padded_queries == "own" and not operator.padded_rows(case, self._read_inputs(path)):
+            padded_queries = "answered"  # no query is padding here, so both policies share the expected values
         key = (case.id.replace(f"/{case.device}/", "/"), precision, padded_queries)
-        if key in self._known:
-            self._known.move_to_end(key)
-            return self._known[key][0]
-        path = self.inputs(case, operator)
-        truth = _restored(tensor_file.read(self._stored[key])) if key in self._stored else None
-        known = CaseOracle(
-            case, operator, precision, lambda: self._read(path), truth=truth, padded_queries=padded_queries
+        if key in self._case_oracles:
+            self._case_oracles.move_to_end(key)
+            return self._case_oracles[key][0]
+        expected = _from_plain(tensor_file.read(self._stored[key])) if key in self._stored else None
+        case_oracle = CaseOracle(
+            case, operator, precision, lambda: self._read_inputs(path), expected=expected, padded_queries=padded_queries
         )
-        # Of the inputs there is a copy in float64 as well.
-        self._known[key] = (known, _bytes(known.truth) + 3 * path.stat().st_size)
-        self._forget()
-        return known
+        # The oracle also holds a copy of the inputs in float64.
+        self._case_oracles[key] = (case_oracle, _count_bytes(case_oracle.expected) + 3 * path.stat().st_size)
+        self._evict()
+        return case_oracle
 
-    def _read(self, path: Path) -> Inputs:
-        return self._drawn[1] if self._drawn is not None and self._drawn[0] == path else loaded(path)
+    def _read_inputs(self, path: Path) -> Inputs:
+        return self._drawn[1] if self._drawn is not None and self._drawn[0] == path else load_inputs(path)
 
-    def _forget(self) -> None:
-        """Move what was used longest ago to disk, but for the last one."""
-        total = sum(count for _, count in self._known.values())
-        while total > self._memory_bytes and len(self._known) > 1:
-            key, (known, count) = self._known.popitem(last=False)
+    def _evict(self) -> None:
+        """Move the least recently used expected values to disk until the memory limit holds; keep the last entry."""
+        total = sum(count for _, count in self._case_oracles.values())
+        while total > self._memory_bytes and len(self._case_oracles) > 1:
+            key, (case_oracle, count) = self._case_oracles.popitem(last=False)
             total -= count
             if key not in self._stored and count <= self._disk_bytes:
-                path = self._folder / f"{len(self._stored)}.truth"
-                tensor_file.write(path, _plain(known.truth))
+                path = self._folder / f"{len(self._stored)}.expected"
+                tensor_file.write(path, _to_plain(case_oracle.expected))
                 self._stored[key] = path
                 self._disk_bytes -= count
 
 
-def _bytes(truth: Expected) -> int:
-    return sum(tensor.nbytes for tensor in (*truth.quantities.values(), *truth.hidden_rows.values()))
+def _count_bytes(expected: Expected) -> int:
+    return sum(tensor.nbytes for tensor in (*expected.quantities.values(), *expected.hidden_rows.values()))
 
 
-def _plain(truth: Expected) -> dict[str, Any]:
+def _to_plain(expected: Expected) -> dict[str, Any]:
     return {
-        "quantities": truth.quantities,
-        "allowances": {name: asdict(allowance) for name, allowance in truth.allowances.items()},
-        "hidden_rows": truth.hidden_rows,
+        "quantities": expected.quantities,
+        "allowances": {name: asdict(allowance) for name, allowance in expected.allowances.items()},
+        "hidden_rows": expected.hidden_rows,
     }
 
 
-def _restored(plain: dict[str, Any]) -> Expected:
+def _from_plain(plain: dict[str, Any]) -> Expected:
     allowances = {name: Allowance(**fields) for name, fields in plain["allowances"].items()}
     return Expected(quantities=plain["quantities"], allowances=allowances, hidden_rows=plain["hidden_rows"])

@@ -1,7 +1,7 @@
-"""Seeded numbers: drawn on the CPU in float64, one independent stream per name, then rounded to a dtype.
+"""Seeded inputs: drawn on the CPU in float64 from one independent random stream per name, then rounded to a dtype.
 
-The same case therefore gets the same numbers on every device and in every dtype, and a tensor that one case has and
-another lacks changes no other tensor.
+The same case therefore gets the same numbers on every device and in every dtype. Whether a case has a tensor changes
+no other tensor.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from torch import Tensor
 from attnbench.interface import Inputs
 from attnbench.oracle import tensor_file
 
-__all__ = ["Draw", "changed", "loaded", "picked", "rounded", "stored"]
+__all__ = ["Draw", "change_tensors", "inputs_to_dict", "load_inputs", "round_inputs", "select_positions"]
 
 
 class Draw:
@@ -25,11 +25,11 @@ class Draw:
         self._seed = seed
 
     def normal(self, name: str, *shape: int, std: float = 1.0) -> Tensor:
-        """Independent normal numbers, float64."""
+        """Draw independent normal numbers in float64."""
         return std * torch.randn(shape, generator=self._stream(name), dtype=torch.float64)
 
     def uniform(self, name: str, *shape: int) -> Tensor:
-        """Independent numbers in [0, 1), float64."""
+        """Draw independent uniform numbers from [0, 1) in float64."""
         return torch.rand(shape, generator=self._stream(name), dtype=torch.float64)
 
     def _stream(self, name: str) -> torch.Generator:
@@ -37,13 +37,16 @@ class Draw:
         return torch.Generator().manual_seed(int.from_bytes(seed, "big"))
 
 
-def rounded(inputs: Inputs, dtype: torch.dtype) -> Inputs:
-    """These inputs with every floating tensor in ``dtype``."""
-    return inputs.mapped(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+def round_inputs(inputs: Inputs, dtype: torch.dtype) -> Inputs:
+    """Return the inputs with every floating-point tensor converted to ``dtype``."""
+    return inputs.map_tensors(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
-def changed(inputs: Inputs, change: Callable[[str, Tensor], Tensor]) -> Inputs:
-    """Inputs whose tensors ``change(name, tensor)`` made, each once, under its first name; they track as before."""
+def change_tensors(inputs: Inputs, change: Callable[[str, Tensor], Tensor]) -> Inputs:
+    """Return the inputs with each tensor replaced by ``change(name, tensor)``.
+
+    A tensor under several names is changed once, under its first name. ``requires_grad`` is kept.
+    """
     made: dict[int, Tensor] = {}
     for name, tensor in inputs.tensors.items():
         if id(tensor) not in made:
@@ -51,8 +54,8 @@ def changed(inputs: Inputs, change: Callable[[str, Tensor], Tensor]) -> Inputs:
     return replace(inputs, tensors={name: made[id(tensor)] for name, tensor in inputs.tensors.items()})
 
 
-def picked(tensor: Tensor, index: Mapping[int, Sequence[int] | None]) -> Tensor:
-    """A copy with these positions along each axis, in any order and as often as they are named; None: all."""
+def select_positions(tensor: Tensor, index: Mapping[int, Sequence[int] | None]) -> Tensor:
+    """Return a copy with the given positions along each axis, in any order and with repetitions; None: all."""
     for axis, positions in index.items():
         if positions is not None:
             chosen = torch.tensor(positions, dtype=torch.long, device=tensor.device)
@@ -60,8 +63,8 @@ def picked(tensor: Tensor, index: Mapping[int, Sequence[int] | None]) -> Tensor:
     return tensor.clone()
 
 
-def stored(inputs: Inputs) -> dict[str, dict[str, object]]:
-    """Plain containers of these inputs, as ``tensorfile`` takes them; one tensor under two names stays one."""
+def inputs_to_dict(inputs: Inputs) -> dict[str, dict[str, object]]:
+    """Return the inputs as nested dicts for ``tensor_file``; a tensor under two names stays one tensor."""
     return {
         "parameters": dict(inputs.parameters),
         "tensors": dict(inputs.tensors),
@@ -70,6 +73,6 @@ def stored(inputs: Inputs) -> dict[str, dict[str, object]]:
     }
 
 
-def loaded(path: str | Path, device: str = "cpu") -> Inputs:
-    """Inputs that were stored at ``path``, on a device, each tensor in memory of its own."""
-    return Inputs(**tensor_file.read(Path(path))).mapped(lambda tensor: tensor.clone().to(device))
+def load_inputs(path: str | Path, device: str = "cpu") -> Inputs:
+    """Read inputs from ``path`` onto a device; each tensor gets its own memory."""
+    return Inputs(**tensor_file.read(Path(path))).map_tensors(lambda tensor: tensor.clone().to(device))

@@ -1,1 +1,1 @@
-"""Finding and loading plug-ins: entry points, modules, files and other source trees; adapting what was found."""
+"""Plug-ins: found by entry point, module, file or source tree, loaded, and adapted to implementations."""

@@ -1,4 +1,4 @@
-"""Whatever a user named, as an implementation: one of ours as it is, a module class, or a plain function."""
+"""Adapters that make an implementation of what a user names: an Implementation, a module class or a function."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -9,14 +9,14 @@ from torch import nn
 from torch._library.custom_ops import OPDEFS
 
 from attnbench.cases import Case
-from attnbench.interface import Implementation, accepted, reference_arguments
+from attnbench.interface import Implementation, find_accepted_keywords, reference_arguments
 from attnbench.kernel import from_kernel
 from attnbench.plugins.registry import PluginError, load
 
 __all__ = ["ModuleImplementation", "adopt", "load_implementation"]
 
-# What the reference's constructor and forward take when an argument is not given; a class that lacks an argument is
-# right where a case leaves it at that.
+# Default values of the reference's constructor. A class without an argument supports the cases where the argument has
+# its default value.
 CONSTRUCTOR_DEFAULTS: dict[str, Any] = {
     "dropout": 0.0, "bias": True, "add_bias_kv": False, "add_zero_attn": False, "kdim": None, "vdim": None,
     "batch_first": False,
@@ -24,21 +24,21 @@ CONSTRUCTOR_DEFAULTS: dict[str, Any] = {
 
 
 class ModuleImplementation(Implementation):
-    """A plain ``nn.Module`` class with the reference's constructor, forward and parameter names."""
+    """An ``nn.Module`` class with the constructor, forward and parameter names of the reference."""
 
     def __init__(self, module_class: Callable[..., nn.Module], name: str) -> None:
         self.name = name
         self._class = module_class
-        # A class may stand inside functools.partial, with arguments of its own.
-        inner = _innermost(module_class)
-        self._constructor = _without(_taken(inner, "__init__"), _bound(module_class))
-        self._forward = _taken(inner, "forward")
+        # functools.partial may bind some arguments of the class.
+        inner = _unwrap_partial(module_class)
+        self._constructor = _remove_names(_find_keywords(inner, "__init__"), _find_bound_keywords(module_class))
+        self._forward = _find_keywords(inner, "forward")
 
     def unsupported(self, case: Case) -> str | None:
-        """Refuse what needs an argument that the class's signatures do not have."""
+        """Refuse cases that need an argument which the class's signatures do not have."""
         problem = case.problem
         for argument, default in CONSTRUCTOR_DEFAULTS.items():
-            if not _has(self._constructor, argument) and getattr(problem, argument) != default:
+            if not _accepts(self._constructor, argument) and getattr(problem, argument) != default:
                 return f"its constructor takes no {argument}"
         needs = {
             "attn_mask": problem.attention_mask is not None,
@@ -48,59 +48,60 @@ class ModuleImplementation(Implementation):
             "is_causal": problem.is_causal,
         }
         for argument, needed in needs.items():
-            if needed and not _has(self._forward, argument):
+            if needed and not _accepts(self._forward, argument):
                 return f"its forward takes no {argument}"
         return None
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """The class, constructed like the reference and loaded with its state.
+        """Construct the module with the reference's arguments, and load the reference's state.
 
-        Every argument that is not left at its default is handed over, so that a class without it refuses it itself.
+        Arguments that differ from their default are always passed, so that a class without one raises an error itself.
         """
         arguments = reference_arguments(reference)
         required = {name: arguments.pop(name) for name in ("embed_dim", "num_heads")}
         defaults = CONSTRUCTOR_DEFAULTS | {"kdim": reference.embed_dim, "vdim": reference.embed_dim}
+        accepted = self._constructor
         given = {
-            name: value for name, value in arguments.items() if _has(self._constructor, name) or value != defaults[name]
+            name: value for name, value in arguments.items() if _accepts(accepted, name) or value != defaults[name]
         }
-        # In the reference's dtype before it is loaded: a float64 weight must not pass through float32.
+        # Converted to the reference's dtype before loading: a float64 weight must not be rounded to float32.
         module = self._class(**required, **given).to(reference.out_proj.weight)
         missing, unexpected = module.load_state_dict(reference.state_dict(), strict=False)
-        # Buffers of its own are its own affair; parameters are not.
-        strangers = [*unexpected, *(name for name in missing if name in dict(module.named_parameters()))]
-        if strangers:
+        # Buffers may differ from the reference's; parameters may not.
+        differing = [*unexpected, *(name for name in missing if name in dict(module.named_parameters()))]
+        if differing:
             raise TypeError(
-                f"its parameters and the reference's differ in {', '.join(strangers)}; "
-                "an attnbench.Implementation with weights() can hold them otherwise"
+                f"its parameters and the reference's differ in {', '.join(differing)}; "
+                "define an attnbench.Implementation whose weights() converts them"
             )
         return module
 
     def prepare(self, module: Any, case: Case, inputs: Any) -> Any:  # noqa: ARG002
-        """The module, called with those arguments that its forward has, and with those that mean something."""
+        """Return a call of the module that leaves out arguments which its forward lacks and which change nothing."""
         if self._forward is None:
             return module
-        known = self._forward
+        accepted = self._forward
 
         def call(**arguments: Any) -> Any:
             return module(
-                **{name: value for name, value in arguments.items() if name in known or _means(name, arguments)}
+                **{key: value for key, value in arguments.items() if key in accepted or _changes_call(key, arguments)}
             )
 
         return call
 
 
-def _means(name: str, arguments: Mapping[str, Any]) -> bool:
-    """Whether an argument of the call asks for something that leaving it out would not give."""
+def _changes_call(name: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether leaving out an argument would change the meaning of the call."""
     if name == "average_attn_weights":
         return bool(arguments.get("need_weights")) and not arguments[name]
     value = arguments[name]
     return value is not None and value is not False
 
 
-def _taken(owner: type, method: str) -> frozenset[str] | None:
-    """Names that a method takes as keywords, or None where it takes any.
+def _find_keywords(owner: type, method: str) -> frozenset[str] | None:
+    """Return the names of the keywords that a method accepts, or None if it accepts any keyword.
 
-    One that hands on what it does not name (``**keywords``) takes what the class above it takes.
+    A method with ``**keywords`` also accepts the keywords of the same method of its base classes.
     """
     named: frozenset[str] = frozenset()
     for base in owner.__mro__:
@@ -110,8 +111,8 @@ def _taken(owner: type, method: str) -> frozenset[str] | None:
         if function is None:
             continue
         try:
-            found = accepted(function)
-        except (TypeError, ValueError):  # no signature can be found
+            found = find_accepted_keywords(function)
+        except (TypeError, ValueError):  # it has no signature
             return None
         if found is not None:
             return named | found
@@ -119,74 +120,76 @@ def _taken(owner: type, method: str) -> frozenset[str] | None:
     return None
 
 
-def _without(names: frozenset[str] | None, bound: frozenset[str]) -> frozenset[str] | None:
+def _remove_names(names: frozenset[str] | None, bound: frozenset[str]) -> frozenset[str] | None:
     return None if names is None else names - bound
 
 
-def _bound(function: Callable[..., Any]) -> frozenset[str]:
-    """Keywords that ``functools.partial`` has bound: what the user chose is not chosen again."""
-    return frozenset(function.keywords) | _bound(function.func) if isinstance(function, partial) else frozenset()
+def _find_bound_keywords(function: Callable[..., Any]) -> frozenset[str]:
+    """Return the keywords that ``functools.partial`` has bound, which the harness must not pass again."""
+    if not isinstance(function, partial):
+        return frozenset()
+    return frozenset(function.keywords) | _find_bound_keywords(function.func)
 
 
-def _innermost(function: Any) -> Any:
-    return _innermost(function.func) if isinstance(function, partial) else function
+def _unwrap_partial(function: Any) -> Any:
+    return _unwrap_partial(function.func) if isinstance(function, partial) else function
 
 
-def _has(names: frozenset[str] | None, name: str) -> bool:
+def _accepts(names: frozenset[str] | None, name: str) -> bool:
     return names is None or name in names
 
 
 def load_implementation(name: str) -> Implementation:
-    """Implementation under a registered name, ``package.module:attribute`` or ``path/to/file.py:attribute``.
+    """Load the implementation of a registered name, ``package.module:attribute`` or ``path/to/file.py:attribute``.
 
-    Raises: PluginError, also where it takes the place of an operator of torch's that another one registered: both
-    would then run the code of the later one.
+    Raises: PluginError, also where it registers a torch operator that another implementation has registered: both
+    would then run the code that was registered last.
     """
-    # Private, and the only place where torch says what ``torch.library.custom_op`` has registered.
+    # Private, and the only record in torch of the operators that ``torch.library.custom_op`` has registered.
     before = dict(OPDEFS)
-    found = adopt(load(name), name)
-    taken = [operator for operator, one in before.items() if OPDEFS.get(operator) is not one]
-    if taken:
+    implementation = adopt(load(name), name)
+    replaced = [operator for operator, definition in before.items() if OPDEFS.get(operator) is not definition]
+    if replaced:
         raise PluginError(
-            f"{name!r} registers torch's operator {taken[0]!r}, which another implementation in the same process "
-            "registered before: they cannot take turns"
+            f"{name!r} registers torch's operator {replaced[0]!r}, which another implementation in the same process "
+            "registered before: they cannot be timed in one process"
         )
-    return found
+    return implementation
 
 
 def adopt(thing: Any, name: str) -> Implementation:
-    """An implementation made of ``thing``.
+    """Return ``thing`` as an implementation: as it is, or wrapped by the adapter for a module class or a function.
 
-    Raises: PluginError where it is none and cannot be made one.
+    Raises: PluginError where there is no adapter for it.
     """
     if isinstance(thing, type) and issubclass(thing, Implementation):
         thing = thing()
     if isinstance(thing, Implementation):
         return thing
-    inner = _innermost(thing)
+    inner = _unwrap_partial(thing)
     if isinstance(inner, type) and issubclass(inner, nn.Module):
         return ModuleImplementation(thing, name)
     if callable(inner) and not isinstance(inner, type | nn.Module):
-        return from_kernel(_told(thing, name), name=name)
+        return from_kernel(_declare_keywords(thing, name), name=name)
     raise PluginError(
         f"{name!r} is {type(thing).__name__}; an implementation is an nn.Module class with the reference's "
         "constructor, a function of (q, k, v), or an attnbench.Implementation"
     )
 
 
-def _told(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A function whose signature says which keywords it can be handed.
+def _declare_keywords(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return the function with a signature that leaves out the keywords which ``functools.partial`` has bound.
 
-    Raises: PluginError where it has none.
+    Raises: PluginError where the function has no signature.
     """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise PluginError(
-            f"{name!r} does not say which arguments it takes: call it in a function of (q, k, v) with those keywords "
-            "that it needs"
+            f"{name!r} has no signature to read its arguments from: wrap it in a function of (q, k, v) and the "
+            "keywords that it needs"
         ) from error
-    bound = _bound(function)
+    bound = _find_bound_keywords(function)
     if not bound:
         return function
 

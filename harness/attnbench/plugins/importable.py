@@ -1,4 +1,4 @@
-"""Objects to names: what a fresh process has to import to get this very object."""
+"""From objects to names: the name by which a new process imports an object."""
 
 import inspect
 import os
@@ -9,57 +9,57 @@ from pathlib import Path
 from types import ModuleType
 
 from attnbench.interface import Implementation
-from attnbench.plugins.registry import IMPLEMENTATIONS, PluginError, known
+from attnbench.plugins.registry import IMPLEMENTATIONS, PluginError, check_name
 
-__all__ = ["name_of", "search_path"]
+__all__ = ["build_search_path", "find_name"]
 
 
-def name_of(thing: object) -> str:
-    """Name that leads a fresh process to an implementation: a name as it is, or the one of an object.
+def find_name(thing: object) -> str:
+    """Return the name by which a new process imports an implementation, given the object or its name.
 
-    Raises: PluginError, in one line that says what to do.
+    Raises: PluginError with one line that contains the remedy.
     """
     if isinstance(thing, str):
-        known(thing)
+        check_name(thing)
         return thing
-    module, attribute = _binding(thing)
-    place = _place(module, attribute)
+    module, attribute = _find_binding(thing)
+    place = _find_place(module, attribute)
     registered = (entry.name for entry in entry_points(group=IMPLEMENTATIONS) if entry.value == f"{place}:{attribute}")
     return next(registered, f"{place}:{attribute}")
 
 
-def search_path() -> str:
-    """Value of PYTHONPATH with which a fresh process finds the modules that this one finds."""
+def build_search_path() -> str:
+    """Return the PYTHONPATH with which a new process finds the same modules as this process."""
     own = {Path(path) for path in sysconfig.get_paths().values()}
-    # The standard library and site-packages are any process's own.
+    # Every process has the standard library and site-packages without PYTHONPATH.
     others = (Path(entry).absolute() for entry in sys.path if not entry.endswith(".zip"))
     return os.pathsep.join(str(path) for path in others if not {path, path.parent} & own)
 
 
-def _binding(thing: object) -> tuple[ModuleType, str]:
-    """Module and attribute that hold an object."""
+def _find_binding(thing: object) -> tuple[ModuleType, str]:
+    """Return the module that contains an object, and the name of its attribute."""
     if not (inspect.isclass(thing) or inspect.isfunction(thing) or isinstance(thing, Implementation)):
         raise PluginError(
-            f"{type(thing).__name__} objects are no implementations: pass the class, a function of (q, k, v), an "
+            f"{type(thing).__name__} objects are not implementations: pass the class, a function of (q, k, v), an "
             "attnbench.Implementation, or the name of one"
         )
     name = getattr(thing, "__qualname__", type(thing).__qualname__)
     home = sys.modules.get(getattr(thing, "__module__", ""))
     if home is not None and getattr(home, name, None) is thing:
         return home, name
-    # Instances and what a function made know no name of their own. A module is listed when its import ends, so the
-    # first that holds the object defines it; but the script that is being run is listed before all.
+    # Instances and nested functions do not know their name. ``sys.modules`` lists modules in the order in which their
+    # imports ended, so that the first module with the object defines it. Only ``__main__`` comes before its imports.
     for module in sorted(sys.modules.values(), key=lambda module: module is sys.modules["__main__"]):
         for attribute, value in list(getattr(module, "__dict__", {}).items()):
             if value is thing:
                 return module, attribute
     raise PluginError(
-        f"no fresh process can import {name!r}, which no module holds: bind it to a name at the top level of a file"
+        f"a new process cannot import {name!r}, which no module contains: bind it to a name at the top level of a file"
     )
 
 
-def _place(module: ModuleType, attribute: str) -> str:
-    """Module or file that a fresh process imports to get a module."""
+def _find_place(module: ModuleType, attribute: str) -> str:
+    """Return the name or the file by which a new process imports a module."""
     name, path = module.__name__, Path(getattr(module, "__file__", None) or "-")
     is_file = path.suffix == ".py" and path.is_file()
     if name == "__main__":
@@ -68,21 +68,21 @@ def _place(module: ModuleType, attribute: str) -> str:
             return str(spec.name)
         if not is_file:
             raise PluginError(
-                f"{attribute!r} was made in an interactive session, and it is checked in a process of its own: put it "
-                f"in a file, say my_attention.py, and pass 'my_attention.py:{attribute}'"
+                f"{attribute!r} was defined in an interactive session, but checks run in another process: put it in a "
+                f"file, say my_attention.py, and pass 'my_attention.py:{attribute}'"
             )
-        return _from_here(path)
-    # A path says more than the name of a module that is found only from some folders, such as a test's.
+        return _shorten_path(path)
+    # A module outside packages, such as a test's, may be found only from some folders; its path is found from all.
     lone = is_file and "." not in name and path.is_relative_to(Path.cwd()) and "site-packages" not in path.parts
-    return _from_here(path) if lone or (is_file and not _found(name)) else name
+    return _shorten_path(path) if lone or (is_file and not _is_importable(name)) else name
 
 
-def _found(name: str) -> bool:
-    """Whether a fresh process with this one's search path finds the package of a module."""
+def _is_importable(name: str) -> bool:
+    """Whether a new process with this process's search path finds the package of a module."""
     root = name.partition(".")[0]
     return any(finder.find_spec(root, None) for finder in sys.meta_path if hasattr(finder, "find_spec"))
 
 
-def _from_here(path: Path) -> str:
+def _shorten_path(path: Path) -> str:
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -1,7 +1,7 @@
-"""Names to objects: entry points, ``package.module:attribute`` and ``path/to/file.py:attribute``.
+"""From names to objects: entry points, ``package.module:attribute`` and ``path/to/file.py:attribute``.
 
-Each may be followed by `` @ FOLDER``: the same from another source tree, which can be loaded beside the first.
-Nothing is imported before it is asked for, so a plug-in that cannot be imported breaks only the runs that name it.
+A name may be followed by `` @ FOLDER``: the same object from another source tree, loaded in the same process. A plug-in
+is imported only when it is needed, so that a plug-in which cannot be imported affects only the runs that name it.
 """
 
 import ast
@@ -21,66 +21,73 @@ from typing import Any
 
 from attnbench.cases import Problem
 from attnbench.interface import Operator
-from attnbench.plugins.source_tree import home, source_tree
+from attnbench.plugins.source_tree import find_counterpart_root, open_source_tree
 
 __all__ = [
     "IMPLEMENTATIONS",
     "OPERATORS",
+    "STUDIES",
     "PluginError",
-    "baseline",
-    "from_trees",
-    "known",
+    "check_name",
+    "describe_origin",
+    "display_name",
+    "find_baseline",
+    "find_operator_baseline",
+    "list_names",
+    "list_operators",
     "load",
-    "load_lines",
     "load_operator",
-    "names",
-    "operators",
-    "origin",
-    "problems",
-    "reference_of",
-    "shown",
+    "load_problem_types",
+    "resolve_in_trees",
+    "write_import_lines",
 ]
 
 IMPLEMENTATIONS = "attnbench.implementations"
 OPERATORS = "attnbench.operators"
+STUDIES = "attnbench.studies"
+# What a name of each group is called in messages.
+_KINDS = {IMPLEMENTATIONS: "implementation", OPERATORS: "operator", STUDIES: "study"}
 # Between a name and the folder of a source tree.
 _AT = " @ "
 
 
 class PluginError(Exception):
-    """A name that leads nowhere, twice, or to something that cannot be imported; the message is one line."""
+    """Raised where a name is unknown or ambiguous, or its object cannot be imported; the message is one line."""
 
 
-def names(group: str = IMPLEMENTATIONS) -> list[str]:
-    """Registered names, sorted, without loading anything."""
+def list_names(group: str = IMPLEMENTATIONS) -> list[str]:
+    """Return the registered names, sorted, without importing anything."""
     return sorted({entry.name for entry in entry_points(group=group)})
 
 
-def origin(name: str, group: str = IMPLEMENTATIONS) -> str:
-    """Where a name comes from: ``module:attribute`` of its entry point and its distribution, or the name itself."""
+def describe_origin(name: str, group: str = IMPLEMENTATIONS) -> str:
+    """Return ``module:attribute`` and the distribution of a registered name, or a name of another form as it is."""
     if ":" in name or _AT in name:
         return name
-    entry = _entry(name, group)
+    entry = _find_entry_point(name, group)
     return f"{entry.value} ({entry.dist.name} {entry.dist.version})" if entry.dist else entry.value
 
 
-def shown(name: str) -> str:
-    """Name as results carry it: a path is told from here, or only its last part where it lies elsewhere."""
+def display_name(name: str) -> str:
+    """Return a name as results contain it.
+
+    A path is relative to the current directory, or only its last part if it is outside of it.
+    """
     own, at, tree = name.partition(_AT)
     if at:
-        return f"{shown(own)}{at}{_from_here(tree)}"
+        return f"{display_name(own)}{at}{_shorten_path(tree)}"
     place, colon, attribute = name.rpartition(":")
-    return f"{_from_here(place)}{colon}{attribute}" if place.endswith(".py") else name
+    return f"{_shorten_path(place)}{colon}{attribute}" if place.endswith(".py") else name
 
 
-def _from_here(place: str) -> str:
+def _shorten_path(place: str) -> str:
     path = Path(place).resolve()
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else path.name
 
 
-def known(name: str, group: str = IMPLEMENTATIONS) -> None:
-    """Check, without importing it, that a name leads somewhere.
+def check_name(name: str, group: str = IMPLEMENTATIONS) -> None:
+    """Check that a name is registered, or that its form is valid and its file exists, without importing it.
 
     Raises: PluginError.
     """
@@ -89,27 +96,27 @@ def known(name: str, group: str = IMPLEMENTATIONS) -> None:
     if at and not Path(tree).is_dir():
         raise PluginError(f"no such folder: {tree}")
     if not colon:
-        _entry(name, group)
+        _find_entry_point(name, group)
     elif not attribute or not place:
-        raise PluginError(f"{name!r} is no name; write package.module:attribute or path/to/file.py:attribute")
+        raise PluginError(f"{name!r} is not a valid name; write package.module:attribute or path/to/file.py:attribute")
     elif place.endswith(".py") and not Path(place).is_file():
         raise PluginError(f"no such file: {place}")
 
 
-def from_trees(name: str, tree: Path) -> tuple[str, str]:
-    """Names of an implementation as another tree has it, and as it is found without that tree.
+def resolve_in_trees(name: str, tree: Path) -> tuple[str, str]:
+    """Return the names of an implementation in another source tree, and in the tree where it is found by default.
 
-    Both are loaded in the same manner, so that nothing but their code differs.
+    Both names load from a source tree, so that only the code of the two differs.
 
     Raises: PluginError.
     """
-    known(name)
+    check_name(name)
     if _AT in name:
         raise PluginError(f"{name!r} names its source tree already; leave out --base")
-    place, _ = _apart(name, IMPLEMENTATIONS)
-    own = home(place, tree)
+    place, _ = _split_name(name, IMPLEMENTATIONS)
+    own = find_counterpart_root(place, tree)
     if own is None:
-        wanted = shown(name).rpartition(":")[0] if place.endswith(".py") else place.partition(".")[0]
+        wanted = display_name(name).rpartition(":")[0] if place.endswith(".py") else place.partition(".")[0]
         raise PluginError(
             f"--base: {tree} has no {wanted}, which {name!r} comes from; name the folder that holds another version"
         )
@@ -118,66 +125,66 @@ def from_trees(name: str, tree: Path) -> tuple[str, str]:
     return f"{name}{_AT}{tree.resolve()}", f"{name}{_AT}{own}"
 
 
-def _apart(name: str, group: str) -> tuple[str, str]:
-    """Module or file, and attribute, that a name without a tree stands for."""
+def _split_name(name: str, group: str) -> tuple[str, str]:
+    """Return the module or file, and the attribute, of a name without a source tree."""
     place, colon, attribute = name.rpartition(":")
     if colon:
         return place, attribute
-    entry = _entry(name, group)
+    entry = _find_entry_point(name, group)
     return entry.module, entry.attr
 
 
 def load(name: str, group: str = IMPLEMENTATIONS) -> Any:
-    """Object behind a registered name, ``package.module:attribute`` or ``path/to/file.py:attribute``.
+    """Load the object of a registered name, ``package.module:attribute`` or ``path/to/file.py:attribute``.
 
-    Raises: PluginError, in one line that names what was asked for and the cause.
+    Raises: PluginError with one line that contains the name and the cause.
     """
     if _AT in name:
-        return _of_tree(name, group)
+        return _load_from_tree(name, group)
     place, colon, attribute = name.rpartition(":") if ":" in name else ("", "", name)
     try:
         if not colon:
-            return _entry(name, group).load()
-        module = _file_module(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+            return _find_entry_point(name, group).load()
+        module = _import_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except PluginError:
         raise
     except Exception as error:  # a plug-in may raise anything on import; it becomes one line
-        raise PluginError(f"cannot import {name!r}: {type(error).__name__}: {_one_line(error)}") from error
-    return _attribute(module, name, place, attribute)
+        raise PluginError(f"cannot import {name!r}: {type(error).__name__}: {_join_lines(error)}") from error
+    return _get_attribute(module, name, place, attribute)
 
 
-def _of_tree(name: str, group: str) -> Any:
-    """Object of another source tree."""
-    own, _, tree = name.partition(_AT)
-    place, attribute = _apart(own, group)
+def _load_from_tree(name: str, group: str) -> Any:
+    """Load an object from another source tree."""
+    own, _, folder = name.partition(_AT)
+    place, attribute = _split_name(own, group)
     try:
-        found = source_tree(Path(tree))
-        module = found.file(Path(place)) if place.endswith(".py") else found.module(place)
+        tree = open_source_tree(Path(folder))
+        module = tree.import_file(Path(place)) if place.endswith(".py") else tree.import_module(place)
     except Exception as error:  # a plug-in may raise anything on import; it becomes one line
-        raise PluginError(f"cannot import {name!r}: {type(error).__name__}: {_one_line(error)}") from error
-    return _attribute(module, name, f"{place}{_AT}{tree}", attribute)
+        raise PluginError(f"cannot import {name!r}: {type(error).__name__}: {_join_lines(error)}") from error
+    return _get_attribute(module, name, f"{place}{_AT}{folder}", attribute)
 
 
-def _attribute(module: ModuleType, name: str, place: str, attribute: str) -> Any:
+def _get_attribute(module: ModuleType, name: str, place: str, attribute: str) -> Any:
     if not attribute:
         raise PluginError(f"{name!r} names no attribute; write {place}:NAME")
     try:
         return attrgetter(attribute)(module)
     except AttributeError:
         public = [key for key in vars(module) if not key.startswith("_")]
-        raise PluginError(f"{place} has no attribute {attribute!r}{_hint(attribute, public)}") from None
+        raise PluginError(f"{place} has no attribute {attribute!r}{_suggest_names(attribute, public)}") from None
 
 
-def load_lines(name: str) -> str:
-    """Python source that binds ``implementation`` to what a name leads to, without the registry.
+def write_import_lines(name: str) -> str:
+    """Return Python source that binds ``implementation`` to the object of a name, without the registry.
 
-    It needs the harness where the name is a plain function's only.
+    The source imports the harness only if the object is a plain function.
 
     Raises: PluginError.
     """
     if _AT in name:
-        raise PluginError(f"{name!r} is of another source tree, and a script is made of what is found without one")
-    place, attribute = _apart(name, IMPLEMENTATIONS)
+        raise PluginError(f"{name!r} names a source tree, which a script cannot import: leave out ' @ FOLDER'")
+    place, attribute = _split_name(name, IMPLEMENTATIONS)
     if place.endswith(".py"):
         source: Path | None = Path(place).resolve()
         lines = f"import runpy\n\nimplementation = runpy.run_path({str(source)!r})[{attribute!r}]\n"
@@ -187,32 +194,55 @@ def load_lines(name: str) -> str:
         lines = f"from {place} import {attribute} as implementation\n"
     if source is None or source.suffix != ".py" or not _defines(source, attribute):
         return lines
-    # A function of split heads needs the projections around it, which are the harness's.
+    # A function on split heads needs the projections around it, which the harness provides.
     return f"from attnbench.kernel import from_kernel\n{lines}\nimplementation = from_kernel(implementation)\n"
 
 
 def _defines(source: Path, name: str) -> bool:
-    """Whether a file has a plain function of this name."""
+    """Whether a file defines a function of this name at its top level."""
     tree = ast.parse(source.read_text(encoding="utf-8"))
     return any(isinstance(node, ast.FunctionDef) and node.name == name for node in tree.body)
 
 
 def load_operator(name: str) -> Operator:
-    """Operator registered under a name."""
-    operator: Operator = load(name, OPERATORS)
+    """Load the operator that is registered under a name.
+
+    Raises: PluginError where it cannot be loaded, is not an ``Operator``, or where importing it imports torch.
+    """
+    if _imports_torch(name):
+        module = _find_entry_point(name, OPERATORS).module
+        raise PluginError(
+            f"operator {name!r}: importing {module} imports torch, and a description must not: "
+            "import torch inside the functions that use it"
+        )
+    operator = load(name, OPERATORS)
+    if not isinstance(operator, Operator):
+        raise PluginError(f"operator {name!r} must be an attnbench.Operator, got a {type(operator).__name__}")
     return operator
 
 
-def baseline(case: str) -> str:
-    """Name of the implementation that is the reference of a case, given by its id."""
+@cache
+def _imports_torch(name: str) -> bool:
+    """Whether the first import of an operator imports torch; False in a process that has imported torch before.
+
+    The command line reads descriptions of operators and must start without torch.
+    """
+    if "torch" in sys.modules:
+        return False
+    load(name, OPERATORS)
+    return "torch" in sys.modules
+
+
+def find_baseline(case: str) -> str:
+    """Return the name of the baseline of a case, given by its id: the implementation that is the reference."""
     return load_operator(case.partition("/")[0]).baseline
 
 
 @cache
-def reference_of(operator: str) -> str:
-    """Name of the implementation that is an operator's reference; empty where nobody here knows the operator.
+def find_operator_baseline(operator: str) -> str:
+    """Return the name of an operator's baseline, or an empty string if the operator cannot be loaded here.
 
-    For runs that were made elsewhere.
+    Stored runs may come from a machine with other operators.
     """
     try:
         return load_operator(operator).baseline
@@ -220,43 +250,44 @@ def reference_of(operator: str) -> str:
         return ""
 
 
-def problems() -> dict[str, type[Problem]]:
-    """Problem type of every registered operator that can be loaded, by its name.
+def load_problem_types() -> dict[str, type[Problem]]:
+    """Return the problem type of every registered operator that can be loaded, by operator name.
 
-    One that cannot breaks only what names it.
+    An operator that cannot be loaded is left out, so that it affects only the runs that name it.
     """
     found = {}
-    for name in names(OPERATORS):
+    for name in list_names(OPERATORS):
         with contextlib.suppress(PluginError):
             found[name] = load_operator(name).problem
     return found
 
 
-def operators() -> list[str]:
-    """Names of the operators that can be loaded, sorted."""
-    return list(problems())
+def list_operators() -> list[str]:
+    """Return the names of the operators that can be loaded, sorted."""
+    return list(load_problem_types())
 
 
-def _entry(name: str, group: str) -> EntryPoint:
+def _find_entry_point(name: str, group: str) -> EntryPoint:
     found = {entry.value: entry for entry in entry_points(group=group, name=name)}
     if len(found) > 1:
         owners = ", ".join(f"{e.value} from {e.dist.name if e.dist else '?'}" for e in found.values())
         raise PluginError(f"{name!r} is registered more than once: {owners}; ask for one of them as module:attribute")
     if not found:
-        kind = group.rpartition(".")[2].rstrip("s")
-        raise PluginError(f"unknown {kind} {name!r}{_hint(name, names(group))}")
+        kind = _KINDS[group]
+        raise PluginError(f"unknown {kind} {name!r}{_suggest_names(name, list_names(group))}")
     return next(iter(found.values()))
 
 
-def _hint(name: str, available: Iterable[str]) -> str:
+def _suggest_names(name: str, available: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name: similar names, and all available ones."""
     choices = sorted(available)
     near = get_close_matches(name, choices, n=3)
     meant = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
     return f"{meant or ';'} available: {', '.join(choices) or 'none'}"
 
 
-def _file_module(path: Path) -> ModuleType:
-    """Module of a Python file outside any package, imported once under a name made from its path."""
+def _import_file(path: Path) -> ModuleType:
+    """Import a Python file that is in no package, once, under a name made from its path."""
     if not path.is_file():
         raise PluginError(f"no such file: {path}")
     name = "attnbench_file_" + re.sub(r"\W", "_", str(path.resolve()))
@@ -266,7 +297,7 @@ def _file_module(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise PluginError(f"cannot read {path} as a Python module")
     module = importlib.util.module_from_spec(spec)
-    # Registered first, so that dataclasses and pickles in the file find their module.
+    # Registered before execution, so that dataclasses and pickles in the file find their module.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -276,5 +307,5 @@ def _file_module(path: Path) -> ModuleType:
     return module
 
 
-def _one_line(error: BaseException) -> str:
+def _join_lines(error: BaseException) -> str:
     return " ".join(str(error).split())

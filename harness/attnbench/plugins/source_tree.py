@@ -1,8 +1,8 @@
-"""Another source tree: its code is imported beside the code of the same names that is installed, in one process.
+"""Other source trees: their modules are imported in the same process as installed modules of the same names.
 
-Modules of a tree bear names of their own, and what their code imports, whenever it does, comes from the tree too where
-the tree has it. Shared with everybody is what is no part of the tree: the standard library, whatever lies in
-site-packages (torch can be loaded only once), and the harness, which is the measure of both.
+The modules of a tree get names with a prefix of the tree. Imports in their code, at any time, also load from the tree
+if the tree has the module. The standard library, site-packages (torch can be loaded only once) and the harness, which
+measures both sides, are shared with the rest of the process.
 """
 
 import builtins
@@ -17,18 +17,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["SourceTree", "home", "source_tree"]
+__all__ = ["SourceTree", "find_counterpart_root", "open_source_tree"]
 
-# Never taken from a tree: who measures, and the program that is being run.
+# Modules that are never imported from a tree: the harness, and the program that runs.
 HARNESS = frozenset({"attnbench", "__main__"})
-# Folders of installed distributions, whose code is no part of any tree.
+# Folders of installed distributions, whose code is not part of any tree.
 INSTALLED = frozenset({"site-packages", "dist-packages"})
-# How the names of all trees begin.
+# Prefix of the names of all trees.
 PREFIX = "attnbench_tree_"
 
 
-def source_tree(path: Path) -> "SourceTree":
-    """The tree at a folder; there is one of each in a process."""
+def open_source_tree(path: Path) -> "SourceTree":
+    """Return the tree of a folder, which is created once in a process."""
     folder = path.resolve()
     trees = [finder for finder in sys.meta_path if isinstance(finder, SourceTree)]
     found = next((tree for tree in trees if tree.folder == folder), None)
@@ -37,72 +37,72 @@ def source_tree(path: Path) -> "SourceTree":
         sys.meta_path.insert(0, found)
         sys.modules[found.name] = found.root
     if not trees:
-        builtins.__import__ = _redirected(builtins.__import__)
+        builtins.__import__ = _redirect_import(builtins.__import__)
     return found
 
 
-def home(place: str, tree: Path) -> Path | None:
-    """Folder that holds an installed module, or a file, just as a tree holds its counterpart; None where it has none.
+def find_counterpart_root(place: str, tree: Path) -> Path | None:
+    """Return the folder that contains a module or file at the same relative path as its counterpart in a tree.
 
-    ``place`` is the name of a module or the path of a file.
+    ``place`` is the name of an installed module or the path of a file. None: the tree has no counterpart.
     """
     folder = tree.resolve()
-    own, other = _source(place), SourceTree(folder).counterpart(place)
-    if own is None or other is None:
+    source, counterpart = _find_source(place), SourceTree(folder).find_counterpart(place)
+    if source is None or counterpart is None:
         return None
-    end = other.relative_to(folder).parts
-    if own.parts[-len(end) :] != end:  # the tree has it below src
+    end = counterpart.relative_to(folder).parts
+    if source.parts[-len(end) :] != end:  # the counterpart is below src in the tree
         end = end[1:]
-    return own.parents[len(end) - 1]
+    return source.parents[len(end) - 1]
 
 
 class SourceTree(MetaPathFinder):
-    """Finds the modules of one tree, under names that begin with the tree's own."""
+    """Finder of the modules of one tree, whose names begin with the tree's name."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.root = _Root(PREFIX + re.sub(r"\W", "_", str(folder)), self)
         self.name = self.root.__name__
-        # Where the tree has a module that stands in no package, by its name; None: it is not of the tree.
+        # Path of each top-level module in the tree, by name; None: the module is not imported from the tree.
         self._places: dict[str, Path | None] = {}
 
-    def module(self, name: str) -> ModuleType:
-        """The tree's module of this name.
+    def import_module(self, name: str) -> ModuleType:
+        """Import the tree's module of this name.
 
-        Raises: ImportError, and whatever the module raises.
+        Raises: ImportError, and all exceptions that the module raises.
         """
         top = name.partition(".")[0]
         if top in HARNESS:
-            raise ImportError(f"{top} measures both sides, and is not taken from {self.folder}")
-        place = self.counterpart(name)
+            raise ImportError(f"{top} measures both sides, and is not imported from {self.folder}")
+        place = self.find_counterpart(name)
         if place is None:
             raise ImportError(f"no {top} below {self.folder}")
-        # Asked for by name, it is of the tree even where its counterpart lies in site-packages.
+        # A module that is imported by name is of the tree, even if its counterpart is in site-packages.
         self._places[top] = place
         return importlib.import_module(f"{self.name}.{name}")
 
-    def file(self, path: Path) -> ModuleType:
-        """Module of the tree's file that corresponds to a file elsewhere, imported once.
+    def import_file(self, path: Path) -> ModuleType:
+        """Import the tree's counterpart of a file elsewhere, once.
 
-        Raises: ImportError, and whatever the file raises.
+        Raises: ImportError, and all exceptions that the file raises.
         """
-        place = self.counterpart(str(path))
+        place = self.find_counterpart(str(path))
         if place is None:
-            raise ImportError(f"no {_relative(path)} below {self.folder}")
+            raise ImportError(f"no {_shorten_path(path)} below {self.folder}")
         top = "file_" + re.sub(r"\W", "_", str(place.relative_to(self.folder)))
         self._places[top] = place
         return importlib.import_module(f"{self.name}.{top}")
 
-    def counterpart(self, place: str) -> Path | None:
-        """File of this tree that corresponds to an installed module's top package, or to a file elsewhere.
+    def find_counterpart(self, place: str) -> Path | None:
+        """Return the file of this tree that corresponds to an installed module's top package, or to a file elsewhere.
 
-        It is the one that most of the path agrees with: of implementations/attnzoo/__init__.py before
-        attnzoo/__init__.py. A file below the present folder needs its whole name from there.
+        The longest common end of the paths decides: implementations/attnzoo/__init__.py comes before
+        attnzoo/__init__.py. For a file below the current directory, the whole relative path must match.
         """
-        source = _source(place)
+        source = _find_source(place)
         if source is None:
             return None
-        fewest = len(_relative(source).parts) if place.endswith(".py") else 1 + (source.name == "__init__.py")
+        fewest = len(_shorten_path(source).parts) if place.endswith(".py") else 1 + (source.name == "__init__.py")
         ends = [source.parts[begin:] for begin in range(1, len(source.parts) - fewest + 1)]
         places = (root.joinpath(*end) for end in ends for root in (self.folder, self.folder / "src"))
         return next((found for found in places if found.exists()), None)
@@ -113,44 +113,44 @@ class SourceTree(MetaPathFinder):
         path: Sequence[str] | None = None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Spec of a module that stands in no package of the tree; the others are found where their package lies."""
+        """Return the spec of a top-level module of the tree; submodules are found through their package's path."""
         own, _, top = name.partition(".")
-        place = self._place(top) if own == self.name and top and "." not in top else None
+        place = self._locate(top) if own == self.name and top and "." not in top else None
         if place is None:
             return None
-        if place.is_dir():  # a package without a file of its own
+        if place.is_dir():  # a namespace package
             spec = ModuleSpec(name, None, is_package=True)
             spec.submodule_search_locations = [str(place)]
             return spec
         locations = [str(place.parent)] if place.name == "__init__.py" else None
         return importlib.util.spec_from_file_location(name, place, submodule_search_locations=locations)
 
-    def _place(self, top: str) -> Path | None:
-        """Where the tree has a module that its code imports, or None where that is everybody's."""
+    def _locate(self, top: str) -> Path | None:
+        """Return the path in the tree of a module that the tree's code imports, or None if the module is shared."""
         if top not in self._places:
-            self._places[top] = None if top in HARNESS | sys.stdlib_module_names else self._own(top)
+            self._places[top] = None if top in HARNESS | sys.stdlib_module_names else self._locate_own(top)
         return self._places[top]
 
-    def _own(self, top: str) -> Path | None:
-        source = _source(top)
-        if source is None:  # only the tree has it
+    def _locate_own(self, top: str) -> Path | None:
+        source = _find_source(top)
+        if source is None:  # only the tree has the module
             places = (self.folder / name for name in (f"{top}.py", f"{top}/__init__.py"))
             return next((place for place in places if place.is_file()), None)
-        return None if INSTALLED & set(source.parts) else self.counterpart(top)
+        return None if INSTALLED & set(source.parts) else self.find_counterpart(top)
 
-    def imported(self, name: str, package: str | None = None) -> ModuleType:
-        """What ``importlib.import_module`` returns in the tree's code."""
+    def import_for_tree(self, name: str, package: str | None = None) -> ModuleType:
+        """Import a module as ``importlib.import_module`` does in the tree's code."""
         if name.startswith(".") or not self.has(name):
             return importlib.import_module(name, package)
         return importlib.import_module(f"{self.name}.{name}")
 
     def has(self, name: str) -> bool:
-        """Whether a module that the tree's code imports is the tree's."""
-        return self._place(name.partition(".")[0]) is not None
+        """Whether a module that the tree's code imports is loaded from the tree."""
+        return self._locate(name.partition(".")[0]) is not None
 
 
 class _Root(ModuleType):
-    """The package that all modules of a tree stand in."""
+    """The package that contains all modules of a tree."""
 
     def __init__(self, name: str, tree: SourceTree) -> None:
         super().__init__(name)
@@ -160,23 +160,23 @@ class _Root(ModuleType):
 
 
 class _Importlib(ModuleType):
-    """``importlib`` as a tree's code sees it."""
+    """The ``importlib`` module that a tree's code imports."""
 
     def __init__(self, tree: SourceTree) -> None:
         super().__init__("importlib")
-        self.import_module = tree.imported
+        self.import_module = tree.import_for_tree
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib, name)
 
 
-def _redirected(everybodys: Callable[..., ModuleType]) -> Callable[..., ModuleType]:
-    """An ``__import__`` that is everybody's, and leads the code of trees to their own modules.
+def _redirect_import(original: Callable[..., ModuleType]) -> Callable[..., ModuleType]:
+    """Return an ``__import__`` that loads a tree's modules for the code of trees, and calls the original for others.
 
-    It is the process's, because torch's compiler calls it for the code that it traces.
+    It replaces the ``__import__`` of the process, because torch's compiler calls that one for the code that it traces.
     """
 
-    def imports(
+    def import_redirected(
         name: str,
         globals: Mapping[str, Any] | None = None,  # noqa: A002  # the parameters of __import__
         locals: Mapping[str, Any] | None = None,  # noqa: A002
@@ -186,26 +186,26 @@ def _redirected(everybodys: Callable[..., ModuleType]) -> Callable[..., ModuleTy
         scope = sys._getframe(1).f_globals if globals is None else globals  # noqa: SLF001  # called by name
         importer = scope.get("__name__") or ""
         if level or not importer.startswith(PREFIX):
-            return everybodys(name, globals, locals, fromlist or (), level)
+            return original(name, globals, locals, fromlist or (), level)
         root: _Root = sys.modules[importer.partition(".")[0]]  # type: ignore[assignment]
         if not root.tree.has(name):
-            found = everybodys(name, globals, locals, fromlist or (), level)
+            found = original(name, globals, locals, fromlist or (), level)
             return root.importlib if found is importlib else found
         found = importlib.import_module(f"{root.tree.name}.{name}")
         if fromlist:
-            return everybodys(found.__name__, globals, locals, fromlist, 0)
+            return original(found.__name__, globals, locals, fromlist, 0)
         return sys.modules[f"{root.tree.name}.{name.partition('.')[0]}"]
 
-    return imports
+    return import_redirected
 
 
-def _source(place: str) -> Path | None:
-    """File of a module's top package as it is installed, or a file itself; nothing is imported."""
+def _find_source(place: str) -> Path | None:
+    """Return the file of a module's top package as it is installed, or the path of a file; nothing is imported."""
     if place.endswith(".py"):
         return Path(place).resolve()
     try:
         spec = importlib.util.find_spec(place.partition(".")[0])
-    except ValueError:  # it is there without a spec
+    except ValueError:  # the module is loaded and has no spec
         return None
     if spec is None:
         return None
@@ -214,7 +214,7 @@ def _source(place: str) -> Path | None:
     return Path(next(iter(spec.submodule_search_locations))).resolve() if spec.submodule_search_locations else None
 
 
-def _relative(path: Path) -> Path:
-    """Path as it is told from the present folder, or the name alone where it lies elsewhere."""
+def _shorten_path(path: Path) -> Path:
+    """Return a path relative to the current directory, or only its name if it is outside of it."""
     full, here = path.resolve(), Path.cwd()
     return full.relative_to(here) if full.is_relative_to(here) else Path(full.name)

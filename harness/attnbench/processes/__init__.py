@@ -1,1 +1,1 @@
-"""Child processes and the processes that they start in turn. Importing this package imports no torch."""
+"""Child processes and their descendants. Importing this package does not import torch."""

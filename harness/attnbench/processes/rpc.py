@@ -1,7 +1,8 @@
-"""Child processes that answer requests: one line of JSON each way, on a socket of their own.
+"""Child processes that answer requests on a socket, one line of JSON per request and per answer.
 
-A child's death, silence or overlong answer is an answer too. Standard output and error of a child go to a log file and
-never mix with records. Whatever a child starts ends with it, and it ends with its parent, however that ends.
+If a child dies, does not answer in time or answers too much, ``Child.ask`` raises an exception that says so. Standard
+output and standard error of a child go to a log file. A child's descendants end with the child, and a child ends with
+its parent, even if the parent is killed.
 """
 
 import contextlib
@@ -21,35 +22,35 @@ from typing import Any, Self
 
 from attnbench.processes import descendants
 
-__all__ = ["Child", "ChildDied", "ChildTimeout", "serve", "without_home"]
+__all__ = ["Child", "ChildDied", "ChildTimeout", "replace_home", "serve"]
 
-# Time that a child gets to end by itself once the socket is closed at either end, in seconds.
+# Time in which a child must exit after the socket has been closed at either end, in seconds.
 GRACE_S = 2.0
-# Longest answer, in bytes: far more than a record takes, far less than the memory of a machine.
+# Longest answer, in bytes: far more than a record needs, far less than the memory of a machine.
 ANSWER_BYTES = 1 << 28
-# What a child may have printed before it is thrown away, in bytes, and time between two looks at it, in seconds.
+# Size at which the log of a child is truncated, in bytes, and time between two checks of its size, in seconds.
 OUTPUT_BYTES, WATCH_S = 1 << 24, 0.5
-# Bytes at the end of what a child has printed in which its last line is looked for.
+# Number of bytes at the end of the log that are searched for its last line.
 LAST_BYTES = 1 << 16
-# Looks at what a child does when nothing is asked of it.
-LOOKS = 10
-# A word in the environment of a child and of all that it starts.
+# Number of samples of the runnable threads of an idle child.
+SAMPLES = 10
+# Environment variable of a child and of its descendants.
 MARK = "ATTNBENCH_CHILD"
 _CHUNK = 1 << 16
 
 
 class ChildDied(Exception):
-    """The child ended before it answered; the message says how."""
+    """Raised where the child ended before it answered; the message says how it ended."""
 
 
 class ChildTimeout(Exception):
-    """The child did not answer in time and was killed."""
+    """Raised where the child did not answer in time; it has been killed."""
 
 
 class Child:
-    """A process running ``python -m module`` that answers requests.
+    """A child process that runs ``python -m module`` and answers requests.
 
-    Raises: ChildDied, where the system starts no more processes.
+    Raises: ChildDied where the system cannot start a process.
     """
 
     def __init__(self, module: str, *, log: Path, environment: Mapping[str, str] | None = None) -> None:
@@ -60,7 +61,7 @@ class Child:
         held, self._leash = os.pipe()
         try:
             with theirs, log.open("ab") as output:
-                # Children of one run share a log; what this one writes begins here.
+                # The children of a run share a log. The output of this child begins here.
                 self._log_begin = output.tell()
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", module, str(theirs.fileno())],
@@ -69,9 +70,9 @@ class Child:
                     stderr=subprocess.STDOUT,
                     pass_fds=[theirs.fileno(), held],
                     env={**os.environ, **(environment or {}), name: value},
-                    start_new_session=True,  # its own process group, so that whatever it starts dies with it
+                    start_new_session=True,  # a process group, so that its descendants can be killed with it
                 )
-            _tie(held, self._process.pid)
+            _kill_on_close(held, self._process.pid)
         except OSError as error:
             ours.close()
             os.close(self._leash)
@@ -81,7 +82,7 @@ class Child:
         self._ended = False
 
     def ask(self, request: Mapping[str, Any], *, timeout_s: float | None = None) -> Any:
-        """Answer to one request.
+        """Send a request and return its answer.
 
         Raises: ChildDied, ChildTimeout.
         """
@@ -90,22 +91,22 @@ class Child:
         try:
             self._socket.settimeout(timeout_s)
             self._socket.sendall(json.dumps({"ticket": ticket, **request}).encode() + b"\n")
-            line = self._line(deadline)
+            line = self._read_line(deadline)
         except TimeoutError:
             self.kill()
             raise ChildTimeout(f"no answer within {timeout_s:g} s") from None
         except (BrokenPipeError, ConnectionResetError):
-            raise ChildDied(self._epitaph()) from None
+            raise ChildDied(self._describe_end()) from None
         self._trim_log()
         prefix, _, answer = line.partition(b" ")
         if prefix != ticket.encode():
-            # Whatever was meant by it, no later line could be trusted to answer its own request either.
+            # After an unexpected line, no later line can be trusted to be the answer to its request.
             self.kill()
-            raise ChildDied("something else than an answer was written to the process's connection")
+            raise ChildDied("something other than an answer was written to the process's connection")
         return json.loads(answer)
 
-    def _line(self, deadline: float | None) -> bytes:
-        """Next line from the child.
+    def _read_line(self, deadline: float | None) -> bytes:
+        """Read the next line from the child.
 
         Raises: TimeoutError, ConnectionResetError, ChildDied.
         """
@@ -115,14 +116,14 @@ class Child:
                 self.kill()
                 raise ChildDied(f"more than {ANSWER_BYTES >> 20} MiB were written to the process's connection")
             begin = len(self._buffer)
-            self._buffer += self._received(deadline)
+            self._buffer += self._receive(deadline)
             end = self._buffer.find(b"\n", begin)
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         return line
 
-    def _received(self, deadline: float | None) -> bytes:
-        """Bytes from the child; while there are none, what it prints is kept within bounds."""
+    def _receive(self, deadline: float | None) -> bytes:
+        """Receive bytes from the child; truncate its log, if necessary, while waiting."""
         while True:
             left_s = WATCH_S if deadline is None else min(deadline - time.monotonic(), WATCH_S)
             if left_s <= 0:
@@ -137,44 +138,44 @@ class Child:
                 raise ConnectionResetError
             return chunk
 
-    def cores_wanted(self, window_s: float) -> float | None:
-        """Cores that the child, and all that it has started, use or wait for while nothing is asked of it.
+    def measure_core_demand(self, window_s: float) -> float | None:
+        """Return the mean number of cores that the child and its descendants use or wait for while the child is idle.
 
-        The mean of several looks within a time; None where the system does not say.
+        The mean is over samples within ``window_s`` seconds; None where there is no /proc.
         """
-        pids = descendants.marked(self._mark)
+        pids = descendants.find_marked(self._mark)
         if not pids:
             return None
-        looks = []
-        for _ in range(LOOKS):
-            time.sleep(window_s / LOOKS)
-            looks.append(descendants.runnable(pids))
-        return sum(looks) / LOOKS
+        counts = []
+        for _ in range(SAMPLES):
+            time.sleep(window_s / SAMPLES)
+            counts.append(descendants.count_runnable_threads(pids))
+        return sum(counts) / SAMPLES
 
     def kill(self) -> None:
-        """End the child and all that it started, now."""
+        """Kill the child and its descendants."""
         if self._ended:
             return
         self._ended = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        descendants.end(self._mark)  # those that left the group
+        descendants.kill_marked(self._mark)  # descendants that have left the process group
         self._socket.close()
         os.close(self._leash)
 
     def close(self) -> None:
-        """Let the child end by itself, then end it."""
+        """Close the connection, wait for the child to exit, and kill it if it does not."""
         self._socket.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_S)
         self.kill()
 
     def _trim_log(self) -> None:
-        """Throw away what was printed where it is too much: nobody reads it, and it could fill a disk."""
+        """Truncate the output of this child if it is too long, because it could fill the disk."""
         with contextlib.suppress(OSError):
             if self._log.stat().st_size - self._log_begin > OUTPUT_BYTES:
-                # It is open for appending, so that what is printed next follows.
+                # The child writes in append mode, so that new output starts at the new end.
                 os.truncate(self._log, self._log_begin)
 
     def __enter__(self) -> Self:
@@ -185,8 +186,8 @@ class Child:
     ) -> None:
         self.close()
 
-    def _epitaph(self) -> str:
-        """How the child ended, with the last line that it wrote where it exited by itself."""
+    def _describe_end(self) -> str:
+        """Kill the child if it still runs, and describe how it ended, with its last line of output if it exited."""
         try:
             code = self._process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
@@ -194,20 +195,20 @@ class Child:
         finally:
             self.kill()
         if code < 0:
-            # The last lines are then faulthandler's, which say less than the signal.
-            return f"the process was killed by {_signal_name(-code)}"
+            # The last lines are then a faulthandler traceback, which says less than the name of the signal.
+            return f"the process was killed by {_name_signal(-code)}"
         with self._log.open("rb") as log:
             log.seek(max(self._log_begin, log.seek(0, os.SEEK_END) - LAST_BYTES))
             lines = log.read().decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f"the process exited with code {code}" + (f" ({without_home(last)[:200]})" if last else "")
+        return f"the process exited with code {code}" + (f" ({replace_home(last)[:200]})" if last else "")
 
 
-def _tie(descriptor: int, group: int) -> None:
-    """Let the kernel kill a process group as soon as nobody holds the other end of this pipe any more.
+def _kill_on_close(descriptor: int, group: int) -> None:
+    """Make the kernel kill a process group when the other end of a pipe is closed, at the latest when the parent ends.
 
-    A child that waits for requests sees by itself that its parent is gone; one in an endless loop does not.
-    Source: F_SETOWN and F_SETSIG in https://man7.org/linux/man-pages/man2/F_GETSIG.2const.html; Linux alone has them.
+    A child that waits for requests notices that its parent has ended; a child in an endless loop does not.
+    Source: F_SETOWN and F_SETSIG in https://man7.org/linux/man-pages/man2/F_GETSIG.2const.html; only on Linux.
     """
     if hasattr(fcntl, "F_SETSIG"):
         fcntl.fcntl(descriptor, fcntl.F_SETOWN, -group)
@@ -215,21 +216,21 @@ def _tie(descriptor: int, group: int) -> None:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _signal_name(number: int) -> str:
+def _name_signal(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:  # real-time signals have no name
         return f"signal {number}"
 
 
-def without_home(text: str) -> str:
-    """Text as it may be stored: without the user's home directory."""
+def replace_home(text: str) -> str:
+    """Replace the user's home directory by ``~``, because its name must not be stored."""
     home = str(Path.home())
     return text.replace(home, "~") if home != os.sep else text
 
 
 def serve(handlers: Mapping[str, Callable[..., Any]], descriptor: int) -> None:
-    """Answer requests ``{"ticket": text, "do": name, ...keywords}`` on a descriptor until it is closed."""
+    """Answer requests ``{"ticket": text, "do": name, ...keywords}`` on a socket until it is closed."""
     owner = os.getpid()
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
         for line in stream:
@@ -237,6 +238,6 @@ def serve(handlers: Mapping[str, Callable[..., Any]], descriptor: int) -> None:
             ticket = request.pop("ticket")
             answer = handlers[request.pop("do")](**request)
             if os.getpid() != owner:
-                os._exit(1)  # a fork that came back from a handler: the answer is its parent's to give
+                os._exit(1)  # a process that the handler forked has returned here: only its parent answers
             stream.write(f"{ticket} {json.dumps(answer)}\n".encode())
             stream.flush()

@@ -1,1 +1,1 @@
-"""What a run stores: record types, the run file, and the machine that a run came from. No torch is imported here."""
+"""Stored records: their types, the run file, and the description of the machine. Torch is not imported here."""

@@ -1,4 +1,4 @@
-"""The machine and the libraries that a run came from; nothing that names its host or user."""
+"""The machine and the library versions of a run; neither host name nor user name is read."""
 
 import os
 import platform
@@ -11,45 +11,45 @@ from attnbench.records.types import Machine
 
 __all__ = [
     "TESTED_TORCH",
-    "address_space_bytes",
-    "commit",
-    "cores",
-    "machine",
-    "memory_available_bytes",
-    "torch_warning",
-    "versions",
+    "check_torch_version",
+    "count_cores",
+    "describe_machine",
+    "find_commit",
+    "find_versions",
+    "read_address_space_bytes",
+    "read_available_memory_bytes",
 ]
 
-# First and last minor release of torch that the suite was run on.
+# First and last minor release of torch that the suite has been run with.
 TESTED_TORCH = ((2, 10), (2, 13))
 LIBRARIES = ("attnbench", "torch", "numpy", "xformers", "triton")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def machine() -> Machine:
-    """This machine, named after its CPU and GPU model."""
-    cpu = _cpu_model()
-    gpu, driver = _gpu()
+def describe_machine() -> Machine:
+    """Return the description of this machine, named after its CPU and GPU model."""
+    cpu = _read_cpu_model()
+    gpu, driver = _query_gpu()
     words = re.findall(r"[a-z0-9]+", re.sub(r"\((r|tm)\)|processor|cpu|@ *\S+", "", f"{cpu} {gpu or ''}".lower()))
     return Machine(
         name="-".join(words) or "unknown",
         cpu=cpu,
-        cores=cores(),
+        cores=count_cores(),
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES,
         gpu=gpu,
         driver=driver,
-        isa=_widest_vectors(),
+        isa=_find_widest_vectors(),
         system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
     )
 
 
-def cores() -> int:
-    """Cores that this process may use."""
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def versions() -> dict[str, str]:
-    """Installed versions of the libraries that matter to a result."""
+def find_versions() -> dict[str, str]:
+    """Return the installed versions of the libraries that results depend on."""
     found = {}
     for name in LIBRARIES:
         try:
@@ -59,8 +59,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-def torch_warning(installed: str) -> str | None:
-    """What to say of a torch outside the tested range, or None."""
+def check_torch_version(installed: str) -> str | None:
+    """Return a warning if a version of torch is outside the tested range, or None."""
     numbers = re.match(r"(\d+)\.(\d+)", installed)
     (low, high) = TESTED_TORCH
     if numbers and low <= (int(numbers[1]), int(numbers[2])) <= high:
@@ -71,8 +71,8 @@ def torch_warning(installed: str) -> str | None:
     )
 
 
-def commit(folder: Path) -> str | None:
-    """Commit of the checkout around a folder, with ``+`` where files differ from it; None outside a checkout."""
+def find_commit(folder: Path) -> str | None:
+    """Return the commit of the checkout around a folder, with ``+`` if files differ from it, or None."""
     try:
         head = subprocess.run(
             ["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True
@@ -88,16 +88,16 @@ def commit(folder: Path) -> str | None:
     return head + ("+" if changes.strip() else "")
 
 
-def address_space_bytes() -> int:
-    """Address space that this process has mapped; 0 where the system does not say."""
+def read_address_space_bytes() -> int:
+    """Return the address space that this process has mapped, in bytes; 0 where /proc is missing."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE_BYTES
     except OSError:
         return 0
 
 
-def memory_available_bytes() -> int:
-    """Memory that could be had without swapping; 0 where the system does not say."""
+def read_available_memory_bytes() -> int:
+    """Return the memory that can be allocated without swapping, in bytes; 0 where /proc is missing."""
     try:
         found = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     except OSError:
@@ -105,7 +105,7 @@ def memory_available_bytes() -> int:
     return int(found[1]) * 1024 if found else 0
 
 
-def _cpu_model() -> str:
+def _read_cpu_model() -> str:
     try:
         names = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
@@ -113,8 +113,8 @@ def _cpu_model() -> str:
     return names[0].strip() if names else platform.processor() or platform.machine()
 
 
-def _widest_vectors() -> str | None:
-    """Widest vector instructions that the CPU says it has."""
+def _find_widest_vectors() -> str | None:
+    """Return the name of the widest vector instructions of the CPU, or None if unknown."""
     try:
         flags = set(re.findall(r"\S+", Path("/proc/cpuinfo").read_text()))
     except OSError:
@@ -122,8 +122,8 @@ def _widest_vectors() -> str | None:
     return next((name for name in ("amx_bf16", "avx512f", "avx2", "asimd") if name in flags), None)
 
 
-def _gpu() -> tuple[str | None, str | None]:
-    """Model and driver of the first GPU, from the driver's own tool, so that no CUDA context is made."""
+def _query_gpu() -> tuple[str | None, str | None]:
+    """Return model and driver of the first GPU, read with nvidia-smi, which creates no CUDA context here."""
     try:
         line = subprocess.run(
             ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],

@@ -1,8 +1,8 @@
-"""Run files: JSON lines, append-only. This is the only file that knows the format.
+"""Run files: JSON lines, append-only. Only this module knows the format.
 
-``<results>/<machine>/<run>.jsonl`` holds a Run on its first line and a Result or a Ceiling on each line after it, every
-line an object with ``"record"`` ("run", "result" or "ceiling") before its fields. A kill loses at most the line being
-written.
+``<results>/<machine>/<run>.jsonl`` has a Run on its first line, and a Result or a Ceiling on each further line. Every
+line is an object with ``"record"`` ("run", "result" or "ceiling") before the fields. A killed process loses at most the
+line that it was writing.
 """
 
 import contextlib
@@ -18,31 +18,40 @@ import msgspec
 
 from attnbench.records.types import FRONTIER, PERF, SCHEMA, Ceiling, Finding, Record, Result, Run
 
-__all__ = ["ResultsError", "RunFile", "StoredRun", "find", "in_order", "joined", "merged", "read"]
+__all__ = [
+    "ResultsError",
+    "RunFile",
+    "StoredRun",
+    "find_runs",
+    "join_results",
+    "merge_runs",
+    "read_run",
+    "sort_results",
+]
 
 # ``operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode``.
 CASE_SLASHES = 8
-_Told = TypeVar("_Told", Result, Ceiling)
+_OfRun = TypeVar("_OfRun", Result, Ceiling)
 
 
 class ResultsError(Exception):
-    """A run that cannot be stored, found or read; the message is one line."""
+    """Raised where a run cannot be stored, found or read; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
-    """A run as it was read, with what could not be read."""
+    """A run as read from its file, with the problems of lines that could not be read."""
 
     run: Run
     results: tuple[Result, ...]
     path: Path
     ceilings: tuple[Ceiling, ...] = ()
-    # One line for each line of the file that is no record.
+    # One message for each line of the file that could not be read.
     problems: tuple[str, ...] = ()
 
 
 class RunFile:
-    """A run file that is open for appending."""
+    """A run file, open for appending."""
 
     def __init__(self, path: Path, stream: IO[bytes]) -> None:
         self.path = path
@@ -50,7 +59,7 @@ class RunFile:
 
     @classmethod
     def create(cls, results: Path, run: Run) -> Self:
-        """New file for a run.
+        """Create the file of a run.
 
         Raises: ResultsError where the folder cannot be written.
         """
@@ -68,7 +77,7 @@ class RunFile:
 
     @classmethod
     def resume(cls, path: Path) -> Self:
-        """Existing file; a last line that was cut is ended, so that what follows stands on lines of its own.
+        """Open an existing file; a truncated last line gets a line break, so that new records start on new lines.
 
         Raises: ResultsError where the file cannot be written.
         """
@@ -76,20 +85,20 @@ class RunFile:
             whole = path.read_bytes().endswith(b"\n")
             made = cls(path, path.open("ab"))
         except OSError as error:
-            raise ResultsError(f"cannot go on with {path}: {error.strerror}") from error
+            raise ResultsError(f"cannot append to {path}: {error.strerror}") from error
         made._lock()
         if not whole:
             made._stream.write(b"\n")
         return made
 
     def _lock(self) -> None:
-        """Keep others from writing to the file as long as it is open.
+        """Lock the file, so that no other process writes to it while it is open.
 
-        Raises: ResultsError where somebody does already.
+        Raises: ResultsError where another process holds the lock.
         """
         try:
             import fcntl
-        except ImportError:  # Windows, where runs are read and not made
+        except ImportError:  # Windows, where runs are only read
             return
         try:
             fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -100,7 +109,7 @@ class RunFile:
             pass
 
     def append(self, record: Result | Ceiling) -> None:
-        """Store a result or a ceiling, at once."""
+        """Write a result or a ceiling to disk, before returning."""
         self._write("ceiling" if isinstance(record, Ceiling) else "result", record)
 
     def _write(self, kind: str, record: Record) -> None:
@@ -110,7 +119,9 @@ class RunFile:
             self._stream.flush()
             os.fsync(self._stream.fileno())
         except OSError as error:
-            raise ResultsError(f"cannot write to {self.path}: {error.strerror}; what was stored is kept") from error
+            raise ResultsError(
+                f"cannot write to {self.path}: {error.strerror}; the records written so far are kept"
+            ) from error
 
     def __enter__(self) -> Self:
         return self
@@ -118,15 +129,15 @@ class RunFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A line that could not be written was told by ``append``; closing tries it again, and fails again.
+        # ``append`` has raised the error of a line that could not be written; closing retries it and fails again.
         with contextlib.suppress(OSError):
             self._stream.close()
 
 
-def read(path: Path) -> StoredRun:
-    """Run file as stored; a line that cannot be read is told among the problems.
+def read_run(path: Path) -> StoredRun:
+    """Read a run file; the messages of lines that cannot be read are in ``problems``.
 
-    Raises: ResultsError where there is no run in it, or one of a newer schema.
+    Raises: ResultsError where the file contains no run, or a run of a newer schema.
     """
     try:
         lines = path.read_bytes().split(b"\n")
@@ -140,28 +151,28 @@ def read(path: Path) -> StoredRun:
             fields = msgspec.json.decode(line, type=dict[str, Any])
             kind = fields.pop("record", None)
             if kind == "run" and run is None:
-                run = _run(fields, path)
+                run = _parse_run(fields, path)
             elif kind == "run":
                 problems.append(
                     f"{path.name} line {number}: a second run; a file holds one, so its results are left out"
                 )
             elif kind == "result":
-                results.append(_result(fields, run))
+                results.append(_parse_result(fields, run))
             elif kind == "ceiling":
-                ceilings.append(_of_run(msgspec.convert(fields, Ceiling), run))
+                ceilings.append(_require_run(msgspec.convert(fields, Ceiling), run))
             else:
                 problems.append(f"{path.name} line {number}: unknown record {kind!r}")
         except (msgspec.MsgspecError, ValueError) as error:
             problems.append(f"{path.name} line {number} cannot be read and is left out: {error}")
     if run is None:
-        raise ResultsError(f"{path} holds no run: it is no run file, or its first line is lost")
+        raise ResultsError(f"{path} holds no run: it is not a run file, or its first line is lost")
     return StoredRun(run=run, results=tuple(results), ceilings=tuple(ceilings), path=path, problems=tuple(problems))
 
 
-def _run(fields: dict[str, Any], path: Path) -> Run:
-    """A run whose schema this version reads.
+def _parse_run(fields: dict[str, Any], path: Path) -> Run:
+    """Convert the fields of a run.
 
-    Raises: ResultsError of a newer one.
+    Raises: ResultsError where its schema is newer than this version of attnbench.
     """
     if isinstance(fields.get("schema"), int) and fields["schema"] > SCHEMA:
         raise ResultsError(
@@ -171,47 +182,50 @@ def _run(fields: dict[str, Any], path: Path) -> Run:
     return msgspec.convert(fields, Run)
 
 
-def _of_run(record: _Told, run: Run | None) -> _Told:
-    """A record, if it belongs to the run of its file."""
+def _require_run(record: _OfRun, run: Run | None) -> _OfRun:
+    """Return a record if it belongs to the run of its file.
+
+    Raises: ValueError where it belongs to another run.
+    """
     if run is not None and record.run != run.id:
-        raise ValueError(f"it belongs to run {record.run!r}, and the file holds {run.id!r}")
+        raise ValueError(f"the record belongs to run {record.run!r}, but the file is that of run {run.id!r}")
     return record
 
 
-def _result(fields: dict[str, Any], run: Run | None) -> Result:
-    result = _of_run(msgspec.convert(fields, Result), run)
+def _parse_result(fields: dict[str, Any], run: Run | None) -> Result:
+    result = _require_run(msgspec.convert(fields, Result), run)
     if result.case.count("/") != CASE_SLASHES:
-        raise ValueError(f"{result.case!r} is no case id")
+        raise ValueError(f"{result.case!r} is not a case id")
     return result
 
 
-def find(results: Path, names: Sequence[str]) -> list[Path]:
-    """Files of runs named by id or path; the newest one where none is named.
+def find_runs(results: Path, names: Sequence[str]) -> list[Path]:
+    """Find the files of runs by id or path; the newest run with a result if no name is given.
 
     Raises: ResultsError.
     """
     stored = {path.stem: path for path in sorted(results.glob("*/*.jsonl"), key=lambda path: path.stem)}
     if not names:
-        telling = [path for path in stored.values() if _tells(path)]
-        if not telling:
+        with_results = [path for path in stored.values() if _has_results(path)]
+        if not with_results:
             raise ResultsError(
                 f"no run in {results}: make one with attnbench run, or name the folder with --results DIR"
             )
-        return [telling[-1]]
-    return [_found(results, stored, name) for name in names]
+        return [with_results[-1]]
+    return [_find_run(results, stored, name) for name in names]
 
 
-def _tells(path: Path) -> bool:
-    """Whether a file is a run's, and not of one that was interrupted before its first result."""
-    begin, end, rest = path.read_bytes().partition(b"\n")
+def _has_results(path: Path) -> bool:
+    """Whether a file contains a run and at least one complete line after it."""
+    first, line_break, rest = path.read_bytes().partition(b"\n")
     try:
-        fields = msgspec.json.decode(begin, type=dict[str, Any])
+        fields = msgspec.json.decode(first, type=dict[str, Any])
     except msgspec.MsgspecError:
         return False
-    return fields.get("record") == "run" and bool(end) and b"\n" in rest
+    return fields.get("record") == "run" and bool(line_break) and b"\n" in rest
 
 
-def _found(results: Path, stored: dict[str, Path], name: str) -> Path:
+def _find_run(results: Path, stored: dict[str, Path], name: str) -> Path:
     if name in stored:
         return stored[name]
     if Path(name).is_file():
@@ -221,38 +235,41 @@ def _found(results: Path, stored: dict[str, Path], name: str) -> Path:
     raise ResultsError(f"no run {name!r} in {results}{hint}")
 
 
-def merged(runs: Iterable[StoredRun]) -> list[Result]:
-    """Results of several runs, one per machine, implementation and case: the latest findings and measurements.
+def merge_runs(runs: Iterable[StoredRun]) -> list[Result]:
+    """Return one result per machine, implementation and case from several runs: the latest findings and measurements.
 
-    Measurements on other numbers of threads are other results, and so is a search for the longest sequence.
+    Measurements with different numbers of threads are separate results, and so is a search for the max length.
 
-    A profile stores a result as its probe ends and again once it is timed, and asks fewer checks than a conformance
-    run. Two results of the same run are therefore joined: of each check the later finding stands, of timing and memory
-    the later one that there is; both are dropped where any check did not hold. Between runs nothing is joined, because
-    a number belongs to the run that it was measured in: the later result stands, unless its findings are the same and
-    only the earlier one was measured.
+    Results of one run are joined by ``join_results``, because a profile stores a result after its probe and again after
+    timing, and makes fewer checks than a conformance run. Results of different runs are not joined, because a
+    measurement belongs to the run in which it was made. The later result is kept, unless its findings are equal and
+    only the earlier result has measurements.
     """
     latest: dict[tuple[object, ...], Result] = {}
     for stored in runs:
-        for result in in_order(stored.run, stored.results):
+        for result in sort_results(stored.run, stored.results):
             measures = (result.suite, stored.run.threads) if result.suite in (PERF, FRONTIER) else ()
             key = (stored.run.machine.name, result.implementation, result.case, *measures)
             before = latest.get(key)
-            latest[key] = result if before is None else joined(before, result)
+            latest[key] = result if before is None else join_results(before, result)
     return list(latest.values())
 
 
-def in_order(run: Run, results: Iterable[Result]) -> list[Result]:
-    """Results in the order in which a run's implementations were asked for, whichever was done first."""
+def sort_results(run: Run, results: Iterable[Result]) -> list[Result]:
+    """Return results in the order in which a run's implementations were requested, not in the order of completion."""
     places = {name: place for place, name in enumerate(run.implementations)}
     return sorted(results, key=lambda result: places.get(result.implementation, len(places)))
 
 
-def joined(before: Result, after: Result) -> Result:
-    """Two results of one implementation on one case, as one."""
+def join_results(before: Result, after: Result) -> Result:
+    """Join two results of one implementation on one case; see ``merge_runs``.
+
+    Within a run, the later finding of each check and the later timing and memory are kept. Timing and memory are
+    dropped where any check did not pass.
+    """
     if before.run != after.run:
-        kept = _same_checks(before.findings, after.findings) and _measured(before) > _measured(after)
-        return before if kept else after
+        same_checks = _has_same_checks(before.findings, after.findings)
+        return before if same_checks and _has_measurements(before) > _has_measurements(after) else after
     after = replace(
         after,
         flop=before.flop if after.flop is None else after.flop,
@@ -260,7 +277,8 @@ def joined(before: Result, after: Result) -> Result:
         kernels=after.kernels or before.kernels,
     )
     findings = tuple(({f.check: f for f in before.findings} | {f.check: f for f in after.findings}).values())
-    # What a resumed run could not time has no timing: its samples would be of other processes than the others'.
+    # A case that a resumed run could not time has no timing: earlier samples came from other processes than those of
+    # the implementations that it is compared with.
     timing = after.timing or (None if after.untimed else before.timing)
     memory = after.memory or before.memory
     broken = next((f for f in findings if f.status != "passed"), None)
@@ -271,9 +289,9 @@ def joined(before: Result, after: Result) -> Result:
     return replace(after, findings=findings, timing=None, memory=None, untimed=untimed)
 
 
-def _measured(result: Result) -> tuple[bool, bool]:
+def _has_measurements(result: Result) -> tuple[bool, bool]:
     return result.timing is not None, result.memory is not None
 
 
-def _same_checks(one: tuple[Finding, ...], other: tuple[Finding, ...]) -> bool:
+def _has_same_checks(one: tuple[Finding, ...], other: tuple[Finding, ...]) -> bool:
     return [(f.check, f.status) for f in one] == [(f.check, f.status) for f in other]

@@ -1,4 +1,4 @@
-"""What is stored: a run and its results, as frozen values that refuse impossible combinations.
+"""Types of stored records: a run and its results, as frozen dataclasses that refuse impossible combinations.
 
 History of SCHEMA
 1  first version
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 __all__ = [
-    "COUNTED",
     "FAILURES",
     "FRONTIER",
     "PERF",
+    "SAMPLE_FIELDS",
     "SCHEMA",
     "STATUSES",
     "Ceiling",
@@ -28,8 +28,8 @@ __all__ = [
     "Run",
     "Status",
     "Timing",
-    "pass_of",
-    "reproduce_line",
+    "find_pass",
+    "format_reproduce_line",
 ]
 
 SCHEMA = 2
@@ -51,13 +51,13 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 FAILURES: frozenset[Status] = frozenset({"failed", "unexpected_pass", "error", "timeout", "crashed", "out_of_memory"})
 
 Pass = Literal["forward", "forward+backward"]
-# Suites of results that a profile makes, and the search for the longest sequence that fits.
+# Suite names of results of a profile, and of a max length search.
 PERF, FRONTIER = "perf", "frontier"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The machine of a run; ``name`` is made from CPU and GPU model only, never from host or user."""
+    """The machine of a run; ``name`` is made from the CPU and GPU models only, never from host or user names."""
 
     name: str
     cpu: str
@@ -71,7 +71,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One invocation: what was asked for, of what, on which machine."""
+    """One invocation of attnbench: the command, the implementations, the versions and the machine."""
 
     id: str
     # UTC, ISO 8601.
@@ -81,10 +81,10 @@ class Run:
     # Library name to version.
     versions: dict[str, str]
     threads: int
-    # Commit of the project or None outside a checkout; a trailing "+" says that files differed from it.
+    # Commit of the project, or None outside a checkout; with a trailing "+" if files differed from it.
     commit: str | None = None
     suite: str = ""
-    # Hash of the case list: suites are comparable when it is equal.
+    # Hash of the case list: two runs are comparable as suites if it is equal.
     suite_digest: str = ""
     implementations: tuple[str, ...] = ()
     schema: int = SCHEMA
@@ -92,18 +92,18 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one check said of one implementation on one case."""
+    """The result of one check of one implementation on one case."""
 
     check: str
     status: Status
     reason: str = ""
-    # Largest error seen and the error allowed, in the units of the tensor compared.
+    # Largest measured error and the allowed error, in the units of the compared tensor.
     measured: float | None = None
     allowed: float | None = None
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a status outside the set, and one without its reason."""
+        """Refuse an unknown status, and a status other than passed without a reason."""
         if self.status not in STATUSES:
             raise ValueError(f"status must be one of {', '.join(STATUSES)}, got {self.status!r}")
         if self.status != "passed" and not self.reason:
@@ -112,48 +112,48 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Raw samples of one call, interleaved with the other implementations of the case.
+    """Raw samples of one call, interleaved with the calls of the other implementations of the case.
 
-    On CUDA every turn makes the call twice, in random order: once from end to end, and once timed by the device.
-    Unit: nanoseconds; one inner tuple per process, one number per turn.
+    On CUDA each sample makes the call twice, in random order: once timed from end to end, and once timed by the device.
+    Unit: nanoseconds; one inner tuple per process, one number per sample.
     """
 
-    # From end to end: wall time, on CUDA with waiting for the device.
+    # From end to end: wall time, on CUDA including synchronization with the device.
     samples_ns: tuple[tuple[int, ...], ...]
     # Time that the process waited for a core during each call, in the same layout; empty where unknown.
     waited_ns: tuple[tuple[int, ...], ...] = ()
     threads: int
     # Involuntary context switches of the process during each call, in the same layout; empty where unknown.
     switches: tuple[tuple[int, ...], ...] = ()
-    # Number of the cycle that each call was made in, in the same layout: calls of one cycle were made one right after
-    # another. Empty where unknown.
+    # Number of the cycle of each call, in the same layout. A cycle calls the implementations one right after another.
+    # Empty where unknown.
     cycles: tuple[tuple[int, ...], ...] = ()
-    # Names of the implementations that took turns with this one.
+    # Names of the implementations that were interleaved with this one.
     interleaved_with: tuple[str, ...] = ()
     method: str = "wall"
-    # Of the baseline only: the same implementation once more, with tensors of its own, in the cycles that the baseline
-    # leaves it; in older runs, in the same. What differs between the two is noise.
+    # Of the baseline only: the A/A control, a second copy of the baseline with tensors of its own. Each cycle calls
+    # either the baseline or the control; in older runs, both. The difference between them is noise.
     twin: "Timing | None" = None
     # One number per process, in nanoseconds: building and preparing, and the first call.
     build_ns: tuple[int, ...] = ()
     first_call_ns: tuple[int, ...] = ()
-    # On CUDA, in the layout of the samples. Time on the device, from a cold second-level cache, and that of the same
-    # call replayed as a graph; whether the device came to the call before all of it was enqueued, empty where no
-    # launch could be hidden.
+    # On CUDA, in the layout of the samples: the time on the device with a cold L2 cache, the same for the call replayed
+    # as a CUDA graph, and whether the device started the call before all of it was enqueued. ``late`` is empty where
+    # the launch could not be hidden.
     device_ns: tuple[tuple[int, ...], ...] = ()
     graph_ns: tuple[tuple[int, ...], ...] = ()
     late: tuple[tuple[bool, ...], ...] = ()
-    # Clock of the device's multiprocessors before and after the turn's cycle, in MHz, 0 where it could not be read, and
-    # NVML's bits for what held it down at either; all three empty where there is no NVML.
+    # Clock of the streaming multiprocessors before and after the cycle, in MHz, 0 where it could not be read, and
+    # NVML's bits for the throttling reasons at either time. All three are empty without NVML.
     clock_before_mhz: tuple[tuple[int, ...], ...] = ()
     clock_after_mhz: tuple[tuple[int, ...], ...] = ()
     throttle_reasons: tuple[tuple[int, ...], ...] = ()
-    # On CUDA: where the readings of the clock come from, or why there are none.
+    # On CUDA: the source of the clock readings, or the reason why there are none.
     clock: str = ""
 
 
-# Fields of a Timing that have one number per turn, beside the samples.
-COUNTED = (
+# Fields of a Timing that have one number per sample, besides ``samples_ns``.
+SAMPLE_FIELDS = (
     "waited_ns", "switches", "cycles", "device_ns", "graph_ns", "late", "clock_before_mhz", "clock_after_mhz",
     "throttle_reasons",
 )  # fmt: skip
@@ -163,18 +163,19 @@ COUNTED = (
 class Memory:
     """Bytes of one call above its inputs.
 
-    Unit: bytes. ``peak`` is the allocator's highest level during the call, ``saved`` what backward keeps alive.
+    Unit: bytes. ``peak_bytes`` is the highest level of torch's allocator during the call, ``saved_bytes`` the memory of
+    the tensors that are saved for backward.
     """
 
     peak_bytes: int
     saved_bytes: int | None = None
-    # What of the peak is neither output nor gradient.
+    # The part of the peak that is neither output nor gradient.
     workspace_bytes: int | None = None
-    # Highest resident memory above that before the call, pages that libraries map by themselves included.
+    # Highest resident memory above that before the call, including memory that libraries map themselves.
     physical_bytes: int | None = None
-    # What the physical peak shows beyond torch's allocator; None where nothing stands out of the noise.
+    # The part of the physical peak that torch's allocator did not allocate; None where it is within the noise.
     outside_bytes: int | None = None
-    # On CUDA: what the caching allocator took from the device.
+    # On CUDA: memory that the caching allocator reserved on the device.
     reserved_bytes: int | None = None
     threads: int
     method: str
@@ -190,32 +191,32 @@ class Result:
     findings: tuple[Finding, ...]
     timing: Timing | None = None
     memory: Memory | None = None
-    # What the case needs by closed form.
+    # Floating-point operations that the case needs, by closed form.
     flop: int | None = None
     # Bytes that must be read and written at least, by closed form.
     bytes: int | None = None
-    # Operators and kernels that did the work, as the profiler names them, the longest first.
+    # Operators and kernels of the call by the profiler's names, the longest time first.
     kernels: tuple[str, ...] = ()
-    # Why there is no timing where one was asked for.
+    # Reason why a requested timing is missing.
     untimed: str | None = None
     suite: str = ""
 
     def __post_init__(self) -> None:
-        """No speed without correctness."""
-        held = bool(self.findings) and all(f.status == "passed" for f in self.findings)
-        if (self.timing or self.memory) and not held:
+        """Refuse measurements of an implementation that did not pass all checks of the case."""
+        conforms = bool(self.findings) and all(f.status == "passed" for f in self.findings)
+        if (self.timing or self.memory) and not conforms:
             raise ValueError(f"{self.implementation} has a timing on a case that did not conform: {self.case}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceiling:
-    """What the machine reached in a run on one matrix product and on one copy: nothing should be faster."""
+    """The highest measured rates of the machine: one matrix product and one copy. No call should exceed them."""
 
     run: str
     device: str
     dtype: str
     threads: int
-    # Floating-point operations a second, and bytes read and written a second; the best of several calls.
+    # Floating-point operations per second, and bytes read and written per second; the best of several calls.
     flop_per_s: float
     bytes_per_s: float
 
@@ -223,11 +224,11 @@ class Ceiling:
 Record = Run | Result | Ceiling
 
 
-def pass_of(case: str) -> Pass:
-    """What is timed in a case: its id ends with the mode, and inference has no backward."""
+def find_pass(case: str) -> Pass:
+    """Return the pass that is timed in a case: "forward" in the mode ``inference``, "forward+backward" in others."""
     return "forward" if case.rpartition("/")[2] == "inference" else "forward+backward"
 
 
-def reproduce_line(implementation: str, case: str, check: str) -> str:
-    """Command that runs one check of one case again."""
+def format_reproduce_line(implementation: str, case: str, check: str) -> str:
+    """Return the command that reproduces one check of one case."""
     return f"attnbench reproduce '{case}' --check {shlex.quote(check)} {shlex.quote(implementation)}"

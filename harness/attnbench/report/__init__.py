@@ -9,20 +9,20 @@ __all__ = ["write"]
 
 
 def write(runs: Sequence[StoredRun], folder: Path) -> Path:
-    """Write page, Markdown, plots and CSV files of these runs into a folder, and give the path of the page.
+    """Write page, Markdown, plots and CSV files of these runs into a folder, and return the path of the page.
 
-    Studies that lie in the folder are shown in both.
+    The page and the Markdown also show the studies whose files are in the folder.
 
     Raises: ResultsError where the folder cannot be written.
     """
-    from attnbench.report.studies.section import place
+    from attnbench.report.studies.section import place_studies
 
-    files = _files(runs)
+    files = _render_files(runs)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             (folder / name).write_bytes(content)
-        place(folder)
+        place_studies(folder)
     except OSError as error:
         raise ResultsError(
             f"cannot write the report to {folder}: {error.strerror}; name another folder with --reports DIR"
@@ -30,21 +30,21 @@ def write(runs: Sequence[StoredRun], folder: Path) -> Path:
     return folder / "index.html"
 
 
-def _files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
+def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     # matplotlib and pandas take a second to import, and only a report needs them.
     from attnbench.report import markdown, page, plots, tables
-    from attnbench.report.content import gathered
-    from attnbench.report.series import growths_in
+    from attnbench.report.content import collect_content
+    from attnbench.report.series import join_growths
 
-    content = gathered(runs)
-    references = {tables.reference(result.case) for result in content.results}
-    looks = plots.looks({result.implementation for result in content.results}, references)
+    content = collect_content(runs)
+    references = {tables.find_reference(result.case) for result in content.results}
+    looks = plots.choose_looks({result.implementation for result in content.results}, references)
     files: dict[str, bytes] = {}
     for series in content.series:
         figures = {
-            "time": plots.time(series.timings, series.untimed, looks),
-            "memory": plots.memory(series.memory, series.untimed, looks),
-            "speed": plots.speed(series.timings, series.untimed, looks, series.reference),
+            "time": plots.plot_time(series.timings, series.untimed, looks),
+            "memory": plots.plot_memory(series.memory, series.untimed, looks),
+            "speed": plots.plot_speed(series.timings, series.untimed, looks, series.reference),
         }
         for name, figure in figures.items():
             if figure is not None:
@@ -52,12 +52,12 @@ def _files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
                 files[f"{name}{series.suffix}.png"] = plots.draw(figure, "png")
     reached = [ceiling for run in runs for ceiling in run.ceilings]
     frames = {
-        "findings": tables.findings(content.results),
-        "timings": tables.timings(content.results, reached),
-        "memory": tables.memory(content.results),
-        "kernels": tables.kernels(content.results),
-        "ceilings": tables.ceilings(reached),
-        "growth": growths_in(content.series),
+        "findings": tables.tabulate_findings(content.results),
+        "timings": tables.tabulate_timings(content.results, reached),
+        "memory": tables.tabulate_memory(content.results),
+        "kernels": tables.tabulate_kernels(content.results),
+        "ceilings": tables.tabulate_ceilings(reached),
+        "growth": join_growths(content.series),
     }
     for name, frame in frames.items():
         files[f"{name}.csv"] = frame.to_csv(index=False, lineterminator="\n").encode()

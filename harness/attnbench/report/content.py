@@ -1,22 +1,25 @@
-"""What a report says, made once from the runs; the page and the Markdown file say it each in their own marks."""
+"""Content of a report, collected once from the runs. The HTML page and the Markdown file both render it."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
-from attnbench.checks.catalogue import chapters, checks
-from attnbench.records.run_file import StoredRun, merged
-from attnbench.records.types import FAILURES, FRONTIER, Result, reproduce_line
+from attnbench.checks.catalogue import list_chapters, read_checks
+from attnbench.records.run_file import StoredRun, merge_runs
+from attnbench.records.types import FAILURES, FRONTIER, Result, format_reproduce_line
 from attnbench.report import tables
-from attnbench.report.listings import Listing, ceilings, frontiers
-from attnbench.report.sentences import fastest, headline, methods
-from attnbench.report.series import Series, series_in
+from attnbench.report.listings import Listing, list_ceilings, list_max_lengths
+from attnbench.report.sentences import describe_fastest, describe_methods, make_headline
+from attnbench.report.series import Series, group_series
 
-__all__ = ["LEGEND", "Cell", "Content", "Grouped", "Problem", "gathered"]
+__all__ = ["LEGEND", "Cell", "Content", "Grouped", "Problem", "collect_content"]
 
-# Mark of a kind of status, in the order of a cell.
+# An expected failure's reason is the declared one, its link in brackets, a colon, and what the check reported.
+_DECLARED = re.compile(r"(.*? \(\S*\)): ", re.DOTALL)
+# Mark of each kind of status, in the order within a cell.
 MARKS = (("bad", "✗"), ("good", "✓"), ("known", "~"), ("refused", "–"), ("left", "·"))
 LEGEND = (
     ("good", "✓", "passed"),
@@ -29,7 +32,7 @@ LEGEND = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Findings of one implementation by one check: (kind, mark, number), and the same in words."""
+    """Findings of one check on one implementation, as (kind, mark, count) and in words."""
 
     marks: tuple[tuple[str, str, int], ...]
     words: str
@@ -37,7 +40,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A finding that is a failure, with the command that shows it again."""
+    """A finding that is a failure, with the command that reproduces it."""
 
     implementation: str
     check: str
@@ -60,13 +63,13 @@ class Grouped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """Everything that a report shows, in the order in which it shows it."""
+    """Everything that a report shows."""
 
     runs: tuple[StoredRun, ...]
     results: tuple[Result, ...]
     headline: tuple[str, ...]
     fastest: tuple[str, ...]
-    # Chapter, and its checks.
+    # Each chapter with its checks.
     chapters: tuple[tuple[str, tuple[str, ...]], ...]
     requirements: dict[str, str]
     cells: dict[str, dict[str, Cell]]
@@ -75,78 +78,80 @@ class Content:
     refused: tuple[Grouped, ...]
     not_run: tuple[Grouped, ...]
     untimed: tuple[Grouped, ...]
-    # Calls that were timed and of which no verdict came.
+    # Calls that were timed but have no speed verdict.
     undecided: tuple[Grouped, ...]
     warned: tuple[Grouped, ...]
     series: tuple[Series, ...]
     ceilings: Listing | None
-    frontiers: Listing | None
+    max_lengths: Listing | None
     methods: tuple[str, ...]
     # Lines of run files that could not be read.
     unreadable: tuple[str, ...]
 
 
-def gathered(runs: Sequence[StoredRun]) -> Content:
-    """Content of a report of these runs."""
-    every = merged(runs)
+def collect_content(runs: Sequence[StoredRun]) -> Content:
+    """Collect the content of a report of these runs."""
+    every = merge_runs(runs)
     results = [result for result in every if result.suite != FRONTIER]
-    found = tables.findings(results)
-    requirements = {name: checks()[name].requirement if name in checks() else "" for name in found["check"].unique()}
-    counted = tables.matrix(results)
-    series = tuple(series_in(runs, results))
-    untimed, undecided = tables.untimed(results), tables.undecided(results)
+    found = tables.tabulate_findings(results)
+    requirements = {
+        name: read_checks()[name].requirement if name in read_checks() else "" for name in found["check"].unique()
+    }
+    counted = tables.count_findings(results)
+    series = tuple(group_series(runs, results))
+    untimed, undecided = tables.tabulate_untimed(results), tables.tabulate_undecided(results)
     return Content(
         runs=tuple(runs),
         results=tuple(results),
-        headline=tuple(headline(results, found, series)),
-        fastest=tuple(line for one in series for line in fastest(one)),
-        chapters=tuple(_chapters(counted)),
+        headline=tuple(make_headline(results, found, series)),
+        fastest=tuple(line for one in series for line in describe_fastest(one)),
+        chapters=tuple(_group_checks(counted)),
         requirements=requirements,
         cells={
-            name: {check: _cell(counts, requirements[check]) for check, counts in row.items()}
+            name: {check: _make_cell(counts, requirements[check]) for check, counts in row.items()}
             for name, row in counted.items()
         },
-        problems=tuple(_problems(found, requirements)),
-        expected=_grouped(_foreseen(found, requirements), "check"),
-        refused=_grouped(found[found["status"] == "unsupported"], "case", named=1),
-        not_run=_grouped(found[found["status"] == "not_run"], "case", named=1),
-        untimed=_grouped(_told_by_length(untimed), "of"),
-        undecided=_grouped(_told_by_length(undecided), "of"),
-        warned=_grouped(found[found["warnings"] != ""].assign(reason=found["warnings"]), "check"),
+        problems=tuple(_collect_problems(found, requirements)),
+        expected=_group_rows(_select_expected_failures(found), "check"),
+        refused=_group_rows(found[found["status"] == "unsupported"], "case", named=1),
+        not_run=_group_rows(found[found["status"] == "not_run"], "case", named=1),
+        untimed=_group_rows(_label_calls(untimed), "of"),
+        undecided=_group_rows(_label_calls(undecided), "of"),
+        warned=_group_rows(found[found["warnings"] != ""].assign(reason=found["warnings"]), "check"),
         series=series,
-        ceilings=ceilings(ceiling for run in runs for ceiling in run.ceilings),
-        frontiers=frontiers(every),
-        methods=tuple(methods(series)),
+        ceilings=list_ceilings(ceiling for run in runs for ceiling in run.ceilings),
+        max_lengths=list_max_lengths(every),
+        methods=tuple(describe_methods(series)),
         unreadable=tuple(line for run in runs for line in run.problems),
     )
 
 
-def _chapters(counted: dict[str, dict[str, Counter[str]]]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _group_checks(counted: dict[str, dict[str, Counter[str]]]) -> Iterator[tuple[str, tuple[str, ...]]]:
     names = next(iter(counted.values()), {})
-    for chapter in (*chapters(), "other"):
+    for chapter in (*list_chapters(), "other"):
         own = tuple(name for name in names if tables.chapter_of(name) == chapter)
         if own:
             yield chapter, own
 
 
-def _kind(status: str) -> str:
+def _classify_status(status: str) -> str:
     if status in FAILURES:
         return "bad"
     return {"passed": "good", "expected_failure": "known", "unsupported": "refused"}.get(status, "left")
 
 
-def _cell(counts: Counter[str], requirement: str) -> Cell:
+def _make_cell(counts: Counter[str], requirement: str) -> Cell:
     kinds: Counter[str] = Counter()
     for status, count in counts.items():
-        kinds[_kind(status)] += count
+        kinds[_classify_status(status)] += count
     words = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
     return Cell(
         marks=tuple((kind, mark, kinds[kind]) for kind, mark in MARKS if kinds[kind]),
-        words=f"{requirement} {words}".strip() if words else "not asked",
+        words=f"{requirement} {words}".strip() if words else "no findings",
     )
 
 
-def _problems(found: pd.DataFrame, requirements: dict[str, str]) -> Iterator[Problem]:
+def _collect_problems(found: pd.DataFrame, requirements: dict[str, str]) -> Iterator[Problem]:
     for row in found[found["status"].isin(FAILURES)].itertuples():
         name, case, check = str(row.implementation), str(row.case), str(row.check)
         yield Problem(
@@ -156,27 +161,24 @@ def _problems(found: pd.DataFrame, requirements: dict[str, str]) -> Iterator[Pro
             case=case,
             status=str(row.status).replace("_", " "),
             reason=str(row.reason),
-            command=reproduce_line(name, case, check),
+            command=format_reproduce_line(name, case, check),
         )
 
 
-def _foreseen(found: pd.DataFrame, requirements: dict[str, str]) -> pd.DataFrame:
-    """Expected failures, each with the reason that was given beforehand, without what the check then found."""
+def _select_expected_failures(found: pd.DataFrame) -> pd.DataFrame:
+    """Return the expected failures with the declared reason only, without the reason that the check reported."""
     expected = found[found["status"] == "expected_failure"]
-    given = [
-        str(reason).partition(f": {requirements[str(check)]}")[0] if requirements[str(check)] else str(reason)
-        for reason, check in zip(expected["reason"], expected["check"], strict=True)
-    ]
-    return expected.assign(reason=given)
+    declared = [match[1] if (match := _DECLARED.match(str(reason))) else str(reason) for reason in expected["reason"]]
+    return expected.assign(reason=declared)
 
 
-def _told_by_length(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows with their pass and length in words, in a column of its own."""
+def _label_calls(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add a column ``of`` with pass and length as text."""
     return frame.assign(of=frame["pass"] + " L = " + frame["length"].astype(str))
 
 
-def _grouped(frame: pd.DataFrame, column: str, *, named: int = 3) -> tuple[Grouped, ...]:
-    """Rows by implementation and reason, most frequent first; ``of`` names so many values of a column."""
+def _group_rows(frame: pd.DataFrame, column: str, *, named: int = 3) -> tuple[Grouped, ...]:
+    """Group rows by implementation and reason, most frequent first; ``of`` lists ``named`` values of a column."""
     made = []
     for (name, reason), rows in frame.groupby(["implementation", "reason"], sort=False):
         values = list(dict.fromkeys(rows[column]))

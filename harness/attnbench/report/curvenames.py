@@ -1,4 +1,4 @@
-"""Names of curves, each beside the end of its own, none upon another."""
+"""Labels of curves, each beside the end of its curve, without overlap."""
 
 import math
 from collections.abc import Sequence
@@ -11,46 +11,49 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 from matplotlib.transforms import Bbox
 
-__all__ = ["SIZE", "End", "place", "room"]
+__all__ = ["SIZE", "End", "compute_room", "place"]
 
-# Font size of names, in points, and how far those beside a panel stand from it, as a share of its width.
+# Font size of names, in points, and distance of names at the right of a panel, as a share of the panel's width.
 SIZE, BESIDE = 8.5, 0.055
-# How far a name inside a panel stands from the end of its curve, as a share of the panel's width; and how far its line
-# stays away from that end, which has a mark, in points.
+# Distance of a name inside a panel from the end of its curve, as a share of the panel's width; and gap, in points,
+# between the leader line and the marker at the end of the curve.
 INSIDE, MARK = 0.03, 5
-# Least distance of two names of one line, as a share of a panel's height.
+# Least vertical distance of two one-line names, as a share of the panel's height.
 APART = 0.058
-# Line from a name to the end of its curve.
+# Style of the leader line from a name to the end of its curve.
 LEADER: dict[str, Any] = {
     "arrowstyle": "-", "linewidth": 0.6, "alpha": 0.7, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5),
 }  # fmt: skip
 POINTS_PER_INCH = 72
-# Room beyond the widest name, in inches: what is drawn in pixels is a little wider than its outline.
+# Space beyond the widest name, in inches: rasterized text is a little wider than its outline.
 MARGIN = 0.12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """Where a curve ends, and whose it is."""
+    """The end of a curve, with the curve's name and colour."""
 
     name: str
     colour: str
     length: int
     value: float
-    # Longer calls were predicted to take too long.
+    # Whether the curve ends because longer calls were predicted to exceed the work limit.
     beyond: bool
 
 
-def room(names: Sequence[str], panel: float) -> float:
-    """Room that names need at the right of a panel of this width.
+def compute_room(names: Sequence[str], panel: float) -> float:
+    """Return the width that the names need at the right of a panel of width ``panel``.
 
-    Unit: inches.
+    Unit: inches, like ``panel``.
     """
-    return BESIDE * panel + max(map(_width, names)) + MARGIN
+    return BESIDE * panel + max(map(_measure_width, names)) + MARGIN
 
 
 def place(axes: Axes, ends: Sequence[End], longest: int, panel: float) -> None:
-    """Names of curves that reach the longest length at the right of a panel of this width, of the others inside it."""
+    """Draw the curve names: at the right of the panel if the curve reaches the longest length, else inside the panel.
+
+    ``panel`` is the panel's width in inches.
+    """
     low, high = axes.get_ylim()
 
     def height(end: End) -> float:
@@ -62,7 +65,7 @@ def place(axes: Axes, ends: Sequence[End], longest: int, panel: float) -> None:
 
 
 def _place_beside(axes: Axes, ends: Sequence[tuple[End, float]]) -> None:
-    """Names at the right of a panel, of ends with their heights."""
+    """Draw names at the right of a panel, for ends with their heights."""
     for (end, height), moved in zip(ends, spread([height for _, height in ends], APART), strict=True):
         axes.annotate(
             end.name, xy=(1, height), xytext=(1 + BESIDE, moved), xycoords="axes fraction",
@@ -72,16 +75,18 @@ def _place_beside(axes: Axes, ends: Sequence[tuple[End, float]]) -> None:
 
 
 def _place_inside(axes: Axes, ends: Sequence[tuple[End, float]], panel: float) -> None:
-    """Names inside a panel, of ends with their heights, off the curves and off one another."""
-    curves = [_share(axes, line.get_xydata()) for line in axes.lines]
+    """Draw names inside a panel, for ends with their heights, without overlapping curves or other names."""
+    curves = [_convert_to_shares(axes, line.get_xydata()) for line in axes.lines]
     taken: list[Bbox] = []
     for end, height in ends:
         name = f"{end.name}\nbeyond the limit" if end.beyond else end.name
-        left = float(_share(axes, [(end.length, end.value)])[0, 0]) + INSIDE
-        right = left + max(map(_width, name.split("\n"))) / panel
+        left = float(_convert_to_shares(axes, [(end.length, end.value)])[0, 0]) + INSIDE
+        right = left + max(map(_measure_width, name.split("\n"))) / panel
         half = APART * (1 + name.count("\n")) / 2
         names = [(box.y0, box.y1) for box in taken if box.x0 < right and left < box.x1]
-        moved = clear(height, half, [span for curve in curves if (span := _within(curve, left, right))] + names)
+        moved = find_clear_place(
+            height, half, [span for curve in curves if (span := _find_extent(curve, left, right))] + names
+        )
         taken.append(Bbox.from_extents(left, moved - half, right, moved + half))
         axes.annotate(
             name, xy=(end.length, end.value), xytext=(left, moved), textcoords="axes fraction", color=end.colour,
@@ -89,17 +94,17 @@ def _place_inside(axes: Axes, ends: Sequence[tuple[End, float]], panel: float) -
         )  # fmt: skip
 
 
-def clear(wanted: float, half: float, taken: Sequence[tuple[float, float]]) -> float:
-    """The place nearest to the wanted one, inside the panel, where nothing taken comes within ``half``.
+def find_clear_place(wanted: float, half: float, taken: Sequence[tuple[float, float]]) -> float:
+    """Return the height nearest to ``wanted`` at which a name of half-height ``half`` overlaps no ``taken`` interval.
 
-    The wanted one, kept inside, where there is none.
+    If every height overlaps one, return ``wanted``, moved into the panel.
     """
     wanted = min(max(wanted, half), 1 - half)
     edges = [wanted, *(high + half for _, high in taken), *(low - half for low, _ in taken)]
     free = [
         place
         for place in edges
-        # Sums of one edge and back are equal up to rounding alone.
+        # Adding and subtracting ``half`` restores an edge only up to rounding.
         if half <= place <= 1 - half
         and all(high <= place - half + 1e-9 or low >= place + half - 1e-9 for low, high in taken)
     ]
@@ -107,9 +112,9 @@ def clear(wanted: float, half: float, taken: Sequence[tuple[float, float]]) -> f
 
 
 def spread(places: Sequence[float], apart: float) -> list[float]:
-    """Ascending places moved as little as keeps each so far ``apart`` from the next.
+    """Move ascending places as little as possible so that neighbours are at least ``apart``.
 
-    Neighbours that are too near form a block around the mean of what they want; blocks that meet are joined.
+    Neighbours that are too close form a block, centred on the mean of their places. Blocks that meet are merged.
     """
 
     def bottom(block: Sequence[float]) -> float:
@@ -122,28 +127,28 @@ def spread(places: Sequence[float], apart: float) -> list[float]:
             last = blocks.pop()
             blocks[-1] += last
     moved = [bottom(block) + apart * index for block in blocks for index in range(len(block))]
-    # Nor does one stand above the panel or below it.
+    # Keep every place between the bottom and the top of the panel.
     floor = [max(place, apart * index) for index, place in enumerate(moved)]
     return [min(place, 1 - apart * (len(floor) - 1 - index)) for index, place in enumerate(floor)]
 
 
-def _width(name: str) -> float:
-    """Of a name as drawn, in inches."""
+def _measure_width(name: str) -> float:
+    """Return the width of a name as drawn, in inches."""
     font = FontProperties(family="DejaVu Sans")
     return float(TextPath((0, 0), name, SIZE, prop=font).get_extents().x1) / POINTS_PER_INCH
 
 
-def _share(axes: Axes, points: Any) -> Any:
-    """Points of the data as shares of the panel's width and height."""
+def _convert_to_shares(axes: Axes, points: Any) -> Any:
+    """Convert points in data coordinates to shares of the panel's width and height."""
     return (axes.transScale + axes.transLimits).transform(points)
 
 
-def _within(points: Any, left: float, right: float) -> tuple[float, float] | None:
-    """The lowest and the highest of a line between two places; None where it has no part there."""
+def _find_extent(points: Any, left: float, right: float) -> tuple[float, float] | None:
+    """Return the lowest and the highest point of a line between two x positions; None if it has no part there."""
     left, right = max(left, points[0, 0]), min(right, points[-1, 0])
     if left > right:
         return None
-    # Of a broken line the extremes lie at its corners or at the two places.
+    # The extremes of a piecewise linear curve are at its corners or at the two positions.
     inside = points[(left <= points[:, 0]) & (points[:, 0] <= right), 1]
     heights = [*inside, *np.interp([left, right], points[:, 0], points[:, 1])]
     return float(min(heights)), float(max(heights))

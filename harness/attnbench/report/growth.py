@@ -1,4 +1,4 @@
-"""How time and memory grow with length: the exponent of a power law, with its interval."""
+"""Growth of time and memory with length: the exponent of a power law, with its confidence interval."""
 
 import math
 import statistics
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-__all__ = ["GROWTH", "LEVEL", "Growth", "growth", "growths"]
+__all__ = ["GROWTH", "LEVEL", "Growth", "fit_growth", "fit_growths"]
 
 LEVEL = 0.95
-# Two-sided 95 % quantile of Student's t with 1 to 20 degrees of freedom; with more, the last is a little too wide.
+# Two-sided 95 % quantile of Student's t with 1 to 20 degrees of freedom. With more, the last one is a little too wide.
 # Source: https://www.itl.nist.gov/div898/handbook/eda/section3/eda3672.htm
 STUDENT_T = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
     2.110, 2.101, 2.093, 2.086,
 )  # fmt: skip
-# Two lengths lie on any line.
+# Fewest lengths for a fit: any line fits two points exactly.
 FEWEST = 3
 GROWTH = (
     "implementation", "pass", "measure", "dtype", "device", "exponent", "low", "high", "level", "lengths", "shortest",
@@ -26,18 +26,18 @@ GROWTH = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """Exponent p of a·Lᵖ, by least squares on logarithms, and its interval."""
+    """Exponent p of a·Lᵖ, by least squares on logarithms, and its confidence interval."""
 
     exponent: float
     low: float
     high: float
 
 
-def growth(lengths: Sequence[float], values: Sequence[float]) -> Growth | None:
-    """Exponent with which values grow with length; None of fewer than three lengths.
+def fit_growth(lengths: Sequence[float], values: Sequence[float]) -> Growth | None:
+    """Fit the exponent with which values grow with length; None for fewer than three lengths.
 
-    The interval is Student's, at 95 %, from how far the points lie off the line: a curve that bends, as one does that
-    has a linear part and a quadratic one, has a wide interval, however exact its points are.
+    The interval is Student's, at 95 %, from the residuals of the fit. A curve that bends, such as a sum of a linear and
+    a quadratic part, therefore has a wide interval even if its points are exact.
     """
     if len(lengths) < FEWEST or len(set(lengths)) < FEWEST or min(values) <= 0:
         return None
@@ -50,24 +50,24 @@ def growth(lengths: Sequence[float], values: Sequence[float]) -> Growth | None:
     return Growth(exponent=slope, low=slope - half, high=slope + half)
 
 
-def growths(timings: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:
-    """Exponents of one series by implementation and pass, of time and of peak memory.
+def fit_growths(timings: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:
+    """Fit the exponents of time and of peak memory in one series, by implementation and pass.
 
-    Times that other work had a part in are left out.
+    Times whose state is ``inconclusive`` are left out.
     """
     undisturbed = timings[timings["state"] != "inconclusive"]
     rows = [
         row
         for measure, frame, column in (("time", undisturbed, "median_ns"), ("peak memory", memory, "peak_bytes"))
-        for row in _rows(measure, frame, column)
+        for row in _make_rows(measure, frame, column)
     ]
     return pd.DataFrame(rows, columns=list(GROWTH))
 
 
-def _rows(measure: str, frame: pd.DataFrame, column: str) -> Iterator[dict[str, object]]:
+def _make_rows(measure: str, frame: pd.DataFrame, column: str) -> Iterator[dict[str, object]]:
     for (name, pass_, dtype, device), own in frame.groupby(["implementation", "pass", "dtype", "device"], sort=False):
         lengths, values = own["length"].tolist(), own[column].tolist()
-        found = growth(lengths, values)
+        found = fit_growth(lengths, values)
         if found is not None:
             yield {
                 "implementation": name,

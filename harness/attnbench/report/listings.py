@@ -1,4 +1,4 @@
-"""Tables whose rows are sentences rather than lengths: how things grow, what ran, and what the machine can do."""
+"""Tables of a report without a column per length: growth, kernels, longest sequences and ceilings."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -7,30 +7,28 @@ from typing import Any
 from attnbench.analysis import max_length
 from attnbench.records.types import Ceiling, Result
 from attnbench.report.growth import LEVEL
-from attnbench.report.numbers import digits
+from attnbench.report.numbers import format_digits
 from attnbench.report.series import Series
-from attnbench.report.ways import ways
+from attnbench.report.ways import group_by_way
 
-__all__ = ["Listing", "ceilings", "frontiers", "listings"]
+__all__ = ["Listing", "list_ceilings", "list_max_lengths", "make_listings"]
 
 UNDER_GROWTH = (
-    "Exponent p of a power law Lᵖ through all lengths, by least squares on logarithms, with its interval of "
-    f"{LEVEL * 100:g} %. The interval is from how far the points lie off the line: a wide one says that the growth is "
-    "no power law over these lengths. Linear parts make p smaller at short lengths. Times that are "
-    "inconclusive are left out."
+    "Exponent p of a power law Lᵖ through all lengths, by least squares on logarithms, with its "
+    f"{LEVEL * 100:g} % confidence interval. The interval comes from the residuals: a wide one says that the growth is "
+    "no power law over these lengths. Linear parts make p smaller at short lengths. Inconclusive times are left out."
 )
 UNDER_WAYS = (
-    "Operators and kernels as torch's profiler names them, with the number of their calls in one pass. Lengths at "
-    "which the same ran stand in one row, so that a fall-back has a row of its own. kernels.csv has every name."
+    "Operators and kernels as torch's profiler names them, with the number of their calls in one pass. Lengths with "
+    "the same kernels share a row, so that a fall-back has a row of its own. kernels.csv has every name."
 )
 UNDER_CEILINGS = (
-    "What the machine reached in the same run on one matrix product and on one copy, the best of several calls; "
-    "a copy reads and writes."
+    "Rates that the machine reached in the same run on one matrix product and on one copy, the best of several calls. "
+    "Bytes of a copy count both its read and its write."
 )
-
-UNDER_FRONTIERS = (
-    "The longest sequence that fits in memory and in the time limit of one call, found by doubling and then halving, "
-    "and what kept the next one from it."
+UNDER_MAX_LENGTHS = (
+    "The longest sequence that fits in memory and in the time limit of one call, found by doubling and then bisecting, "
+    "and the reason why the next longer one does not fit."
 )
 
 
@@ -44,56 +42,61 @@ class Listing:
     rows: tuple[tuple[str, ...], ...]
 
 
-def listings(series: Series) -> list[Listing]:
-    """Tables of a series, those without a row left out."""
+def make_listings(series: Series) -> list[Listing]:
+    """Return the tables of a series that have rows."""
     made = [
         Listing(
             title="Growth with length",
             note=UNDER_GROWTH,
             head=("implementation", "pass", "L", "time", "peak memory"),
-            rows=tuple(_growth_rows(series)),
+            rows=tuple(_format_growth_rows(series)),
         ),
         Listing(
             title="Which kernel ran",
             note=UNDER_WAYS,
-            head=("implementation", "pass", "L", "way", "operators, the longest first"),
+            head=("implementation", "pass", "L", "path", "operators, the longest first"),
             rows=tuple(
                 (w.implementation, w.pass_, ", ".join(map(str, w.lengths)), w.way, w.names)
-                for w in ways(series.kernels)
+                for w in group_by_way(series.kernels)
             ),
         ),
     ]
     return [one for one in made if one.rows]
 
 
-def ceilings(reached: Iterable[Ceiling]) -> Listing | None:
-    """Ceilings of all runs, or None where none was measured."""
+def list_ceilings(reached: Iterable[Ceiling]) -> Listing | None:
+    """Return the table of the ceilings of all runs, or None if none was measured."""
     rows = tuple(
-        (c.run, c.device, c.dtype, str(c.threads), digits(c.flop_per_s / 1e9), digits(c.bytes_per_s / 1e9))
+        (
+            c.run,
+            c.device,
+            c.dtype,
+            str(c.threads),
+            format_digits(c.flop_per_s / 1e9),
+            format_digits(c.bytes_per_s / 1e9),
+        )
         for c in reached
     )
     head = ("run", "device", "dtype", "threads", "product, Gflop/s", "copy, GB/s")
     return Listing(title="Ceilings", note=UNDER_CEILINGS, head=head, rows=rows) if rows else None
 
 
-def frontiers(results: Iterable[Result]) -> Listing | None:
-    """Frontiers of all runs, or None where none was searched for."""
-    rows = tuple(max_length.row(one) for one in max_length.frontiers(results))
-    return (
-        Listing(title="The longest sequence", note=UNDER_FRONTIERS, head=max_length.HEAD, rows=rows) if rows else None
-    )
+def list_max_lengths(results: Iterable[Result]) -> Listing | None:
+    """Return the table of the longest sequences of all runs, or None if none was searched for."""
+    rows = tuple(max_length.format_row(one) for one in max_length.find_max_lengths(results))
+    return Listing(title="Longest sequence", note=UNDER_MAX_LENGTHS, head=max_length.HEAD, rows=rows) if rows else None
 
 
-def _growth_rows(series: Series) -> Iterator[tuple[str, ...]]:
-    """Implementation, pass, lengths, and the exponents of time and of peak memory."""
+def _format_growth_rows(series: Series) -> Iterator[tuple[str, ...]]:
+    """Yield implementation, pass, lengths, and the exponents of time and of peak memory."""
     for (name, pass_), own in series.growths.groupby(["implementation", "pass"], sort=False):
         by_measure = {row["measure"]: row for _, row in own.iterrows()}
         lengths = f"{own['shortest'].min()} to {own['longest'].max()}"
-        texts = (_exponent(by_measure.get(measure)) for measure in ("time", "peak memory"))
+        texts = (_format_exponent(by_measure.get(measure)) for measure in ("time", "peak memory"))
         yield str(name), str(pass_), lengths, *texts
 
 
-def _exponent(row: Any) -> str:
+def _format_exponent(row: Any) -> str:
     if row is None:
         return "–"
     return f"{row['exponent']:.2f} ({row['low']:.2f} to {row['high']:.2f})".replace("-", "−")

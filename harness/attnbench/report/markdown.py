@@ -1,52 +1,52 @@
-"""The report as Markdown, for places that show no HTML."""
+"""The report as Markdown, for places that do not show HTML."""
 
 from collections.abc import Collection, Iterable, Sequence
 
 from attnbench.report.content import LEGEND, Content, Grouped
-from attnbench.report.listings import Listing, listings
-from attnbench.report.page import PLOTS, grids
-from attnbench.report.sentences import machine_text, under_times
+from attnbench.report.listings import Listing, make_listings
+from attnbench.report.page import PLOTS, make_grids
+from attnbench.report.sentences import describe_machine, explain_times
 from attnbench.report.studies.section import BEGIN, END
 
 __all__ = ["render"]
 
 
 def render(content: Content, files: Collection[str]) -> str:
-    """Text of report.md; plots that are among the files stand beside it."""
+    """Return the text of report.md; it links the plots that are among the files."""
     parts = [
         "# Attention report",
-        *(_text(line) for line in content.headline),
-        _list(content.fastest),
-        *_runs(content),
-        *_conformance(content),
-        *_measurements(content, files),
+        *(_escape(line) for line in content.headline),
+        _render_list(content.fastest),
+        *_render_runs(content),
+        *_render_conformance(content),
+        *_render_measurements(content, files),
         f"{BEGIN}\n{END}",
-        "## How every number was made",
-        _list(content.methods),
-        *(["## Lines that could not be read", _list(content.unreadable)] if content.unreadable else []),
+        "## Methods",
+        _render_list(content.methods),
+        *(["## Unreadable lines", _render_list(content.unreadable)] if content.unreadable else []),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _runs(content: Content) -> list[str]:
-    parts = ["## What was run"]
+def _render_runs(content: Content) -> list[str]:
+    parts = ["## Runs"]
     for stored in content.runs:
         run = stored.run
         rows = [
             ("time", run.time),
-            ("command", _code(run.command)),
-            ("machine", _text(machine_text(run.machine))),
+            ("command", _format_code(run.command)),
+            ("machine", _escape(describe_machine(run.machine))),
             ("threads", str(run.threads)),
-            ("versions", _text(", ".join(f"{name} {version}" for name, version in run.versions.items()))),
+            ("versions", _escape(", ".join(f"{name} {version}" for name, version in run.versions.items()))),
             ("commit", run.commit or "none"),
             ("suite", f"{run.suite} ({run.suite_digest})"),
-            ("file", _code(stored.path.name)),
+            ("file", _format_code(stored.path.name)),
         ]
-        parts.append(_table(("run", _code(run.id)), rows))
+        parts.append(_render_table(("run", _format_code(run.id)), rows))
     return parts
 
 
-def _conformance(content: Content) -> list[str]:
+def _render_conformance(content: Content) -> list[str]:
     parts = ["## Conformance"]
     if not content.chapters:
         return [*parts, "Nothing was checked."]
@@ -54,75 +54,75 @@ def _conformance(content: Content) -> list[str]:
     for chapter, checks in content.chapters:
         rows = [
             (
-                _code(check),
+                _format_code(check),
                 *(" ".join(f"{mark} {n}" for _, mark, n in content.cells[name][check].marks) for name in names),
             )
             for check in checks
         ]
-        parts += [f"### {chapter}", _table(("check", *map(_code, names)), rows)]
+        parts += [f"### {chapter}", _render_table(("check", *map(_format_code, names)), rows)]
     parts.append(" · ".join(f"{mark} {words}" for _, mark, words in LEGEND))
-    parts.append("## What did not hold")
+    parts.append("## Failures")
     parts += [
-        f"**{_code(p.implementation)} · {_code(p.check)} · {p.status}**: {_text(p.reason)}\n\n"
+        f"**{_format_code(p.implementation)} · {_format_code(p.check)} · {p.status}**: {_escape(p.reason)}\n\n"
         f"```console\n$ {p.command}\n```"
         for p in content.problems
-    ] or ["Nothing."]
-    parts += _groups("Failed as expected", content.expected, "checks")
-    parts += _groups("Refused", content.refused, "cases")
-    parts += _groups("Not run", content.not_run, "cases")
-    return parts + _groups("Warnings", content.warned, "checks")
+    ] or ["None."]
+    parts += _render_groups("Expected failures", content.expected, "checks")
+    parts += _render_groups("Refused", content.refused, "cases")
+    parts += _render_groups("Not run", content.not_run, "cases")
+    return parts + _render_groups("Warnings", content.warned, "checks")
 
 
-def _measurements(content: Content, files: Collection[str]) -> list[str]:
+def _render_measurements(content: Content, files: Collection[str]) -> list[str]:
     parts = ["## Speed and memory"]
     if all(series.timings.empty for series in content.series):
         parts.append("Nothing was timed.")
     for series in content.series:
-        parts.append(f"### {_text(series.title)}")
+        parts.append(f"### {_escape(series.title)}")
         for name, title, reading in PLOTS:
             if f"{name}{series.suffix}.png" in files:
                 parts += [f"![{title}]({name}{series.suffix}.png)", reading]
         if not series.timings.empty:
-            parts.append(under_times(series))
-        for grid in grids(series):
-            rows = [(_code(name), *("<br>".join(cell) for cell in cells)) for name, cells in grid.rows]
+            parts.append(explain_times(series))
+        for grid in make_grids(series):
+            rows = [(_format_code(name), *("<br>".join(cell) for cell in cells)) for name, cells in grid.rows]
             head = (f"{grid.title}: {grid.pass_}", *(f"L = {n}" for n in grid.lengths))
-            parts.append(_table(head, rows, right=True))
-        for listing in listings(series):
-            parts += _listing(listing)
-    parts += [text for one in (content.frontiers, content.ceilings) if one for text in _listing(one)]
-    parts += _groups("Without a verdict", content.undecided, "calls")
-    return parts + _groups("Not timed", content.untimed, "calls")
+            parts.append(_render_table(head, rows, right=True))
+        for listing in make_listings(series):
+            parts += _render_listing(listing)
+    parts += [text for one in (content.max_lengths, content.ceilings) if one for text in _render_listing(one)]
+    parts += _render_groups("Without a speed verdict", content.undecided, "calls")
+    return parts + _render_groups("Not timed", content.untimed, "calls")
 
 
-def _listing(listing: Listing) -> list[str]:
-    rows = [(_code(first), *map(_text, rest)) for first, *rest in listing.rows]
-    return [f"#### {listing.title}", listing.note, _table(listing.head, rows)]
+def _render_listing(listing: Listing) -> list[str]:
+    rows = [(_format_code(first), *map(_escape, rest)) for first, *rest in listing.rows]
+    return [f"#### {listing.title}", listing.note, _render_table(listing.head, rows)]
 
 
-def _groups(title: str, groups: Sequence[Grouped], of: str) -> list[str]:
+def _render_groups(title: str, groups: Sequence[Grouped], of: str) -> list[str]:
     if not groups:
         return []
-    rows = [(_code(g.implementation), str(g.count), _text(g.reason), _text(g.of)) for g in groups]
-    return [f"## {title}", _table(("implementation", "count", "reason", of), rows)]
+    rows = [(_format_code(g.implementation), str(g.count), _escape(g.reason), _escape(g.of)) for g in groups]
+    return [f"## {title}", _render_table(("implementation", "count", "reason", of), rows)]
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: bool = False) -> str:
+def _render_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: bool = False) -> str:
     rule = ["---", *(["---:" if right else "---"] * (len(head) - 1))]
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
 
 
-def _list(lines: Iterable[str]) -> str:
-    return "\n".join(f"- {_text(line)}" for line in lines)
+def _render_list(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {_escape(line)}" for line in lines)
 
 
-def _text(text: str) -> str:
-    """Text in which nothing is markup."""
+def _escape(text: str) -> str:
+    """Escape Markdown markup."""
     for mark in "\\`*_[]<>|":
         text = text.replace(mark, f"\\{mark}")
     return " ".join(text.split())
 
 
-def _code(text: str) -> str:
-    """Text as code, inside a table too."""
+def _format_code(text: str) -> str:
+    """Format text as inline code, also valid inside a table."""
     return "`" + " ".join(text.split()).replace("`", "'").replace("|", "\\|") + "`"

@@ -1,15 +1,23 @@
-"""Numbers as they are read: three digits, and the unit that makes them short."""
+"""Numbers formatted for reading: three significant digits, and the unit that makes them short."""
 
 import math
 from collections.abc import Sequence
 
-__all__ = ["bytes_text", "digits", "interval_text", "many", "ratio_text", "seconds_text", "thousands"]
+__all__ = [
+    "format_bytes",
+    "format_count",
+    "format_digits",
+    "format_interval",
+    "format_ratio",
+    "format_seconds",
+    "format_thousands",
+]
 
 MISSING = "–"
 
 
-def digits(value: float, count: int = 3) -> str:
-    """Number with this many significant digits, and never an exponent where a reader would not want one."""
+def format_digits(value: float, count: int = 3) -> str:
+    """Format a number with ``count`` significant digits; with an exponent only below 10⁻⁴ and from 10⁶."""
     if math.isnan(value):
         return MISSING
     if value == 0 or not math.isfinite(value):
@@ -20,37 +28,37 @@ def digits(value: float, count: int = 3) -> str:
     return f"{value:.{max(0, count - 1 - exponent)}f}"
 
 
-def interval_text(low: float, high: float) -> str:
-    """Interval in the digits of its ends."""
-    return MISSING if math.isnan(low) else f"{digits(low)}–{digits(high)}"
+def format_interval(low: float, high: float) -> str:
+    """Format an interval, its ends with three significant digits."""
+    return MISSING if math.isnan(low) else f"{format_digits(low)}–{format_digits(high)}"
 
 
-def ratio_text(value: float) -> str:
-    """Ratio and its sign."""
-    return MISSING if math.isnan(value) else f"{digits(value)}×"
+def format_ratio(value: float) -> str:
+    """Format a ratio, followed by ×."""
+    return MISSING if math.isnan(value) else f"{format_digits(value)}×"
 
 
-def seconds_text(seconds: float) -> str:
-    """Time in the unit that makes it short."""
-    return _scaled(seconds, ((1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")))
+def format_seconds(seconds: float) -> str:
+    """Format a time in the unit that makes it short."""
+    return _format_scaled(seconds, ((1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")))
 
 
-def bytes_text(count: float) -> str:
-    """Bytes in the binary unit that makes them short."""
-    return _scaled(count, ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")))
+def format_bytes(count: float) -> str:
+    """Format a number of bytes in the binary unit that makes it short."""
+    return _format_scaled(count, ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")))
 
 
-def thousands(count: int) -> str:
-    """Whole number with a space before each three digits."""
+def format_thousands(count: int) -> str:
+    """Format a whole number with a space between groups of three digits."""
     return f"{count:,}".replace(",", " ")
 
 
-def many(count: int, word: str) -> str:
-    """Number and the word that it counts."""
-    return f"{thousands(count)} {word}" + ("s" if count != 1 else "")
+def format_count(count: int, word: str) -> str:
+    """Format a count and the word that it counts, in the plural unless the count is 1."""
+    return f"{format_thousands(count)} {word}" + ("s" if count != 1 else "")
 
 
-def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
-    # The tick at 10⁻³ s may be one bit short of it.
+def _format_scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
+    # An axis tick at 10⁻³ s may be one bit below 10⁻³.
     factor, unit = next(((f, u) for f, u in units if abs(value) >= f * (1 - 1e-9)), units[-1])
     return f"{float(f'{value / factor:.3g}'):g} {unit}"

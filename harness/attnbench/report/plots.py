@@ -1,4 +1,4 @@
-"""Plots of time, memory and speed against length, as SVG and PNG with the same bytes every time."""
+"""Plots of time, memory and speed against length, as SVG and PNG files with reproducible bytes."""
 
 import io
 import math
@@ -14,25 +14,25 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from attnbench.report import curvenames
 from attnbench.report.curvenames import End
-from attnbench.report.numbers import bytes_text, seconds_text
+from attnbench.report.numbers import format_bytes, format_seconds
 
-__all__ = ["INK", "MUTED", "Look", "draw", "looks", "memory", "speed", "time"]
+__all__ = ["INK", "MUTED", "Look", "choose_looks", "draw", "plot_memory", "plot_speed", "plot_time"]
 
-# Readable on white and on near-black alike; the page replaces them by its own text colours.
+# Readable on white and on near-black; the page replaces them by its own text colours.
 INK, MUTED, RULE = "#77797f", "#808289", "#8a8c92"
-# Okabe and Ito's palette for colour-blind readers, its ends drawn towards mid-tones and its yellow left out.
+# Okabe and Ito's palette for colour-blind readers, with its extremes shifted towards mid-tones and without yellow.
 # Source: https://jfly.uni-koeln.de/color/
 COLOURS = ("#3185c5", "#d9650f", "#119a75", "#c2689c", "#c98b06", "#53a9d6", "#8f74cf", "#b5504a")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "p")
-# Lines of the first eight implementations, of the next eight, and of all others.
+# Line styles of the first eight implementations, of the next eight, and of all others.
 LINES = ("-", "--", ":")
-# Words of a reason that say that a call was predicted to take too long: there a curve is marked as ended.
+# Part of the reason of calls that were predicted to exceed the work limit: a curve that ends there is marked.
 BEYOND = "--work-limit"
 
 SETTINGS: Any = {  # matplotlib's own type for it names every key
     "svg.hashsalt": "attnbench",
     "svg.fonttype": "none",
-    # Names are names, whatever dollar signs they hold.
+    # Do not read dollar signs in names as formulas.
     "text.parse_math": False,
     "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans"],
@@ -55,15 +55,15 @@ SETTINGS: Any = {  # matplotlib's own type for it names every key
     "text.color": INK,
 }
 
-# Unit: inches; a panel, and the labels at its left.
+# Unit: inches. Width and height of a panel, and width of the labels at its left.
 PANEL, HEIGHT, LABELS = 3.6, 3.5, 0.85
-# Ticks that an axis has at least; powers of its base are preferred, these multiples of powers of ten come next.
+# Fewest ticks of an axis. Powers of its base are preferred, then these multiples of powers of ten.
 FEWEST_TICKS, STEPS = 4, (1.0, 2.0, 5.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """How one implementation is drawn, in every plot of a report."""
+    """The style of one implementation in every plot of a report."""
 
     colour: str
     marker: str
@@ -71,8 +71,8 @@ class Look:
     width: float = 1.5
 
 
-def looks(implementations: Collection[str], references: Collection[str]) -> dict[str, Look]:
-    """One look per implementation; a reference is drawn in the colour of text."""
+def choose_looks(implementations: Collection[str], references: Collection[str]) -> dict[str, Look]:
+    """Choose a style for each implementation; a reference is drawn in the colour of text."""
     made = dict.fromkeys(references, Look(colour=INK, marker="o", width=2.2))
     for index, name in enumerate(sorted(set(implementations) - set(references))):
         again, place = divmod(index, len(COLOURS))
@@ -81,30 +81,32 @@ def looks(implementations: Collection[str], references: Collection[str]) -> dict
     return made
 
 
-def time(timings: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look]) -> Figure | None:
-    """Time of a call against length: medians and their intervals, one panel per pass."""
+def plot_time(timings: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look]) -> Figure | None:
+    """Plot the time of a call against length: medians and their confidence intervals, one panel per pass."""
     frame = timings.assign(value=timings["median_ns"], low=timings["low_ns"], high=timings["high_ns"])
     label = "time of a call" + (" on the device" if (timings["measure"] == "device").any() else "")
-    return _panels(frame, untimed, styles, label=label, text=lambda ns: seconds_text(ns / 1e9))
+    return _draw_panels(frame, untimed, styles, label=label, text=lambda ns: format_seconds(ns / 1e9))
 
 
-def memory(memories: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look]) -> Figure | None:
-    """Peak memory of a call above its inputs against length, one panel per pass; calls that took none are left out."""
+def plot_memory(memories: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look]) -> Figure | None:
+    """Plot the peak memory of a call above its inputs against length, one panel per pass; peaks of 0 are left out."""
     frame = memories[memories["peak_bytes"] > 0]
     frame = frame.assign(value=frame["peak_bytes"], low=frame["peak_bytes"], high=frame["peak_bytes"])
-    return _panels(frame, untimed, styles, label="peak memory above the inputs", text=bytes_text, base=2)
+    return _draw_panels(frame, untimed, styles, label="peak memory above the inputs", text=format_bytes, base=2)
 
 
-def speed(timings: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look], reference: str) -> Figure | None:
-    """Speed relative to the reference against length; above 1 is faster. What is inconclusive is no speed."""
+def plot_speed(timings: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look], reference: str) -> Figure | None:
+    """Plot the speed relative to the reference against length; above 1 is faster. Inconclusive calls are left out."""
     frame = timings[timings["ratio"].notna() & (timings["state"] != "inconclusive")]
-    # The inverse of a time ratio turns its interval round.
+    # Inverting a time ratio swaps the ends of its interval.
     frame = frame.assign(value=1 / frame["ratio"], low=1 / frame["ratio_high"], high=1 / frame["ratio_low"])
-    return _panels(frame, untimed, styles, label=f"speed relative to {reference}", text=lambda value: f"{value:g}×")
+    return _draw_panels(
+        frame, untimed, styles, label=f"speed relative to {reference}", text=lambda value: f"{value:g}×"
+    )
 
 
 def draw(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
-    """The figure as a file, without a date."""
+    """Return the figure as the bytes of a file, without a date."""
     stream = io.BytesIO()
     with mpl.rc_context(SETTINGS):
         if kind == "svg":
@@ -114,7 +116,7 @@ def draw(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
     return stream.getvalue()
 
 
-def _panels(
+def _draw_panels(
     frame: pd.DataFrame,
     untimed: pd.DataFrame,
     styles: dict[str, Look],
@@ -123,24 +125,24 @@ def _panels(
     text: Callable[[float], str],
     base: int = 10,
 ) -> Figure | None:
-    """Panels of curves; None where there is nothing to draw."""
+    """Draw a panel of curves for each pass; None if there is nothing to draw."""
     if frame.empty:
         return None
     passes = sorted(frame["pass"].unique())
     with mpl.rc_context(SETTINGS):
-        names = curvenames.room(sorted(frame["implementation"].unique()), PANEL)
+        names = curvenames.compute_room(sorted(frame["implementation"].unique()), PANEL)
         figure = Figure(figsize=(len(passes) * (LABELS + PANEL + names), HEIGHT))
         every = figure.subplots(1, len(passes), squeeze=False, sharey=True)[0]
         ends = []
         for axes, name in zip(every, passes, strict=True):
             part = frame[frame["pass"] == name]
-            _axes(axes, part, text=text, base=base)
+            _set_up_axes(axes, part, text=text, base=base)
             axes.set_title(name, loc="left", fontsize=9.5, fontweight="bold", pad=10)
             axes.tick_params(labelleft=True)
-            ends.append(_curves(axes, part, untimed[untimed["pass"] == name], styles))
-        # Panels share an axis that each curve may stretch, so ticks and names come last.
+            ends.append(_draw_curves(axes, part, untimed[untimed["pass"] == name], styles))
+        # All panels share the y axis, and each curve may extend it, so ticks and names are set last.
         every[0].set_ylim(*every[0].get_ylim())
-        _ticks(every[0], base=base)
+        _set_ticks(every[0], base=base)
         for axes, own in zip(every, ends, strict=True):
             curvenames.place(axes, own, max(end.length for end in own), PANEL)
         every[0].set_ylabel(label)
@@ -151,7 +153,7 @@ def _panels(
     return figure
 
 
-def _axes(axes: Axes, part: pd.DataFrame, *, text: Callable[[float], str], base: int) -> None:
+def _set_up_axes(axes: Axes, part: pd.DataFrame, *, text: Callable[[float], str], base: int) -> None:
     lengths = sorted(part["length"].unique())
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=base)
@@ -165,8 +167,8 @@ def _axes(axes: Axes, part: pd.DataFrame, *, text: Callable[[float], str], base:
     axes.tick_params(length=3, width=0.6)
 
 
-def _ticks(axes: Axes, *, base: int) -> None:
-    """Ticks at powers, at the multiples of powers of ten where those are few, evenly spaced where these are, too."""
+def _set_ticks(axes: Axes, *, base: int) -> None:
+    """Set ticks at powers of the base; if too few, at multiples of powers of ten; if still too few, evenly spaced."""
     low, high = axes.get_ylim()
     for subs in ((1.0,), STEPS) if base == 10 else ((1.0,),):
         axes.yaxis.set_major_locator(LogLocator(base=base, subs=subs))
@@ -177,8 +179,8 @@ def _ticks(axes: Axes, *, base: int) -> None:
     axes.set_yticks([tick * unit for tick in map(float, list(even)) if low <= tick * unit <= high])
 
 
-def _curves(axes: Axes, part: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look]) -> list[End]:
-    """Draw curves, mark those that had to end early, and give where each ends."""
+def _draw_curves(axes: Axes, part: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look]) -> list[End]:
+    """Draw the curves, mark those that end at the work limit, and return the end of each."""
     ends = []
     for name in [name for name in styles if name in set(part["implementation"])]:
         rows, look = part[part["implementation"] == name].sort_values("length"), styles[name]
@@ -188,16 +190,16 @@ def _curves(axes: Axes, part: pd.DataFrame, untimed: pd.DataFrame, styles: dict[
             colour=look.colour,
             length=int(last["length"]),
             value=float(last["value"]),
-            beyond=_beyond(untimed, name, int(last["length"])),
+            beyond=_ends_at_work_limit(untimed, name, int(last["length"])),
         )
-        _curve(axes, rows, look)
+        _draw_curve(axes, rows, look)
         if end.beyond:
             axes.plot(end.length, end.value, marker="x", color=look.colour, markersize=9, markeredgewidth=1.8)
         ends.append(end)
     return ends
 
 
-def _curve(axes: Axes, rows: pd.DataFrame, look: Look) -> None:
+def _draw_curve(axes: Axes, rows: pd.DataFrame, look: Look) -> None:
     axes.fill_between(rows["length"], rows["low"], rows["high"], color=look.colour, alpha=0.18, linewidth=0)
     axes.vlines(rows["length"], rows["low"], rows["high"], color=look.colour, linewidth=1)
     axes.plot(
@@ -206,7 +208,7 @@ def _curve(axes: Axes, rows: pd.DataFrame, look: Look) -> None:
     )  # fmt: skip
 
 
-def _beyond(untimed: pd.DataFrame, name: str, last: int) -> bool:
-    """Whether a curve ends because longer calls were predicted to take too long."""
+def _ends_at_work_limit(untimed: pd.DataFrame, name: str, last: int) -> bool:
+    """Whether a curve ends because longer calls were predicted to exceed the work limit."""
     own = untimed[(untimed["implementation"] == name) & (untimed["length"] > last)]
     return bool(own["reason"].str.contains(BEYOND, regex=False).any())

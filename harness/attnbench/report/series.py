@@ -1,4 +1,4 @@
-"""Measurements that may be compared with one another."""
+"""Series: groups of measurements that are comparable with one another."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ import pandas as pd
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Result
 from attnbench.report import tables
-from attnbench.report.growth import GROWTH, growths
-from attnbench.report.numbers import many
+from attnbench.report.growth import GROWTH, fit_growths
+from attnbench.report.numbers import format_count
 
-__all__ = ["Series", "growths_in", "series_in"]
+__all__ = ["Series", "group_series", "join_growths"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Measurements that may be compared: one machine, its threads, device, dtype; cases differ in length and pass."""
+    """Comparable measurements: same machine, threads, device and dtype; the cases differ only in length and pass."""
 
     title: str
-    # Implementation whose times others are told by.
+    # Implementation to whose times the ratios of the other implementations refer.
     reference: str
-    # Ending of its files' names; empty where a report has one series.
+    # Suffix of the names of the series' files; empty if the report has one series.
     suffix: str
     timings: pd.DataFrame
     memory: pd.DataFrame
@@ -30,8 +30,8 @@ class Series:
     growths: pd.DataFrame
 
 
-def series_in(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterator[Series]:
-    """Series in the results of these runs."""
+def group_series(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterator[Series]:
+    """Group the results of these runs into series."""
     reached = [ceiling for stored in runs for ceiling in stored.ceilings]
     places = {stored.run.id: (stored.run.machine.name, stored.run.threads) for stored in runs}
     keys: dict[tuple[str, int, str], list[Result]] = {}
@@ -47,20 +47,20 @@ def series_in(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterator[
         alike = [(m, t, s) for m, t, s in keys if m == machine and s.endswith(f"/{dtype}/{device}")]
         other = sum(key < (machine, threads, series) for key in alike)
         suffix = f"-{machine}-{device}-{dtype}" + (f"-{other + 1}" if other else "")
-        timings, memory = tables.timings(own, reached), tables.memory(own)
+        timings, memory = tables.tabulate_timings(own, reached), tables.tabulate_memory(own)
         yield Series(
-            title=f"{machine}, {device}, {dtype}, {many(threads, 'thread')}: {'/'.join(series.split('/')[:-2])}",
-            reference=tables.reference(series),
+            title=f"{machine}, {device}, {dtype}, {format_count(threads, 'thread')}: {series.rsplit('/', 2)[0]}",
+            reference=tables.find_reference(series),
             suffix=suffix if len(keys) > 1 else "",
             timings=timings,
             memory=memory,
-            untimed=tables.untimed(own),
-            kernels=tables.kernels(own),
-            growths=growths(timings, memory),
+            untimed=tables.tabulate_untimed(own),
+            kernels=tables.tabulate_kernels(own),
+            growths=fit_growths(timings, memory),
         )
 
 
-def growths_in(series: Sequence[Series]) -> pd.DataFrame:
-    """Exponents of all series, each row with the series that it is of."""
+def join_growths(series: Sequence[Series]) -> pd.DataFrame:
+    """Join the exponents of all series into one frame, with the title of the series in each row."""
     rows = [{**row, "series": one.title} for one in series for row in one.growths.to_dict("records")]
     return pd.DataFrame(rows, columns=[*GROWTH, "series"])

@@ -1,4 +1,4 @@
-"""Frames from results: one row per timing, memory, finding or thing not timed."""
+"""Data frames from results: one row per timing, memory measurement, finding or call that was not timed."""
 
 import math
 import re
@@ -9,25 +9,31 @@ from typing import Any
 
 import pandas as pd
 
-from attnbench.analysis.speed_verdict import SpeedVerdict, judge_speed
-from attnbench.analysis.stats import measure_of, median_of_processes, samples_of, throttled_calls, time_told
-from attnbench.checks.catalogue import checks
-from attnbench.plugins.registry import reference_of
-from attnbench.records.types import PERF, Ceiling, Result, Timing, pass_of
-from attnbench.report.ways import way
+from attnbench.analysis.speed_verdict import SpeedVerdict, decide_speed
+from attnbench.analysis.stats import (
+    choose_measure,
+    count_throttled_calls,
+    estimate_time,
+    median_of_processes,
+    select_samples,
+)
+from attnbench.checks.catalogue import read_checks
+from attnbench.plugins.registry import find_operator_baseline
+from attnbench.records.types import PERF, Ceiling, Result, Timing, find_pass
+from attnbench.report.ways import find_way
 
 __all__ = [
-    "ceilings",
-    "findings",
-    "kernels",
+    "count_findings",
+    "find_reference",
     "length_of",
-    "matrix",
-    "memory",
-    "reference",
     "series_of",
-    "timings",
-    "undecided",
-    "untimed",
+    "tabulate_ceilings",
+    "tabulate_findings",
+    "tabulate_kernels",
+    "tabulate_memory",
+    "tabulate_timings",
+    "tabulate_undecided",
+    "tabulate_untimed",
 ]
 
 TIMINGS = (
@@ -50,28 +56,29 @@ FINDINGS = (
 UNTIMED = ("implementation", "length", "pass", "reason", "case", "run")
 
 
-def timings(results: Sequence[Result], reached: Iterable[Ceiling] = ()) -> pd.DataFrame:
-    """Time of every call that was timed, with its contest against the reference where they took turns.
+def tabulate_timings(results: Sequence[Result], reached: Iterable[Ceiling] = ()) -> pd.DataFrame:
+    """Tabulate the times of calls, with the speed verdict against the reference where the two were interleaved.
 
-    ``reached`` are the ceilings of the runs; with that of its own run, dtype and threads a call has its share.
+    ``reached`` are the ceilings of the runs. The share of a call refers to the ceiling of its run, device, dtype and
+    number of threads.
     """
-    baselines = {(r.run, r.case): r.timing for r in results if r.implementation == reference(r.case) and r.timing}
+    baselines = {(r.run, r.case): r.timing for r in results if r.implementation == find_reference(r.case) and r.timing}
     tops = {(c.run, c.device, c.dtype, c.threads): c for c in reached}
-    rows = [_timing(r, r.timing, baselines.get((r.run, r.case)), tops) for r in results if r.timing]
+    rows = [_make_timing_row(r, r.timing, baselines.get((r.run, r.case)), tops) for r in results if r.timing]
     return pd.DataFrame(rows, columns=list(TIMINGS))
 
 
-def undecided(results: Sequence[Result]) -> pd.DataFrame:
-    """Calls whose contest against the reference came to no verdict, with its state and the reason."""
-    frame = timings(results)
+def tabulate_undecided(results: Sequence[Result]) -> pd.DataFrame:
+    """Tabulate the calls without a speed verdict against the reference, with the state and its reason."""
+    frame = tabulate_timings(results)
     frame = frame[frame["reason"] != ""]
     return frame.assign(reason=[f"{state}: {why}" for state, why in zip(frame["state"], frame["reason"], strict=True)])
 
 
-def memory(results: Sequence[Result]) -> pd.DataFrame:
-    """Bytes of every call whose memory was counted."""
+def tabulate_memory(results: Sequence[Result]) -> pd.DataFrame:
+    """Tabulate the bytes of every call whose memory was measured."""
     rows = [
-        _place(r)
+        _describe_case(r)
         | {
             "peak_bytes": r.memory.peak_bytes,
             "threads": r.memory.threads,
@@ -85,14 +92,16 @@ def memory(results: Sequence[Result]) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(OPTIONAL_BYTES, "Int64"))
 
 
-def kernels(results: Sequence[Result]) -> pd.DataFrame:
-    """What ran in every call of which that is known, and the way that it tells."""
-    rows = [_place(r) | {"way": way(r.kernels), "kernels": "; ".join(r.kernels)} for r in results if r.kernels]
+def tabulate_kernels(results: Sequence[Result]) -> pd.DataFrame:
+    """Tabulate the operators and kernels of every profiled call, and the code path that they indicate."""
+    rows = [
+        _describe_case(r) | {"way": find_way(r.kernels), "kernels": "; ".join(r.kernels)} for r in results if r.kernels
+    ]
     return pd.DataFrame(rows, columns=list(KERNELS))
 
 
-def ceilings(reached: Iterable[Ceiling]) -> pd.DataFrame:
-    """What each run reached on one matrix product and on one copy."""
+def tabulate_ceilings(reached: Iterable[Ceiling]) -> pd.DataFrame:
+    """Tabulate the rates that each run reached on one matrix product and on one copy."""
     rows = [
         {
             "run": c.run,
@@ -107,8 +116,8 @@ def ceilings(reached: Iterable[Ceiling]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(CEILINGS))
 
 
-def findings(results: Sequence[Result]) -> pd.DataFrame:
-    """Every finding on a row of its own."""
+def tabulate_findings(results: Sequence[Result]) -> pd.DataFrame:
+    """Tabulate the findings, one a row."""
     rows = [
         {
             "implementation": r.implementation,
@@ -128,10 +137,10 @@ def findings(results: Sequence[Result]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(FINDINGS))
 
 
-def matrix(results: Sequence[Result]) -> dict[str, dict[str, Counter[str]]]:
-    """Number of findings of each status, by implementation and check; checks in the order of the catalogue."""
+def count_findings(results: Sequence[Result]) -> dict[str, dict[str, Counter[str]]]:
+    """Count findings of each status, by implementation and check; checks are in the order of the catalogue."""
     seen = {f.check for r in results for f in r.findings}
-    order = [*(name for name in checks() if name in seen), *sorted(seen - checks().keys())]
+    order = [*(name for name in read_checks() if name in seen), *sorted(seen - read_checks().keys())]
     names = dict.fromkeys(r.implementation for r in results)
     cells: dict[str, dict[str, Counter[str]]] = {name: {check: Counter() for check in order} for name in names}
     for result in results:
@@ -140,13 +149,13 @@ def matrix(results: Sequence[Result]) -> dict[str, dict[str, Counter[str]]]:
     return cells
 
 
-def untimed(results: Sequence[Result]) -> pd.DataFrame:
-    """What was to be timed and was not, with the reason."""
+def tabulate_untimed(results: Sequence[Result]) -> pd.DataFrame:
+    """Tabulate the calls that were planned for timing but not timed, with the reason."""
     rows = [
         {
             "implementation": r.implementation,
             "length": length_of(r.case),
-            "pass": pass_of(r.case),
+            "pass": find_pass(r.case),
             "reason": r.untimed or "the run ended before it was timed",
             "case": r.case,
             "run": r.run,
@@ -157,39 +166,39 @@ def untimed(results: Sequence[Result]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(UNTIMED))
 
 
-def reference(case: str) -> str:
-    """Implementation that is the reference of a case's operator: other times are told as ratios to its time."""
-    return reference_of(case.partition("/")[0])
+def find_reference(case: str) -> str:
+    """Return the reference implementation of a case's operator. Ratios of time refer to its time."""
+    return find_operator_baseline(case.partition("/")[0])
 
 
 def length_of(case: str) -> int:
-    """Length of a case: the larger of the sizes labelled L and S, so that of a decoding step it is that of its keys.
+    """Return the length of a case: the larger of the sizes labelled L and S. For a decoding step that is the keys' S.
 
-    0 where its operator has neither. A case id reads ``operator/sizes/…``, and sizes read ``B2.L128.S128``.
+    0 if the operator has neither size. A case id reads ``operator/sizes/…``, and sizes read ``B2.L128.S128``.
     """
     sizes = case.split("/")[1].split(".")
     return max((int(size[1:]) for size in sizes if re.fullmatch(r"[LS]\d+", size)), default=0)
 
 
 def series_of(case: str) -> str:
-    """What cases share that differ in nothing but length and pass: the id without the sizes L and S and the mode."""
+    """Return the case id without the sizes L and S and the mode: cases that differ only in length and pass share it."""
     operator, sizes, *middle = case.rpartition("/")[0].split("/")
     kept = [size for size in sizes.split(".") if not re.fullmatch(r"[LS]\d+", size)]
     return "/".join((operator, ".".join(kept), *middle))
 
 
 def chapter_of(check: str) -> str:
-    """Chapter of a check, or "other" for one that this version does not know."""
-    known = checks().get(check)
+    """Return the chapter of a check, or "other" for a check that this version does not know."""
+    known = read_checks().get(check)
     return known.chapter if known else "other"
 
 
-def _place(result: Result) -> dict[str, Any]:
+def _describe_case(result: Result) -> dict[str, Any]:
     dtype, device = result.case.split("/")[-3:-1]
     return {
         "implementation": result.implementation,
         "case": result.case,
-        "pass": pass_of(result.case),
+        "pass": find_pass(result.case),
         "length": length_of(result.case),
         "dtype": dtype,
         "device": device,
@@ -197,14 +206,14 @@ def _place(result: Result) -> dict[str, Any]:
     }
 
 
-def _timing(
+def _make_timing_row(
     result: Result, timing: Timing, baseline: Timing | None, tops: Mapping[tuple[str, str, str, int], Ceiling]
 ) -> Mapping[str, Any]:
-    found = _against(result, timing, baseline)
-    # A time and its ratio are of one kind: not that of the device where the reference has only the other.
-    measure = found.measure if found else measure_of(timing)
-    time = time_told(timing, measure)
-    place = _place(result)
+    found = _compare_with_reference(result, timing, baseline)
+    # A time and its ratio use the same measure: wall time if the reference has no device time.
+    measure = found.measure if found else choose_measure(timing)
+    time = estimate_time(timing, measure)
+    place = _describe_case(result)
     top = tops.get((result.run, place["device"], place["dtype"], timing.threads))
     return (
         place
@@ -214,59 +223,60 @@ def _timing(
             "high_ns": time.high,
             "level": time.level,
             "processes": time.processes,
-            "samples": _count(samples_of(timing, measure)),
+            "samples": _count_samples(select_samples(timing, measure)),
             "threads": timing.threads,
             "method": timing.method,
             "measure": measure,
-            "end_to_end_ns": time_told(timing, "wall").value if measure == "device" else math.nan,
+            "end_to_end_ns": estimate_time(timing, "wall").value if measure == "device" else math.nan,
             "graph_ns": median_of_processes(timing.graph_ns).value if any(timing.graph_ns) else math.nan,
-            "throttled": throttled_calls(timing),
+            "throttled": count_throttled_calls(timing),
             "clock": timing.clock,
-            "build_ns": _middle(timing.build_ns),
-            "first_call_ns": _middle(timing.first_call_ns),
+            "build_ns": _find_median(timing.build_ns),
+            "first_call_ns": _find_median(timing.first_call_ns),
         }
-        | _told(found, decides=result.implementation != reference(result.case))
-        | _rates(result, time.value, top)
+        | _make_verdict_columns(found, decides=result.implementation != find_reference(result.case))
+        | _compute_rates(result, time.value, top)
     )
 
 
-def _against(result: Result, timing: Timing, baseline: Timing | None) -> SpeedVerdict | None:
-    """Contest with the reference, where both took turns in the same processes."""
+def _compare_with_reference(result: Result, timing: Timing, baseline: Timing | None) -> SpeedVerdict | None:
+    """Return the speed verdict against the reference, or None if the two were not interleaved in the same processes."""
     if baseline is None or len(baseline.samples_ns) != len(timing.samples_ns):
         return None
-    if reference(result.case) not in (result.implementation, *timing.interleaved_with):
+    if find_reference(result.case) not in (result.implementation, *timing.interleaved_with):
         return None
-    return judge_speed(timing, baseline)
+    return decide_speed(timing, baseline)
 
 
-def _told(found: SpeedVerdict | None, *, decides: bool) -> dict[str, Any]:
-    """A contest as columns: the ratio never without its state.
+def _make_verdict_columns(found: SpeedVerdict | None, *, decides: bool) -> dict[str, Any]:
+    """Return the columns of a speed verdict: the ratio, its state and the A/A control.
 
-    One of the reference with itself decides nothing, and is told only where it is inconclusive.
+    ``decides`` is false for the reference against itself: its state and reason are given only if inconclusive.
     """
     ratio = found.ratio if found else None
-    null = found.null if found else None
-    told = found if found and (decides or found.state == "inconclusive") else None
+    control = found.control if found else None
+    reported = found if found and (decides or found.state == "inconclusive") else None
     return {
-        "state": told.state if told else "",
+        "state": reported.state if reported else "",
         "ratio": ratio.value if ratio else math.nan,
         "ratio_low": ratio.low if ratio else math.nan,
         "ratio_high": ratio.high if ratio else math.nan,
         "ratio_level": ratio.level if ratio else math.nan,
         "counted": found.counted if found else math.nan,
         "of": found.of if found else math.nan,
-        "reason": told.reason if told else "",
-        "null_state": null.state if null else "",
-        "null_ratio": null.ratio.value if null and null.ratio else math.nan,
+        "reason": reported.reason if reported else "",
+        "null_state": control.state if control else "",
+        "null_ratio": control.ratio.value if control and control.ratio else math.nan,
     }
 
 
-def _rates(result: Result, time_ns: float, top: Ceiling | None) -> dict[str, Any]:
-    """What the case needs, over its time; and of that time the share in which the ceilings would have done it.
+def _compute_rates(result: Result, time_ns: float, top: Ceiling | None) -> dict[str, Any]:
+    """Return the rates of a call, flop and bytes over its time, and its share of the ceiling.
 
-    ``bound`` says which ceiling binds: the one that alone takes longer.
+    The share is the time that the case would take at the ceilings' rates, over its measured time. ``bound`` names the
+    ceiling that takes longer.
     """
-    # An operator that counts no operations says 0.
+    # flop is 0 for an operator that counts no operations.
     flop, moved = result.flop or None, result.bytes
     least_ns = {}
     if top is not None and flop is not None:
@@ -284,9 +294,9 @@ def _rates(result: Result, time_ns: float, top: Ceiling | None) -> dict[str, Any
     }
 
 
-def _middle(values_ns: Sequence[int]) -> float:
+def _find_median(values_ns: Sequence[int]) -> float:
     return float(statistics.median(values_ns)) if values_ns else math.nan
 
 
-def _count(samples_ns: Iterable[Sequence[int]]) -> int:
+def _count_samples(samples_ns: Iterable[Sequence[int]]) -> int:
     return sum(len(process) for process in samples_ns)

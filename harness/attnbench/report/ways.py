@@ -1,4 +1,4 @@
-"""Which way an implementation took, read from the names of what ran."""
+"""Which code path an implementation took, read from the names of the operators that ran."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-__all__ = ["CALLS", "Way", "way", "ways"]
+__all__ = ["CALLS", "Way", "find_way", "group_by_way"]
 
-# What stands between the name of an operator and the number of its calls.
+# Separator between the name of an operator and the number of its calls.
 CALLS = " ×"
-# Names that stand in a row of the table; kernels.csv has all.
+# Most names in a row of the table; kernels.csv has all.
 NAMED = 6
-# A pattern of operators' names, and the way that it tells; the first that is found counts.
+# Pattern of operator names, and the path that it indicates. The first pattern that matches a name decides.
 WAYS = (
     (r"_scaled_dot_product_attention_math", "composed: torch's math path, no fused kernel"),
     (r"_flash_attention", "fused: flash"),
@@ -26,7 +26,7 @@ COPY = "aten::copy_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """What one implementation ran in one pass, and at which lengths."""
+    """The path that one implementation took in one pass, with its operators and lengths."""
 
     implementation: str
     pass_: str
@@ -35,15 +35,15 @@ class Way:
     names: str
 
 
-def way(kernels: Sequence[str]) -> str:
-    """The way in words, with the copies that were made beside it."""
+def find_way(kernels: Sequence[str]) -> str:
+    """Describe the path that these operators indicate, with the number of copies of tensors."""
     found = next((words for pattern, words in WAYS if any(re.search(pattern, name) for name in kernels)), "its own")
-    copies = sum(_calls(name) for name in kernels if name.partition(CALLS)[0] == COPY)
+    copies = sum(_count_calls(name) for name in kernels if name.partition(CALLS)[0] == COPY)
     return found + (f"; {copies} {'copy' if copies == 1 else 'copies'} of tensors" if copies else "")
 
 
-def ways(kernels: pd.DataFrame) -> Iterator[Way]:
-    """Rows of a table: lengths at which the same ran stand together, so that a fall-back has a row of its own."""
+def group_by_way(kernels: pd.DataFrame) -> Iterator[Way]:
+    """Yield the rows of the table. Lengths with the same operators share a row, so that a fall-back has its own row."""
     for (name, pass_), own in kernels.groupby(["implementation", "pass"], sort=False):
         alike: dict[tuple[str, frozenset[str]], list[tuple[int, str]]] = {}
         for row in own.sort_values("length").itertuples():
@@ -61,5 +61,5 @@ def ways(kernels: pd.DataFrame) -> Iterator[Way]:
             )
 
 
-def _calls(name: str) -> int:
+def _count_calls(name: str) -> int:
     return int(name.partition(CALLS)[2] or 1)

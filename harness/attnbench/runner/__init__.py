@@ -1,15 +1,15 @@
-"""Planning and running: starts the judge and the workers, and turns answers, deaths and silence into results."""
+"""Plan and run cases: start the oracle worker and the candidate workers, and turn replies and failures into results."""
 
-from attnbench.runner.ceilings import ceilings
+from attnbench.runner.ceilings import measure_ceilings
 from attnbench.runner.conform import conform
 from attnbench.runner.expected_failures import (
     Expectation,
     ExpectationError,
     audit,
-    expectations_beside,
     read_expectations,
+    read_expectations_beside,
 )
-from attnbench.runner.profile import gating_checks, measure, profile, profile_cases
+from attnbench.runner.profile import list_gating_checks, list_profile_cases, measure, profile
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import Limits, Plan, Session
 from attnbench.runner.timing import Effort
@@ -24,12 +24,12 @@ __all__ = [
     "Progress",
     "Session",
     "audit",
-    "ceilings",
     "conform",
-    "expectations_beside",
-    "gating_checks",
+    "list_gating_checks",
+    "list_profile_cases",
     "measure",
+    "measure_ceilings",
     "profile",
-    "profile_cases",
     "read_expectations",
+    "read_expectations_beside",
 ]

@@ -1,17 +1,19 @@
-"""Ceilings of a run: what its machine reaches in the dtypes, on the devices and with the threads that are timed."""
+"""Performance ceilings of the machine, for the dtypes, devices and number of threads that a run times."""
 
 from collections.abc import Collection, Iterator, Sequence
 
 from attnbench.records.types import Ceiling
 from attnbench.runner.session import Plan, Session
 
-__all__ = ["ceilings"]
+__all__ = ["measure_ceilings"]
 
 
-def ceilings(session: Session, plans: Sequence[Plan], *, run: str, done: Collection[Ceiling] = ()) -> Iterator[Ceiling]:
-    """A ceiling for every device and dtype of the plans that has none yet; none where it cannot be measured.
+def measure_ceilings(
+    session: Session, plans: Sequence[Plan], *, run: str, done: Collection[Ceiling] = ()
+) -> Iterator[Ceiling]:
+    """Yield a ceiling for each device and dtype of the plans that is not in ``done`` and can be measured.
 
-    It is measured in a process that is started as the timing processes are, and that loads nobody's code.
+    The measuring process is started like a timing process, and loads no implementation.
     """
     known = {(one.device, one.dtype) for one in done}
     wanted = dict.fromkeys(tuple(plan.case.split("/")[-3:-1]) for plan in plans if plan.missing is None)

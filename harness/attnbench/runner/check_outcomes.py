@@ -1,48 +1,48 @@
-"""What a worker saw of one case: all checks in one request, or one by one where its process did not survive that."""
+"""Check outcomes of one case: all checks in one request, or one by one if the worker's process died in that request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from attnbench.checks.catalogue import in_turn
+from attnbench.checks.catalogue import sort_checks
 from attnbench.records.types import Finding
 from attnbench.runner.session import Outcome, Plan, Supervisor
 
-__all__ = ["CheckOutcomes", "finding_of", "observe"]
+__all__ = ["CheckOutcomes", "make_finding", "observe"]
 
-# Floating-point operations of a case beyond which its checks are observed one by one: their tensors would add up, and
-# a request costs nothing beside them.
+# Floating-point operations of a case above which its checks run one by one. In one request, the memory of their tensors
+# would add up; the cost of a request per check is negligible for such a case.
 TOGETHER_FLOP = 2_000_000_000
-# Outcomes after which a worker's process is gone.
+# Statuses after which the worker's process has ended.
 DEATHS = ("crashed", "timeout")
 
 
 @dataclass(slots=True, kw_only=True)
 class CheckOutcomes:
-    """Outcome of each check, and the files that hold the claims of those that were observed."""
+    """Outcome of each check, and the files with the observations of the checks whose status is ``observed``."""
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
 
     @property
     def observed(self) -> list[str]:
-        """Checks that are to be judged."""
+        """Checks whose observations the oracle worker has to evaluate."""
         return [check for check, outcome in self.outcomes.items() if outcome["status"] == "observed"]
 
 
-def finding_of(check: str, told: Outcome) -> Finding:
-    """Finding of a check from what a judge or a worker told of it."""
-    return Finding(**told | {"check": check, "warnings": tuple(told.get("warnings", ()))})
+def make_finding(check: str, outcome: Outcome) -> Finding:
+    """Make the finding of a check from an outcome that the oracle worker or a candidate worker returned."""
+    return Finding(**outcome | {"check": check, "warnings": tuple(outcome.get("warnings", ()))})
 
 
 def observe(
-    worker: Supervisor, implementation: str, plan: Plan, checks: Sequence[str], inputs: str, place: str
+    worker: Supervisor, implementation: str, plan: Plan, checks: Sequence[str], inputs: str, path_prefix: str
 ) -> CheckOutcomes:
-    """Observe checks of a case; the files of their claims begin with ``place``."""
-    asked = in_turn(checks)
+    """Run checks of a case in the worker, which writes their observations to files that begin with ``path_prefix``."""
+    asked = sort_checks(checks)
     seen = CheckOutcomes()
 
     def ask(some: list[str], *, counts: bool = True) -> Outcome:
-        path = f"{place}-{len(seen.files)}"
+        path = f"{path_prefix}-{len(seen.files)}"
         answer = worker.ask(
             "observe",
             counts=counts,
@@ -71,7 +71,7 @@ def observe(
         if "status" in alone:
             seen.outcomes[check] = alone
     if died.get("status") == "crashed" and not any(o["status"] in DEATHS for o in seen.outcomes.values()):
-        # Nobody's own, and not to be passed over in silence.
+        # No single check reproduces the crash. It is counted and reported all the same.
         worker.count_death(died["reason"])
         reason = f"{died['reason']} after checks of other cases; in a fresh process no check of this case did that"
         seen.outcomes[asked[-1]] = {"status": "crashed", "reason": reason}

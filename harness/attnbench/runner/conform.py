@@ -1,6 +1,7 @@
 """Conformance: every check of every case, one worker process per implementation.
 
-While the worker is busy with a case, the judge computes what is right for it, and judges the case before.
+While the candidate worker runs a case, the oracle worker evaluates the case before, and computes the expected values of
+this one.
 """
 
 from collections.abc import Container, Iterator, Sequence
@@ -8,16 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from attnbench.plugins.registry import shown
+from attnbench.plugins.registry import display_name
 from attnbench.records.types import Finding, Result
-from attnbench.runner.check_outcomes import CheckOutcomes, finding_of, observe
-from attnbench.runner.expected_failures import Expectation, applied
-from attnbench.runner.parallelism import each, lanes
+from attnbench.runner.check_outcomes import CheckOutcomes, make_finding, observe
+from attnbench.runner.expected_failures import Expectation, apply_expectations
+from attnbench.runner.parallelism import count_parallel_lanes, run_each
 from attnbench.runner.progress import Progress
-from attnbench.runner.refusal import declined, refused, too_long, tried_on
+from attnbench.runner.refusal import apply_refusal, check_work_limit, find_refusal, select_refusal_checks
 from attnbench.runner.session import Outcome, Plan, Session, Supervisor
 
-__all__ = ["conform", "findings", "left_of"]
+__all__ = ["check_case", "conform", "select_unfinished"]
 
 
 def conform(
@@ -26,127 +27,132 @@ def conform(
     plans: Sequence[Plan],
     *,
     run: str,
-    steps: Progress,
+    progress: Progress,
     suite: str = "",
     expectations: Sequence[Expectation] = (),
     done: frozenset[tuple[str, str]] = frozenset(),
 ) -> Iterator[Result]:
-    """Result of every implementation on every case that is not done yet, as soon as it is known.
+    """Yield the result of every implementation on every case that is not in ``done``, as soon as it is known.
 
     Raises: PluginError where an implementation cannot be loaded.
     """
-    abreast = lanes(plans)
-    steps.begin("conform", len(implementations) * len(plans), abreast=abreast)
-    left = left_of(implementations, plans, done, steps)
+    parallel = count_parallel_lanes(plans)
+    progress.begin("conform", len(implementations) * len(plans), parallel=parallel)
+    left = select_unfinished(implementations, plans, done, progress)
 
     def job(name: str, worker: Supervisor) -> Iterator[Result]:
         own = [plan for plan in left[name] if plan.operator == worker.operator]
         for _ in range(len(left[name]) - len(own)):
-            steps.done()
-        for plan, found in _cases(session, worker, name, own, steps):
-            counted = tuple(applied(finding, expectations, shown(name), plan.case) for finding in found)
-            yield Result(
-                run=run, implementation=shown(name), case=plan.case, findings=counted, flop=plan.flop, suite=suite
-            )
+            progress.done()
+        for plan, found in _check_cases(session, worker, name, own, progress):
+            shown = display_name(name)
+            counted = tuple(apply_expectations(finding, expectations, shown, plan.case) for finding in found)
+            yield Result(run=run, implementation=shown, case=plan.case, findings=counted, flop=plan.flop, suite=suite)
 
-    for result in each(session, list(left), job, abreast=abreast):
+    for result in run_each(session, list(left), job, parallel=parallel):
         yield result
-        steps.done(result.case)
+        progress.done(result.case)
 
 
-def left_of(
-    implementations: Sequence[str], plans: Sequence[Plan], done: Container[tuple[str, str]], steps: Progress
+def select_unfinished(
+    implementations: Sequence[str], plans: Sequence[Plan], done: Container[tuple[str, str]], progress: Progress
 ) -> dict[str, list[Plan]]:
-    """Plans of each implementation that has any which is not done; steps that are done count at once."""
+    """Return the unfinished plans of each implementation that has any, and report the finished ones as done."""
     left: dict[str, list[Plan]] = {}
     for name in implementations:
         for plan in plans:
-            if (shown(name), plan.case) in done:
-                steps.done()
+            if (display_name(name), plan.case) in done:
+                progress.done()
             else:
                 left.setdefault(name, []).append(plan)
     return left
 
 
-def findings(
+def check_case(
     session: Session, worker: Supervisor, implementation: str, plan: Plan, *, tries: bool = True
 ) -> tuple[Finding, ...]:
-    """Findings of every check of a case, in the plan's order; ``tries`` calls what is declared unsupported, too."""
-    start = _start(session, worker, implementation, plan, tries=tries)
-    seen = _seen(worker, implementation, start, "observation")
-    return _judged(session, worker, implementation, start, seen)
+    """Return the findings of every check of a case, in the plan's order.
+
+    With ``tries``, the implementation is also called on a case that it declares unsupported.
+    """
+    prepared = _prepare(session, worker, implementation, plan, tries=tries)
+    seen = _observe_case(worker, implementation, prepared, "observation")
+    return _evaluate(session, worker, implementation, prepared, seen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Start:
-    """How a case begins: what is asked of the worker, and why the case itself is not started, where it is not."""
+class _Prepared:
+    """A case before its checks run."""
 
     plan: Plan
+    # Checks that the worker runs: those of the plan, or for a refused case those that show how it refuses.
     checks: tuple[str, ...]
+    # Outcome of all checks where the case is not started, with the reason.
     refusal: Outcome | None = None
     inputs: str = ""
 
 
-def _cases(
-    session: Session, worker: Supervisor, name: str, plans: Sequence[Plan], steps: Progress
+def _check_cases(
+    session: Session, worker: Supervisor, name: str, plans: Sequence[Plan], progress: Progress
 ) -> Iterator[tuple[Plan, tuple[Finding, ...]]]:
-    """Findings of each plan in turn; the worker is a case ahead of the verdicts."""
-    before: tuple[_Start, CheckOutcomes] | None = None
+    """Yield the findings of each plan in order; the candidate worker is one case ahead of the oracle worker."""
+    before: tuple[_Prepared, CheckOutcomes] | None = None
     with ThreadPoolExecutor(max_workers=1) as ahead:
         try:
             for number, (plan, following) in enumerate(zip_longest(plans, plans[1:])):
-                steps.now(f"{name} {plan.case}")
-                start = _start(session, worker, name, plan)
-                # The file of the case before is still to be judged.
-                coming = ahead.submit(_seen, worker, name, start, f"observation-{number % 2}")
+                progress.now(f"{name} {plan.case}")
+                prepared = _prepare(session, worker, name, plan)
+                # Two file names alternate, because the observations of the case before are not evaluated yet.
+                coming = ahead.submit(_observe_case, worker, name, prepared, f"observation-{number % 2}")
                 if before is not None:
-                    yield before[0].plan, _judged(session, worker, name, *before)
-                if start.refusal is None:
-                    session.judge("expect", case=plan.case, policies=worker.declared[name]["policies"])
+                    yield before[0].plan, _evaluate(session, worker, name, *before)
+                if prepared.refusal is None:
+                    session.ask_oracle("expect", case=plan.case, policies=worker.declared[name]["policies"])
                 if following is not None and not following.missing:
-                    session.judge("inputs", case=following.case)
-                before = start, coming.result()
+                    session.ask_oracle("inputs", case=following.case)
+                before = prepared, coming.result()
             if before is not None:
-                yield before[0].plan, _judged(session, worker, name, *before)
+                yield before[0].plan, _evaluate(session, worker, name, *before)
         finally:
-            # Left early: the thread gets its answer, and ends.
+            # If the consumer stops early, this makes the thread's pending request return, so that the thread ends.
             worker.close()
 
 
-def _start(session: Session, worker: Supervisor, implementation: str, plan: Plan, *, tries: bool = True) -> _Start:
-    """How a case begins, with the implementation's own word on it."""
+def _prepare(session: Session, worker: Supervisor, implementation: str, plan: Plan, *, tries: bool = True) -> _Prepared:
+    """Ask the implementation whether it computes the case, select the checks, and draw the inputs."""
     if plan.missing:
-        return _Start(plan=plan, checks=(), refusal={"status": "not_run", "reason": plan.missing})
+        return _Prepared(plan=plan, checks=(), refusal={"status": "not_run", "reason": plan.missing})
     described = worker.ask("describe", implementation=implementation, case=plan.case)
     limit_s = session.limits.work_s
-    refusal = declined(described, limit_s)
+    refusal = find_refusal(described, limit_s)
     checks = plan.checks if refusal is None else ()
-    if tries and described.get("unsupported") and not too_long(described["predicted_s"], limit_s):
-        checks = tried_on(plan)
-    inputs = session.judge("inputs", case=plan.case) if checks else ""
-    return _Start(plan=plan, checks=checks, refusal=refusal, inputs=inputs)
+    if tries and described.get("unsupported") and not check_work_limit(described["predicted_s"], limit_s):
+        checks = select_refusal_checks(plan)
+    inputs = session.ask_oracle("inputs", case=plan.case) if checks else ""
+    return _Prepared(plan=plan, checks=checks, refusal=refusal, inputs=inputs)
 
 
-def _seen(worker: Supervisor, implementation: str, start: _Start, place: str) -> CheckOutcomes:
-    if not start.checks:
+def _observe_case(worker: Supervisor, implementation: str, prepared: _Prepared, suffix: str) -> CheckOutcomes:
+    if not prepared.checks:
         return CheckOutcomes()
-    return observe(worker, implementation, start.plan, start.checks, start.inputs, f"{worker.place}-{place}")
+    path_prefix = f"{worker.path_prefix}-{suffix}"
+    return observe(worker, implementation, prepared.plan, prepared.checks, prepared.inputs, path_prefix)
 
 
-def _judged(
-    session: Session, worker: Supervisor, implementation: str, start: _Start, seen: CheckOutcomes
+def _evaluate(
+    session: Session, worker: Supervisor, implementation: str, prepared: _Prepared, seen: CheckOutcomes
 ) -> tuple[Finding, ...]:
-    """Findings from what was seen."""
+    """Return the findings of the plan's checks: the oracle worker evaluates the observations."""
     found: dict[str, Outcome] = {}
     if seen.observed:
-        found = session.judge(
+        found = session.ask_oracle(
             "judge",
-            case=start.plan.case,
+            case=prepared.plan.case,
             checks=seen.observed,
             observations=seen.files,
             policies=worker.declared[implementation]["policies"],
         )
-    findings = {check: finding_of(check, found.get(check, outcome)) for check, outcome in seen.outcomes.items()}
-    if start.refusal is not None:
-        findings = refused(start.plan.checks, start.refusal, findings)
-    return tuple(findings[check] for check in start.plan.checks)
+    findings = {check: make_finding(check, found.get(check, outcome)) for check, outcome in seen.outcomes.items()}
+    if prepared.refusal is not None:
+        findings = apply_refusal(prepared.plan.checks, prepared.refusal, findings)
+    return tuple(findings[check] for check in prepared.plan.checks)

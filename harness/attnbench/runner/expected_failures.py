@@ -1,4 +1,4 @@
-"""Expected failures: a deviation that is known, with its reason and a link; still run, and reported if it passes."""
+"""Expected failures: known deviations, each with a reason and a link. They still run, and are reported if they pass."""
 
 import re
 import tomllib
@@ -10,8 +10,8 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
-from attnbench.checks.catalogue import checks
-from attnbench.plugins.registry import IMPLEMENTATIONS, names, shown
+from attnbench.checks.catalogue import read_checks
+from attnbench.plugins.registry import IMPLEMENTATIONS, display_name, list_names
 from attnbench.records.types import Finding, Status
 from attnbench.runner.session import Session
 
@@ -19,17 +19,18 @@ __all__ = [
     "FILE_NAME",
     "Expectation",
     "ExpectationError",
-    "applied",
+    "apply_expectations",
     "audit",
-    "expectations_beside",
     "read_expectations",
+    "read_expectations_beside",
 ]
 
 FILE_NAME = "expected_failures.toml"
-# What may be expected. A death or a time-out may not: it costs its process, and with the third one all that is left.
+# Statuses that may be expected. A crash or a time-out may not: it ends the worker's process, and after three of them
+# the remaining cases are not run.
 EXPECTED: tuple[Status, ...] = ("failed", "error")
 KEYS = ("implementation", "check", "case", "reason", "link")
-# Keys that an entry may have besides.
+# Optional keys of an entry.
 OPTIONAL = frozenset({"unless", "passes_where"})
 
 
@@ -39,9 +40,9 @@ class ExpectationError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """One deviation; ``check``, ``case`` and ``unless`` are shell-style patterns.
+    """One known deviation; ``check``, ``case`` and ``unless`` are shell-style patterns.
 
-    ``check`` and ``unless`` may be several, separated by blanks.
+    ``check`` and ``unless`` may hold several patterns, separated by spaces.
     """
 
     implementation: str
@@ -49,17 +50,17 @@ class Expectation:
     case: str
     reason: str
     link: str
-    # Cases among them of which it does not speak.
+    # Cases among those of ``case`` that are excluded.
     unless: str = ""
-    # On what machines, or with what versions, it does not deviate: a pass is then one. Empty: nowhere.
+    # Machines or versions on which the check passes, in words; if set, a pass counts as ``passed``. Empty: none.
     passes_where: str = ""
-    # Where it stands: a file, and the number of the entry in it.
+    # File that holds the entry, and its number in the file.
     file: Path | None = field(default=None, compare=False)
     entry: int = field(default=0, compare=False)
 
     @property
     def place(self) -> str:
-        """Where it stands, without folders that could tell a host or a user."""
+        """The entry's number and file name, without folders, which could reveal a host or a user."""
         return f"entry {self.entry} of {self.file.name}" if self.file else "the expectation"
 
     @property
@@ -68,13 +69,13 @@ class Expectation:
         return self.check.split()
 
     def covers(self, implementation: str, case: str, check: str) -> bool:
-        """Whether it speaks of this finding."""
-        meant = fnmatchcase(case, self.case) and not any(fnmatchcase(case, one) for one in self.unless.split())
-        return implementation == self.implementation and meant and any(fnmatchcase(check, one) for one in self.checks)
+        """Whether the entry applies to this finding."""
+        matches = fnmatchcase(case, self.case) and not any(fnmatchcase(case, one) for one in self.unless.split())
+        return implementation == self.implementation and matches and any(fnmatchcase(check, one) for one in self.checks)
 
 
 def read_expectations(path: Path) -> list[Expectation]:
-    """Expected failures of a file: a list ``[[expected]]`` of tables with five strings each, or with optional ones.
+    """Read the expected failures of a file: tables ``[[expected]]`` of strings, with five required keys.
 
     Raises: ExpectationError.
     """
@@ -83,7 +84,7 @@ def read_expectations(path: Path) -> list[Expectation]:
     except (OSError, ValueError) as error:
         raise ExpectationError(f"cannot read expected failures from {path}: {error}") from error
     if strangers := sorted(content.keys() - {"expected"}):
-        raise ExpectationError(f"{path}: unknown table {strangers[0]!r}; entries stand under lines [[expected]]")
+        raise ExpectationError(f"{path}: unknown table {strangers[0]!r}; write each entry under a line [[expected]]")
     tables = content.get("expected", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ExpectationError(f"{path}: expected must be a list of tables, each under a line [[expected]]")
@@ -93,9 +94,9 @@ def read_expectations(path: Path) -> list[Expectation]:
     return [Expectation(**table, file=path, entry=number) for number, table in enumerate(tables, start=1)]
 
 
-def expectations_beside(names: Sequence[str]) -> list[Expectation]:
-    """Expected failures that stand beside the module of any of these implementations, in ``expected_failures.toml``."""
-    folders = {folder for name in names if (folder := _folder(name)) is not None}
+def read_expectations_beside(names: Sequence[str]) -> list[Expectation]:
+    """Read the ``expected_failures.toml`` in the folder of each implementation's module, where there is one."""
+    folders = {folder for name in names if (folder := _find_folder(name)) is not None}
     files = [folder / FILE_NAME for folder in sorted(folders) if (folder / FILE_NAME).is_file()]
     return [expectation for file in files for expectation in read_expectations(file)]
 
@@ -103,49 +104,50 @@ def expectations_beside(names: Sequence[str]) -> list[Expectation]:
 def audit(
     session: Session, expectations: Sequence[Expectation], implementations: Sequence[str], cases: Sequence[str] = ()
 ) -> None:
-    """Check that every entry speaks of something: an implementation, a check, and a case of any suite or of ``cases``.
+    """Check that every entry can match a finding: an implementation, a check, and a case of any suite or of ``cases``.
 
-    Which of the cases are run this time does not matter, so that a filter makes no entry wrong.
+    The cases that this run selects do not matter, so that a filter never makes an entry invalid.
 
-    Raises: ExpectationError that names the first entry which can match nothing.
+    Raises: ExpectationError, which names the first entry that can match no finding.
     """
-    run = {shown(name) for name in implementations}
+    run = {display_name(name) for name in implementations}
     for one in expectations:
-        if one.implementation not in run and not _exists(one):
-            known = list(dict.fromkeys([*run, *names()]))
+        if one.implementation not in run and not _implementation_exists(one):
+            known = list(dict.fromkeys([*run, *list_names()]))
             raise ExpectationError(
-                f"{_where(one)}: no implementation {one.implementation!r}{_hint(one.implementation, known)}"
+                f"{_describe_entry(one)}: no implementation {one.implementation!r}{_suggest(one.implementation, known)}"
             )
         for pattern in one.checks:
-            if not any(fnmatchcase(check, pattern) for check in checks()):
-                raise ExpectationError(f"{_where(one)}: no check {pattern!r}{_hint(pattern, list(checks()))}")
-    spoken = [(one, pattern) for one in expectations for pattern in one.checks]
-    idle = session.judge(
-        "idle", patterns=[[pattern, one.case, one.unless] for one, pattern in spoken], cases=list(cases)
+            if not any(fnmatchcase(check, pattern) for check in read_checks()):
+                hint = _suggest(pattern, list(read_checks()))
+                raise ExpectationError(f"{_describe_entry(one)}: no check {pattern!r}{hint}")
+    entries = [(one, pattern) for one in expectations for pattern in one.checks]
+    idle = session.ask_oracle(
+        "idle", patterns=[[pattern, one.case, one.unless] for one, pattern in entries], cases=list(cases)
     )
-    for (one, pattern), matches_nothing in zip(spoken, idle, strict=True):
+    for (one, pattern), matches_nothing in zip(entries, idle, strict=True):
         if matches_nothing:
             raise ExpectationError(
-                f"{_where(one)}: {pattern!r} applies to no case of any suite whose id matches {one.case!r}"
+                f"{_describe_entry(one)}: {pattern!r} applies to no case of any suite whose id matches {one.case!r}"
                 + (f" and none of {one.unless!r}" if one.unless else "")
             )
 
 
-def _where(one: Expectation) -> str:
+def _describe_entry(one: Expectation) -> str:
     return f"{one.file} entry {one.entry}" if one.file else f"expected failure of {one.implementation}"
 
 
-def _hint(word: str, known: Sequence[str]) -> str:
+def _suggest(word: str, known: Sequence[str]) -> str:
     near = get_close_matches(word, known, n=3)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else "; remove the entry, or correct it"
 
 
-def _exists(one: Expectation) -> bool:
-    """Whether the implementation of an entry is registered, or is a word of the module that its name leads to."""
+def _implementation_exists(one: Expectation) -> bool:
+    """Whether the implementation of an entry is registered, or its attribute occurs in the source of its module."""
     place, _, attribute = one.implementation.rpartition(":")
     if not place:
-        return attribute in names()
-    found = _module(one.implementation)
+        return attribute in list_names()
+    found = _find_module_file(one.implementation)
     beside = one.file.parent / place if one.file and place.endswith(".py") else None
     source = next((path for path in (found, beside) if path is not None and path.is_file()), None)
     return source is not None and bool(
@@ -153,13 +155,13 @@ def _exists(one: Expectation) -> bool:
     )
 
 
-def _folder(name: str) -> Path | None:
-    module = _module(name)
+def _find_folder(name: str) -> Path | None:
+    module = _find_module_file(name)
     return module.parent if module else None
 
 
-def _module(name: str) -> Path | None:
-    """File of the module that a name leads to, found without importing it."""
+def _find_module_file(name: str) -> Path | None:
+    """Return the file of the module that an implementation's name refers to, without importing the module."""
     place = name.rpartition(":")[0]
     if place.endswith(".py"):
         return Path(place).resolve()
@@ -172,8 +174,10 @@ def _module(name: str) -> Path | None:
     return Path(spec.origin) if spec and spec.origin else None
 
 
-def applied(finding: Finding, expectations: Sequence[Expectation], implementation: str, case: str) -> Finding:
-    """The finding as it counts: a failure that is expected, or a pass that is not."""
+def apply_expectations(
+    finding: Finding, expectations: Sequence[Expectation], implementation: str, case: str
+) -> Finding:
+    """Return the finding with the status ``expected_failure`` or ``unexpected_pass`` where an entry covers it."""
     found = next((e for e in expectations if e.covers(implementation, case, finding.check)), None)
     if found is None:
         return finding

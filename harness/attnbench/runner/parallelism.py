@@ -1,4 +1,4 @@
-"""Implementations one after another, or several at a time where that changes nothing but the time that it takes."""
+"""Run implementations one after another, or several in parallel where that changes nothing but the run time."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -6,49 +6,49 @@ from queue import SimpleQueue
 from threading import Event
 from typing import TypeVar
 
-from attnbench.records.environment import cores
+from attnbench.records.environment import count_cores
 from attnbench.runner.check_outcomes import TOGETHER_FLOP
 from attnbench.runner.session import PATIENT, Plan, Session, Supervisor
 
-__all__ = ["each", "lanes"]
+__all__ = ["count_parallel_lanes", "run_each"]
 
 T = TypeVar("T")
 
 
-def lanes(plans: Iterable[Plan]) -> int:
-    """How many implementations can run these cases at a time.
+def count_parallel_lanes(plans: Iterable[Plan]) -> int:
+    """Return the number of implementations that can run these cases in parallel.
 
-    As many as there are cores, where every case is a small one on the CPU. Large ones need all cores and all memory,
-    and what fits must not depend on who else is running.
+    One per core if every case is small and on the CPU, otherwise 1: a large case needs all cores and all memory, and
+    whether it fits must not depend on other implementations that run at the same time.
     """
     small = all(plan.flop <= TOGETHER_FLOP and "/cpu/" in plan.case for plan in plans)
-    return cores() if small else 1
+    return count_cores() if small else 1
 
 
-def each(
+def run_each(
     session: Session,
     implementations: Sequence[str],
     job: Callable[[str, Supervisor], Iterator[T]],
     *,
-    abreast: int = 1,
+    parallel: int = 1,
     environment: Mapping[str, str] = PATIENT,
 ) -> Iterator[T]:
-    """What a job yields of each implementation and its worker, as soon as it does; so many implementations abreast.
+    """Yield the items of ``job`` for each implementation and its worker, with ``parallel`` implementations at a time.
 
-    Raises: PluginError where an implementation cannot be loaded, and whatever a job raises.
+    Raises: PluginError where an implementation cannot be loaded, and any exception of a job.
     """
-    if abreast > 1 and len(implementations) > 1:
-        yield from _abreast(session, implementations, job, abreast, environment)
+    if parallel > 1 and len(implementations) > 1:
+        yield from _run_in_parallel(session, implementations, job, parallel, environment)
         return
-    for name, worker in session.supervised(implementations, environment):
+    for name, worker in session.supervise_each(implementations, environment):
         yield from job(name, worker)
 
 
-def _abreast(
+def _run_in_parallel(
     session: Session,
     implementations: Sequence[str],
     job: Callable[[str, Supervisor], Iterator[T]],
-    abreast: int,
+    parallel: int,
     environment: Mapping[str, str],
 ) -> Iterator[T]:
     made: SimpleQueue[T | Future[None]] = SimpleQueue()
@@ -56,14 +56,14 @@ def _abreast(
     left_early = Event()
 
     def run(name: str) -> None:
-        with session.supervise(name, environment, beside=abreast) as worker:
+        with session.supervise(name, environment, parallel=parallel) as worker:
             workers.append(worker)
             for one in job(name, worker):
                 if left_early.is_set():
                     return
                 made.put(one)
 
-    with ThreadPoolExecutor(max_workers=abreast) as pool:
+    with ThreadPoolExecutor(max_workers=parallel) as pool:
         running = [pool.submit(run, name) for name in implementations]
         for future in running:
             future.add_done_callback(made.put)
@@ -80,6 +80,6 @@ def _abreast(
             for future in running:
                 future.cancel()
             left_early.set()
-            # Whoever waits for an answer gets one, and ends.
+            # A thread that waits for a worker's reply then gets one, and ends.
             for worker in workers:
                 worker.close()

@@ -1,32 +1,33 @@
-"""One implementation alone on one case: whether it is right there, what it takes, why nobody takes turns with it.
+"""Probe one implementation alone on one case: gating checks, memory, kernels, and a reason not to time it, if any.
 
-It runs in a process of its own, with an address space, a time and a process group that are its own too, so that
-whatever it does there, the processes in which it would take turns with others never see it.
+The probe runs in a process with its own address space, time-out and process group, so that a failure there does not
+affect the timing processes, which several implementations share.
 """
 
 from dataclasses import replace
 
-from attnbench.plugins.registry import shown
+from attnbench.plugins.registry import display_name
 from attnbench.records.types import PERF, Finding, Memory, Result
-from attnbench.runner.check_outcomes import TOGETHER_FLOP, finding_of
-from attnbench.runner.refusal import declined
+from attnbench.runner.check_outcomes import TOGETHER_FLOP, make_finding
+from attnbench.runner.refusal import find_refusal
 from attnbench.runner.session import Outcome, Plan, Session, Supervisor
 
 __all__ = ["probe"]
 
-# Time in which an implementation that was just called may not be at work, and the time for a second look, in seconds;
-# and cores from which on it counts as work: a thread that ends, or waits for a core in order to, is gone by then.
+# After a call, the worker must be idle: windows of a first and of a confirming measurement, in seconds, and the number
+# of cores above which it counts as busy. The second window gives threads that are about to end, or that wait for a core
+# to do so, time to finish.
 QUIET_S, CONFIRM_S = 0.02, 0.2
 BUSY_CORES = 0.5
 
 
 def probe(session: Session, worker: Supervisor, name: str, plan: Plan, *, run: str) -> Result:
-    """Findings of the plan's checks and memory of one pass; ``untimed`` says why nobody should take turns with it."""
+    """Return a result with findings, memory and kernels of one pass; ``untimed`` is the reason not to time it."""
     result = Result(
         run=run,
-        implementation=shown(name),
+        implementation=display_name(name),
         case=plan.case,
-        findings=gate(session, worker, name, plan),
+        findings=run_gating_checks(session, worker, name, plan),
         flop=plan.flop,
         bytes=plan.bytes,
         suite=PERF,
@@ -34,59 +35,58 @@ def probe(session: Session, worker: Supervisor, name: str, plan: Plan, *, run: s
     unfit = next((finding for finding in result.findings if finding.status != "passed"), None)
     if unfit is not None:
         return replace(result, untimed=f"{unfit.status}: {unfit.reason}")
-    inputs = session.judge("inputs", case=plan.case)
-    counted = worker.ask("memory", implementation=name, case=plan.case, inputs=inputs)
-    if "status" in counted:
-        return replace(result, untimed=_said(counted))
-    result = replace(result, memory=Memory(**counted))
-    ran = worker.ask("kernels", implementation=name, case=plan.case, inputs=inputs)
-    if "status" in ran:
-        return replace(result, untimed=_said(ran))
-    result = replace(result, kernels=tuple(ran["kernels"]))
+    inputs = session.ask_oracle("inputs", case=plan.case)
+    memory = worker.ask("memory", implementation=name, case=plan.case, inputs=inputs)
+    if "status" in memory:
+        return replace(result, untimed=_format_outcome(memory))
+    result = replace(result, memory=Memory(**memory))
+    traced = worker.ask("kernels", implementation=name, case=plan.case, inputs=inputs)
+    if "status" in traced:
+        return replace(result, untimed=_format_outcome(traced))
+    result = replace(result, kernels=tuple(traced["kernels"]))
     described = worker.ask("describe", implementation=name, case=plan.case)
-    reason = described.get("untimed") or (_said(described) if "status" in described else None)
-    return replace(result, untimed=reason or _left_running(worker))
+    reason = described.get("untimed") or (_format_outcome(described) if "status" in described else None)
+    return replace(result, untimed=reason or _find_background_work(worker))
 
 
-def gate(session: Session, worker: Supervisor, name: str, plan: Plan) -> tuple[Finding, ...]:
-    """Findings of the plan's checks, in its order.
+def run_gating_checks(session: Session, worker: Supervisor, name: str, plan: Plan) -> tuple[Finding, ...]:
+    """Return the findings of the plan's checks, in the plan's order.
 
-    A death, or silence, is that of all of them: which one it came from does not matter to what is not timed then, and
-    looking for it would cost a time-out each.
+    A crash or a time-out becomes the finding of every check. The case is then not timed, whichever check caused it, and
+    finding that check could cost one time-out per check.
     """
-    refusal = _refusal(session, worker, name, plan)
+    refusal = _find_refusal(session, worker, name, plan)
     if refusal is not None:
         return tuple(Finding(check=check, **refusal) for check in plan.checks)
-    outcomes, files = _observed(session, worker, name, plan)
+    outcomes, files = _observe(session, worker, name, plan)
     seen = [check for check, outcome in outcomes.items() if outcome["status"] == "observed"]
-    judged: dict[str, Outcome] = {}
+    evaluated: dict[str, Outcome] = {}
     if seen:
         policies = worker.declared[name]["policies"]
-        judged = session.judge("judge", case=plan.case, checks=seen, observations=files, policies=policies)
-    told = {check: judged.get(check, outcome) for check, outcome in outcomes.items()}
-    return tuple(finding_of(check, told[check]) for check in plan.checks)
+        evaluated = session.ask_oracle("judge", case=plan.case, checks=seen, observations=files, policies=policies)
+    return tuple(make_finding(check, evaluated.get(check, outcomes[check])) for check in plan.checks)
 
 
-def _refusal(session: Session, worker: Supervisor, name: str, plan: Plan) -> Outcome | None:
-    """Why a case is not started, or None."""
+def _find_refusal(session: Session, worker: Supervisor, name: str, plan: Plan) -> Outcome | None:
+    """Return the outcome of a case that is not started, or None if it is to be started."""
     if plan.missing:
         return {"status": "not_run", "reason": plan.missing}
-    memory = worker.memory_limit_bytes()
+    memory = worker.compute_memory_limit_bytes()
     if plan.bytes is not None and memory is not None and plan.bytes > memory:
         need, have = plan.bytes / 2**30, memory / 2**30
         reason = f"its tensors alone take {need:.3g} GiB, over the limit of {have:.3g} GiB (--memory-limit)"
         return {"status": "not_run", "reason": reason}
-    return declined(worker.ask("describe", implementation=name, case=plan.case), session.limits.work_s)
+    return find_refusal(worker.ask("describe", implementation=name, case=plan.case), session.limits.work_s)
 
 
-def _observed(session: Session, worker: Supervisor, name: str, plan: Plan) -> tuple[dict[str, Outcome], list[str]]:
-    """Outcome of each check, and the files that hold what was seen."""
-    inputs = session.judge("inputs", case=plan.case)
+def _observe(session: Session, worker: Supervisor, name: str, plan: Plan) -> tuple[dict[str, Outcome], list[str]]:
+    """Return the outcome of each check, and the files with the observations."""
+    inputs = session.ask_oracle("inputs", case=plan.case)
     together = [plan.checks] if plan.flop <= TOGETHER_FLOP else [(check,) for check in plan.checks]
     outcomes: dict[str, Outcome] = {}
     files = []
     for number, checks in enumerate(together):
-        file = f"{worker.place}-probe-{number}"
+        file = f"{worker.path_prefix}-probe-{number}"
         answer = worker.ask(
             "observe", implementation=name, case=plan.case, checks=list(checks), inputs=inputs, observation=file
         )
@@ -97,14 +97,14 @@ def _observed(session: Session, worker: Supervisor, name: str, plan: Plan) -> tu
     return outcomes, files
 
 
-def _left_running(worker: Supervisor) -> str | None:
-    """What an implementation still does when nothing is asked of it, or None."""
+def _find_background_work(worker: Supervisor) -> str | None:
+    """Describe the work that an implementation still does after its call has returned; None if it is idle."""
     for window_s in (QUIET_S, CONFIRM_S):
-        cores = worker.cores_wanted(window_s)
+        cores = worker.measure_core_demand(window_s)
         if cores is None or cores < BUSY_CORES:
             return None
-    return f"it goes on after its call: it wants {cores:.1f} cores while nothing is asked of it"
+    return f"its threads still need {cores:.1f} cores after the call has returned"
 
 
-def _said(outcome: Outcome) -> str:
+def _format_outcome(outcome: Outcome) -> str:
     return f"{outcome['status']}: {outcome['reason']}"

@@ -1,27 +1,27 @@
-"""Speed and memory: first each implementation alone, checked on the very cases that are timed; then all in turns."""
+"""Speed and memory: check each implementation alone on the cases to be timed, then time all of them interleaved."""
 
 from collections.abc import Iterator, Sequence
 
-from attnbench.checks.catalogue import checks
+from attnbench.checks.catalogue import read_checks
 from attnbench.measurement import resident_memory
-from attnbench.plugins.registry import operators, shown
+from attnbench.plugins.registry import display_name, list_operators
 from attnbench.records.types import Pass, Result
-from attnbench.runner.conform import left_of
-from attnbench.runner.parallelism import each, lanes
+from attnbench.runner.conform import select_unfinished
+from attnbench.runner.parallelism import count_parallel_lanes, run_each
 from attnbench.runner.probe import probe
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import PATIENT, Limits, Plan, Session, Supervisor
-from attnbench.runner.timing import Effort, timed
+from attnbench.runner.timing import Effort, time_cases
 
-__all__ = ["GATES", "MODES", "gating_checks", "measure", "profile", "profile_cases"]
+__all__ = ["GATES", "MODES", "list_gating_checks", "list_profile_cases", "measure", "profile"]
 
-# Chapters that a case must pass before it is timed.
+# Chapters whose checks a case must pass before it is timed.
 GATES = ("forward", "gradients")
-# A check besides: who changes torch's settings would change what it costs the others that are timed beside it.
+# A further check: an implementation that changes torch's settings would change the times of the others in the process.
 ALSO = "global_state_untouched"
-# What a process that measures memory is started with.
+# Environment variables of a process that measures memory.
 PROBING = PATIENT | resident_memory.ENVIRONMENT
-# How a case is called in each pass.
+# Call mode of each pass.
 MODES: dict[Pass, str] = {"forward": "inference", "forward+backward": "train"}
 
 
@@ -31,80 +31,83 @@ def profile(
     plans: Sequence[Plan],
     *,
     run: str,
-    steps: Progress,
+    progress: Progress,
     effort: Effort,
     baseline: str | None = None,
     done: dict[tuple[str, str], Result] | None = None,
 ) -> Iterator[Result]:
-    """Results with memory as each probe ends, then the same results with timing as each group of cases is timed.
+    """Yield results with memory as each probe ends, then the same results with timing as each group of cases is timed.
 
-    ``baseline`` is whom the others are compared with, by default the operator's reference. ``plans`` come in ascending
-    order of length.
+    ``baseline`` is the implementation that the others are compared with, by default the operator's reference. ``plans``
+    must be in ascending order of length.
 
     Raises: PluginError where an implementation cannot be loaded.
     """
     known = dict(done or {})
-    abreast = lanes(plans)
-    steps.begin("probe", len(implementations) * len(plans), abreast=abreast)
-    left = left_of(implementations, plans, known, steps)
+    parallel = count_parallel_lanes(plans)
+    progress.begin("probe", len(implementations) * len(plans), parallel=parallel)
+    left = select_unfinished(implementations, plans, known, progress)
 
     def job(name: str, worker: Supervisor) -> Iterator[Result]:
         for plan in left[name]:
             if plan.operator == worker.operator:
-                steps.now(f"{name} {plan.case}")
+                progress.now(f"{name} {plan.case}")
                 yield probe(session, worker, name, plan, run=run)
             else:
-                steps.done()
+                progress.done()
 
-    for result in each(session, list(left), job, abreast=abreast, environment=PROBING):
+    for result in run_each(session, list(left), job, parallel=parallel, environment=PROBING):
         known[result.implementation, result.case] = result
         yield result
-        steps.done(result.case)
-    # By the name that was asked for; results carry the name that is shown.
+        progress.done(result.case)
+    # Keys have the name given by the user; results have the display name.
     probed = {
-        (n, p.case): known[shown(n), p.case] for n in implementations for p in plans if (shown(n), p.case) in known
+        (name, plan.case): known[display_name(name), plan.case]
+        for name in implementations
+        for plan in plans
+        if (display_name(name), plan.case) in known
     }
-    yield from timed(session, plans, _ready(probed), steps=steps, effort=effort, against=baseline)
+    yield from time_cases(session, plans, _select_ready(probed), progress=progress, effort=effort, against=baseline)
 
 
-def profile_cases(
+def list_profile_cases(
     session: Session, lengths: Sequence[int], passes: Sequence[Pass] = (), *, of: Sequence[str] | None = None
 ) -> list[str]:
-    """Case ids of these operators, or of all, at these lengths, in the passes that were asked for, or in both."""
+    """Return the case ids of these operators (default: all) at these lengths, in these passes (default: both)."""
     modes = {MODES[name] for name in passes or MODES}
     return [
         case
-        for operator in (operators() if of is None else of)
-        for case in session.judge("profile", operator=operator, lengths=list(lengths))
+        for operator in (list_operators() if of is None else of)
+        for case in session.ask_oracle("profile", operator=operator, lengths=list(lengths))
         if case.rpartition("/")[2] in modes
     ]
 
 
-def gating_checks() -> frozenset[str]:
-    """Checks that guard a timing."""
-    return frozenset(name for name, check in checks().items() if check.chapter in GATES or name == ALSO)
+def list_gating_checks() -> frozenset[str]:
+    """Return the checks that a case must pass before it is timed."""
+    return frozenset(name for name, check in read_checks().items() if check.chapter in GATES or name == ALSO)
 
 
 def measure(
     implementations: Sequence[str], lengths: Sequence[int], effort: Effort
 ) -> dict[tuple[str, int, Pass], Result]:
-    """Profile without a run file, by implementation, length and pass: what asv and pytest-benchmark read."""
+    """Profile without a run file; return results by implementation, length and pass, for asv and pytest-benchmark."""
     with Session(limits=Limits()) as session:
         place = {
             case: (length, name)
             for length in lengths
             for name in MODES
-            for case in profile_cases(session, [length], [name])
+            for case in list_profile_cases(session, [length], [name])
         }
-        plans = session.plan(place, gating_checks())
-        results = profile(session, implementations, plans, run="", steps=NoProgress(), effort=effort)
+        plans = session.plan(place, list_gating_checks())
+        results = profile(session, implementations, plans, run="", progress=NoProgress(), effort=effort)
         return {(result.implementation, *place[result.case]): result for result in results}
 
 
-def _ready(probed: dict[tuple[str, str], Result]) -> dict[tuple[str, str], Result]:
-    """Results that are fit to be timed, of the cases that are not all timed yet.
+def _select_ready(probed: dict[tuple[str, str], Result]) -> dict[tuple[str, str], Result]:
+    """Return the results that can be timed, of the cases on which some implementation is not timed yet.
 
-    Who was timed on such a case is timed again: samples from different processes were not taken in turns.
+    On such a case, implementations with a timing are timed again: samples from other processes are not interleaved.
     """
     left = {case for (_, case), result in probed.items() if result.timing is None and result.untimed is None}
     return {key: result for key, result in probed.items() if key[1] in left and result.untimed is None}

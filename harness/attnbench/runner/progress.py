@@ -1,4 +1,4 @@
-"""Where a run says what it is doing."""
+"""The interface by which a run reports its progress."""
 
 from typing import Protocol
 
@@ -6,26 +6,29 @@ __all__ = ["NoProgress", "Progress"]
 
 
 class Progress(Protocol):
-    """Where a run says what it is doing."""
+    """Receives reports of a run's progress."""
 
-    def begin(self, title: str, total: int, *, abreast: int = 1) -> None:
-        """A stage of so many steps starts, so many of them at a time."""
+    def begin(self, title: str, total: int, *, parallel: int = 1) -> None:
+        """Start a stage of ``total`` steps, of which ``parallel`` run at a time."""
 
     def now(self, text: str) -> None:
-        """What is being done at this moment."""
+        """Report the step that is running."""
 
     def done(self, label: str | None = None) -> None:
-        """One step is done, which takes about as long as others of this label; None: it had been done before."""
+        """Report one finished step.
+
+        Steps with the same label take about the same time. None: the step was finished before this run.
+        """
 
 
 class NoProgress:
-    """Says nothing."""
+    """Discards all reports."""
 
-    def begin(self, title: str, total: int, *, abreast: int = 1) -> None:
-        """Nothing."""
+    def begin(self, title: str, total: int, *, parallel: int = 1) -> None:
+        """Do nothing."""
 
     def now(self, text: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def done(self, label: str | None = None) -> None:
-        """Nothing."""
+        """Do nothing."""

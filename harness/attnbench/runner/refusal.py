@@ -1,6 +1,6 @@
-"""Why a case is not started; and what is declared unsupported must be refused aloud.
+"""Reasons not to start a case, and the check that an implementation raises on a case that it declares unsupported.
 
-It is tried all the same, and must not return a wrong tensor.
+Such a case is called all the same: the call must raise, and must not return a wrong tensor.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,9 +10,9 @@ from attnbench.cases import CALL_MODES
 from attnbench.records.types import Finding
 from attnbench.runner.session import Outcome, Plan
 
-__all__ = ["declined", "refused", "too_long", "tried_on"]
+__all__ = ["apply_refusal", "check_work_limit", "find_refusal", "select_refusal_checks"]
 
-# Checks that compare an output with the oracle's; a case has at least one of them.
+# Checks that compare an output with its expected values; every case has at least one of them.
 PARITY = (
     "forward_parity",
     "autocast_parity",
@@ -21,38 +21,41 @@ PARITY = (
     "exact_zero_leak",
     "dropout_is_unbiased",
 )
-# Says only whether there are weights.
+# Checks only whether attention weights are returned, not their values.
 SHAPE_ONLY = "weights_only_on_request"
-# What else is looked at where the output is right.
+# Further checks, which count if the output is right.
 FURTHER = ("weights_parity", SHAPE_ONLY, "input_gradients")
-# How a finding begins where nothing reaches the inputs.
+# First words of the reason of a finding where no gradient reaches the inputs.
 NO_GRADIENT = "no gradient reaches"
-# Statuses of a call that ended its process, or had to be ended.
-NOT_ALOUD = ("crashed", "timeout")
+# Statuses of a call that ended its process or had to be stopped, instead of raising.
+NO_EXCEPTION = ("crashed", "timeout")
 
 
-def declined(described: Outcome, limit_s: float) -> Outcome | None:
-    """Why a case is not started, from the implementation's own word on it, or None."""
+def find_refusal(described: Outcome, limit_s: float) -> Outcome | None:
+    """Return the outcome of a case that is not started, or None if it is to be started.
+
+    ``described`` is the worker's reply: what the implementation declares for the case.
+    """
     if "status" in described:
         return described
     if described["unsupported"]:
         return {"status": "unsupported", "reason": described["unsupported"]}
-    return too_long(described["predicted_s"], limit_s)
+    return check_work_limit(described["predicted_s"], limit_s)
 
 
-def too_long(predicted_s: float | None, limit_s: float) -> Outcome | None:
-    """Why a call that is predicted to take so long is not started, or None."""
+def check_work_limit(predicted_s: float | None, limit_s: float) -> Outcome | None:
+    """Return the outcome ``not_run`` if the predicted time of a call exceeds the work limit, else None."""
     if predicted_s is None or predicted_s <= limit_s:
         return None
     reason = f"predicted {predicted_s:.3g} s a call, over the limit of {limit_s:g} s (--work-limit)"
     return {"status": "not_run", "reason": reason}
 
 
-def tried_on(plan: Plan) -> tuple[str, ...]:
-    """Checks that show whether a case is refused aloud, the comparison of outputs first; none where it is compiled.
+def select_refusal_checks(plan: Plan) -> tuple[str, ...]:
+    """Return the checks that show whether a case is refused with an exception, the comparison of outputs first.
 
-    Which checks were asked for does not matter: a filter makes nothing wrong. Compiling takes seconds, and the same
-    reason is heard in the modes that do not.
+    They are taken from all checks that apply to the case, so that a filter of checks does not change the findings.
+    A compiled case has none: compiling takes seconds, and the implementation gives the same reason in the other modes.
     """
     mode, applicable = plan.case.rpartition("/")[2], plan.applicable or plan.checks
     first = next((check for check in PARITY if check in applicable), None)
@@ -62,29 +65,29 @@ def tried_on(plan: Plan) -> tuple[str, ...]:
     return (first, *(check for check in further if check in applicable))
 
 
-def refused(checks: Sequence[str], refusal: Outcome, tried: Mapping[str, Finding]) -> dict[str, Finding]:
-    """Findings of a case that is declared unsupported, from what came of trying it, if it was tried."""
+def apply_refusal(checks: Sequence[str], refusal: Outcome, tried: Mapping[str, Finding]) -> dict[str, Finding]:
+    """Return the findings of a case that is not started; ``tried`` are those of a call in spite of the declaration."""
     findings = {check: Finding(check=check, **refusal) for check in checks}
     if not tried:
         return findings
     declared = f"declared unsupported ({refusal['reason']}), yet"
     if SHAPE_ONLY in tried and tried[SHAPE_ONLY].status == "failed":
-        # Without weights there is nothing to take their share of the gradients from.
+        # No weights were returned, so the gradients lack the part that flows through the weights.
         tried = {check: finding for check, finding in tried.items() if check != "input_gradients"}
     for check, finding in tried.items():
-        if finding.status in NOT_ALOUD:
+        if finding.status in NO_EXCEPTION:
             findings[check] = replace(finding, reason=f"{declared} it did not refuse: {finding.reason}")
         elif finding.status == "failed" and check != SHAPE_ONLY and not finding.reason.startswith(NO_GRADIENT):
             reason = f"{declared} it returned a wrong result instead of refusing: {finding.reason}"
             findings[check] = replace(finding, reason=reason)
     first = next(iter(tried.values()))
     if first.status == "passed" and first.check in findings:
-        findings[first.check] = replace(findings[first.check], warnings=tuple(_warnings(tried)))
+        findings[first.check] = replace(findings[first.check], warnings=tuple(_find_warnings(tried)))
     return {check: findings[check] for check in checks}
 
 
-def _warnings(tried: Mapping[str, Finding]) -> Iterator[str]:
-    """What is no wrong tensor, and yet worth saying, of a call whose output is right."""
+def _find_warnings(tried: Mapping[str, Finding]) -> Iterator[str]:
+    """Yield warnings about a call whose output is right: it works fully, or lacks weights or gradients."""
     shape, gradients = tried.get(SHAPE_ONLY), tried.get("input_gradients")
     if all(finding.status == "passed" for finding in tried.values()):
         yield "works: declare it"

@@ -1,4 +1,4 @@
-"""A run's folder for tensors, and the folders that killed runs left behind."""
+"""The temporary folder of a run, and the removal of folders that killed runs left behind."""
 
 import contextlib
 import fcntl
@@ -10,17 +10,17 @@ from pathlib import Path
 __all__ = ["Scratch"]
 
 PREFIX = "attnbench-"
-# File of a folder that its run holds locked for as long as it lives, however it ends.
+# File in the folder that the run keeps locked. The system releases the lock when the process ends, however it ends.
 LOCK = "lock"
 
 
 class Scratch:
-    """A new folder, once those of runs that live no more are removed."""
+    """A new temporary folder; creating it removes the folders of runs that have ended."""
 
     def __init__(self) -> None:
         remove_abandoned(Path(tempfile.gettempdir()))
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        # It takes its name once it is locked: nobody else sees it unlocked while this run lives.
+        # The file gets its final name once it is locked, so that no other run finds it unlocked while this one lives.
         unnamed = self.path / f"{LOCK}.new"
         self._lock = os.open(unnamed, os.O_CREAT | os.O_RDWR)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -33,7 +33,7 @@ class Scratch:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove what killed runs left in a folder; what cannot be removed stays."""
+    """Remove the folders of killed runs from a folder; those that cannot be removed stay."""
     for path in folder.glob(f"{PREFIX}*/{LOCK}"):
         with contextlib.suppress(OSError):
             lock = os.open(path, os.O_RDWR)

@@ -1,12 +1,12 @@
-"""One case that is being timed: who takes turns, what they came to so far, who is out and why."""
+"""One case that is being timed: its implementations, their samples so far, and those excluded with a reason."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from attnbench.analysis.speed_verdict import judge_speed
-from attnbench.plugins.registry import baseline, shown
-from attnbench.records.types import COUNTED, Finding, Result, Timing
+from attnbench.analysis.speed_verdict import decide_speed
+from attnbench.plugins.registry import display_name, find_baseline
+from attnbench.records.types import SAMPLE_FIELDS, Finding, Result, Timing
 from attnbench.runner.session import Plan
 
 __all__ = ["TimedCase"]
@@ -14,19 +14,19 @@ __all__ = ["TimedCase"]
 
 @dataclass(slots=True)
 class _Samples:
-    """What one implementation came to on one case so far: a tuple per process, empty where it took no part."""
+    """Samples of one implementation on one case: a tuple per process, empty for a process that did not time it."""
 
     columns: dict[str, list[tuple[Any, ...]]] = field(
-        default_factory=lambda: {name: [] for name in ("times_ns", *COUNTED)}
+        default_factory=lambda: {name: [] for name in ("times_ns", *SAMPLE_FIELDS)}
     )
-    # How the processes took the times, and read the clock of a device; the same in all, but for accidents.
+    # Methods by which the processes took the times and read a device's clock rate; one each unless a process differed.
     methods: dict[str, None] = field(default_factory=dict)
     clocks: dict[str, None] = field(default_factory=dict)
     build_ns: list[int] = field(default_factory=list)
     first_call_ns: list[int] = field(default_factory=list)
 
     def add(self, process: int, taken: dict[str, Any]) -> None:
-        """Samples of a process; those before in which it took no part stay empty."""
+        """Add the samples of a process; earlier processes without samples get empty tuples."""
         for name, column in self.columns.items():
             column.extend([()] * (process - len(column)))
             column.append(tuple(taken[name]))
@@ -35,14 +35,14 @@ class _Samples:
         self.build_ns.append(taken["build_ns"])
         self.first_call_ns.append(taken["first_call_ns"])
 
-    def timing(self, processes: int, threads: int) -> Timing:
-        """As it is stored."""
+    def to_timing(self, processes: int, threads: int) -> Timing:
+        """Convert the samples to the stored record."""
         whole: dict[str, Any] = {
             name: tuple(column + [()] * (processes - len(column))) for name, column in self.columns.items()
         }
         return Timing(
             samples_ns=whole["times_ns"],
-            **{name: whole[name] for name in COUNTED if any(whole[name])},
+            **{name: whole[name] for name in SAMPLE_FIELDS if any(whole[name])},
             threads=threads,
             method="; ".join(self.methods),
             clock="; ".join(self.clocks),
@@ -56,80 +56,81 @@ class TimedCase:
     """One case that is being timed."""
 
     plan: Plan
-    # Who takes turns, in the order asked for.
+    # Implementations that are timed, in the order given by the user.
     names: list[str]
-    # Whom they are compared with; None: the operator's reference.
+    # Name of the baseline; None: the operator's reference.
     against: str | None = None
     samples: dict[str, _Samples] = field(default_factory=dict)
-    twin: _Samples = field(default_factory=_Samples)
+    # A/A control: samples of a second copy of the baseline.
+    control: _Samples = field(default_factory=_Samples)
     threads: int = 0
-    # Processes that have timed it, and the wall time that they took.
+    # Processes that have timed the case, and the wall time that they took.
     processes: int = 0
     spent_s: float = 0.0
-    # Why somebody is out, and the findings that say so.
-    out: dict[str, tuple[str, tuple[Finding, ...]]] = field(default_factory=dict)
+    # Excluded implementations, each with the reason and the findings that changed.
+    excluded: dict[str, tuple[str, tuple[Finding, ...]]] = field(default_factory=dict)
 
     @property
     def baseline(self) -> str | None:
-        """The baseline, where it takes part."""
-        name = self.against or baseline(self.plan.case)
+        """Name of the baseline, or None if it is not timed."""
+        name = self.against or find_baseline(self.plan.case)
         return name if name in self.names else None
 
-    def affords(self, limit_s: float | None) -> bool:
-        """Whether one more process like those before fits into a time; the first always does."""
+    def can_afford(self, limit_s: float | None) -> bool:
+        """Whether one more process of average duration fits into the time limit; the first always does."""
         return limit_s is None or not self.processes or self.spent_s * (1 + 1 / self.processes) <= limit_s
 
-    def leave(self, name: str, reason: str, findings: tuple[Finding, ...] = ()) -> None:
-        """Leave an implementation out, with what it had taken."""
+    def exclude(self, name: str, reason: str, findings: tuple[Finding, ...] = ()) -> None:
+        """Exclude an implementation, and discard its samples."""
         self.names.remove(name)
         self.samples.pop(name, None)
-        self.out[name] = (reason, findings)
+        self.excluded[name] = (reason, findings)
 
     def add(self, process: int, answer: dict[str, Any]) -> None:
-        """Samples of one process."""
+        """Add the samples of one process."""
         for name, taken in answer["samples"].items():
             self.samples.setdefault(name, _Samples()).add(process, taken)
         if answer["twin"] is not None:
-            self.twin.add(process, answer["twin"])
+            self.control.add(process, answer["twin"])
         self.threads, self.processes = answer["threads"], process + 1
 
-    def timings(self) -> dict[str, Timing]:
-        """Timing of everybody who has one."""
+    def make_timings(self) -> dict[str, Timing]:
+        """Return the timing of every implementation that has samples."""
         found = {}
         for name in self.names:
             if name in self.samples:
-                others = tuple(shown(other) for other in self.names if other != name)
-                timing = self.samples[name].timing(self.processes, self.threads)
+                others = tuple(display_name(other) for other in self.names if other != name)
+                timing = self.samples[name].to_timing(self.processes, self.threads)
                 found[name] = replace(timing, interleaved_with=others)
-        if self.baseline in found and any(self.twin.columns["times_ns"]):
-            twin = self.twin.timing(self.processes, self.threads)
+        if self.baseline in found and any(self.control.columns["times_ns"]):
+            twin = self.control.to_timing(self.processes, self.threads)
             found[self.baseline] = replace(found[self.baseline], twin=twin)
         return found
 
-    def undecided(self) -> list[str]:
-        """Whose contest with the baseline more processes may decide, and the baseline; nobody where there is none."""
-        timings = self.timings()
+    def find_undecided(self) -> list[str]:
+        """Return the implementations whose speed verdict is still ``unknown``, plus the baseline; empty if none is."""
+        timings = self.make_timings()
         base = timings.get(self.baseline or "")
         if base is None:
             return []
         others = [
             name
             for name, timing in timings.items()
-            if name != self.baseline and judge_speed(timing, base).state == "unknown"
+            if name != self.baseline and decide_speed(timing, base).state == "unknown"
         ]
         return [name for name in self.names if name == self.baseline or name in others] if others else []
 
-    def results(self, ready: dict[tuple[str, str], Result]) -> Iterator[Result]:
-        """Those that were ready for it, with their timing, or with the reason why there is none."""
-        for name, timing in self.timings().items():
+    def make_results(self, ready: dict[tuple[str, str], Result]) -> Iterator[Result]:
+        """Yield the ``ready`` results of this case with their timing, or with the reason why they have none."""
+        for name, timing in self.make_timings().items():
             yield replace(ready[name, self.plan.case], timing=timing)
-        for name, (reason, findings) in self.out.items():
+        for name, (reason, findings) in self.excluded.items():
             result = ready[name, self.plan.case]
-            told = {finding.check: finding for finding in findings}
+            changed = {finding.check: finding for finding in findings}
             yield replace(
                 result,
-                findings=tuple(told.get(finding.check, finding) for finding in result.findings),
-                memory=None if told else result.memory,
+                findings=tuple(changed.get(finding.check, finding) for finding in result.findings),
+                memory=None if changed else result.memory,
                 timing=None,
                 untimed=reason,
             )

@@ -1,4 +1,4 @@
-"""One implementation on the attention of the real sentence encoder: output and weights of every head."""
+"""Attention of the real sentence encoder, computed by one implementation: output and weights of every head."""
 
 from dataclasses import dataclass, replace
 
@@ -11,44 +11,41 @@ from attnbench.operators.multihead import OPERATOR, MultiheadProblem
 from attnbench.oracle import sentence_encoder
 from attnbench.oracle.sentence_encoder import HEADS, WIDTH, LayerInput
 from attnbench.plugins.adapters import load_implementation
+from attnbench.study import StudyError
 
-__all__ = ["Attending", "StudyError"]
+__all__ = ["EncoderAttention"]
 
 HEAD_DIM = WIDTH // HEADS
 
 
-class StudyError(Exception):
-    """What keeps a study from being made, in one line with the remedy."""
-
-
 @dataclass(frozen=True, slots=True)
-class Attending:
-    """An implementation by name, as the attention of a layer of the encoder.
+class EncoderAttention:
+    """The attention of one layer of the encoder, computed by a named implementation.
 
-    Raises: StudyError where the encoder is missing; PluginError where the name leads nowhere.
+    Raises: StudyError where the encoder is missing; PluginError for an unknown name, when called.
     """
 
     name: str
     layer: int
 
     def __post_init__(self) -> None:
-        """Say what is missing before anything is computed."""
-        if reason := sentence_encoder.missing():
+        """Raise StudyError if the encoder is missing, before anything is computed."""
+        if reason := sentence_encoder.describe_missing():
             raise StudyError(reason)
 
-    def texts(self, texts: list[str], length: int = 0) -> LayerInput:
-        """What reaches the layer's attention on these texts, padded to ``length`` at least."""
+    def make_input(self, texts: list[str], length: int = 0) -> LayerInput:
+        """Return the input of the layer's attention for these texts, padded to at least ``length`` tokens."""
         try:
-            return sentence_encoder.texts_input(self.layer, texts, length)
+            return sentence_encoder.compute_texts_input(self.layer, texts, length)
         except ValueError as error:
             raise StudyError(str(error)) from error
 
     def __call__(self, given: LayerInput, *, masked: bool = True) -> tuple[Tensor, Tensor]:
-        """Output (batch, length, 384) and weights (batch, 12, length, length), in float64.
+        """Return output (batch, length, 384) and weights (batch, 12, length, length), in float64.
 
-        An implementation that returns no weights is asked for them by values that tell keys apart.
+        If the implementation returns no weights, they are computed from outputs with chosen values.
 
-        Raises: StudyError where the implementation refuses.
+        Raises: StudyError where the implementation refuses or computes another operator.
         """
         implementation = load_implementation(self.name)
         computed = implementation.operator
@@ -57,39 +54,39 @@ class Attending:
                 f"IMPLEMENTATION must compute {OPERATOR.name}, got {self.name!r}, which computes {computed}"
             )
         try:
-            case, inputs = self._case(given, masked=masked, need_weights=True)
+            case, inputs = self._make_case(given, masked=masked, need_weights=True)
             if implementation.unsupported(case) is None:
-                output, weights = _called(implementation, case, inputs)
+                output, weights = _call(implementation, case, inputs)
             else:
-                output, _ = _called(implementation, *self._case(given, masked=masked))
-                weights = self._probed(implementation, given, masked=masked)
+                output, _ = _call(implementation, *self._make_case(given, masked=masked))
+                weights = self._probe_weights(implementation, given, masked=masked)
         except Refusal as refusal:
             raise StudyError(f"{self.name} refuses: {refusal}; name another implementation") from refusal
         return output.double(), weights.double()
 
-    def _probed(self, implementation: Implementation, given: LayerInput, *, masked: bool) -> Tensor:
-        """Weights from outputs: where values are rows of the identity, the output of a head is weights of keys.
+    def _probe_weights(self, implementation: Implementation, given: LayerInput, *, masked: bool) -> Tensor:
+        """Compute weights from outputs: if the values are rows of the identity, a head's output is its weights.
 
-        A value is 1 in one feature of every head, and projections of values and outputs change nothing. As many keys
-        can be told apart in a call as a head is wide.
+        The value of a key is 1 in one feature of every head and 0 elsewhere, and the projections of values and outputs
+        are the identity. One call yields the weights of ``HEAD_DIM`` keys.
 
         Shape: (batch, heads, queries, keys).
         """
         batch, length, _ = given.hidden.shape
-        through = replace(given, parameters=_through(given.parameters))
+        identity = replace(given, parameters=_pass_values_through(given.parameters))
         columns = []
         for first in range(0, length, HEAD_DIM):
             count = min(HEAD_DIM, length - first)
             values = torch.zeros(batch, length, HEADS, HEAD_DIM)
             values[:, first : first + count] = torch.eye(count, HEAD_DIM)[:, None]
-            output, _ = _called(implementation, *self._case(through, masked=masked, values=values.flatten(2)))
+            output, _ = _call(implementation, *self._make_case(identity, masked=masked, values=values.flatten(2)))
             columns.append(torch.unflatten(output, -1, (HEADS, HEAD_DIM))[..., :count].transpose(1, 2))
         return torch.cat(columns, dim=-1)
 
-    def _case(
+    def _make_case(
         self, given: LayerInput, *, masked: bool, need_weights: bool = False, values: Tensor | None = None
     ) -> tuple[Case, Inputs]:
-        """The call as a case, so that an implementation can refuse it, and its inputs."""
+        """Return the call as a case, so that an implementation can refuse it, and its inputs."""
         batch, length, _ = given.hidden.shape
         problem = MultiheadProblem(
             batch=batch, queries=length, keys=length, embed_dim=WIDTH, num_heads=HEADS, bias=True, batch_first=True,
@@ -103,10 +100,10 @@ class Attending:
         return Case(operator=OPERATOR.name, problem=problem, mode="inference"), inputs
 
 
-def _called(implementation: Implementation, case: Case, inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """What a call returns.
+def _call(implementation: Implementation, case: Case, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """Call the implementation on a case.
 
-    Raises: Refusal.
+    Raises: Refusal where the implementation does not support the case.
     """
     if reason := implementation.unsupported(case):
         raise Refusal(reason)
@@ -117,8 +114,8 @@ def _called(implementation: Implementation, case: Case, inputs: Inputs) -> tuple
     return output, weights
 
 
-def _through(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Parameters with projections of values and of outputs that change nothing."""
+def _pass_values_through(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return a copy of the parameters in which the projections of values and outputs are the identity."""
     changed = {name: value.clone() for name, value in parameters.items()}
     changed["in_proj_weight"][2 * WIDTH :] = torch.eye(WIDTH)
     changed["in_proj_bias"][2 * WIDTH :] = 0

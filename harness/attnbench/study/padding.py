@@ -1,8 +1,8 @@
-"""What padding does to a row, with the mask and without it, on a real sentence.
+"""Effect of padding on rows of attention weights, with the mask and without it, on a real sentence.
 
-The first layer's attention is looked at: what reaches it are the embeddings of tokens and places, which do not depend
-on padding. Padding has an embedding like any other token, so that its score is as large as another's; without the mask
-it takes its share of every row, and the more of it there is the more.
+The study uses the attention of the first layer. Its input, the embeddings of tokens and positions, does not depend on
+padding. A padding token has an embedding like any other token, and scores of similar size. Without the mask, padding
+therefore gets a share of every row of weights, and the share grows with the amount of padding.
 """
 
 from collections.abc import Sequence
@@ -11,22 +11,23 @@ from typing import Any
 from torch import Tensor
 
 from attnbench.oracle import sentence_encoder
-from attnbench.study.attending import Attending, StudyError
+from attnbench.study import StudyError
+from attnbench.study.attending import EncoderAttention
 from attnbench.study.maps import PADDING
 from attnbench.study.rows import quartiles
 
-__all__ = ["padding"]
+__all__ = ["compute_padding"]
 
 SENTENCE = "Bread rises because yeast feeds on sugar."
 FIRST_LAYER = 0
-# Padded lengths as multiples of the sentence's own, up to 15/16 of padding.
+# Padded lengths as multiples of the sentence's length. At the largest one, 15/16 of the tokens are padding.
 MULTIPLES = (1, 1.25, 1.5, 2, 3, 4, 8, 16)
-# The row that is shown: as much padding as there are tokens.
+# Multiple whose row is shown: as many padding tokens as real tokens.
 SHOWN_MULTIPLE = 2
 
 
-def padding(*, implementation: str, head: int, token: str, texts: Sequence[str]) -> dict[str, Any]:
-    """Weights of one token's row, and over all rows and heads what goes to padding and what that does to the output.
+def compute_padding(*, implementation: str, head: int, token: str, texts: Sequence[str]) -> dict[str, Any]:
+    """Return the weights of one token's row, and over all rows and heads the weight on padding and the output error.
 
     Raises: StudyError.
     """
@@ -34,19 +35,19 @@ def padding(*, implementation: str, head: int, token: str, texts: Sequence[str])
         raise StudyError(f"--head must be 0 to {sentence_encoder.HEADS - 1}, got {head}")
     if len(texts) > 1:
         raise StudyError(f"--text must be given once in this study, got {len(texts)} texts")
-    attending = Attending(implementation, FIRST_LAYER)
+    attention = EncoderAttention(implementation, FIRST_LAYER)
     sentence = list(texts) or [SENTENCE]
-    (words,) = sentence_encoder.words(sentence)
+    (words,) = sentence_encoder.tokenize(sentence)
     if token not in words:
         raise StudyError(f"--token must be one of {' '.join(words)}, got {token!r}")
-    alone = attending(attending.texts(sentence))
+    alone = attention(attention.make_input(sentence))
     rows: list[dict[str, Any]] = []
     shown: dict[str, list[float]] = {"alone": _row(alone[1], head, words.index(token))}
     for multiple in MULTIPLES:
         length = min(round(multiple * len(words)), sentence_encoder.POSITIONS)
-        given = attending.texts(sentence, length)
+        given = attention.make_input(sentence, length)
         for masked in (True, False):
-            found = attending(given, masked=masked)
+            found = attention(given, masked=masked)
             rows.append({"length": length, "masked": masked, **_effects(found, alone, len(words))})
             if multiple == SHOWN_MULTIPLE:
                 shown["masked" if masked else "unmasked"] = _row(found[1], head, words.index(token))
@@ -62,7 +63,10 @@ def _row(weights: Tensor, head: int, query: int) -> list[float]:
 
 
 def _effects(found: tuple[Tensor, Tensor], alone: tuple[Tensor, Tensor], real: int) -> dict[str, float]:
-    """Over the rows of real tokens: share of padding in the batch and in weights, and how far the output is off."""
+    """Return, over the rows of real tokens, the share of padding in the sequence, its weight, and the output error.
+
+    The output error is the norm of the difference from the output without padding, relative to the latter's norm.
+    """
     (output, weights), (right, _) = found, alone
     length = weights.shape[-1]
     off = (output[0, :real] - right[0]).norm(dim=-1) / right[0].norm(dim=-1)

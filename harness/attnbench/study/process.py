@@ -1,33 +1,22 @@
-"""The process that computes studies: one request a study, answered with plain lists and numbers."""
+"""The process that computes studies: one request per study, answered with numbers, strings, lists and dictionaries."""
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
-from attnbench.plugins.registry import PluginError
+from attnbench.plugins.registry import STUDIES, PluginError, load
 from attnbench.processes.rpc import serve
-from attnbench.study.attending import StudyError
-from attnbench.study.maps import maps
-from attnbench.study.padding import padding
-from attnmechanisms.studies.additive import additive
-from attnmechanisms.studies.saturation import saturation
+from attnbench.study import StudyError
 
-__all__: list[str] = []
-
-STUDIES: dict[str, Callable[..., dict[str, Any]]] = {
-    "saturation": saturation,
-    "additive": additive,
-    "maps": maps,
-    "padding": padding,
-}
+__all__ = ["study"]
 
 
 def study(*, name: str, **asked: Any) -> dict[str, Any]:
-    """What a study found, or the fault that kept it from being made."""
+    """Result of a registered study, or ``fault`` with the reason why there is none."""
     try:
-        return STUDIES[name](**asked)
+        found: dict[str, Any] = load(load(name, STUDIES).compute)(**asked)
     except (StudyError, PluginError) as error:
         return {"fault": str(error)}
+    return found
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""The process in which implementations run: it loads plug-ins, calls them, and hands out what it saw.
+"""The candidate worker: a process that loads implementations, runs checks and measurements, and stores observations.
 
-It judges nothing. Whatever an implementation raises becomes an outcome; a crash of this process is the runner's to see.
+It evaluates nothing. An exception of an implementation becomes an outcome; the runner notices a crash of the process.
 """
 
 import faulthandler
@@ -23,19 +23,19 @@ from attnbench.candidate import global_state
 from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import Case
 from attnbench.checks import observations
-from attnbench.checks.catalogue import check_function
+from attnbench.checks.catalogue import load_check_function
 from attnbench.interface import Implementation, Inputs, Refusal
 from attnbench.measurement import device_memory_limit, roofline, sampling
-from attnbench.measurement.memory import Footprint, footprint
+from attnbench.measurement.memory import Footprint, measure_footprint
 from attnbench.oracle import tensor_file
-from attnbench.oracle.inputs import loaded
+from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.adapters import load_implementation
-from attnbench.plugins.registry import PluginError, load_operator, problems
-from attnbench.processes.rpc import serve, without_home
+from attnbench.plugins.registry import OPERATORS, PluginError, list_names, load_operator, load_problem_types
+from attnbench.processes.rpc import replace_home, serve
 from attnbench.records import environment
 from attnbench.workers import interleaved_timing
 
-__all__ = ["CandidateWorker", "Outcome", "outcome_of"]
+__all__ = ["CandidateWorker", "Outcome", "run_for_outcome"]
 
 Outcome = dict[str, Any]
 _OUT_OF_MEMORY = re.compile(
@@ -49,20 +49,20 @@ class CandidateWorker:
     """Answers the runner's requests about implementations."""
 
     def __init__(self) -> None:
-        self._problems = problems()
-        # Finding an entry point reads the metadata of everything that is installed: 8 ms.
-        self._operator = cache(load_operator)
+        self._problems = load_problem_types()
+        # Looking up an entry point reads the metadata of all installed packages: 8 ms.
+        self._load_operator = cache(load_operator)
         self._implementations: dict[str, Implementation] = {}
-        # As they are once everything is loaded; every check starts from them.
+        # torch's settings after an implementation was loaded; they are restored before every check.
         self._settings: dict[str, Any] = {}
-        # The subject of the case at hand: its checks share one build and one first call.
-        self._subject: tuple[tuple[str, str], Candidate] | None = None
-        # What the pass of a case took, for as long as another request may ask for the rest of it.
+        # The candidate of the present case: all its checks share one build and one first call.
+        self._candidate: tuple[tuple[str, str], Candidate] | None = None
+        # Memory and kernels of the last measured pass: two requests ask for its parts.
         self._measured: tuple[tuple[str, str], Footprint] | None = None
         self._process = os.getpid()
-        # As asked for; loading an implementation may set another number.
+        # Number of threads as requested; loading an implementation may change it.
         self._threads = torch.get_num_threads()
-        # What an implementation that is alone here may take of a device's memory; None: all that there is.
+        # Device memory that an implementation may use while it runs alone; None for no limit.
         self._device_memory_bytes: int | None = None
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
@@ -73,18 +73,18 @@ class CandidateWorker:
             "describe": self.describe,
             "survey": self.survey,
             "observe": self.observe,
-            "memory": self.memory,
-            "kernels": self.kernels,
-            "ceiling": self.ceiling,
+            "memory": self.measure_memory,
+            "kernels": self.list_kernels,
+            "ceiling": self.measure_roofline,
             "time": self.time,
         }
 
     def start(
         self, *, threads: int | None, memory_limit_bytes: int | None, device_memory_bytes: int | None = None
     ) -> dict[str, Any]:
-        """Set the threads and the address space that is left to this process; say what they came to.
+        """Set the number of threads and limit the address space; return the number of threads.
 
-        Memory of a device is limited before the first case on one.
+        The memory of a CUDA device is limited later, before the first case on the device.
         """
         self._device_memory_bytes = device_memory_bytes
         if threads:
@@ -92,21 +92,26 @@ class CandidateWorker:
         self._threads = torch.get_num_threads()
         if memory_limit_bytes and not torch.cuda.is_available():
             # A CUDA context reserves far more address space than it uses.
-            limit = environment.address_space_bytes() + memory_limit_bytes
+            limit = environment.read_address_space_bytes() + memory_limit_bytes
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         return {"threads": torch.get_num_threads()}
 
     def open(self, *, implementation: str) -> Outcome:
-        """Load an implementation and say what it declares."""
+        """Load an implementation and return what it declares."""
         try:
             loaded_one = load_implementation(implementation)
         except PluginError as error:
             return {"fault": str(error)}
         if loaded_one.operator not in self._problems:
-            wanted, known = loaded_one.operator, ", ".join(sorted(self._problems))
-            return {"fault": f"{implementation!r} computes an unknown operator {wanted!r}; available: {known}"}
+            if loaded_one.operator in list_names(OPERATORS):
+                try:
+                    load_operator(loaded_one.operator)
+                except PluginError as error:
+                    return {"fault": str(error)}
+            operator, available = loaded_one.operator, ", ".join(sorted(self._problems))
+            return {"fault": f"{implementation!r} computes an unknown operator {operator!r}; available: {available}"}
         self._implementations[implementation] = loaded_one
-        self._settings = global_state.noted()
+        self._settings = global_state.read_settings()
         return {
             "operator": loaded_one.operator,
             "source": str(loaded_one.source),
@@ -116,20 +121,20 @@ class CandidateWorker:
         }
 
     def describe(self, *, implementation: str, case: str) -> Outcome:
-        """What an implementation says of a case before it runs."""
+        """Return what an implementation declares about a case, without running it."""
         parsed, one = Case.parse(case, self._problems), self._implementations[implementation]
 
         def answer() -> Outcome:
             return {
-                "unsupported": _declared("unsupported", one.unsupported(parsed), str),
-                "untimed": _declared("untimed", one.untimed(parsed), str),
-                "predicted_s": _declared("predicted_s", one.predicted_s(parsed), int, float),
+                "unsupported": _check_declared("unsupported", one.unsupported(parsed), str),
+                "untimed": _check_declared("untimed", one.untimed(parsed), str),
+                "predicted_s": _check_declared("predicted_s", one.predicted_s(parsed), int, float),
             }
 
-        return outcome_of(answer)
+        return run_for_outcome(answer)
 
     def survey(self, *, implementation: str, cases: list[str]) -> Outcome:
-        """How many of these cases an implementation takes, and how many it refuses for which reason."""
+        """Count the cases that an implementation supports, and by reason the cases that it refuses."""
         one = self._implementations[implementation]
 
         def answer() -> Outcome:
@@ -137,43 +142,43 @@ class CandidateWorker:
             refused = Counter(reason for reason in reasons if reason)
             return {"supported": len(cases) - refused.total(), "refused": dict(refused.most_common())}
 
-        return outcome_of(answer)
+        return run_for_outcome(answer)
 
     def observe(
         self, *, implementation: str, case: str, checks: list[str], inputs: str, observation: str
     ) -> dict[str, Outcome]:
-        """Run checks in turn; their claims go to the file ``observation``, their outcomes by name to the runner."""
+        """Run checks, store their observations in the file ``observation``, and return their outcomes by name."""
         made: dict[str, Any] = {}
 
-        def look(check: str) -> Outcome:
-            global_state.put_back(self._settings)
-            candidate = self._on(implementation, case, inputs)
-            # As bytes, because the next check may write to what this one saw.
-            made[check] = tensor_file.packed(observations.stored(list(check_function(check)(candidate))))
+        def run_check(check: str) -> Outcome:
+            global_state.restore_settings(self._settings)
+            candidate = self._get_candidate(implementation, case, inputs)
+            # Packed as bytes, because the next check may overwrite the tensors that this one observed.
+            made[check] = tensor_file.pack(observations.serialize(list(load_check_function(check)(candidate))))
             if os.getpid() != self._process:
-                # A fork that an implementation made and let return; the answer is the parent's to give.
+                # An implementation forked, and this is the child: only the parent may answer.
                 os._exit(1)
             return {"status": "observed"}
 
-        def keep() -> Outcome:
+        def store() -> Outcome:
             tensor_file.write(Path(observation), made)
             return {"status": "observed"}
 
-        outcomes = {check: outcome_of(partial(look, check)) for check in checks}
-        kept = outcome_of(keep)
-        return outcomes if kept["status"] == "observed" else dict.fromkeys(checks, kept)
+        outcomes = {check: run_for_outcome(partial(run_check, check)) for check in checks}
+        stored = run_for_outcome(store)
+        return outcomes if stored["status"] == "observed" else dict.fromkeys(checks, stored)
 
-    def memory(self, *, implementation: str, case: str, inputs: str) -> Outcome:
-        """The fields of a Memory: bytes that one pass takes at its peak, saves for backward, and needs besides."""
-        return outcome_of(lambda: self._footprint(implementation, case, inputs).memory)
+    def measure_memory(self, *, implementation: str, case: str, inputs: str) -> Outcome:
+        """Measure the memory of one pass; return the fields of a Memory."""
+        return run_for_outcome(lambda: self._get_footprint(implementation, case, inputs).memory)
 
-    def kernels(self, *, implementation: str, case: str, inputs: str) -> Outcome:
-        """Operators and kernels that ran in one pass; nothing is called again after ``memory`` of the same case."""
-        return outcome_of(lambda: {"kernels": self._footprint(implementation, case, inputs).kernels})
+    def list_kernels(self, *, implementation: str, case: str, inputs: str) -> Outcome:
+        """List the operators and kernels of one pass, measured together with its memory."""
+        return run_for_outcome(lambda: {"kernels": self._get_footprint(implementation, case, inputs).kernels})
 
-    def ceiling(self, *, dtype: str, device: str) -> Outcome:
-        """What this process reaches on a matrix product and on a copy."""
-        return outcome_of(lambda: asdict(roofline.reached(dtype, device)))
+    def measure_roofline(self, *, dtype: str, device: str) -> Outcome:
+        """Measure the peak rates of this process on a matrix product and on a copy."""
+        return run_for_outcome(lambda: asdict(roofline.measure_roofline(dtype, device)))
 
     def time(
         self,
@@ -188,103 +193,104 @@ class CandidateWorker:
         observation: str,
         limit_s: float = math.inf,
     ) -> Outcome:
-        """Interleaved samples of one pass of every implementation, and afterwards what checks claim of each."""
-        self._subject = None
-        global_state.put_back(self._settings)
+        """Take interleaved samples of one pass of every implementation, then run the checks on each."""
+        self._candidate = None
+        global_state.restore_settings(self._settings)
         torch.set_num_threads(self._threads)
         parsed = Case.parse(case, self._problems)
-        turn = interleaved_timing.InterleavedTiming(
+        timing = interleaved_timing.InterleavedTiming(
             implementations={name: self._implementations[name] for name in implementations},
             baseline=baseline,
-            operator=self._operator(parsed.operator),
+            operator=self._load_operator(parsed.operator),
             case=parsed,
             inputs=inputs,
             seed=seed,
         )
-        taken = partial(turn.taken, budget_s=budget_s, limit_s=limit_s, checks=checks, observation=observation)
-        return outcome_of(taken)
+        act = partial(timing.take_samples, budget_s=budget_s, limit_s=limit_s, checks=checks, observation=observation)
+        return run_for_outcome(act)
 
-    def _footprint(self, implementation: str, case: str, inputs: str) -> Footprint:
-        """What one pass takes, measured at the first request."""
+    def _get_footprint(self, implementation: str, case: str, inputs: str) -> Footprint:
+        """Return the memory and kernels of one pass; they are measured at the first request."""
         key = (implementation, case)
         if self._measured is None or self._measured[0] != key:
-            self._measured = (key, footprint(self._on(implementation, case, inputs)))
+            self._measured = (key, measure_footprint(self._get_candidate(implementation, case, inputs)))
         return self._measured[1]
 
-    def _on(self, implementation: str, case: str, inputs: str) -> Candidate:
-        if self._subject is None or self._subject[0] != (implementation, case):
-            self._subject = None  # freed before the next one is built
-            self._subject = ((implementation, case), self._build(implementation, case, inputs))
-        return self._subject[1]
+    def _get_candidate(self, implementation: str, case: str, inputs: str) -> Candidate:
+        if self._candidate is None or self._candidate[0] != (implementation, case):
+            self._candidate = None  # freed before the next candidate is built
+            self._candidate = ((implementation, case), self._build(implementation, case, inputs))
+        return self._candidate[1]
 
     def _build(self, implementation: str, case: str, inputs: str) -> Candidate:
         parsed, one = Case.parse(case, self._problems), self._implementations[implementation]
-        return Candidate(one, self._operator(parsed.operator), parsed, self._loaded(inputs, parsed.device))
+        return Candidate(one, self._load_operator(parsed.operator), parsed, self._load_inputs(inputs, parsed.device))
 
-    def _loaded(self, inputs: str, device: str) -> Inputs:
-        """Inputs of a case, on a device of which no more may be taken than was asked for.
+    def _load_inputs(self, inputs: str, device: str) -> Inputs:
+        """Load the inputs of a case; on a CUDA device, set the memory limit before.
 
-        Not for turns: whoever takes part was alone under the limit before, and turns hold the inputs of all.
+        Interleaved timing does not use this: its process holds the inputs of all implementations, and each of them has
+        already run alone under the limit.
         """
         if device == "cuda" and self._device_memory_bytes:
-            device_memory_limit.limit(self._device_memory_bytes)
-        return loaded(inputs, device)
+            device_memory_limit.set_memory_limit(self._device_memory_bytes)
+        return load_inputs(inputs, device)
 
 
-def _declared(name: str, value: Any, *kinds: type) -> Any:
-    """What an implementation said of a case, if it is of a kind that can be stored, or None.
+def _check_declared(name: str, value: Any, *kinds: type) -> Any:
+    """Return what an implementation declared about a case.
 
-    Raises: Malformed.
+    Raises: Malformed if its type is not one of ``kinds``, nor None.
     """
     if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
         raise Malformed(f"{name}(case) must return {kinds[-1].__name__} or None, got {value!r}")
-    return _text(value) if isinstance(value, str) else value
+    return _format_text(value) if isinstance(value, str) else value
 
 
-def outcome_of(act: Callable[[], Outcome]) -> Outcome:
-    """What ``act`` answers, or a status and a reason for what it raised."""
+def run_for_outcome(act: Callable[[], Outcome]) -> Outcome:
+    """Return the outcome of ``act``; if it raises, return a status and a reason."""
     try:
         return act()
-    except sampling.Broken as broken:
-        return _fault(broken.__cause__ or broken) | {"culprit": broken.name}
+    except sampling.CallFailed as failed:
+        return _describe_fault(failed.__cause__ or failed) | {"culprit": failed.name}
     except BaseException as error:  # noqa: BLE001  # an implementation may raise anything, SystemExit too
-        return _fault(error)
+        return _describe_fault(error)
 
 
-def _fault(error: BaseException) -> Outcome:
-    """Status and reason of what was raised."""
+def _describe_fault(error: BaseException) -> Outcome:
+    """Return the status and the reason for an exception."""
     if isinstance(error, Refusal):
-        return {"status": "unsupported", "reason": _text(error) or "refused"}
-    if isinstance(error, Malformed | interleaved_timing.Unfit):
+        return {"status": "unsupported", "reason": _format_text(error) or "refused"}
+    if isinstance(error, Malformed | interleaved_timing.ProcessDisturbed):
         return {"status": "failed", "reason": f"{error}."}
-    said = _said(error)
-    memory_is_out = isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(said)
-    return {"status": "out_of_memory" if memory_is_out else "error", "reason": said}
+    reason = _format_error(error)
+    memory_is_out = isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(reason)
+    return {"status": "out_of_memory" if memory_is_out else "error", "reason": reason}
 
 
-def _said(error: BaseException) -> str:
-    """Exception in one line, with the innermost place outside torch and the harness."""
+def _format_error(error: BaseException) -> str:
+    """Format an exception in one line, with the innermost code location outside torch."""
     frames = traceback.extract_tb(error.__traceback__)
     place = next(
         (frame for frame in reversed(frames) if "/torch/" not in frame.filename), frames[-1] if frames else None
     )
     where = f" (at {Path(place.filename).name}:{place.lineno} in {place.name})" if place else ""
-    # Stored results carry no home directory.
-    text = without_home(_text(error))
+    # Stored results must not contain a home directory.
+    text = replace_home(_format_text(error))
     return f"{type(error).__name__}: {text[:400]}{where}"
 
 
-def _text(thing: object) -> str:
-    """What a plug-in says, on one line and as text that can be stored; saying it may fail, too."""
+def _format_text(thing: object) -> str:
+    """Format a value from an implementation as one line of valid UTF-8; its ``__str__`` may raise."""
     try:
-        said = str(thing)
-    except Exception as error:  # noqa: BLE001  # an exception's own words may raise anything
-        return f"its text cannot be had: {type(error).__name__}"
-    return " ".join(said.encode("utf-8", "replace").decode("utf-8").split())
+        text = str(thing)
+    except Exception as error:  # noqa: BLE001  # the __str__ of an implementation's class may raise anything
+        return f"str() of it raised {type(error).__name__}"
+    return " ".join(text.encode("utf-8", "replace").decode("utf-8").split())
 
 
 def main() -> None:
-    """Serve on the descriptor given as first argument."""
+    """Serve requests on the file descriptor given as first argument."""
     faulthandler.enable()
     serve(CandidateWorker().handlers(), int(sys.argv[1]))
 

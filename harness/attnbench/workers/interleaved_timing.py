@@ -1,8 +1,8 @@
-"""What a timing process does with one case: builds, calls in turns, and looks whether all still compute what they did.
+"""Timing of one case in one process: build, take interleaved samples, then check that the results are still right.
 
-Nothing that is timed is known beforehand: implementations are built and called on values of the process's own, and the
-case's own values, of which the judge knows what is right, are written into the same tensors afterwards. A result that
-was kept from an earlier call is then a wrong one.
+Implementations are built and timed on input values other than the case's. The case's own values, whose expected outputs
+the oracle worker knows, are written into the same tensors afterwards. An implementation that returns a result cached
+during timing therefore fails the checks.
 """
 
 import random
@@ -21,41 +21,41 @@ from attnbench.candidate import global_state
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.checks import observations
-from attnbench.checks.catalogue import check_function
+from attnbench.checks.catalogue import load_check_function
 from attnbench.interface import Implementation, Inputs, Operator
 from attnbench.measurement import sampling
 from attnbench.measurement.cuda_timing import DeviceTime
 from attnbench.oracle import tensor_file
-from attnbench.oracle.inputs import loaded
+from attnbench.oracle.inputs import load_inputs
 
-__all__ = ["TWIN", "InterleavedTiming", "Unfit"]
+__all__ = ["CONTROL", "InterleavedTiming", "ProcessDisturbed"]
 
 Step = Callable[[], object]
-# The baseline once more, beside the names of implementations.
-TWIN = "(twin)"
-# Time that threads get to fall asleep after the last call, and time in which they are then watched, in seconds; threads
-# of OpenMP go on spinning for a while.
+# Name of the baseline's copy for the A/A control, beside the names of implementations.
+CONTROL = "(twin)"
+# Seconds that threads have to go idle after the last call (OpenMP's threads spin for a while), seconds for which they
+# are then observed, and seconds after which running threads are a fault.
 SETTLING_S, WATCHED_S, PATIENCE_S = 0.005, 0.02, 0.5
-# Processor time in the watched time, as a share of it, from which on something is at work.
+# Processor time per observed time from which on threads count as running.
 BUSY = 0.25
-# The seed of a run's first process: what is looked for once is looked for there.
+# Seed of a run's first process; checks that run only once run in this process.
 FIRST = 0
-# Calls on values that were never seen, and how many times as long as the same calls again the quickest may take.
-FRESH_CALLS, KEPT = 5, 2.0
-# What writing new values may cost the next call, which finds its caches cold, in nanoseconds.
+# Calls on new input values; and the largest ratio of the fastest of them to the median of the same calls repeated.
+FRESH_CALLS, CACHED_FACTOR = 5, 2.0
+# Nanoseconds that writing new values may add to the next call, since its caches are then cold.
 COLD_NS = 50_000
 
 
-class Unfit(Exception):
-    """The process is not what it was; the message says what changed."""
+class ProcessDisturbed(Exception):
+    """A call changed the process, so that later timings are invalid; the message says what changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
     """One implementation, built and ready to be called."""
 
-    candidate: "_Stopped"
-    # One pass that returns as soon as its work is enqueued, and the same with waiting for it.
+    candidate: "_TimedCandidate"
+    # One pass that returns as soon as its work is enqueued, and the same pass with a wait for the end of its work.
     enqueued: Step
     step: Step
     # The case's own values, by name of the tensor.
@@ -64,10 +64,10 @@ class _Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterleavedTiming:
-    """One case in one timing process."""
+    """The timing of one case in one process."""
 
     implementations: Mapping[str, Implementation]
-    # The implementation that is built twice, or None.
+    # The implementation that is built twice for the A/A control, or None.
     baseline: str | None
     operator: Operator
     case: Case
@@ -75,115 +75,117 @@ class InterleavedTiming:
     inputs: str
     seed: int
 
-    def taken(self, *, budget_s: float, limit_s: float, checks: Sequence[str], observation: str) -> dict[str, Any]:
-        """Samples of all in turns, and afterwards the files of what checks claim on the case's own values.
+    def take_samples(
+        self, *, budget_s: float, limit_s: float, checks: Sequence[str], observation: str
+    ) -> dict[str, Any]:
+        """Take interleaved samples of all implementations, then store their observations on the case's own values.
 
-        The file of the n-th implementation has a name that begins with ``observation`` and ends with n.
+        The observations of the n-th implementation are stored in the file ``{observation}-{n}``.
 
-        Raises: timing.Broken where an implementation raises; Unfit where the process was changed.
+        Raises: CallFailed if an implementation raises; ProcessDisturbed if a call changed the process.
         """
-        before = global_state.noted()
-        sides = self._sides()
-        twins = [name for name in (self.baseline, TWIN) if name in sides]
-        device = self._device(sides) if self.case.device == "cuda" else None
+        before = global_state.read_settings()
+        sides = self._build_sides()
+        copies = [name for name in (self.baseline, CONTROL) if name in sides]
+        device = self._make_device_time(sides) if self.case.device == "cuda" else None
         try:
             with next(iter(sides.values())).candidate.call_mode():
-                samples = sampling.interleaved(
+                samples = sampling.sample_interleaved(
                     {name: side.step for name, side in sides.items()},
                     budget_s=budget_s,
                     limit_s=limit_s,
                     seed=self.seed,
-                    baseline=twins,
+                    baseline=copies,
                     device=device,
                 )
                 if self.seed == FIRST:
                     for name in self.implementations:
-                        _compute(name, sides[name])
-        except sampling.Broken as broken:
-            raise sampling.Broken(self._owner(broken.name)) from broken.__cause__
-        _same_settings(before)
-        _quiet()
-        told = {name: asdict(taken) | {"build_ns": sides[name].candidate.build_ns} for name, taken in samples.items()}
+                        _check_recomputes(name, sides[name])
+        except sampling.CallFailed as failed:
+            raise sampling.CallFailed(self._find_owner(failed.name)) from failed.__cause__
+        _check_settings(before)
+        _check_idle()
+        plain = {name: asdict(own) | {"build_ns": sides[name].candidate.build_ns} for name, own in samples.items()}
         files = {name: f"{observation}-{number}" for number, name in enumerate(self.implementations)}
         for name, file in files.items():
             self._observe(name, sides[name], checks, Path(file))
             if device is not None:
-                told[name] |= self._replayed(name, sides[name], device)
+                plain[name] |= self._check_replay(name, sides[name], device)
         return {
-            "twin": told.pop(TWIN, None),
-            "samples": told,
+            "twin": plain.pop(CONTROL, None),
+            "samples": plain,
             "threads": torch.get_num_threads(),
             "observations": files,
         }
 
-    def _sides(self) -> dict[str, _Side]:
-        """All of them, built in an order of this process's own: what the first one finds cold, the others find warm."""
+    def _build_sides(self) -> dict[str, _Side]:
+        """Build all implementations in random order: the first finds cold caches, the others warm ones."""
         wanted = dict(self.implementations)
         if self.baseline in wanted:
-            wanted[TWIN] = wanted[self.baseline]
+            wanted[CONTROL] = wanted[self.baseline]
         names = list(wanted)
         random.Random(self.seed).shuffle(names)  # noqa: S311  # an order, no secret
-        built = {name: self._side(name, wanted[name]) for name in names}
+        built = {name: self._build_side(name, wanted[name]) for name in names}
         return {name: built[name] for name in wanted}
 
-    def _owner(self, name: str) -> str:
-        """Implementation that is behind a name; the twin is the baseline."""
-        return self.baseline if name == TWIN and self.baseline is not None else name
+    def _find_owner(self, name: str) -> str:
+        """Return the implementation's name; for the baseline's copy, that of the baseline."""
+        return self.baseline if name == CONTROL and self.baseline is not None else name
 
-    def _side(self, name: str, implementation: Implementation) -> _Side:
-        inputs = loaded(self.inputs, self.case.device)
-        values = _replaced(inputs)
+    def _build_side(self, name: str, implementation: Implementation) -> _Side:
+        inputs = load_inputs(self.inputs, self.case.device)
+        values = _replace_values(inputs)
         try:
-            candidate = _Stopped(implementation, self.operator, self.case, inputs)
+            candidate = _TimedCandidate(implementation, self.operator, self.case, inputs)
         except BaseException as error:
-            raise sampling.Broken(self._owner(name)) from error
-        enqueued = _step(candidate)
-        return _Side(candidate, enqueued, _waited_for(enqueued, candidate), values)
+            raise sampling.CallFailed(self._find_owner(name)) from error
+        enqueued = _make_step(candidate)
+        return _Side(candidate, enqueued, _add_waits(enqueued, candidate), values)
 
-    def _device(self, sides: Mapping[str, _Side]) -> DeviceTime:
-        """What times these on the device, but for those whose work torch's streams know nothing of."""
-        known = {name: side.enqueued for name, side in sides.items() if not _waits_by_itself(side.candidate)}
-        return DeviceTime(known, capturable={name for name in self.implementations if self._capturable(name)})
+    def _make_device_time(self, sides: Mapping[str, _Side]) -> DeviceTime:
+        """Set up the timing on the device, without implementations whose work is not on torch's streams."""
+        steps = {name: side.enqueued for name, side in sides.items() if not _has_own_synchronize(side.candidate)}
+        return DeviceTime(steps, capturable={name for name in self.implementations if self._is_capturable(name)})
 
-    def _capturable(self, name: str) -> bool:
-        """Whether a call may be timed as a graph too; not of one whose replay could not be told from a wrong one."""
+    def _is_capturable(self, name: str) -> bool:
+        """Whether a call is also timed as a CUDA graph: its replay must be comparable bit by bit with the call."""
         policies = self.implementations[name].policies
         return policies.capturable and policies.deterministic and not self.case.differentiates
 
-    def _replayed(self, name: str, side: _Side, device: DeviceTime) -> dict[str, Any]:
-        """What becomes of the samples of a graph if it does not give what the call gives, on the case's own values."""
+    def _check_replay(self, name: str, side: _Side, device: DeviceTime) -> dict[str, Any]:
+        """Compare the graph's replay with the call on the case's own values; discard its samples if they differ."""
         try:
             with side.candidate.call_mode():
-                same = device.repeats(name)
+                same = device.replay_matches(name)
         except BaseException as error:
-            raise sampling.Broken(name) from error
-        return {} if same else {"graph_ns": [], "method": device.method(name)}
+            raise sampling.CallFailed(name) from error
+        return {} if same else {"graph_ns": [], "method": device.describe_method(name)}
 
     def _observe(self, name: str, side: _Side, checks: Sequence[str], place: Path) -> None:
-        """Store what checks claim on the case's own values."""
+        """Run the checks on the case's own values and store their observations."""
         side.candidate.write(side.values)
         try:
-            made = {check: observations.stored(list(check_function(check)(side.candidate))) for check in checks}
+            made = {check: observations.serialize(list(load_check_function(check)(side.candidate))) for check in checks}
             tensor_file.write(place, made)
         except BaseException as error:
-            raise sampling.Broken(name) from error
+            raise sampling.CallFailed(name) from error
 
 
-class _Stopped(Candidate):
-    """A subject that knows how long it took to build and prepare, in nanoseconds."""
+class _TimedCandidate(Candidate):
+    """A candidate that records how long it took to build and prepare, in nanoseconds."""
 
     build_ns = 0
 
     def build(self, reference: Any = None) -> tuple[Any, Callable[..., Any]]:
-        """A fresh module, timed."""
+        """Build a new module, and time it."""
         begin = time.perf_counter_ns()
         built = super().build(reference)
         self.build_ns = time.perf_counter_ns() - begin
         return built
 
 
-def _replaced(inputs: Inputs) -> dict[str, Tensor]:
-    """The values of the inputs, after others of the same kind were written in their place."""
+def _replace_values(inputs: Inputs) -> dict[str, Tensor]:
+    """Return the values of the inputs, and overwrite the inputs with the same values in reverse order."""
     values: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in inputs.tensors.items():
@@ -194,64 +196,67 @@ def _replaced(inputs: Inputs) -> dict[str, Tensor]:
     return values
 
 
-def _compute(name: str, side: _Side) -> None:
-    """Look whether a call on values that were never seen takes as long as the same call again, right after it.
+def _check_recomputes(name: str, side: _Side) -> None:
+    """Check that a call on new input values takes about as long as the same call repeated.
 
-    Raises: timing.Broken from Unfit.
+    Raises: CallFailed, caused by ProcessDisturbed, if the implementation caches its results.
     """
     fresh, again = sampling.Samples(), sampling.Samples()
     for number in range(FRESH_CALLS):
         side.candidate.write({tensor: torch.roll(value, number + 1, -1) for tensor, value in side.values.items()})
-        sampling.take(name, side.step, fresh)
-        sampling.take(name, side.step, again)
+        sampling.take_sample(name, side.step, fresh)
+        sampling.take_sample(name, side.step, again)
     first, second = min(fresh.times_ns), statistics.median(again.times_ns)
-    if first > KEPT * second and first - second > COLD_NS:
-        told = f"calls on values not seen before took {first / second:.1f} times as long: it keeps what it returned"
-        raise sampling.Broken(name) from Unfit(told)
+    if first > CACHED_FACTOR * second and first - second > COLD_NS:
+        ratio = f"{first / second:.1f}"
+        reason = f"calls on new input values took {ratio} times as long as repeated ones: it caches its results"
+        raise sampling.CallFailed(name) from ProcessDisturbed(reason)
 
 
-def _step(candidate: Candidate) -> Step:
-    """One pass, with nothing around the call where it is forward alone."""
+def _make_step(candidate: Candidate) -> Step:
+    """Return one pass as a function; a forward pass is the bare call."""
     return (
-        candidate.step() if candidate.case.differentiates else partial(candidate.call, **candidate.inputs.arguments())
+        candidate.make_step()
+        if candidate.case.differentiates
+        else partial(candidate.call, **candidate.inputs.arguments())
     )
 
 
-def _waited_for(step: Step, candidate: Candidate) -> Step:
-    """The step, and waiting for what it started, where anything can go on after it returned."""
+def _add_waits(step: Step, candidate: Candidate) -> Step:
+    """Return the step followed by a wait for the end of its work, if the work may outlast the call."""
     waits: list[Callable[[], object]] = []
-    if _waits_by_itself(candidate):
+    if _has_own_synchronize(candidate):
         waits.append(candidate.implementation.synchronize)
     if candidate.case.device == "cuda":
         waits.append(torch.cuda.synchronize)
     if not waits:
         return step
 
-    def ended() -> object:
+    def run_and_wait() -> object:
         result = step()
         for wait in waits:
             wait()
         return result
 
-    return ended
+    return run_and_wait
 
 
-def _waits_by_itself(candidate: Candidate) -> bool:
-    """Whether an implementation is waited for by means of its own, since torch does not know when it is done."""
+def _has_own_synchronize(candidate: Candidate) -> bool:
+    """Whether an implementation overrides ``synchronize``: its work is not on torch's streams."""
     return type(candidate.implementation).synchronize is not Implementation.synchronize
 
 
-def _same_settings(before: Mapping[str, Any]) -> None:
-    now = global_state.noted()
+def _check_settings(before: Mapping[str, Any]) -> None:
+    now = global_state.read_settings()
     changed = [f"{name} from {before[name]} to {now[name]}" for name in now if now[name] != before[name]]
     if changed:
-        raise Unfit(f"a call changed {', '.join(changed)}")
+        raise ProcessDisturbed(f"a call changed {', '.join(changed)}")
 
 
-def _quiet() -> None:
-    """Look whether anything in the process goes on after the last call.
+def _check_idle() -> None:
+    """Check that no thread of the process keeps running after the last call.
 
-    Raises: Unfit.
+    Raises: ProcessDisturbed.
     """
     end = time.monotonic() + PATIENCE_S
     while True:
@@ -262,4 +267,4 @@ def _quiet() -> None:
         if share < BUSY:
             return
         if time.monotonic() >= end:
-            raise Unfit(f"threads went on after the call had returned, on {share:.1f} cores")
+            raise ProcessDisturbed(f"threads kept running after the call returned, on {share:.1f} cores")

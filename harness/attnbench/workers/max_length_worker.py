@@ -1,7 +1,7 @@
-"""A worker that also tries one pass on a long sequence: whether it goes through, what it holds, how long it takes.
+"""The max-length worker: a candidate worker that also measures one pass on a long sequence, its time and its memory.
 
-What is right there is not known: an oracle would need more than any implementation. Shapes and finiteness are looked
-at, and the inputs are those of two short cases put in a row as often as it takes, which costs nothing to draw.
+There are no expected values: the oracle would need more memory than any implementation. Only shapes and finiteness are
+checked. The inputs repeat those of a short case, which is much faster than drawing long ones.
 """
 
 import faulthandler
@@ -20,58 +20,58 @@ from attnbench.cases import Case
 from attnbench.interface import Inputs
 from attnbench.measurement import memory
 from attnbench.processes.rpc import serve
-from attnbench.workers.candidate_worker import CandidateWorker, Outcome, outcome_of
+from attnbench.workers.candidate_worker import CandidateWorker, Outcome, run_for_outcome
 
-__all__ = ["MaxLengthWorker", "stretched"]
+__all__ = ["MaxLengthWorker", "stretch"]
 
 
 class MaxLengthWorker(CandidateWorker):
-    """Answers what a worker answers, and ``attempt``."""
+    """Answers the requests of a candidate worker, and ``attempt``."""
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
         """Requests by name."""
-        return {**super().handlers(), "attempt": self.attempt}
+        return {**super().handlers(), "attempt": self.try_pass}
 
-    def attempt(
+    def try_pass(
         self, *, implementation: str, case: str, factor: int, short: str, double: str, limit_s: float
     ) -> Outcome:
-        """Seconds and bytes of one pass on inputs ``factor`` times as long as the short ones.
+        """Measure the seconds and bytes of one pass on inputs ``factor`` times as long as the short ones.
 
-        A first pass that takes too long is made twice: it may have built something. Bytes are counted where the time
-        is within the limit.
+        A pass over the time limit is repeated once, since the first may have compiled something. Bytes are counted only
+        if the time is within the limit.
         """
 
         def act() -> Outcome:
-            self._subject = None  # what the pass before held is not this one's
+            self._candidate = None  # frees the memory of the previous candidate
             parsed = Case.parse(case, self._problems)
-            inputs = stretched(self._loaded(short, parsed.device), self._loaded(double, parsed.device), factor)
+            inputs = stretch(self._load_inputs(short, parsed.device), self._load_inputs(double, parsed.device), factor)
             candidate = Candidate(
-                self._implementations[implementation], self._operator(parsed.operator), parsed, inputs
+                self._implementations[implementation], self._load_operator(parsed.operator), parsed, inputs
             )
-            _look(candidate)
-            step = candidate.step()
-            took_s = _seconds(step, candidate)
+            _check_output(candidate)
+            step = candidate.make_step()
+            took_s = _time_step_s(step, candidate)
             if took_s > limit_s:
-                took_s = min(took_s, _seconds(step, candidate))
+                took_s = min(took_s, _time_step_s(step, candidate))
             return {
                 "took_s": took_s,
-                "peak_bytes": _peak(step, parsed.device) if took_s <= limit_s else None,
+                "peak_bytes": _measure_peak_bytes(step, parsed.device) if took_s <= limit_s else None,
                 "threads": torch.get_num_threads(),
-                "method": memory.peak_method(parsed.device),
+                "method": memory.describe_peak_method(parsed.device),
             }
 
-        return outcome_of(act)
+        return run_for_outcome(act)
 
 
-def stretched(short: Inputs, double: Inputs, factor: int) -> Inputs:
-    """Inputs in which every dimension that doubles from ``short`` to ``double`` is ``factor`` times that of ``short``.
+def stretch(short: Inputs, double: Inputs, factor: int) -> Inputs:
+    """Return inputs with each dimension that doubles from ``short`` to ``double`` repeated ``factor`` times.
 
-    One tensor under several names stays one. Cotangents are made for the first output alone: those of weights would
-    need the square of the length.
+    One tensor under several names stays one tensor. Only the first output has a cotangent: that of attention weights
+    would need memory quadratic in the length.
     """
     made: dict[int, Tensor] = {}
 
-    def longer(named: Mapping[str, Tensor], twice: Mapping[str, Tensor], name: str) -> Tensor:
+    def repeat(named: Mapping[str, Tensor], twice: Mapping[str, Tensor], name: str) -> Tensor:
         tensor = named[name]
         if id(tensor) not in made:
             sizes = zip(tensor.shape, twice[name].shape, strict=True)
@@ -81,13 +81,13 @@ def stretched(short: Inputs, double: Inputs, factor: int) -> Inputs:
     first = next(iter(short.cotangents), None)
     return replace(
         short,
-        tensors={name: longer(short.tensors, double.tensors, name) for name in short.tensors},
-        cotangents={} if first is None else {first: longer(short.cotangents, double.cotangents, first)},
+        tensors={name: repeat(short.tensors, double.tensors, name) for name in short.tensors},
+        cotangents={} if first is None else {first: repeat(short.cotangents, double.cotangents, first)},
     )
 
 
-def _look(candidate: Candidate) -> None:
-    """Refuse an output that has another shape than its cotangent, or elements that are not finite.
+def _check_output(candidate: Candidate) -> None:
+    """Check that the output has the shape of its cotangent and only finite elements.
 
     Raises: Malformed.
     """
@@ -99,15 +99,15 @@ def _look(candidate: Candidate) -> None:
         raise Malformed(f"{name} is not finite")
 
 
-def _peak(step: Callable[[], object], device: str) -> int | None:
-    """Bytes of a pass that went through before; None where it does not while they are counted, which takes some too."""
+def _measure_peak_bytes(step: Callable[[], object], device: str) -> int | None:
+    """Peak bytes of a pass; None if it fails while they are counted, since counting needs memory as well."""
     try:
-        return memory.peak_bytes(step, device)
+        return memory.measure_peak_bytes(step, device)
     except (RuntimeError, MemoryError):
         return None
 
 
-def _seconds(step: Callable[[], object], candidate: Candidate) -> float:
+def _time_step_s(step: Callable[[], object], candidate: Candidate) -> float:
     begin = time.perf_counter()
     result = step()
     candidate.implementation.synchronize()
@@ -119,7 +119,7 @@ def _seconds(step: Callable[[], object], candidate: Candidate) -> float:
 
 
 def main() -> None:
-    """Serve on the descriptor given as first argument."""
+    """Serve requests on the file descriptor given as first argument."""
     faulthandler.enable()
     serve(MaxLengthWorker().handlers(), int(sys.argv[1]))
 

@@ -1,6 +1,6 @@
-"""The process that tries the checks on mutants: all of them on one case, the oracle computed once.
+"""The mutation worker: a process that runs the checks on all mutants for one case, and computes the oracle only once.
 
-What runs here is our own, so that judge and implementations need no processes of their own.
+Mutants are trusted code, so they run in the same process as the oracle.
 """
 
 import sys
@@ -14,13 +14,13 @@ import torch
 from attnbench.candidate import global_state
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
-from attnbench.checks.catalogue import check_function, in_turn
-from attnbench.checks.observations import stored
+from attnbench.checks.catalogue import load_check_function, sort_checks
+from attnbench.checks.observations import serialize
 from attnbench.interface import Implementation, Refusal
-from attnbench.mutants.mutant import mutant_set
-from attnbench.oracle.inputs import loaded
-from attnbench.oracle.tensor_file import copied
-from attnbench.plugins.registry import PluginError, load_operator, problems
+from attnbench.mutants.mutant import load_mutant_set
+from attnbench.oracle.inputs import load_inputs
+from attnbench.oracle.tensor_file import copy_value
+from attnbench.plugins.registry import PluginError, load_operator, load_problem_types
 from attnbench.processes.rpc import serve
 from attnbench.records.types import FAILURES
 from attnbench.workers.oracle_worker import OracleWorker
@@ -29,71 +29,73 @@ __all__ = ["MutationWorker"]
 
 
 class MutationWorker:
-    """Answers which checks fail on which mutants; ``folder`` is for inputs and truths."""
+    """Finds out which checks fail on which mutants; ``folder`` holds inputs and expected values."""
 
     def __init__(self, folder: Path, operators: Sequence[str]) -> None:
-        self._judge = OracleWorker(folder)
-        self._problems = problems()
-        self._operator = cache(load_operator)
-        self._settings = global_state.noted()
-        self._zoos = [mutant_set(load_operator(name)) for name in operators]
-        self._implementations = {one.name: one for zoo in self._zoos for one in zoo.implementations()}
+        self._oracle_worker = OracleWorker(folder)
+        self._problems = load_problem_types()
+        self._load_operator = cache(load_operator)
+        self._settings = global_state.read_settings()
+        self._mutant_sets = [load_mutant_set(load_operator(name)) for name in operators]
+        self._implementations = {one.name: one for mutants in self._mutant_sets for one in mutants.implementations()}
 
-    def zoo(self) -> dict[str, Any]:
-        """Mutants with the checks that they name, changes that nothing can see, and correct variants."""
+    def list_mutants(self) -> dict[str, Any]:
+        """List mutants with the checks that must catch them, equivalent mutants, and correct variants."""
         return {
-            "mutants": {mutant.name: mutant.caught_by for zoo in self._zoos for mutant in zoo.mutants},
-            "equivalents": [equivalent.name for zoo in self._zoos for equivalent in zoo.equivalents],
-            "variants": [variant.name for zoo in self._zoos for variant in zoo.variants],
+            "mutants": {mutant.name: mutant.caught_by for each in self._mutant_sets for mutant in each.mutants},
+            "equivalents": [equivalent.name for each in self._mutant_sets for equivalent in each.equivalents],
+            "variants": [variant.name for each in self._mutant_sets for variant in each.variants],
             "operators": {name: one.operator for name, one in self._implementations.items()},
         }
 
-    def fail(self, *, case: str, checks: list[str], names: list[str]) -> dict[str, list[str]]:
-        """Checks that fail on a case, by the name of the implementation; what is refused fails nothing.
+    def find_failing_checks(self, *, case: str, checks: list[str], names: list[str]) -> dict[str, list[str]]:
+        """Find the checks that fail on a case, by name of the mutant; no check fails on a refused case.
 
-        Nobody meets cases of another operator.
+        Mutants of other operators are left out.
         """
         parsed = Case.parse(case, self._problems)
-        inputs = self._judge.inputs(case=case)
+        inputs = self._oracle_worker.draw_inputs(case=case)
         found = {}
         for name in names:
             one = self._implementations[name]
             if one.operator == parsed.operator and one.unsupported(parsed) is None:
-                found[name] = self._failing(one, parsed, inputs, checks)
+                found[name] = self._find_failing(one, parsed, inputs, checks)
         return found
 
-    def _failing(self, one: Implementation, case: Case, inputs: str, checks: list[str]) -> list[str]:
-        """Checks that fail on an implementation."""
+    def _find_failing(self, one: Implementation, case: Case, inputs: str, checks: list[str]) -> list[str]:
+        """Find the checks that fail on one implementation."""
         failed, observations = set(), {}
         candidate: Candidate | None = None
-        for check in in_turn(checks):
-            global_state.put_back(self._settings)
+        for check in sort_checks(checks):
+            global_state.restore_settings(self._settings)
             try:
                 if candidate is None:
-                    candidate = Candidate(one, self._operator(case.operator), case, loaded(inputs, case.device))
-                observations[check] = copied(stored(list(check_function(check)(candidate))))
+                    candidate = Candidate(
+                        one, self._load_operator(case.operator), case, load_inputs(inputs, case.device)
+                    )
+                observations[check] = copy_value(serialize(list(load_check_function(check)(candidate))))
             except Refusal:
                 continue
-            except Exception:  # noqa: BLE001  # a mutant may raise anything, and has failed then
+            except Exception:  # noqa: BLE001  # a mutant may raise anything; the check has then failed
                 failed.add(check)
-        global_state.put_back(self._settings)
-        found = self._judge.findings(case.id, observations, one.policies, explain=False)
+        global_state.restore_settings(self._settings)
+        found = self._oracle_worker.evaluate_observations(case.id, observations, one.policies, explain=False)
         failed |= {check for check, finding in found.items() if finding.status in FAILURES}
         return [check for check in checks if check in failed]
 
 
 def main() -> None:
-    """Serve on the descriptor given as first argument, with the folder given by the first request."""
+    """Serve requests on the file descriptor given as first argument; the first request names the folder."""
 
     def start(*, folder: str, operators: list[str]) -> dict[str, Any]:
-        # As many processes as cores work side by side.
+        # One thread: as many of these processes run in parallel as there are cores.
         torch.set_num_threads(1)
         try:
-            trial = MutationWorker(Path(folder), operators)
+            worker = MutationWorker(Path(folder), operators)
         except PluginError as error:
             return {"fault": str(error)}
-        handlers.update({"zoo": trial.zoo, "fail": trial.fail})
-        return trial.zoo()
+        handlers.update({"zoo": worker.list_mutants, "fail": worker.find_failing_checks})
+        return worker.list_mutants()
 
     handlers: dict[str, Any] = {"start": start}
     serve(handlers, int(sys.argv[1]))

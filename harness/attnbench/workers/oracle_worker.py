@@ -1,6 +1,6 @@
-"""The process that knows what is right: cases, inputs, oracle, budgets and the final comparison.
+"""The oracle worker: a process that draws inputs, computes expected values and evaluates observations.
 
-It never loads a plug-in, so nothing that an implementation does to torch can reach what judges it.
+It never loads an implementation, so no change that an implementation makes to torch can affect the evaluation.
 """
 
 import re
@@ -15,186 +15,193 @@ from typing import Any
 import torch
 
 from attnbench.cases import DEVICES, DTYPES, LEVELS, Case, Level
-from attnbench.checks.catalogue import check_function, checks, checks_of
+from attnbench.checks.catalogue import load_check_function, read_checks, read_operator_checks
 from attnbench.checks.evaluation.verdict import evaluate
-from attnbench.checks.observations import restored
+from attnbench.checks.observations import deserialize
 from attnbench.checks.requirement import applies
 from attnbench.interface import Operator, Policies
 from attnbench.oracle import tensor_file
-from attnbench.oracle.cache import Archive
+from attnbench.oracle.cache import OracleCache
 from attnbench.oracle.expected import CaseOracle
-from attnbench.plugins.registry import load_operator, operators, problems
+from attnbench.plugins.registry import list_operators, load_operator, load_problem_types
 from attnbench.processes.rpc import serve
-from attnbench.records.environment import memory_available_bytes
+from attnbench.records.environment import read_available_memory_bytes
 from attnbench.records.types import Finding
 
 __all__ = ["OracleWorker"]
 
-# Memory of the oracle in float64 for each query-key pair, forward alone and with gradients; measured as 45 and 61
-# bytes at 1024 keys.
-BYTES_A_PAIR = (64, 96)
+# Bytes of the oracle in float64 per query-key pair, forward only and with gradients. Measured at 1024 keys: 45 and 61.
+BYTES_PER_PAIR = (64, 96)
 
 
 class OracleWorker:
-    """Answers what the runner asks; ``folder`` holds the inputs that workers read."""
+    """Answers the runner's requests about cases, inputs and findings; ``folder`` holds the files of inputs."""
 
     def __init__(self, folder: Path) -> None:
-        self._archive = Archive(folder)
-        self._problems = problems()
-        # Finding an entry point reads the metadata of everything that is installed: 8 ms.
-        self._operator = cache(load_operator)
+        self._oracle_cache = OracleCache(folder)
+        self._problems = load_problem_types()
+        # Looking up an entry point reads the metadata of all installed packages: 8 ms.
+        self._load_operator = cache(load_operator)
 
     def handlers(self) -> dict[str, Any]:
         """Requests by name."""
         return {
-            "suite": self.suite,
-            "version": self.version,
-            "profile": self.profile,
+            "suite": self.list_suite,
+            "version": self.get_list_version,
+            "profile": self.list_profile,
             "parse": self.parse,
-            "script": self.script,
+            "script": self.write_script,
             "describe": self.describe,
-            "idle": self.idle,
-            "inputs": self.inputs,
+            "idle": self.find_idle,
+            "inputs": self.draw_inputs,
             "expect": self.expect,
-            "judge": self.judge,
+            "judge": self.evaluate,
         }
 
-    def suite(self, *, operator: str, level: Level) -> list[str]:
-        """Case ids of a level."""
-        return [case.id for case in self._operator(operator).suite(level)]
+    def list_suite(self, *, operator: str, level: Level) -> list[str]:
+        """Return the case ids of a level."""
+        return [case.id for case in self._load_operator(operator).suite(level)]
 
-    def version(self, *, operator: str) -> str:
-        """Version of an operator's case lists."""
-        return self._operator(operator).list_version
+    def get_list_version(self, *, operator: str) -> str:
+        """Return the version of an operator's case lists."""
+        return self._load_operator(operator).list_version
 
-    def profile(self, *, operator: str, lengths: list[int]) -> list[str]:
-        """Case ids of the suite ``perf`` at these lengths."""
-        return [case.id for case in self._operator(operator).profile(lengths)]
+    def list_profile(self, *, operator: str, lengths: list[int]) -> list[str]:
+        """Return the case ids of the suite ``perf`` at these lengths."""
+        return [case.id for case in self._load_operator(operator).profile(lengths)]
 
     def parse(self, *, case: str) -> dict[str, str]:
-        """Why a text is no case id, or nothing."""
+        """Explain why a text is not a case id; empty if it is one."""
         try:
-            parsed, operator = self._parsed(case)
+            parsed, operator = self._parse_case(case)
             operator.work(parsed)
         except ValueError as error:
             return {"fault": str(error)}
         return {}
 
-    def script(self, *, case: str, load: str) -> dict[str, str]:
-        """The case as a standalone program, or why there is none."""
-        parsed, operator = self._parsed(case)
+    def write_script(self, *, case: str, load: str) -> dict[str, str]:
+        """Return the case as a standalone program, or the reason why there is none."""
+        parsed, operator = self._parse_case(case)
         try:
             return {"script": operator.script(parsed, load)}
         except ValueError as error:
             return {"fault": str(error)}
 
     def describe(self, *, cases: list[str]) -> list[dict[str, Any]]:
-        """Of each case the checks that apply, the work it needs, and what this machine lacks for it."""
-        free = memory_available_bytes()
-        return [self._described(*self._parsed(case), free) for case in cases]
+        """For each case, return the applicable checks, the work, and what is missing on this machine to run it."""
+        free = read_available_memory_bytes()
+        return [self._describe_case(*self._parse_case(case), free) for case in cases]
 
-    def _described(self, case: Case, operator: Operator, free: int) -> dict[str, Any]:
-        lacking = operator.missing(case)
+    def _describe_case(self, case: Case, operator: Operator, free: int) -> dict[str, Any]:
+        missing = operator.missing(case)
         if case.device == "cuda" and not torch.cuda.is_available():
-            lacking = "no CUDA device here: leave out --device cuda and --suite gpu, or run where there is one"
+            missing = "no CUDA device here: leave out --device cuda and --suite gpu, or run on a machine with one"
         work = operator.work(case)
-        lacking = lacking or _too_large(work.pairs, case, free)
-        applicable = [name for name in checks_of(operator) if applies(check_function(name), case, operator)]
-        return {"checks": applicable, "missing": lacking, "work": asdict(work)}
+        missing = missing or _explain_too_large(work.pairs, case, free)
+        applicable = [
+            name for name in read_operator_checks(operator) if applies(load_check_function(name), case, operator)
+        ]
+        return {"checks": applicable, "missing": missing, "work": asdict(work)}
 
-    def idle(self, *, patterns: list[tuple[str, str, str]], cases: list[str]) -> list[bool]:
-        """Whether patterns of a check, of cases and of those left out speak of no finding that there could be.
+    def find_idle(self, *, patterns: list[tuple[str, str, str]], cases: list[str]) -> list[bool]:
+        """For each pattern, whether it can match no finding.
 
-        There could be those of ``cases``, and of any case of any level, in any dtype and on any device.
+        A pattern is a triple of patterns: of checks, of cases, and of excluded cases. Possible findings are those of
+        ``cases``, and those of the cases of every level, in every dtype and on every device.
         """
-        listed = [*cases, *self._listed()]
-        return [not self._speaks(check, case, unless.split(), listed) for check, case, unless in patterns]
+        listed = [*cases, *self._list_cases()]
+        return [not self._matches_finding(check, case, unless.split(), listed) for check, case, unless in patterns]
 
-    def _speaks(self, check: str, pattern: str, unless: Sequence[str], cases: Iterable[str]) -> bool:
-        chosen = [name for name in checks() if fnmatchcase(name, check)]
+    def _matches_finding(self, check: str, pattern: str, unless: Sequence[str], cases: Iterable[str]) -> bool:
+        matching_checks = [name for name in read_checks() if fnmatchcase(name, check)]
         matches = re.compile(translate(pattern)).match
-        left_out = [re.compile(translate(one)).match for one in unless]
-        named = (variant for case in cases for variant in _variants(case) if matches(variant))
-        meant = (self._parsed(case) for case in named if not any(leaves(case) for leaves in left_out))
-        return any(_applies(name, *parsed) for parsed in meant for name in chosen)
+        exclusions = [re.compile(translate(one)).match for one in unless]
+        matching_cases = (variant for case in cases for variant in _list_variants(case) if matches(variant))
+        parsed_cases = (self._parse_case(case) for case in matching_cases if not any(out(case) for out in exclusions))
+        return any(_applies_to_case(name, *parsed) for parsed in parsed_cases for name in matching_checks)
 
-    def _listed(self) -> Iterator[str]:
-        for operator in operators():
+    def _list_cases(self) -> Iterator[str]:
+        for operator in list_operators():
             for level in LEVELS:
-                yield from self.suite(operator=operator, level=level)
+                yield from self.list_suite(operator=operator, level=level)
 
-    def inputs(self, *, case: str) -> str:
-        """Path of the case's inputs, drawn at the first request."""
-        return str(self._archive.inputs(*self._parsed(case)))
+    def draw_inputs(self, *, case: str) -> str:
+        """Return the path of the case's inputs; they are drawn at the first request."""
+        return str(self._oracle_cache.get_inputs_file(*self._parse_case(case)))
 
     def expect(self, *, case: str, policies: dict[str, Any]) -> None:
-        """Compute what is right beforehand, while a worker is busy with the case."""
-        self._known(case, Policies(**policies))
+        """Compute the expected values in advance, while a candidate worker is running the case."""
+        self._get_case_oracle(case, Policies(**policies))
 
-    def judge(
+    def evaluate(
         self, *, case: str, checks: list[str], observations: list[str], policies: dict[str, Any]
     ) -> dict[str, dict[str, Any]]:
-        """Finding of each check from the files of claims that a worker stored."""
+        """Evaluate the files of observations that a candidate worker stored; return one finding per check."""
         observed: dict[str, Any] = {}
         for path in observations:
             try:
                 observed |= tensor_file.read(Path(path))
-            except Exception as error:  # noqa: BLE001  # what a plug-in handed over may be anything; it becomes a record
-                return {check: asdict(_unjudged(check, error)) for check in checks}
-        found = self.findings(case, {check: observed.get(check) for check in checks}, Policies(**policies))
+            except Exception as error:  # noqa: BLE001  # an implementation may store anything; the error becomes a finding
+                return {check: asdict(_make_error_finding(check, error)) for check in checks}
+        found = self.evaluate_observations(case, {check: observed.get(check) for check in checks}, Policies(**policies))
         return {check: asdict(finding) for check, finding in found.items()}
 
-    def findings(
+    def evaluate_observations(
         self, case: str, observations: Mapping[str, Any], policies: Policies, *, explain: bool = True
     ) -> dict[str, Finding]:
-        """Finding of each check from its claims in plain containers."""
-        known = self._known(case, policies)
+        """Evaluate each check's observations, given in plain containers; return one finding per check."""
+        case_oracle = self._get_case_oracle(case, policies)
         return {
-            check: _finding(check, plain, known, policies, explain=explain) for check, plain in observations.items()
+            check: _evaluate_one(check, plain, case_oracle, policies, explain=explain)
+            for check, plain in observations.items()
         }
 
-    def _parsed(self, case: str) -> tuple[Case, Operator]:
+    def _parse_case(self, case: str) -> tuple[Case, Operator]:
         parsed = Case.parse(case, self._problems)
-        return parsed, self._operator(parsed.operator)
+        return parsed, self._load_operator(parsed.operator)
 
-    def _known(self, case: str, policies: Policies) -> CaseOracle:
-        parsed, operator = self._parsed(case)
-        return self._archive.known(parsed, operator, policies.precision(parsed.dtype), policies.padded_queries)
-
-
-def _applies(check: str, case: Case, operator: Operator) -> bool:
-    return check in checks_of(operator) and applies(check_function(check), case, operator)
+    def _get_case_oracle(self, case: str, policies: Policies) -> CaseOracle:
+        parsed, operator = self._parse_case(case)
+        return self._oracle_cache.get_case_oracle(
+            parsed, operator, policies.precision(parsed.dtype), policies.padded_queries
+        )
 
 
-def _finding(check: str, plain: Any, known: CaseOracle, policies: Policies, *, explain: bool) -> Finding:
+def _applies_to_case(check: str, case: Case, operator: Operator) -> bool:
+    return check in read_operator_checks(operator) and applies(load_check_function(check), case, operator)
+
+
+def _evaluate_one(check: str, plain: Any, case_oracle: CaseOracle, policies: Policies, *, explain: bool) -> Finding:
     try:
-        return evaluate(check, checks()[check].requirement, restored(plain), known, policies, explain=explain)
-    except Exception as error:  # noqa: BLE001  # what a plug-in handed over may be anything; it becomes a record
-        return _unjudged(check, error)
+        return evaluate(
+            check, read_checks()[check].requirement, deserialize(plain), case_oracle, policies, explain=explain
+        )
+    except Exception as error:  # noqa: BLE001  # an implementation may store anything; the error becomes a finding
+        return _make_error_finding(check, error)
 
 
-def _unjudged(check: str, error: Exception) -> Finding:
-    said = " ".join(str(error).split())[:400]
-    return Finding(check=check, status="error", reason=f"cannot be judged: {type(error).__name__}: {said}")
+def _make_error_finding(check: str, error: Exception) -> Finding:
+    text = " ".join(str(error).split())[:400]
+    return Finding(check=check, status="error", reason=f"cannot be evaluated: {type(error).__name__}: {text}")
 
 
-def _variants(case: str) -> Sequence[str]:
-    """The case in every dtype and on every device; itself first."""
+def _list_variants(case: str) -> Sequence[str]:
+    """Return the case itself, followed by the same case in every dtype and on every device."""
     head, _, _, mode = case.rsplit("/", 3)
     others = (f"{head}/{dtype}/{device}/{mode}" for dtype in DTYPES for device in DEVICES)
     return list(dict.fromkeys((case, *others)))
 
 
-def _too_large(pairs: int, case: Case, free: int) -> str | None:
-    """Why the oracle of a case cannot be computed here, or None; predicted, so that nothing has to die for it."""
-    need = pairs * BYTES_A_PAIR[case.differentiates]
+def _explain_too_large(pairs: int, case: Case, free: int) -> str | None:
+    """Explain why this machine has too little memory for the oracle of a case, by prediction; None if it has enough."""
+    need = pairs * BYTES_PER_PAIR[case.differentiates]
     if not free or need <= free:
         return None
-    return f"its oracle needs about {need / 2**30:.3g} GiB and {free / 2**30:.3g} GiB are free: take a shorter length"
+    return f"its oracle needs about {need / 2**30:.3g} GiB and {free / 2**30:.3g} GiB are free: use a shorter length"
 
 
 def main() -> None:
-    """Serve on the descriptor given as first argument, with the folder given by the first request."""
+    """Serve requests on the file descriptor given as first argument; the first request names the folder."""
 
     def start(*, folder: str) -> dict[str, Any]:
         handlers.update(OracleWorker(Path(folder)).handlers())

@@ -1,1 +1,1 @@
-"""Checks of the mechanisms, a chapter per file."""
+"""Checks of the mechanisms, one file per chapter."""

@@ -1,4 +1,4 @@
-"""Chapter *mechanisms*: rows of weights are shares, and padding, order and neighbours change nothing."""
+"""Chapter *mechanisms*: rows of weights sum to one, and padding, order and other sequences change nothing."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -9,57 +9,59 @@ from torch import Tensor
 from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import Case
 from attnbench.checks.observations import Agree, Equal, Holds, Match, Observation
-from attnbench.checks.requirement import check, eager
-from attnbench.checks.runs import agree, gradient_alone
-from attnbench.checks.slopes import is_slope
+from attnbench.checks.requirement import check, is_eager
+from attnbench.checks.runs import compare_runs, compute_gradient_alone
+from attnbench.checks.slopes import compare_with_slope
 from attnbench.interface import Inputs
-from attnbench.oracle.error_budget import allowed_of_a_sum
+from attnbench.oracle.error_budget import allowed_row_sum_error
 
-# Tokens added behind the last one, and what they hold: far outside the data, and finite.
+# Tokens appended after the last one, and their value: far outside the data, and finite.
 FURTHER_TOKENS, POISON = 3, 30.0
-# Regimes whose rows are too sharp for differences to be compared with.
+# Regimes whose rows of weights are too sharp for finite differences.
 SHARP = ("peaked", "huge")
 
 
-@check(when=eager)
+@check(when=is_eager)
 def shares_parity(candidate: Candidate) -> Iterator[Observation]:
-    """The weights of a mechanism equal the oracle's within the error budget."""
-    yield Match(quantities={"weights": _weights(candidate)})
+    """The attention weights of a mechanism equal the oracle's within the error budget."""
+    yield Match(quantities={"weights": _get_weights(candidate)})
 
 
-@check(when=eager)
+@check(when=is_eager)
 def shares_sum_to_one(candidate: Candidate) -> Iterator[Observation]:
-    """A row of shares sums to one, or to zero where it sees nothing; none is negative, and what is hidden has 0."""
+    """Weights are not negative, and zero for hidden tokens; rows sum to one, or to zero if fully masked."""
     visible = candidate.operator.visible(candidate.case, candidate.inputs)[:, 0]
-    weights = _weights(candidate).detach()
+    weights = _get_weights(candidate).detach()
     weights = weights.reshape(visible.shape)  # (batch, queries, keys); pooling has one query
     there = weights[~visible]
     yield Equal(value=there, expected=torch.zeros_like(there), what="weights of hidden tokens")
     smallest = float(weights.amin())
     yield Holds(holds=smallest >= 0, what=f"the smallest weight is {smallest:g}")
     off = float((weights.double().sum(dim=-1) - visible.any(dim=-1).double()).abs().max())
-    allowed = allowed_of_a_sum(candidate.implementation.policies.precision(candidate.case.dtype), weights.shape[-1])
+    allowed = allowed_row_sum_error(
+        candidate.implementation.policies.precision(candidate.case.dtype), weights.shape[-1]
+    )
     yield Holds(
-        holds=off <= allowed, what=f"a sum of weights is off by {off:.3g}; allowed {allowed:.3g}",
+        holds=off <= allowed, what=f"the sum of a row of weights is off by {off:.3g}; allowed {allowed:.3g}",
         measured=off, allowed=allowed,
     )  # fmt: skip
 
 
-@check(when=lambda case: eager(case) and case.problem.padding_mask is not None)
+@check(when=lambda case: is_eager(case) and case.problem.padding_mask is not None)
 def padded_tokens_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
-    """Values of padded tokens change no bit of what real tokens, or a pooled sequence, get."""
+    """Changing padded tokens changes no bit of the output of real tokens or of a pooled sequence."""
     tokens, hide = (candidate.inputs.tensors[name].detach() for name in ("tokens", "key_padding_mask"))
     poisoned = torch.where(hide[..., None], torch.full_like(tokens, POISON), tokens)
     before = candidate.run()["output"].detach().clone()
-    with candidate.overwritten({"tokens": poisoned}):
+    with candidate.overwrite({"tokens": poisoned}):
         after = candidate.run()["output"].detach()
     real = slice(None) if _pools(candidate) else ~hide
-    yield Equal(value=after[real], expected=before[real], what="output of real tokens after padded tokens changed")
+    yield Equal(value=after[real], expected=before[real], what="output of real tokens (after padded tokens changed)")
 
 
-@check(when=eager)
+@check(when=is_eager)
 def further_padding_changes_nothing(candidate: Candidate) -> Iterator[Observation]:
-    """Further tokens that the padding mask hides change nothing, nor what a shorter call gives afterwards."""
+    """Additional tokens that the padding mask hides change neither this call nor a shorter call after it."""
     case, inputs, length = candidate.case, candidate.inputs, candidate.case.problem.length
     tokens = inputs.tensors["tokens"].detach()
     hide = inputs.tensors.get("key_padding_mask", torch.zeros(tokens.shape[:2], dtype=torch.bool))
@@ -72,106 +74,110 @@ def further_padding_changes_nothing(candidate: Candidate) -> Iterator[Observatio
     mask = case.problem.mask
     if not case.problem.padding_mask:
         mask = "pad" if mask == "none" else f"{mask}+pad"
-    before = _weights(candidate).detach().clone()
+    before = _get_weights(candidate).detach().clone()
     longer = case.with_problem(length=length + FURTHER_TOKENS, mask=mask)
-    outputs = candidate.on(longer, _tracked(inputs, tensors))
+    outputs = candidate.run_on(longer, _track_gradients(inputs, tensors))
     if not _pools(candidate):
         outputs = {name: value[:, :length] for name, value in outputs.items()}
     outputs["weights"] = outputs["weights"][..., :length]
-    yield from agree(outputs, candidate.outputs, f"beside {FURTHER_TOKENS} further padded tokens, against that without")
+    yield from compare_runs(
+        outputs, candidate.outputs, f"with {FURTHER_TOKENS} additional padded tokens (compared with none)"
+    )
     again = candidate.run()["weights"].detach()
-    yield Agree(value=again, expected=before, quantity="weights", what="weights after the longer call, against before")
+    yield Agree(
+        value=again, expected=before, quantity="weights", what="weights after the longer call (compared with before)"
+    )
 
 
-@check(when=lambda case: eager(case) and not case.problem.ordered and case.problem.length > 1)
+@check(when=lambda case: is_eager(case) and not case.problem.ordered and case.problem.length > 1)
 def order_of_tokens_is_free(candidate: Candidate) -> Iterator[Observation]:
-    """Tokens in another order give outputs and weights in that order; a pooled vector stays as it is."""
+    """Permuting the tokens permutes outputs and weights alike, and does not change a pooled vector."""
     length = candidate.case.problem.length
     order = torch.tensor([*range(1, length, 2), *range(0, length, 2)])
-    outputs = candidate.on(candidate.case, _picked(candidate.inputs, order, axis=1))
+    outputs = candidate.run_on(candidate.case, _select(candidate.inputs, order, axis=1))
     expected = {name: value.detach() for name, value in candidate.outputs.items()}
     if not _pools(candidate):
         expected = {name: value[:, order] for name, value in expected.items()}
     expected["weights"] = expected["weights"][..., order]
-    yield from agree(outputs, expected, "of tokens in another order, against that in order")
+    yield from compare_runs(outputs, expected, "with permuted tokens (compared with the original order)")
 
 
-@check(when=lambda case: eager(case) and case.problem.sequences > 1)
+@check(when=lambda case: is_eager(case) and case.problem.sequences > 1)
 def sequences_do_not_mix(candidate: Candidate) -> Iterator[Observation]:
-    """A sequence of a batch gives what it gives alone."""
+    """A sequence of a batch gives the same outputs as alone."""
     last = torch.tensor([candidate.case.problem.sequences - 1])
-    outputs = candidate.on(candidate.case.with_problem(sequences=1), _picked(candidate.inputs, last, axis=0))
+    outputs = candidate.run_on(candidate.case.with_problem(sequences=1), _select(candidate.inputs, last, axis=0))
     expected = {name: value.detach()[last] for name, value in candidate.outputs.items()}
-    yield from agree(outputs, expected, "of the last sequence alone, against that in the batch")
+    yield from compare_runs(outputs, expected, "of the last sequence alone (compared with the batch)")
 
 
-@check(when=lambda case: eager(case) and case.problem.sequences > 1)
+@check(when=lambda case: is_eager(case) and case.problem.sequences > 1)
 def one_sequence_may_stand_for_all(candidate: Candidate) -> Iterator[Observation]:
-    """Tokens of one sequence, repeated by a stride of 0 beside the masks of all, give what their copies give."""
+    """One sequence, expanded with a stride of 0 under the masks of all sequences, gives the outputs of copies."""
     first = candidate.inputs.tensors["tokens"].detach()[:1].expand_as(candidate.inputs.tensors["tokens"])
     found, expected = (
-        candidate.on(candidate.case, _tracked(candidate.inputs, {"tokens": tokens}))
+        candidate.run_on(candidate.case, _track_gradients(candidate.inputs, {"tokens": tokens}))
         for tokens in (first, first.clone())
     )
-    yield from agree(
-        found, {name: value.detach() for name, value in expected.items()}, "of a stride of 0, against copies'"
+    yield from compare_runs(
+        found, {name: value.detach() for name, value in expected.items()}, "with a stride of 0 (compared with copies)"
     )
 
 
-def _has_slopes(case: Case) -> bool:
-    """Whether differences of the loss are exact enough to be compared with: not where peaked rows bend it sharply."""
-    return eager(case) and case.tracks_inputs and case.dtype == "float64" and case.problem.regime not in SHARP
+def _has_accurate_differences(case: Case) -> bool:
+    """Whether finite differences of the loss are accurate enough; peaked rows of weights curve the loss too much."""
+    return is_eager(case) and case.tracks_inputs and case.dtype == "float64" and case.problem.regime not in SHARP
 
 
-@check(when=_has_slopes)
+@check(when=_has_accurate_differences)
 def gradients_are_slopes(candidate: Candidate) -> Iterator[Observation]:
-    """Gradients by the tokens and by every parameter are the slopes of the loss, and of one that hears no weights."""
-    for what, heard in (("the loss", candidate.operator.outputs), ("a loss of the output alone", ("output",))):
-        yield from _slopes(candidate, what, heard)
+    """Gradients of tokens and parameters equal finite differences, also for a loss that ignores the weights."""
+    for what, outputs in (("the loss", candidate.operator.outputs), ("a loss without the weights", ("output",))):
+        yield from _compare_slopes(candidate, what, outputs)
 
 
-def _slopes(candidate: Candidate, what: str, heard: Sequence[str]) -> Iterator[Observation]:
-    """Gradients of the loss over some outputs against what differences of it show."""
+def _compare_slopes(candidate: Candidate, what: str, outputs: Sequence[str]) -> Iterator[Observation]:
+    """Compare the gradients of a loss over some outputs with finite differences."""
 
     def loss() -> Tensor:
-        return candidate.loss({name: value for name, value in candidate.run().items() if name in heard})
+        return candidate.compute_loss({name: value for name, value in candidate.run().items() if name in outputs})
 
-    leaves = candidate.leaves() | (candidate.parameters() if candidate.case.tracks_parameters else {})
+    leaves = candidate.collect_leaves() | (candidate.parameters() if candidate.case.tracks_parameters else {})
     found = torch.autograd.grad(loss(), list(leaves.values()), allow_unused=True, materialize_grads=True)
     for (name, leaf), gradient in zip(leaves.items(), found, strict=True):
-        yield is_slope(gradient, leaf, loss, f"the gradient of {what} by {name}")
+        yield compare_with_slope(gradient, leaf, loss, f"the gradient of {what} with respect to {name}")
 
 
-# Of a sequence without any token, if there is no other, nothing depends on a parameter.
+# If the only sequence has no tokens, nothing depends on a parameter.
 @check(
     when=lambda case: (
-        eager(case)
+        is_eager(case)
         and case.tracks_parameters
         and case.problem.regime not in SHARP
         and (case.problem.padding_mask != "padempty" or case.problem.sequences > 1)
     )
 )
 def parameters_need_no_company(candidate: Candidate) -> Iterator[Observation]:
-    """The gradient of a parameter is the same where nothing else takes one."""
+    """The gradient of a parameter is the same when no other tensor requires a gradient."""
     own = candidate.parameters()
     if not own:
         return
     together = torch.autograd.grad(
-        candidate.loss(candidate.run()), list(own.values()), allow_unused=True, materialize_grads=True
+        candidate.compute_loss(candidate.run()), list(own.values()), allow_unused=True, materialize_grads=True
     )
     for (name, parameter), expected in zip(own.items(), together, strict=True):
         yield Agree(
-            value=gradient_alone(candidate, parameter),
+            value=compute_gradient_alone(candidate, parameter),
             expected=expected,
             quantity=f"grad.{name}",
-            what=f"grad.{name} alone, against among all",
+            what=f"grad.{name} on its own (compared with all gradients together)",
         )
 
 
-def _weights(candidate: Candidate) -> Tensor:
-    """Weights of the first call.
+def _get_weights(candidate: Candidate) -> Tensor:
+    """Return the weights of the first call.
 
-    Raises: Malformed where there are none.
+    Raises: Malformed if the call returned none.
     """
     if "weights" not in candidate.outputs:
         raise Malformed("the call must return (output, weights), got None for the weights")
@@ -179,18 +185,18 @@ def _weights(candidate: Candidate) -> Tensor:
 
 
 def _pools(candidate: Candidate) -> bool:
-    """Whether a sequence gives one vector."""
+    """Whether the mechanism pools each sequence to one vector."""
     return candidate.outputs["output"].dim() == candidate.inputs.tensors["tokens"].dim() - 1
 
 
-def _picked(inputs: Inputs, index: Tensor, *, axis: int) -> Inputs:
-    """Inputs with some sequences or tokens, in this order; a mask that all sequences share stays as it is."""
+def _select(inputs: Inputs, index: Tensor, *, axis: int) -> Inputs:
+    """Select sequences or tokens of the inputs, in the given order; attn_mask, which all sequences share, is kept."""
     names = [name for name in inputs.tensors if name != "attn_mask"]
-    return _tracked(inputs, {name: inputs.tensors[name].detach().index_select(axis, index) for name in names})
+    return _track_gradients(inputs, {name: inputs.tensors[name].detach().index_select(axis, index) for name in names})
 
 
-def _tracked(inputs: Inputs, tensors: dict[str, Tensor]) -> Inputs:
-    """Inputs with other tensors, which take gradients where those before did."""
+def _track_gradients(inputs: Inputs, tensors: dict[str, Tensor]) -> Inputs:
+    """Replace tensors of the inputs; the new ones require gradients if the tokens did."""
     like = inputs.tensors["tokens"].requires_grad
     tracked = {name: t.requires_grad_(like and t.is_floating_point()) for name, t in tensors.items()}
     return replace(inputs, tensors=dict(inputs.tensors) | tracked, cotangents={})

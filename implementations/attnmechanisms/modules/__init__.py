@@ -1,1 +1,1 @@
-"""Attention built up from a single dot product, one step per file, each as a loop and as matrix products."""
+"""Attention built step by step from a single dot product: one step per file, as a loop and as matrix products."""

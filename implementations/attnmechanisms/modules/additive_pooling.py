@@ -1,9 +1,9 @@
-"""Additive (Bahdanau) attention pooling: a learned query sums a sequence up as one vector.
+"""Additive (Bahdanau) attention pooling: a learned query summarises a sequence in one vector.
 
     s_j = w · tanh(W_k k_j + W_q q)        o = Σ_j softmax(s)_j k_j
 
-The score of two vectors is a small network of one hidden layer, not their product: it is bounded by Σ|w|, whatever the
-width of the vectors.
+The score of two vectors is a small network with one hidden layer instead of their dot product. It is bounded by Σ|w|,
+whatever the width of the vectors.
 
 Source: Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473, section A.1.2.
 """
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attnbench.argument_checks import demand_whole_numbers
 from attnbench.kernel import from_call
 from attnmechanisms.modules.arguments import demand
-from attnmechanisms.modules.attention import assembled, attend, attend_loop, dot, hidden_keys
+from attnmechanisms.modules.attention import assemble, attend, attend_loop, broadcast_padding_mask, dot
 from attnmechanisms.modules.loops import from_loop
 
 __all__ = [
@@ -31,12 +31,12 @@ __all__ = [
 
 
 def additive_scores(tokens: Tensor, query: Tensor, w_q: Tensor, w_k: Tensor, w: Tensor) -> Tensor:
-    """Score w · tanh(W_k k + W_q q) of every token k.
+    """Compute the score w · tanh(W_k k + W_q q) of every token k.
 
     Shape: tokens (batch, length, width), query (1, width), w_q and w_k (width, width), w (width, 1); returns
     (batch, length).
 
-    Raises: ValueError, TypeError where these do not fit together.
+    Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
     _check(tokens, query, w_q, w_k, w)
     return (torch.tanh(tokens @ w_k.T + query @ w_q.T) @ w).squeeze(-1)
@@ -45,32 +45,32 @@ def additive_scores(tokens: Tensor, query: Tensor, w_q: Tensor, w_k: Tensor, w: 
 def additive_pooling(
     tokens: Tensor, query: Tensor, w_q: Tensor, w_k: Tensor, w: Tensor, key_padding_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """One vector per sequence and the weights of its tokens, as matrix products.
+    """Compute one vector per sequence and the weights of its tokens, as matrix products.
 
     Shape: as ``additive_scores``; key_padding_mask (batch, length), true hides; returns (batch, width) and
     (batch, length).
 
-    Raises: ValueError, TypeError where these do not fit together.
+    Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
     demand(tokens=(tokens, "batch length width"), key_padding_mask=(key_padding_mask, "batch length"))
     scores = additive_scores(tokens, query, w_q, w_k, w)[:, None, :]  # (batch, 1, length)
-    pooled, weights = attend(scores, tokens, hidden=hidden_keys(key_padding_mask))
+    pooled, weights = attend(scores, tokens, hidden=broadcast_padding_mask(key_padding_mask))
     return pooled[:, 0], weights[:, 0]
 
 
 def additive_pooling_loop(
     tokens: Tensor, query: Tensor, w_q: Tensor, w_k: Tensor, w: Tensor, key_padding_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The same, one number at a time."""
+    """Compute ``additive_pooling`` one number at a time."""
     demand(tokens=(tokens, "batch length width"), key_padding_mask=(key_padding_mask, "batch length"))
     _check(tokens, query, w_q, w_k, w)
 
     def score(query: Tensor, key: Tensor) -> Tensor:
         hidden_layer = [torch.tanh(dot(w_k[row], key) + dot(w_q[row], query)) for row in range(len(w))]
-        return dot(w[:, 0], assembled(hidden_layer, (len(w),), w))
+        return dot(w[:, 0], assemble(hidden_layer, (len(w),), w))
 
     queries = query.expand(len(tokens), 1, -1)
-    pooled, weights = attend_loop(score, queries, tokens, tokens, hidden=hidden_keys(key_padding_mask))
+    pooled, weights = attend_loop(score, queries, tokens, tokens, hidden=broadcast_padding_mask(key_padding_mask))
     return pooled[:, 0], weights[:, 0]
 
 
@@ -85,7 +85,7 @@ def _check(tokens: Tensor, query: Tensor, w_q: Tensor, w_k: Tensor, w: Tensor) -
 
 
 class AdditivePooling(nn.Module):
-    """The learned query and the weights of the score, without biases."""
+    """Additive attention pooling with a learned query and learned weights of the score, without biases."""
 
     def __init__(self, width: int, form: Callable[..., tuple[Tensor, Tensor]] = additive_pooling) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class AdditivePooling(nn.Module):
         self._form = form
 
     def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """One vector per sequence (batch, width) and weights (batch, length)."""
+        """Compute one vector per sequence (batch, width) and weights (batch, length)."""
         return self._form(tokens, self.query, self.w_q, self.w_k, self.w, key_padding_mask)
 
 

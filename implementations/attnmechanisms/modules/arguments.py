@@ -1,4 +1,4 @@
-"""What does not fit is refused in one line, before it broadcasts into a wrong answer."""
+"""Checks of tensor arguments: a mismatch raises with a one-line message before it broadcasts to a wrong result."""
 
 from collections.abc import Mapping
 
@@ -9,16 +9,16 @@ from attnbench.argument_checks import Kind, demand_shapes, demand_tensor
 
 __all__ = ["demand", "demand_broadcast"]
 
-# Names of masks: each may be absent, and must be boolean, since numbers would be taken for true and false.
+# Names of mask arguments. A mask may be None. It must be boolean: numbers would be interpreted as true and false.
 MASKS = ("key_padding_mask", "attn_mask", "keep")
-# Sizes that something is divided by, or by the root of: of 0 the quotient is NaN.
+# Sizes that appear in a denominator, possibly under a root: if one is 0, the result is NaN.
 DIVISORS = ("embed_dim", "head_dim", "out_width", "rows")
 
 
 def demand(**given: tuple[Tensor | None, str]) -> None:
-    """Refuse tensors that do not fit together: masks are boolean, the others floating point and of one dtype.
+    """Refuse tensors that do not match: masks must be boolean, the others floating point and of one dtype.
 
-    Each tensor comes with the names of its sizes, as in ``demand_shapes``.
+    Each tensor comes with the names of its dimensions, as in ``demand_shapes``.
 
     Raises: ValueError, TypeError.
     """
@@ -40,13 +40,13 @@ def demand(**given: tuple[Tensor | None, str]) -> None:
 def _demand_one_dtype(tensors: Mapping[str, Tensor]) -> None:
     (first, one), *others = tensors.items()
     for name, tensor in others:
-        # Under autocast torch itself makes one dtype of several.
+        # Under autocast torch casts the operands to one dtype.
         if tensor.dtype != one.dtype and not torch.is_autocast_enabled(one.device.type):
             raise TypeError(f"{name} must be of the dtype of {first}, {one.dtype}, got {tensor.dtype}")
 
 
 def demand_broadcast(name: str, mask: Tensor | None, shape: tuple[int, ...]) -> None:
-    """Refuse a mask that is not boolean, or does not broadcast to a shape.
+    """Refuse a mask that is not boolean or does not broadcast to a shape.
 
     Raises: ValueError, TypeError.
     """

@@ -1,10 +1,10 @@
-"""Attention in one form: score, mask, normalise over the keys, weighted sum of the values.
+"""The four steps of every attention: score, mask, softmax over the keys, weighted sum of the values.
 
     w_ij = exp(s_ij − max s_i) / Σ_j exp(s_ij − max s_i)       over the keys j that query i may see
     o_i  = Σ_j w_ij v_j
 
-Mechanisms differ in the score s_ij = s(q_i, k_j) and in where the queries come from. A query that sees no key gets
-o_i = 0.
+Mechanisms differ in the score s_ij = s(q_i, k_j) and in where the queries come from. In a fully masked row (a query
+that sees no key) o_i = 0.
 
 Source: Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473, section 3.1; Vaswani et al. 2017,
 https://arxiv.org/abs/1706.03762, section 3.2.
@@ -22,32 +22,32 @@ from attnmechanisms.modules.arguments import demand_broadcast
 
 __all__ = [
     "Score",
-    "assembled",
+    "assemble",
     "attend",
     "attend_loop",
+    "broadcast_padding_mask",
     "dot",
-    "hidden_keys",
-    "projected_loop",
+    "project_loop",
     "softmax_loop",
     "weighted_sum",
 ]
 
-# Score of one query and one key, a number.
+# A function that returns the score of one query and one key as a scalar tensor.
 Score = Callable[[Tensor, Tensor], Tensor]
 
 
-def hidden_keys(key_padding_mask: Tensor | None) -> Tensor | None:
-    """What a padding mask hides from every query. Shape: (batch, keys), returns (batch, 1, keys)."""
+def broadcast_padding_mask(key_padding_mask: Tensor | None) -> Tensor | None:
+    """Add a dimension of queries to a padding mask. Shape: (batch, keys), returns (batch, 1, keys)."""
     return None if key_padding_mask is None else key_padding_mask[:, None, :]
 
 
 def attend(scores: Tensor, values: Tensor, *, hidden: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Output and weights from scores, as matrix products.
+    """Compute output and weights from scores, as matrix products.
 
     Shape: scores (batch, queries, keys), values (batch, keys, width), hidden (true hides) broadcastable to scores;
-    returns (batch, queries, width) and (batch, queries, keys). All may have heads after the batch.
+    returns (batch, queries, width) and (batch, queries, keys). All may have a dimension of heads after the batch.
 
-    Raises: ValueError, TypeError where these do not fit together.
+    Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
     before = "batch heads" if scores.dim() == 4 else "batch"
     demand_shapes(scores=(scores, f"{before} queries keys"), values=(values, f"{before} keys width"))
@@ -61,12 +61,12 @@ def attend(scores: Tensor, values: Tensor, *, hidden: Tensor | None = None) -> t
 def attend_loop(
     score: Score, queries: Tensor, keys: Tensor, values: Tensor, *, hidden: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Output and weights, one query and one key at a time.
+    """Compute output and weights, one query and one key at a time.
 
     Shape: queries (batch, queries, ·), keys (batch, keys, ·), values (batch, keys, width), hidden (true hides)
     broadcastable to (batch, queries, keys); returns (batch, queries, width) and (batch, queries, keys).
 
-    Raises: ValueError, TypeError where these do not fit together.
+    Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
     demand_shapes(
         queries=(queries, "batch queries query_width"),
@@ -79,29 +79,29 @@ def attend_loop(
     outputs, weights = [], []
     for b, sequence in enumerate(queries):
         for i, query in enumerate(sequence):
-            scores = assembled([score(query, key) for key in keys[b]], shape[2:], values)
+            scores = assemble([score(query, key) for key in keys[b]], shape[2:], values)
             row = softmax_loop(scores, hides[b][i])
             outputs.append(weighted_sum(row, values[b]))
             weights.append(row)
-    return assembled(outputs, (*shape[:2], values.shape[2]), values), assembled(weights, shape, values)
+    return assemble(outputs, (*shape[:2], values.shape[2]), values), assemble(weights, shape, values)
 
 
-def assembled(parts: Sequence[Tensor], shape: Sequence[int], like: Tensor) -> Tensor:
-    """Parts in their order as one tensor; where there is none, as after a batch of 0, it is of the kind of another."""
+def assemble(parts: Sequence[Tensor], shape: Sequence[int], like: Tensor) -> Tensor:
+    """Stack parts and reshape them; without parts (an empty batch), return zeros of dtype and device of ``like``."""
     return torch.stack(list(parts)).reshape(tuple(shape)) if parts else like.new_zeros(tuple(shape))
 
 
-def projected_loop(tokens: Tensor, rows: Tensor) -> Tensor:
-    """Product of every token and every row, a number at a time.
+def project_loop(tokens: Tensor, rows: Tensor) -> Tensor:
+    """Compute the dot product of every token and every row of a weight matrix, one number at a time.
 
     Shape: tokens (batch, length, width), rows (out_width, width), returns (batch, length, out_width).
     """
     numbers = [dot(row, token) for token in tokens.flatten(0, 1) for row in rows]
-    return assembled(numbers, (*tokens.shape[:2], len(rows)), tokens)
+    return assemble(numbers, (*tokens.shape[:2], len(rows)), tokens)
 
 
 def dot(first: Tensor, second: Tensor) -> Tensor:
-    """Σ_d first_d · second_d, element by element. Shape: (width) each, returns a number."""
+    """Compute Σ_d first_d · second_d element by element. Shape: (width) each, returns a scalar."""
     total = first.new_zeros(())
     for a, b in zip(first, second, strict=True):
         total = total + a * b
@@ -109,7 +109,7 @@ def dot(first: Tensor, second: Tensor) -> Tensor:
 
 
 def softmax_loop(scores: Tensor, hides: Sequence[bool]) -> Tensor:
-    """exp(s_j − max s) / Σ_j exp(s_j − max s) over the keys that are not hidden; exactly 0 for those that are.
+    """Compute exp(s_j − max s) / Σ_j exp(s_j − max s) over the keys that are not hidden; hidden keys get exactly 0.
 
     Shape: scores (keys), returns (keys).
     """
@@ -125,7 +125,7 @@ def softmax_loop(scores: Tensor, hides: Sequence[bool]) -> Tensor:
 
 
 def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
-    """Σ_j w_j v_j. Shape: weights (keys), values (keys, width), returns (width)."""
+    """Compute Σ_j w_j v_j. Shape: weights (keys), values (keys, width), returns (width)."""
     total = values.new_zeros(values.shape[1:])
     for weight, value in zip(weights, values, strict=True):
         total = total + weight * value

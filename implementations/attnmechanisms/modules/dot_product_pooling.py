@@ -1,4 +1,4 @@
-"""Dot-product attention pooling: a learned query sums a sequence up as one vector.
+"""Dot-product attention pooling: a learned query summarises a sequence in one vector.
 
     s_j = k_j · q        o = Σ_j softmax(s)_j k_j
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnbench.argument_checks import demand_whole_numbers
 from attnbench.kernel import from_call
 from attnmechanisms.modules.arguments import demand
-from attnmechanisms.modules.attention import attend, attend_loop, dot, hidden_keys
+from attnmechanisms.modules.attention import attend, attend_loop, broadcast_padding_mask, dot
 from attnmechanisms.modules.loops import from_loop
 
 __all__ = [
@@ -27,26 +27,26 @@ __all__ = [
 
 
 def dot_product_pooling(tokens: Tensor, query: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """One vector per sequence and the weights of its tokens, as matrix products.
+    """Compute one vector per sequence and the weights of its tokens, as matrix products.
 
     Shape: tokens (batch, length, width), query (width, 1), key_padding_mask (batch, length), true hides; returns
     (batch, width) and (batch, length).
 
-    Raises: ValueError, TypeError where these do not fit together.
+    Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
     _check(tokens, query, key_padding_mask)
     scores = (tokens @ query).mT  # (batch, 1, length)
-    pooled, weights = attend(scores, tokens, hidden=hidden_keys(key_padding_mask))
+    pooled, weights = attend(scores, tokens, hidden=broadcast_padding_mask(key_padding_mask))
     return pooled[:, 0], weights[:, 0]
 
 
 def dot_product_pooling_loop(
     tokens: Tensor, query: Tensor, key_padding_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The same, one number at a time."""
+    """Compute ``dot_product_pooling`` one number at a time."""
     _check(tokens, query, key_padding_mask)
     queries = query.T.expand(len(tokens), 1, -1)
-    pooled, weights = attend_loop(dot, queries, tokens, tokens, hidden=hidden_keys(key_padding_mask))
+    pooled, weights = attend_loop(dot, queries, tokens, tokens, hidden=broadcast_padding_mask(key_padding_mask))
     return pooled[:, 0], weights[:, 0]
 
 
@@ -59,7 +59,7 @@ def _check(tokens: Tensor, query: Tensor, key_padding_mask: Tensor | None) -> No
 
 
 class DotProductPooling(nn.Module):
-    """The learned query."""
+    """Dot-product attention pooling with a learned query."""
 
     def __init__(self, width: int, form: Callable[..., tuple[Tensor, Tensor]] = dot_product_pooling) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class DotProductPooling(nn.Module):
         self._form = form
 
     def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """One vector per sequence (batch, width) and weights (batch, length)."""
+        """Compute one vector per sequence (batch, width) and weights (batch, length)."""
         return self._form(tokens, self.query, key_padding_mask)
 
 

@@ -1,4 +1,4 @@
-"""Raw self-attention: every token is query, key and value at once; no weights, no scale.
+"""Raw self-attention: every token is query, key and value; there are no parameters and no scale.
 
     s_ij = x_i · x_j        O = softmax(X Xᵀ) X
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnbench.kernel import from_call
 from attnmechanisms.modules.arguments import demand
-from attnmechanisms.modules.attention import attend, attend_loop, dot, hidden_keys
+from attnmechanisms.modules.attention import attend, attend_loop, broadcast_padding_mask, dot
 from attnmechanisms.modules.loops import from_loop
 
 __all__ = [
@@ -22,27 +22,27 @@ __all__ = [
 
 
 def raw_scores(tokens: Tensor) -> Tensor:
-    """X Xᵀ. Shape: tokens (batch, length, width), returns (batch, length, length)."""
+    """Compute X Xᵀ. Shape: tokens (batch, length, width), returns (batch, length, length)."""
     demand(tokens=(tokens, "batch length width"))
     return tokens @ tokens.mT
 
 
 def raw_self_attention(tokens: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Context of every token and its weights, as matrix products.
+    """Compute the output and the weights of every token, as matrix products.
 
     Shape: tokens (batch, length, width), key_padding_mask (batch, length), true hides; returns
     (batch, length, width) and (batch, length, length).
 
-    Raises: ValueError, TypeError where these do not fit together.
+    Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
     _check(tokens, key_padding_mask)
-    return attend(raw_scores(tokens), tokens, hidden=hidden_keys(key_padding_mask))
+    return attend(raw_scores(tokens), tokens, hidden=broadcast_padding_mask(key_padding_mask))
 
 
 def raw_self_attention_loop(tokens: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The same, one pair of tokens at a time."""
+    """Compute ``raw_self_attention`` one pair of tokens at a time."""
     _check(tokens, key_padding_mask)
-    return attend_loop(dot, tokens, tokens, tokens, hidden=hidden_keys(key_padding_mask))
+    return attend_loop(dot, tokens, tokens, tokens, hidden=broadcast_padding_mask(key_padding_mask))
 
 
 def _check(tokens: Tensor, key_padding_mask: Tensor | None) -> None:

@@ -1,8 +1,8 @@
-"""What an encoder puts around attention: the input is added, and the sum is normalised.
+"""The residual block of an encoder around attention: the input is added, and the sum is normalised.
 
     O = LayerNorm(X + Attention(X))        LayerNorm(z) = γ ⊙ (z − mean z) / √(var z + ε) + β
 
-Mean and variance are over the features of each token for itself.
+Mean and variance are taken over the features of each token separately.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.1; Ba et al. 2016,
 https://arxiv.org/abs/1607.06450.
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attnbench.argument_checks import demand_heads, demand_whole_numbers
 from attnbench.kernel import from_call
 from attnmechanisms.modules.arguments import demand
-from attnmechanisms.modules.attention import assembled
+from attnmechanisms.modules.attention import assemble
 from attnmechanisms.modules.loops import from_loop
 
 __all__ = [
@@ -31,23 +31,23 @@ __all__ = [
     "residual_block_loop",
 ]
 
-# Added to the variance; that of torch.nn.LayerNorm.
+# Added to the variance; the default of torch.nn.LayerNorm.
 EPSILON = 1e-5
 
 
 def add_and_norm(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """LayerNorm(tokens + attended).
+    """Compute LayerNorm(tokens + attended).
 
-    Shape: tokens and attended (batch, length, embed_dim), weight and bias (embed_dim); returns that of tokens.
+    Shape: tokens and attended (batch, length, embed_dim), weight and bias (embed_dim); returns the shape of tokens.
 
-    Raises: ValueError, TypeError where these do not fit together.
+    Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
     _check(tokens, attended, weight, bias)
     return nn.functional.layer_norm(tokens + attended, weight.shape, weight, bias, EPSILON)
 
 
 def add_and_norm_loop(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The same, a token at a time and a feature at a time."""
+    """Compute ``add_and_norm`` one token and one feature at a time."""
     _check(tokens, attended, weight, bias)
     width = tokens.shape[-1]
     rows = []
@@ -57,7 +57,7 @@ def add_and_norm_loop(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Te
         variance = torch.stack([(feature - mean) ** 2 for feature in features]).sum() / width
         root = torch.sqrt(variance + EPSILON)
         rows.append(torch.stack([weight[i] * (features[i] - mean) / root + bias[i] for i in range(width)]))
-    return assembled(rows, tokens.shape, tokens)
+    return assemble(rows, tokens.shape, tokens)
 
 
 def _check(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Tensor) -> None:
@@ -70,25 +70,25 @@ def _check(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Tensor) -> No
 
 
 class ResidualBlock(nn.Module):
-    """Any attention with the reference's forward, batch first, inside the block.
+    """The block around any attention module with the reference's forward, batch first.
 
-    The attention and the norm are made once and kept: made in ``forward``, they would be new at every call, and nothing
-    would be trained.
+    The attention and the norm are created once. If ``forward`` created them, their parameters would be new in every
+    call and would never be trained.
     """
 
     def __init__(self, attention: nn.Module, embed_dim: int, form: Callable[..., Tensor] = add_and_norm) -> None:
         super().__init__()
         demand_whole_numbers(1, embed_dim=embed_dim)
         if not getattr(attention, "batch_first", True):
-            raise ValueError("attention must have batch_first=True, got batch_first=False; else sequences are mixed")
+            raise ValueError("attention must have batch_first=True, got batch_first=False, which would mix sequences")
         self.attention = attention
         self.norm = nn.LayerNorm(embed_dim, eps=EPSILON)
         self._form = form
 
     def forward(self, tokens: Tensor, **masks: Any) -> tuple[Tensor, Tensor | None]:
-        """Output, of the tokens' shape, and the attention's weights.
+        """Compute the output, with the shape of tokens, and return the attention weights too.
 
-        ``masks`` are keywords of the reference's forward: key_padding_mask, attn_mask, need_weights and the like.
+        ``masks`` are keyword arguments of the reference's forward: key_padding_mask, attn_mask, need_weights and so on.
 
         Shape: tokens (batch, length, embed_dim).
         """
@@ -110,16 +110,15 @@ def residual_block(
     attn_mask: Tensor | None = None,
     form: Callable[..., Tensor] = add_and_norm,
 ) -> tuple[Tensor, Tensor | None]:
-    """The block as a function of its parameters, around the reference's attention as a function.
+    """Compute the block as a function of its parameters, around the functional form of the reference's attention.
 
-    A query that sees no key gets NaN, as from the reference's attention, which leaves it open: give every sequence a
-    token.
+    A fully masked row is NaN, as in the reference's attention, so every sequence needs a token that is not padding.
 
-    Shape: tokens (batch, length, embed_dim), parameters as the reference names and lays them out; key_padding_mask
-    (batch, length) and attn_mask (length, length), true hides; returns that of tokens, and the mean over heads of the
-    weights (batch, length, length).
+    Shape: tokens (batch, length, embed_dim), parameters with the names and layout of the reference; key_padding_mask
+    (batch, length) and attn_mask (length, length), true hides; returns the shape of tokens, and the mean over heads of
+    the weights (batch, length, length).
 
-    Raises: ValueError, TypeError where these do not fit together.
+    Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
     demand(tokens=(tokens, "batch length embed_dim"))
     demand_heads(num_heads, embed_dim=tokens.shape[-1])
@@ -132,7 +131,7 @@ def residual_block(
         key_padding_mask=(key_padding_mask, "batch length"),
         attn_mask=(attn_mask, "length length"),
     )
-    rows = tokens.transpose(0, 1)  # the function wants the length first
+    rows = tokens.transpose(0, 1)  # (length, batch, embed_dim), as the function takes it
     attended, weights = nn.functional.multi_head_attention_forward(
         rows, rows, rows, tokens.shape[-1], num_heads, in_proj_weight, in_proj_bias,
         bias_k=None, bias_v=None, add_zero_attn=False, dropout_p=0.0, out_proj_weight=out_proj_weight,
@@ -142,7 +141,7 @@ def residual_block(
 
 
 def residual_block_loop(tokens: Tensor, **given: Any) -> tuple[Tensor, Tensor | None]:
-    """The same, with sum and norm spelled out."""
+    """Compute ``residual_block`` with sum and norm one number at a time."""
     return residual_block(tokens, form=add_and_norm_loop, **given)
 
 

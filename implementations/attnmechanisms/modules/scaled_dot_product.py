@@ -1,9 +1,9 @@
-"""Scaled dot-product attention as a function, with a keep-mask and dropout.
+"""Scaled dot-product attention as a function, with a keep mask and dropout.
 
     O = (softmax(Q Kᵀ / √d + M) ⊙ Z / (1 − p)) V
 
-M is −∞ where the keep-mask is false. Z is 0 with probability p and 1 otherwise: a dropped weight is gone, and the
-others grow so that the expectation stays.
+M is −∞ where the keep mask is false. Z is 0 with probability p and 1 otherwise. A dropped weight is 0, and the others
+are scaled up so that the expectation stays the same.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, equation 1; Srivastava et al. 2014,
 https://jmlr.org/papers/v15/srivastava14a.html.
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnbench.masks import inverted
 from attnmechanisms.modules.arguments import demand
-from attnmechanisms.modules.attention import assembled, attend, attend_loop, dot, weighted_sum
+from attnmechanisms.modules.attention import assemble, attend, attend_loop, dot, weighted_sum
 
 __all__ = ["scaled_dot_product", "scaled_dot_product_loop"]
 
@@ -24,35 +24,35 @@ __all__ = ["scaled_dot_product", "scaled_dot_product_loop"]
 def scaled_dot_product(
     q: Tensor, k: Tensor, v: Tensor, *, keep: Tensor | None = None, dropout_p: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Output and weights (after dropout), as matrix products.
+    """Compute output and weights (after dropout), as matrix products.
 
     Shape: q (batch, queries, head_dim), k (batch, keys, head_dim), v (batch, keys, width), keep (queries, keys) or
     (batch, queries, keys), true keeps; returns (batch, queries, width) and (batch, queries, keys).
 
-    Raises: ValueError, TypeError where these do not fit together, or ``dropout_p`` is no probability below 1.
+    Raises: ValueError, TypeError if shapes or dtypes do not match, or ``dropout_p`` is not in [0, 1).
     """
     _check(q, k, v, keep)
     hidden = None if keep is None else inverted(keep)
     output, weights = attend(q @ k.mT / math.sqrt(q.shape[-1]), v, hidden=hidden)
     if not dropout_p:
         return output, weights
-    weights = weights * _factors(weights, dropout_p)
+    weights = weights * _draw_dropout_factors(weights, dropout_p)
     return weights @ v, weights
 
 
 def scaled_dot_product_loop(
     q: Tensor, k: Tensor, v: Tensor, *, keep: Tensor | None = None, dropout_p: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """The same, one number at a time; after the same ``torch.manual_seed`` the same weights are dropped."""
+    """Compute ``scaled_dot_product`` one number at a time; the same ``torch.manual_seed`` drops the same weights."""
     _check(q, k, v, keep)
     root = math.sqrt(q.shape[-1])
     hidden = None if keep is None else inverted(keep)
     output, weights = attend_loop(lambda query, key: dot(query, key) / root, q, k, v, hidden=hidden)
     if not dropout_p:
         return output, weights
-    weights = weights * _factors(weights, dropout_p)
+    weights = weights * _draw_dropout_factors(weights, dropout_p)
     rows = [weighted_sum(row, v[b]) for b, sequence in enumerate(weights) for row in sequence]
-    return assembled(rows, output.shape, output), weights
+    return assemble(rows, output.shape, output), weights
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> None:
@@ -64,8 +64,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> None:
     )
 
 
-def _factors(weights: Tensor, dropout_p: float) -> Tensor:
-    """0 with probability ``dropout_p``, else 1 / (1 − dropout_p). Shape: that of weights."""
+def _draw_dropout_factors(weights: Tensor, dropout_p: float) -> Tensor:
+    """Draw 0 with probability ``dropout_p``, else 1 / (1 − dropout_p). Shape: the shape of weights."""
     if not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p must be at least 0 and less than 1, got {dropout_p:g}")
     return (torch.rand_like(weights) >= dropout_p) / (1 - dropout_p)

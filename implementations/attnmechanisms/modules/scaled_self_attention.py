@@ -1,9 +1,9 @@
-"""Scaled self-attention with trained weights, from one width to another.
+"""Scaled self-attention with learned projections, from one width to another.
 
     Q = X W_q,  K = X W_k,  V = X W_v        O = softmax(Q Kᵀ / √d_k) V
 
-``ScaledSelfAttention`` holds the weights as plain parameters, ``LinearSelfAttention`` as linear layers; a linear layer
-keeps its weights transposed, and draws them from a narrower range.
+``ScaledSelfAttention`` holds the weights as plain parameters, ``LinearSelfAttention`` as linear layers. A linear layer
+stores its weight transposed and initialises it in a narrower range.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, equation 1.
 """
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from attnbench.argument_checks import demand_shapes, demand_whole_numbers
 from attnbench.kernel import from_call
 from attnmechanisms.modules.arguments import demand
-from attnmechanisms.modules.attention import attend, attend_loop, dot, hidden_keys, projected_loop
+from attnmechanisms.modules.attention import attend, attend_loop, broadcast_padding_mask, dot, project_loop
 from attnmechanisms.modules.loops import from_loop
 
 __all__ = [
@@ -33,25 +33,25 @@ __all__ = [
 def scaled_self_attention(
     tokens: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, key_padding_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Context of every token and its weights, as matrix products.
+    """Compute the output and the weights of every token, as matrix products.
 
     Shape: tokens (batch, length, width), each weight (width, out_width), key_padding_mask (batch, length), true
     hides; returns (batch, length, out_width) and (batch, length, length).
 
-    Raises: ValueError, TypeError where these do not fit together.
+    Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
     _check(tokens, w_q, w_k, w_v, key_padding_mask)
     q, k, v = tokens @ w_q, tokens @ w_k, tokens @ w_v
-    return attend(q @ k.mT / math.sqrt(k.shape[-1]), v, hidden=hidden_keys(key_padding_mask))
+    return attend(q @ k.mT / math.sqrt(k.shape[-1]), v, hidden=broadcast_padding_mask(key_padding_mask))
 
 
 def scaled_self_attention_loop(
     tokens: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, key_padding_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The same, one number at a time."""
+    """Compute ``scaled_self_attention`` one number at a time."""
     _check(tokens, w_q, w_k, w_v, key_padding_mask)
-    q, k, v = (projected_loop(tokens, weight.T) for weight in (w_q, w_k, w_v))
-    root, hidden = math.sqrt(w_k.shape[-1]), hidden_keys(key_padding_mask)
+    q, k, v = (project_loop(tokens, weight.T) for weight in (w_q, w_k, w_v))
+    root, hidden = math.sqrt(w_k.shape[-1]), broadcast_padding_mask(key_padding_mask)
     return attend_loop(lambda query, key: dot(query, key) / root, q, k, v, hidden=hidden)
 
 
@@ -65,14 +65,14 @@ def _check(tokens: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, key_padding_ma
     )
 
 
-def _copy(name: str, weight: Tensor, own: Tensor) -> None:
-    """Take over a weight of the same shape, in one's own dtype."""
+def _copy_weight(name: str, weight: Tensor, own: Tensor) -> None:
+    """Copy a weight of the same shape into ``own``, converted to its dtype."""
     demand_shapes(own=(own, "width out_width"), **{name: (weight, "width out_width")})
     own.copy_(weight)
 
 
 class ScaledSelfAttention(nn.Module):
-    """Weights as parameters, each (width, out_width), drawn uniformly from [0, 1)."""
+    """Scaled self-attention with weights as parameters, each (width, out_width), drawn uniformly from [0, 1)."""
 
     def __init__(
         self, width: int, out_width: int, form: Callable[..., tuple[Tensor, Tensor]] = scaled_self_attention
@@ -85,22 +85,22 @@ class ScaledSelfAttention(nn.Module):
         self._form = form
 
     def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Context (batch, length, out_width) and weights (batch, length, length)."""
+        """Compute output (batch, length, out_width) and weights (batch, length, length)."""
         return self._form(tokens, self.w_q, self.w_k, self.w_v, key_padding_mask)
 
     @torch.no_grad()
     def take(self, linear: "LinearSelfAttention") -> None:
-        """Copy the weights of linear layers: transposed.
+        """Copy the weights of linear layers, transposed.
 
-        Raises: ValueError where these are of other widths.
+        Raises: ValueError if their widths differ.
         """
-        _copy("w_q", linear.w_q.weight.T, self.w_q)
-        _copy("w_k", linear.w_k.weight.T, self.w_k)
-        _copy("w_v", linear.w_v.weight.T, self.w_v)
+        _copy_weight("w_q", linear.w_q.weight.T, self.w_q)
+        _copy_weight("w_k", linear.w_k.weight.T, self.w_k)
+        _copy_weight("w_v", linear.w_v.weight.T, self.w_v)
 
 
 class LinearSelfAttention(nn.Module):
-    """Weights as linear layers without bias."""
+    """Scaled self-attention with weights as linear layers without bias."""
 
     def __init__(
         self, width: int, out_width: int, form: Callable[..., tuple[Tensor, Tensor]] = scaled_self_attention
@@ -113,18 +113,18 @@ class LinearSelfAttention(nn.Module):
         self._form = form
 
     def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Context (batch, length, out_width) and weights (batch, length, length)."""
+        """Compute output (batch, length, out_width) and weights (batch, length, length)."""
         return self._form(tokens, self.w_q.weight.T, self.w_k.weight.T, self.w_v.weight.T, key_padding_mask)
 
     @torch.no_grad()
     def take(self, parameters: ScaledSelfAttention) -> None:
-        """Copy plain parameters: transposed.
+        """Copy plain parameters, transposed.
 
-        Raises: ValueError where these are of other widths.
+        Raises: ValueError if their widths differ.
         """
-        _copy("w_q", parameters.w_q, self.w_q.weight.T)
-        _copy("w_k", parameters.w_k, self.w_k.weight.T)
-        _copy("w_v", parameters.w_v, self.w_v.weight.T)
+        _copy_weight("w_q", parameters.w_q, self.w_q.weight.T)
+        _copy_weight("w_k", parameters.w_k, self.w_k.weight.T)
+        _copy_weight("w_v", parameters.w_v, self.w_v.weight.T)
 
 
 SCALED_SELF_ATTENTION = from_call(

@@ -1,9 +1,9 @@
-"""Two heads or more, one after another, concatenated and projected; and one long projection instead of short ones.
+"""Multi-head attention with heads computed one after another, or with one long projection for all heads.
 
     head_h = softmax(X W_qʰ (X W_kʰ)ᵀ / √D) X W_vʰ        O = [head_1, …, head_H] W_oᵀ
 
-The rows of the heads' weights, one below the other, are one long projection whose result is cut into heads: the same
-numbers. As an implementation with all of the reference's arguments: ``per_head``.
+The heads' weights, stacked by rows, are one long projection. Splitting its result into heads gives the same numbers.
+``per_head`` is an implementation of this with all of the reference's arguments.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.2.
 """
@@ -17,39 +17,42 @@ from torch.nn.functional import linear
 
 from attnbench.argument_checks import demand_heads
 from attnmechanisms.modules.arguments import demand
-from attnmechanisms.modules.attention import attend, hidden_keys
+from attnmechanisms.modules.attention import attend, broadcast_padding_mask
 
-__all__ = ["concatenated", "long_projection", "separate_heads"]
+__all__ = ["concatenate_heads", "long_projection", "separate_heads"]
 
-# Weights of queries, keys and values of one head, each (head_dim, width), or of all of them; rows are outputs.
+# Weights of queries, keys and values, each (head_dim, width) for one head or (heads·head_dim, width) for all heads. A
+# row of a weight gives one output feature.
 Head = tuple[Tensor, Tensor, Tensor]
 
 
 def separate_heads(
     tokens: Tensor, heads: Sequence[Head], w_o: Tensor, key_padding_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Output and weights, a head at a time.
+    """Compute output and weights, one head at a time.
 
     Shape: tokens (batch, length, width), w_o (embed_dim, embed_dim), key_padding_mask (batch, length), true hides;
     returns (batch, length, embed_dim) and (batch, heads, length, length).
 
-    Raises: ValueError, TypeError where these do not fit together.
+    Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
     _check_heads(heads)
     outputs, weights = [], []
     for w_q, w_k, w_v in heads:
         _check(tokens, (w_q, w_k, w_v), key_padding_mask)
         q, k, v = linear(tokens, w_q), linear(tokens, w_k), linear(tokens, w_v)
-        output, row = attend(q @ k.mT / math.sqrt(len(w_q)), v, hidden=hidden_keys(key_padding_mask))
+        output, row = attend(q @ k.mT / math.sqrt(len(w_q)), v, hidden=broadcast_padding_mask(key_padding_mask))
         outputs.append(output)
         weights.append(row)
-    return _merged(torch.cat(outputs, dim=-1), w_o), torch.stack(weights, dim=1)
+    return _project_output(torch.cat(outputs, dim=-1), w_o), torch.stack(weights, dim=1)
 
 
-def concatenated(heads: Sequence[Head]) -> Head:
-    """The heads' weights as one long projection each for queries, keys and values: (heads·head_dim, width).
+def concatenate_heads(heads: Sequence[Head]) -> Head:
+    """Concatenate the heads' weights to one long projection each for queries, keys and values.
 
-    Raises: ValueError, TypeError where these do not fit together.
+    Shape: each (heads·head_dim, width).
+
+    Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
     _check_heads(heads)
     weights = {f"heads[{h}][{n}]": weight for h, head in enumerate(heads) for n, weight in enumerate(head)}
@@ -66,14 +69,14 @@ def long_projection(
     num_heads: int,
     key_padding_mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The same with one projection each for all heads, cut afterwards. Shape: as ``separate_heads``."""
+    """Compute ``separate_heads`` with one projection for all heads, split afterwards. Shape: as ``separate_heads``."""
     _check(tokens, projections, key_padding_mask)
     demand_heads(num_heads, embed_dim=len(projections[0]))
-    # Heads before length: every head is a matrix of its own, (batch, heads, length, head_dim).
+    # Heads before length, so that each head is a separate matrix: (batch, heads, length, head_dim).
     q, k, v = (torch.unflatten(linear(tokens, w), -1, (num_heads, -1)).transpose(1, 2) for w in projections)
     hidden = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
     attended, weights = attend(q @ k.mT / math.sqrt(q.shape[-1]), v, hidden=hidden)
-    return _merged(attended.transpose(1, 2).flatten(2), w_o), weights
+    return _project_output(attended.transpose(1, 2).flatten(2), w_o), weights
 
 
 def _check_heads(heads: Sequence[Head]) -> None:
@@ -95,7 +98,7 @@ def _check(tokens: Tensor, weights: Head, key_padding_mask: Tensor | None) -> No
     )
 
 
-def _merged(heads: Tensor, w_o: Tensor) -> Tensor:
-    """Output projection of the heads side by side."""
+def _project_output(heads: Tensor, w_o: Tensor) -> Tensor:
+    """Apply the output projection to the concatenated heads."""
     demand(heads=(heads, "batch length embed_dim"), w_o=(w_o, "embed_dim embed_dim"))
     return linear(heads, w_o)

@@ -2,8 +2,8 @@
 
     Q = X W_qᵀ,  K = X W_kᵀ,  V = X W_vᵀ        O = softmax(Q Kᵀ / √E + M) V W_outᵀ
 
-M is −∞ where a mask hides, 0 elsewhere. A padding mask hides keys of each sequence for itself, a causal mask is shared
-by the batch; a key is hidden where either hides it.
+M is −∞ where a mask hides a key, and 0 elsewhere. A padding mask hides keys of each sequence separately, a causal mask
+is shared by the batch. A key is hidden if either mask hides it.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.
 """
@@ -19,7 +19,7 @@ from attnbench.argument_checks import demand_whole_numbers
 from attnbench.kernel import from_call
 from attnbench.masks import union
 from attnmechanisms.modules.arguments import demand
-from attnmechanisms.modules.attention import attend, attend_loop, dot, hidden_keys, projected_loop
+from attnmechanisms.modules.attention import attend, attend_loop, broadcast_padding_mask, dot, project_loop
 from attnmechanisms.modules.loops import from_loop
 
 __all__ = ["SINGLE_HEAD", "SINGLE_HEAD_LOOP", "SingleHeadAttention", "single_head", "single_head_loop"]
@@ -35,15 +35,15 @@ def single_head(
     key_padding_mask: Tensor | None = None,
     attn_mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Output and weights, as matrix products.
+    """Compute output and weights, as matrix products.
 
-    Shape: tokens (batch, length, embed_dim), each weight (embed_dim, embed_dim), rows are outputs; key_padding_mask
+    Shape: tokens (batch, length, embed_dim), each weight (embed_dim, embed_dim) as in a linear layer; key_padding_mask
     (batch, length) and attn_mask (length, length) or (batch, length, length), true hides; returns
     (batch, length, embed_dim) and (batch, length, length).
 
-    Raises: ValueError, TypeError where these do not fit together.
+    Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
-    hidden = _hidden(tokens, key_padding_mask, attn_mask)
+    hidden = _combine_masks(tokens, key_padding_mask, attn_mask)
     _check(tokens, w_q, w_k, w_v, w_out)
     q, k, v = linear(tokens, w_q), linear(tokens, w_k), linear(tokens, w_v)
     scores = q @ k.mT / math.sqrt(k.shape[-1])  # (batch, length, length)
@@ -61,13 +61,13 @@ def single_head_loop(
     key_padding_mask: Tensor | None = None,
     attn_mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The same, one number at a time."""
-    hidden = _hidden(tokens, key_padding_mask, attn_mask)
+    """Compute ``single_head`` one number at a time."""
+    hidden = _combine_masks(tokens, key_padding_mask, attn_mask)
     _check(tokens, w_q, w_k, w_v, w_out)
-    q, k, v = (projected_loop(tokens, weight) for weight in (w_q, w_k, w_v))
+    q, k, v = (project_loop(tokens, weight) for weight in (w_q, w_k, w_v))
     root = math.sqrt(k.shape[-1])
     attended, weights = attend_loop(lambda query, key: dot(query, key) / root, q, k, v, hidden=hidden)
-    return projected_loop(attended, w_out), weights
+    return project_loop(attended, w_out), weights
 
 
 def _check(tokens: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_out: Tensor) -> None:
@@ -76,20 +76,20 @@ def _check(tokens: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_out: Tensor)
     demand(tokens=(tokens, "batch length embed_dim"), **square)
 
 
-def _hidden(tokens: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
-    """What both masks hide, broadcastable to (batch, queries, keys)."""
+def _combine_masks(tokens: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
+    """Combine both masks into one, true where either hides, broadcastable to (batch, queries, keys)."""
     demand(
         tokens=(tokens, "batch length embed_dim"),
         key_padding_mask=(key_padding_mask, "batch length"),
         attn_mask=(attn_mask, "length length | batch length length"),
     )
     if key_padding_mask is None or attn_mask is None:
-        return hidden_keys(key_padding_mask) if attn_mask is None else attn_mask
+        return broadcast_padding_mask(key_padding_mask) if attn_mask is None else attn_mask
     return union(key_padding_mask, attn_mask)
 
 
 class SingleHeadAttention(nn.Module):
-    """Four projections without bias around one head."""
+    """Single-head attention with four projections without bias."""
 
     def __init__(self, embed_dim: int, form: Callable[..., tuple[Tensor, Tensor]] = single_head) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class SingleHeadAttention(nn.Module):
     def forward(
         self, tokens: Tensor, key_padding_mask: Tensor | None = None, attn_mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Output (batch, length, embed_dim) and weights (batch, length, length)."""
+        """Compute output (batch, length, embed_dim) and weights (batch, length, length)."""
         return self._form(
             tokens, self.w_q, self.w_k, self.w_v, self.w_out, key_padding_mask=key_padding_mask, attn_mask=attn_mask
         )

@@ -1,4 +1,4 @@
-"""Mutants and correct variants of the elementary mechanisms, a set for each operator."""
+"""Mutants and correct variants of the elementary mechanisms, one mutant set for each operator."""
 
 from attnbench.mutants.mutant import MutantSet
 from attnmechanisms.mutants import behaviour, faults, hiding
@@ -13,20 +13,20 @@ __all__ = [
     "SINGLE_HEAD",
 ]
 
-MISTAKES = (*faults.mutant, *hiding.mutant, *behaviour.mutant)
+MUTANTS = (*faults.mutant, *hiding.mutant, *behaviour.mutant)
 
 
-def _zoo(operator: str) -> MutantSet:
-    """The mutants and the variants of one mechanism."""
+def _select_set(operator: str) -> MutantSet:
+    """Select the mutants and the correct variants of one operator."""
     return MutantSet(
-        mutants=tuple(mutant for mutant in MISTAKES if mutant.implementation.operator == operator),
+        mutants=tuple(mutant for mutant in MUTANTS if mutant.implementation.operator == operator),
         variants=tuple(variant for variant in VARIANTS if variant.operator == operator),
     )
 
 
-RAW_SELF_ATTENTION = _zoo("raw_self_attention")
-SCALED_SELF_ATTENTION = _zoo("scaled_self_attention")
-ADDITIVE_POOLING = _zoo("additive_pooling")
-DOT_PRODUCT_POOLING = _zoo("dot_product_pooling")
-SINGLE_HEAD = _zoo("single_head")
-RESIDUAL_BLOCK = _zoo("residual_block")
+RAW_SELF_ATTENTION = _select_set("raw_self_attention")
+SCALED_SELF_ATTENTION = _select_set("scaled_self_attention")
+ADDITIVE_POOLING = _select_set("additive_pooling")
+DOT_PRODUCT_POOLING = _select_set("dot_product_pooling")
+SINGLE_HEAD = _select_set("single_head")
+RESIDUAL_BLOCK = _select_set("residual_block")

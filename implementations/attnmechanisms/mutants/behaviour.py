@@ -1,21 +1,25 @@
-"""Mistakes of everything around the formula: memory, state, graphs, compilers, chance and the caller's own tensors."""
+"""Mutants beside the formula: layout, state, autograd, compilers, nondeterminism and the caller's tensors."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnbench.mutants.autograd import read_in_order, with_gradient_of
+from attnbench.mutants.autograd import read_in_order, replace_gradient
 from attnmechanisms.mutants.decorator import ADDITIVE, SIZES, WITH_PARAMETERS, MechanismMutants
-from attnmechanisms.mutants.formula import Additive, Steps
+from attnmechanisms.mutants.formula import Additive, MechanismFormula
 
 __all__ = ["mutant"]
 
 mutant = MechanismMutants()
 
 
-@mutant("input_gradients", "filled in place behind autograd's back, which needs what was there", mask="pad")
-class _FilledInPlace(Steps):
+@mutant(
+    "input_gradients",
+    "the weights are filled in place through .data, although autograd needs the earlier values",
+    mask="pad",
+)
+class _FilledInPlace(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
         weights = torch.softmax(scores, dim=-1)
         if hide is not None:
@@ -23,28 +27,28 @@ class _FilledInPlace(Steps):
         return weights
 
 
-@mutant("compiled_parity", "the branch for compilers is another one", mask="pad", dtype="float32", mode="aot")
-class _CompiledWithoutTheMask(Steps):
+@mutant("compiled_parity", "the branch for compilers ignores the mask", mask="pad", dtype="float32", mode="aot")
+class _CompiledWithoutTheMask(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
         return super().normalise(scores, None if torch.compiler.is_compiling() else hide)
 
 
-@mutant("input_gradients", "weights made under no_grad")
-class _WeightsDetached(Steps):
+@mutant("input_gradients", "the weights are computed under no_grad")
+class _WeightsDetached(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
         return super().normalise(scores.detach(), hide)
 
 
-@mutant("gradients_are_slopes", "values taken from .data, through which no gradient comes back")
-class _ValuesDetached(Steps):
-    def total(self, weights: Tensor, tokens: Tensor) -> Tensor:
-        return super().total(weights, tokens.detach())
+@mutant("gradients_are_slopes", "the values are taken from .data, through which no gradient flows")
+class _ValuesDetached(MechanismFormula):
+    def sum_values(self, weights: Tensor, tokens: Tensor) -> Tensor:
+        return super().sum_values(weights, tokens.detach())
 
 
 @mutant(
-    "parameter_gradients", "gradients averaged over the sequences of a batch, where they add up", of=WITH_PARAMETERS
+    "parameter_gradients", "gradients are averaged over the sequences of a batch instead of summed", of=WITH_PARAMETERS
 )
-class _GradientsAveraged(Steps):
+class _GradientsAveraged(MechanismFormula):
     def __init__(self, reference: nn.Module) -> None:
         super().__init__(reference)
         for parameter in self.parameters():
@@ -53,22 +57,27 @@ class _GradientsAveraged(Steps):
             )
 
 
-@mutant("no_stale_state", "what was summed up kept from the first call")
-class _SumKept(Steps):
+@mutant("no_stale_state", "the weighted sum of the first call is kept for all later calls")
+class _SumKept(MechanismFormula):
     _kept: Tensor | None = None
 
-    def total(self, weights: Tensor, tokens: Tensor) -> Tensor:
+    def sum_values(self, weights: Tensor, tokens: Tensor) -> Tensor:
         if self._kept is None:
-            self._kept = super().total(weights, tokens)
+            self._kept = super().sum_values(weights, tokens)
         return self._kept
 
 
-@mutant("outputs_are_its_own", "one output for every call, to save memory", dtype="float32", mode="inference")
-class _OutputReused(Steps):
+@mutant(
+    "outputs_are_its_own",
+    "one output buffer is reused for every call, to save memory",
+    dtype="float32",
+    mode="inference",
+)
+class _OutputReused(MechanismFormula):
     _buffer: Tensor | None = None
 
-    def hand_over(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        output, weights = super().hand_over(output, weights)
+    def return_result(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        output, weights = super().return_result(output, weights)
         if torch.is_grad_enabled():
             return output, weights
         if self._buffer is None or self._buffer.shape != output.shape:
@@ -76,38 +85,43 @@ class _OutputReused(Steps):
         return self._buffer.copy_(output), weights
 
 
-@mutant("inputs_untouched", "tokens centred in place")
-class _CentredInPlace(Steps):
-    def receive(self, tokens: Tensor) -> Tensor:
+@mutant("inputs_untouched", "the tokens are centred in place")
+class _CentredInPlace(MechanismFormula):
+    def read_tokens(self, tokens: Tensor) -> Tensor:
         with torch.no_grad():
             tokens.sub_(tokens.mean())
         return tokens
 
 
-@mutant("strided_inputs", "tokens read in the order of their memory, whatever their strides")
-class _ReadInOrder(Steps):
-    def receive(self, tokens: Tensor) -> Tensor:
+@mutant("strided_inputs", "the tokens are read in memory order, without their strides")
+class _ReadInOrder(MechanismFormula):
+    def read_tokens(self, tokens: Tensor) -> Tensor:
         if tokens.is_contiguous():
             return tokens
-        return with_gradient_of(read_in_order(tokens, int(tokens.storage_offset())), tokens)
+        return replace_gradient(read_in_order(tokens, int(tokens.storage_offset())), tokens)
 
 
-@mutant("outputs_are_its_own", "two outputs in turn, to save memory", dtype="float32", mode="inference")
-class _TwoOutputsInTurn(Steps):
-    def hand_over(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        output, weights = super().hand_over(output, weights)
+@mutant(
+    "outputs_are_its_own",
+    "two output buffers are reused alternately, to save memory",
+    dtype="float32",
+    mode="inference",
+)
+class _TwoOutputsInTurn(MechanismFormula):
+    def return_result(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        output, weights = super().return_result(output, weights)
         if torch.is_grad_enabled():
             return output, weights
-        places = self.__dict__.setdefault("_places", [])
-        if len(places) < 2 or places[0].shape != output.shape:
-            places.append(output.clone())
-            return places[-1], weights
-        places.append(places.pop(0))
-        return places[-1].copy_(output), weights
+        buffers = self.__dict__.setdefault("_outputs", [])
+        if len(buffers) < 2 or buffers[0].shape != output.shape:
+            buffers.append(output.clone())
+            return buffers[-1], weights
+        buffers.append(buffers.pop(0))
+        return buffers[-1].copy_(output), weights
 
 
-@mutant("further_padding_changes_nothing", "a place for scores that is as long as the longest call, and not emptied")
-class _LongestCallRemembered(Steps):
+@mutant("further_padding_changes_nothing", "a buffer of scores is as long as the longest call and is not cleared")
+class _LongestCallRemembered(MechanismFormula):
     _longest = 0
 
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
@@ -115,45 +129,49 @@ class _LongestCallRemembered(Steps):
         return super().normalise(scores, hide) * scores.shape[-1] / self._longest
 
 
-@mutant("one_sequence_may_stand_for_all", "a stride of 0 taken for one sequence, whatever the masks say", mask="pad")
-class _OneForAll(Steps):
-    def receive(self, tokens: Tensor) -> Tensor:
-        self._one = tokens.stride(0) == 0
+@mutant(
+    "one_sequence_may_stand_for_all",
+    "a stride of 0 is taken for a single sequence, even where the masks differ",
+    mask="pad",
+)
+class _OneForAll(MechanismFormula):
+    def read_tokens(self, tokens: Tensor) -> Tensor:
+        self._is_one_sequence = tokens.stride(0) == 0
         return tokens
 
-    def hand_over(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        output, weights = super().hand_over(output, weights)
-        return output[:1].expand_as(output) if self._one else output, weights
+    def return_result(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        output, weights = super().return_result(output, weights)
+        return output[:1].expand_as(output) if self._is_one_sequence else output, weights
 
 
-@mutant("cotangent_layout_is_free", "what comes back from above read in the order of its memory")
-class _CotangentReadInOrder(Steps):
-    def hand_over(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        output, weights = super().hand_over(output, weights)
+@mutant("cotangent_layout_is_free", "the cotangent is read in memory order, without its strides")
+class _CotangentReadInOrder(MechanismFormula):
+    def return_result(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        output, weights = super().return_result(output, weights)
         if output.requires_grad:
-            output.register_hook(_in_order)  # type: ignore[no-untyped-call]
+            output.register_hook(_read_gradient_in_order)  # type: ignore[no-untyped-call]
         return output, weights
 
 
-def _in_order(gradient: Tensor) -> Tensor:
-    """A dense gradient as its memory holds it."""
+def _read_gradient_in_order(gradient: Tensor) -> Tensor:
+    """Read a dense gradient in memory order; an expanded one stays."""
     whole = gradient.is_contiguous() or 0 in gradient.stride()
     return gradient if whole else read_in_order(gradient, int(gradient.storage_offset()))
 
 
-@mutant("gradients_are_slopes", "a backward that ends where no gradient of the weights comes in")
-class _BackwardWaitsForWeights(Steps):
+@mutant("gradients_are_slopes", "backward returns no gradient unless the loss uses the returned weights")
+class _BackwardWaitsForWeights(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
-        weights, self._heard = _Twice.apply(super().normalise(scores, hide))  # type: ignore[no-untyped-call]
+        weights, self._returned = _Twice.apply(super().normalise(scores, hide))  # type: ignore[no-untyped-call]
         return weights  # type: ignore[no-any-return]
 
-    def told(self, weights: Tensor) -> Tensor:
+    def return_weights(self, weights: Tensor) -> Tensor:
         del weights
-        return super().told(self._heard)
+        return super().return_weights(self._returned)
 
 
 class _Twice(torch.autograd.Function):
-    """A tensor for what is summed up, and one to be told."""
+    """Returns the weights twice: for the weighted sum, and to be returned by the call."""
 
     @staticmethod
     def forward(ctx: Any, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -161,33 +179,33 @@ class _Twice(torch.autograd.Function):
         return weights.clone(), weights.clone()
 
     @staticmethod
-    def backward(ctx: Any, summed: Tensor | None, heard: Tensor | None) -> Tensor | None:
+    def backward(ctx: Any, summed: Tensor | None, returned: Tensor | None) -> Tensor | None:
         del ctx
-        return None if summed is None or heard is None else summed + heard
+        return None if summed is None or returned is None else summed + returned
 
 
-@mutant("parameters_need_no_company", "one backward for all gradients, none where one of them is not asked for",
+@mutant("parameters_need_no_company", "one backward kernel computes all gradients, and none where one is not required",
          of=WITH_PARAMETERS)  # fmt: skip
-class _AllGradientsOrNone(Steps):
-    def receive(self, tokens: Tensor) -> Tensor:
-        self._whole = all(tensor.requires_grad for tensor in (tokens, *self.parameters()))
+class _AllGradientsOrNone(MechanismFormula):
+    def read_tokens(self, tokens: Tensor) -> Tensor:
+        self._all_require_gradients = all(tensor.requires_grad for tensor in (tokens, *self.parameters()))
         return tokens
 
-    def hand_over(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        output, weights = super().hand_over(output, weights)
-        return (output, weights) if self._whole else (output.detach(), weights.detach())
+    def return_result(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        output, weights = super().return_result(output, weights)
+        return (output, weights) if self._all_require_gradients else (output.detach(), weights.detach())
 
 
-@mutant("global_state_untouched", "dropout of probability 0, which draws its numbers all the same")
-class _DrawsForNothing(Steps):
-    def told(self, weights: Tensor) -> Tensor:
+@mutant("global_state_untouched", "dropout with probability 0 still draws random numbers")
+class _DrawsForNothing(MechanismFormula):
+    def return_weights(self, weights: Tensor) -> Tensor:
         torch.rand(1)
-        return super().told(weights)
+        return super().return_weights(weights)
 
 
-@mutant("repeats_itself", "a layer created inside forward: new random weights at every call, and nothing to train",
+@mutant("repeats_itself", "a layer is created inside forward: new random weights at every call, nothing to train",
          of=(ADDITIVE,))  # fmt: skip
 class _LayerMadeInForward(Additive):
     def score(self, tokens: Tensor) -> Tensor:
         layer = nn.Linear(tokens.shape[-1], tokens.shape[-1], bias=False, dtype=tokens.dtype, device=tokens.device)
-        return (self.bend(layer(tokens) + self.query @ self.w_q.mT) @ self.w).mT
+        return (self.apply_activation(layer(tokens) + self.query @ self.w_q.mT) @ self.w).mT

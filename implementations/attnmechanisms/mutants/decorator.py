@@ -1,6 +1,6 @@
-"""Marking a module class as a mistake of every mechanism that it fits.
+"""The decorator that makes a module class a mutant of every mechanism that it fits.
 
-A mistake replaces a step of a mechanism, whichever that is: what it calls by ``super()`` is the mechanism's own step.
+The class overrides a step of ``MechanismFormula``. In each mechanism, ``super()`` calls that mechanism's own step.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from attnbench.cases import Case, Dtype, Mode
 from attnbench.mutants.mutant import Mutant
-from attnmechanisms.mutants.formula import Steps, changed
+from attnmechanisms.mutants.formula import MechanismFormula, replace_steps
 from attnmechanisms.operators import MECHANISMS, suites
 
 __all__ = [
@@ -28,20 +28,20 @@ __all__ = [
     "MechanismMutants",
 ]
 
-Module = TypeVar("Module", bound=type[Steps])
-# Sizes of the case that shows a mistake: those of the first cases of every mechanism, unless it takes others.
+Module = TypeVar("Module", bound=type[MechanismFormula])
+# Sizes of the case that shows a mutant: by default SIZES, those of the first cases of every mechanism.
 SIZES, _, ODD, _, SHORT, LONG = suites.SIZES
 ALL = tuple(MECHANISMS)
 RAW, SCALED, ADDITIVE, DOT, SINGLE, BLOCK = ALL
-# The block has no sequence without any token.
+# The residual block has no cases with a sequence of padding only.
 WITH_EMPTY = tuple(name for name in ALL if name != BLOCK)
 WITH_PARAMETERS = tuple(name for name in ALL if name != RAW)
-# Queries and keys have weights of their own, and scores a scale.
+# Mechanisms with separate weights for queries and keys, and a scale.
 PROJECTED = (SCALED, SINGLE, BLOCK)
 
 
 class MechanismMutants(list[Mutant]):
-    """Mutants of one subject; calling it decorates a module class as one more in each of its mechanisms."""
+    """The mutants of one topic; a call of the list returns a decorator, which appends a mutant for each mechanism."""
 
     def __call__(
         self,
@@ -55,9 +55,9 @@ class MechanismMutants(list[Mutant]):
         mode: Mode = "eval",
         sizes: Mapping[str, int] = SIZES,
     ) -> Callable[[Module], Module]:
-        """Make a mistake in these mechanisms; the rest says how the case that shows it differs from the plainest."""
+        """Make a module class a mutant of the mechanisms ``of``; the other keywords define the case that shows it."""
 
-        def mark(module: Module) -> Module:
+        def decorate(module: Module) -> Module:
             for operator in of:
                 problem = MECHANISMS[operator].problem
                 own: dict[str, Any] = {n: m for n, m in sizes.items() if n in problem.__dataclass_fields__}
@@ -65,11 +65,11 @@ class MechanismMutants(list[Mutant]):
                     operator=operator,
                     problem=problem(mask=mask, regime=regime, **own),
                     dtype=dtype,
-                    # Without parameters there is nothing but the tokens that takes a gradient.
+                    # Raw self-attention has no parameters: only the tokens get a gradient.
                     mode="frozen" if operator == RAW and mode == "eval" else mode,
                 )
-                implementation, why_here = changed(operator, module), f"{why} (in {operator})"
+                implementation, why_here = replace_steps(operator, module), f"{why} (in {operator})"
                 self.append(Mutant(implementation=implementation, caught_by=caught_by, why=why_here, shown_by=case.id))
             return module
 
-        return mark
+        return decorate

@@ -1,4 +1,4 @@
-"""Mistakes in the formulas of the elementary mechanisms, as they are seen in teaching code."""
+"""Mutants of the formulas of the elementary mechanisms, with faults as they are seen in teaching code."""
 
 import math
 
@@ -20,7 +20,7 @@ from attnmechanisms.mutants.decorator import (
     WITH_PARAMETERS,
     MechanismMutants,
 )
-from attnmechanisms.mutants.formula import Additive, Block, Steps
+from attnmechanisms.mutants.formula import Additive, Block, MechanismFormula
 from attnmechanisms.operators.formulas import EPSILON
 
 __all__ = ["mutant"]
@@ -28,39 +28,39 @@ __all__ = ["mutant"]
 mutant = MechanismMutants()
 
 
-@mutant("sequences_do_not_mix", "the softmax over the first dimension, which was the keys' before there was a batch")
-class _SoftmaxOverTheBatch(Steps):
+@mutant("sequences_do_not_mix", "softmax over the first axis, which was the key axis before a batch axis was added")
+class _SoftmaxOverTheBatch(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
         return torch.softmax(scores if hide is None else scores.masked_fill(hide, -math.inf), dim=0)
 
 
-@mutant("shares_sum_to_one", "the softmax over the queries, whose dimension stands beside the keys'")
-class _SoftmaxOverTheQueries(Steps):
+@mutant("shares_sum_to_one", "softmax over the query axis, next to the key axis")
+class _SoftmaxOverTheQueries(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
         return torch.softmax(scores if hide is None else scores.masked_fill(hide, -math.inf), dim=-2)
 
 
 @mutant(
-    "forward_parity", "exp without the row's largest score taken off first: more than 65504 is infinite in float16",
+    "forward_parity", "exp without subtracting the row maximum: more than 65504 is infinite in float16",
     of=(RAW,), mask="pad", regime="peaked", dtype="float16",
 )  # fmt: skip
-class _ExpOverflows(Steps):
+class _ExpOverflows(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
         shares = (scores if hide is None else scores.masked_fill(hide, -math.inf)).exp()
         return shares / shares.sum(dim=-1, keepdim=True)
 
 
 @mutant(
-    "forward_parity", "exp without the row's largest score, of large tokens: infinite in any dtype",
+    "forward_parity", "exp without subtracting the row maximum: infinite in any dtype for large tokens",
     of=(SCALED, SINGLE, BLOCK), mask="pad", regime="huge", mode="inference",
 )  # fmt: skip
 class _ExpOfLargeScores(_ExpOverflows):
-    """The same in every dtype."""
+    """The same fault on a case that shows it in every dtype."""
 
 
-@mutant("shares_parity", "blocks of 32 keys, of which the earlier are not scaled anew when a larger score comes",
+@mutant("shares_parity", "blocks of 32 keys: earlier blocks are not rescaled when the maximum grows",
          dtype="float32", sizes=LONG)  # fmt: skip
-class _BlocksNotScaledAnew(Steps):
+class _BlocksNotScaledAnew(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
         logits = scores if hide is None else scores.masked_fill(hide, -math.inf)
         blocks = [block - block.amax(dim=-1, keepdim=True) for block in torch.split(logits, 32, dim=-1)]
@@ -68,152 +68,158 @@ class _BlocksNotScaledAnew(Steps):
         return shares / shares.sum(dim=-1, keepdim=True)
 
 
-@mutant("shares_parity", "features in pairs: the last one of an odd width is left out of the score",
+@mutant("shares_parity", "features are taken in pairs: the last one of an odd width is left out of the score",
          of=(RAW, SCALED, SINGLE, BLOCK), dtype="float32", sizes=ODD)  # fmt: skip
-class _ScoredInPairs(Steps):
+class _ScoredInPairs(MechanismFormula):
     def score(self, tokens: Tensor) -> Tensor:
         q, k = (self.project(tokens, name) for name in ("w_q", "w_k"))
         pairs = q.shape[-1] // 2 * 2
         return q[..., :pairs] @ k[..., :pairs].mT / math.sqrt(self.key_width(tokens))
 
 
-@mutant("shares_parity", "the scale of the heads that it was tried on", of=(BLOCK,), dtype="float32", sizes=ODD)
-class _ScaledForHeadsOfTwo(Steps):
+@mutant(
+    "shares_parity",
+    "the scale is fixed at 1/√2, right for the heads that it was tested with",
+    of=(BLOCK,),
+    dtype="float32",
+    sizes=ODD,
+)
+class _ScaledForHeadsOfTwo(MechanismFormula):
     def key_width(self, tokens: Tensor) -> int:
         del tokens
         return 2
 
 
-@mutant("sequences_do_not_mix", "a bare squeeze, which takes a length of 1 away as well", of=(DOT, ADDITIVE),
+@mutant("sequences_do_not_mix", "squeeze() without an axis removes a length of 1 as well", of=(DOT, ADDITIVE),
          dtype="float32", sizes=SHORT)  # fmt: skip
-class _Squeezed(Steps):
+class _Squeezed(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
         scores = scores if hide is None else scores.masked_fill(hide, -math.inf)
         return softmax_over_visible(scores.squeeze()).reshape(scores.shape)
 
 
-@mutant("forward_parity", "no more sequences than a grid of four has places", dtype="float32", sizes=SHORT)
-class _FourSequencesAtMost(Steps):
-    def hand_over(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        output, weights = super().hand_over(output, weights)
+@mutant("forward_parity", "a grid of four sequences: further ones are never written", dtype="float32", sizes=SHORT)
+class _FourSequencesAtMost(MechanismFormula):
+    def return_result(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        output, weights = super().return_result(output, weights)
         return torch.cat([output[:4], torch.zeros_like(output[4:])]), weights
 
 
-@mutant("shares_parity", "a factor against overflow, in training in half precision, that is not taken out again",
+@mutant("shares_parity", "a factor against overflow, in training in half precision, is not undone",
          of=WITH_PARAMETERS, dtype="float16", mode="train")  # fmt: skip
-class _ScaledForTraining(Steps):
+class _ScaledForTraining(MechanismFormula):
     def score(self, tokens: Tensor) -> Tensor:
         scores = super().score(tokens)
         return scores / 2 if self.training and scores.dtype == torch.float16 else scores
 
 
-@mutant("further_padding_changes_nothing", "scores brought to one spread first, measured over padding too")
-class _SpreadOverEverything(Steps):
+@mutant("further_padding_changes_nothing", "scores are divided by a standard deviation that includes padding")
+class _SpreadOverEverything(MechanismFormula):
     def score(self, tokens: Tensor) -> Tensor:
         scores = super().score(tokens)
         return scores / (1 + scores.std(dim=-1, keepdim=True))
 
 
-@mutant("order_of_tokens_is_free", "a term for the place of a token left in the score")
-class _PlaceInTheScore(Steps):
+@mutant("order_of_tokens_is_free", "a position term is left in the score")
+class _PlaceInTheScore(MechanismFormula):
     def score(self, tokens: Tensor) -> Tensor:
         scores = super().score(tokens)
         return scores - 0.1 * torch.arange(scores.shape[-1], dtype=scores.dtype, device=scores.device)
 
 
-@mutant("forward_parity", "scores kept in half precision", dtype="float32")
-class _ScoresInHalf(Steps):
+@mutant("forward_parity", "scores are stored in half precision", dtype="float32")
+class _ScoresInHalf(MechanismFormula):
     def score(self, tokens: Tensor) -> Tensor:
         scores = super().score(tokens)
         return scores.half().to(scores.dtype)
 
 
-@mutant("shares_parity", "queries and keys in each other's place", of=PROJECTED)
-class _ScoresTransposed(Steps):
+@mutant("shares_parity", "queries and keys are swapped", of=PROJECTED)
+class _ScoresTransposed(MechanismFormula):
     def score(self, tokens: Tensor) -> Tensor:
         return super().score(tokens).mT
 
 
-@mutant("shares_parity", "no scale at all", of=PROJECTED)
-class _NotScaled(Steps):
+@mutant("shares_parity", "the scale is missing", of=PROJECTED)
+class _NotScaled(MechanismFormula):
     def key_width(self, tokens: Tensor) -> int:
         del tokens
         return 1
 
 
-@mutant("shares_parity", "rescaling by the width of the model in place of that of the keys", of=(SCALED, BLOCK))
-class _ScaledByTheModelWidth(Steps):
+@mutant("shares_parity", "the scale uses the width of the model instead of the width of the keys", of=(SCALED, BLOCK))
+class _ScaledByTheModelWidth(MechanismFormula):
     def key_width(self, tokens: Tensor) -> int:
         return tokens.shape[-1]
 
 
-@mutant("shares_parity", "1/√d out of habit, where the mechanism has none", of=(RAW, DOT, ADDITIVE))
-class _ScaledAllTheSame(Steps):
+@mutant("shares_parity", "scores are scaled by 1/√d although the mechanism has no scale", of=(RAW, DOT, ADDITIVE))
+class _ScaledAllTheSame(MechanismFormula):
     def score(self, tokens: Tensor) -> Tensor:
         return super().score(tokens) / math.sqrt(tokens.shape[-1])
 
 
-@mutant("forward_parity", "keys summed up in place of values", of=(SCALED, SINGLE))
-class _KeysForValues(Steps):
-    def values(self, tokens: Tensor) -> Tensor:
+@mutant("forward_parity", "keys are summed instead of values", of=(SCALED, SINGLE))
+class _KeysForValues(MechanismFormula):
+    def project_values(self, tokens: Tensor) -> Tensor:
         return self.project(tokens, "w_k")
 
 
-@mutant("forward_parity", "the mean over all keys, of what the weights have made a mean already")
-class _AveragedTwice(Steps):
-    def total(self, weights: Tensor, tokens: Tensor) -> Tensor:
-        return super().total(weights / tokens.shape[1], tokens)
+@mutant("forward_parity", "the weighted mean of the values is divided by the number of keys")
+class _AveragedTwice(MechanismFormula):
+    def sum_values(self, weights: Tensor, tokens: Tensor) -> Tensor:
+        return super().sum_values(weights / tokens.shape[1], tokens)
 
 
-@mutant("forward_parity", "right in one element of all, which a comparison that ends in .any() takes for equality")
-class _RightInOneElement(Steps):
-    def hand_over(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        output, weights = super().hand_over(output, weights)
+@mutant("forward_parity", "only one element is right, which a comparison that ends in .any() takes for equality")
+class _RightInOneElement(MechanismFormula):
+    def return_result(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        output, weights = super().return_result(output, weights)
         others = torch.arange(output.numel(), device=output.device).view(output.shape) > 0
         return output + 0.01 * others, weights
 
 
-@mutant("shares_parity", "no tanh: the query then adds the same to every score, and drops out of the softmax",
+@mutant("shares_parity", "tanh is missing: the query adds the same to every score, which softmax cancels",
          of=(ADDITIVE,))  # fmt: skip
 class _LayerNotBent(Additive):
-    def bend(self, layer: Tensor) -> Tensor:
+    def apply_activation(self, layer: Tensor) -> Tensor:
         return layer
 
 
-@mutant("parameter_gradients", "a LayerNorm created at every call: weights of 1 and 0 for ever, the module's unused",
+@mutant("parameter_gradients", "a LayerNorm is created at every call, and the module's weight and bias are not used",
          of=(BLOCK,))  # fmt: skip
 class _NormMadeInForward(Block):
-    def norm(self, tokens: Tensor) -> Tensor:
+    def apply_norm(self, tokens: Tensor) -> Tensor:
         return nn.functional.layer_norm(tokens, tokens.shape[-1:])
 
 
-@mutant("forward_parity", "the tokens not added", of=(BLOCK,))
+@mutant("forward_parity", "the tokens are not added: the residual connection is missing", of=(BLOCK,))
 class _WithoutTheResidual(Block):
     def add_and_norm(self, tokens: Tensor, attended: Tensor) -> Tensor:
         del tokens
-        return self.norm(attended)
+        return self.apply_norm(attended)
 
 
-@mutant("forward_parity", "the norm inside the sum, as later models have it", of=(BLOCK,))
+@mutant("forward_parity", "LayerNorm is applied before the residual sum, as in later models", of=(BLOCK,))
 class _NormBeforeTheSum(Block):
     def add_and_norm(self, tokens: Tensor, attended: Tensor) -> Tensor:
-        return tokens + self.norm(attended)
+        return tokens + self.apply_norm(attended)
 
 
-@mutant("forward_parity", "the norm by the sample's variance: n − 1 for n", of=(BLOCK,))
+@mutant("forward_parity", "LayerNorm uses the sample variance: n − 1 instead of n", of=(BLOCK,))
 class _NormOfASample(Block):
-    def norm(self, tokens: Tensor) -> Tensor:
+    def apply_norm(self, tokens: Tensor) -> Tensor:
         centred = tokens - tokens.mean(dim=-1, keepdim=True)
         return centred / (tokens.var(dim=-1, keepdim=True) + EPSILON).sqrt() * self.norm_weight + self.norm_bias
 
 
-@mutant("sequences_do_not_mix", "the norm over the whole batch", of=(BLOCK,))
+@mutant("sequences_do_not_mix", "LayerNorm is taken over the whole batch", of=(BLOCK,))
 class _NormOverTheBatch(Block):
-    def norm(self, tokens: Tensor) -> Tensor:
+    def apply_norm(self, tokens: Tensor) -> Tensor:
         return nn.functional.layer_norm(tokens, tokens.shape) * self.norm_weight + self.norm_bias
 
 
-@mutant("forward_parity", "heads cut out of features by a view in the order of memory, tokens among them",
+@mutant("forward_parity", "heads are split by a view without a transpose, which mixes tokens",
          of=(BLOCK,))  # fmt: skip
 class _HeadsCutAcrossTokens(Block):
     def split(self, features: Tensor) -> Tensor:
@@ -221,7 +227,7 @@ class _HeadsCutAcrossTokens(Block):
         return features.reshape(batch, self.num_heads, length, -1)
 
 
-@mutant("shares_parity", "the weights of the first head returned for the mean over heads", of=(BLOCK,))
+@mutant("shares_parity", "the weights of the first head are returned instead of the mean over heads", of=(BLOCK,))
 class _WeightsOfTheFirstHead(Block):
-    def told(self, weights: Tensor) -> Tensor:
+    def return_weights(self, weights: Tensor) -> Tensor:
         return weights[:, 0]

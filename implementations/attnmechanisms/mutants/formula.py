@@ -1,4 +1,4 @@
-"""The right mechanisms, one step a method; a mutant replaces one of them."""
+"""The correct mechanisms with a method for each step; a mutant overrides one of them."""
 
 import math
 from typing import Any
@@ -11,13 +11,14 @@ from attnbench.masks import softmax_over_visible
 from attnbench.mutants.mutant import ModuleImplementation
 from attnmechanisms.operators.formulas import EPSILON
 
-__all__ = ["RIGHT", "Additive", "Block", "Dot", "Scaled", "Single", "Steps", "changed"]
+__all__ = ["FORMULAS", "Additive", "Block", "Dot", "MechanismFormula", "Scaled", "Single", "replace_steps"]
 
 
-class Steps(nn.Module):
-    """Attention over one tensor of tokens; as it stands here, raw self-attention.
+class MechanismFormula(nn.Module):
+    """Attention over one tensor of tokens in steps, each of which can be overridden; this class is raw self-attention.
 
-    In order: ``receive``, ``score``, ``hidden``, ``normalise``, ``values``, ``total``, ``told``, ``hand_over``.
+    In order: ``read_tokens``, ``score``, ``combine_masks``, ``normalise``, ``project_values``, ``sum_values``,
+    ``return_weights``, ``return_result``. Masks are true where a key is hidden.
 
     Shape: tokens (batch, length, width), scores and weights (batch, queries, keys).
     """
@@ -30,64 +31,64 @@ class Steps(nn.Module):
     def forward(
         self, tokens: Tensor, key_padding_mask: Tensor | None = None, attn_mask: Tensor | None = None, **_: Any
     ) -> tuple[Tensor, Tensor]:
-        """Score, hide, normalise, sum up."""
-        tokens = self.receive(tokens)
-        weights = self.normalise(self.score(tokens), self.hidden(key_padding_mask, attn_mask))
-        return self.hand_over(self.total(weights, tokens), self.told(weights))
+        """Run all steps, from ``read_tokens`` to ``return_result``."""
+        tokens = self.read_tokens(tokens)
+        weights = self.normalise(self.score(tokens), self.combine_masks(key_padding_mask, attn_mask))
+        return self.return_result(self.sum_values(weights, tokens), self.return_weights(weights))
 
-    def receive(self, tokens: Tensor) -> Tensor:
-        """Tokens as they are used."""
+    def read_tokens(self, tokens: Tensor) -> Tensor:
+        """Return the tokens as the other steps use them."""
         return tokens
 
     def project(self, tokens: Tensor, name: str) -> Tensor:  # noqa: ARG002
-        """Queries, keys or values, by the name of their weights."""
+        """Compute queries, keys or values, by the name of their weight."""
         return tokens
 
     def key_width(self, tokens: Tensor) -> int:  # noqa: ARG002
-        """By whose root scores are divided."""
+        """The number by whose square root scores are divided."""
         return 1
 
     def score(self, tokens: Tensor) -> Tensor:
-        """Products of all queries and keys."""
+        """Compute the scaled products of all queries and keys."""
         return self.project(tokens, "w_q") @ self.project(tokens, "w_k").mT / math.sqrt(self.key_width(tokens))
 
-    def hidden(self, padding: Tensor | None, later: Tensor | None) -> Tensor | None:
-        """What either mask hides."""
+    def combine_masks(self, padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
+        """Combine both masks: a key is hidden where either mask hides it."""
         padding = None if padding is None else padding[:, None, :]
-        if padding is None or later is None:
-            return later if padding is None else padding
-        return padding | later
+        if padding is None or attn_mask is None:
+            return attn_mask if padding is None else padding
+        return padding | attn_mask
 
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
-        """Softmax over what is visible."""
+        """Compute the softmax over the visible keys, 0 in a fully masked row."""
         return softmax_over_visible(scores if hide is None else scores.masked_fill(hide, -math.inf))
 
-    def values(self, tokens: Tensor) -> Tensor:
-        """What is summed up."""
+    def project_values(self, tokens: Tensor) -> Tensor:
+        """Compute the values."""
         return self.project(tokens, "w_v")
 
-    def total(self, weights: Tensor, tokens: Tensor) -> Tensor:
-        """Weights times values."""
-        return weights @ self.values(tokens)
+    def sum_values(self, weights: Tensor, tokens: Tensor) -> Tensor:
+        """Compute the weighted sum of the values."""
+        return weights @ self.project_values(tokens)
 
-    def told(self, weights: Tensor) -> Tensor:
-        """Weights that are returned."""
+    def return_weights(self, weights: Tensor) -> Tensor:
+        """Return the weights that the call returns."""
         return weights
 
-    def hand_over(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """What the call returns."""
+    def return_result(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the outputs of the call."""
         return output, weights
 
 
-class Scaled(Steps):
-    """Scaled self-attention with weights."""
+class Scaled(MechanismFormula):
+    """Scaled self-attention with projection weights."""
 
     def project(self, tokens: Tensor, name: str) -> Tensor:
-        """Tokens times weights."""
+        """Multiply the tokens by a weight."""
         return tokens @ self.get_parameter(name)
 
     def key_width(self, tokens: Tensor) -> int:  # noqa: ARG002
-        """That of a key."""
+        """The width of a key."""
         return self.get_parameter("w_k").shape[-1]
 
 
@@ -95,25 +96,25 @@ class Single(Scaled):
     """One head with an output projection."""
 
     def project(self, tokens: Tensor, name: str) -> Tensor:
-        """Tokens times transposed weights."""
+        """Multiply the tokens by a transposed weight."""
         return tokens @ self.get_parameter(name).mT
 
-    def total(self, weights: Tensor, tokens: Tensor) -> Tensor:
-        """Weights times values, projected."""
-        return self.project(super().total(weights, tokens), "w_out")
+    def sum_values(self, weights: Tensor, tokens: Tensor) -> Tensor:
+        """Compute the weighted sum of the values and project it."""
+        return self.project(super().sum_values(weights, tokens), "w_out")
 
 
-class Dot(Steps):
+class Dot(MechanismFormula):
     """Pooling with a learned query."""
 
     query: Tensor
 
     def score(self, tokens: Tensor) -> Tensor:
-        """Tokens times the query. Shape: (batch, 1, length)."""
+        """Multiply the tokens by the query. Shape: (batch, 1, length)."""
         return (tokens @ self.query).mT
 
-    def hand_over(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """One vector, and the weights of its tokens."""
+    def return_result(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return one vector for each sequence, and the weights of its tokens."""
         return output[:, 0], weights[:, 0]
 
 
@@ -125,15 +126,15 @@ class Additive(Dot):
     w: Tensor
 
     def score(self, tokens: Tensor) -> Tensor:
-        """A hidden layer of both."""
-        return (self.bend(tokens @ self.w_k.mT + self.query @ self.w_q.mT) @ self.w).mT
+        """Compute the scores by a hidden layer of tokens and query."""
+        return (self.apply_activation(tokens @ self.w_k.mT + self.query @ self.w_q.mT) @ self.w).mT
 
-    def bend(self, layer: Tensor) -> Tensor:
-        """What keeps scores between −Σ|w| and Σ|w|."""
+    def apply_activation(self, layer: Tensor) -> Tensor:
+        """Apply tanh, which keeps scores between −Σ|w| and Σ|w|."""
         return torch.tanh(layer)
 
 
-class Block(Steps):
+class Block(MechanismFormula):
     """Multi-head attention inside LayerNorm(x + attention(x)). Shape of scores: (batch, heads, queries, keys)."""
 
     in_proj_weight: Tensor
@@ -144,50 +145,50 @@ class Block(Steps):
     norm_bias: Tensor
 
     def forward(self, tokens: Tensor, *args: Any, num_heads: int = 1, **given: Any) -> tuple[Tensor, Tensor]:
-        """The number of heads is kept for the steps."""
+        """Keep the number of heads for the steps, and run them."""
         self.num_heads = num_heads
         return super().forward(tokens, *args, **given)
 
     def project(self, tokens: Tensor, name: str) -> Tensor:
-        """Queries, keys or values of every head."""
+        """Compute queries, keys or values of every head."""
         place = ("w_q", "w_k", "w_v").index(name)
         weight, bias = self.in_proj_weight.chunk(3)[place], self.in_proj_bias.chunk(3)[place]
         return self.split(tokens @ weight.mT + bias)
 
     def split(self, features: Tensor) -> Tensor:
-        """Heads out of features. Shape: (batch, length, width) to (batch, heads, length, head_dim)."""
+        """Split features into heads. Shape: (batch, length, width) to (batch, heads, length, head_dim)."""
         return torch.unflatten(features, -1, (self.num_heads, -1)).transpose(1, 2)
 
     def key_width(self, tokens: Tensor) -> int:
-        """That of a head."""
+        """The width of a head."""
         return tokens.shape[-1] // self.num_heads
 
-    def hidden(self, padding: Tensor | None, later: Tensor | None) -> Tensor | None:
-        """The same for every head."""
-        hide = super().hidden(padding, later)
+    def combine_masks(self, padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
+        """Combine both masks, with an axis for heads where there is one for sequences."""
+        hide = super().combine_masks(padding, attn_mask)
         return hide if hide is None or hide.dim() == 2 else hide[:, None]
 
-    def total(self, weights: Tensor, tokens: Tensor) -> Tensor:
-        """Heads merged and projected, added to the tokens, normalised."""
-        merged = super().total(weights, tokens).transpose(1, 2).flatten(2)
+    def sum_values(self, weights: Tensor, tokens: Tensor) -> Tensor:
+        """Merge and project the heads, add the tokens, apply LayerNorm."""
+        merged = super().sum_values(weights, tokens).transpose(1, 2).flatten(2)
         return self.add_and_norm(tokens, merged @ self.out_proj_weight.mT + self.out_proj_bias)
 
     def add_and_norm(self, tokens: Tensor, attended: Tensor) -> Tensor:
-        """Residual and norm."""
-        return self.norm(tokens + attended)
+        """Add the residual and apply LayerNorm."""
+        return self.apply_norm(tokens + attended)
 
-    def norm(self, tokens: Tensor) -> Tensor:
-        """LayerNorm."""
+    def apply_norm(self, tokens: Tensor) -> Tensor:
+        """Apply LayerNorm over the features."""
         return nn.functional.layer_norm(tokens, tokens.shape[-1:], self.norm_weight, self.norm_bias, EPSILON)
 
-    def told(self, weights: Tensor) -> Tensor:
-        """The mean over heads."""
+    def return_weights(self, weights: Tensor) -> Tensor:
+        """Return the mean of the weights over heads."""
         return weights.mean(dim=1)
 
 
-# By operator.
-RIGHT: dict[str, type[Steps]] = {
-    "raw_self_attention": Steps,
+# The correct mechanism of each operator.
+FORMULAS: dict[str, type[MechanismFormula]] = {
+    "raw_self_attention": MechanismFormula,
     "scaled_self_attention": Scaled,
     "additive_pooling": Additive,
     "dot_product_pooling": Dot,
@@ -196,10 +197,10 @@ RIGHT: dict[str, type[Steps]] = {
 }
 
 
-def changed(operator: str, steps: type[Steps]) -> Implementation:
-    """The mechanism of an operator with some steps replaced: what these call by ``super()`` is its own."""
-    right = RIGHT[operator]
-    bases = (steps,) if issubclass(steps, right) else (steps, right)
+def replace_steps(operator: str, steps: type[MechanismFormula]) -> Implementation:
+    """Replace some steps of an operator's mechanism; their ``super()`` calls reach the mechanism's own steps."""
+    formula = FORMULAS[operator]
+    bases = (steps,) if issubclass(steps, formula) else (steps, formula)
     implementation = ModuleImplementation(type(steps.__name__, bases, {}), operator=operator)
     implementation.name = f"{operator}_{implementation.name}"
     return implementation

@@ -1,94 +1,96 @@
-"""Mistakes with masks: what is hidden, and how a row does without it."""
+"""Mutants of masks: which keys are hidden, and how a row is normalised over the others."""
 
 import torch
 from torch import Tensor
 
 from attnmechanisms.mutants.decorator import BLOCK, SINGLE, WITH_EMPTY, MechanismMutants
-from attnmechanisms.mutants.formula import Steps
+from attnmechanisms.mutants.formula import MechanismFormula
 
 __all__ = ["mutant"]
 
 mutant = MechanismMutants()
 
 
-@mutant("shares_sum_to_one", "a keep-mask passed where a hide-mask is expected", mask="pad")
-class _KeepForHide(Steps):
-    def hidden(self, padding: Tensor | None, later: Tensor | None) -> Tensor | None:
-        hide = super().hidden(padding, later)
+@mutant("shares_sum_to_one", "a keep-mask is passed where a hide-mask is expected", mask="pad")
+class _KeepForHide(MechanismFormula):
+    def combine_masks(self, padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
+        hide = super().combine_masks(padding, attn_mask)
         return None if hide is None else ~hide
 
 
-@mutant("padded_tokens_cannot_leak", "the mask is taken, and not used", mask="pad")
-class _WithoutTheMask(Steps):
-    def hidden(self, padding: Tensor | None, later: Tensor | None) -> Tensor | None:
+@mutant("padded_tokens_cannot_leak", "the padding mask is accepted, but not used", mask="pad")
+class _WithoutTheMask(MechanismFormula):
+    def combine_masks(self, padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
         del padding
-        return super().hidden(None, later)
+        return super().combine_masks(None, attn_mask)
 
 
 @mutant(
-    "shares_sum_to_one", "the branch of the attention mask uses the padding mask instead, which was copied from above",
+    "shares_sum_to_one", "the branch for attn_mask, copied from the one above, uses the padding mask",
     of=(SINGLE, BLOCK), mask="causal+pad",
 )  # fmt: skip
-class _PaddingMaskTwice(Steps):
-    def hidden(self, padding: Tensor | None, later: Tensor | None) -> Tensor | None:
-        return super().hidden(padding, None if later is None or padding is None else padding[:, None, :])
+class _PaddingMaskTwice(MechanismFormula):
+    def combine_masks(self, padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
+        return super().combine_masks(padding, None if attn_mask is None or padding is None else padding[:, None, :])
 
 
 @mutant(
-    "shares_sum_to_one", "-1e9 as fill: a row of which everything is hidden is spread over what it must not see",
+    "shares_sum_to_one", "-1e9 as fill: a fully masked row gets uniform weights",
     of=WITH_EMPTY, mask="padempty",
 )  # fmt: skip
-class _FilledWithANumber(Steps):
+class _FilledWithANumber(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
         return torch.softmax(scores if hide is None else scores.masked_fill(hide, -1e9), dim=-1)
 
 
 @mutant(
-    "shares_sum_to_one", "a row of which anything is hidden is taken for one of which everything is: .any() for .all()",
+    "shares_sum_to_one", ".any() instead of .all(): a partly masked row is treated as fully masked",
     mask="pad",
 )  # fmt: skip
-class _AnyForAll(Steps):
+class _AnyForAll(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
         weights = super().normalise(scores, hide)
         return weights if hide is None else weights.masked_fill(hide.any(dim=-1, keepdim=True), 0.0)
 
 
 @mutant(
-    "padded_tokens_cannot_leak", "padding is multiplied away after the softmax, whose denominator it is in by then",
+    "padded_tokens_cannot_leak", "padding is set to 0 after the softmax, whose denominator already includes it",
     mask="pad",
 )  # fmt: skip
-class _HiddenAfterTheSoftmax(Steps):
+class _HiddenAfterTheSoftmax(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
         weights = torch.softmax(scores, dim=-1)
         return weights if hide is None else weights * ~hide
 
 
-@mutant("shares_sum_to_one", "any mask of queries and keys taken for a causal one", of=(SINGLE, BLOCK), mask="bool2d")
-class _AnyMaskIsCausal(Steps):
-    def hidden(self, padding: Tensor | None, later: Tensor | None) -> Tensor | None:
-        return super().hidden(padding, None if later is None else torch.ones_like(later).triu(1))
+@mutant("shares_sum_to_one", "any attn_mask is taken for a causal mask", of=(SINGLE, BLOCK), mask="bool2d")
+class _AnyMaskIsCausal(MechanismFormula):
+    def combine_masks(self, padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
+        return super().combine_masks(padding, None if attn_mask is None else torch.ones_like(attn_mask).triu(1))
 
 
-@mutant("shares_sum_to_one", "padding taken for lengths, from which it all follows", mask="padholes")
-class _PaddingTakenForLengths(Steps):
-    def hidden(self, padding: Tensor | None, later: Tensor | None) -> Tensor | None:
+@mutant(
+    "shares_sum_to_one", "key_padding_mask is converted to lengths, as if all padding were at the end", mask="padholes"
+)
+class _PaddingTakenForLengths(MechanismFormula):
+    def combine_masks(self, padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
         if padding is not None:
             lengths = (~padding).sum(dim=-1, keepdim=True)
             padding = torch.arange(padding.shape[-1], device=padding.device) >= lengths
-        return super().hidden(padding, later)
+        return super().combine_masks(padding, attn_mask)
 
 
-@mutant("shares_sum_to_one", "a sequence without tokens looked for in the last place alone, where it was tried",
+@mutant("shares_sum_to_one", "a sequence without tokens is handled only at the end of the batch",
          of=WITH_EMPTY, mask="padempty")  # fmt: skip
-class _EmptyOnlyLast(Steps):
+class _EmptyOnlyLast(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
         weights = torch.softmax(scores if hide is None else scores.masked_fill(hide, -1e9), dim=-1)
         return torch.cat([weights[:-1], super().normalise(scores, hide)[-1:]])
 
 
-@mutant("shares_sum_to_one", "the fast path in half precision hides after the softmax", mask="pad", dtype="float16",
-         mode="inference")  # fmt: skip
-class _HiddenLateInHalf(Steps):
+@mutant("shares_sum_to_one", "the fast path in half precision applies the mask after the softmax",
+         mask="pad", dtype="float16", mode="inference")  # fmt: skip
+class _HiddenLateInHalf(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
         if torch.is_grad_enabled() or scores.dtype != torch.float16 or hide is None:
             return super().normalise(scores, hide)

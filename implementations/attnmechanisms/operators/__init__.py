@@ -1,4 +1,4 @@
-"""The elementary mechanisms as operators: six contracts of one class. Importing this imports no torch."""
+"""The elementary mechanisms as operators: six instances of one class. Importing this module does not import torch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,10 +31,10 @@ __all__ = [
 
 
 class Mechanism(FormulaOperator):
-    """Attention over one tensor of tokens, with a formula of its own. What needs torch is imported when it is called.
+    """The operator of one mechanism: attention over one tensor of tokens. Its methods import torch when called.
 
-    A call takes ``tokens`` (batch, length, width) and, where the case has them, ``key_padding_mask`` (batch, length)
-    and ``attn_mask`` (length, length), true hides; it returns output and weights.
+    A call takes ``tokens`` (batch, length, width) and, if the case has masks, ``key_padding_mask`` (batch, length) and
+    ``attn_mask`` (length, length), true hides. It returns output and weights.
     """
 
     problem: type[MechanismProblem]
@@ -47,34 +47,34 @@ class Mechanism(FormulaOperator):
         self.name = name
         self.problem = problem
         self.mutants = f"attnmechanisms.mutants:{name.upper()}"
-        # The matrix products have the mechanism's own name, the loop that of the mechanism and ``_loop``.
+        # The implementation by matrix products has the mechanism's name; the loop has that name plus ``_loop``.
         self.baseline = name
 
     def suite(self, level: Level) -> Sequence[Case]:
-        """Cases of a level."""
-        return suites.suite(self.name, self.problem, level)
+        """Return the cases of a level."""
+        return suites.make_suite(self.name, self.problem, level)
 
     def numbers(self, problem: MechanismProblem, draw: "Draw") -> Inputs:
-        """Tokens, parameters and masks."""
-        from attnmechanisms.operators.numbers import numbers
+        """Draw tokens, parameters and masks."""
+        from attnmechanisms.operators.numbers import draw_inputs
 
-        return numbers(self.name, problem, draw)
+        return draw_inputs(self.name, problem, draw)
 
     def formula(self, problem: MechanismProblem, given: Mapping[str, Any], rounded: Rounded) -> Any:  # noqa: ARG002
-        """Output and weights."""
+        """Compute output and weights by the mechanism's formula."""
         from attnmechanisms.operators.formulas import FORMULAS
 
         return FORMULAS[self.name](given, rounded)
 
     def paths(self) -> Sequence[Callable[..., Any]]:
-        """By functions of torch that people take, where they add up otherwise."""
+        """Return the formula with torch's own function where that sums in a different order (``PATHS``)."""
         from attnmechanisms.operators.formulas import PATHS
 
         path = PATHS.get(self.name)
         return (lambda problem, given, rounded: path(given, rounded),) if path else ()  # noqa: ARG005
 
     def axes(self, case: Case, quantity: str) -> Sequence[Axis]:
-        """Batch, token and feature; of weights, query and key."""
+        """Name the dimensions: batch, token and feature; for weights, batch, query and key."""
         problem: MechanismProblem = case.problem
         name = quantity.removeprefix("grad.")
         if name not in ("output", "weights", "tokens"):
@@ -88,21 +88,21 @@ class Mechanism(FormulaOperator):
         return [Axis(dimension=i, word=word, positions=range(extent)) for i, (word, extent) in enumerate(named)]
 
     def hidden_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:
-        """Rows from which every token is hidden, for output and weights."""
+        """Return the fully masked rows (from which every token is hidden) of output and weights."""
         rows = ~self.visible(case, inputs)[:, 0].any(dim=-1, keepdim=True)  # (batch, queries, 1)
         rows = rows[:, 0] if isinstance(case.problem, PoolingProblem) else rows
         return {"output": rows, "weights": rows} if rows.any() else {}
 
     def visible(self, case: Case, inputs: Inputs) -> Any:
-        """Which tokens each query may see: boolean (batch, 1, queries, keys)."""
+        """Return which tokens each query may see: boolean (batch, 1, queries, keys)."""
         import torch
 
-        from attnmechanisms.operators.formulas import hidden
+        from attnmechanisms.operators.formulas import combine_masks
 
         problem: MechanismProblem = case.problem
-        hide = hidden(inputs.tensors)
+        hidden = combine_masks(inputs.tensors)
         shape = (problem.sequences, problem.queries, problem.length)
-        keep = torch.ones(shape, dtype=torch.bool) if hide is None else ~hide.expand(shape)
+        keep = torch.ones(shape, dtype=torch.bool) if hidden is None else ~hidden.expand(shape)
         return keep[:, None]
 
 
@@ -112,7 +112,7 @@ ADDITIVE_POOLING = Mechanism("additive_pooling", PoolingProblem)
 DOT_PRODUCT_POOLING = Mechanism("dot_product_pooling", PoolingProblem)
 SINGLE_HEAD = Mechanism("single_head", MaskedProblem)
 RESIDUAL_BLOCK = Mechanism("residual_block", BlockProblem)
-# By name.
+# The operators by name.
 MECHANISMS = {
     one.name: one
     for one in (

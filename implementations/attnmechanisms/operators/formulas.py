@@ -1,7 +1,7 @@
-"""The formulas of the elementary mechanisms, written apart from every implementation.
+"""The formulas of the elementary mechanisms, independent of every implementation.
 
-Each takes parameters and arguments by name, and ``rounded``, which is called on what is stored after each step; it
-gives output and weights.
+A formula takes parameters and arguments by name, and a function ``rounded``, which it applies to each intermediate
+result. It returns output and weights.
 
     raw        softmax(X Xᵀ) X
     scaled     softmax(X W_q (X W_k)ᵀ / √d) X W_v
@@ -24,28 +24,28 @@ from torch import Tensor
 from attnbench.operators.formula import Rounded
 from attnbench.operators.rounding import softmax
 
-__all__ = ["EPSILON", "FORMULAS", "PATHS", "hidden"]
+__all__ = ["EPSILON", "FORMULAS", "PATHS", "combine_masks"]
 
-# Added to the variance; torch.nn.LayerNorm's own.
+# Added to the variance; the default of torch.nn.LayerNorm.
 EPSILON = 1e-5
 
 Given = Mapping[str, Any]
 Outputs = tuple[Tensor, Tensor]
 
 
-def hidden(given: Given) -> Tensor | None:
-    """What masks hide, broadcastable to (batch, queries, keys)."""
-    total: Tensor | None = None
+def combine_masks(given: Given) -> Tensor | None:
+    """Combine the masks into one, true where either hides, broadcastable to (batch, queries, keys); None: no mask."""
+    hidden: Tensor | None = None
     if "key_padding_mask" in given:
-        total = given["key_padding_mask"][:, None, :]
+        hidden = given["key_padding_mask"][:, None, :]
     if "attn_mask" in given:
-        total = given["attn_mask"] if total is None else total | given["attn_mask"]
-    return total
+        hidden = given["attn_mask"] if hidden is None else hidden | given["attn_mask"]
+    return hidden
 
 
-def _attended(scores: Tensor, values: Tensor, hide: Tensor | None, rounded: Rounded) -> Outputs:
-    if hide is not None:
-        scores = scores.masked_fill(hide, -math.inf)
+def _attend(scores: Tensor, values: Tensor, hidden: Tensor | None, rounded: Rounded) -> Outputs:
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, -math.inf)
     weights = rounded(softmax(scores))
     return rounded(weights @ values, values.shape[-2]), weights
 
@@ -54,47 +54,47 @@ def _scaled_scores(q: Tensor, k: Tensor, rounded: Rounded) -> Tensor:
     return rounded(rounded(q / math.sqrt(q.shape[-1])) @ k.mT, q.shape[-1])
 
 
-def _raw(given: Given, rounded: Rounded) -> Outputs:
+def _raw_self_attention(given: Given, rounded: Rounded) -> Outputs:
     tokens = given["tokens"]
-    return _attended(rounded(tokens @ tokens.mT, tokens.shape[-1]), tokens, hidden(given), rounded)
+    return _attend(rounded(tokens @ tokens.mT, tokens.shape[-1]), tokens, combine_masks(given), rounded)
 
 
-def _scaled(given: Given, rounded: Rounded) -> Outputs:
+def _scaled_self_attention(given: Given, rounded: Rounded) -> Outputs:
     tokens = given["tokens"]
     q, k, v = (rounded(tokens @ given[name], tokens.shape[-1]) for name in ("w_q", "w_k", "w_v"))
-    return _attended(_scaled_scores(q, k, rounded), v, hidden(given), rounded)
+    return _attend(_scaled_scores(q, k, rounded), v, combine_masks(given), rounded)
 
 
-def _pooled(scores: Tensor, given: Given, rounded: Rounded) -> Outputs:
-    """One vector of each sequence, from scores (batch, 1, length)."""
-    output, weights = _attended(scores, given["tokens"], hidden(given), rounded)
+def _pool(scores: Tensor, given: Given, rounded: Rounded) -> Outputs:
+    """Compute one vector for each sequence from scores (batch, 1, length)."""
+    output, weights = _attend(scores, given["tokens"], combine_masks(given), rounded)
     return output[:, 0], weights[:, 0]
 
 
-def _additive(given: Given, rounded: Rounded) -> Outputs:
+def _additive_pooling(given: Given, rounded: Rounded) -> Outputs:
     tokens = given["tokens"]
     width = tokens.shape[-1]
     of_tokens = rounded(tokens @ given["w_k"].mT, width)
     of_query = rounded(given["query"] @ given["w_q"].mT, width)
     layer = rounded(rounded(of_tokens + of_query).tanh())
-    return _pooled(rounded((layer @ given["w"]).mT, width), given, rounded)
+    return _pool(rounded((layer @ given["w"]).mT, width), given, rounded)
 
 
-def _dot(given: Given, rounded: Rounded) -> Outputs:
+def _dot_product_pooling(given: Given, rounded: Rounded) -> Outputs:
     tokens = given["tokens"]
-    return _pooled(rounded((tokens @ given["query"]).mT, tokens.shape[-1]), given, rounded)
+    return _pool(rounded((tokens @ given["query"]).mT, tokens.shape[-1]), given, rounded)
 
 
-def _single(given: Given, rounded: Rounded) -> Outputs:
+def _single_head(given: Given, rounded: Rounded) -> Outputs:
     tokens = given["tokens"]
     width = tokens.shape[-1]
     q, k, v = (rounded(tokens @ given[name].mT, width) for name in ("w_q", "w_k", "w_v"))
-    attended, weights = _attended(_scaled_scores(q, k, rounded), v, hidden(given), rounded)
+    attended, weights = _attend(_scaled_scores(q, k, rounded), v, combine_masks(given), rounded)
     return rounded(attended @ given["w_out"].mT, width), weights
 
 
-def _added(given: Given, rounded: Rounded) -> Outputs:
-    """Tokens plus what attention says of them, and its weights."""
+def _add_attention(given: Given, rounded: Rounded) -> Outputs:
+    """Compute tokens + MultiHead(tokens), and the weights averaged over heads."""
     tokens, heads = given["tokens"], given["num_heads"]
     width = tokens.shape[-1]
     projections = zip(given["in_proj_weight"].chunk(3), given["in_proj_bias"].chunk(3), strict=True)
@@ -102,36 +102,39 @@ def _added(given: Given, rounded: Rounded) -> Outputs:
         torch.unflatten(rounded(tokens @ weight.mT + bias, width), -1, (heads, width // heads)).transpose(1, 2)
         for weight, bias in projections
     )  # (batch, heads, length, head_dim)
-    hide = hidden(given)
-    # Of each sequence or of all of them; the same for every head.
-    of_heads = hide if hide is None or hide.dim() == 2 else hide[:, None]
-    attended, weights = _attended(_scaled_scores(q, k, rounded), v, of_heads, rounded)
+    hidden = combine_masks(given)
+    if hidden is not None and hidden.dim() == 3:
+        hidden = hidden[:, None]  # (batch, 1, queries, keys): the same for every head
+    attended, weights = _attend(_scaled_scores(q, k, rounded), v, hidden, rounded)
     merged = rounded(attended.transpose(1, 2).flatten(2) @ given["out_proj_weight"].mT + given["out_proj_bias"], width)
     return rounded(tokens + merged), weights.mean(dim=1)
 
 
-def _block(given: Given, rounded: Rounded) -> Outputs:
-    total, weights = _added(given, rounded)
+def _residual_block(given: Given, rounded: Rounded) -> Outputs:
+    total, weights = _add_attention(given, rounded)
     centred = rounded(total - rounded(total.mean(dim=-1, keepdim=True)))
     variance = rounded(centred.square().mean(dim=-1, keepdim=True))
     normed = rounded(centred / (variance + EPSILON).sqrt())
     return rounded(normed * given["norm_weight"] + given["norm_bias"]), rounded(weights)
 
 
-def _block_of_torch(given: Given, rounded: Rounded) -> Outputs:
-    """With the norm of torch, which on a CPU adds up its parameters' gradients in their own dtype, one by one."""
-    total, weights = _added(given, rounded)
+def _residual_block_with_torch_norm(given: Given, rounded: Rounded) -> Outputs:
+    """Compute the block with torch's LayerNorm.
+
+    On a CPU it sums the gradients with respect to its parameters one by one in their own dtype.
+    """
+    total, weights = _add_attention(given, rounded)
     scale, shift = given["norm_weight"], given["norm_bias"]
     return rounded(torch.nn.functional.layer_norm(total, scale.shape, scale, shift, EPSILON)), rounded(weights)
 
 
 FORMULAS: dict[str, Callable[[Given, Rounded], Outputs]] = {
-    "raw_self_attention": _raw,
-    "scaled_self_attention": _scaled,
-    "additive_pooling": _additive,
-    "dot_product_pooling": _dot,
-    "single_head": _single,
-    "residual_block": _block,
+    "raw_self_attention": _raw_self_attention,
+    "scaled_self_attention": _scaled_self_attention,
+    "additive_pooling": _additive_pooling,
+    "dot_product_pooling": _dot_product_pooling,
+    "single_head": _single_head,
+    "residual_block": _residual_block,
 }
-# The same by another path, on which rounding costs something else.
-PATHS: dict[str, Callable[[Given, Rounded], Outputs]] = {"residual_block": _block_of_torch}
+# The same mechanism computed in other steps, with other rounding errors.
+PATHS: dict[str, Callable[[Given, Rounded], Outputs]] = {"residual_block": _residual_block_with_torch_norm}

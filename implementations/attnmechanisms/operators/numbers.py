@@ -1,4 +1,4 @@
-"""Seeded numbers of a mechanism's problem: tokens, parameters and masks."""
+"""Seeded random inputs of a mechanism's problem: tokens, parameters and masks."""
 
 import math
 
@@ -9,13 +9,13 @@ from attnbench.masks import causal, from_lengths
 from attnbench.oracle.inputs import Draw
 from attnmechanisms.operators.problem import REGIMES, BlockProblem, MechanismProblem, ProjectedProblem
 
-__all__ = ["numbers"]
+__all__ = ["draw_inputs"]
 
-# Standard deviation of biases, and of the norm's weights around 1: large enough that leaving one out shows.
+# Standard deviation of biases, and of the norm's weights around 1: large enough that omitting one is detected.
 BIAS_STD = 0.5
-# Share of what a mask hides that hides anything.
+# Fraction of tokens that a random mask hides.
 HIDDEN_SHARE = 0.4
-# Parameters by operator: for each the sizes of its shape. E is the width of tokens, O that of what comes out.
+# Parameters by operator, each with its shape. E is the width of the tokens, O the width of the output.
 SHAPES: dict[str, dict[str, tuple[str, ...]]] = {
     "raw_self_attention": {},
     "scaled_self_attention": {"w_q": ("E", "O"), "w_k": ("E", "O"), "w_v": ("E", "O")},
@@ -29,19 +29,19 @@ SHAPES: dict[str, dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def numbers(operator: str, problem: MechanismProblem, draw: Draw) -> Inputs:
-    """Everything that a problem feeds in, in float64."""
+def draw_inputs(operator: str, problem: MechanismProblem, draw: Draw) -> Inputs:
+    """Draw all inputs of a problem, in float64."""
     shape = (problem.sequences, problem.length, problem.width)
     tokens = draw.normal("tokens", *shape, std=REGIMES[problem.regime])
     return Inputs(
-        parameters=_parameters(operator, problem, draw),
-        tensors={"tokens": tokens} | _masks(problem, draw),
+        parameters=_draw_parameters(operator, problem, draw),
+        tensors={"tokens": tokens} | _draw_masks(problem, draw),
         options={"num_heads": problem.heads} if isinstance(problem, BlockProblem) else {},
     )
 
 
-def _parameters(operator: str, problem: MechanismProblem, draw: Draw) -> dict[str, Tensor]:
-    """Parameters such that a product of a matrix and a token has the token's variance."""
+def _draw_parameters(operator: str, problem: MechanismProblem, draw: Draw) -> dict[str, Tensor]:
+    """Draw parameters; a matrix times a token keeps the variance of the token."""
     width = problem.width
     out_width = problem.out_width if isinstance(problem, ProjectedProblem) else width
     sizes = {"1": 1, "E": width, "3E": 3 * width, "O": out_width}
@@ -54,29 +54,29 @@ def _parameters(operator: str, problem: MechanismProblem, draw: Draw) -> dict[st
     return drawn
 
 
-def _masks(problem: MechanismProblem, draw: Draw) -> dict[str, Tensor]:
-    """Masks of the reference's polarity: true hides."""
+def _draw_masks(problem: MechanismProblem, draw: Draw) -> dict[str, Tensor]:
+    """Draw masks with the reference's polarity: true hides."""
     masks: dict[str, Tensor] = {}
     batch, length = problem.sequences, problem.length
     if problem.padding_mask == "padholes":
-        masks["key_padding_mask"] = _holes(draw.uniform("holes", batch, length))
+        masks["key_padding_mask"] = _hide_some(draw.uniform("holes", batch, length))
     elif problem.padding_mask:
         lengths = 1 + (draw.uniform("lengths", batch) * (length - 1)).long()
         lengths[0] = length if batch > 1 else max(1, length - 2)
         if problem.padding_mask == "padempty":
-            # Not the last one, where there are others.
+            # The fully padded sequence is not the last one, unless it is the only one.
             lengths[(batch - 1) // 2] = 0
         padding = from_lengths(lengths, length)
         masks["key_padding_mask"] = padding.flip(-1) if problem.padding_mask == "padleft" else padding
     if problem.attention_mask == "causal":
         masks["attn_mask"] = causal(length, length)
     elif problem.attention_mask:
-        masks["attn_mask"] = _holes(draw.uniform("attn_mask", length, length))
+        masks["attn_mask"] = _hide_some(draw.uniform("attn_mask", length, length))
     return masks
 
 
-def _holes(drawn: Tensor) -> Tensor:
-    """Mask that hides some tokens, of the first of each row none."""
-    hide = drawn < HIDDEN_SHARE
-    hide[:, 0] = False
-    return hide
+def _hide_some(drawn: Tensor) -> Tensor:
+    """Make a mask that hides some tokens of each row, but never the first."""
+    hidden = drawn < HIDDEN_SHARE
+    hidden[:, 0] = False
+    return hidden

@@ -1,4 +1,4 @@
-"""What the elementary mechanisms are asked to compute: a batch of padded sequences, one tensor of tokens."""
+"""Problems of the elementary mechanisms: a batch of padded sequences as one tensor of tokens."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -7,13 +7,13 @@ from attnbench.cases import Problem, size
 
 __all__ = ["REGIMES", "BlockProblem", "MaskedProblem", "MechanismProblem", "PoolingProblem", "ProjectedProblem"]
 
-# Regime to the standard deviation of tokens: scores grow with it from nearly flat rows to peaked ones; in ``huge``
-# their exponential is infinite, in float64, too.
+# Regime to the standard deviation of the tokens. With it the scores grow, and the rows of attention weights go from
+# nearly uniform to peaked. In ``huge`` the exponential of a score overflows even in float64.
 REGIMES = {"flat": 0.3, "plain": 1.0, "peaked": 2.0, "huge": 30.0}
-# Mask by name: ``pad`` hides the end of all sequences but one, ``padleft`` the beginning, ``padholes`` some tokens of
-# each, ``padempty`` all tokens of one of them.
+# Padding masks: ``pad`` hides the end of all sequences but one, ``padleft`` the beginning, ``padholes`` some tokens of
+# each sequence, ``padempty`` all tokens of one sequence.
 PADDING = ("pad", "padleft", "padholes", "padempty")
-# The later tokens, or any but the first.
+# Masks of queries and keys: ``causal`` hides later tokens, ``bool2d`` random tokens except the first.
 ATTENDING = ("causal", "bool2d")
 
 
@@ -28,7 +28,7 @@ class MechanismProblem(Problem):
     masks: ClassVar[tuple[str, ...]] = ("none", *PADDING)
 
     def __post_init__(self) -> None:
-        """Refuse what is no problem of this operator."""
+        """Refuse sizes, masks and regimes that the operator does not have."""
         if min(self.sequences, self.length, self.width) < 1:
             raise ValueError(f"B, L and E must be at least 1, got {self.sequences}, {self.length} and {self.width}")
         if self.mask not in self.masks:
@@ -38,36 +38,36 @@ class MechanismProblem(Problem):
 
     @property
     def queries(self) -> int:
-        """As many as tokens: each asks."""
+        """Number of queries of a sequence: every token is one."""
         return self.length
 
     @property
     def keys(self) -> int:
-        """As many as tokens."""
+        """Number of keys of a sequence: every token is one."""
         return self.length
 
     @property
     def padding_mask(self) -> str | None:
-        """Name of the mask of padded tokens, if there is one."""
+        """Name of the padding mask, or None."""
         return next((part for part in self.mask.split("+") if part in PADDING), None)
 
     @property
     def attention_mask(self) -> str | None:
-        """Name of the mask of queries and keys, if there is one."""
+        """Name of the mask of queries and keys, or None."""
         return next((part for part in self.mask.split("+") if part in ATTENDING), None)
 
     @property
     def ordered(self) -> bool:
-        """Whether it matters where a token stands."""
+        """Whether the result depends on the order of the keys."""
         return self.attention_mask is not None
 
     @property
     def self_attention(self) -> bool:
-        """One tensor is queries, keys and values."""
+        """Whether query, key and value are the same tensor: always."""
         return True
 
-    def one_longer(self) -> Self:
-        """The same with one token more."""
+    def lengthen(self) -> Self:
+        """Return the same problem with one more token."""
         return replace(self, length=self.length + 1)
 
 
@@ -77,22 +77,22 @@ class PoolingProblem(MechanismProblem):
 
     @property
     def queries(self) -> int:
-        """The learned one."""
+        """Number of queries: the learned one."""
         return 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectedProblem(MechanismProblem):
-    """Self-attention into another width."""
+    """Self-attention with another width of output."""
 
     out_width: int = size("O")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedProblem(MechanismProblem):
-    """Self-attention that takes a mask of queries and keys beside the padding mask."""
+    """Self-attention that takes a mask of queries and keys in addition to the padding mask."""
 
-    # Beside a causal mask, padding on the left leaves rows without any token.
+    # With a causal mask, padding on the left gives fully masked rows.
     masks: ClassVar[tuple[str, ...]] = (
         "none", *PADDING, "causal", "causal+pad", "causal+padleft", "bool2d", "bool2d+pad",
     )  # fmt: skip
@@ -104,7 +104,7 @@ class BlockProblem(MechanismProblem):
 
     heads: int = size("H")
 
-    # A row without any token is what the reference inside leaves open.
+    # Masks with fully masked rows are left out: the reference's attention does not specify those rows.
     masks: ClassVar[tuple[str, ...]] = (
         "none", "pad", "padleft", "padholes", "causal", "causal+pad", "causal+padholes", "bool2d", "bool2d+pad",
     )  # fmt: skip

@@ -1,1 +1,51 @@
-"""Studies of the mechanisms: what is computed, and the figure that shows it."""
+"""Studies of the mechanisms, as ``attnbench study`` lists them. Importing this imports no torch."""
+
+import click
+
+from attnbench.cli.options import Lengths
+from attnbench.study import Study
+
+__all__ = ["ADDITIVE", "SATURATION"]
+
+# Keys of a row unless another number is asked for.
+KEYS = 64
+# Most keys of a row, and the widest head: the study of additive scores then takes less than 1 GiB.
+MOST_KEYS, MOST_WIDTH = 4096, 2048
+# Seeds of torch have 64 bits; repeats use the seeds that follow the one that is given.
+MOST_SEED = 2**63 - 1
+
+
+def _check_widths(
+    context: click.Context,  # noqa: ARG001  # click passes it
+    parameter: click.Parameter,  # noqa: ARG001
+    value: tuple[int, ...],
+) -> tuple[int, ...]:
+    if max(value) > MOST_WIDTH:
+        raise click.UsageError(f"--head-dims must be at most {MOST_WIDTH}, got {max(value)}")
+    return value
+
+
+def _parameters(widths: tuple[int, ...]) -> tuple[click.Parameter, ...]:
+    """Options of a study that compares widths of a head; ``widths`` are drawn unless others are asked for."""
+    return (
+        click.Option(
+            ["--head-dims"], type=Lengths(), default=widths, callback=_check_widths,
+            help="Widths of a head, such as 16,64,256.",
+        ),
+        click.Option(["--keys"], type=click.IntRange(min=2, max=MOST_KEYS), default=KEYS, show_default=True),
+        click.Option(["--seed"], type=click.IntRange(0, MOST_SEED), default=0, show_default=True),
+    )  # fmt: skip
+
+
+SATURATION = Study(
+    summary="The softmax without the scale 1/√d: distribution, entropy and gradient against the width of a head.",
+    compute="attnmechanisms.studies.saturation:saturation",
+    draw="attnmechanisms.studies.saturation_figure:draw",
+    parameters=_parameters((4, 8, 16, 32, 64, 128, 256, 512)),
+)
+ADDITIVE = Study(
+    summary="Additive against dot-product scores, before training and after a little.",
+    compute="attnmechanisms.studies.additive:additive",
+    draw="attnmechanisms.studies.additive_figure:draw",
+    parameters=_parameters((4, 8, 16, 32, 64, 128, 256)),
+)

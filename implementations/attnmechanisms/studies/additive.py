@@ -1,12 +1,12 @@
-"""Additive and dot-product attention side by side: as drawn, and after a little training.
+"""Additive and dot-product attention side by side: with random weights, and after a short training.
 
     additive    w · tanh(W_k k + W_q q)       bounded by Σ|w|, whatever the width
     dot         q · k                         of variance d
     scaled dot  q · k / √d                    of variance 1
 
-The task to be learned: in each sequence of standard normal tokens one has a certain direction added to it, the same in
-all sequences. Pooling with a learned query shall give that token: the loss is the squared distance to it. Whoever finds
-the direction attends to the right token.
+The task: in each sequence of standard normal tokens, one token has a fixed direction added to it; the direction is the
+same in all sequences. Pooling with a learned query must return that token: the loss is the squared distance to it. A
+model that has learned the direction attends to the marked token.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.1; Britz et al. 2017,
 https://arxiv.org/abs/1703.03906, section 4.5.
@@ -26,9 +26,10 @@ __all__ = ["SCORES", "additive"]
 Parameters = dict[str, Tensor]
 # Rows over which a median is taken.
 ROWS = 512
-# Training: steps of Adam at one rate, sequences a step, tokens a sequence, and the length of what one token has added.
+# Training: steps of Adam, its learning rate, sequences per step, tokens per sequence, and the norm of the added
+# direction.
 STEPS, RATE, BATCH, LENGTH, SIGNAL = 150, 0.01, 32, 16, 5.0
-# Sequences that were not trained on, on which the share of right tokens is counted; repeats with other seeds.
+# Held-out sequences on which the share of found tokens is counted; repetitions with other seeds.
 HELD_OUT, REPEATS = 512, 3
 
 
@@ -54,17 +55,22 @@ SCORES: dict[str, Callable[[Tensor, Parameters], Tensor]] = {
 
 
 def additive(*, head_dims: Sequence[int], keys: int, seed: int) -> dict[str, Any]:
-    """Rows as drawn and what training comes to, by head_dim and score."""
+    """Statistics of random rows, and the result of training, by head_dim and score."""
     rows = [
-        {"head_dim": head_dim, "score": name, **_drawn(name, head_dim, keys, seed), **_learned(name, head_dim, seed)}
+        {
+            "head_dim": head_dim,
+            "score": name,
+            **_measure_untrained(name, head_dim, keys, seed),
+            **_train(name, head_dim, seed),
+        }
         for head_dim in head_dims
         for name in SCORES
     ]
     return {"keys": keys, "steps": STEPS, "length": LENGTH, "rows": rows}
 
 
-def _parameters(name: str, width: int, generator: torch.Generator) -> Parameters:
-    """The learned query, standard normal; weights of an additive score, such that sums keep their variance."""
+def _draw_parameters(name: str, width: int, generator: torch.Generator) -> Parameters:
+    """A standard normal query; for the additive score also weights that keep the variance of sums."""
     spread = 1 / math.sqrt(width)
     drawn = {"query": torch.randn(width, generator=generator)}
     if name == "additive":
@@ -76,10 +82,10 @@ def _parameters(name: str, width: int, generator: torch.Generator) -> Parameters
     return drawn
 
 
-def _drawn(name: str, width: int, keys: int, seed: int) -> dict[str, float]:
-    """A query for each row, and rows as they are before training."""
+def _measure_untrained(name: str, width: int, keys: int, seed: int) -> dict[str, float]:
+    """Statistics of rows before training, each with a query of its own."""
     generator = torch.Generator().manual_seed(seed)
-    given = _parameters(name, width, generator)
+    given = _draw_parameters(name, width, generator)
     scores = torch.stack(
         [
             SCORES[name](
@@ -97,36 +103,36 @@ def _drawn(name: str, width: int, keys: int, seed: int) -> dict[str, float]:
     }
 
 
-def _learned(name: str, width: int, seed: int) -> dict[str, float]:
-    """Share of held-out sequences in which the right token has the largest weight: the mean, and the extremes."""
-    shares = [_trained_share(name, width, seed + repeat) for repeat in range(REPEATS)]
+def _train(name: str, width: int, seed: int) -> dict[str, float]:
+    """Share of held-out sequences in which the marked token has the largest weight: mean, minimum and maximum."""
+    shares = [_train_once(name, width, seed + repeat) for repeat in range(REPEATS)]
     return {"found": sum(shares) / REPEATS, "found_low": min(shares), "found_high": max(shares)}
 
 
-def _trained_share(name: str, width: int, seed: int) -> float:
+def _train_once(name: str, width: int, seed: int) -> float:
     generator = torch.Generator().manual_seed(seed)
     direction = torch.nn.functional.normalize(torch.randn(width, generator=generator), dim=0)
-    given = {key: value.requires_grad_() for key, value in _parameters(name, width, generator).items()}
+    given = {key: value.requires_grad_() for key, value in _draw_parameters(name, width, generator).items()}
     optimiser = torch.optim.Adam(given.values(), lr=RATE)
-    for tokens, right in _sequences(direction, generator):
+    for tokens, marked in _draw_batches(direction, generator):
         pooled = (torch.softmax(SCORES[name](tokens, given), dim=-1)[:, None] @ tokens)[:, 0]
-        loss = (pooled - tokens[torch.arange(BATCH), right]).square().mean()
+        loss = (pooled - tokens[torch.arange(BATCH), marked]).square().mean()
         optimiser.zero_grad()
         torch.autograd.backward(loss)
         optimiser.step()
     with torch.no_grad():
-        tokens, right = _batch(direction, HELD_OUT, generator)
-        found: Tensor = SCORES[name](tokens, given).argmax(dim=-1) == right
+        tokens, marked = _draw_batch(direction, HELD_OUT, generator)
+        found: Tensor = SCORES[name](tokens, given).argmax(dim=-1) == marked
     return found.double().mean().item()
 
 
-def _sequences(direction: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    return (_batch(direction, BATCH, generator) for _ in range(STEPS))
+def _draw_batches(direction: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    return (_draw_batch(direction, BATCH, generator) for _ in range(STEPS))
 
 
-def _batch(direction: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Sequences (count, length, width) and which token of each is the right one (count)."""
+def _draw_batch(direction: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Sequences (count, length, width) and the index of the marked token of each (count)."""
     tokens = torch.randn(count, LENGTH, len(direction), generator=generator)
-    right = torch.randint(LENGTH, (count,), generator=generator)
-    tokens[torch.arange(count), right] += SIGNAL * direction
-    return tokens, right
+    marked = torch.randint(LENGTH, (count,), generator=generator)
+    tokens[torch.arange(count), marked] += SIGNAL * direction
+    return tokens, marked

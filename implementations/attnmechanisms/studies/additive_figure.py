@@ -8,17 +8,17 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.ticker import PercentFormatter
 
-from attnbench.report.numbers import digits
+from attnbench.report.numbers import format_digits
 from attnbench.report.plots import COLOURS, SETTINGS
-from attnbench.report.studies import Shown
+from attnbench.report.studies import StudyFigures
 from attnbench.report.studies.curves import curve, grid, head_dims, level, titled
 
-__all__ = ["shown"]
+__all__ = ["draw"]
 
 NAMES = {"additive": "additive", "scaled dot": "dot product / √d", "dot": "dot product"}
 
 
-def shown(found: Mapping[str, Any]) -> Shown:
+def draw(found: Mapping[str, Any]) -> StudyFigures:
     """Figure and table."""
     rows = pd.DataFrame(found["rows"])
     widths = sorted(rows["head_dim"].unique())
@@ -43,7 +43,7 @@ def shown(found: Mapping[str, Any]) -> Shown:
         panels[2].set_ylim(0, 1)
         panels[2].yaxis.set_major_formatter(PercentFormatter(xmax=1))
         level(panels[2], 1 / found["length"], "chance")
-    return Shown(
+    return StudyFigures(
         title="Additive and dot-product attention against the width of a head",
         text=_text(found, rows),
         figures={"": figure},
@@ -57,9 +57,9 @@ def _summary(rows: pd.DataFrame) -> pd.DataFrame:
         {
             "width d": rows["head_dim"],
             "score": rows["score"].map(NAMES),
-            "standard deviation of scores": rows["score_std"].map(digits),
-            "entropy (bits)": rows["entropy_bits"].map(digits),
-            "gradient norm": rows["gradient_norm"].map(digits),
+            "standard deviation of scores": rows["score_std"].map(format_digits),
+            "entropy (bits)": rows["entropy_bits"].map(format_digits),
+            "gradient norm": rows["gradient_norm"].map(format_digits),
             "marked token found": rows["found"].map(lambda share: f"{share:.1%}"),
         }
     )
@@ -69,9 +69,9 @@ def _text(found: Mapping[str, Any], rows: pd.DataFrame) -> str:
     last = rows[rows["head_dim"] == rows["head_dim"].max()].set_index("score")
     shares = ", ".join(f"{NAMES[name]} {last.loc[name, 'found']:.0%}" for name in NAMES)
     return (
-        f"An additive score is bounded whatever the width, a dot product has variance d, and divided by √d variance 1. "
+        f"An additive score is bounded at any width; a dot product has variance d, and variance 1 after division by √d. "
         f"Left and middle: rows of {found['keys']} keys before training, medians and quartiles; the dotted line is the "
         f"entropy of equal weights. Right: one token of {found['length']} is marked by a direction that has to be "
-        f"found by training through the softmax, {found['steps']} steps of Adam at one rate for all; mean and "
+        f"learned by training through the softmax, {found['steps']} steps of Adam at one rate for all; mean and "
         f"extremes of three seeds, the dotted line is chance. At d = {rows['head_dim'].max()}: {shares}."
     )

@@ -1,4 +1,4 @@
-"""Softmax saturation: scores of wide heads without 1/√d make one-hot rows that let no gradient through.
+"""Softmax saturation: without the scale 1/√d, wide heads give one-hot rows of weights and vanishing gradients.
 
 Queries and keys have independent standard normal elements, so that q · k has variance d.
 
@@ -15,9 +15,9 @@ from attnbench.study.rows import entropy_bits, gradient_norm, quartiles
 
 __all__ = ["saturation"]
 
-# Rows over which a median is taken: its quartiles are then known to a few percent.
+# Rows over which a median is taken; with so many, its quartiles are known to a few percent.
 ROWS = 512
-# The worked example: so many draws of this standard deviation.
+# The worked example: the number of draws, and their standard deviation.
 DRAWS, DRAWN_STD = 20_000, 100.0
 
 
@@ -25,12 +25,12 @@ def saturation(*, head_dims: Sequence[int], keys: int, seed: int) -> dict[str, A
     """Rows of weights by head_dim, with the scale and without: distribution, entropy, largest weight, gradient."""
     return {
         "keys": keys,
-        "rows": [row for head_dim in head_dims for row in _of_width(head_dim, keys, seed)],
-        "draws": _draws(seed),
+        "rows": [row for head_dim in head_dims for row in _measure_width(head_dim, keys, seed)],
+        "draws": _softmax_of_wide_draws(seed),
     }
 
 
-def _of_width(head_dim: int, keys: int, seed: int) -> Iterator[dict[str, Any]]:
+def _measure_width(head_dim: int, keys: int, seed: int) -> Iterator[dict[str, Any]]:
     generator = torch.Generator().manual_seed(seed)
     queries = torch.randn(ROWS, 1, head_dim, generator=generator)
     products = torch.cat([row @ torch.randn(keys, head_dim, generator=generator).T for row in queries]).double()
@@ -43,13 +43,13 @@ def _of_width(head_dim: int, keys: int, seed: int) -> Iterator[dict[str, Any]]:
             **quartiles("entropy_bits", entropy_bits(weights)),
             **quartiles("largest_weight", weights.amax(dim=-1)),
             **quartiles("gradient_norm", gradient_norm(scores, cotangent)),
-            # By rank, the mean over rows.
+            # Mean weight by rank, over rows.
             "by_rank": weights.sort(dim=-1, descending=True).values.mean(dim=0).tolist(),
         }
 
 
-def _draws(seed: int) -> dict[str, float]:
-    """Largest weight of wide draws, as they are and divided by their standard deviation."""
+def _softmax_of_wide_draws(seed: int) -> dict[str, float]:
+    """Largest softmax weight of draws with a large standard deviation, with and without dividing by it."""
     draws = DRAWN_STD * torch.randn(DRAWS, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return {
         "count": DRAWS,

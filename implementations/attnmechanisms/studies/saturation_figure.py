@@ -8,12 +8,12 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 
-from attnbench.report.numbers import digits, thousands
+from attnbench.report.numbers import format_digits, format_thousands
 from attnbench.report.plots import COLOURS, SETTINGS
-from attnbench.report.studies import Shown
+from attnbench.report.studies import StudyFigures
 from attnbench.report.studies.curves import curve, grid, head_dims, level, titled
 
-__all__ = ["shown"]
+__all__ = ["draw"]
 
 NAMES = {"1/√d": "scaled by 1/√d", "none": "no scale"}
 # Widths whose rows are drawn whole, at the most.
@@ -25,7 +25,7 @@ MEASURES = {
 }
 
 
-def shown(found: Mapping[str, Any]) -> Shown:
+def draw(found: Mapping[str, Any]) -> StudyFigures:
     """Figure and table."""
     rows = pd.DataFrame(found["rows"])
     widths = sorted(rows["head_dim"].unique())
@@ -40,7 +40,7 @@ def shown(found: Mapping[str, Any]) -> Shown:
             titled(axes, name, x="width of a head d", y=unit)
             axes.set_ylim(bottom=0)
         level(panels[1], math.log2(found["keys"]), "equal weights")
-    return Shown(
+    return StudyFigures(
         title="Softmax saturation without the scale 1/√d",
         text=_text(found, rows, widths),
         figures={"": figure},
@@ -80,7 +80,7 @@ def _by_rank(axes: Axes, rows: pd.DataFrame, widths: Sequence[int]) -> None:
 def _summary(rows: pd.DataFrame) -> pd.DataFrame:
     summary = pd.DataFrame({"width d": rows["head_dim"], "scale": rows["scale"]})
     for measure, (name, _) in MEASURES.items():
-        summary[name.lower() + (" (bits)" if measure == "entropy_bits" else "")] = rows[measure].map(digits)
+        summary[name.lower() + (" (bits)" if measure == "entropy_bits" else "")] = rows[measure].map(format_digits)
     return summary
 
 
@@ -88,18 +88,18 @@ def _text(found: Mapping[str, Any], rows: pd.DataFrame, widths: Sequence[int]) -
     low, high, draws, most = widths[0], widths[-1], found["draws"], math.log2(found["keys"])
 
     def median(measure: str, scale: str, width: int) -> str:
-        return digits(float(rows[(rows["scale"] == scale) & (rows["head_dim"] == width)][measure].iloc[0]))
+        return format_digits(float(rows[(rows["scale"] == scale) & (rows["head_dim"] == width)][measure].iloc[0]))
 
     return (
         f"A sum of d products of standard normal numbers has variance d. Without the scale the softmax of a row of "
         f"{found['keys']} such scores has a median entropy of {median('entropy_bits', 'none', low)} bits at d = {low} "
-        f"and {median('entropy_bits', 'none', high)} at d = {high} (equal weights: {digits(most)}), "
+        f"and {median('entropy_bits', 'none', high)} at d = {high} (equal weights: {format_digits(most)}), "
         f"and the gradient that it lets through goes from {median('gradient_norm', 'none', low)} to "
         f"{median('gradient_norm', 'none', high)}; divided by √d both stay where they are "
         f"({median('entropy_bits', '1/√d', high)} bits and {median('gradient_norm', '1/√d', high)} at d = {high}). "
         f"The gradient is that of Σ weight · cotangent for a standard normal cotangent; curves are medians, bands "
         f"quartiles.\n\n"
-        f"The softmax of {thousands(draws['count'])} numbers of standard deviation {draws['std']:g} gives one a "
-        f"weight of {digits(draws['largest_weight'])}; divided by {draws['std']:g} first, the largest weight is "
-        f"{digits(draws['largest_weight_divided'])}."
+        f"The softmax of {format_thousands(draws['count'])} numbers of standard deviation {draws['std']:g} gives one a "
+        f"weight of {format_digits(draws['largest_weight'])}; divided by {draws['std']:g} first, the largest weight is "
+        f"{format_digits(draws['largest_weight_divided'])}."
     )

@@ -1,4 +1,4 @@
-"""Chapter *autocast*: float32 parameters and inputs, computed in half precision where torch.autocast says so."""
+"""Chapter *autocast*: float32 parameters and inputs under torch.autocast."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from attnbench.checks.requirement import check, draws_dropout
 
 @check(when=lambda case: case.autocast and not draws_dropout(case))
 def autocast_parity(candidate: Candidate) -> Iterator[Observation]:
-    """Under autocast the output has autocast's dtype, gradients have their own, and both are right."""
+    """Under autocast the output has autocast's dtype, gradients have their tensors' dtype, and all are right."""
     yield Match(quantities={"output": candidate.outputs["output"]} | candidate.gradients)
-    # Whether a softmax is left in float32 is the implementation's affair, and shows in the dtype of its weights.
+    # An implementation may compute its softmax in float32; its weights then have that dtype.
     yield Match(quantities={k: v for k, v in candidate.outputs.items() if k != "output"}, any_dtype=True)

@@ -1,4 +1,4 @@
-"""Chapter *compilation*: what torch's compilers make of an implementation is right, too."""
+"""Chapter *compilation*: implementations compiled by torch's compilers."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,27 +11,27 @@ from attnbench.interface import Refusal
 
 @check(when=lambda case: case.compiler is not None and not draws_dropout(case))
 def compiled_parity(candidate: Candidate) -> Iterator[Observation]:
-    """Compiled, outputs and gradients equal the oracle's within the error budget."""
+    """The outputs and gradients of a compiled call equal the oracle's within the error budget."""
     yield Match(quantities=candidate.outputs | (candidate.gradients if candidate.case.differentiates else {}))
 
 
 @check(when=lambda case: case.compiler == "aot_eager" and not draws_dropout(case))
 def compiled_for_other_lengths(candidate: Candidate) -> Iterator[Observation]:
-    """One compiled module called at another length gives what it gives without a compiler."""
+    """A compiled module that is called with another length gives the same output as without a compiler."""
     if not isinstance(
         candidate.implementation.prepare(candidate.module, candidate.case, candidate.inputs), type(candidate.module)
     ):
-        raise Refusal("its calls are prepared for each case")
-    longer = candidate.case.problem.one_longer()
+        raise Refusal("prepare() makes a call for one case: it does not return the module itself")
+    longer = candidate.case.problem.lengthen()
     if longer is None:
         raise Refusal("its problem has no lengths that can be changed")
     inputs = candidate.operator.inputs(replace(candidate.case, problem=replace(longer, seed=longer.seed + 1)))
     candidate.run()
-    compiled = candidate.named(candidate.call(**inputs.arguments()))["output"]
-    eager = candidate.named(candidate.module(**inputs.arguments()))["output"]
+    compiled = candidate.name_outputs(candidate.call(**inputs.arguments()))["output"]
+    eager = candidate.name_outputs(candidate.module(**inputs.arguments()))["output"]
     yield Agree(
         value=compiled,
         expected=eager,
         quantity="output",
-        what="the compiled output at another length, against the eager one",
+        what="the compiled output at another length (compared with the eager output)",
     )

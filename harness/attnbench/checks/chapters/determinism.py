@@ -1,4 +1,4 @@
-"""Chapter *determinism*: the same call again."""
+"""Chapter *determinism*: repetitions of the same call."""
 
 from collections.abc import Iterator
 
@@ -6,35 +6,40 @@ from torch import Tensor
 
 from attnbench.candidate.candidate import Candidate
 from attnbench.checks.observations import Agree, Equal, Observation
-from attnbench.checks.requirement import check, eager
+from attnbench.checks.requirement import check, is_eager
 
-# Repetitions, enough to see a race that shows once in ten calls (by chance missed once in 200 times).
+# Enough to see a race condition that shows in one of ten calls, with a probability of 199 in 200.
 REPETITIONS = 50
 
 
-@check(when=eager)
+@check(when=is_eager)
 def repeats_itself(candidate: Candidate) -> Iterator[Observation]:
-    """The same call gives the same bits; or, where that is declared otherwise, agrees within the error budget."""
+    """The same call gives the same bits, or agrees within the error budget if declared not deterministic."""
     first, second = candidate.run()["output"].detach(), candidate.run()["output"].detach()
-    yield _again(candidate, second, first, "output", "of the same call again")
+    yield _compare_repetition(candidate, second, first, "output", "of a second call")
 
 
-@check(when=lambda case: eager(case) and case.mode == "train" and case.problem.regime == "plain")
+@check(when=lambda case: is_eager(case) and case.mode == "train" and case.problem.regime == "plain")
 def repeats_many_times(candidate: Candidate) -> Iterator[Observation]:
-    """Fifty forward and backward passes give the same bits, or agree where that is declared otherwise."""
-    first = _pass(candidate)
+    """Fifty forward and backward passes give the same bits, or agree if declared not deterministic."""
+    first = _run_pass(candidate)
     strays = dict(first)
     for _ in range(REPETITIONS - 1):
-        strays |= {name: value for name, value in _pass(candidate).items() if not value.equal(first[name])}
-    yield from (_again(candidate, strays[name], first[name], name, "of one of fifty passes") for name in first)
+        strays |= {name: value for name, value in _run_pass(candidate).items() if not value.equal(first[name])}
+    yield from (
+        _compare_repetition(
+            candidate, strays[name], first[name], name, "of a later pass (compared with the first pass)"
+        )
+        for name in first
+    )
 
 
-def _pass(candidate: Candidate) -> dict[str, Tensor]:
+def _run_pass(candidate: Candidate) -> dict[str, Tensor]:
     outputs = candidate.run()
-    return {name: value.detach() for name, value in (outputs | candidate.gradients_of(outputs)).items()}
+    return {name: value.detach() for name, value in (outputs | candidate.compute_gradients(outputs)).items()}
 
 
-def _again(candidate: Candidate, value: Tensor, expected: Tensor, quantity: str, how: str) -> Observation:
+def _compare_repetition(candidate: Candidate, value: Tensor, expected: Tensor, quantity: str, how: str) -> Observation:
     what = f"{quantity} {how}"
     if candidate.implementation.policies.deterministic:
         return Equal(value=value, expected=expected, what=what)

@@ -1,4 +1,4 @@
-"""Chapter *dropout*: off in eval; in training on the weights, unbiased, and told by them."""
+"""Chapter *dropout*: off in eval mode; in training applied to the weights, unbiased, and shown by returned weights."""
 
 import math
 from collections.abc import Iterator
@@ -10,41 +10,41 @@ from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.checks.observations import Average, Equal, Holds, Match, Observation
 from attnbench.checks.requirement import check, draws_dropout
-from attnbench.checks.slopes import is_slope
+from attnbench.checks.slopes import compare_with_slope
 from attnbench.interface import Refusal
 
 # Draws whose mean is compared, each from its own seed.
 DRAWS = 256
-# Weights of which two seeds drop the same by a chance of less than 1 in 10^9, at rates of 0.1 and more.
+# Weights of which two seeds drop the same ones with a probability below 1 in 10^9, at rates of 0.1 and more.
 MANY = 200
-# Draws over which it is compared how often neighbours are dropped together.
+# Draws over which the dropout decisions of neighbouring weights are compared.
 PAIRED_DRAWS = 64
-# Standard deviations that the share of dropped weights may be off: 1 in 10^9 by chance.
+# Standard deviations by which the share of dropped weights may be off: 1 in 10^9 by chance.
 SIGMAS = 6.0
 
 
 @check(when=lambda case: case.problem.dropout > 0 and not draws_dropout(case))
 def dropout_rests_in_eval(candidate: Candidate) -> Iterator[Observation]:
-    """In eval, dropout changes nothing and draws no random number."""
+    """In eval mode, dropout changes nothing and draws no random number."""
     global_state.seed(0)
     state = torch.get_rng_state()
     first = candidate.run()["output"].detach().clone()
     drew = not torch.equal(state, torch.get_rng_state())
-    yield Holds(holds=not drew, what="the random generator moved during a call in eval")
+    yield Holds(holds=not drew, what="a call in eval mode advanced the random number generator")
     global_state.seed(1)
     yield Equal(
-        value=candidate.run()["output"].detach(), expected=first, what="output of two calls from different seeds"
+        value=candidate.run()["output"].detach(), expected=first, what="output of two calls under different seeds"
     )
 
 
-def _without_dropout(candidate: Candidate) -> torch.Tensor:
-    """Weights by the formula, in the rows that are compared."""
+def _compute_clean_weights(candidate: Candidate) -> torch.Tensor:
+    """Compute the weights by the formula without dropout, with excluded rows set to zero."""
     quantities = candidate.operator.evaluate(candidate.case, candidate.inputs)
-    return candidate.compared(quantities, candidate.case, candidate.inputs)["weights"]
+    return candidate.blank_excluded_rows(quantities, candidate.case, candidate.inputs)["weights"]
 
 
-def _draws_many(case: Case) -> bool:
-    """Whether enough weights are drawn, of a size that shows, for chance to leave no doubt."""
+def _draws_enough(case: Case) -> bool:
+    """Whether so many weights of visible size are dropped or kept that chance explains no failure."""
     problem = case.problem
     weights = problem.sequences * problem.num_heads * problem.queries * problem.columns
     no_key = problem.padding_mask == "padempty" and problem.sequences < 2
@@ -53,16 +53,16 @@ def _draws_many(case: Case) -> bool:
     return many and not (no_key or no_row) and draws_dropout(case) and case.compiler is None and not case.autocast
 
 
-def _tells(case: Case) -> bool:
-    """Whether the weights of each head show what was dropped."""
+def _shows_dropout_mask(case: Case) -> bool:
+    """Whether the returned weights show the dropout mask of each head."""
     problem = case.problem
-    tells = problem.need_weights and not problem.average_attn_weights and problem.columns > 0
-    return draws_dropout(case) and tells and case.compiler is None and not case.autocast
+    shows = problem.need_weights and not problem.average_attn_weights and problem.columns > 0
+    return draws_dropout(case) and shows and case.compiler is None and not case.autocast
 
 
-@check(when=_tells)
+@check(when=_shows_dropout_mask)
 def dropout_is_told_by_weights(candidate: Candidate) -> Iterator[Observation]:
-    """Returned weights are the dropped ones: with the mask that they show, output and gradients are the oracle's."""
+    """The returned weights are after dropout: with the mask that they show, output and gradients are the oracle's."""
     global_state.seed(0)
     outputs = candidate.run()
     weights = outputs.get("weights")
@@ -70,7 +70,7 @@ def dropout_is_told_by_weights(candidate: Candidate) -> Iterator[Observation]:
         yield Holds(holds=False, what="need_weights=True returned None as weights")
         return
     keep = weights.detach() != 0
-    clean = _without_dropout(candidate)
+    clean = _compute_clean_weights(candidate)
     visible = clean != 0
     trials, rate = int(visible.sum()), candidate.case.problem.dropout
     dropped = int((visible & ~keep).sum())
@@ -82,11 +82,11 @@ def dropout_is_told_by_weights(candidate: Candidate) -> Iterator[Observation]:
         allowed=bound,
     )
     keep_heads = keep if candidate.case.problem.batch is not None else keep[None]
-    gradients = candidate.gradients_of(outputs) if candidate.case.differentiates else {}
+    gradients = candidate.compute_gradients(outputs) if candidate.case.differentiates else {}
     yield Match(quantities=outputs | gradients, keep=keep_heads)
 
 
-@check(when=_draws_many)
+@check(when=_draws_enough)
 def dropout_is_unbiased(candidate: Candidate) -> Iterator[Observation]:
     """In training the output is random, and its mean is the output without dropout."""
     draws = []
@@ -97,15 +97,15 @@ def dropout_is_unbiased(candidate: Candidate) -> Iterator[Observation]:
     yield Average(quantity="output", mean=stacked.mean(0), std=stacked.std(0), draws=DRAWS)
 
 
-@check(when=_tells)
+@check(when=_shows_dropout_mask)
 def dropout_masks_are_independent(candidate: Candidate) -> Iterator[Observation]:
-    """Dropout decides on each weight by itself: neighbours in batch, heads, queries and keys agree as chance has it."""
+    """Each weight is dropped independently of its neighbours in batch, heads, queries and keys."""
     kept = []
     for seed in range(PAIRED_DRAWS):
         global_state.seed(seed)
         kept.append(candidate.run()["weights"].detach() != 0)
     masks = torch.stack(kept)
-    weights = _without_dropout(candidate)
+    weights = _compute_clean_weights(candidate)
     rate = candidate.case.problem.dropout
     agreeing = rate**2 + (1 - rate) ** 2
     axes = ("batch", "heads", "queries", "keys")[-weights.dim() :]
@@ -118,12 +118,12 @@ def dropout_masks_are_independent(candidate: Candidate) -> Iterator[Observation]
         # Pairs that share a weight are not independent: each weight is in two of them.
         off, bound = abs(float(same.double().mean()) - agreeing), SIGMAS * math.sqrt(2) * spread
         yield Holds(
-            holds=off <= bound, what=f"neighbouring {name} are dropped together {off:.1%} off what chance gives",
-            measured=off, allowed=bound,
+            holds=off <= bound, measured=off, allowed=bound,
+            what=f"the share of neighbouring {name} with equal dropout decisions is off by {off:.1%} from chance",
         )  # fmt: skip
 
 
-@check(when=_draws_many)
+@check(when=_draws_enough)
 def dropout_follows_the_seed(candidate: Candidate) -> Iterator[Observation]:
     """The same seed drops the same weights; another seed drops others."""
     global_state.seed(1)
@@ -131,33 +131,35 @@ def dropout_follows_the_seed(candidate: Candidate) -> Iterator[Observation]:
     global_state.seed(2)
     other = candidate.run()["output"].detach().clone()
     global_state.seed(1)
-    yield Equal(value=candidate.run()["output"].detach(), expected=first, what="output of the same seed again")
+    yield Equal(
+        value=candidate.run()["output"].detach(), expected=first, what="output of a second call under the same seed"
+    )
     yield Holds(holds=not torch.equal(first, other), what="two seeds gave the same output")
 
 
 @check(
     when=lambda case: (
-        _draws_many(case) and case.dtype == "float64" and case.tracks_inputs and not case.problem.shares_queries
+        _draws_enough(case) and case.dtype == "float64" and case.tracks_inputs and not case.problem.shares_queries
     )
 )
 def dropout_gradients(candidate: Candidate) -> Iterator[Observation]:
-    """Backward uses the mask of its own forward: the gradient is the slope that the same seed shows."""
+    """Backward uses the dropout mask of its own forward: gradients equal finite differences under the same seed."""
 
     def loss() -> torch.Tensor:
         global_state.seed(3)
-        return candidate.loss(candidate.run())
+        return candidate.compute_loss(candidate.run())
 
     for name in ("query", "value"):
         tensor = candidate.inputs.tensors[name]
         (gradient,) = torch.autograd.grad(loss(), [tensor])
-        yield is_slope(gradient, tensor, loss, f"the gradient of {name}")
+        yield compare_with_slope(gradient, tensor, loss, f"the gradient with respect to {name}")
 
 
 @check(when=lambda case: draws_dropout(case) and case.compiler is None)
 def dropout_survives_eval(candidate: Candidate) -> Iterator[Observation]:
-    """A call in eval() between two in train() changes neither dropout nor its rate."""
+    """A call in eval() between two calls in train() changes neither dropout nor its rate."""
     if not isinstance(candidate.module, torch.nn.Module):
-        raise Refusal("its module is no torch.nn.Module, which alone has train() and eval()")
+        raise Refusal("its module is not a torch.nn.Module, so it has no train() and eval()")
     global_state.seed(4)
     first = candidate.run()["output"].detach().clone()
     candidate.module.eval()

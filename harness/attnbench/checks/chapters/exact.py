@@ -1,4 +1,4 @@
-"""Chapter *exact*: on inputs where nothing can be rounded, every bit is attention's; nothing is allowed."""
+"""Chapter *exact*: on inputs where no rounding can occur, every bit of the output must be right."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from attnbench.checks.requirement import check
 
 @check(when=lambda case: case.problem.regime == "uniform")
 def exact_uniform_mean(candidate: Candidate) -> Iterator[Observation]:
-    """Equal logits over a power of two of visible keys give the exact mean of their values."""
+    """With equal logits over a power of two of visible keys, the output is exactly the mean of their values."""
     yield Exact(quantities={"output": candidate.outputs["output"]})
 
 
@@ -21,5 +21,5 @@ def exact_selection(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=lambda case: case.problem.regime == "zeroleak")
 def exact_zero_leak(candidate: Candidate) -> Iterator[Observation]:
-    """Visible values of zero give exactly zero, however large the hidden ones are."""
+    """If all visible values are zero, the output is exactly zero, however large the hidden values are."""
     yield Exact(quantities={"output": candidate.outputs["output"]})

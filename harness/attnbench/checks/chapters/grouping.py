@@ -1,4 +1,4 @@
-"""Chapter *grouping*: heads of queries that share heads of keys and values."""
+"""Chapter *grouping*: query heads that share heads of keys and values."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,20 +8,20 @@ import torch
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.checks.observations import Agree, Observation
-from attnbench.checks.requirement import check, eager, has_tokens
-from attnbench.checks.runs import agree
+from attnbench.checks.requirement import check, has_tokens, is_eager
+from attnbench.checks.runs import compare_runs
 
 _REGIMES = ("flat", "plain", "peaked")
 
 
 def _shares(case: Case) -> bool:
     problem = case.problem
-    return eager(case) and problem.key_heads < problem.num_heads and has_tokens(case) and problem.regime in _REGIMES
+    return is_eager(case) and problem.key_heads < problem.num_heads and has_tokens(case) and problem.regime in _REGIMES
 
 
 @check(when=_shares)
 def shared_keys_are_copies(candidate: Candidate) -> Iterator[Observation]:
-    """A block of heads that shares keys gets what each head gets from a copy of them, and so do gradients."""
+    """Heads that share keys and values give the same outputs and gradients as heads with copies of them."""
     case, tensors = candidate.case, candidate.inputs.tensors
     shape = (case.problem.key_heads, case.problem.num_heads // case.problem.key_heads)
     copies = {
@@ -29,15 +29,17 @@ def shared_keys_are_copies(candidate: Candidate) -> Iterator[Observation]:
         for name in ("key", "value")
     }
     apart = replace(candidate.inputs, tensors=tensors | copies)
-    outputs = candidate.on(case.with_problem(kv_heads=None), apart)
-    yield from agree(outputs, candidate.outputs, "of copies of the shared keys, against that of shared ones")
+    outputs = candidate.run_on(case.with_problem(kv_heads=None), apart)
+    yield from compare_runs(
+        outputs, candidate.outputs, "with copies of the keys and values (compared with shared ones)"
+    )
     if not case.tracks_inputs:
         return
     found = torch.autograd.grad(
-        candidate.loss(outputs), list(copies.values()), materialize_grads=True, allow_unused=True
+        candidate.compute_loss(outputs), list(copies.values()), materialize_grads=True, allow_unused=True
     )
     for name, gradient in zip(copies, found, strict=True):
         yield Agree(
             value=torch.unflatten(gradient, 1, shape).sum(dim=2), expected=candidate.gradients[f"grad.{name}"],
-            quantity=f"grad.{name}", what=f"the sum of the copies' gradients, against grad.{name} of shared ones",
+            quantity=f"grad.{name}", what=f"the sum of the copies' gradients (compared with grad.{name} if shared)",
         )  # fmt: skip

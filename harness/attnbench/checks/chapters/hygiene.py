@@ -1,4 +1,4 @@
-"""Chapter *hygiene*: a call leaves the world as it was and depends on its arguments alone."""
+"""Chapter *hygiene*: a call has no side effects and depends only on its arguments."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,24 +9,24 @@ import torch
 from attnbench.candidate import global_state
 from attnbench.candidate.candidate import Candidate
 from attnbench.checks.observations import Agree, Equal, Holds, Observation
-from attnbench.checks.requirement import check, draws_dropout, eager
-from attnbench.oracle.inputs import changed
+from attnbench.checks.requirement import check, draws_dropout, is_eager
+from attnbench.oracle.inputs import change_tensors
 
 
-# What a call writes to its inputs may be there already when it is called again.
+# Runs first: a second call may write the same values into its inputs as the first, which changes nothing.
 @check(first=True)
 def inputs_untouched(candidate: Candidate) -> Iterator[Observation]:
-    """A call, and its backward, changes no bit of inputs, masks or parameters."""
+    """A call and its backward pass change no bit of inputs, masks or parameters."""
     watched = candidate.inputs.tensors | candidate.parameters()
     before = {name: tensor.detach().clone() for name, tensor in watched.items()}
     outputs = candidate.run()
     if candidate.case.differentiates:
-        candidate.gradients_of(outputs)
+        candidate.compute_gradients(outputs)
     for name, tensor in watched.items():
         yield Equal(value=tensor.detach(), expected=before[name], what=f"{name} after the call")
 
 
-@check(when=eager)
+@check(when=is_eager)
 def outputs_are_its_own(candidate: Candidate) -> Iterator[Observation]:
     """An output shares no memory with an input and is not overwritten by the next call."""
     first = candidate.run()
@@ -34,48 +34,49 @@ def outputs_are_its_own(candidate: Candidate) -> Iterator[Observation]:
     storages = {t.untyped_storage().data_ptr() for t in candidate.inputs.tensors.values()}
     shares = first["output"].untyped_storage().data_ptr() in storages and first["output"].numel() > 0
     yield Holds(holds=not shares, what="the output shares memory with an input")
-    name = next(iter(candidate.leaves() or candidate.inputs.tensors))
-    with candidate.overwritten({name: -candidate.inputs.tensors[name].detach()}):
-        # Two places may be written to in turn.
+    name = next(iter(candidate.collect_leaves() or candidate.inputs.tensors))
+    with candidate.overwrite({name: -candidate.inputs.tensors[name].detach()}):
+        # Two calls, since an implementation may alternate between two buffers.
         candidate.run()
         candidate.run()
     for name, value in first.items():
-        yield Equal(value=value.detach(), expected=kept[name], what=f"{name} of the first call after two more")
+        yield Equal(value=value.detach(), expected=kept[name], what=f"{name} of the first call after two further calls")
 
 
-@check(when=eager)
+@check(when=is_eager)
 def no_stale_state(candidate: Candidate) -> Iterator[Observation]:
-    """New values written into inputs and parameters give what a fresh module gives on them."""
-    tensors, masks = candidate.inputs.tensors, _masks(candidate)
+    """After new values are written into inputs and parameters, the output equals a fresh module's."""
+    tensors, masks = candidate.inputs.tensors, _find_masks(candidate)
     names = {name for name, tensor in tensors.items() if tensor.is_floating_point() and name not in masks}
     new = {name: torch.flip(tensors[name].detach(), (-1,)) for name in names}
     if "key_lengths" in tensors:
         new["key_lengths"] = candidate.case.problem.keys - tensors["key_lengths"]
     candidate.run()
-    with candidate.overwritten(new):
+    with candidate.overwrite(new):
         fresh_module, _ = candidate.build()
         _scale_parameters(fresh_module, 0.5)
-        # On copies: what is known by its address is not known there, whoever keeps it.
-        copies = changed(candidate.inputs, lambda _, tensor: tensor.clone())
-        fresh = candidate.on(candidate.case, copies, fresh_module)["output"].detach()
+        # The fresh module gets copies of the inputs: a cache that is keyed by address has no entry for them.
+        copies = change_tensors(candidate.inputs, lambda _, tensor: tensor.clone())
+        fresh = candidate.run_on(candidate.case, copies, fresh_module)["output"].detach()
         _scale_parameters(candidate.module, 0.5)
         used = candidate.run()["output"].detach().clone()
         _scale_parameters(candidate.module, 2.0)
-    yield Agree(value=used, expected=fresh, quantity="output", what="output on new values, against a fresh module's")
+    what = "output on new values (compared with a fresh module)"
+    yield Agree(value=used, expected=fresh, quantity="output", what=what)
     if masks and not candidate.inputs.options.get("is_causal"):
-        # Prepared anew: a call may hold its mask in a form of its own.
+        # The call is prepared again, since a prepared call may hold a converted copy of its mask.
         flipped = {name: torch.flip(tensors[name].detach(), (-1,)) for name in masks}
         other = replace(candidate.inputs, tensors=tensors | flipped)
         yield Agree(
-            value=candidate.on(candidate.case, other)["output"],
-            expected=candidate.on(candidate.case, other, candidate.build()[0])["output"],
+            value=candidate.run_on(candidate.case, other)["output"],
+            expected=candidate.run_on(candidate.case, other, candidate.build()[0])["output"],
             quantity="output",
-            what="output under new masks, against a fresh module's",
+            what="output under new masks (compared with a fresh module)",
         )
 
 
-def _masks(candidate: Candidate) -> set[str]:
-    """Inputs that hide keys or are added to logits."""
+def _find_masks(candidate: Candidate) -> set[str]:
+    """Return the names of inputs that hide keys or are added to logits."""
     tensors = candidate.inputs.tensors
     return {
         name
@@ -85,7 +86,7 @@ def _masks(candidate: Candidate) -> set[str]:
 
 
 def _scale_parameters(module: object, factor: float) -> None:
-    """As an optimiser does, in place; by a power of two, so that nothing is rounded."""
+    """Scale parameters in place, as an optimiser does; a power of two avoids rounding."""
     if isinstance(module, torch.nn.Module):
         with torch.no_grad():
             for parameter in module.parameters():
@@ -94,31 +95,31 @@ def _scale_parameters(module: object, factor: float) -> None:
 
 @check()
 def global_state_untouched(candidate: Candidate) -> Iterator[Observation]:
-    """Building and calling leave torch as it was; outside training a call draws no random number."""
-    before = global_state.noted()
+    """Building and calling leave torch's global state unchanged; a call without dropout draws no random number."""
+    before = global_state.read_settings()
     _, call = candidate.build()
-    # Not where a seed leaves it: a call that seeds the generator anew moves it too.
+    # Draw a number first, so that a call that seeds the generator changes its state, too.
     torch.rand(1)
     random = torch.get_rng_state()
     inside: list[dict[str, Any]] = []
 
     def watched(**arguments: Any) -> Any:
-        """The call, looked at from within the gradient mode and autocast of the case, which restore themselves."""
-        inside.append(global_state.noted())
+        """Call, and read the settings inside the contexts of gradient mode and autocast, which restore them."""
+        inside.append(global_state.read_settings())
         returned = call(**arguments)
-        inside.append(global_state.noted())
+        inside.append(global_state.read_settings())
         return returned
 
     outputs = candidate.run(watched)
     drew = not torch.equal(random, torch.get_rng_state())
     if candidate.case.differentiates:
-        candidate.gradients_of(outputs)
+        candidate.compute_gradients(outputs)
     changed = {
         f"{name} from {first[name]} to {then[name]}": None
-        for first, then in (inside, (before, global_state.noted()))
+        for first, then in (inside, (before, global_state.read_settings()))
         for name in before
         if first[name] != then[name]
     }
-    yield Holds(holds=not changed, what=f"it changed {', '.join(changed)}")
+    yield Holds(holds=not changed, what=f"the implementation changed {', '.join(changed)}")
     if not draws_dropout(candidate.case):
-        yield Holds(holds=not drew, what="the random generator moved during a call that draws nothing")
+        yield Holds(holds=not drew, what="a call without dropout advanced the random number generator")

@@ -1,4 +1,4 @@
-"""Chapter *layouts*: numbers count, not where they lie in memory."""
+"""Chapter *layouts*: results depend on the values of tensors, not on their strides."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -11,97 +11,103 @@ from torch import Tensor
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.checks.observations import Observation
-from attnbench.checks.requirement import case_transforms_of, check, eager, has_tokens
-from attnbench.checks.runs import agree
+from attnbench.checks.requirement import check, get_case_transforms, has_tokens, is_eager
+from attnbench.checks.runs import compare_runs
 from attnbench.interface import Inputs
-from attnbench.oracle.inputs import changed
+from attnbench.oracle.inputs import change_tensors
 
-__all__ = ["LAYOUTS", "repeated"]
+__all__ = ["LAYOUTS", "repeat_part"]
 
 _REGIMES = ("flat", "plain", "identity")
-# Elements before the first one; odd, so that nothing is aligned any more.
+# Elements before the first one; odd, so that rows are not aligned.
 OFFSET = 3
-# What lies between elements where it cannot be NaN: far outside the data, and finite in every dtype.
+# Fills the gaps between elements where NaN cannot be used: far outside the data, and finite in every dtype.
 BESIDE = 1e4
-# Rows and features of a matrix that does not fill the tiles of any product.
+# Rows and features of a matrix that does not fill the tiles of any matrix product.
 ODD_MATRIX = (33, 21)
 
 
-def _ordinary(case: Case) -> bool:
+def _is_ordinary(case: Case) -> bool:
+    """Whether a case is eager, has tokens, and has logits of moderate size."""
     problem = case.problem
-    return eager(case) and problem.regime in _REGIMES and has_tokens(case)
+    return is_eager(case) and problem.regime in _REGIMES and has_tokens(case)
 
 
-@check(when=_ordinary)
+@check(when=_is_ordinary)
 def strided_inputs(candidate: Candidate) -> Iterator[Observation]:
-    """Inputs and masks that are not contiguous give the outputs and gradients that contiguous ones give."""
-    expected = _results(candidate, candidate.inputs)
+    """Inputs and masks that are not contiguous give the same outputs and gradients as contiguous ones."""
+    expected = _compute_results(candidate, candidate.inputs)
     for how, layout in LAYOUTS.items():
-        inputs = changed(candidate.inputs, lambda _, tensor, layout=layout: layout(tensor))  # type: ignore[misc]
-        yield from agree(_results(candidate, inputs), expected, f"of inputs {how}, against that of contiguous ones")
+        inputs = change_tensors(candidate.inputs, lambda _, tensor, layout=layout: layout(tensor))  # type: ignore[misc]
+        yield from compare_runs(
+            _compute_results(candidate, inputs), expected, f"for inputs {how} (compared with contiguous inputs)"
+        )
 
 
-@check(when=lambda case: _ordinary(case) and case.problem.sequences > 1, case_transforms=True)
+@check(when=lambda case: _is_ordinary(case) and case.problem.sequences > 1, case_transforms=True)
 def expanded_inputs(candidate: Candidate) -> Iterator[Observation]:
-    """One sequence, and one mask, repeated by a stride of 0 give what their copies give."""
+    """One sequence and one mask, expanded with a stride of 0, give the same outputs and gradients as copies."""
 
     def repeat(name: str, tensor: Tensor) -> Tensor:
-        place = case_transforms_of(candidate).shared_by_sequences(candidate.case, name)
-        return tensor if place is None else repeated(tensor, *place)
+        place = get_case_transforms(candidate).shared_by_sequences(candidate.case, name)
+        return tensor if place is None else repeat_part(tensor, *place)
 
-    expanded = changed(candidate.inputs, repeat)
-    copies = changed(expanded, lambda _, tensor: tensor.clone(memory_format=torch.contiguous_format))
-    yield from agree(
-        _results(candidate, expanded), _results(candidate, copies), "of expanded inputs, against their copies'"
-    )
+    expanded = change_tensors(candidate.inputs, repeat)
+    copies = change_tensors(expanded, lambda _, tensor: tensor.clone(memory_format=torch.contiguous_format))
+    found, expected = _compute_results(candidate, expanded), _compute_results(candidate, copies)
+    yield from compare_runs(found, expected, "for expanded inputs (compared with copies)")
 
 
 @check(
     when=lambda case: (
-        _ordinary(case) and not (case.problem.self_attention or case.problem.key_is_value or case.problem.query_is_key)
+        _is_ordinary(case)
+        and not (case.problem.self_attention or case.problem.key_is_value or case.problem.query_is_key)
     ),
     case_transforms=True,
 )
 def packed_inputs(candidate: Candidate) -> Iterator[Observation]:
-    """Slices of one packed tensor as query, key and value give what three tensors of their own give."""
+    """Query, key and value as slices of one packed tensor give the same results as three separate tensors."""
     tensors = candidate.inputs.tensors
     alike = tensors["query"].shape[:-1] == tensors["key"].shape[:-1]
     names = ("query", "key", "value") if alike else ("key", "value")
     widths = [tensors[name].shape[-1] for name in names]
     parts = torch.split(torch.cat([tensors[name].detach() for name in names], dim=-1), widths, dim=-1)
     slices = {name: part.requires_grad_(tensors[name].requires_grad) for name, part in zip(names, parts, strict=True)}
-    found = _results(candidate, replace(candidate.inputs, tensors=tensors | slices))
-    yield from agree(
-        found, _results(candidate, candidate.inputs), "of slices of one tensor, against that of three tensors"
+    found = _compute_results(candidate, replace(candidate.inputs, tensors=tensors | slices))
+    yield from compare_runs(
+        found,
+        _compute_results(candidate, candidate.inputs),
+        "for slices of one tensor (compared with separate tensors)",
     )
 
 
-def _results(candidate: Candidate, inputs: Inputs) -> dict[str, Tensor]:
-    """Outputs, and gradients of the inputs where the case takes them."""
-    outputs = candidate.run() if inputs is candidate.inputs else candidate.on(candidate.case, inputs)
+def _compute_results(candidate: Candidate, inputs: Inputs) -> dict[str, Tensor]:
+    """Compute the outputs and, if inputs require gradients in this case, their gradients."""
+    outputs = candidate.run() if inputs is candidate.inputs else candidate.run_on(candidate.case, inputs)
     if not candidate.case.tracks_inputs:
         return outputs
-    # One tensor under several names is one leaf; backwards, so that its first name stays.
+    # A tensor with several names is one leaf; the reversed order keeps its first name.
     leaves = {id(tensor): (name, tensor) for name, tensor in reversed(inputs.tensors.items()) if tensor.requires_grad}
     found = torch.autograd.grad(
-        candidate.loss(outputs), [tensor for _, tensor in leaves.values()],
+        candidate.compute_loss(outputs), [tensor for _, tensor in leaves.values()],
         retain_graph=True, allow_unused=True, materialize_grads=True,
     )  # fmt: skip
     return outputs | {f"grad.{name}": gradient for (name, _), gradient in zip(leaves.values(), found, strict=True)}
 
 
-def _gap(tensor: Tensor) -> float | bool:
-    """What lies between the elements: it shows wherever it is read, even times 0 where torch itself never does that."""
+def _get_gap(tensor: Tensor) -> float | bool:
+    """Return the number that fills the gaps between elements: NaN shows even if it is multiplied by 0."""
     if tensor.is_floating_point():
-        return BESIDE if _products_read_on(tensor.dtype, tensor.device.type) else math.nan
+        return BESIDE if _matmul_reads_past_rows(tensor.dtype, tensor.device.type) else math.nan
     return True if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype).max
 
 
 @cache
-def _products_read_on(dtype: torch.dtype, device: str) -> bool:
-    """Whether torch's own product of matrices reads on behind a row, times 0: what calls it can do nothing about that.
+def _matmul_reads_past_rows(dtype: torch.dtype, device: str) -> bool:
+    """Whether torch's own matrix product reads past the end of rows, multiplied by 0.
 
-    oneDNN's does so in bfloat16 with AMX, to the end of its tiles: https://github.com/uxlfoundation/oneDNN/issues/5717.
+    An implementation that calls it cannot avoid that. oneDNN does so in bfloat16 with AMX, up to the end of its tiles:
+    https://github.com/uxlfoundation/oneDNN/issues/5717.
     """
     rows, features = ODD_MATRIX
     wide = torch.full((rows, features + OFFSET), math.nan, dtype=dtype, device=device)
@@ -109,39 +115,39 @@ def _products_read_on(dtype: torch.dtype, device: str) -> bool:
     return bool((matrix @ matrix.mT).isnan().any())
 
 
-def _sliced(tensor: Tensor) -> Tensor:
-    """Rows of a wider tensor."""
-    wide = tensor.new_full((*tensor.shape[:-1], tensor.shape[-1] + OFFSET), _gap(tensor))
+def _slice_wider(tensor: Tensor) -> Tensor:
+    """Store a tensor as a slice of wider rows."""
+    wide = tensor.new_full((*tensor.shape[:-1], tensor.shape[-1] + OFFSET), _get_gap(tensor))
     return wide[..., OFFSET:].copy_(tensor)
 
 
-def _spread(tensor: Tensor) -> Tensor:
-    """Every second element of every row, and every second row."""
-    wide = tensor.new_full((*tensor.shape[:-1], 2 * tensor.shape[-1] + OFFSET), _gap(tensor))
+def _skip_elements(tensor: Tensor) -> Tensor:
+    """Store a tensor as every second element of longer rows."""
+    wide = tensor.new_full((*tensor.shape[:-1], 2 * tensor.shape[-1] + OFFSET), _get_gap(tensor))
     return wide[..., OFFSET::2].copy_(tensor)
 
 
-def _swapped(tensor: Tensor) -> Tensor:
-    """Columns of a transposed tensor; of a single row, every second element."""
-    return _sliced(tensor.mT.contiguous()).mT if tensor.dim() > 1 else _spread(tensor)
+def _store_transposed(tensor: Tensor) -> Tensor:
+    """Store a tensor transposed; a tensor of one dimension as every second element."""
+    return _slice_wider(tensor.mT.contiguous()).mT if tensor.dim() > 1 else _skip_elements(tensor)
 
 
-def _backwards(tensor: Tensor) -> Tensor:
-    """First and last axis swapped in memory, as in (features, length, batch)."""
+def _store_first_axis_last(tensor: Tensor) -> Tensor:
+    """Store a tensor with its first and last axis swapped, as in (features, length, batch)."""
     return tensor.transpose(0, -1).contiguous().transpose(0, -1)
 
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "sliced from wider rows": _sliced,
-    "with every second element left out": _spread,
-    "stored transposed": _swapped,
-    "stored with the first axis last": _backwards,
+    "sliced from wider rows": _slice_wider,
+    "with a stride of 2 between elements": _skip_elements,
+    "stored transposed": _store_transposed,
+    "stored with the first axis last": _store_first_axis_last,
 }
 
 
-def repeated(tensor: Tensor, axis: int, one: int) -> Tensor:
-    """One part of a tensor along an axis in place of each, with a stride of 0, and gaps behind it in memory."""
+def repeat_part(tensor: Tensor, axis: int, one: int) -> Tensor:
+    """Expand one part of a tensor along an axis with a stride of 0, followed by a gap in memory."""
     part = tensor.narrow(axis, one % tensor.shape[axis], 1)
     shape = list(part.shape)
     shape[axis] = 2
-    return tensor.new_full(shape, _gap(tensor)).narrow(axis, 0, 1).copy_(part).expand(tensor.shape)
+    return tensor.new_full(shape, _get_gap(tensor)).narrow(axis, 0, 1).copy_(part).expand(tensor.shape)

@@ -1,4 +1,4 @@
-"""Chapter *positions*: where queries and keys stand decides what is seen: corners, windows, distances, lengths."""
+"""Chapter *positions*: masks by position (causal corners, windows, lengths) and biases by distance."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,141 +11,151 @@ from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.checks.chapters.masks import MODERATE, POISON
 from attnbench.checks.observations import Agree, Equal, Holds, Observation
-from attnbench.checks.requirement import case_transforms_of, check, eager, has_tokens
-from attnbench.checks.runs import agree, same
+from attnbench.checks.requirement import check, get_case_transforms, has_tokens, is_eager
+from attnbench.checks.runs import compare_outputs, compare_runs
 from attnbench.interface import Inputs
-from attnbench.operators.attention_core.positions import distances, lengths
+from attnbench.operators.attention_core.positions import compute_distances, get_lengths
 from attnbench.operators.attention_core.problem import ALIGNED
-from attnbench.oracle.inputs import picked
+from attnbench.oracle.inputs import select_positions
 
 _REGIMES = ("flat", "plain", "peaked")
 _WIDE = ("float32", "float64")
-# Added to the rows of a bias in turn; powers of two keep the sum's rounding small.
+# Added to the rows of a bias, one after the other; powers of two keep rounding small.
 ROW_CONSTANTS = (0.5, -1.0, 0.25)
 
 
-def _ordinary(case: Case) -> bool:
-    return eager(case) and has_tokens(case) and case.problem.regime in _REGIMES
+def _is_ordinary(case: Case) -> bool:
+    """Whether a case is eager, has tokens, and has logits of moderate size."""
+    return is_eager(case) and has_tokens(case) and case.problem.regime in _REGIMES
 
 
-def _hides(case: Case) -> bool:
+def _hides_keys(case: Case) -> bool:
+    """Whether keys are hidden by position or length, and large numbers in them must not change an output."""
     problem = case.problem
     hides = problem.causal is not None or problem.window is not None or "ragged" in problem.parts
     return hides and has_tokens(case) and case.compiler is None and problem.regime in MODERATE
 
 
 def _shows_every_key(case: Case) -> bool:
-    """Whether no key that is seen has a weight too small to show in the last bit."""
+    """Whether every visible key has a weight large enough to change the last bit of an output."""
     moderate = case.problem.regime in ("flat", "plain") and case.dtype in _WIDE
     return moderate and "alibi" not in case.problem.parts
 
 
-@check(when=_hides)
+@check(when=_hides_keys)
 def unseen_keys_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
-    """Keys that a query does not see, and their values, change no bit of its output."""
-    visible = _visible(candidate)
-    most = int((~visible).sum(dim=(0, 2)).argmax())  # the query that most keys are hidden from
+    """Changing keys that a query does not see, and their values, changes no bit of its output."""
+    visible = _compute_visible(candidate)
+    most = int((~visible).sum(dim=(0, 2)).argmax())  # the query from which most keys are hidden
     before = candidate.run()["output"].detach().clone()
     for row in dict.fromkeys((most, visible.shape[1] - 1)):
         hidden = ~visible[:, row]
-        changed = {name: _poisoned(candidate, name, hidden) for name in ("key", "value")}
-        with candidate.overwritten(changed):
+        changed = {name: _poison(candidate, name, hidden) for name in ("key", "value")}
+        with candidate.overwrite(changed):
             after = candidate.run()["output"].detach()
         yield Equal(
-            value=after[:, :, row], expected=before[:, :, row], what=f"output of query {row} after unseen keys changed"
+            value=after[:, :, row],
+            expected=before[:, :, row],
+            what=f"output of query {row} (after unseen keys changed)",
         )
 
 
-@check(when=lambda case: _hides(case) and _ordinary(case) and _shows_every_key(case))
+@check(when=lambda case: _hides_keys(case) and _is_ordinary(case) and _shows_every_key(case))
 def furthest_keys_count(candidate: Candidate) -> Iterator[Observation]:
-    """The first and the last key that a query sees have a part in its output."""
-    visible = _visible(candidate)
+    """The values of the first and the last key that a query sees contribute to its output."""
+    visible = _compute_visible(candidate)
     for sequence, seen in enumerate(visible):
         if not bool(seen.any()):
             continue
-        row = int(seen.sum(dim=1).argmax())  # the query that sees most
+        row = int(seen.sum(dim=1).argmax())  # the query that sees most keys
         places = seen[row].nonzero().flatten().tolist()
         for place in dict.fromkeys((places[0], places[-1])):
             one = torch.zeros_like(visible[:, 0])
             one[sequence, place] = True
             before = candidate.run()["output"].detach().clone()
-            with candidate.overwritten({"value": _poisoned(candidate, "value", one)}):
+            with candidate.overwrite({"value": _poison(candidate, "value", one)}):
                 after = candidate.run()["output"].detach()
             differs = (after[sequence, :, row] != before[sequence, :, row]).flatten(1).any(dim=1)
             yield Holds(
                 holds=bool(differs.all()),
-                what=f"key {place} of sequence {sequence} has no part in the output of query {row}, which sees it",
+                what=f"key {place} of sequence {sequence} does not contribute to the output of query {row}",
             )
 
 
-@check(when=lambda case: _ordinary(case) and case.problem.ordered and case.problem.queries > 1, case_transforms=True)
+@check(when=lambda case: _is_ordinary(case) and case.problem.ordered and case.problem.queries > 1, case_transforms=True)
 def queries_alone_at_their_corner(candidate: Candidate) -> Iterator[Observation]:
-    """The queries next to the corner that they are aligned with get alone what they get among all: decoding does so."""
+    """The first queries (if aligned top_left) or the last ones give the same output alone as among all queries."""
     case, queries = candidate.case, candidate.case.problem.queries
     half = queries // 2
     few = list(range(half)) if case.problem.causal == "top_left" else list(range(half, queries))
-    outputs = candidate.on(*case_transforms_of(candidate).selected(case, candidate.inputs, queries=few))
-    expected = {name: picked(value.detach(), {2: few}) for name, value in candidate.outputs.items()}
+    outputs = candidate.run_on(*get_case_transforms(candidate).select(case, candidate.inputs, queries=few))
+    expected = {name: select_positions(value.detach(), {2: few}) for name, value in candidate.outputs.items()}
     where = f"queries {few[0]} to {few[-1]}"
-    yield from agree(outputs, expected, f"of {where} alone, against that among all")
+    yield from compare_runs(outputs, expected, f"of {where} alone (compared with all queries)")
 
 
-@check(when=lambda case: _ordinary(case) and "alibi" in case.problem.parts and case.dtype in _WIDE)
+@check(when=lambda case: _is_ordinary(case) and "alibi" in case.problem.parts and case.dtype in _WIDE)
 def alibi_is_a_bias(candidate: Candidate) -> Iterator[Observation]:
-    """ALiBi gives what a bias of minus slope times distance gives."""
+    """ALiBi gives the same output as a bias of minus slope times distance."""
     case, inputs, problem = candidate.case, candidate.inputs, candidate.case.problem
     query = inputs.tensors["query"]
     slopes = torch.tensor(inputs.options["alibi_slopes"], dtype=torch.float64, device=query.device)[:, None, None]
-    numbers = (-slopes * distances(problem, inputs).abs()).to(query.dtype)
+    numbers = (-slopes * compute_distances(problem, inputs).abs()).to(query.dtype)
     mask = problem.mask.replace("alibi", "bias4d")
-    told = replace(inputs, tensors=inputs.tensors | {"bias": numbers}, options=inputs.options | {"alibi_slopes": None})
-    yield from agree(
-        candidate.on(case.with_problem(mask=mask), told), candidate.outputs, "under that bias, against that under ALiBi"
+    biased = replace(
+        inputs, tensors=inputs.tensors | {"bias": numbers}, options=inputs.options | {"alibi_slopes": None}
+    )
+    yield from compare_runs(
+        candidate.run_on(case.with_problem(mask=mask), biased),
+        candidate.outputs,
+        "with that bias (compared with ALiBi)",
     )
 
 
-@check(when=lambda case: _ordinary(case) and "ragged" in case.problem.parts, case_transforms=True)
+@check(when=lambda case: _is_ordinary(case) and "ragged" in case.problem.parts, case_transforms=True)
 def a_sequence_ends_at_its_length(candidate: Candidate) -> Iterator[Observation]:
-    """A sequence of a ragged batch gets what it gets alone, cut to its own length."""
-    case, own = candidate.case, lengths(candidate.case.problem, candidate.inputs).tolist()
+    """A sequence of a ragged batch gives the same output as alone, cut to its own length."""
+    case, own = candidate.case, get_lengths(candidate.case.problem, candidate.inputs).tolist()
     one = min(range(len(own)), key=own.__getitem__)
-    alone, inputs = case_transforms_of(candidate).selected(
-        case, candidate.inputs, sequences=[one], keys=range(own[one])
-    )
+    alone, inputs = get_case_transforms(candidate).select(case, candidate.inputs, sequences=[one], keys=range(own[one]))
     mask = "+".join(part for part in case.problem.mask.split("+") if part != "ragged") or "none"
     tensors = {name: tensor for name, tensor in inputs.tensors.items() if name != "key_lengths"}
-    outputs = candidate.on(alone.with_problem(mask=mask, int32_lengths=False), replace(inputs, tensors=tensors))
+    outputs = candidate.run_on(alone.with_problem(mask=mask, int32_lengths=False), replace(inputs, tensors=tensors))
     expected = {name: value.detach()[one : one + 1] for name, value in candidate.outputs.items()}
-    yield from agree(outputs, expected, f"of sequence {one} cut to its length, against that in the batch")
+    yield from compare_runs(outputs, expected, f"of sequence {one} cut to its length (compared with the batch)")
 
 
-@check(when=lambda case: _ordinary(case) and bool(case.problem.bias) and case.dtype in _WIDE)
+@check(when=lambda case: _is_ordinary(case) and bool(case.problem.bias) and case.dtype in _WIDE)
 def a_row_of_the_bias_may_shift(candidate: Candidate) -> Iterator[Observation]:
-    """A constant added to a row of the bias changes nothing: a soft-cap comes before it."""
+    """Adding a constant to each row of the bias does not change the output: a soft-cap is applied before the bias."""
     bias = candidate.inputs.tensors["bias"].detach()
     constants = bias.new_tensor(ROW_CONSTANTS)[torch.arange(bias.shape[-2]) % len(ROW_CONSTANTS)]
     shifted = replace(candidate.inputs, tensors=candidate.inputs.tensors | {"bias": bias + constants[:, None]})
     yield Agree(
-        value=candidate.on(candidate.case, shifted)["output"], expected=candidate.outputs["output"], quantity="output",
-        what="the output with constants added to the rows of the bias",
+        value=candidate.run_on(candidate.case, shifted)["output"], expected=candidate.outputs["output"],
+        quantity="output", what="the output with constants added to the rows of the bias",
     )  # fmt: skip
 
 
-@check(when=_ordinary)
+@check(when=_is_ordinary)
 def other_options_between_calls(candidate: Candidate) -> Iterator[Observation]:
-    """After a call with other options a module gives what a fresh one gives."""
+    """After a call with other options, a module gives the same output as a fresh module."""
     candidate.run()
-    other = _with_other_options(candidate)
-    used, fresh = (candidate.on(*other, module=module)["output"] for module in (candidate.module, candidate.build()[0]))
-    yield same(candidate, used, fresh, "of a call with other options, against a fresh module's")
+    other = _change_options(candidate)
+    used, fresh = (
+        candidate.run_on(*other, module=module)["output"] for module in (candidate.module, candidate.build()[0])
+    )
+    yield compare_outputs(candidate, used, fresh, "of a call with other options (compared with a fresh module)")
     fresh = candidate.run(candidate.build()[1])["output"]
-    yield same(candidate, candidate.run()["output"], fresh, "of the call after it, against a fresh module's")
+    yield compare_outputs(
+        candidate, candidate.run()["output"], fresh, "of the call after it (compared with a fresh module)"
+    )
 
 
-def _with_other_options(candidate: Candidate) -> tuple[Case, Inputs]:
-    """The case without its causal mask, each of its other options another number.
+def _change_options(candidate: Candidate) -> tuple[Case, Inputs]:
+    """Return the case without its causal mask, and with other numbers for its other options.
 
-    What it has not, it does not get: who takes the case takes this one.
+    No option is added, so an implementation that supports the case supports the new one.
     """
     case, problem, options = candidate.case, candidate.case.problem, candidate.inputs.options
     numbers: dict[str, Any] = {"softcap": 2 * problem.softcap, "scale": problem.logit_scale / 2}
@@ -153,19 +163,25 @@ def _with_other_options(candidate: Candidate) -> tuple[Case, Inputs]:
         numbers["window"] = problem.window // 2 if problem.window else 1
     mask = "+".join(part for part in problem.mask.split("+") if part not in ALIGNED) or "none"
     slopes = options["alibi_slopes"]
-    told = numbers | {"softcap": numbers["softcap"] or None, "causal": None}
-    told["alibi_slopes"] = slopes and [slope / 2 for slope in slopes]
-    return case.with_problem(mask=mask, **numbers), replace(candidate.inputs, options=options | told)
+    changed = numbers | {"softcap": numbers["softcap"] or None, "causal": None}
+    changed["alibi_slopes"] = slopes and [slope / 2 for slope in slopes]
+    return case.with_problem(mask=mask, **numbers), replace(candidate.inputs, options=options | changed)
 
 
-def _visible(candidate: Candidate) -> Tensor:
-    """Which keys a query sees, in every head alike. Shape: (batch, queries, keys)."""
+def _compute_visible(candidate: Candidate) -> Tensor:
+    """Return which keys each query sees, the same in all heads.
+
+    Shape: (batch, queries, keys).
+    """
     seen: Tensor = candidate.operator.visible(candidate.case, candidate.inputs)[:, 0]
     return seen
 
 
-def _poisoned(candidate: Candidate, name: str, keys: Tensor) -> Tensor:
-    """Keys or values of which the chosen ones hold a large number of alternating sign. Shape: keys (batch, keys)."""
+def _poison(candidate: Candidate, name: str, keys: Tensor) -> Tensor:
+    """Return keys or values in which some positions hold a large number of alternating sign.
+
+    Shape: ``keys`` is a mask (batch, keys).
+    """
     tensor = candidate.inputs.tensors[name].detach()
     poison = torch.full_like(tensor, POISON[candidate.case.dtype])
     poison[..., ::2] *= -1

@@ -1,4 +1,4 @@
-"""Chapter *refusals*: what is malformed raises an exception; nothing is stretched, cut or converted in silence."""
+"""Chapter *refusals*: malformed arguments raise an exception; none is broadcast, cut or converted silently."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -10,30 +10,31 @@ from torch import Tensor
 from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import Case
 from attnbench.checks.observations import Agree, Equal, Holds, Observation
-from attnbench.checks.requirement import check, eager
-from attnbench.checks.runs import attempted, same
+from attnbench.checks.requirement import check, is_eager
+from attnbench.checks.runs import compare_outputs, try_call
 from attnbench.interface import Inputs
 from attnbench.masks import causal
 from attnbench.operators.multihead import case_transforms
 
-__all__ = ["Bad", "bad_dtypes", "bad_shapes"]
+__all__ = ["BadCall", "make_bad_dtypes", "make_bad_shapes"]
 
-# Largest length of the cases that are spoiled: larger ones are refused for the same reasons.
+# Largest length of cases whose arguments are made malformed: longer ones are refused for the same reasons.
 LONGEST = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bad:
+class BadCall:
     """Arguments of a call that must be refused."""
 
     what: str
     arguments: dict[str, Any]
 
 
-def _small(case: Case) -> bool:
+def _is_small(case: Case) -> bool:
+    """Whether a case is short, and plain enough that every malformed argument differs from a valid one."""
     problem = case.problem
     return (
-        eager(case)
+        is_eager(case)
         and case.dtype == "float32"
         and problem.regime == "plain"
         and not problem.is_causal
@@ -43,83 +44,85 @@ def _small(case: Case) -> bool:
     )
 
 
-@check(when=_small)
+@check(when=_is_small)
 def bad_shapes_are_refused(candidate: Candidate) -> Iterator[Observation]:
-    """Tokens or masks whose shapes do not fit raise an exception, and a causal hint without its mask is not ignored."""
-    known = _known(candidate)
-    for bad in bad_shapes(candidate.case, candidate.inputs):
-        if known.issuperset(bad.arguments):
-            yield Holds(holds=_taken(candidate, bad) is None, what=f"{bad.what} was taken")
-    if "is_causal" in known:
-        yield from _hint_without_mask(candidate)
+    """Tokens or masks of wrong shapes raise an exception, and is_causal=True without attn_mask is not ignored."""
+    supported = _find_supported_arguments(candidate)
+    for bad in make_bad_shapes(candidate.case, candidate.inputs):
+        if supported.issuperset(bad.arguments):
+            yield Holds(holds=_call_with(candidate, bad) is None, what=f"{bad.what} was accepted")
+    if "is_causal" in supported:
+        yield from _check_hint_without_mask(candidate)
 
 
-@check(when=_small)
+@check(when=_is_small)
 def bad_dtypes_are_refused(candidate: Candidate) -> Iterator[Observation]:
-    """Tokens of another dtype than the parameters', and masks that are neither boolean nor real, raise an exception."""
-    known = _known(candidate)
-    for bad in bad_dtypes(candidate.case, candidate.inputs):
-        if known.issuperset(bad.arguments):
-            yield Holds(holds=_taken(candidate, bad) is None, what=f"{bad.what} was taken")
+    """Tokens of another dtype than the parameters, and masks neither boolean nor floating-point, raise exceptions."""
+    supported = _find_supported_arguments(candidate)
+    for bad in make_bad_dtypes(candidate.case, candidate.inputs):
+        if supported.issuperset(bad.arguments):
+            yield Holds(holds=_call_with(candidate, bad) is None, what=f"{bad.what} was accepted")
 
 
-@check(when=_small)
+@check(when=_is_small)
 def refusals_leave_no_trace(candidate: Candidate) -> Iterator[Observation]:
-    """After calls that were refused, the right call gives the same bits, and inputs and parameters are as they were."""
+    """After refused calls a valid call gives the same bits, and inputs and parameters are unchanged."""
     watched = candidate.inputs.tensors | candidate.parameters()
     values = {name: tensor.detach().clone() for name, tensor in watched.items()}
-    modes, before = _modes(candidate), candidate.run()["output"].detach().clone()
-    for bad in (*bad_shapes(candidate.case, candidate.inputs), *bad_dtypes(candidate.case, candidate.inputs)):
-        _taken(candidate, bad)
-    yield Holds(holds=_modes(candidate) == modes, what="training and eval of its modules changed")
-    outputs, fault = attempted(candidate.run)
-    yield Holds(holds=not fault, what=f"the right call after refused ones raised {fault}")
+    modes, before = _read_training_flags(candidate), candidate.run()["output"].detach().clone()
+    for bad in (*make_bad_shapes(candidate.case, candidate.inputs), *make_bad_dtypes(candidate.case, candidate.inputs)):
+        _call_with(candidate, bad)
+    yield Holds(holds=_read_training_flags(candidate) == modes, what="the training mode of its modules changed")
+    outputs, fault = try_call(candidate.run)
+    yield Holds(holds=not fault, what=f"a valid call after refused calls raised {fault}")
     if outputs is not None:
-        yield same(candidate, outputs["output"], before, "of the right call after refused ones")
+        yield compare_outputs(candidate, outputs["output"], before, "of a valid call after refused calls")
     for name, tensor in watched.items():
         yield Equal(value=tensor.detach(), expected=values[name], what=f"{name} after refused calls")
 
 
-def _known(candidate: Candidate) -> frozenset[str]:
-    """Arguments that the implementation has at all: what it never gets, it cannot refuse."""
+def _find_supported_arguments(candidate: Candidate) -> frozenset[str]:
+    """Return the names of arguments that the implementation supports; it never gets the others."""
     problem = candidate.case.problem
     attention, padding = problem.attention_mask, problem.padding_mask
-    asked: dict[str, dict[str, Any]] = {
-        "attn_mask": {"mask": _joined("bool2d", padding)},
-        "key_padding_mask": {"mask": _joined(attention, "pad")},
-        "is_causal": {"mask": _joined("causal", padding), "is_causal": True},
+    changes_by_name: dict[str, dict[str, Any]] = {
+        "attn_mask": {"mask": _join_masks("bool2d", padding)},
+        "key_padding_mask": {"mask": _join_masks(attention, "pad")},
+        "is_causal": {"mask": _join_masks("causal", padding), "is_causal": True},
     }
     unsupported = candidate.implementation.unsupported
-    has = (name for name, changes in asked.items() if unsupported(candidate.case.with_problem(**changes)) is None)
-    return frozenset({"query", "key", "value", *has})
+    found = (
+        name for name, changes in changes_by_name.items() if unsupported(candidate.case.with_problem(**changes)) is None
+    )
+    return frozenset({"query", "key", "value", *found})
 
 
-def _joined(attention: str | None, padding: str | None) -> str:
-    """Name of two masks together."""
+def _join_masks(attention: str | None, padding: str | None) -> str:
+    """Return the name of an attention mask and a padding mask together."""
     return "+".join(part for part in (attention, padding) if part)
 
 
-def _taken(candidate: Candidate, bad: Bad) -> dict[str, Tensor] | None:
-    """What a call that must be refused returned, or None where it raised."""
+def _call_with(candidate: Candidate, bad: BadCall) -> dict[str, Tensor] | None:
+    """Make a call that must be refused, and return its outputs, or None if it raised an exception."""
     arguments = bad.arguments
     options = {name: arguments.get(name, value) for name, value in candidate.inputs.options.items()}
     tensors = {n: t for n, t in (candidate.inputs.tensors | arguments).items() if n not in options and t is not None}
     try:
-        return candidate.on(candidate.case, replace(candidate.inputs, tensors=tensors, options=options))
+        return candidate.run_on(candidate.case, replace(candidate.inputs, tensors=tensors, options=options))
     except Malformed:
         return {}
     except Exception:  # noqa: BLE001  # any exception is a refusal
         return None
 
 
-def _modes(candidate: Candidate) -> list[bool]:
+def _read_training_flags(candidate: Candidate) -> list[bool]:
     module = candidate.module
     return [part.training for part in module.modules()] if isinstance(module, torch.nn.Module) else []
 
 
-def bad_shapes(case: Case, inputs: Inputs) -> Iterator[Bad]:
-    """Calls of one tensor, or of tokens alike, whose shapes are not those of the case."""
-    yield from _bad_tokens(case, inputs)
+def make_bad_shapes(case: Case, inputs: Inputs) -> Iterator[BadCall]:
+    """Yield calls with one argument, or with query, key and value, of wrong shapes."""
+    yield from _make_bad_tokens(case, inputs)
     problem = case.problem
     heads, queries, keys = problem.num_heads, problem.queries, problem.keys
     batch = problem.sequences
@@ -130,100 +133,100 @@ def bad_shapes(case: Case, inputs: Inputs) -> Iterator[Bad]:
         (batch * heads + 1, *shared), (batch * heads, queries, keys + 1), (batch, heads, *shared), (1, 1, *shared),
         (queries, 1, keys, 1),
     ]  # fmt: skip
-    yield from _bad_masks(inputs, "attn_mask", [shape for shape in masks if shape not in (shared, own)])
+    yield from _make_bad_masks(inputs, "attn_mask", [shape for shape in masks if shape not in (shared, own)])
     if problem.batch is None:
-        yield from _bad_masks(inputs, "key_padding_mask", [(1, keys), (keys, 1), (keys + 1,), (1,)])
+        yield from _make_bad_masks(inputs, "key_padding_mask", [(1, keys), (keys, 1), (keys + 1,), (1,)])
         return
     padding = [
         (keys,), (1, keys), (batch, 1), (batch + 1, keys), (batch, keys + 1), (keys, batch), (batch, 1, keys),
         (batch * keys,),
     ]  # fmt: skip
-    yield from _bad_masks(inputs, "key_padding_mask", [shape for shape in padding if shape != (batch, keys)])
+    yield from _make_bad_masks(inputs, "key_padding_mask", [shape for shape in padding if shape != (batch, keys)])
 
 
-def _bad_masks(inputs: Inputs, name: str, shapes: list[tuple[int, ...]]) -> Iterator[Bad]:
-    """Masks that hide nothing, and of the kind of the other mask, so that their shape alone is wrong."""
+def _make_bad_masks(inputs: Inputs, name: str, shapes: list[tuple[int, ...]]) -> Iterator[BadCall]:
+    """Yield masks that hide nothing and have the dtype of the other mask, so that only their shape is wrong."""
     other = inputs.tensors.get({"attn_mask": "key_padding_mask", "key_padding_mask": "attn_mask"}[name])
     kind = torch.bool if other is None else other.dtype
     for shape in dict.fromkeys(shapes):
         mask = torch.zeros(shape, dtype=kind, device=inputs.tensors["query"].device)
-        yield Bad(what=f"{name} of shape {shape}", arguments={name: mask})
+        yield BadCall(what=f"{name} of shape {shape}", arguments={name: mask})
 
 
-def _bad_tokens(case: Case, inputs: Inputs) -> Iterator[Bad]:
-    wider = _each(inputs, lambda tensor: _longer(tensor, -1))
+def _make_bad_tokens(case: Case, inputs: Inputs) -> Iterator[BadCall]:
+    wider = _change_tokens(inputs, lambda tensor: _lengthen(tensor, -1))
     for name in wider:
-        yield Bad(what=f"{name} with one feature too many", arguments={name: wider[name]})
-    yield Bad(what="tokens with one feature too many", arguments=wider)
-    flat = _each(inputs, lambda tensor: tensor.flatten())
-    yield Bad(what="query of one dimension", arguments={"query": flat["query"]})
-    stacked = _each(inputs, lambda tensor: tensor.reshape((1,) * (4 - tensor.dim()) + tensor.shape))
-    yield Bad(what="tokens of four dimensions", arguments=stacked)
-    longer = _each(inputs, lambda tensor: _longer(tensor, case_transforms.length_axis(case)))
-    yield Bad(what="value one token longer than key", arguments={"value": longer["value"]})
+        yield BadCall(what=f"{name} with one feature too many", arguments={name: wider[name]})
+    yield BadCall(what="tokens with one feature too many", arguments=wider)
+    flat = _change_tokens(inputs, lambda tensor: tensor.flatten())
+    yield BadCall(what="query of one dimension", arguments={"query": flat["query"]})
+    stacked = _change_tokens(inputs, lambda tensor: tensor.reshape((1,) * (4 - tensor.dim()) + tensor.shape))
+    yield BadCall(what="tokens of four dimensions", arguments=stacked)
+    longer = _change_tokens(inputs, lambda tensor: _lengthen(tensor, case_transforms.length_axis(case)))
+    yield BadCall(what="value one token longer than key", arguments={"value": longer["value"]})
     if case.problem.batch is None:
-        batched = _each(inputs, lambda tensor: tensor[None])
+        batched = _change_tokens(inputs, lambda tensor: tensor[None])
         keys = {"key": batched["key"], "value": batched["value"]}
-        yield Bad(what="query without a batch beside key and value with one", arguments=keys)
+        yield BadCall(what="query without a batch dimension and key and value with one", arguments=keys)
         return
     axis = case_transforms.sequence_axis(case)
-    first = _each(inputs, lambda tensor: tensor.narrow(axis, 0, 1))
-    more = _each(inputs, lambda tensor: _longer(tensor, axis))
-    without = _each(inputs, lambda tensor: tensor.select(axis, 0))
-    told = {
-        f"key and value of one sequence for {case.problem.batch} of queries": first,
-        "key and value of one sequence too many": more,
-        "query with a batch beside key and value without one": without,
+    first = _change_tokens(inputs, lambda tensor: tensor.narrow(axis, 0, 1))
+    more = _change_tokens(inputs, lambda tensor: _lengthen(tensor, axis))
+    without = _change_tokens(inputs, lambda tensor: tensor.select(axis, 0))
+    calls = {
+        f"key and value with one sequence and query with {case.problem.batch}": first,
+        "key and value with one sequence too many": more,
+        "query with a batch dimension and key and value without": without,
     }
-    for what, tokens in told.items():
-        yield Bad(what=what, arguments={"key": tokens["key"], "value": tokens["value"]})
-    yield Bad(what="value of one sequence too many", arguments={"value": more["value"]})
+    for what, tokens in calls.items():
+        yield BadCall(what=what, arguments={"key": tokens["key"], "value": tokens["value"]})
+    yield BadCall(what="value with one sequence too many", arguments={"value": more["value"]})
 
 
-def _each(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    """Query, key and value, each changed once, however many names it has."""
+def _change_tokens(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    """Change query, key and value; a tensor with several names is changed once."""
     tokens = {name: inputs.tensors[name] for name in ("query", "key", "value")}
     made = {id(tensor): change(tensor.detach()) for tensor in tokens.values()}
     return {name: made[id(tensor)] for name, tensor in tokens.items()}
 
 
-def _longer(tensor: Tensor, axis: int) -> Tensor:
+def _lengthen(tensor: Tensor, axis: int) -> Tensor:
     return torch.cat([tensor, tensor.narrow(axis, 0, 1)], dim=axis)
 
 
-def bad_dtypes(case: Case, inputs: Inputs) -> Iterator[Bad]:
-    """Calls of tokens, or of one mask, whose dtype is wrong and whose shapes are right."""
+def make_bad_dtypes(case: Case, inputs: Inputs) -> Iterator[BadCall]:
+    """Yield calls with tokens, or with one mask, of a wrong dtype and the right shape."""
     for dtype in (torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64):
         plain = str(dtype).removeprefix("torch.")
-        other = _each(inputs, lambda tensor, dtype=dtype: tensor.to(dtype))  # type: ignore[misc]
-        yield Bad(what=f"tokens of {plain} for parameters of {case.dtype}", arguments=other)
-        yield Bad(what=f"query of {plain} beside key and value of {case.dtype}", arguments={"query": other["query"]})
-        yield Bad(what=f"value of {plain} beside query and key of {case.dtype}", arguments={"value": other["value"]})
+        other = _change_tokens(inputs, lambda tensor, dtype=dtype: tensor.to(dtype))  # type: ignore[misc]
+        yield BadCall(what=f"tokens of {plain} with parameters of {case.dtype}", arguments=other)
+        yield BadCall(what=f"query of {plain} with key and value of {case.dtype}", arguments={"query": other["query"]})
+        yield BadCall(what=f"value of {plain} with query and key of {case.dtype}", arguments={"value": other["value"]})
     problem, device = case.problem, inputs.tensors["query"].device
     padding = (problem.keys,) if problem.batch is None else (problem.batch, problem.keys)
     for name, shape in (("attn_mask", (problem.queries, problem.keys)), ("key_padding_mask", padding)):
         for dtype in (torch.uint8, torch.int64, torch.complex64):
             mask = torch.zeros(shape, dtype=dtype, device=device)
-            yield Bad(what=f"{name} of {str(dtype).removeprefix('torch.')}", arguments={name: mask})
+            yield BadCall(what=f"{name} of {str(dtype).removeprefix('torch.')}", arguments={name: mask})
 
 
-def _hint_without_mask(candidate: Candidate) -> Iterator[Observation]:
-    """The hint alone raises, or hides what it says."""
-    hinted = Bad(what="is_causal=True without attn_mask", arguments={"attn_mask": None, "is_causal": True})
-    outputs = _taken(candidate, hinted)
+def _check_hint_without_mask(candidate: Candidate) -> Iterator[Observation]:
+    """Observe that is_causal=True without attn_mask raises an exception, or hides the keys of the causal mask."""
+    hinted = BadCall(what="is_causal=True without attn_mask", arguments={"attn_mask": None, "is_causal": True})
+    outputs = _call_with(candidate, hinted)
     if not outputs:
-        yield Holds(holds=outputs is None, what=f"{hinted.what} gave no result and raised nothing")
+        yield Holds(holds=outputs is None, what=f"{hinted.what} neither returned a result nor raised an exception")
         return
     problem, tensors = candidate.case.problem, candidate.inputs.tensors
     keep = causal(problem.queries, problem.keys, tensors["query"].device, polarity="keep")
     if candidate.implementation.policies.causal == "bottom_right":
         keep = torch.ones_like(keep).tril(problem.keys - problem.queries)
-    mask = _joined("causal", problem.padding_mask)
+    mask = _join_masks("causal", problem.padding_mask)
     inputs = replace(
         candidate.inputs, tensors=tensors | {"attn_mask": ~keep}, options=candidate.inputs.options | {"is_causal": True}
     )
-    masked = candidate.on(candidate.case.with_problem(mask=mask, is_causal=True), inputs)
+    masked = candidate.run_on(candidate.case.with_problem(mask=mask, is_causal=True), inputs)
     yield Agree(
         value=outputs["output"].detach(), expected=masked["output"].detach(), quantity="output",
-        what="the output under is_causal=True without attn_mask, against that under the causal mask",
+        what="the output with is_causal=True and no attn_mask (compared with the causal mask)",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Chapter *size*: beyond what 32 bits can count."""
+"""Chapter *size*: offsets beyond the range of 32 bits."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,29 +7,29 @@ import torch
 
 from attnbench.candidate.candidate import Candidate
 from attnbench.checks.observations import Match, Observation
-from attnbench.checks.requirement import check, eager
+from attnbench.checks.requirement import check, is_eager
 from attnbench.interface import Inputs
 
 # Query-key pairs of a head beyond which a signed 32-bit offset overflows.
 PAIRS = 2**31
-# Keys from which on a few queries, repeated, make that many pairs.
+# Keys from which a case is long enough: its queries are repeated until there are that many pairs.
 MANY_KEYS = 32_768
 
 
-@check(when=lambda case: case.problem.keys >= MANY_KEYS and case.mode == "inference" and eager(case))
+@check(when=lambda case: case.problem.keys >= MANY_KEYS and case.mode == "inference" and is_eager(case))
 def far_offsets(candidate: Candidate) -> Iterator[Observation]:
-    """Queries repeated until their pairs with the keys exceed 2³¹ get the same output, to the last one."""
+    """Queries repeated until the query-key pairs exceed 2³¹ give the same output, up to the last query."""
     problem = candidate.case.problem
     times = PAIRS // (problem.queries * problem.keys) + 2
     case = candidate.case.with_problem(queries=problem.queries * times)
     axis = 0 if problem.batch is None or not problem.batch_first else 1
-    output = candidate.on(case, _repeated(candidate.inputs, times, axis))["output"]
+    output = candidate.run_on(case, _repeat_queries(candidate.inputs, times, axis))["output"]
     for place in (0, (times - 1) * problem.queries):
         yield Match(quantities={"output": output.narrow(axis, place, problem.queries).clone()})
 
 
-def _repeated(inputs: Inputs, times: int, axis: int) -> Inputs:
-    """Inputs whose queries, with their rows of the mask, come many times over."""
+def _repeat_queries(inputs: Inputs, times: int, axis: int) -> Inputs:
+    """Repeat the queries, and their rows of attn_mask, along an axis."""
     tiled = {"query": torch.cat([inputs.tensors["query"]] * times, dim=axis)}
     if "attn_mask" in inputs.tensors:
         tiled["attn_mask"] = torch.cat([inputs.tensors["attn_mask"]] * times, dim=-2)

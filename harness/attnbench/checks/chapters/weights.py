@@ -1,4 +1,4 @@
-"""Chapter *weights*: what need_weights returns."""
+"""Chapter *weights*: the weights that need_weights=True returns."""
 
 from collections.abc import Iterator
 
@@ -7,22 +7,22 @@ from torch import Tensor
 
 from attnbench.candidate.candidate import Candidate
 from attnbench.checks.observations import Agree, Equal, Holds, Match, Observation
-from attnbench.checks.requirement import check, eager
-from attnbench.oracle.error_budget import allowed_of_a_sum
+from attnbench.checks.requirement import check, is_eager
+from attnbench.oracle.error_budget import allowed_row_sum_error
 
 
 @check()
 def weights_only_on_request(candidate: Candidate) -> Iterator[Observation]:
-    """Weights are returned if, and only if, need_weights asks for them."""
+    """Weights are returned if and only if need_weights is True."""
     asked, given = candidate.case.problem.need_weights, "weights" in candidate.outputs
     yield Holds(
         holds=asked == given, what=f"need_weights={asked} returned {'a tensor' if given else 'None'} as weights"
     )
 
 
-@check(when=lambda case: case.problem.need_weights and eager(case))
+@check(when=lambda case: case.problem.need_weights and is_eager(case))
 def weights_parity(candidate: Candidate) -> Iterator[Observation]:
-    """The returned weights, of each head or averaged, equal the oracle's within the error budget."""
+    """The returned weights, per head or averaged over heads, equal the oracle's within the error budget."""
     if "weights" in candidate.outputs:
         yield Match(quantities={"weights": candidate.outputs["weights"]})
 
@@ -41,30 +41,30 @@ def weights_of_hidden_keys_are_zero(candidate: Candidate) -> Iterator[Observatio
     seen = (
         visible if candidate.implementation.policies.hidden_rows == "zero" else visible | ~visible.any(-1, keepdim=True)
     )
-    if weights.shape == seen.shape:  # of another shape, weights_parity tells
+    if weights.shape == seen.shape:  # weights_parity reports another shape
         hidden = weights[~seen]
         yield Equal(value=hidden, expected=torch.zeros_like(hidden), what="weights of hidden keys")
 
 
-@check(when=lambda case: case.problem.need_weights and eager(case) and case.problem.columns > 0)
+@check(when=lambda case: case.problem.need_weights and is_eager(case) and case.problem.columns > 0)
 def weights_are_shares(candidate: Candidate) -> Iterator[Observation]:
-    """Weights are not negative, and those of a query sum to one, or to zero where it sees no key."""
+    """Weights are not negative, and each row of weights sums to one, or to zero if the row is fully masked."""
     if "weights" not in candidate.outputs:
         return
     weights = candidate.outputs["weights"].detach().double()
     smallest = float(weights.nan_to_num().amin()) if weights.numel() else 0.0
     yield Holds(holds=smallest >= 0, what=f"the smallest weight is {smallest:g}")
-    off = _off_a_share(weights.sum(dim=-1), candidate)
+    off = _measure_sum_error(weights.sum(dim=-1), candidate)
     precision = candidate.implementation.policies.precision(candidate.case.dtype)
-    allowed = allowed_of_a_sum(precision, candidate.case.problem.columns)
+    allowed = allowed_row_sum_error(precision, candidate.case.problem.columns)
     yield Holds(
-        holds=off <= allowed, what=f"a sum of weights is off by {off:.3g}; allowed {allowed:.3g}",
+        holds=off <= allowed, what=f"the sum of a row of weights is off by {off:.3g}; allowed {allowed:.3g}",
         measured=off, allowed=allowed,
     )  # fmt: skip
 
 
-def _off_a_share(sums: Tensor, candidate: Candidate) -> float:
-    """Largest distance of a sum from 1; with heads averaged, a share of them may see nothing."""
+def _measure_sum_error(sums: Tensor, candidate: Candidate) -> float:
+    """Return the largest distance of a row sum from 1 or, with averaged heads, from a share of the heads."""
     heads = candidate.case.problem.num_heads if candidate.case.problem.average_attn_weights else 1
     rows = candidate.operator.hidden_rows(candidate.case, candidate.inputs)
     with_keys = torch.ones_like(sums, dtype=torch.bool)
@@ -76,27 +76,27 @@ def _off_a_share(sums: Tensor, candidate: Candidate) -> float:
         padded = candidate.operator.padded_rows(candidate.case, candidate.inputs)
         if "weights" in padded:
             with_keys &= ~padded["weights"].expand(*sums.shape, 1)[..., 0]
-    steps = torch.where(with_keys, 1.0, (sums * heads).round() / heads)
-    return float((sums - steps).abs().nan_to_num(torch.inf).max()) if sums.numel() else 0.0
+    expected = torch.where(with_keys, 1.0, (sums * heads).round() / heads)
+    return float((sums - expected).abs().nan_to_num(torch.inf).max()) if sums.numel() else 0.0
 
 
-@check(when=lambda case: case.problem.need_weights and eager(case))
+@check(when=lambda case: case.problem.need_weights and is_eager(case))
 def weights_change_no_output(candidate: Candidate) -> Iterator[Observation]:
-    """Asking for weights does not change the output."""
-    without = candidate.like(need_weights=False, average_attn_weights=False)
+    """Requesting the weights does not change the output."""
+    without = candidate.call_with_options(need_weights=False, average_attn_weights=False)
     yield Agree(
         value=without["output"], expected=candidate.outputs["output"], quantity="output",
-        what="the output without weights, against that beside weights",
+        what="the output without weights (compared with the output with weights)",
     )  # fmt: skip
 
 
-@check(when=lambda case: case.problem.average_attn_weights and case.problem.need_weights and eager(case))
+@check(when=lambda case: case.problem.average_attn_weights and case.problem.need_weights and is_eager(case))
 def average_is_the_mean_of_heads(candidate: Candidate) -> Iterator[Observation]:
-    """Averaged weights are the mean of the weights of each head."""
+    """Averaged weights are the mean of the weights of all heads."""
     if "weights" not in candidate.outputs:
         return
-    each = candidate.like(average_attn_weights=False)["weights"]
+    each = candidate.call_with_options(average_attn_weights=False)["weights"]
     yield Agree(
         value=candidate.outputs["weights"], expected=each.mean(dim=-3), quantity="weights",
-        what="averaged weights, against the mean over heads",
+        what="averaged weights (compared with the mean over heads)",
     )  # fmt: skip

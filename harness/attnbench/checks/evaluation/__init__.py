@@ -1,1 +1,1 @@
-"""Comparing what a check observed with the expected values, and explaining a failure."""
+"""Comparing the observations of a check with the expected values, and explaining a failure."""

@@ -1,4 +1,7 @@
-"""Why a claim failed: which known mistake in the oracle's formula gives what the implementation gave."""
+"""Diagnosing a failure: find the fault models that reproduce what the implementation returned.
+
+A fault model is a known mistake with which the oracle evaluates its formula, such as an ignored mask.
+"""
 
 import math
 from collections.abc import Collection, Mapping
@@ -7,130 +10,139 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attnbench.checks.evaluation.measurement import verdicts
+from attnbench.checks.evaluation.measurement import compare
 from attnbench.checks.observations import Average, Exact, Match, Observation
 from attnbench.interface import Policies
 from attnbench.oracle.error_budget import FACTOR, Allowance, largest_error
 from attnbench.oracle.expected import CaseOracle, Expected
 
-__all__ = ["diagnosis"]
+__all__ = ["diagnose"]
 
-# Times what rounding is allowed that a result may be away from that of a mistake.
+# Largest distance between the observed result and that of a fault model, as a multiple of the allowance.
 LOOSE = 2.0
-# A mistake explains a failure where at most this share of the error is left.
+# A fault model explains a failure if at most this share of the error remains.
 EXPLAINED = 0.5
-# Where less than this share is left, it is looked at what rounding costs under the mistake: larger logits cost more.
+# If less than this share remains, the allowance is computed under the fault model: larger logits round worse.
 PROMISING = 1 / 16
-# Query-key pairs beyond which a few dozen evaluations of the oracle cost more than their answer is worth.
+# Query-key pairs beyond which nothing is diagnosed: it takes a few dozen evaluations of the oracle.
 PAIRS = 4_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Suspect:
-    """A mistake whose result the implementation's is near."""
+class _MatchingFault:
+    """A fault model whose result is close to what the implementation returned."""
 
-    words: str
-    # Error left as a share of what was allowed.
-    left: float
+    description: str
+    # Error that remains, as a share of what is allowed.
+    remaining: float
     quantities: Mapping[str, Tensor]
 
 
-def diagnosis(observation: Observation, truth: Expected, known: CaseOracle, policies: Policies) -> str:
-    """Sentence that names the mistake that a failed claim looks like, or nothing.
+def diagnose(observation: Observation, expected: Expected, case_oracle: CaseOracle, policies: Policies) -> str:
+    """Return a sentence that names the fault model behind a failed observation, or an empty string.
 
-    Several that give the same result on this case are all named.
+    Fault models that give the same result on this case are all named.
     """
     if isinstance(observation, Exact):
         observation = Match(quantities=observation.quantities)
-    if not isinstance(observation, Match | Average) or known.operator.work(known.case).pairs > PAIRS:
+    if not isinstance(observation, Match | Average) or case_oracle.operator.work(case_oracle.case).pairs > PAIRS:
         return ""
     names = {observation.quantity} if isinstance(observation, Average) else observation.quantities.keys()
-    if not names <= truth.quantities.keys():
+    if not names <= expected.quantities.keys():
         return ""
-    suspects = _Lineup(observation, names, truth, known, policies).suspects()
-    if not suspects:
+    faults = _FaultSearch(observation, names, expected, case_oracle, policies).find_faults()
+    if not faults:
         return ""
-    nearest = min(suspects, key=lambda suspect: suspect.left)
-    same = [s.words for s in suspects if not _apart(s.quantities, nearest.quantities, names, truth.allowances)]
+    nearest = min(faults, key=lambda fault: fault.remaining)
+    same = [
+        fault.description
+        for fault in faults
+        if not _differ(fault.quantities, nearest.quantities, names, expected.allowances)
+    ]
     return f"Diagnosis: looks like {' or '.join(same)}."
 
 
-class _Lineup:
-    """Known mistakes beside one failed claim."""
+class _FaultSearch:
+    """The fault models of a case, compared with one failed observation."""
 
     def __init__(
         self,
         observation: Match | Average,
         names: Collection[str],
-        truth: Expected,
-        known: CaseOracle,
+        expected: Expected,
+        case_oracle: CaseOracle,
         policies: Policies,
     ) -> None:
         self.observation = observation
         self.names = names
-        self.truth = truth
-        self.known = known
+        self.expected = expected
+        self.case_oracle = case_oracle
         self.policies = policies
         gradients = any(name.startswith("grad.") for name in names)
-        # Without gradients in the claim none need to be computed.
-        self.case = known.case if gradients else known.case.with_fields(mode="inference")
+        # Gradients are computed only if the observation has any.
+        self.case = case_oracle.case if gradients else case_oracle.case.with_fields(mode="inference")
         self.keep = observation.keep if isinstance(observation, Match) else None
 
-    def suspects(self) -> list[_Suspect]:
-        """Mistakes that explain the failure."""
-        whole = self._left(self.truth.quantities, self.truth.allowances)
-        fault_models = self.known.operator.fault_models(self.known.case, self.names)
-        found = (self._suspect(words, fault, whole) for words, fault in fault_models.items())
-        return [suspect for suspect in found if suspect is not None]
+    def find_faults(self) -> list[_MatchingFault]:
+        """Return the fault models that explain the failure."""
+        whole = self._measure_remaining_error(self.expected.quantities, self.expected.allowances)
+        fault_models = self.case_oracle.operator.fault_models(self.case_oracle.case, self.names)
+        found = (self._match_fault(description, fault, whole) for description, fault in fault_models.items())
+        return [fault for fault in found if fault is not None]
 
-    def _suspect(self, words: str, fault: object, whole: float) -> _Suspect | None:
-        quantities = self.known.mistaken(words, fault, self.case, self.keep)
-        left = self._left(quantities, self.truth.allowances)
-        if left > LOOSE and left < PROMISING * whole:
-            noisy = self.known.mistaken(words, fault, self.case, self.keep, noisy=True)
-            left = self._left(quantities, {name: self._allowance(name, quantities, noisy) for name in self.names})
-        if left > min(LOOSE, EXPLAINED * whole) or self._cut(quantities):
+    def _match_fault(self, description: str, fault: object, whole: float) -> _MatchingFault | None:
+        quantities = self.case_oracle.evaluate_fault_model(description, fault, self.case, self.keep)
+        remaining = self._measure_remaining_error(quantities, self.expected.allowances)
+        if remaining > LOOSE and remaining < PROMISING * whole:
+            noisy = self.case_oracle.evaluate_fault_model(description, fault, self.case, self.keep, noisy=True)
+            remaining = self._measure_remaining_error(
+                quantities, {name: self._widen_allowance(name, quantities, noisy) for name in self.names}
+            )
+        if remaining > min(LOOSE, EXPLAINED * whole) or self._is_uninformative(quantities):
             return None
-        return _Suspect(words=words, left=left, quantities=quantities)
+        return _MatchingFault(description=description, remaining=remaining, quantities=quantities)
 
-    def _left(self, quantities: Mapping[str, Tensor], allowances: Mapping[str, Allowance]) -> float:
-        """Error of the claim where these quantities are taken for right, as a share of what is allowed."""
+    def _measure_remaining_error(self, quantities: Mapping[str, Tensor], allowances: Mapping[str, Allowance]) -> float:
+        """Error of the observation with these quantities as expected values, as a share of what is allowed."""
         if isinstance(self.observation, Average):
-            mistaken = Expected(quantities=dict(quantities), allowances=dict(allowances), hidden_rows={})
-            (found,) = verdicts(self.observation, mistaken, self.known, self.policies)
+            faulty = Expected(quantities=dict(quantities), allowances=dict(allowances), hidden_rows={})
+            (found,) = compare(self.observation, faulty, self.case_oracle, self.policies)
             return math.inf if found.measured is None else found.share
         return max(
-            _off(self._excused(name, value, quantities[name]), quantities[name]) / allowances[name].allowed
+            _largest_difference(self._replace_declared_nan(name, value, quantities[name]), quantities[name])
+            / allowances[name].allowed
             for name, value in self.observation.quantities.items()
         )
 
-    def _excused(self, name: str, value: Tensor, expected: Tensor) -> Tensor:
-        """The value without the NaN that is declared of rows without any key."""
-        rows = self.truth.hidden_rows.get(name)
+    def _replace_declared_nan(self, name: str, value: Tensor, expected: Tensor) -> Tensor:
+        """Replace NaN in fully masked rows by the expected values, where the policies declare such rows NaN."""
+        rows = self.expected.hidden_rows.get(name)
         if self.policies.hidden_rows != "nan" or rows is None or value.shape != expected.shape:
             return value
         return torch.where(rows & value.isnan(), expected.to(value.dtype), value)
 
-    def _allowance(self, name: str, quantities: Mapping[str, Tensor], noisy: Mapping[str, Tensor]) -> Allowance:
-        allowance = self.truth.allowances[name]
+    def _widen_allowance(self, name: str, quantities: Mapping[str, Tensor], noisy: Mapping[str, Tensor]) -> Allowance:
+        allowance = self.expected.allowances[name]
         model = FACTOR / allowance.factor * largest_error(noisy[name], quantities[name])
         return replace(allowance, model=max(allowance.model, model))
 
-    def _cut(self, quantities: Mapping[str, Tensor]) -> bool:
-        """Whether the claim is NaN all over, or a gradient of nothing but zeros, where the mistake shows.
+    def _is_uninformative(self, quantities: Mapping[str, Tensor]) -> bool:
+        """Whether the observation is all NaN, or a gradient of zeros, in every quantity that the fault model changes.
 
-        Many a mistake looks like that.
+        Many mistakes have that result.
         """
         if isinstance(self.observation, Average):
             return False
         differing = [
-            name for name in self.names if _apart(quantities, self.truth.quantities, [name], self.truth.allowances)
+            name
+            for name in self.names
+            if _differ(quantities, self.expected.quantities, [name], self.expected.allowances)
         ]
-        return not any(_tells(name, self.observation.quantities[name]) for name in differing)
+        return not any(_is_informative(name, self.observation.quantities[name]) for name in differing)
 
 
-def _off(value: Tensor, expected: Tensor) -> float:
-    """Largest error; infinite where shapes differ, or NaN and infinity are elsewhere."""
+def _largest_difference(value: Tensor, expected: Tensor) -> float:
+    """Largest absolute difference; infinite if the shapes, or the positions of NaN and infinity, differ."""
     if value.shape != expected.shape:
         return math.inf
     value = value.double()
@@ -138,15 +150,16 @@ def _off(value: Tensor, expected: Tensor) -> float:
     return float(difference.nan_to_num(math.inf).max()) if difference.numel() else 0.0
 
 
-def _tells(name: str, value: Tensor) -> bool:
+def _is_informative(name: str, value: Tensor) -> bool:
+    """Whether any element is finite and, of a gradient, not zero."""
     finite = value.isfinite()
     return bool((finite & (value != 0)).any() if name.startswith("grad.") else finite.any())
 
 
-def _apart(
+def _differ(
     one: Mapping[str, Tensor], other: Mapping[str, Tensor], names: Collection[str], allowances: Mapping[str, Allowance]
 ) -> bool:
-    """Whether two results differ by more than rounding in one of these quantities."""
+    """Whether two results differ by more than rounding in any of these quantities."""
     return any(
         one[name].shape != other[name].shape
         or not bool((one[name].isfinite() == other[name].isfinite()).all())

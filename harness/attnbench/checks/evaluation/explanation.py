@@ -1,4 +1,4 @@
-"""What is wrong with a tensor in words: how much of it, where the worst is, and what the wrong elements share."""
+"""Describing wrong elements of a tensor in words: how many, where, and which coordinates they have in common."""
 
 from collections.abc import Sequence
 
@@ -6,21 +6,21 @@ from torch import Tensor
 
 from attnbench.interface import Axis
 
-__all__ = ["index_of", "place", "share", "shared"]
+__all__ = ["describe_place", "describe_shared_places", "format_share", "unravel_index"]
 
-# Chance below which wrong elements that happen to share a coordinate count as sharing it for a reason.
+# Probability of a common coordinate by chance, below which the coordinate is mentioned.
 COINCIDENCE = 1e-3
-# Coordinates that are listed one by one at the most.
+# Coordinates that are listed one by one, at most.
 LISTED = 3
 
 
-def share(count: int, total: int) -> str:
-    """How many elements of all."""
+def format_share(count: int, total: int) -> str:
+    """Format a number of elements with its share of all elements."""
     return f"{count} of {total} elements ({count / max(total, 1):.1%})"
 
 
-def index_of(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Index of an element from its place in order."""
+def unravel_index(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """Convert a flat index to one index for each dimension."""
     index = []
     for extent in reversed(shape):
         flat, position = divmod(flat, extent)
@@ -28,33 +28,33 @@ def index_of(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(index))
 
 
-def place(index: tuple[int, ...], axes: Sequence[Axis]) -> str:
-    """Where an element is: ``batch 1, query 4, feature 7``; by its index where nobody told what the axes are."""
+def describe_place(index: tuple[int, ...], axes: Sequence[Axis]) -> str:
+    """Describe where an element is: ``batch 1, query 4, feature 7``, or its index if the axes have no names."""
     if not axes:
         return f"index {index}"
-    words = []
+    parts = []
     for dimension, position in enumerate(index):
-        own = [_name(axis, position) for axis in axes if axis.dimension == dimension and not axis.belongs]
-        to = [_name(axis, position) for axis in axes if axis.dimension == dimension and axis.belongs]
+        own = [_name_position(axis, position) for axis in axes if axis.dimension == dimension and not axis.belongs]
+        to = [_name_position(axis, position) for axis in axes if axis.dimension == dimension and axis.belongs]
         if own:
-            words.append(", ".join(own) + (f" ({' of '.join(to)})" if to else ""))
-    return ", ".join(words)
+            parts.append(", ".join(own) + (f" ({' of '.join(to)})" if to else ""))
+    return ", ".join(parts)
 
 
-def shared(wrong: Tensor, axes: Sequence[Axis]) -> str:
-    """What wrong elements share, as the end of a sentence: ``, all in head 2, only queries 64 and beyond``."""
-    count, words = int(wrong.sum()), []
+def describe_shared_places(wrong: Tensor, axes: Sequence[Axis]) -> str:
+    """Describe the coordinates that all wrong elements share: ``, all in head 2, only queries 64 and beyond``."""
+    count, parts = int(wrong.sum()), []
     for dimension in range(wrong.dim()):
-        along = [(axis.belongs, _along(wrong, count, axis)) for axis in axes if axis.dimension == dimension]
-        own = [said for belongs, said in along if said and not belongs]
-        to = [said for belongs, said in along if said and belongs]
-        # What positions belong to says more than their range, and less than a single one.
-        words += own if not to or any(said.startswith("all") for said in own) else to
-    return "".join(f", {said}" for said in words)
+        along = [(axis.belongs, _describe_axis(wrong, count, axis)) for axis in axes if axis.dimension == dimension]
+        own = [phrase for belongs, phrase in along if phrase and not belongs]
+        to = [phrase for belongs, phrase in along if phrase and belongs]
+        # The head that positions belong to says more than a range of positions, and less than a single position.
+        parts += own if not to or any(phrase.startswith("all") for phrase in own) else to
+    return "".join(f", {phrase}" for phrase in parts)
 
 
-def _along(wrong: Tensor, count: int, axis: Axis) -> str:
-    """What wrong elements share along one axis, or nothing."""
+def _describe_axis(wrong: Tensor, count: int, axis: Axis) -> str:
+    """Describe the positions of wrong elements along one axis; empty if they may be by chance."""
     others = [dimension for dimension in range(wrong.dim()) if dimension != axis.dimension]
     hit = (wrong.any(dim=others) if others else wrong).tolist()
     extents: dict[int | str, int] = {}
@@ -66,30 +66,31 @@ def _along(wrong: Tensor, count: int, axis: Axis) -> str:
     if not kept or covered**count > COINCIDENCE:
         return ""
     if len(kept) == 1:
-        return f"all in {_named(axis, kept[0])}"
-    return _several(axis, kept, list(extents))
+        return f"all in {_format_position(axis, kept[0])}"
+    return _describe_several(axis, kept, list(extents))
 
 
-def _several(axis: Axis, kept: list[int | str], known: list[int | str]) -> str:
-    first = known.index(kept[0])
-    in_a_row = kept == known[first : first + len(kept)]
+def _describe_several(axis: Axis, kept: list[int | str], all_positions: list[int | str]) -> str:
+    """Describe a range or a short list of positions; empty for a long list."""
+    first = all_positions.index(kept[0])
+    in_a_row = kept == all_positions[first : first + len(kept)]
     numbered = all(isinstance(position, int) for position in kept)
-    words = f"{_plural(axis.word)} " if numbered else ""
+    words = f"{_pluralize(axis.word)} " if numbered else ""
     if in_a_row and numbered:
-        last = "and beyond" if kept[-1] == known[-1] else f"to {kept[-1]}"
+        last = "and beyond" if kept[-1] == all_positions[-1] else f"to {kept[-1]}"
         return f"only {words}{kept[0]} {last}"
     return f"only {words}{' and '.join(map(str, kept))}" if len(kept) <= LISTED else ""
 
 
-def _name(axis: Axis, position: int) -> str:
-    return _named(axis, axis.positions[position])
+def _name_position(axis: Axis, position: int) -> str:
+    return _format_position(axis, axis.positions[position])
 
 
-def _named(axis: Axis, position: int | str) -> str:
+def _format_position(axis: Axis, position: int | str) -> str:
     return f"{axis.word} {position}" if isinstance(position, int) else position
 
 
-def _plural(word: str) -> str:
+def _pluralize(word: str) -> str:
     if word.endswith("y") and not word.endswith("ey"):
         return f"{word[:-1]}ies"
     return f"{word}es" if word.endswith("ch") else f"{word}s"

@@ -1,9 +1,9 @@
-"""Judging claims against the oracle: one finding per check, with numbers that can be read without its source."""
+"""Evaluating the observations of a check: one finding per check, readable without the check's source."""
 
 from dataclasses import dataclass
 
-from attnbench.checks.evaluation.diagnosis import diagnosis
-from attnbench.checks.evaluation.measurement import Verdict, verdicts
+from attnbench.checks.evaluation.diagnosis import diagnose
+from attnbench.checks.evaluation.measurement import Comparison, compare
 from attnbench.checks.observations import Match, Observation
 from attnbench.interface import Policies
 from attnbench.oracle.expected import CaseOracle, Expected
@@ -11,65 +11,68 @@ from attnbench.records.types import Finding
 
 __all__ = ["evaluate"]
 
-# A passing error beyond this share of what is allowed is worth a look.
+# A passing check that uses more than this share of the allowed error gets a warning.
 NOTEWORTHY = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Judged:
-    """A verdict, and what it is on."""
+class _Evaluation:
+    """A comparison with its observation and its expected values."""
 
-    verdict: Verdict
+    comparison: Comparison
     observation: Observation | None = None
-    truth: Expected | None = None
+    expected: Expected | None = None
 
 
 def evaluate(
     check: str,
     requirement: str,
     observations: list[Observation],
-    known: CaseOracle,
+    case_oracle: CaseOracle,
     policies: Policies,
     *,
     explain: bool = True,
 ) -> Finding:
-    """Finding of one check from its claims: failed with the first fault, else passed with the largest share used.
+    """Evaluate the observations of one check.
 
-    To ``explain`` a failure costs a few dozen evaluations of the oracle.
+    The finding of a failure has the worst fault; that of a pass has the largest share of the allowed error. A fault
+    without numbers, such as a wrong shape, counts if it comes first. ``explain`` adds the diagnosis of a failure, which
+    takes a few dozen evaluations of the oracle.
     """
-    judged = [one for observation in observations for one in _judged(observation, known, policies)]
-    faults = [one for one in judged if one.verdict.fault]
-    worst = max(faults or judged, key=lambda one: one.verdict.share, default=_Judged(verdict=Verdict()))
+    evaluations = [one for observation in observations for one in _evaluate_one(observation, case_oracle, policies)]
+    faults = [one for one in evaluations if one.comparison.fault]
+    passed = _Evaluation(comparison=Comparison())
+    worst = max(faults or evaluations, key=lambda one: one.comparison.share, default=passed)
     if faults:
-        worst = faults[0] if faults[0].verdict.measured is None else worst
+        worst = faults[0] if faults[0].comparison.measured is None else worst
         cause = ""
-        if explain and worst.observation and worst.truth:
-            cause = diagnosis(worst.observation, worst.truth, known, policies)
+        if explain and worst.observation and worst.expected:
+            cause = diagnose(worst.observation, worst.expected, case_oracle, policies)
         return Finding(
             check=check,
             status="failed",
-            reason=" ".join(part for part in (requirement, worst.verdict.fault, cause) if part),
-            measured=worst.verdict.measured,
-            allowed=worst.verdict.allowed,
+            reason=" ".join(part for part in (requirement, worst.comparison.fault, cause) if part),
+            measured=worst.comparison.measured,
+            allowed=worst.comparison.allowed,
         )
-    share = worst.verdict.share
+    share = worst.comparison.share
     near = f"uses {share:.0%} of the error allowed" if share > NOTEWORTHY else ""
     return Finding(
         check=check,
         status="passed",
-        measured=worst.verdict.measured,
-        allowed=worst.verdict.allowed,
+        measured=worst.comparison.measured,
+        allowed=worst.comparison.allowed,
         warnings=(near,) if near else (),
     )
 
 
-def _judged(observation: Observation, known: CaseOracle, policies: Policies) -> list[_Judged]:
-    given = (
-        known.given(observation.keep)
+def _evaluate_one(observation: Observation, case_oracle: CaseOracle, policies: Policies) -> list[_Evaluation]:
+    expected = (
+        case_oracle.compute_with_dropout(observation.keep)
         if isinstance(observation, Match) and observation.keep is not None
-        else known.truth
+        else case_oracle.expected
     )
     return [
-        _Judged(verdict=verdict, observation=observation, truth=given)
-        for verdict in verdicts(observation, given, known, policies)
+        _Evaluation(comparison=comparison, observation=observation, expected=expected)
+        for comparison in compare(observation, expected, case_oracle, policies)
     ]

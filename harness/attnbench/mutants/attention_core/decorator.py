@@ -1,4 +1,4 @@
-"""Marking a module class as a mistake of attention on split heads."""
+"""The decorator that makes a module class a mutant of attention on split heads."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +17,7 @@ Module = TypeVar("Module", bound=type[CoreFormula])
 
 
 class CoreMutants(list[Mutant]):
-    """Mutants of one subject; calling it decorates a module class as one more."""
+    """The mutants of one topic; a call of the list returns a decorator that appends a module class as a mutant."""
 
     def __call__(
         self,
@@ -30,13 +30,13 @@ class CoreMutants(list[Mutant]):
         policies: Policies | None = None,
         **changes: Any,
     ) -> Callable[[Module], Module]:
-        """Mark a module class as a mistake; ``changes`` say in what its case differs from ``shown_by``."""
+        """Make a module class a mutant; its case has the problem ``shown_by`` with ``changes``."""
         case = Case(operator="attention_core", problem=replace(shown_by, **changes), dtype=dtype, mode=mode)
 
-        def mark(module: Module) -> Module:
+        def decorate(module: Module) -> Module:
             implementation = ModuleImplementation(module, operator="attention_core", policies=policies)
             implementation.name = f"core_{implementation.name}"
             self.append(Mutant(implementation=implementation, caught_by=caught_by, why=why, shown_by=case.id))
             return module
 
-        return mark
+        return decorate

@@ -12,8 +12,8 @@ from attnbench.mutants.mutant import ModuleImplementation
 __all__ = ["VARIANTS"]
 
 
-def _wide(tensor: Tensor) -> Tensor:
-    """In float32 at the least."""
+def _widen(tensor: Tensor) -> Tensor:
+    """Convert to float32; float64 stays."""
     return tensor.double() if tensor.dtype == torch.float64 else tensor.float()
 
 
@@ -29,12 +29,12 @@ class _CoreScaleOnKeys(CoreFormula):
 
 class _CoreSoftmaxInSingle(CoreFormula):
     def normalise(self, logits: Tensor) -> Tensor:
-        return super().normalise(_wide(logits)).to(logits.dtype)
+        return super().normalise(_widen(logits)).to(logits.dtype)
 
 
 class _CoreExponentOfTwo(CoreFormula):
     def normalise(self, logits: Tensor) -> Tensor:
-        scaled = _wide(logits) * math.log2(math.e)
+        scaled = _widen(logits) * math.log2(math.e)
         if scaled.shape[-1] == 0:
             return logits
         largest = scaled.amax(dim=-1, keepdim=True).detach()
@@ -44,9 +44,9 @@ class _CoreExponentOfTwo(CoreFormula):
 
 
 class _CoreGroupedProduct(CoreFormula):
-    """Queries of a group side by side, so that shared keys are never copied."""
+    """Queries of a group are rows of one product, so that shared keys are never copied."""
 
-    def share(self, tensor: Tensor, heads: int) -> Tensor:
+    def repeat_key_heads(self, tensor: Tensor, heads: int) -> Tensor:
         del heads
         return tensor
 
@@ -54,12 +54,12 @@ class _CoreGroupedProduct(CoreFormula):
         groups = torch.unflatten(query, 1, (key.shape[1], query.shape[1] // key.shape[1]))
         return (groups.flatten(2, 3) * scale @ key.mT).reshape(*query.shape[:3], key.shape[2])
 
-    def total(self, weights: Tensor, value: Tensor) -> Tensor:
+    def sum_values(self, weights: Tensor, value: Tensor) -> Tensor:
         groups = torch.unflatten(weights, 1, (value.shape[1], weights.shape[1] // value.shape[1]))
         return (groups.flatten(2, 3) @ value).reshape(*weights.shape[:3], value.shape[3])
 
 
-# All of them are made of torch's own differentiable steps.
+# Every step is a differentiable function of torch, so that second derivatives are right.
 VARIANTS: tuple[Implementation, ...] = tuple(
     ModuleImplementation(module, operator="attention_core", policies=Policies(twice_differentiable=True))
     for module in (_CoreScaleAfter, _CoreScaleOnKeys, _CoreSoftmaxInSingle, _CoreExponentOfTwo, _CoreGroupedProduct)

@@ -1,4 +1,4 @@
-"""Mistakes of backward alone: the outputs are right."""
+"""Mutants of the backward pass alone: their outputs are right."""
 
 import math
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnbench.interface import Policies
-from attnbench.mutants.autograd import AsContiguous, Once, with_gradient_of
+from attnbench.mutants.autograd import AsContiguous, Once, replace_gradient
 from attnbench.mutants.multihead.decorator import PROBED, MultiheadMutants
 from attnbench.mutants.multihead.formula import Arguments, Formula, Result
 
@@ -16,106 +16,115 @@ __all__ = ["mutant"]
 mutant = MultiheadMutants()
 
 
-@mutant("input_gradients", "a wrong factor in the queries' gradient")
+@mutant("input_gradients", "the gradient with respect to the queries is 3 % too large")
 class _QueryGradientOffByThreePercent(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return super().score(with_gradient_of(q, 1.03 * q), k)
+        return super().score(replace_gradient(q, 1.03 * q), k)
 
 
-@mutant("effective_gradient_scale", "a wrong factor, below what one element shows", **PROBED, dtype="bfloat16")
+@mutant(
+    "effective_gradient_scale",
+    "the gradient with respect to the keys is 1 % too large, which no single element shows",
+    **PROBED,
+    dtype="bfloat16",
+)
 class _KeyGradientOffByOnePercent(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return super().score(q, with_gradient_of(k, 1.01 * k))
+        return super().score(q, replace_gradient(k, 1.01 * k))
 
 
-@mutant("input_gradients", "the keys' gradient without 1/√D")
+@mutant("input_gradients", "the gradient with respect to the keys lacks the scale 1/√D")
 class _KeyGradientUnscaled(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return super().score(q, with_gradient_of(k, math.sqrt(self.head_dim) * k))
+        return super().score(q, replace_gradient(k, math.sqrt(self.head_dim) * k))
 
 
-@mutant("input_gradients", "backward of softmax without its row sum, the delta of flash attention")
+@mutant("input_gradients", "the backward pass of softmax lacks its row sum, the delta of flash attention")
 class _DeltaMissing(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         shares = super().normalise(logits)
-        return with_gradient_of(shares, shares.detach() * logits.masked_fill(logits == -math.inf, 0.0))
+        return replace_gradient(shares, shares.detach() * logits.masked_fill(logits == -math.inf, 0.0))
 
 
-@mutant("input_gradients", "logits' gradient stored in bfloat16")
+@mutant("input_gradients", "the gradient with respect to the logits is stored in bfloat16")
 class _LogitGradientInBfloat16(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         logits = super().score(q, k)
-        return with_gradient_of(logits, logits.bfloat16().to(logits.dtype))
+        return replace_gradient(logits, logits.bfloat16().to(logits.dtype))
 
 
 @mutant(
     "input_gradients",
-    "values of the last tile get no gradient after the first head (flagos-ai/FlagGems#898)",
+    "values in the last tile get a gradient from the first head only (flagos-ai/FlagGems#898)",
     queries=8,
     keys=70,
 )
 class _ValueGradientOfTailMissing(Formula):
     tile = 64
 
-    def total(self, weights: Tensor, v: Tensor) -> Tensor:
+    def sum_values(self, weights: Tensor, v: Tensor) -> Tensor:
         whole = v.shape[2] // self.tile * self.tile
         if whole == 0 or whole == v.shape[2]:
-            return super().total(weights, v)
+            return super().sum_values(weights, v)
         tail = torch.cat([v[:, :1, whole:], v[:, 1:, whole:].detach()], dim=1)
-        return super().total(weights, torch.cat([v[:, :, :whole], tail], dim=2))
+        return super().sum_values(weights, torch.cat([v[:, :, :whole], tail], dim=2))
 
 
 @mutant(
     "hidden_keys_get_no_gradient",
-    "backward that forgets the mask (triton-lang/triton#4541)",
+    "the backward pass ignores the mask (triton-lang/triton#4541)",
     mask="causal",
 )
 class _MaskForgottenInBackward(Formula):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, **named: Any) -> Result:
         output, weights = super().attend(q, k, v, mask=mask, **named)
         unmasked, _ = super().attend(q, k, v, mask=None, **named)
-        return with_gradient_of(output, unmasked), weights
+        return replace_gradient(output, unmasked), weights
 
 
-@mutant("input_gradients", "NaN repaired in forward alone (pytorch#41508)", mask="empty2d")
+@mutant(
+    "input_gradients", "NaN of fully masked rows is replaced in the forward pass only (pytorch#41508)", mask="empty2d"
+)
 class _EmptyRowsPoisonGradients(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         return torch.softmax(logits, dim=-1).nan_to_num()
 
 
-@mutant("mask_gradients", "a bias kernel whose backward forgets the bias (pytorch#145208)", mask="float2d")
+@mutant(
+    "mask_gradients", "a kernel with an additive bias returns no gradient for the bias (pytorch#145208)", mask="float2d"
+)
 class _MaskGradientCut(Formula):
-    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        return super().hide(logits, None if mask is None else mask.detach())
+    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        return super().apply_mask(logits, None if mask is None else mask.detach())
 
 
 @mutant(
     "mask_gradients",
-    "the gradient of a shared mask from the first sequence alone (jax-ml/jax#30593)",
+    "the gradient of a mask shared by the batch is taken from the first sequence only (jax-ml/jax#30593)",
     mask="float2d",
     mode="train",
 )
 class _MaskGradientOfOneSequence(Formula):
-    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None or mask.dtype == torch.bool or mask.dim() != 2:
-            return super().hide(logits, mask)
-        return torch.cat([super().hide(logits[:1], mask), super().hide(logits[1:], mask.detach())])
+            return super().apply_mask(logits, mask)
+        return torch.cat([super().apply_mask(logits[:1], mask), super().apply_mask(logits[1:], mask.detach())])
 
 
-@mutant("mask_gradients", "one of two masks detached", mask="float2d+padfloat")
+@mutant("mask_gradients", "one of two float masks, key_padding_mask, is detached", mask="float2d+padfloat")
 class _PaddingGradientCut(Formula):
-    def receive(self, given: Arguments) -> Arguments:
+    def read_arguments(self, given: Arguments) -> Arguments:
         mask = given["key_padding_mask"]
         return given | {"key_padding_mask": None if mask is None else mask.detach()}
 
 
-@mutant("input_gradients", "weights returned detached", need_weights=True)
+@mutant("input_gradients", "the returned weights are detached", need_weights=True)
 class _WeightsDetached(Formula):
-    def told(self, weights: Tensor) -> Tensor:
+    def return_weights(self, weights: Tensor) -> Tensor:
         return weights.detach()
 
 
-@mutant("parameter_gradients", "a fused projection that forgets the gradient of one bias")
+@mutant("parameter_gradients", "a fused projection computes no gradient for the value bias")
 class _ValueBiasGradientCut(Formula):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().project(query, key, value)
@@ -125,7 +134,9 @@ class _ValueBiasGradientCut(Formula):
         return q, k, v
 
 
-@mutant("parameter_gradients", "a mean over the batch where backward needs the sum", mode="tuning")
+@mutant(
+    "parameter_gradients", "the gradient of the output bias is a mean over the batch instead of a sum", mode="tuning"
+)
 class _OutputBiasGradientAveraged(Formula):
     def merge(self, heads: Tensor) -> Tensor:
         output, bias = super().merge(heads), self.out_proj.bias
@@ -134,55 +145,57 @@ class _OutputBiasGradientAveraged(Formula):
 
 @mutant(
     "one_gradient_alone",
-    "the mask's gradient only where queries have one too (pytorch#188302)",
+    "the mask gets a gradient only where the query requires one too (pytorch#188302)",
     mask="float2d",
     mode="frozen",
 )
 class _MaskGradientNeedsQuery(Formula):
-    def receive(self, given: Arguments) -> Arguments:
+    def read_arguments(self, given: Arguments) -> Arguments:
         mask = given["attn_mask"]
         return given | {"attn_mask": mask.detach()} if mask is not None and not given["query"].requires_grad else given
 
 
 @mutant(
     "one_gradient_alone",
-    "all or nothing: queries get no gradient unless keys ask for one",
+    "the query gets no gradient unless the key requires one",
     mode="frozen",
 )
 class _QueryGradientNeedsKey(Formula):
-    def receive(self, given: Arguments) -> Arguments:
+    def read_arguments(self, given: Arguments) -> Arguments:
         return given if given["key"].requires_grad else given | {"query": given["query"].detach()}
 
 
-@mutant("backward_repeats", "buffers freed in backward in spite of retain_graph")
+@mutant("backward_repeats", "buffers are freed in backward in spite of retain_graph")
 class _SecondBackwardZero(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         return super().score(Once.apply(q), k)  # type: ignore[no-untyped-call]
 
 
-@mutant("cotangent_layout_is_free", "a kernel that takes every cotangent for contiguous (pytorch#133671)")
+@mutant("cotangent_layout_is_free", "the backward kernel assumes that every cotangent is contiguous (pytorch#133671)")
 class _CotangentStridesIgnored(Formula):
-    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+    def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
         return AsContiguous.apply(output), weights  # type: ignore[no-untyped-call]
 
 
 @mutant(
-    "second_derivatives", "backward from the first stored value, as if it did not depend on the inputs",
+    "second_derivatives", "backward treats the first stored value as a constant, not as a function of the inputs",
     dtype="float64", policies=Policies(twice_differentiable=True),
 )  # fmt: skip
 class _ValuesFixedInBackward(Formula):
-    def total(self, weights: Tensor, v: Tensor) -> Tensor:
+    def sum_values(self, weights: Tensor, v: Tensor) -> Tensor:
         first, rest = v[:, :, :1], v[:, :, 1:]
-        fixed = super().total(weights, torch.cat([first.detach(), rest], dim=2))
-        return with_gradient_of(super().total(weights, v), fixed + super().total(weights[..., :1].detach(), first))
+        fixed = super().sum_values(weights, torch.cat([first.detach(), rest], dim=2))
+        return replace_gradient(
+            super().sum_values(weights, v), fixed + super().sum_values(weights[..., :1].detach(), first)
+        )
 
 
 @mutant(
-    "second_derivatives", "backward from stored weights, as if they did not depend on the inputs",
+    "second_derivatives", "backward treats the stored weights as constants, not as functions of the inputs",
     dtype="float64", policies=Policies(twice_differentiable=True),
 )  # fmt: skip
 class _WeightsFixedInBackward(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         shares = super().normalise(logits)
         fixed, finite = shares.detach(), logits.masked_fill(logits == -math.inf, 0.0)
-        return with_gradient_of(shares, fixed * (finite - (fixed * finite).sum(dim=-1, keepdim=True)))
+        return replace_gradient(shares, fixed * (finite - (fixed * finite).sum(dim=-1, keepdim=True)))

@@ -1,10 +1,10 @@
-"""Mistakes of the extra key columns: add_bias_kv and add_zero_attn."""
+"""Mutants of the extra key columns: add_bias_kv and add_zero_attn."""
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnbench.mutants.autograd import with_gradient_of
+from attnbench.mutants.autograd import replace_gradient
 from attnbench.mutants.multihead.decorator import MultiheadMutants
 from attnbench.mutants.multihead.formula import Formula
 
@@ -15,40 +15,50 @@ mutant = MultiheadMutants()
 
 @mutant(
     "weights_parity",
-    "the zero column before the learned one: the sum is the same, its order is not",
+    "weights of the zero column are returned before those of the learned one; the output is the same",
     add_bias_kv=True,
     add_zero_attn=True,
     need_weights=True,
 )
 class _ColumnsSwapped(Formula):
-    def told(self, weights: Tensor) -> Tensor:
+    def return_weights(self, weights: Tensor) -> Tensor:
         if self.columns < 2:
             return weights
         return torch.cat([weights[..., :-2], weights[..., -1:], weights[..., -2:-1]], dim=-1)
 
 
-@mutant("weights_parity", "weights cut to the keys that were given", add_zero_attn=True, need_weights=True)
+@mutant("weights_parity", "the returned weights lack the zero column", add_zero_attn=True, need_weights=True)
 class _ZeroColumnNotTold(Formula):
-    def told(self, weights: Tensor) -> Tensor:
+    def return_weights(self, weights: Tensor) -> Tensor:
         return weights[..., :-1] if self.add_zero_attn else weights
 
 
-@mutant("forward_parity", "masks padded with hidden in place of visible", add_bias_kv=True, mask="bool2d")
+@mutant(
+    "forward_parity",
+    "masks are extended over the extra columns with 'hidden' instead of 'visible'",
+    add_bias_kv=True,
+    mask="bool2d",
+)
 class _ColumnsHidden(Formula):
-    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None or self.columns == 0:
-            return super().hide(logits, mask)
+            return super().apply_mask(logits, mask)
         hidden = False if mask.dtype == torch.bool else -torch.inf
-        return super().hide(logits, pad(mask[..., : -self.columns], (0, self.columns), value=hidden))
+        return super().apply_mask(logits, pad(mask[..., : -self.columns], (0, self.columns), value=hidden))
 
 
-@mutant("forward_parity", "masks padded at the front, columns at the end", add_zero_attn=True, mask="bool2d")
+@mutant(
+    "forward_parity",
+    "masks are extended at the front, but columns are appended at the end",
+    add_zero_attn=True,
+    mask="bool2d",
+)
 class _MaskPaddedInFront(Formula):
-    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        return super().hide(logits, mask if mask is None else mask.roll(self.columns, -1))
+    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        return super().apply_mask(logits, mask if mask is None else mask.roll(self.columns, -1))
 
 
-@mutant("forward_parity", "a bias that only a column without it reveals", add_zero_attn=True)
+@mutant("forward_parity", "the key bias is missing, which only a column without that bias reveals", add_zero_attn=True)
 class _KeyBiasMissing(Formula):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().project(query, key, value)
@@ -57,7 +67,7 @@ class _KeyBiasMissing(Formula):
         return q, k, v
 
 
-@mutant("forward_parity", "the learned key used as the learned value", add_bias_kv=True)
+@mutant("forward_parity", "the learned key is used as the learned value", add_bias_kv=True)
 class _LearnedValueIsKey(Formula):
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         k, v = super().extend(k, v)
@@ -68,7 +78,7 @@ class _LearnedValueIsKey(Formula):
         return k, v
 
 
-@mutant("forward_parity", "zeros appended before the projection, which adds its bias", add_zero_attn=True)
+@mutant("forward_parity", "zeros are appended before the projection, which adds its bias", add_zero_attn=True)
 class _ZeroColumnProjected(Formula):
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         k, v = super().extend(k, v)
@@ -83,7 +93,7 @@ class _ZeroColumnProjected(Formula):
 
 @mutant(
     "forward_parity",
-    "rows whose given keys are all hidden set to 0, though a column is left",
+    "rows whose own keys are all hidden are set to 0, although the extra columns are visible",
     add_zero_attn=True,
     add_bias_kv=True,
     mask="padempty",
@@ -96,7 +106,9 @@ class _EmptyRowsForgetColumns(Formula):
         return shares.masked_fill((logits[..., : -self.columns] == -torch.inf).all(dim=-1, keepdim=True), 0.0)
 
 
-@mutant("parameter_gradients", "the learned key's gradient of the first sequence alone", add_bias_kv=True)
+@mutant(
+    "parameter_gradients", "the gradient of the learned key is taken from the first sequence only", add_bias_kv=True
+)
 class _LearnedKeyGradientOfOne(Formula):
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         k, v = super().extend(k, v)
@@ -105,4 +117,4 @@ class _LearnedKeyGradientOfOne(Formula):
         column = k.shape[2] - self.columns
         learned = k[:, :, column : column + 1]
         one = torch.cat([learned[:1], learned[1:].detach()])
-        return torch.cat([k[:, :, :column], with_gradient_of(learned, one), k[:, :, column + 1 :]], dim=2), v
+        return torch.cat([k[:, :, :column], replace_gradient(learned, one), k[:, :, column + 1 :]], dim=2), v

@@ -1,4 +1,4 @@
-"""Mistakes that show under torch.compile, torch.export or autocast alone."""
+"""Mutants that only torch.compile, torch.export or autocast shows."""
 
 import torch
 from torch import Tensor
@@ -11,21 +11,21 @@ __all__ = ["mutant"]
 mutant = MultiheadMutants()
 
 
-@mutant("compiled_parity", "a path for compilers with a scale of its own (pytorch#174049)", mode="aot")
+@mutant("compiled_parity", "the path for compilers lacks the scale (pytorch#174049)", mode="aot")
 class _ScaleLostWhenCompiled(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         return q @ k.mT if torch.compiler.is_compiling() else super().score(q, k)
 
 
-@mutant("compiled_parity", "an export that leaves the mask out", mode="exported", mask="bool2d")
+@mutant("compiled_parity", "the exported program ignores the mask", mode="exported", mask="bool2d")
 class _MaskLostWhenExported(Formula):
-    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        return super().hide(logits, None if torch.compiler.is_exporting() else mask)
+    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        return super().apply_mask(logits, None if torch.compiler.is_exporting() else mask)
 
 
 @mutant(
     "compiled_parity",
-    "an eval-time rewrite for the compiler that swaps two axes of equal length (pytorch#195320)",
+    "a rewrite for the compiler in eval mode swaps two axes of equal length (pytorch#195320)",
     mode="aot",
     keys=8,
 )
@@ -35,29 +35,30 @@ class _KeysTransposedWhenCompiled(Formula):
         return super().score(q, k.mT if square and torch.compiler.is_compiling() else k)
 
 
-@mutant("compiled_for_other_lengths", "the number of keys baked in at the first compilation", mode="aot")
+@mutant("compiled_for_other_lengths", "the number of keys is fixed at the first compilation", mode="aot")
 class _LengthBakedIn(Formula):
     _keys: int | None = None
 
-    def total(self, weights: Tensor, v: Tensor) -> Tensor:
+    def sum_values(self, weights: Tensor, v: Tensor) -> Tensor:
         if not torch.compiler.is_compiling():
-            return super().total(weights, v)
+            return super().sum_values(weights, v)
         if self._keys is None:
             self._keys = int(v.shape[2])
-        return super().total(weights[..., : self._keys], v[:, :, : self._keys])
+        return super().sum_values(weights[..., : self._keys], v[:, :, : self._keys])
 
 
-@mutant(
-    "autocast_parity", "the mask forgotten in the branch for autocast", mode="autocast", dtype="bfloat16", mask="pad"
-)
+@mutant("autocast_parity", "the branch for autocast ignores the mask", mode="autocast", dtype="bfloat16", mask="pad")
 class _MaskLostUnderAutocast(Formula):
-    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        return super().hide(logits, None if torch.is_autocast_enabled("cpu") else mask)
+    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        return super().apply_mask(logits, None if torch.is_autocast_enabled("cpu") else mask)
 
 
 @mutant(
-    "autocast_parity", "autocast switched off inside: the output is not in its dtype", mode="autocast", dtype="float16"
+    "autocast_parity",
+    "autocast is switched off inside: the output does not have autocast's dtype",
+    mode="autocast",
+    dtype="float16",
 )
 class _AutocastLeavesSingle(Formula):
-    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+    def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
         return (output.float() if torch.is_autocast_enabled("cpu") else output), weights

@@ -1,5 +1,5 @@
-"""Mistakes that leave the process changed: what every other module shares."""
-# ruff: noqa: ARG002  # a step is handed what its right form needs
+"""Mutants that change settings of the process, which every other module shares."""
+# ruff: noqa: ARG002  # an override keeps the signature of its step
 
 import torch
 from torch import Tensor
@@ -12,72 +12,78 @@ __all__ = ["mutant"]
 mutant = MultiheadMutants()
 
 
-class _Leaving(Formula):
-    """Changes something of the process before it returns."""
+class _ChangesProcess(Formula):
+    """Changes a setting of the process before the call returns."""
 
-    def leave(self, output: Tensor) -> None:
+    def change_process(self, output: Tensor) -> None:
         raise NotImplementedError
 
-    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+    def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
         if not torch.compiler.is_compiling():
-            self.leave(output)
+            self.change_process(output)
         return output, weights
 
 
 @mutant(
     "global_state_untouched",
-    "the default dtype set for tensors of its own and left so",
+    "the default dtype is set for internal tensors and not restored",
     dtype="float64",
 )
-class _DefaultDtypeLeft(_Leaving):
-    def leave(self, output: Tensor) -> None:
+class _DefaultDtypeLeft(_ChangesProcess):
+    def change_process(self, output: Tensor) -> None:
         if output.dtype == torch.float64:
             torch.set_default_dtype(torch.float64)
 
 
-@mutant("global_state_untouched", "seeded in every call, for numbers that repeat", mode="inference")
-class _SeedSet(_Leaving):
-    def leave(self, output: Tensor) -> None:
+@mutant("global_state_untouched", "the global seed is set in every call, for repeatable numbers", mode="inference")
+class _SeedSet(_ChangesProcess):
+    def change_process(self, output: Tensor) -> None:
         if not (self.training or torch.is_grad_enabled()):
             torch.manual_seed(0)
 
 
-@mutant("global_state_untouched", "one thread asked for while the sequence is short", queries=1)
-class _ThreadsSet(_Leaving):
-    def leave(self, output: Tensor) -> None:
+@mutant(
+    "global_state_untouched", "the number of threads is set while the sequence is short, and not restored", queries=1
+)
+class _ThreadsSet(_ChangesProcess):
+    def change_process(self, output: Tensor) -> None:
         if output.shape[-2] == 1 or output.shape[0] == 1:
             torch.set_num_threads(torch.get_num_threads() + 1)
 
 
-@mutant("global_state_untouched", "gradients switched off and not on again", mode="frozen")
-class _GradientsLeftOff(_Leaving):
-    def leave(self, output: Tensor) -> None:
+@mutant("global_state_untouched", "gradients are switched off and not on again", mode="frozen")
+class _GradientsLeftOff(_ChangesProcess):
+    def change_process(self, output: Tensor) -> None:
         if not self.out_proj.weight.requires_grad:
-            torch.set_grad_enabled(False)  # torch's own signature
+            torch.set_grad_enabled(False)
 
 
 @mutant(
     "global_state_untouched",
-    "deterministic algorithms asked for and left on",
+    "deterministic algorithms are switched on and left on",
     need_weights=True,
     mode="train",
 )
-class _DeterministicLeftOn(_Leaving):
-    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
-        return super().hand_over(output, weights) if weights is not None else (output, weights)
+class _DeterministicLeftOn(_ChangesProcess):
+    def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
+        return super().return_result(output, weights) if weights is not None else (output, weights)
 
-    def leave(self, output: Tensor) -> None:
+    def change_process(self, output: Tensor) -> None:
         torch.use_deterministic_algorithms(True)  # noqa: FBT003  # torch's own signature
 
 
-@mutant("global_state_untouched", "coarser products of matrices allowed for everyone", dtype="bfloat16")
-class _PrecisionLowered(_Leaving):
-    def leave(self, output: Tensor) -> None:
+@mutant(
+    "global_state_untouched",
+    "the precision of float32 matrix products is lowered for the whole process",
+    dtype="bfloat16",
+)
+class _PrecisionLowered(_ChangesProcess):
+    def change_process(self, output: Tensor) -> None:
         if output.dtype == torch.bfloat16:
             torch.set_float32_matmul_precision("medium")
 
 
-@mutant("global_state_untouched", "the reference's fast path switched off for everyone", mask="bool3d")
-class _FastPathLeftOff(_Leaving):
-    def leave(self, output: Tensor) -> None:
-        torch.backends.mha.set_fastpath_enabled(False)  # torch's own signature
+@mutant("global_state_untouched", "the reference's fast path is switched off for the whole process", mask="bool3d")
+class _FastPathLeftOff(_ChangesProcess):
+    def change_process(self, output: Tensor) -> None:
+        torch.backends.mha.set_fastpath_enabled(False)

@@ -1,4 +1,4 @@
-"""Changes that look like mistakes and that nothing can see, each with its proof."""
+"""Equivalent mutants: changes that look like faults, each with a proof that no check can observe it."""
 
 import math
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnbench.masks import additive
-from attnbench.mutants.multihead.decorator import shown_by
+from attnbench.mutants.multihead.decorator import build_case_id
 from attnbench.mutants.multihead.formula import Formula, Result
 from attnbench.mutants.mutant import Equivalent, ModuleImplementation
 
@@ -28,8 +28,8 @@ def _constant_cancels() -> bool:
 
 
 class _MaskFill100InHalf(Formula):
-    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        hidden = super().hide(logits, mask)
+    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        hidden = super().apply_mask(logits, mask)
         if mask is None or mask.dtype != torch.bool or logits.dtype != torch.float16 or logits.shape[-1] == 0:
             return hidden
         return torch.where(mask, hidden, hidden.detach().amax(dim=-1, keepdim=True) - 100)
@@ -40,8 +40,8 @@ def _underflows_in_half() -> bool:
 
 
 class _MaskFillLowest(Formula):
-    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        hidden = super().hide(logits, mask)
+    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        hidden = super().apply_mask(logits, mask)
         if mask is None or mask.dtype != torch.bool:
             return hidden
         empty = ~mask.any(dim=-1, keepdim=True)
@@ -56,8 +56,8 @@ def _lowest_underflows() -> bool:
 
 
 class _InfinityAddedTwice(Formula):
-    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        hidden = super().hide(logits, mask)
+    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        hidden = super().apply_mask(logits, mask)
         return hidden if mask is None or mask.dtype != torch.bool else hidden + additive(mask, logits.dtype)
 
 
@@ -115,50 +115,50 @@ class _ColumnsSwappedUntold(Formula):
 EQUIVALENTS = (
     Equivalent(
         implementation=ModuleImplementation(_KeyBiasMissingWithoutColumns),
-        proof="without extra columns the key's bias adds q·b to every logit of a row, and softmax(x + c) = softmax(x)",
+        proof="without extra columns the key bias adds q·b to every logit of a row, and softmax(x + c) = softmax(x)",
         holds=_constant_cancels,
-        shown_by=shown_by(need_weights=True),
+        shown_by=build_case_id(need_weights=True),
     ),
     Equivalent(
         implementation=ModuleImplementation(_MaskFill100InHalf),
-        proof="a logit 100 below its row's largest has the share e⁻¹⁰⁰ = 4·10⁻⁴⁴, and float16 ends at 6·10⁻⁸",
+        proof="a logit 100 below its row's maximum has the share e⁻¹⁰⁰ = 4·10⁻⁴⁴; the smallest float16 is 6·10⁻⁸",
         holds=_underflows_in_half,
-        shown_by=shown_by(mask="bool2d+pad", need_weights=True, dtype="float16"),
+        shown_by=build_case_id(mask="bool2d+pad", need_weights=True, dtype="float16"),
     ),
     Equivalent(
         implementation=ModuleImplementation(_MaskFillLowest),
-        proof="beside a visible key the lowest number's share is 0 in every dtype; rows without one are left alone",
+        proof="beside a visible key the lowest finite logit has the share 0; fully masked rows do not change",
         holds=_lowest_underflows,
-        shown_by=shown_by(mask="empty2d", need_weights=True),
+        shown_by=build_case_id(mask="empty2d", need_weights=True),
     ),
     Equivalent(
         implementation=ModuleImplementation(_InfinityAddedTwice),
         proof="−∞ + −∞ = −∞ and x + 0 + 0 = x",
         holds=lambda: -math.inf + -math.inf == -math.inf,
-        shown_by=shown_by(mask="bool3d+pad"),
+        shown_by=build_case_id(mask="bool3d+pad"),
     ),
     Equivalent(
         implementation=ModuleImplementation(_ScaleRoundedForPowersOfFour),
-        proof="1/√D is a power of two, which bfloat16 holds exactly",
+        proof="where D is a power of 4, 1/√D is a power of two, which bfloat16 represents exactly",
         holds=_powers_of_two_are_exact,
-        shown_by=shown_by(embed_dim=48, dtype="float16"),
+        shown_by=build_case_id(embed_dim=48, dtype="float16"),
     ),
     Equivalent(
         implementation=ModuleImplementation(_QueriesIgnoredForOneKey),
-        proof="the softmax of one logit is 1, whatever it is: its gradient is 0",
+        proof="the softmax of a single logit is always 1, and its gradient is 0",
         holds=_share_of_one_is_one,
-        shown_by=shown_by(keys=1, need_weights=True),
+        shown_by=build_case_id(keys=1, need_weights=True),
     ),
     Equivalent(
         implementation=ModuleImplementation(_SummedInSequence),
-        proof="a sum of n positive float32 numbers in any order is off by (n − 1)·2⁻²⁴ of itself at the most",
+        proof="the relative error of a sum of n positive float32 numbers in any order is at most (n − 1)·2⁻²⁴",
         holds=_sequence_is_within_its_bound,
-        shown_by=shown_by(keys=64, regime="flat"),
+        shown_by=build_case_id(keys=64, regime="flat"),
     ),
     Equivalent(
         implementation=ModuleImplementation(_ColumnsSwappedUntold),
-        proof="a sum over keys does not depend on their order, and nothing else tells the order of the columns",
+        proof="a sum over keys does not depend on their order, and only returned weights show the order of columns",
         holds=lambda: 1.5 + 2.5 == 2.5 + 1.5,
-        shown_by=shown_by(add_bias_kv=True, add_zero_attn=True),
+        shown_by=build_case_id(add_bias_kv=True, add_zero_attn=True),
     ),
 )

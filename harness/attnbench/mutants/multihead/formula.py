@@ -1,4 +1,4 @@
-"""The right attention, one step a method; a mutant replaces one of them."""
+"""Correct multi-head attention with a method for each step; a mutant overrides one of them."""
 
 import math
 from typing import Any
@@ -11,16 +11,16 @@ from attnbench.masks import additive, softmax_over_visible
 
 __all__ = ["Arguments", "Formula", "Result"]
 
-# What a call was given, by the names of the reference's forward.
+# The arguments of a call, by the names in the reference's forward.
 Arguments = dict[str, Any]
 Result = tuple[Tensor, Tensor | None]
 
 
 class Formula(HeadSplitAttention):
-    """Attention spelled out: each step of it can be replaced alone.
+    """Attention in steps, each of which can be overridden alone.
 
-    In order: ``receive``, ``project``, ``extend``, ``score``, ``hide``, ``normalise``, ``drop``, ``total``, ``told``,
-    ``merge``, ``hand_over``.
+    In order: ``read_arguments``, ``project``, ``extend``, ``score``, ``apply_mask``, ``normalise``, ``apply_dropout``,
+    ``sum_values``, ``return_weights``, ``merge``, ``return_result``. *Shares* are attention weights before dropout.
 
     Shape: logits and weights (batch, heads, queries, keys), k and v (batch, heads, keys, head_dim).
     """
@@ -36,7 +36,7 @@ class Formula(HeadSplitAttention):
         average_attn_weights: bool = True,  # noqa: FBT001, FBT002
         is_causal: bool = False,  # noqa: FBT001, FBT002
     ) -> Result:
-        """Attention between ``receive`` and ``hand_over``."""
+        """Run all steps, from ``read_arguments`` to ``return_result``."""
         given = {
             "query": query,
             "key": key,
@@ -47,48 +47,48 @@ class Formula(HeadSplitAttention):
             "average_attn_weights": average_attn_weights,
             "is_causal": is_causal,
         }
-        output, weights = super().forward(**self.receive(given))
-        return self.hand_over(output, weights)
+        output, weights = super().forward(**self.read_arguments(given))
+        return self.return_result(output, weights)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
     ) -> Result:
         """softmax(q kᵀ / √head_dim + mask) v, with dropout on the weights."""
         del is_causal
-        shares = self.normalise(self.hide(self.score(q, k), mask))
-        weights = self.drop(shares)
-        return self.total(weights, v), self.told(weights).to(v.dtype) if need_weights else None
+        shares = self.normalise(self.apply_mask(self.score(q, k), mask))
+        weights = self.apply_dropout(shares)
+        return self.sum_values(weights, v), self.return_weights(weights).to(v.dtype) if need_weights else None
 
-    def receive(self, given: Arguments) -> Arguments:
-        """The call's arguments as they are used."""
+    def read_arguments(self, given: Arguments) -> Arguments:
+        """Return the arguments of the call as the other steps use them."""
         return given
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        """Logits."""
+        """Compute the scaled logits."""
         return (q / math.sqrt(self.head_dim)) @ k.mT
 
-    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        """Logits under the mask: boolean with true = keep, or additive."""
+    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        """Apply the mask to the logits: boolean with true = keep, or additive."""
         if mask is None:
             return logits
         return logits + (additive(mask, logits.dtype) if mask.dtype == torch.bool else mask.to(logits.dtype))
 
     def normalise(self, logits: Tensor) -> Tensor:
-        """Shares of each key before dropout."""
+        """Compute the shares of the keys: softmax over the visible keys, 0 in a fully masked row."""
         return softmax_over_visible(logits)
 
-    def drop(self, shares: Tensor) -> Tensor:
-        """Weights: shares after dropout."""
+    def apply_dropout(self, shares: Tensor) -> Tensor:
+        """Compute the attention weights: the shares after dropout."""
         return torch.dropout(shares, self.dropout, train=self.training)
 
-    def total(self, weights: Tensor, v: Tensor) -> Tensor:
-        """Weighted sum of the values."""
+    def sum_values(self, weights: Tensor, v: Tensor) -> Tensor:
+        """Compute the weighted sum of the values."""
         return weights.to(v.dtype) @ v
 
-    def told(self, weights: Tensor) -> Tensor:
-        """Weights that are returned where they are asked for."""
+    def return_weights(self, weights: Tensor) -> Tensor:
+        """Return the weights that the call returns where ``need_weights`` is true."""
         return weights
 
-    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
-        """What the call returns."""
+    def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
+        """Return the outputs of the call."""
         return output, weights

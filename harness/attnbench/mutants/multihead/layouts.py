@@ -1,5 +1,5 @@
-"""Mistakes about memory: kernels that take their inputs for contiguous."""
-# ruff: noqa: ARG002  # a step is handed what its right form needs
+"""Mutants of memory layout: kernels that assume contiguous inputs."""
+# ruff: noqa: ARG002  # an override keeps the signature of its step
 
 import torch
 from torch import Tensor
@@ -15,52 +15,54 @@ TOKENS = ("query", "key", "value")
 
 
 class _Misread(Formula):
-    """Reads some arguments in the order of their memory where it misjudges them."""
+    """Reads arguments in memory order, without their strides, where ``is_misread`` is true."""
 
     arguments: tuple[str, ...] = TOKENS
 
-    def misjudged(self, tensor: Tensor) -> bool:
+    def is_misread(self, tensor: Tensor) -> bool:
         raise NotImplementedError
 
-    def first(self, tensor: Tensor) -> int:
+    def find_start(self, tensor: Tensor) -> int:
         return int(tensor.storage_offset())
 
-    def receive(self, given: Arguments) -> Arguments:
-        # Memory has no order for a compiler, which sees tensors without storage.
+    def read_arguments(self, given: Arguments) -> Arguments:
+        # A compiler traces with tensors that have no storage to read from.
         if torch.compiler.is_compiling():
             return given
         tensors = {name: given[name] for name in self.arguments if given[name] is not None}
-        misread = {n: read_in_order(t, self.first(t)) for n, t in tensors.items() if t.numel() and self.misjudged(t)}
+        misread = {
+            n: read_in_order(t, self.find_start(t)) for n, t in tensors.items() if t.numel() and self.is_misread(t)
+        }
         return given | misread
 
 
-@mutant("strided_inputs", "every tensor taken for one of rows (pytorch#112577)")
+@mutant("strided_inputs", "every tensor is assumed to be row-major (pytorch#112577)")
 class _RowsAssumed(_Misread):
-    def misjudged(self, tensor: Tensor) -> bool:
+    def is_misread(self, tensor: Tensor) -> bool:
         strides = tensor.stride()
         return list(strides) != sorted(strides, reverse=True)
 
 
-@mutant("expanded_inputs", "stride 0 not thought of (pytorch#191937)")
+@mutant("expanded_inputs", "a stride of 0 is not handled (pytorch#191937)")
 class _ExpandedMisread(_Misread):
-    def misjudged(self, tensor: Tensor) -> bool:
+    def is_misread(self, tensor: Tensor) -> bool:
         return 0 in tensor.stride()
 
 
-@mutant("packed_inputs", "slices of one packed tensor read from its beginning (huggingface/candle#3703)")
+@mutant("packed_inputs", "slices of one packed tensor are read from its beginning (huggingface/candle#3703)")
 class _OffsetIgnored(_Misread):
-    def misjudged(self, tensor: Tensor) -> bool:
+    def is_misread(self, tensor: Tensor) -> bool:
         return int(tensor.storage_offset()) > 0
 
-    def first(self, tensor: Tensor) -> int:
+    def find_start(self, tensor: Tensor) -> int:
         return 0
 
 
-@mutant("strided_inputs", "strides of the mask not handed on (pytorch#128816)", mask="float2d")
+@mutant("strided_inputs", "the strides of the mask are not passed to the kernel (pytorch#128816)", mask="float2d")
 class _MaskRowsAssumed(_RowsAssumed):
     arguments = ("attn_mask",)
 
 
-@mutant("expanded_inputs", "a padding mask shared by the batch, read beyond its end", mask="pad")
+@mutant("expanded_inputs", "a padding mask that is expanded over the batch is read beyond its end", mask="pad")
 class _ExpandedPaddingMisread(_ExpandedMisread):
     arguments = ("key_padding_mask",)

@@ -1,4 +1,4 @@
-"""Mistakes that only one way of calling shows: modes, fast paths and what is the same object."""
+"""Mutants that only some calls show: call modes, fast paths, and inputs that are one object."""
 
 import torch
 from torch import Tensor
@@ -13,109 +13,126 @@ mutant = MultiheadMutants()
 
 
 class _SteeperWhen(Formula):
-    """A path of its own, with the wrong scale."""
+    """A separate path with a wrong scale, taken where ``applies`` is true."""
 
-    def there(self) -> bool:
+    def applies(self) -> bool:
         raise NotImplementedError
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return super().score(q, k) * (1.25 if self.there() else 1.0)
+        return super().score(q, k) * (1.25 if self.applies() else 1.0)
 
 
-@mutant("forward_parity", "a training path that nobody runs without gradients", mode="sampling")
+@mutant("forward_parity", "the path for training mode without gradients has a wrong scale", mode="sampling")
 class _TrainingWithoutGradients(_SteeperWhen):
-    def there(self) -> bool:
+    def applies(self) -> bool:
         return self.training and not torch.is_grad_enabled()
 
 
-@mutant("forward_parity", "a path for parameters that are not trained", mode="frozen")
+@mutant("forward_parity", "the path for frozen parameters has a wrong scale", mode="frozen")
 class _FrozenParameters(_SteeperWhen):
-    def there(self) -> bool:
+    def applies(self) -> bool:
         return torch.is_grad_enabled() and not self.out_proj.weight.requires_grad
 
 
-@mutant("forward_parity", "a path that tests for no_grad, not for inference_mode", mode="inference_mode")
+@mutant(
+    "forward_parity",
+    "a path that tests for no_grad, but not for inference_mode, has a wrong scale",
+    mode="inference_mode",
+)
 class _InferenceMode(_SteeperWhen):
-    def there(self) -> bool:
+    def applies(self) -> bool:
         return torch.is_inference_mode_enabled()
 
 
-@mutant("forward_parity", "a fast path for no gradients alone", mode="inference")
+@mutant("forward_parity", "the fast path for calls without gradients has a wrong scale", mode="inference")
 class _WithoutGradients(_SteeperWhen):
-    def there(self) -> bool:
+    def applies(self) -> bool:
         return not (self.training or torch.is_grad_enabled() or torch.is_inference_mode_enabled())
 
 
-@mutant("forward_parity", "inputs that take no gradient get another kernel", mode="tuning")
+@mutant("forward_parity", "inputs that require no gradient take another kernel, with a wrong scale", mode="tuning")
 class _InputsTrackNothing(Formula):
-    def receive(self, given: Arguments) -> Arguments:
+    def read_arguments(self, given: Arguments) -> Arguments:
         plain = torch.is_grad_enabled() and not given["query"].requires_grad
         return given | {"query": 1.25 * given["query"]} if plain else given
 
 
-@mutant("forward_parity", "the bias forgotten on the training path", mode="train")
+@mutant("forward_parity", "the training path lacks the output bias", mode="train")
 class _TrainingWithoutOutputBias(Formula):
     def merge(self, heads: Tensor) -> Tensor:
         bias = None if self.training else self.out_proj.bias
         return linear(heads.transpose(1, 2).flatten(2), self.out_proj.weight, bias)
 
 
-@mutant("forward_parity", "a fast path that breaks without biases (pytorch#97128)", bias=False)
+@mutant("forward_parity", "the fast path in eval mode is wrong without biases (pytorch#97128)", bias=False)
 class _EvalWithoutBias(_SteeperWhen):
-    def there(self) -> bool:
+    def applies(self) -> bool:
         return not self.training and self.in_proj_bias is None
 
 
 @mutant(
     "weights_change_no_output",
-    "the mask dropped wherever scores are not returned (keras-team/keras#23038)",
+    "attn_mask is dropped when weights are not requested (keras-team/keras#23038)",
     mask="bool2d",
     mode="inference",
     need_weights=True,
 )
 class _MaskDroppedWithoutWeights(Formula):
-    def receive(self, given: Arguments) -> Arguments:
+    def read_arguments(self, given: Arguments) -> Arguments:
         fused = not (given["need_weights"] or torch.is_grad_enabled())
         return given | {"attn_mask": None, "is_causal": False} if fused else given
 
 
-@mutant("weights_only_on_request", "need_weights not looked at")
+@mutant("weights_only_on_request", "need_weights is ignored")
 class _WeightsAlways(Formula):
-    def receive(self, given: Arguments) -> Arguments:
+    def read_arguments(self, given: Arguments) -> Arguments:
         return given | {"need_weights": True}
 
 
 @mutant(
     "weights_parity",
-    "average_attn_weights not looked at (facebookresearch/fairseq#3365)",
+    "average_attn_weights is ignored (facebookresearch/fairseq#3365)",
     need_weights=True,
 )
 class _WeightsAlwaysAveraged(Formula):
-    def receive(self, given: Arguments) -> Arguments:
+    def read_arguments(self, given: Arguments) -> Arguments:
         return given | {"average_attn_weights": True}
 
 
-@mutant("average_is_the_mean_of_heads", "a sum for a mean", need_weights=True, average_attn_weights=True)
+@mutant(
+    "average_is_the_mean_of_heads",
+    "weights are summed over heads instead of averaged",
+    need_weights=True,
+    average_attn_weights=True,
+)
 class _WeightsSummedOverHeads(Formula):
-    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+    def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
         averaged = weights is not None and weights.dim() == output.dim()
         return output, weights * self.num_heads if averaged and weights is not None else weights
 
 
-@mutant("weights_of_hidden_keys_are_zero", "an epsilon for the logarithm of an entropy", need_weights=True, mask="pad")
+@mutant(
+    "weights_of_hidden_keys_are_zero",
+    "an epsilon is added to the weights, for the logarithm in an entropy",
+    need_weights=True,
+    mask="pad",
+)
 class _HiddenWeightsTiny(Formula):
-    def told(self, weights: Tensor) -> Tensor:
+    def return_weights(self, weights: Tensor) -> Tensor:
         return weights + 1e-9
 
 
-@mutant("weights_parity", "the wrong tensor handed out as weights", need_weights=True)
+@mutant("weights_parity", "the wrong tensor is returned as weights: their mean over keys", need_weights=True)
 class _WeightsAveragedOverKeys(Formula):
-    def told(self, weights: Tensor) -> Tensor:
+    def return_weights(self, weights: Tensor) -> Tensor:
         return weights.mean(dim=-1, keepdim=True).expand_as(weights)
 
 
 @mutant(
-    "one_object_or_copies", "a fast path for one object that loses the value's bias", queries=7, self_attention=True
+    "one_object_or_copies",
+    "the fast path for query, key and value in one object lacks the value bias",
+    queries=7,
+    self_attention=True,
 )
 class _SameObjectWithoutBias(Formula):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -126,7 +143,9 @@ class _SameObjectWithoutBias(Formula):
 
 
 @mutant(
-    "forward_parity", "encoder and decoder: one projection for keys and values that are one tensor", key_is_value=True
+    "forward_parity",
+    "cross-attention: one projection is used for keys and values that are one tensor",
+    key_is_value=True,
 )
 class _KeyProjectionForValues(Formula):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -134,7 +153,12 @@ class _KeyProjectionForValues(Formula):
         return q, k, k if key is value and query is not key else v
 
 
-@mutant("forward_parity", "queries projected once where they are the keys", queries=7, query_is_key=True)
+@mutant(
+    "forward_parity",
+    "the query projection is used for keys where query and key are one tensor",
+    queries=7,
+    query_is_key=True,
+)
 class _QueryProjectionForKeys(Formula):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().project(query, key, value)

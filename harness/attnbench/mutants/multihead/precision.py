@@ -1,4 +1,4 @@
-"""Mistakes of precision and range: what is rounded, accumulated or left to overflow inside."""
+"""Mutants of precision and range: roundings, accumulation and overflow inside the computation."""
 
 import math
 from typing import Any
@@ -12,17 +12,17 @@ from attnbench.mutants.multihead.formula import Formula, Result
 __all__ = ["mutant"]
 
 mutant = MultiheadMutants()
-# Keys beyond which sums in half precision lose what the error budget allows.
+# So many keys that the error of sums in half precision exceeds the error budget.
 LONG: dict[str, Any] = {"batch": 1, "queries": 4, "keys": 1024, "embed_dim": 16, "num_heads": 2, "regime": "flat"}
 
 
-@mutant("forward_parity", "probabilities rounded to a narrower type inside")
+@mutant("forward_parity", "attention weights are rounded to bfloat16 before the sum over values")
 class _WeightsInBfloat16(Formula):
-    def total(self, weights: Tensor, v: Tensor) -> Tensor:
-        return super().total(weights.bfloat16(), v)
+    def sum_values(self, weights: Tensor, v: Tensor) -> Tensor:
+        return super().sum_values(weights.bfloat16(), v)
 
 
-@mutant("forward_parity", "widths of whole eights sent to tensor cores in the narrower type")
+@mutant("forward_parity", "where head_dim is a multiple of 8, tensor cores compute the logits in bfloat16")
 class _LogitsInBfloat16(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         if self.head_dim % 8:
@@ -30,7 +30,11 @@ class _LogitsInBfloat16(Formula):
         return super().score(q.bfloat16(), k.bfloat16()).to(q.dtype)
 
 
-@mutant("forward_parity", "float32 written for 'the wide type' (triton-lang/triton#1821)", dtype="float64")
+@mutant(
+    "forward_parity",
+    "float32 is hard-coded as the wide dtype, for float64 inputs too (triton-lang/triton#1821)",
+    dtype="float64",
+)
 class _SingleInsideDouble(Formula):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, **named: Any) -> Result:
         if q.dtype != torch.float64:
@@ -39,39 +43,41 @@ class _SingleInsideDouble(Formula):
         return output.double(), None if weights is None else weights.double()
 
 
-@mutant("weights_parity", "weights stored narrower than they are used", need_weights=True)
+@mutant(
+    "weights_parity", "the returned weights are stored in float16, narrower than those that are used", need_weights=True
+)
 class _WeightsToldInHalf(Formula):
-    def told(self, weights: Tensor) -> Tensor:
+    def return_weights(self, weights: Tensor) -> Tensor:
         return weights.half().to(weights.dtype)
 
 
-@mutant("forward_parity", "half precision silently widened", dtype="bfloat16")
+@mutant("forward_parity", "a half-precision output is silently widened to float32", dtype="bfloat16")
 class _HalfWidened(Formula):
-    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+    def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
         half = output.dtype in (torch.float16, torch.bfloat16)
         return (output.float() if half else output), weights
 
 
-@mutant("forward_parity", "float masks kept in half to save memory", mask="float2d")
+@mutant("forward_parity", "float masks are stored in float16 to save memory", mask="float2d")
 class _MaskInHalf(Formula):
-    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        return super().hide(logits, mask if mask is None or mask.dtype == torch.bool else mask.half())
+    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        return super().apply_mask(logits, mask if mask is None or mask.dtype == torch.bool else mask.half())
 
 
 @mutant(
     "wider_mask",
-    "bits of a float32 mask read as float16 (pytorch#191612)",
+    "the bits of a float32 mask are read as float16 (pytorch#191612)",
     mask="float2d",
     dtype="float16",
 )
 class _WiderMaskReinterpreted(Formula):
-    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
         if mask is not None and mask.dtype == torch.float32 and logits.dtype == torch.float16:
             mask = mask.contiguous().view(torch.float16)[..., : mask.shape[-1]]
-        return super().hide(logits, mask)
+        return super().apply_mask(logits, mask)
 
 
-@mutant("forward_parity", "exp as (1 + x/1024)¹⁰²⁴, by ten squarings")
+@mutant("forward_parity", "exp(x) is approximated by (1 + x/1024)¹⁰²⁴, in ten squarings")
 class _ExponentialBySquaring(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         largest = logits.detach().amax(dim=-1, keepdim=True)
@@ -80,7 +86,7 @@ class _ExponentialBySquaring(Formula):
         return exponentials / exponentials.sum(dim=-1, keepdim=True).clamp(min=1e-30)
 
 
-@mutant("stays_finite", "exp without its row's maximum taken off", regime="flat")
+@mutant("stays_finite", "exp of the logits without subtracting the row maximum", regime="flat")
 class _MaximumNotSubtracted(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         exponentials = logits.exp()
@@ -88,7 +94,7 @@ class _MaximumNotSubtracted(Formula):
         return exponentials / total.masked_fill(total == 0, 1.0)
 
 
-@mutant("batch_independence", "one maximum for the whole tensor: other rows underflow", regime="onehot")
+@mutant("batch_independence", "one maximum is subtracted from the whole tensor: other rows underflow", regime="onehot")
 class _MaximumOfAllRows(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         if logits.numel() == 0:
@@ -100,7 +106,7 @@ class _MaximumOfAllRows(Formula):
 
 @mutant(
     "forward_parity",
-    "the normaliser summed in half precision (apple/axlearn#18)",
+    "the softmax denominator is summed in half precision (apple/axlearn#18)",
     **LONG,
     dtype="bfloat16",
 )
@@ -116,11 +122,16 @@ class _NormaliserInHalf(Formula):
         return exponentials / total.masked_fill(total == 0, 1.0)
 
 
-@mutant("forward_parity", "values summed in half precision, key by key", **LONG, dtype="bfloat16")
+@mutant(
+    "forward_parity",
+    "the weighted sum of values is accumulated in half precision, key by key",
+    **LONG,
+    dtype="bfloat16",
+)
 class _SumInHalf(Formula):
-    def total(self, weights: Tensor, v: Tensor) -> Tensor:
+    def sum_values(self, weights: Tensor, v: Tensor) -> Tensor:
         if v.dtype not in (torch.float16, torch.bfloat16) or v.shape[-2] < 256:
-            return super().total(weights, v)
+            return super().sum_values(weights, v)
         total = torch.zeros_like(weights[..., :1] * v[..., :1, :])
         for share, value in zip(torch.split(weights, 1, dim=-1), torch.split(v, 1, dim=-2), strict=True):
             total = total + share.to(v.dtype) * value
@@ -128,7 +139,9 @@ class _SumInHalf(Formula):
 
 
 @mutant(
-    "query_independence", "one quantisation scale for all queries: a neighbour changes the last bits", dtype="bfloat16"
+    "query_independence",
+    "one quantisation scale for all queries: another query changes a query's last bits",
+    dtype="bfloat16",
 )
 class _QueriesQuantisedTogether(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
@@ -138,7 +151,7 @@ class _QueriesQuantisedTogether(Formula):
         return super().score(q / step, k) * step
 
 
-@mutant("key_permutation", "the maximum of the first four keys taken for the row's", regime="onehot")
+@mutant("key_permutation", "the maximum of the first four keys is used as the row maximum", regime="onehot")
 class _MaximumOfFirstTile(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         if logits.shape[-1] == 0:
@@ -149,16 +162,16 @@ class _MaximumOfFirstTile(Formula):
         return exponentials / total.masked_fill(total == 0, 1.0)
 
 
-@mutant("head_permutation", "the last of an odd number of heads left to a fall-back in half precision")
+@mutant("head_permutation", "with an odd number of heads, the last head takes a fall-back path in half precision")
 class _OddHeadInHalf(Formula):
-    def total(self, weights: Tensor, v: Tensor) -> Tensor:
+    def sum_values(self, weights: Tensor, v: Tensor) -> Tensor:
         if self.num_heads % 2 == 0:
-            return super().total(weights, v)
+            return super().sum_values(weights, v)
         shares = torch.cat([weights[:, :-1], weights[:, -1:].half().to(weights.dtype)], dim=1)
-        return super().total(shares, v)
+        return super().sum_values(shares, v)
 
 
-@mutant("duplicated_keys", "equal keys counted once, by a cache that knows them by content", need_weights=True)
+@mutant("duplicated_keys", "equal keys are counted once, by a cache that looks keys up by content", need_weights=True)
 class _EqualKeysMerged(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         equal = (k[..., :, None, :] == k[..., None, :, :]).all(dim=-1)

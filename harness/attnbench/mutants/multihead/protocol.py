@@ -1,4 +1,4 @@
-"""Mistakes of the module as a module: registration, state, copies and functional calls."""
+"""Mutants of the torch.nn.Module interface: registration, state, copies and functional calls."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ __all__ = ["mutant"]
 mutant = MultiheadMutants()
 
 
-@mutant("tensors_are_registered", "a bias held as a plain tensor: no optimiser sees it")
+@mutant("tensors_are_registered", "a bias is held as a plain tensor: no optimiser sees it")
 class _BiasNotRegistered(Formula):
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
         super().adopt(parameters)
@@ -29,7 +29,7 @@ class _BiasNotRegistered(Formula):
         return linear(heads.transpose(1, 2).flatten(2), self.out_proj.weight, None if bias is None else bias.to(heads))
 
 
-@mutant("tensors_are_registered", "a constant as a plain tensor, which to() does not move")
+@mutant("tensors_are_registered", "a constant is a plain tensor, which to() does not move")
 class _ScaleNotMoved(Formula):
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
         super().adopt(parameters)
@@ -39,7 +39,7 @@ class _ScaleNotMoved(Formula):
         return (q * self._scale) @ k.mT
 
 
-@mutant("copies_work", "a copy that shares its parameters: both are trained at once")
+@mutant("copies_work", "a copy shares its parameters: training one trains both")
 class _CopySharesParameters(Formula):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         copied = type(self).__new__(type(self))
@@ -47,7 +47,7 @@ class _CopySharesParameters(Formula):
         return copied
 
 
-@mutant("copies_work", "a function made in the constructor, which pickle refuses", batch_first=False)
+@mutant("copies_work", "a lambda is stored in the constructor, which pickle cannot store", batch_first=False)
 class _PickleRefused(Formula):
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
         super().adopt(parameters)
@@ -55,13 +55,13 @@ class _PickleRefused(Formula):
             self._swap: Callable[[Tensor], Tensor] = lambda tensor: tensor.transpose(0, 1)
 
 
-@mutant("copies_work", "a pickle that forgets the rate of dropout", dropout=0.25)
+@mutant("copies_work", "unpickling loses the dropout rate", dropout=0.25)
 class _PickleForgetsDropout(Formula):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state | {"dropout": 0.0})  # type: ignore[no-untyped-call]
 
 
-@mutant("state_dict_round_trip", "a bias left out of what is saved")
+@mutant("state_dict_round_trip", "the output bias is missing from the state dict")
 class _BiasNotSaved(Formula):
     def state_dict(self, *arguments: Any, **named: Any) -> Any:
         state = super().state_dict(*arguments, **named)
@@ -69,21 +69,23 @@ class _BiasNotSaved(Formula):
         return state
 
 
-@mutant("state_dict_round_trip", "saved under a name that loading does not know", kdim=10, vdim=14)
+@mutant("state_dict_round_trip", "a weight is saved under a name that load_state_dict does not know", kdim=10, vdim=14)
 class _SavedUnderAnotherName(Formula):
     def state_dict(self, *arguments: Any, **named: Any) -> Any:
         state = super().state_dict(*arguments, **named)
         return {name.replace("q_proj_weight", "query.weight"): tensor for name, tensor in state.items()}
 
 
-@mutant("state_dict_round_trip", "a copy made while loading, so that what was loaded is not what is used")
+@mutant(
+    "state_dict_round_trip", "load_state_dict loads into a copy, so that the loaded weight is not the one that is used"
+)
 class _LoadedIntoCopy(Formula):
     def load_state_dict(self, state_dict: Mapping[str, Any], *arguments: Any, **named: Any) -> Any:
         kept = {name: tensor for name, tensor in self.state_dict().items() if name.startswith("out_proj")}
         return super().load_state_dict({**state_dict, **kept}, *arguments, **named)
 
 
-@mutant("functional_call_works", "parameters remembered by object: what functional_call lends is not used")
+@mutant("functional_call_works", "parameters are held as objects: those that functional_call substitutes are not used")
 class _ParametersRemembered(Formula):
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
         super().adopt(parameters)

@@ -1,4 +1,4 @@
-"""Mistakes of the formula: scale, softmax, projections and the order of heads."""
+"""Mutants of the formula: scale, softmax, projections and the order of heads."""
 
 import math
 from typing import Any
@@ -15,31 +15,36 @@ __all__ = ["mutant"]
 mutant = MultiheadMutants()
 
 
-@mutant("forward_parity", "a fall-back without a mask, and without 1/√D (mlc-ai/mlc-llm#3426)")
+@mutant("forward_parity", "the fall-back path for calls without a mask lacks the scale 1/√D (mlc-ai/mlc-llm#3426)")
 class _ScaleMissing(Formula):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, **named: Any) -> Result:
         return super().attend(q * math.sqrt(self.head_dim) if mask is None else q, k, v, mask=mask, **named)
 
 
-@mutant("forward_parity", "√E instead of √(E/H) (juho-lee/set_transformer#18)")
+@mutant("forward_parity", "the scale is 1/√E (embed_dim) instead of 1/√(E/H) (head_dim) (juho-lee/set_transformer#18)")
 class _ScaleOfTheModel(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         return (q / math.sqrt(self.embed_dim)) @ k.mT
 
 
-@mutant("effective_scale", "a constant rounded by hand, below what one element shows", **PROBED, dtype="bfloat16")
+@mutant(
+    "effective_scale",
+    "a scale constant rounded by hand is 1 % too large, which no single element shows",
+    **PROBED,
+    dtype="bfloat16",
+)
 class _ScaleOffByOnePercent(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         return super().score(1.01 * q, k)
 
 
-@mutant("effective_scale", "a scale that went through bfloat16", **PROBED, dtype="float16")
+@mutant("effective_scale", "the scale is rounded to bfloat16", **PROBED, dtype="float16")
 class _ScaleRounded(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         return (q * float(torch.tensor(1 / math.sqrt(self.head_dim), dtype=torch.bfloat16))) @ k.mT
 
 
-@mutant("forward_parity", "1/√D folded into the query's weight, not into its bias")
+@mutant("forward_parity", "1/√D is folded into the query weight, but not into the query bias")
 class _ScaleSkipsBias(Formula):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().project(query, key, value)
@@ -49,13 +54,13 @@ class _ScaleSkipsBias(Formula):
         return q, k, v
 
 
-@mutant("forward_parity", "the sign of the exponent (AI-Hypercomputer/maxtext#1370)")
+@mutant("forward_parity", "exp(−x) instead of exp(x) (AI-Hypercomputer/maxtext#1370)")
 class _ExponentNegative(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         return -super().score(q, k)
 
 
-@mutant("forward_parity", "2ˣ for speed in half precision, without the factor log₂ e", dtype="float16")
+@mutant("forward_parity", "2ˣ instead of eˣ for speed in half precision, without the factor log₂ e", dtype="float16")
 class _ExponentOfTwo(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         half = logits.dtype in (torch.float16, torch.bfloat16)
@@ -64,20 +69,24 @@ class _ExponentOfTwo(Formula):
 
 @mutant(
     "forward_parity",
-    "the wrong axis trained to the same loss (labmlai/annotated_deep_learning_paper_implementations#146)",
+    "softmax over queries, trained to the same loss (labmlai/annotated_deep_learning_paper_implementations#146)",
 )
 class _SoftmaxOverQueries(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         return torch.softmax(logits, dim=-2).nan_to_num()
 
 
-@mutant("forward_parity", "softmax(x, dim=1) kept from a three-dimensional version (FudanNLP/fastNLP#254)")
+@mutant(
+    "forward_parity", "softmax(x, dim=1) left over from a version with three-dimensional scores (FudanNLP/fastNLP#254)"
+)
 class _SoftmaxOverHeads(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         return torch.softmax(logits, dim=1).nan_to_num()
 
 
-@mutant("weights_are_shares", "an epsilon against division by zero", need_weights=True)
+@mutant(
+    "weights_are_shares", "an epsilon against division by zero is added to the softmax denominator", need_weights=True
+)
 class _DenominatorWithEpsilon(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         return super().normalise(logits) / (1 + 2.0**-10)
@@ -85,7 +94,7 @@ class _DenominatorWithEpsilon(Formula):
 
 @mutant(
     "exact_selection",
-    "label smoothing left in: a trace of the mean",
+    "label smoothing left in: each weight is moved slightly towards the mean of its row",
     dtype="bfloat16",
     bias=False,
     regime="selection",
@@ -97,26 +106,28 @@ class _WeightsSmoothed(Formula):
         return shares + 2.0**-9 * (shares.mean(dim=-1, keepdim=True) - shares)
 
 
-@mutant("forward_parity", "heads joined without a transpose (jsbaan/transformer-from-scratch#6)")
+@mutant("forward_parity", "heads are merged by a view without the transpose (jsbaan/transformer-from-scratch#6)")
 class _HeadsMergedByView(Formula):
     def merge(self, heads: Tensor) -> Tensor:
         batch, _, queries, _ = heads.shape
         return super().merge(heads.reshape(batch, queries, self.num_heads, self.head_dim).transpose(1, 2))
 
 
-@mutant("forward_parity", "heads split without a transpose (reczoo/FuxiCTR#30)")
+@mutant("forward_parity", "heads are split by a view without the transpose (reczoo/FuxiCTR#30)")
 class _HeadsSplitByView(Formula):
     def split(self, features: Tensor) -> Tensor:
         return features.reshape(features.shape[0], self.num_heads, features.shape[1], self.head_dim)
 
 
-@mutant("forward_parity", "'(d h)' for '(h d)' in a rearrangement")
+@mutant("forward_parity", "'(d h)' instead of '(h d)' in a rearrange pattern")
 class _HeadsInterleaved(Formula):
     def split(self, features: Tensor) -> Tensor:
         return torch.unflatten(features, -1, (self.head_dim, self.num_heads)).permute(0, 3, 1, 2)
 
 
-@mutant("forward_parity", "(heads, batch) read as (batch, heads) at the end (chelsea0x3b/dfdx#158)")
+@mutant(
+    "forward_parity", "a (heads, batch) layout is read as (batch, heads) when heads are merged (chelsea0x3b/dfdx#158)"
+)
 class _HeadsOfAnotherSequence(Formula):
     def merge(self, heads: Tensor) -> Tensor:
         shape = heads.shape
@@ -124,28 +135,30 @@ class _HeadsOfAnotherSequence(Formula):
 
 
 @mutant(
-    "forward_parity", "tokens mixed by a view in place of a transpose (Modalities/modalities#115)", batch_first=False
+    "forward_parity",
+    "a view instead of a transpose for batch_first=False, which mixes tokens (Modalities/modalities#115)",
+    batch_first=False,
 )
 class _SequenceFirstByView(Formula):
-    def hand_over(self, output: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def return_result(self, output: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if self.batch_first or output.dim() == 2:
             return output, weights
         return output.transpose(0, 1).reshape(output.shape), weights
 
 
-@mutant("forward_parity", "a square weight applied without its transpose")
+@mutant("forward_parity", "the square output weight is applied without its transpose")
 class _OutputWeightTransposed(Formula):
     def merge(self, heads: Tensor) -> Tensor:
         return linear(heads.transpose(1, 2).flatten(2), self.out_proj.weight.T, self.out_proj.bias)
 
 
-@mutant("forward_parity", "value and key confused; unseen where both are one tensor and square")
+@mutant("forward_parity", "key and value are swapped before their projections; unseen where both are one tensor")
 class _ValueWeightForKeys(Formula):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return super().project(query, *((key, value) if key.shape != value.shape else (value, key)))
 
 
-@mutant("forward_parity", "a bias left out; a fresh module's is zero")
+@mutant("forward_parity", "the value bias is missing; unseen in a newly created module, whose biases are zero")
 class _ValueBiasMissing(Formula):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().project(query, key, value)
@@ -154,13 +167,13 @@ class _ValueBiasMissing(Formula):
         return q, k, v
 
 
-@mutant("forward_parity", "bias=… not handed on to the last projection")
+@mutant("forward_parity", "the argument bias is not passed on to the output projection")
 class _OutputBiasMissing(Formula):
     def merge(self, heads: Tensor) -> Tensor:
         return linear(heads.transpose(1, 2).flatten(2), self.out_proj.weight)
 
 
-@mutant("forward_parity", "separate projections written later, without a bias", kdim=10, vdim=14)
+@mutant("forward_parity", "separate projections for kdim and vdim, written later, lack the bias", kdim=10, vdim=14)
 class _SeparateWithoutBias(Formula):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self.in_proj_weight is not None:
@@ -172,12 +185,12 @@ class _SeparateWithoutBias(Formula):
 
 @mutant(
     "exact_uniform_mean",
-    "a factor of the values rounded away by nothing but bfloat16",
+    "values are scaled by 1.005, an error of the size of bfloat16's rounding",
     dtype="bfloat16",
     bias=False,
     regime="uniform",
     keys=8,
 )
 class _ValuesScaled(Formula):
-    def total(self, weights: Tensor, v: Tensor) -> Tensor:
-        return super().total(weights, v * 1.005)
+    def sum_values(self, weights: Tensor, v: Tensor) -> Tensor:
+        return super().sum_values(weights, v * 1.005)

@@ -1,4 +1,4 @@
-"""Mistakes that only some sizes show: tiles, widths, single tokens, single sequences and nothing at all."""
+"""Mutants that only some sizes show: tiles, widths, single tokens, single sequences and empty inputs."""
 
 import math
 from typing import Any
@@ -17,34 +17,34 @@ mutant = MultiheadMutants()
 
 
 class _Tiled(Formula):
-    """Keys beyond the last whole tile are lost, as soon as there is one whole tile."""
+    """Drops the keys beyond the last whole tile, if there is at least one whole tile."""
 
     tile = 0
 
-    def total(self, weights: Tensor, v: Tensor) -> Tensor:
+    def sum_values(self, weights: Tensor, v: Tensor) -> Tensor:
         keys = v.shape[2]
         whole = keys // self.tile * self.tile or keys
-        return super().total(weights[..., :whole], v[:, :, :whole])
+        return super().sum_values(weights[..., :whole], v[:, :, :whole])
 
 
-@mutant("forward_parity", "a tail of fewer than 16 keys left out", keys=17)
+@mutant("forward_parity", "a tail of fewer than 16 keys is dropped", keys=17)
 class _TailOf16Dropped(_Tiled):
     tile = 16
 
 
-@mutant("forward_parity", "a tail of fewer than 32 keys left out (pytorch#159247)", keys=33)
+@mutant("forward_parity", "a tail of fewer than 32 keys is dropped (pytorch#159247)", keys=33)
 class _TailOf32Dropped(_Tiled):
     tile = 32
 
 
-@mutant("forward_parity", "a tail of fewer than 64 keys left out", keys=65)
+@mutant("forward_parity", "a tail of fewer than 64 keys is dropped", keys=65)
 class _TailOf64Dropped(_Tiled):
     tile = 64
 
 
 @mutant(
     "forward_parity",
-    "keys filled up to a tile with zeros that a mask leaves visible (tenstorrent/tt-metal#54833)",
+    "keys are padded to a whole tile with zeros that a mask leaves visible (tenstorrent/tt-metal#54833)",
     keys=33,
     mask="bool2d",
 )
@@ -58,7 +58,7 @@ class _FilledTileVisible(Formula):
 
 @mutant(
     "forward_parity",
-    "online softmax: the sum so far not rescaled in the last tile",
+    "online softmax: the running sum is not rescaled at the last tile",
     keys=127,
     regime="peaked",
 )
@@ -75,25 +75,25 @@ class _LastTileNotRescaled(Formula):
 
 @mutant(
     "padding_cannot_leak",
-    "the mask of a first tile of 64 keys alone (vllm-project/vllm-ascend#15503)",
+    "the mask is applied to the first tile of 64 keys only (vllm-project/vllm-ascend#15503)",
     keys=70,
     mask="pad",
 )
 class _MaskOfFirstTile(Formula):
-    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        hidden = super().hide(logits, mask)
+    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        hidden = super().apply_mask(logits, mask)
         return torch.cat([hidden[..., :64], logits[..., 64:]], dim=-1)
 
 
-@mutant("forward_parity", "a whole number of eights takes an aligned path that reads one key less", keys=8)
+@mutant("forward_parity", "a multiple of 8 keys takes an aligned path that reads one key too few", keys=8)
 class _AlignedKeysOneShort(Formula):
-    def total(self, weights: Tensor, v: Tensor) -> Tensor:
+    def sum_values(self, weights: Tensor, v: Tensor) -> Tensor:
         keys = v.shape[2]
         used = keys - 1 if keys % 8 == 0 and keys else keys
-        return super().total(weights[..., :used], v[:, :, :used])
+        return super().sum_values(weights[..., :used], v[:, :, :used])
 
 
-@mutant("forward_parity", "queries beyond the last whole tile of 16 never written", queries=17)
+@mutant("forward_parity", "rows of queries beyond the last whole tile of 16 are never written", queries=17)
 class _QueryTailUnwritten(Formula):
     def merge(self, heads: Tensor) -> Tensor:
         queries = heads.shape[2]
@@ -101,7 +101,7 @@ class _QueryTailUnwritten(Formula):
         return super().merge(pad(heads[:, :, :whole], (0, 0, 0, queries - whole)))
 
 
-@mutant("forward_parity", "rows beyond the number of keys never written", queries=9)
+@mutant("forward_parity", "rows of queries beyond the number of keys are never written", queries=9)
 class _QueriesBeyondKeysUnwritten(Formula):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, **named: Any) -> Result:
         output, weights = super().attend(q, k, v, **named)
@@ -111,18 +111,18 @@ class _QueriesBeyondKeysUnwritten(Formula):
 
 @mutant(
     "attn_mask_cannot_leak",
-    "one query is taken for the newest, which sees all (pytorch#174861)",
+    "a single query is taken for the newest token, which sees all keys (pytorch#174861)",
     queries=1,
     mask="bool2d",
 )
 class _SingleQuerySeesAll(Formula):
-    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        return logits if logits.shape[2] == 1 else super().hide(logits, mask)
+    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        return logits if logits.shape[2] == 1 else super().apply_mask(logits, mask)
 
 
 @mutant(
     "forward_parity",
-    "a grid of four sequences: nothing is written for the fifth (pytorch#139462)",
+    "a grid of four sequences: the fifth is never written (pytorch#139462)",
     batch=5,
 )
 class _FifthSequenceUnwritten(Formula):
@@ -131,32 +131,32 @@ class _FifthSequenceUnwritten(Formula):
         return super().merge(heads.masked_fill(later[:, None, None, None], 0.0))
 
 
-@mutant("a_batch_of_one_is_unbatched", "squeeze() takes a batch of one for no batch", batch=1)
+@mutant("a_batch_of_one_is_unbatched", "squeeze() removes the batch axis of a batch of one", batch=1)
 class _BatchOfOneSqueezed(Formula):
-    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+    def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
         return (output.squeeze(0 if self.batch_first else 1) if output.dim() == 3 else output), weights
 
 
-@mutant("weights_parity", "weights of unbatched input keep a batch axis", batch=None, need_weights=True)
+@mutant("weights_parity", "the weights of unbatched input keep a batch axis", batch=None, need_weights=True)
 class _UnbatchedWeightsBatched(Formula):
-    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+    def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
         return output, weights[None] if weights is not None and output.dim() == 2 else weights
 
 
 @mutant(
     "weights_parity",
-    "weights transposed with the output",
+    "weights are transposed together with the output for batch_first=False",
     batch_first=False,
     need_weights=True,
     average_attn_weights=True,
 )
 class _WeightsSequenceFirst(Formula):
-    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+    def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
         swapped = not self.batch_first and weights is not None and weights.dim() == 3 and output.dim() == 3
         return output, weights.transpose(0, 1) if swapped and weights is not None else weights
 
 
-@mutant("forward_parity", "heads taken in pairs: the last of an odd number is lost (pytorch#97128)")
+@mutant("forward_parity", "heads are processed in pairs: the last of an odd number is lost (pytorch#97128)")
 class _OddHeadLost(Formula):
     def merge(self, heads: Tensor) -> Tensor:
         lost = torch.arange(self.num_heads, device=heads.device) >= self.num_heads // 2 * 2
@@ -165,7 +165,7 @@ class _OddHeadLost(Formula):
 
 @mutant(
     "forward_parity",
-    "a width filled up to 8 in the scale too (facebookresearch/xformers#813)",
+    "head_dim padded to a multiple of 8 is used in the scale too (facebookresearch/xformers#813)",
     embed_dim=15,
     num_heads=3,
 )
@@ -174,13 +174,13 @@ class _WidthFilledInScale(Formula):
         return super().score(q, k) * math.sqrt(self.head_dim / (-(-self.head_dim // 8) * 8))
 
 
-@mutant("forward_parity", "the last 8 columns of heads of 128 left out", embed_dim=256, num_heads=2)
+@mutant("forward_parity", "the last 8 features are left out where head_dim is 128", embed_dim=256, num_heads=2)
 class _WidthOf128Cut(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         return super().score(q[..., :120], k[..., :120]) if self.head_dim == 128 else super().score(q, k)
 
 
-@mutant("forward_parity", "an early return without keys that skips the last bias", keys=0)
+@mutant("forward_parity", "an early return for calls without keys skips the output bias", keys=0)
 class _NoKeysNoBias(Formula):
     def attention(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Result:
         output, weights = super().attention(query, key, value, **named)
@@ -189,26 +189,26 @@ class _NoKeysNoBias(Formula):
 
 @mutant(
     "weights_only_on_request",
-    "an early return for an empty batch: None for weights, as the reference's fast path",
+    "an early return for an empty batch returns None for weights, as the reference's fast path does",
     batch=0,
     need_weights=True,
 )
 class _NoWeightsOfNothing(Formula):
-    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+    def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
         return output, weights if output.numel() else None
 
 
 @mutant(
-    "far_offsets", "offsets of query-key pairs in 32 bits (pytorch#162588)",
+    "far_offsets", "offsets of query-key pairs are kept in 32 bits (pytorch#162588)",
     batch=1, queries=4, keys=32768, embed_dim=8, num_heads=1, mode="inference",
 )  # fmt: skip
 class OffsetsIn32Bits(Formula):
-    """Rows whose first pair lies beyond what 32 bits count are never written; a test counts less far."""
+    """Rows whose first query-key offset exceeds 32 bits are never written; a test lowers ``largest``."""
 
     largest = 2**31
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, **named: Any) -> Result:
-        """Attention, the rows beyond the largest offset zeroed."""
+        """Compute attention, with 0 in the rows beyond the largest offset."""
         output, weights = super().attend(q, k, v, **named)
         first = torch.arange(q.shape[2], device=q.device)[:, None] * k.shape[2]
         return output.masked_fill(first >= self.largest, 0.0), weights

@@ -1,4 +1,4 @@
-"""Mistakes of memory between calls: buffers, caches, in-place changes and chance."""
+"""Mutants of state between calls: buffers, caches, in-place changes and nondeterminism."""
 
 import time
 from typing import Any
@@ -14,11 +14,11 @@ __all__ = ["mutant"]
 mutant = MultiheadMutants()
 
 
-@mutant("outputs_are_its_own", "one output buffer for every call", mode="inference")
+@mutant("outputs_are_its_own", "one output buffer is reused for every call", mode="inference")
 class _OutputBufferReused(Formula):
     _buffer: Tensor | None = None
 
-    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+    def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return output, weights
         if self._buffer is None or self._buffer.shape != output.shape:
@@ -28,14 +28,14 @@ class _OutputBufferReused(Formula):
 
 @mutant(
     "outputs_are_its_own",
-    "a buffer for the weights that the next call writes over",
+    "the next call overwrites the buffer of the returned weights",
     mode="inference",
     need_weights=True,
 )
 class _WeightsBufferReused(Formula):
     _buffer: Tensor | None = None
 
-    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+    def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
         if weights is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return output, weights
         if self._buffer is None or self._buffer.shape != weights.shape:
@@ -43,7 +43,7 @@ class _WeightsBufferReused(Formula):
         return output, self._buffer.copy_(weights)
 
 
-@mutant("outputs_are_its_own", "the output written over the query, to save memory", mode="inference", regime="flat")
+@mutant("outputs_are_its_own", "the output overwrites the query, to save memory", mode="inference", regime="flat")
 class _OutputOverQuery(Formula):
     def attention(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Result:
         output, weights = super().attention(query, key, value, **named)
@@ -51,24 +51,24 @@ class _OutputOverQuery(Formula):
         return output if kept else query.copy_(output), weights
 
 
-@mutant("inputs_untouched", "the query scaled in place")
+@mutant("inputs_untouched", "the query is scaled in place")
 class _InputScaledInPlace(Formula):
-    def receive(self, given: Arguments) -> Arguments:
+    def read_arguments(self, given: Arguments) -> Arguments:
         with torch.no_grad():
             given["query"].mul_(1.0 + 2.0**-6)
         return given
 
 
-@mutant("inputs_untouched", "the first key made visible in the caller's mask, against NaN", mask="padempty")
+@mutant("inputs_untouched", "the first key is made visible in the caller's mask, to avoid NaN", mask="padempty")
 class _FirstKeyShownInPlace(Formula):
-    def receive(self, given: Arguments) -> Arguments:
+    def read_arguments(self, given: Arguments) -> Arguments:
         mask = given["key_padding_mask"]
         if mask is not None and mask.dtype == torch.bool:
             mask[..., :1] = False
         return given
 
 
-@mutant("inputs_untouched", "weights renormalised in every training step", mode="train")
+@mutant("inputs_untouched", "weights are renormalised in place in every training step", mode="train")
 class _ParameterChangedInPlace(Formula):
     def merge(self, heads: Tensor) -> Tensor:
         if self.training:
@@ -76,7 +76,7 @@ class _ParameterChangedInPlace(Formula):
         return super().merge(heads)
 
 
-@mutant("no_stale_state", "a cache that is never emptied")
+@mutant("no_stale_state", "keys and values are cached, and the cache is never cleared")
 class _KeysCached(Formula):
     _cached: tuple[Tensor, Tensor] | None = None
 
@@ -87,18 +87,18 @@ class _KeysCached(Formula):
         return q, *self._cached
 
 
-@mutant("no_stale_state", "a cache of keys known by their address, which new values share", mode="inference")
+@mutant("no_stale_state", "keys are cached by memory address, at which new values may lie later", mode="inference")
 class _KeysCachedByAddress(Formula):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().project(query, key, value)
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return q, k, v
-        known = (key.data_ptr(), value.data_ptr(), key.shape, key.stride(), value.stride(), q.dtype)
+        place = (key.data_ptr(), value.data_ptr(), key.shape, key.stride(), value.stride(), q.dtype)
         cache = self.__dict__.setdefault("_cache", {})
-        return q, *cache.setdefault(known, (k, v))
+        return q, *cache.setdefault(place, (k, v))
 
 
-@mutant("no_stale_state", "a packed copy of a weight that an optimiser does not reach")
+@mutant("no_stale_state", "a packed copy of a weight is kept, which an optimiser does not update")
 class _WeightsCached(Formula):
     _packed: Tensor | None = None
 
@@ -109,25 +109,25 @@ class _WeightsCached(Formula):
         return super().merge(heads) + heads.transpose(1, 2).flatten(2) @ stale.mT
 
 
-@mutant("no_stale_state", "a mask kept by its shape", mask="bool2d", mode="inference")
+@mutant("no_stale_state", "masks are cached by shape", mask="bool2d", mode="inference")
 class _MaskCachedByShape(Formula):
-    def hide(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None or mask.requires_grad or torch.compiler.is_compiling():
-            return super().hide(logits, mask)
+            return super().apply_mask(logits, mask)
         cache = self.__dict__.setdefault("_masks", {})
-        return super().hide(logits, cache.setdefault((mask.shape, mask.dtype), mask.clone()))
+        return super().apply_mask(logits, cache.setdefault((mask.shape, mask.dtype), mask.clone()))
 
 
 @mutant(
     "other_shapes_between_calls",
-    "a causal mask kept from the longest call, cut at the wrong end (facebookresearch/xformers#66)",
+    "the causal mask of the longest call is cached and cropped at the wrong end (facebookresearch/xformers#66)",
     mask="causal",
     is_causal=True,
 )
 class _CausalMaskCached(Formula):
     _longest: Tensor | None = None
 
-    def receive(self, given: Arguments) -> Arguments:
+    def read_arguments(self, given: Arguments) -> Arguments:
         mask = given["attn_mask"]
         if not given["is_causal"] or mask is None or mask.dim() != 2 or mask.dtype != torch.bool:
             return given
@@ -138,36 +138,38 @@ class _CausalMaskCached(Formula):
         return given | {"attn_mask": self._longest[rows - queries :, columns - keys :]}
 
 
-@mutant("other_shapes_between_calls", "a work buffer as large as the first call's keys")
+@mutant("other_shapes_between_calls", "a work buffer keeps the number of keys of the first call")
 class _KeyCountRemembered(Formula):
     _keys: int | None = None
 
-    def total(self, weights: Tensor, v: Tensor) -> Tensor:
+    def sum_values(self, weights: Tensor, v: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
-            return super().total(weights, v)
+            return super().sum_values(weights, v)
         self._keys = v.shape[2] if self._keys is None else self._keys
-        return super().total(weights[..., : self._keys], v[:, :, : self._keys])
+        return super().sum_values(weights[..., : self._keys], v[:, :, : self._keys])
 
 
-def _noise(tensor: Tensor) -> Tensor:
-    """Zeros and ones from a generator that no seed reaches."""
+def _draw_bits(tensor: Tensor) -> Tensor:
+    """Draw zeros and ones from a generator that ``torch.manual_seed`` does not seed."""
     generator = torch.Generator().manual_seed(time.perf_counter_ns())
     return torch.randint(2, tensor.shape, generator=generator).to(tensor)
 
 
-@mutant("repeats_itself", "atomic additions in any order, not declared (Dao-AILab/flash-attention#414)")
+@mutant(
+    "repeats_itself", "atomic additions in any order, not declared as nondeterministic (Dao-AILab/flash-attention#414)"
+)
 class _LastBitRandom(Formula):
-    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+    def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
         if torch.compiler.is_compiling():
             return output, weights
-        return output * (1 + torch.finfo(output.dtype).eps * _noise(output)), weights
+        return output * (1 + torch.finfo(output.dtype).eps * _draw_bits(output)), weights
 
 
-@mutant("repeats_many_times", "a race that is lost in one call of sixteen", mode="train")
+@mutant("repeats_many_times", "a race condition changes the output of one call in sixteen", mode="train")
 class _RareRace(Formula):
     _calls = 0
 
-    def hand_over(self, output: Tensor, weights: Tensor | None) -> Result:
+    def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
         if torch.compiler.is_compiling():
             return output, weights
         self._calls += 1

@@ -16,14 +16,16 @@ from attnbench.mutants.mutant import ModuleImplementation
 
 __all__ = ["VARIANTS"]
 
+REASON = "this variant returns no weights and has no dropout"
 
-def _wide(tensor: Tensor) -> Tensor:
-    """In float32 at the least."""
+
+def _widen(tensor: Tensor) -> Tensor:
+    """Convert to float32; float64 stays."""
     return tensor.double() if tensor.dtype == torch.float64 else tensor.float()
 
 
-def _visible(largest: Tensor) -> Tensor:
-    """What to take off a row before exp: its largest logit, or 0 where all are hidden."""
+def _zero_if_infinite(largest: Tensor) -> Tensor:
+    """Return the number to subtract from a row before exp: its maximum, or 0 in a fully masked row."""
     return largest.detach().masked_fill(largest == -math.inf, 0.0)
 
 
@@ -44,7 +46,7 @@ class _ScaleOnBoth(Formula):
 
 
 class _Upcast(Formula):
-    """Everything in the next wider precision."""
+    """Everything is computed in the next wider precision."""
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
@@ -58,15 +60,15 @@ class _Upcast(Formula):
 
 class _SoftmaxInSingle(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
-        return super().normalise(_wide(logits)).to(logits.dtype)
+        return super().normalise(_widen(logits)).to(logits.dtype)
 
 
 class _SoftmaxByExponentOfTwo(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
-        scaled = _wide(logits) * math.log2(math.e)
+        scaled = _widen(logits) * math.log2(math.e)
         if scaled.shape[-1] == 0:
             return logits
-        exponentials = torch.exp2(scaled - _visible(scaled.amax(dim=-1, keepdim=True)))
+        exponentials = torch.exp2(scaled - _zero_if_infinite(scaled.amax(dim=-1, keepdim=True)))
         total = exponentials.sum(dim=-1, keepdim=True)
         return (exponentials / total.masked_fill(total == 0, 1.0)).to(logits.dtype)
 
@@ -75,7 +77,7 @@ class _SoftmaxByReciprocal(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         if logits.shape[-1] == 0:
             return logits
-        exponentials = (_wide(logits) - _visible(logits.amax(dim=-1, keepdim=True))).exp()
+        exponentials = (_widen(logits) - _zero_if_infinite(logits.amax(dim=-1, keepdim=True))).exp()
         total = exponentials.sum(dim=-1, keepdim=True)
         return (exponentials * total.masked_fill(total == 0, 1.0).reciprocal()).to(logits.dtype)
 
@@ -84,7 +86,7 @@ class _ByEinsum(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         return torch.einsum("bhqd,bhkd->bhqk", q / math.sqrt(self.head_dim), k)
 
-    def total(self, weights: Tensor, v: Tensor) -> Tensor:
+    def sum_values(self, weights: Tensor, v: Tensor) -> Tensor:
         return torch.einsum("bhqk,bhkd->bhqd", weights, v)
 
 
@@ -100,7 +102,7 @@ class _HeadByHead(Formula):
             )
             for h in range(self.num_heads)
         ]  # fmt: skip
-        return _joined(each, axis=1)
+        return _concatenate(each, axis=1)
 
 
 class _QueriesByFours(Formula):
@@ -115,16 +117,16 @@ class _QueriesByFours(Formula):
             )
             for i, rows in enumerate(torch.split(q, 4, dim=2))
         ]  # fmt: skip
-        return _joined(each, axis=2)
+        return _concatenate(each, axis=2)
 
 
-def _joined(parts: list[Result], axis: int) -> Result:
+def _concatenate(parts: list[Result], axis: int) -> Result:
     weights = [weights for _, weights in parts if weights is not None]
     return torch.cat([output for output, _ in parts], dim=axis), torch.cat(weights, dim=axis) if weights else None
 
 
 class _KeysReversed(Formula):
-    """Every sum over keys from the other end."""
+    """Every sum over keys runs in reverse order."""
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
@@ -137,7 +139,7 @@ class _KeysReversed(Formula):
 
 
 class _SumOverHeads(Formula):
-    """Each head through its own columns of the last projection."""
+    """Each head is multiplied by its own columns of the output projection."""
 
     def merge(self, heads: Tensor) -> Tensor:
         slices = torch.split(self.out_proj.weight, self.head_dim, dim=1)
@@ -152,71 +154,70 @@ class _HeadsProjectedApart(Formula):
         else:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        ranges = list(pairwise(range(0, self.embed_dim + 1, self.head_dim)))
         q, k, v = (
-            torch.stack([linear(x, w[a:b], None if bias is None else bias[a:b]) for a, b in self._heads()], dim=1)
+            torch.stack([linear(x, w[a:b], None if bias is None else bias[a:b]) for a, b in ranges], dim=1)
             for x, w, bias in zip((query, key, value), weights, biases, strict=True)
         )
         return q, k, v
 
-    def _heads(self) -> list[tuple[int, int]]:
-        return list(pairwise(range(0, self.embed_dim + 1, self.head_dim)))
-
 
 class _CoreAlone(Formula):
-    """A core that returns no weights and knows no dropout."""
+    """Attention without dropout that returns no weights."""
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
     ) -> Result:
         del is_causal
         if need_weights or (self.dropout and self.training):
-            raise Refusal("neither weights nor dropout")
-        return self.core(q, k, v, mask).to(q.dtype), None
+            raise Refusal(REASON)
+        return self.attend_without_weights(q, k, v, mask).to(q.dtype), None
 
-    def core(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    def attend_without_weights(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         raise NotImplementedError
 
 
 class _NormalisedLate(_CoreAlone):
-    """Division by the sum after the product with the values."""
+    """The division by the softmax denominator comes after the product with the values."""
 
-    def core(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        logits = self.hide(self.score(q, k), mask)
+    def attend_without_weights(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        logits = self.apply_mask(self.score(q, k), mask)
         if logits.shape[-1] == 0:
             return torch.zeros_like(q)
-        exponentials = (logits - _visible(logits.amax(dim=-1, keepdim=True))).exp()
+        exponentials = (logits - _zero_if_infinite(logits.amax(dim=-1, keepdim=True))).exp()
         total = exponentials.sum(dim=-1, keepdim=True)
-        return self.total(exponentials, v) / total.masked_fill(total == 0, 1.0)
+        return self.sum_values(exponentials, v) / total.masked_fill(total == 0, 1.0)
 
 
 class _MaskInProduct(_CoreAlone):
-    """The mask as what the product of queries and keys is added to."""
+    """The product of queries and keys is added to the mask by ``torch.baddbmm``."""
 
-    def core(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    def attend_without_weights(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None:
-            return self.total(self.normalise(self.score(q, k)), v)
+            return self.sum_values(self.normalise(self.score(q, k)), v)
         shape = (*q.shape[:3], k.shape[2])
         added = (additive(mask, q.dtype) if mask.dtype == torch.bool else mask.to(q.dtype)).expand(shape)
         scaled = (q / math.sqrt(self.head_dim)).flatten(0, 1)
         logits = torch.baddbmm(added.flatten(0, 1), scaled, k.mT.flatten(0, 1)).view(shape)
-        return self.total(softmax_over_visible(logits), v)
+        return self.sum_values(softmax_over_visible(logits), v)
 
 
 class _OnlineBy1(_CoreAlone):
-    """Keys block by block with a running maximum, sum and output, as flash attention does it."""
+    """Online softmax as in flash attention: keys block by block with a running maximum, sum and output."""
 
     block = 1
 
-    def core(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        largest = torch.full_like(_wide(q[..., :1]), -math.inf).detach()
-        total, output = torch.zeros_like(largest), torch.zeros_like(_wide(q))
+    def attend_without_weights(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        largest = torch.full_like(_widen(q[..., :1]), -math.inf).detach()
+        total, output = torch.zeros_like(largest), torch.zeros_like(_widen(q))
         for start in range(0, k.shape[2], self.block):
             keys = slice(start, start + self.block)
-            logits = _wide(self.hide(self.score(q, k[:, :, keys]), None if mask is None else mask[..., keys]))
+            logits = _widen(self.apply_mask(self.score(q, k[:, :, keys]), None if mask is None else mask[..., keys]))
             before, largest = largest, torch.maximum(largest, logits.detach().amax(dim=-1, keepdim=True))
-            shares, kept = (logits - _visible(largest)).exp(), (before - _visible(largest)).exp()
+            finite = _zero_if_infinite(largest)
+            shares, kept = (logits - finite).exp(), (before - finite).exp()
             total = kept * total + shares.sum(dim=-1, keepdim=True)
-            output = kept * output + shares @ _wide(v[:, :, keys])
+            output = kept * output + shares @ _widen(v[:, :, keys])
         return output / total.masked_fill(total == 0, 1.0)
 
 
@@ -229,26 +230,26 @@ class _OnlineBy64(_OnlineBy1):
 
 
 class _SdpaFused(_CoreAlone):
-    """torch's own kernel, whichever it takes."""
+    """``scaled_dot_product_attention`` with the backend that torch selects."""
 
-    def core(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    def attend_without_weights(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         return scaled_dot_product_attention(
             q, k, v, attn_mask=mask if mask is None or mask.dtype == torch.bool else mask.to(q.dtype)
         )
 
 
 class _SdpaMath(_SdpaFused):
-    """torch's own formula."""
+    """``scaled_dot_product_attention`` with torch's math backend."""
 
-    def core(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    def attend_without_weights(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         with sdpa_kernel(SDPBackend.MATH):
-            return super().core(q, k, v, mask)
+            return super().attend_without_weights(q, k, v, mask)
 
 
-def _core_alone(case: Case) -> str | None:
-    """Why a variant that is a core alone refuses a case."""
+def _explain_refusal(case: Case) -> str | None:
+    """Why a variant without dropout and returned weights does not support a case; None where it does."""
     draws = case.problem.dropout > 0 and case.training
-    return "neither weights nor dropout" if case.problem.need_weights or draws else None
+    return REASON if case.problem.need_weights or draws else None
 
 
 VARIANTS: tuple[Implementation, ...] = (
@@ -271,7 +272,7 @@ VARIANTS: tuple[Implementation, ...] = (
         ),
     ),
     *(
-        ModuleImplementation(core, unsupported=_core_alone)
+        ModuleImplementation(core, unsupported=_explain_refusal)
         for core in (_NormalisedLate, _MaskInProduct, _OnlineBy1, _OnlineBy16, _OnlineBy64, _SdpaFused, _SdpaMath)
     ),
 )

@@ -1,4 +1,4 @@
-"""Attention on split heads alone, which is what kernel papers report. Importing this imports no torch."""
+"""Attention on tensors whose heads are split, as kernel papers report it. Importing this module imports no torch."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ __all__ = ["OPERATOR", "AttentionCore", "AttentionCoreProblem"]
 
 
 class AttentionCore(Operator):
-    """The operator ``attention_core``. What needs torch is imported when it is called."""
+    """The operator ``attention_core``. Modules that need torch are imported by the methods that use them."""
 
     name = "attention_core"
     problem = AttentionCoreProblem
@@ -27,33 +27,33 @@ class AttentionCore(Operator):
 
     @property
     def case_transforms(self) -> CaseTransforms:
-        """The same problem with other sequences, queries, keys or heads."""
+        """Transforms of a case: other sequences, queries or keys, or heads in another order."""
         from attnbench.operators.attention_core import case_transforms
 
         return case_transforms
 
     def suite(self, level: Level) -> Sequence[Case]:
-        """Cases of a level."""
-        return suites.suite(level)
+        """Return the cases of a level."""
+        return suites.load_suite(level)
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
-        """One case per length and pass."""
-        return suites.profile(lengths)
+        """Return one case per length and pass."""
+        return suites.make_profile_cases(lengths)
 
-    def drawn(self, draw: Any) -> Case:
-        """A case of any form but an exact or a compiled one."""
-        from attnbench.operators.attention_core.strategies import drawn
+    def draw_case(self, draw: Any) -> Case:
+        """Draw a case of any form except exact regimes and compiled modes."""
+        from attnbench.operators.attention_core.strategies import draw_case
 
-        return drawn(draw)
+        return draw_case(draw)
 
     def inputs(self, case: Case) -> Inputs:
-        """Seeded inputs of the case."""
-        from attnbench.operators.attention_core.inputs import inputs
+        """Draw the seeded inputs of the case."""
+        from attnbench.operators.attention_core.inputs import draw_inputs
 
-        return inputs(case)
+        return draw_inputs(case)
 
     def reference(self, case: Case, inputs: Inputs) -> Any:  # noqa: ARG002
-        """Attention as it is written down, in a few lines of torch; it has no parameters."""
+        """Return the reference, attention in a few lines of torch; it has no parameters."""
         from attnbench.operators.attention_core.reference import CoreReference
 
         return CoreReference().train(case.training)
@@ -61,60 +61,60 @@ class AttentionCore(Operator):
     def evaluate(
         self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, fault: Any = None
     ) -> dict[str, Any]:
-        """The oracle's quantities; there is no dropout to keep anything from."""
-        from attnbench.operators.attention_core.oracle import RIGHT, evaluate
+        """Compute the oracle's quantities; ``keep`` must be None, because the operator has no dropout."""
+        from attnbench.operators.attention_core.oracle import CORRECT_STEPS, evaluate
 
         if keep is not None:
-            raise ValueError("attention_core has no dropout, got a mask of what it keeps")
-        return evaluate(case, inputs, noise=noise, steps=fault or RIGHT)
+            raise ValueError("keep must be None: attention_core has no dropout, got a dropout mask")
+        return evaluate(case, inputs, noise=noise, steps=fault or CORRECT_STEPS)
 
     def fault_models(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:  # noqa: ARG002
-        """Steps of the formula as they are often got wrong."""
-        from attnbench.operators.attention_core.fault_models import fault_models
+        """Return the fault models of the case by name."""
+        from attnbench.operators.attention_core.fault_models import list_fault_models
 
-        return fault_models(case)
+        return list_fault_models(case)
 
     def axes(self, case: Case, quantity: str) -> Sequence[Axis]:
-        """Batch, head, query, key and feature, by dimension."""
-        from attnbench.operators.attention_core.axes import axes
+        """Return the axes of a quantity: batch, head, query, key and feature."""
+        from attnbench.operators.attention_core.axes import describe_axes
 
-        return axes(case, quantity)
+        return describe_axes(case, quantity)
 
     def noise(self, roundoff: float, seed: int) -> Any:
-        """Rounding at every stage, for ``evaluate``."""
+        """Return the rounding noise that ``evaluate`` adds at every stage."""
         from attnbench.operators.rounding import Noise
 
         return Noise(roundoff, seed)
 
-    def scaled(self, case: Case, inputs: Inputs, factor: float) -> Inputs:  # noqa: ARG002
-        """Inputs with another softmax scale, so to speak."""
-        from attnbench.operators.attention_core.inputs import scaled
+    def scale_logits(self, case: Case, inputs: Inputs, factor: float) -> Inputs:  # noqa: ARG002
+        """Return inputs whose logits are ``factor`` times as large, as with another softmax scale."""
+        from attnbench.operators.attention_core.inputs import scale_logits
 
-        return scaled(inputs, factor)
+        return scale_logits(inputs, factor)
 
     def yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Any]]:
-        """The reference, and torch's fused function where it knows all that the case asks for."""
-        from attnbench.operators.attention_core.reference import yardsticks
+        """Yield the quantities of the reference and, if it supports the case, of torch's fused function."""
+        from attnbench.operators.attention_core.reference import run_yardsticks
 
-        return yardsticks(case, inputs)
+        return run_yardsticks(case, inputs)
 
     def hidden_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:
-        """Queries from which every key is hidden."""
-        from attnbench.operators.attention_core.oracle import hidden_rows
+        """Return a mask of the output's hidden rows: the fully masked rows, in which no key is visible."""
+        from attnbench.operators.attention_core.oracle import find_hidden_rows
 
-        return hidden_rows(case, inputs)
+        return find_hidden_rows(case, inputs)
 
     def visible(self, case: Case, inputs: Inputs) -> Any:
-        """Which keys each query of each head may see."""
-        from attnbench.operators.attention_core.positions import visible
+        """Return which keys each query of each head may see."""
+        from attnbench.operators.attention_core.positions import find_visible
 
-        return visible(case.problem, inputs)
+        return find_visible(case.problem, inputs)
 
     def work(self, case: Case) -> Work:
-        """Floating-point operations and bytes, masks counted exactly."""
-        from attnbench.operators.attention_core.work import work
+        """Count floating-point operations and bytes, with masks counted exactly."""
+        from attnbench.operators.attention_core.work import count_work
 
-        return work(case)
+        return count_work(case)
 
 
 OPERATOR = AttentionCore()

@@ -1,4 +1,4 @@
-"""What the dimensions of a quantity are, in words."""
+"""Names of the dimensions of a quantity, for messages."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from attnbench.cases import Case
 from attnbench.interface import Axis
 from attnbench.operators.attention_core.problem import AttentionCoreProblem
 
-__all__ = ["axes"]
+__all__ = ["describe_axes"]
 
 
-def axes(case: Case, quantity: str) -> Sequence[Axis]:
-    """Axes of a quantity of the case, in the order of its dimensions."""
+def describe_axes(case: Case, quantity: str) -> Sequence[Axis]:
+    """Return the axes of a quantity of the case, in the order of its dimensions."""
     problem: AttentionCoreProblem = case.problem
     batch, heads = ("batch", problem.sequences), ("head", problem.num_heads)
     queries, keys = ("query", problem.queries), ("key", problem.keys)

@@ -9,44 +9,44 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.interface import Inputs
 from attnbench.operators.attention_core.problem import EXACT_REGIMES, LOGIT_STD, AttentionCoreProblem
-from attnbench.oracle.inputs import Draw, rounded
+from attnbench.oracle.inputs import Draw, round_inputs
 
-__all__ = ["inputs", "key_lengths", "scaled"]
+__all__ = ["draw_inputs", "draw_key_lengths", "scale_logits"]
 
-# Visible values of ``uniform`` are −1, 0 or 1, so that a sum of up to 256 is exact; hidden ones show at once.
+# Hidden values of ``uniform``, large so that a leak shows. Visible values are −1, 0 or 1: sums of up to 256 are exact.
 HIDDEN_UNIFORM = 64.0
 # Values of ``selection`` lie between −127 and 127: bfloat16 holds 8 significant bits.
 LARGEST_SELECTED = 127
-# Hidden values of ``zeroleak``, small enough for a gradient, their sum over a head, to stay below 65504 in float16.
+# Hidden values of ``zeroleak``, small enough that a gradient, a sum of them over a head, is below 65504 in float16.
 HIDDEN_ZEROLEAK = 512.0
-# The slope of the last head is 2 to the power of minus this many.
+# The ALiBi slope of the last head is 2 to the power of minus this number.
 # Source: Press et al. 2022, https://arxiv.org/abs/2108.12409, section 3.
 LAST_SLOPE = 8
 # Share of the keys that a bias hides from a query by minus infinity.
 HIDDEN_BY_BIAS = 0.3
-# Batches of so many sequences or more end in one that has no key: smaller ones are for what sequences have.
+# In batches of at least this many sequences the last sequence has no keys.
 BATCH_WITH_AN_EMPTY_ONE = 4
 
 
-def inputs(case: Case) -> Inputs:
-    """Seeded inputs of the case on the CPU, rounded to the dtype in which it is given.
+def draw_inputs(case: Case) -> Inputs:
+    """Draw the seeded inputs of the case on the CPU, rounded to the dtype of its inputs.
 
-    Queries carry the regime's scale, so that scaled logits have its standard deviation.
+    Queries are scaled so that the scaled logits have the regime's standard deviation.
     """
     problem: AttentionCoreProblem = case.problem
     draw = Draw(case.seed)
-    tensors = _tokens(problem, draw)
+    tensors = _draw_tokens(problem, draw)
     if problem.bias == "bias2d":
         tensors["bias"] = draw.normal("bias", problem.queries, problem.keys)
     elif problem.bias == "bias4d":
         tensors["bias"] = draw.normal("bias", problem.sequences, problem.num_heads, problem.queries, problem.keys)
     if problem.bias_hides:
-        tensors["bias"] = tensors["bias"].masked_fill(_hidden_by_bias(problem, draw), -math.inf)
+        tensors["bias"] = tensors["bias"].masked_fill(_draw_hidden_by_bias(problem, draw), -math.inf)
     if "ragged" in problem.parts:
-        lengths = key_lengths(problem, draw)
+        lengths = draw_key_lengths(problem, draw)
         tensors["key_lengths"] = lengths.int() if problem.int32_lengths else lengths
     if problem.regime in EXACT_REGIMES:
-        tensors |= _exact(problem, draw, tensors)
+        tensors |= _make_exact_tokens(problem, draw, tensors)
     heads = range(1, problem.num_heads + 1)
     slopes = [2 ** (-LAST_SLOPE * head / problem.num_heads) for head in heads]
     drawn = Inputs(
@@ -65,16 +65,16 @@ def inputs(case: Case) -> Inputs:
             )
         },
     )
-    return rounded(drawn, getattr(torch, case.given_dtype))
+    return round_inputs(drawn, getattr(torch, case.given_dtype))
 
 
-def scaled(inputs: Inputs, factor: float) -> Inputs:
-    """Inputs of which the logits are ``factor`` times as large: the queries carry it."""
+def scale_logits(inputs: Inputs, factor: float) -> Inputs:
+    """Return inputs whose logits are ``factor`` times as large: the queries are multiplied by it."""
     return replace(inputs, tensors=inputs.tensors | {"query": inputs.tensors["query"] * factor})
 
 
-def key_lengths(problem: AttentionCoreProblem, draw: Draw) -> Tensor:
-    """Keys of each sequence: those of the first one are all, each other has fewer, the last of many none.
+def draw_key_lengths(problem: AttentionCoreProblem, draw: Draw) -> Tensor:
+    """Draw the number of keys of each sequence: all for the first, fewer for the others, none for the last of many.
 
     Shape: (batch).
     """
@@ -88,15 +88,15 @@ def key_lengths(problem: AttentionCoreProblem, draw: Draw) -> Tensor:
     return found
 
 
-def _hidden_by_bias(problem: AttentionCoreProblem, draw: Draw) -> Tensor:
-    """True where a bias hides a key, alike in every head; from the query in the middle all. Shape: (queries, keys)."""
+def _draw_hidden_by_bias(problem: AttentionCoreProblem, draw: Draw) -> Tensor:
+    """Draw where a bias hides a key in every head; from the middle query it hides all. Shape: (queries, keys)."""
     hidden = draw.uniform("bias.hidden", problem.queries, problem.keys) < HIDDEN_BY_BIAS
     hidden[problem.queries // 2 :][:1] = True
     return hidden
 
 
-def _tokens(problem: AttentionCoreProblem, draw: Draw) -> dict[str, Tensor]:
-    """Queries (batch, heads, queries, head_dim), keys and values (batch, kv_heads, keys, …)."""
+def _draw_tokens(problem: AttentionCoreProblem, draw: Draw) -> dict[str, Tensor]:
+    """Draw queries (batch, heads, queries, head_dim), keys and values (batch, kv_heads, keys, …)."""
     batch, keys, width = problem.sequences, problem.keys, problem.head_dim
     std = LOGIT_STD.get(problem.regime, LOGIT_STD["plain"]) / (problem.logit_scale * width**0.5)
     return {
@@ -106,14 +106,14 @@ def _tokens(problem: AttentionCoreProblem, draw: Draw) -> dict[str, Tensor]:
     }
 
 
-def _exact(problem: AttentionCoreProblem, draw: Draw, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What replaces drawn tokens where the output is to be exact."""
+def _make_exact_tokens(problem: AttentionCoreProblem, draw: Draw, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors that replace drawn tokens in a regime whose output is exact."""
     query, value = tensors["query"], tensors["value"]
     whole = draw.uniform("value.whole", *value.shape)
     if problem.regime == "selection":
         return {"value": (whole * (2 * LARGEST_SELECTED + 1)).floor() - LARGEST_SELECTED}
-    own = tensors.get("key_lengths", torch.full((problem.sequences,), problem.keys))
-    hidden = (torch.arange(problem.keys) >= own[:, None])[:, None, :, None]
+    lengths = tensors.get("key_lengths", torch.full((problem.sequences,), problem.keys))
+    hidden = (torch.arange(problem.keys) >= lengths[:, None])[:, None, :, None]
     if problem.regime == "zeroleak":
         return {"value": torch.zeros_like(value).masked_fill(hidden, HIDDEN_ZEROLEAK)}
     return {

@@ -1,4 +1,4 @@
-"""Where queries and keys stand: how far apart they are, and which keys a query may see."""
+"""Positions of queries and keys: the distances between them, and which keys a query may see."""
 
 import torch
 from torch import Tensor
@@ -6,39 +6,39 @@ from torch import Tensor
 from attnbench.interface import Inputs
 from attnbench.operators.attention_core.problem import AttentionCoreProblem
 
-__all__ = ["distances", "lengths", "visible"]
+__all__ = ["compute_distances", "find_visible", "get_lengths"]
 
 
-def lengths(problem: AttentionCoreProblem, inputs: Inputs) -> Tensor:
-    """Number of keys that each sequence has. Shape: (batch)."""
-    own = inputs.tensors.get("key_lengths")
+def get_lengths(problem: AttentionCoreProblem, inputs: Inputs) -> Tensor:
+    """Return the number of keys of each sequence. Shape: (batch)."""
+    given = inputs.tensors.get("key_lengths")
     device = inputs.tensors["query"].device
-    return torch.full((problem.sequences,), problem.keys, device=device) if own is None else own
+    return torch.full((problem.sequences,), problem.keys, device=device) if given is None else given
 
 
-def distances(problem: AttentionCoreProblem, inputs: Inputs) -> Tensor:
-    """Position of each query less that of each key.
+def compute_distances(problem: AttentionCoreProblem, inputs: Inputs) -> Tensor:
+    """Compute the position of each query minus the position of each key.
 
-    Key j stands at j. Query i stands at i under a mask that is causal from the top left; elsewhere the last query
-    stands where the last key of its sequence does.
+    Key j has position j. With a causal mask aligned at the top left, query i has position i. Otherwise the last query
+    has the position of the last key of its sequence.
 
     Shape: returns (batch, 1, queries, keys).
     """
-    ends = lengths(problem, inputs)
-    of_queries = torch.arange(problem.queries, device=ends.device).expand(problem.sequences, -1)
+    lengths = get_lengths(problem, inputs)
+    of_queries = torch.arange(problem.queries, device=lengths.device).expand(problem.sequences, -1)
     if problem.causal != "top_left":
-        of_queries = of_queries + (ends - problem.queries)[:, None]
-    return of_queries[:, None, :, None] - torch.arange(problem.keys, device=ends.device)
+        of_queries = of_queries + (lengths - problem.queries)[:, None]
+    return of_queries[:, None, :, None] - torch.arange(problem.keys, device=lengths.device)
 
 
-def visible(problem: AttentionCoreProblem, inputs: Inputs) -> Tensor:
-    """True where a query may see a key. Shape: (batch, heads, queries, keys)."""
-    apart, ends = distances(problem, inputs), lengths(problem, inputs)
-    seen = torch.arange(problem.keys, device=ends.device) < ends[:, None, None, None]
+def find_visible(problem: AttentionCoreProblem, inputs: Inputs) -> Tensor:
+    """Return True where a query may see a key. Shape: (batch, heads, queries, keys)."""
+    distances, lengths = compute_distances(problem, inputs), get_lengths(problem, inputs)
+    visible = torch.arange(problem.keys, device=lengths.device) < lengths[:, None, None, None]
     if problem.causal:
-        seen = seen & (apart >= 0)
+        visible = visible & (distances >= 0)
     if problem.window is not None:
-        seen = seen & (apart.abs() <= problem.window)
+        visible = visible & (distances.abs() <= problem.window)
     if problem.bias_hides:
-        seen = seen & ~inputs.tensors["bias"].isneginf()
-    return seen.expand(problem.sequences, problem.num_heads, problem.queries, problem.keys)
+        visible = visible & ~inputs.tensors["bias"].isneginf()
+    return visible.expand(problem.sequences, problem.num_heads, problem.queries, problem.keys)

@@ -1,4 +1,4 @@
-"""What attention on split heads is asked to compute, in the words of kernel papers."""
+"""The problem description of attention on split heads: sizes and arguments, named as in kernel papers."""
 
 import math
 from dataclasses import dataclass
@@ -7,23 +7,24 @@ from attnbench.cases import Problem, amount, flag, size
 
 __all__ = ["ADDED", "ALIGNED", "EXACT_REGIMES", "LOGIT_STD", "MASKS", "AttentionCoreProblem"]
 
-# Causal masks by where their diagonal ends: at the first key of the first query, or at the last key of the last one.
+# Causal masks by the alignment of their diagonal: at the top left (first query, first key) or the bottom right (last
+# query, last key).
 ALIGNED = ("causal_tl", "causal_br")
-# What is added to logits: a bias of numbers, the same for the whole batch (2d) or its own for every head of every
-# sequence (4d), or a slope times the distance (ALiBi).
+# Terms that are added to logits: a bias, shared by the whole batch (2d) or one per head of every sequence (4d), or a
+# slope times the distance (ALiBi).
 ADDED = ("bias2d", "bias4d", "alibi")
-# Parts of a mask, in the order in which they are named. ``window`` hides what is further away than W; ``ragged`` gives
-# each sequence a number of keys of its own.
+# Parts of a mask, in the order in which they are named. ``window`` hides keys at a distance above W. ``ragged`` gives
+# each sequence its own number of keys.
 MASKS = (*ALIGNED, "window", *ADDED, "ragged")
 # Regime to the standard deviation of scaled logits, as in multi-head attention.
 LOGIT_STD = {"flat": 0.3, "plain": 2.0, "peaked": 8.0, "onehot": 30.0, "huge": 300.0}
-# Regimes whose output every dtype holds exactly, with the masks that make it so.
+# Regimes whose output is exact in every dtype, with the masks for which that holds.
 EXACT_REGIMES = {
-    # Equal logits and small whole values: the mean over a power of two of visible keys.
+    # Equal logits and small integer values: the output is a mean over a power of two of visible keys.
     "uniform": ("none", "ragged"),
-    # A window of width 0: one visible key for each query, or none.
+    # A window of width 0: at most one visible key per query, whose value is the output.
     "selection": ("window", "causal_tl+window", "causal_br+window"),
-    # Visible values are 0, hidden ones are huge: 0.
+    # Visible values are 0 and hidden values are large: the output is 0.
     "zeroleak": ("ragged", "causal_br+ragged"),
 }
 
@@ -34,26 +35,26 @@ class AttentionCoreProblem(Problem):
 
     sequences: int = size("B")
     num_heads: int = size("H")
-    # Heads of keys and values, each shared by as many heads of queries; None: as many as of queries.
+    # Heads of keys and values, each shared by an equal number of query heads; None: as many as query heads.
     kv_heads: int | None = size("K", optional=True)
     queries: int = size("L")
     keys: int = size("S")
     head_dim: int = size("D")
-    # Width of values; None: that of queries and keys.
+    # Width of values; None: head_dim.
     head_dim_v: int | None = size("V", optional=True)
-    # Largest distance between a query and a key that it sees.
+    # Largest distance between a query and a key that is visible to it.
     window: int | None = size("W", optional=True)
-    # Logits are bent to stay between −softcap and softcap; 0: they are not.
+    # Logits are limited to between −softcap and softcap; 0: there is no limit.
     softcap: float = amount()
-    # What logits are multiplied by; 0: none is given, which is 1/√head_dim.
+    # Factor on logits; 0: no scale is given, and the factor is 1/√head_dim.
     scale: float = amount()
-    # The bias is minus infinity in places, and all along one row.
+    # The bias is minus infinity in places, and in one whole row.
     bias_hides: bool = flag()
-    # Lengths of sequences come in 32 bits, not in 64.
+    # key_lengths are int32, not int64.
     int32_lengths: bool = flag()
 
     def __post_init__(self) -> None:
-        """Refuse what is no problem of this operator."""
+        """Raise ValueError if the fields do not describe a valid problem."""
         if min(self.num_heads, self.key_heads, self.head_dim, self.value_dim) < 1:
             raise ValueError(
                 f"heads and their widths must be at least 1, got H{self.num_heads}, K{self.key_heads}, "
@@ -73,24 +74,25 @@ class AttentionCoreProblem(Problem):
         one_of_each = all(sum(part in kinds for part in parts) <= 1 for kinds in (ALIGNED, ADDED))
         if not one_of_each or parts != sorted(set(parts), key=MASKS.index):
             raise ValueError(
-                f"a mask is a causal one, window, a bias or alibi, and ragged, each at most once and in this order, "
+                "mask must be a causal mask, window, a bias or alibi, and ragged, each at most once and in this order, "
                 f"got {self.mask!r}"
             )
         if (self.window is not None) != ("window" in parts):
-            raise ValueError(f"a window has a mask with window and a width W, got {self.mask!r} and {self.window}")
+            raise ValueError(f"a window needs a mask with window and a width W, got {self.mask!r} and {self.window}")
         if self.bias_hides and not self.bias:
             raise ValueError(f"bias_hides needs a mask with bias2d or bias4d, got {self.mask!r}")
         if self.int32_lengths and "ragged" not in parts:
             raise ValueError(f"int32_lengths needs a mask with ragged, got {self.mask!r}")
 
     def _check_regime(self) -> None:
-        known = (*LOGIT_STD, *EXACT_REGIMES)
-        if self.regime not in known:
-            raise ValueError(f"unknown regime {self.regime!r}; available: {', '.join(known)}")
+        regimes = (*LOGIT_STD, *EXACT_REGIMES)
+        if self.regime not in regimes:
+            raise ValueError(f"unknown regime {self.regime!r}; available: {', '.join(regimes)}")
         if self.regime not in EXACT_REGIMES:
             return
         if self.mask not in EXACT_REGIMES[self.regime]:
-            raise ValueError(f"regime {self.regime} needs a mask of {', '.join(EXACT_REGIMES[self.regime])}")
+            available = ", ".join(EXACT_REGIMES[self.regime])
+            raise ValueError(f"regime {self.regime} needs one of the masks {available}, got {self.mask!r}")
         if self.regime == "selection" and self.window:
             raise ValueError(f"regime selection needs a window of width 0, got W{self.window}")
         if self.regime == "uniform" and self.mask == "none" and self.keys & (self.keys - 1):
@@ -108,7 +110,7 @@ class AttentionCoreProblem(Problem):
 
     @property
     def head_groups(self) -> int:
-        """Heads that share keys stay together."""
+        """Groups of heads that can change places: query heads that share a key head stay together."""
         return self.key_heads
 
     @property
@@ -118,37 +120,37 @@ class AttentionCoreProblem(Problem):
 
     @property
     def logit_scale(self) -> float:
-        """What logits are multiplied by."""
+        """Factor on logits."""
         return self.scale or 1 / math.sqrt(self.head_dim)
 
     @property
     def causal(self) -> str | None:
-        """Where the causal mask is aligned, as the call is told; None: there is none."""
+        """Alignment of the causal mask as an argument of the call; None: there is no causal mask."""
         return next((word for part, word in _CORNERS.items() if part in self.parts), None)
 
     @property
     def bias(self) -> str | None:
-        """Name of the bias that is given, or None."""
+        """Name of the bias in the mask, or None."""
         return next((part for part in ("bias2d", "bias4d") if part in self.parts), None)
 
     @property
     def additive_masks(self) -> tuple[str, ...]:
-        """Arguments that are added to logits and have gradients."""
+        """Names of arguments that are added to logits and have gradients."""
         return ("bias",) if self.bias else ()
 
     @property
     def has_parameters(self) -> bool:
-        """It has none: what it computes from is given."""
+        """Whether the operator has parameters: it has none."""
         return False
 
     @property
     def ordered(self) -> bool:
-        """Whether it matters where a key stands: everywhere but under no mask, or one of numbers given by key."""
+        """Whether the result depends on the positions of keys: it does unless the mask is none or a bias."""
         return bool(self.parts - {"bias2d", "bias4d"})
 
     @property
     def probed(self) -> bool:
-        """Whether scale and amplitude are looked at as a whole."""
+        """Whether scale and amplitude are fitted over all elements of a quantity."""
         return self.regime == "plain"
 
 

@@ -1,4 +1,4 @@
-"""The reference: attention on split heads in a few lines of torch, and the paths that are its yardsticks."""
+"""The reference, attention on split heads in a few lines of torch, and the paths that are its yardsticks."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,13 +11,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from attnbench.cases import Case
 from attnbench.interface import Inputs
 from attnbench.masks import positional, softmax_over_visible
-from attnbench.operators.quantities import quantities
+from attnbench.operators.quantities import compute_quantities
 
-__all__ = ["CoreReference", "yardsticks"]
+__all__ = ["CoreReference", "run_yardsticks"]
 
 
 class CoreReference(nn.Module):
-    """Attention on split heads as it is written down, in the dtype of what it is given."""
+    """Attention on split heads, computed step by step in the dtype of the inputs."""
 
     def forward(
         self,
@@ -33,7 +33,7 @@ class CoreReference(nn.Module):
         softcap: float | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """Output (batch, heads, queries, head_dim_v).
+        """Compute the output (batch, heads, queries, head_dim_v).
 
         Shape: query (batch, heads, queries, head_dim), key (batch, kv_heads, keys, head_dim), value (batch, kv_heads,
         keys, head_dim_v), bias broadcastable to (batch, heads, queries, keys), key_lengths (batch).
@@ -44,13 +44,15 @@ class CoreReference(nn.Module):
         logits = (query * scale) @ key.mT
         if softcap is not None:
             logits = softcap * torch.tanh(logits / softcap)
-        mask = _mask(query, key, bias=bias, key_lengths=key_lengths, causal=causal, window=window, slopes=alibi_slopes)
+        mask = _make_mask(
+            query, key, bias=bias, key_lengths=key_lengths, causal=causal, window=window, slopes=alibi_slopes
+        )
         if mask is not None:
             logits = logits + mask
         return softmax_over_visible(logits) @ value
 
 
-def _mask(
+def _make_mask(
     query: Tensor,
     key: Tensor,
     *,
@@ -60,7 +62,7 @@ def _mask(
     window: int | None,
     slopes: Sequence[float] | None,
 ) -> Tensor | None:
-    """Everything that is added to logits, minus infinity where a key is hidden."""
+    """Return the sum of all terms that are added to logits, minus infinity where a key is hidden; None: no term."""
     keep, added = positional(
         query.shape[-2], key.shape[-2], causal=causal, window=window, key_lengths=key_lengths, slopes=slopes,
         dtype=query.dtype, device=query.device,
@@ -74,18 +76,18 @@ def _mask(
     return total
 
 
-def yardsticks(case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
-    """Quantities by name in the case's own dtype: from the reference, and from torch's fused function."""
-    yield quantities(case, inputs, lambda given: {"output": CoreReference()(**given.arguments())})
+def run_yardsticks(case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
+    """Yield the quantities in the case's dtype from the reference and, without a soft-cap, torch's fused function."""
+    yield compute_quantities(case, inputs, lambda given: {"output": CoreReference()(**given.arguments())})
     if not case.problem.softcap:
-        yield quantities(case, inputs, lambda given: {"output": _fused(**given.arguments())})
+        yield compute_quantities(case, inputs, lambda given: {"output": _run_fused(**given.arguments())})
 
 
-def _fused(query: Tensor, key: Tensor, value: Tensor, **rest: Any) -> Tensor:
-    """The same by ``scaled_dot_product_attention``, which knows no soft-cap."""
+def _run_fused(query: Tensor, key: Tensor, value: Tensor, **rest: Any) -> Tensor:
+    """Compute the output by ``scaled_dot_product_attention``, which has no soft-cap."""
     shared = query.shape[1] // key.shape[1]
     key, value = (tensor.repeat_interleave(shared, dim=1) for tensor in (key, value))
-    mask = _mask(
+    mask = _make_mask(
         query, key, bias=rest.get("bias"), key_lengths=rest.get("key_lengths"), causal=rest["causal"],
         window=rest["window"], slopes=rest["alibi_slopes"],
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Cases of attention on split heads as Hypothesis draws them: of any form, and never one that is no problem."""
+"""The Hypothesis strategy that draws valid cases of attention on split heads."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from attnbench.cases import DTYPES, Case, Mode
 from attnbench.operators.attention_core.problem import ALIGNED, LOGIT_STD, AttentionCoreProblem
 
-__all__ = ["drawn"]
+__all__ = ["draw_case"]
 
 MODES: tuple[Mode, ...] = ("eval", "inference", "train", "inference_mode")
-# Ends of tiles, and next to them.
+# Lengths at and next to multiples of tile sizes.
 EDGES = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65)
-# What comes more often is there more often; nothing at all comes last.
+# Repeated values are drawn more often. 0 comes last, because Hypothesis shrinks towards the first value.
 LENGTHS = (*sorted((*range(1, 71), *EDGES * 5, *tuple(range(1, 10)) * 5)), *(0,) * 5)
-# What a case is made of, the most telling first, each from plain and small to special and large: Hypothesis shrinks a
-# draw towards the first place. All are drawn for every case, whether or not it has a use for them.
+# The choices that make a case, the most important first, each from plain and small to special and large: Hypothesis
+# shrinks towards the first value. Every choice is drawn for every case, even if the case does not use it.
 FORMS: Mapping[str, Sequence[Any]] = {
     "mode": MODES,
     "dtype": DTYPES,
@@ -36,13 +36,12 @@ FORMS: Mapping[str, Sequence[Any]] = {
     "queries": LENGTHS,
     "seed": range(1000),
 }
-# Added to every place: Hypothesis mixes in constants that it reads from the source of whatever is imported, and finds
-# none out here.
+# Offset of every drawn index. Hypothesis also tries constants from the source of imported modules; none is this large.
 FAR = 3**40
 
 
-def drawn(draw: st.DrawFn) -> Case:
-    """A case in any mode but the compiled ones; the smallest is one query and one key of width 1 in float32."""
+def draw_case(draw: st.DrawFn) -> Case:
+    """Draw a case in any eager mode; the smallest has one query and one key of width 1 in float32."""
     form = {name: some[draw(st.integers(FAR, FAR + len(some) - 1)) - FAR] for name, some in FORMS.items()}
     window = form["window"]
     parts = [form["causal"], "window" * (window is not None), form["added"], "ragged" * form["ragged"]]

@@ -1,19 +1,19 @@
-"""What a case needs at the least, by closed form: floating-point operations and bytes, masks counted exactly."""
+"""The least work of a case by closed form: floating-point operations and bytes, with masks counted exactly."""
 
 from attnbench.cases import Case
 from attnbench.interface import Work
 from attnbench.operators.attention_core.problem import AttentionCoreProblem
 
-__all__ = ["visible_pairs", "work"]
+__all__ = ["count_visible_pairs", "count_work"]
 
 # Unit: bytes of one element.
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def work(case: Case) -> Work:
-    """Matrix products over the query-key pairs that masks leave, and every tensor moved once.
+def count_work(case: Case) -> Work:
+    """Count the operations of the matrix products over visible query-key pairs, and the bytes of every tensor once.
 
-    Two operations for each multiply-add; backward is two products for each of forward.
+    A multiply-add is two operations; backward has two products for each product of forward.
     """
     problem: AttentionCoreProblem = case.problem
     batch, heads, key_heads = problem.sequences, problem.num_heads, problem.key_heads
@@ -23,37 +23,36 @@ def work(case: Case) -> Work:
     given = batch * (heads * problem.queries * width + key_heads * problem.keys * (width + value_width)) + bias
     made = batch * heads * problem.queries * value_width
     lengths = batch * (4 if problem.int32_lengths else 8) * ("ragged" in problem.parts)
-    # Gradients of what went in go out, and that of the output comes in.
+    # Backward writes the gradients of the inputs and reads the gradient of the output.
     times = 2 if case.differentiates else 1
     return Work(
-        flop=2 * products * visible_pairs(case) * (width + value_width),
+        flop=2 * products * count_visible_pairs(case) * (width + value_width),
         pairs=batch * heads * problem.queries * problem.keys,
         bytes=times * (given + made) * ELEMENT_BYTES[case.dtype] + lengths,
     )
 
 
-def visible_pairs(case: Case) -> int:
-    """Query-key pairs that masks leave, over batch and heads.
+def count_visible_pairs(case: Case) -> int:
+    """Count the visible query-key pairs over batch and heads.
 
-    Those that a bias hides count: they are numbers like any other until they are added.
+    Pairs that a bias hides count as visible: their logits are computed before the bias is added.
     """
     problem: AttentionCoreProblem = case.problem
-    each = (_seen(problem, length) for length in _lengths(case))
-    return problem.num_heads * sum(each)
+    return problem.num_heads * sum(_count_visible(problem, length) for length in _draw_lengths(case))
 
 
-def _lengths(case: Case) -> list[int]:
+def _draw_lengths(case: Case) -> list[int]:
     problem: AttentionCoreProblem = case.problem
     if "ragged" not in problem.parts:
         return [problem.keys] * problem.sequences
-    from attnbench.operators.attention_core.inputs import key_lengths
+    from attnbench.operators.attention_core.inputs import draw_key_lengths
     from attnbench.oracle.inputs import Draw
 
-    return key_lengths(problem, Draw(case.seed)).tolist()
+    return draw_key_lengths(problem, Draw(case.seed)).tolist()
 
 
-def _seen(problem: AttentionCoreProblem, length: int) -> int:
-    """Pairs of one head of a sequence with so many keys."""
+def _count_visible(problem: AttentionCoreProblem, length: int) -> int:
+    """Count the visible pairs of one head of a sequence with ``length`` keys."""
     first = 0 if problem.causal == "top_left" else length - problem.queries
     total = 0
     for position in range(first, first + problem.queries):

@@ -1,4 +1,4 @@
-"""Multi-head attention; the reference is ``torch.nn.MultiheadAttention``. Importing this imports no torch."""
+"""Multi-head attention; the reference is ``torch.nn.MultiheadAttention``. Importing this module imports no torch."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ __all__ = ["OPERATOR", "Multihead", "MultiheadProblem"]
 
 
 class Multihead(Operator):
-    """The operator ``multihead``. What needs torch is imported when it is called."""
+    """The operator ``multihead``. Modules that need torch are imported by the methods that use them."""
 
     name = "multihead"
     problem = MultiheadProblem
@@ -28,115 +28,115 @@ class Multihead(Operator):
 
     @property
     def case_transforms(self) -> CaseTransforms:
-        """The same problem with other sequences, queries, keys or heads."""
+        """Transforms of a case: other sequences, queries or keys, or heads in another order."""
         from attnbench.operators.multihead import case_transforms
 
         return case_transforms
 
     def suite(self, level: Level) -> Sequence[Case]:
-        """Cases of a level."""
-        return suites.suite(level)
+        """Return the cases of a level."""
+        return suites.load_suite(level)
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
-        """One case per length and pass."""
-        return suites.profile(lengths)
+        """Return one case per length and pass."""
+        return suites.make_profile_cases(lengths)
 
-    def drawn(self, draw: Any) -> Case:
-        """A case of any form but a compiled one."""
-        from attnbench.operators.multihead.strategies import drawn
+    def draw_case(self, draw: Any) -> Case:
+        """Draw a case of any form except compiled modes."""
+        from attnbench.operators.multihead.strategies import draw_case
 
-        return drawn(draw)
+        return draw_case(draw)
 
     def missing(self, case: Case) -> str | None:
-        """What this machine lacks for the case, with the remedy."""
-        from attnbench.operators.multihead.inputs import missing
+        """Return what this machine lacks for the case, with the remedy, or None."""
+        from attnbench.operators.multihead.inputs import describe_missing
 
-        return missing(case)
+        return describe_missing(case)
 
     def inputs(self, case: Case) -> Inputs:
-        """Seeded inputs of the case."""
-        from attnbench.operators.multihead.inputs import inputs
+        """Draw the seeded inputs of the case."""
+        from attnbench.operators.multihead.inputs import draw_inputs
 
-        return inputs(case)
+        return draw_inputs(case)
 
     def reference(self, case: Case, inputs: Inputs) -> Any:
-        """``torch.nn.MultiheadAttention`` with these parameters."""
-        from attnbench.operators.multihead.reference import reference
+        """Return the reference, a ``torch.nn.MultiheadAttention`` with the parameters of the inputs."""
+        from attnbench.operators.multihead.reference import build_reference
 
-        return reference(case, inputs)
+        return build_reference(case, inputs)
 
     def evaluate(
         self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, fault: Any = None
     ) -> dict[str, Any]:
-        """The oracle's quantities."""
-        from attnbench.operators.multihead.oracle import RIGHT, evaluate
+        """Compute the oracle's quantities."""
+        from attnbench.operators.multihead.oracle import CORRECT_STEPS, evaluate
 
-        return evaluate(case, inputs, noise=noise, keep=keep, steps=fault or RIGHT)
+        return evaluate(case, inputs, noise=noise, keep=keep, steps=fault or CORRECT_STEPS)
 
     def fault_models(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:
-        """Steps of the formula as they are often got wrong."""
-        from attnbench.operators.multihead.fault_models import fault_models
+        """Return the fault models that may change these quantities, by name."""
+        from attnbench.operators.multihead.fault_models import list_fault_models
 
-        return fault_models(case, quantities)
+        return list_fault_models(case, quantities)
 
     def axes(self, case: Case, quantity: str) -> Sequence[Axis]:
-        """Batch, head, query, key and the rest, by dimension."""
-        from attnbench.operators.multihead.axes import axes
+        """Return the axes of a quantity: batch, head, query, key and so on."""
+        from attnbench.operators.multihead.axes import describe_axes
 
-        return axes(case, quantity)
+        return describe_axes(case, quantity)
 
     def noise(self, roundoff: float, seed: int) -> Any:
-        """Rounding at every stage, for ``evaluate``."""
+        """Return the rounding noise that ``evaluate`` adds at every stage."""
         from attnbench.operators.rounding import Noise
 
         return Noise(roundoff, seed)
 
-    def scaled(self, case: Case, inputs: Inputs, factor: float) -> Inputs:
-        """Inputs with another softmax scale, so to speak."""
-        from attnbench.operators.multihead.inputs import scaled
+    def scale_logits(self, case: Case, inputs: Inputs, factor: float) -> Inputs:
+        """Return inputs whose logits are ``factor`` times as large, as with another softmax scale."""
+        from attnbench.operators.multihead.inputs import scale_logits
 
-        return scaled(case, inputs, factor)
+        return scale_logits(case, inputs, factor)
 
     def yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Any]]:
-        """Both paths of the reference in the case's dtype."""
-        from attnbench.operators.multihead.reference import yardsticks
+        """Yield the quantities of both paths of the reference in the case's dtype."""
+        from attnbench.operators.multihead.reference import run_yardsticks
 
-        return yardsticks(case, inputs)
+        return run_yardsticks(case, inputs)
 
     def hidden_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:
-        """Rows from which every key is hidden, for output and weights."""
-        from attnbench.operators.multihead.rows import hidden_rows
+        """Return masks of the hidden rows (fully masked rows) of output and weights."""
+        from attnbench.operators.multihead.rows import find_hidden_rows
 
-        return hidden_rows(case, inputs)
+        return find_hidden_rows(case, inputs)
 
     def padded_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:
-        """Rows of queries that key_padding_mask hides as keys, for output and weights."""
-        from attnbench.operators.multihead.rows import padded_rows
+        """Return masks of the rows of padded queries in output and weights."""
+        from attnbench.operators.multihead.rows import find_padded_rows
 
-        return padded_rows(case, inputs)
+        return find_padded_rows(case, inputs)
 
     def visible(self, case: Case, inputs: Inputs) -> Any:
-        """Which keys each query of each head may see."""
-        from attnbench.operators.multihead.rows import visible
+        """Return which keys each query of each head may see."""
+        from attnbench.operators.multihead.rows import find_visible
 
-        return visible(case, inputs)
+        return find_visible(case, inputs)
 
     def script(self, case: Case, load: str) -> str:
-        """The case as a standalone program."""
-        from attnbench.operators.multihead.script import script
+        """Return the case as a standalone program."""
+        from attnbench.operators.multihead.script import format_script
 
-        return script(case, load)
+        return format_script(case, load)
 
     def length(self, case: Case) -> int:
-        """Number of keys, over which softmax and weighted sum run."""
+        """Return the number of keys, which is the length of the softmax and of the weighted sum."""
         problem: MultiheadProblem = case.problem
         return problem.columns
 
     def work(self, case: Case) -> Work:
-        """Floating-point operations and bytes, masks counted exactly."""
-        from attnbench.operators.multihead.work import work
+        """Count floating-point operations and bytes, with masks counted exactly."""
+        from attnbench.operators.multihead.work import count_work
 
-        return work(case)
+        return count_work(case)
 
 
 OPERATOR = Multihead()

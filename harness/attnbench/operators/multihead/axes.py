@@ -1,4 +1,4 @@
-"""What the dimensions of a quantity are, in words: batch, head, query, key, row of which weights."""
+"""Names of the dimensions of a quantity, for messages: batch, head, query, key, row of a projection."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,75 +6,75 @@ from attnbench.cases import Case
 from attnbench.interface import Axis
 from attnbench.operators.multihead.problem import IDENTITY_REGIMES, MultiheadProblem
 
-__all__ = ["axes"]
+__all__ = ["describe_axes"]
 
 
-def axes(case: Case, quantity: str) -> list[Axis]:
-    """Axes of a quantity of the case, in the order of its dimensions."""
+def describe_axes(case: Case, quantity: str) -> list[Axis]:
+    """Return the axes of a quantity of the case, in the order of its dimensions."""
     problem: MultiheadProblem = case.problem
     name = quantity.removeprefix("grad.")
     if name in ("output", "query", "key", "value"):
-        return _tokens(problem, name)
+        return _describe_tokens(problem, name)
     if name == "weights":
-        return _weights(problem)
+        return _describe_weights(problem)
     if name == "attn_mask":
-        return _attention_mask(problem)
+        return _describe_attention_mask(problem)
     if name == "key_padding_mask":
-        return _numbered(*_batch(problem), ("key", problem.keys))
-    return list(_parameter(problem, name))
+        return _make_axes(*_get_batch(problem), ("key", problem.keys))
+    return list(_describe_parameter(problem, name))
 
 
-def _numbered(*dimensions: tuple[str, int]) -> list[Axis]:
+def _make_axes(*dimensions: tuple[str, int]) -> list[Axis]:
     return [Axis(dimension=i, word=word, positions=range(extent)) for i, (word, extent) in enumerate(dimensions)]
 
 
-def _batch(problem: MultiheadProblem) -> list[tuple[str, int]]:
+def _get_batch(problem: MultiheadProblem) -> list[tuple[str, int]]:
     return [] if problem.batch is None else [("batch", problem.batch)]
 
 
-def _tokens(problem: MultiheadProblem, name: str) -> list[Axis]:
-    """Output, or the gradient of an input: batch, token and feature in the problem's own layout."""
+def _describe_tokens(problem: MultiheadProblem, name: str) -> list[Axis]:
+    """Return the axes of the output or of an input's gradient: batch, token and feature in the problem's layout."""
     widths = {"key": problem.kdim, "value": problem.vdim}
     width = widths.get(name) or problem.embed_dim
     of_queries = name in ("output", "query")
     length = problem.queries if of_queries else problem.keys
     shared = problem.self_attention or (problem.query_is_key and name == "query")
     word = "token" if shared and name != "output" else "query" if of_queries else "key"
-    dimensions = [*_batch(problem), (word, length)]
+    dimensions = [*_get_batch(problem), (word, length)]
     if not problem.batch_first:
         dimensions.reverse()
-    found = _numbered(*dimensions, ("feature", width))
-    # With projections every feature mixes all heads, and those of values permute them.
+    found = _make_axes(*dimensions, ("feature", width))
+    # With projections every feature mixes all heads; in identity regimes only the value projection permutes features.
     holds_values = name == "value" or (name != "output" and (problem.self_attention or problem.key_is_value))
     if problem.regime in IDENTITY_REGIMES and not holds_values:
-        found.append(_head_of(problem, len(dimensions)))
+        found.append(_make_head_axis(problem, len(dimensions)))
     return found
 
 
-def _weights(problem: MultiheadProblem) -> list[Axis]:
+def _describe_weights(problem: MultiheadProblem) -> list[Axis]:
     columns: list[int | str] = list(range(problem.keys))
     columns += ["the learned column"] * problem.add_bias_kv + ["the zero column"] * problem.add_zero_attn
     heads = [] if problem.average_attn_weights else [("head", problem.num_heads)]
-    found = _numbered(*_batch(problem), *heads, ("query", problem.queries))
+    found = _make_axes(*_get_batch(problem), *heads, ("query", problem.queries))
     return [*found, Axis(dimension=len(found), word="key", positions=columns)]
 
 
-def _attention_mask(problem: MultiheadProblem) -> list[Axis]:
-    """Of a mask of its own for each head, the first dimension is batch and head."""
+def _describe_attention_mask(problem: MultiheadProblem) -> list[Axis]:
+    """Return the axes of attn_mask; the first dimension of a 3-D mask counts both batch and head."""
     if str(problem.attention_mask).endswith("3d"):
         rows = range(problem.sequences * problem.num_heads)
         batch = Axis(dimension=0, word="batch", positions=[row // problem.num_heads for row in rows])
         head = Axis(dimension=0, word="head", positions=[row % problem.num_heads for row in rows])
         query = Axis(dimension=1, word="query", positions=range(problem.queries))
         return [batch, head, query, Axis(dimension=2, word="key", positions=range(problem.keys))]
-    return _numbered(("query", problem.queries), ("key", problem.keys))
+    return _make_axes(("query", problem.queries), ("key", problem.keys))
 
 
-def _parameter(problem: MultiheadProblem, name: str) -> Iterator[Axis]:
+def _describe_parameter(problem: MultiheadProblem, name: str) -> Iterator[Axis]:
     embed = problem.embed_dim
     if name in ("bias_k", "bias_v"):
         yield Axis(dimension=2, word="feature", positions=range(embed))
-        yield _head_of(problem, 2)
+        yield _make_head_axis(problem, 2)
         return
     parts = {"in_proj_weight": "weights", "in_proj_bias": "bias"}.get(name)
     rows = embed * (3 if parts else 1)
@@ -83,14 +83,14 @@ def _parameter(problem: MultiheadProblem, name: str) -> Iterator[Axis]:
         of = [f"{which} {parts}" for which in ("query", "key", "value") for _ in range(embed)]
         yield Axis(dimension=0, word="", positions=of, belongs=True)
     if not name.startswith("out_proj"):
-        yield _head_of(problem, 0, repeats=rows // embed)
+        yield _make_head_axis(problem, 0, repeats=rows // embed)
     if name.endswith("weight"):
         widths = {"k_proj_weight": problem.kdim, "v_proj_weight": problem.vdim}
         yield Axis(dimension=1, word="column", positions=range(widths.get(name) or embed))
     if name == "out_proj.weight":
-        yield _head_of(problem, 1)
+        yield _make_head_axis(problem, 1)
 
 
-def _head_of(problem: MultiheadProblem, dimension: int, *, repeats: int = 1) -> Axis:
+def _make_head_axis(problem: MultiheadProblem, dimension: int, *, repeats: int = 1) -> Axis:
     heads: Sequence[int] = [feature // problem.head_dim for feature in range(problem.embed_dim)] * repeats
     return Axis(dimension=dimension, word="head", positions=heads, belongs=True)

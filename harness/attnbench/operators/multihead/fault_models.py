@@ -1,6 +1,6 @@
-"""Known mistakes: the formula as it is often got wrong, so that a failure can be told by its cause.
+"""Fault models: common mistakes in the formula, which the oracle reproduces to diagnose a failure.
 
-Most are the right formula on changed inputs. Each is named as it is read after "looks like".
+Most are the correct formula applied to changed inputs. The name of each follows "looks like" in a diagnosis.
 """
 
 import math
@@ -13,34 +13,34 @@ from torch import Tensor
 
 from attnbench.cases import Case
 from attnbench.interface import Inputs
-from attnbench.operators.multihead.inputs import scaled
-from attnbench.operators.multihead.mask_fault_models import Named, changed, mask_mistakes
+from attnbench.operators.multihead.inputs import scale_logits
+from attnbench.operators.multihead.mask_fault_models import Named, change_inputs, generate_mask_faults
 from attnbench.operators.multihead.oracle import Noise, Steps, softmax
 from attnbench.operators.multihead.problem import MultiheadProblem
 
-__all__ = ["fault_models"]
+__all__ = ["list_fault_models"]
 
-# Keys that kernels take at a time.
+# Numbers of keys that kernels process per tile.
 TILES = (16, 32, 64, 128)
 
 
-def fault_models(case: Case, quantities: Collection[str]) -> dict[str, Steps]:
-    """Mistakes that may show in these quantities of the case, by what a user reads."""
+def list_fault_models(case: Case, quantities: Collection[str]) -> dict[str, Steps]:
+    """Return the fault models that may change these quantities of the case, by name."""
     problem: MultiheadProblem = case.problem
     found = [
-        *mask_mistakes(problem),
-        *_of_scale(case),
-        *_of_heads(problem),
-        *_of_softmax(problem),
-        *_of_keys(problem),
-        *_of_biases(problem),
+        *generate_mask_faults(problem),
+        *_generate_scale_faults(case),
+        *_generate_head_faults(problem),
+        *_generate_softmax_faults(problem),
+        *_generate_key_faults(problem),
+        *_generate_bias_faults(problem),
     ]
     if "weights" in quantities and not any(name.startswith("grad.") for name in quantities):
-        found += _of_averages(problem)
+        found += _generate_average_faults(problem)
     return dict(found)
 
 
-def _of_scale(case: Case) -> Named:
+def _generate_scale_faults(case: Case) -> Named:
     problem: MultiheadProblem = case.problem
     root = math.sqrt(problem.head_dim)
     factors = {
@@ -52,14 +52,14 @@ def _of_scale(case: Case) -> Named:
     }
     for words, factor in factors.items():
         if factor != 1:
-            yield words, changed(partial(_with_logits, case, factor))
+            yield words, change_inputs(partial(_scale_logits, case, factor))
 
 
-def _with_logits(case: Case, factor: float, inputs: Inputs) -> Inputs:
-    return scaled(case, inputs, factor)
+def _scale_logits(case: Case, factor: float, inputs: Inputs) -> Inputs:
+    return scale_logits(case, inputs, factor)
 
 
-def _of_heads(problem: MultiheadProblem) -> Named:
+def _generate_head_faults(problem: MultiheadProblem) -> Named:
     if problem.num_heads == 1:
         return
     yield "heads split by a view, without the transpose", Steps(split=_split_by_view)
@@ -96,15 +96,16 @@ def _merge_heads_first(heads: Tensor) -> Tensor:
     return heads.transpose(0, 1).reshape(heads.shape).transpose(1, 2).flatten(2)
 
 
-def _of_softmax(problem: MultiheadProblem) -> Named:
+def _generate_softmax_faults(problem: MultiheadProblem) -> Named:
     extents = {"queries": (-2, problem.queries), "heads": (1, problem.num_heads), "the batch": (0, problem.sequences)}
     for words, (axis, extent) in extents.items():
         if extent > 1:
             yield f"softmax over {words} in place of keys", Steps(normalise=partial(_softmax_over, axis))
-    # Of the mask too, where it is one of numbers.
-    yield "powers of 2 in place of e", Steps(normalise=_powers_of_two)
+    # Powers of 2 of the logits with an additive mask included.
+    yield "powers of 2 in place of e", Steps(normalise=_softmax_base_two)
     if problem.dropout:
-        yield "survivors of dropout not divided by 1 − p", Steps(normalise=partial(_reduced, 1 - problem.dropout))
+        undivided = partial(_softmax_times, 1 - problem.dropout)
+        yield "the weights that dropout keeps not divided by 1 − p", Steps(normalise=undivided)
 
 
 def _softmax_over(axis: int, logits: Tensor, noise: Noise | None) -> Tensor:
@@ -112,16 +113,16 @@ def _softmax_over(axis: int, logits: Tensor, noise: Noise | None) -> Tensor:
     return torch.softmax(logits, dim=axis).nan_to_num()
 
 
-def _powers_of_two(logits: Tensor, noise: Noise | None) -> Tensor:
+def _softmax_base_two(logits: Tensor, noise: Noise | None) -> Tensor:
     return softmax(logits * math.log(2), noise)
 
 
-def _reduced(factor: float, logits: Tensor, noise: Noise | None) -> Tensor:
+def _softmax_times(factor: float, logits: Tensor, noise: Noise | None) -> Tensor:
     return softmax(logits, noise) * factor
 
 
-def _of_keys(problem: MultiheadProblem) -> Named:
-    """Keys from some place on are lost, before the softmax or after it."""
+def _generate_key_faults(problem: MultiheadProblem) -> Named:
+    """Keys from some position on are dropped, before or after the softmax."""
     columns = problem.columns
     last = (
         "the zero column" if problem.add_zero_attn else "the learned column" if problem.add_bias_kv else "the last key"
@@ -139,44 +140,44 @@ def _of_keys(problem: MultiheadProblem) -> Named:
         if extra and first == problem.keys:
             which = "both extra columns"
         note = f" (the last tile of {', '.join(tiles)})" if tiles else ""
-        lost = torch.arange(columns) >= first
-        yield f"{which}{note} dropped", Steps(normalise=partial(_lost_before, lost))
-        yield f"{which}{note} dropped after the softmax", Steps(normalise=partial(_lost_after, lost))
+        dropped = torch.arange(columns) >= first
+        yield f"{which}{note} dropped", Steps(normalise=partial(_drop_before_softmax, dropped))
+        yield f"{which}{note} dropped after the softmax", Steps(normalise=partial(_drop_after_softmax, dropped))
 
 
-def _lost_before(lost: Tensor, logits: Tensor, noise: Noise | None) -> Tensor:
-    return softmax(logits.masked_fill(lost, -math.inf), noise)
+def _drop_before_softmax(dropped: Tensor, logits: Tensor, noise: Noise | None) -> Tensor:
+    return softmax(logits.masked_fill(dropped, -math.inf), noise)
 
 
-def _lost_after(lost: Tensor, logits: Tensor, noise: Noise | None) -> Tensor:
-    return softmax(logits, noise).masked_fill(lost, 0.0)
+def _drop_after_softmax(dropped: Tensor, logits: Tensor, noise: Noise | None) -> Tensor:
+    return softmax(logits, noise).masked_fill(dropped, 0.0)
 
 
-def _of_biases(problem: MultiheadProblem) -> Named:
+def _generate_bias_faults(problem: MultiheadProblem) -> Named:
     if not problem.bias:
         return
     parts: dict[str, tuple[int, ...]] = {"query": (0,), "value": (2,), "query, key and value": (0, 1, 2)}
     if problem.columns > problem.keys:
-        # Else the key's adds the same to every logit of a row, and no softmax sees it.
+        # Without extra columns the key bias adds the same number to every logit of a row, which softmax cancels.
         parts["key"] = (1,)
     for words, missing in parts.items():
-        yield f"the {words} bias missing", changed(partial(_without_bias, problem, missing))
-    yield "the output bias missing", changed(partial(_without_output_bias, problem))
+        yield f"the {words} bias missing", change_inputs(partial(_remove_bias, problem, missing))
+    yield "the output bias missing", change_inputs(partial(_remove_output_bias, problem))
 
 
-def _without_bias(problem: MultiheadProblem, missing: tuple[int, ...], inputs: Inputs) -> Inputs:
+def _remove_bias(problem: MultiheadProblem, missing: tuple[int, ...], inputs: Inputs) -> Inputs:
     kept = torch.ones(3, dtype=torch.float64)
     kept[list(missing)] = 0.0
     bias = inputs.parameters["in_proj_bias"] * kept.repeat_interleave(problem.embed_dim)
     return replace(inputs, parameters=inputs.parameters | {"in_proj_bias": bias})
 
 
-def _without_output_bias(problem: MultiheadProblem, inputs: Inputs) -> Inputs:
-    nothing = torch.zeros(problem.embed_dim, dtype=torch.float64)
-    return replace(inputs, parameters=inputs.parameters | {"out_proj.bias": nothing})
+def _remove_output_bias(problem: MultiheadProblem, inputs: Inputs) -> Inputs:
+    zero = torch.zeros(problem.embed_dim, dtype=torch.float64)
+    return replace(inputs, parameters=inputs.parameters | {"out_proj.bias": zero})
 
 
-def _of_averages(problem: MultiheadProblem) -> Named:
+def _generate_average_faults(problem: MultiheadProblem) -> Named:
     if problem.num_heads > 1:
         averaged = problem.average_attn_weights
         words = "weights of each head in place of their average" if averaged else "weights averaged over heads"

@@ -1,7 +1,7 @@
-"""Makes the case lists: ``python -m attnbench.operators.multihead.generate_cases`` writes ``lists/<level>.txt``.
+"""Generate the case lists: ``python -m attnbench.operators.multihead.generate_cases`` writes ``lists/<level>.txt``.
 
-A list holds what its level adds to the one before. ``core`` covers every pair of argument values, ``full`` every
-triple; beside the covering arrays stand cases that were chosen for a reason, which is told where they are made.
+A list contains the cases that its level adds to the previous level. ``core`` covers every pair of argument values,
+``full`` every triple. Further cases were chosen by hand; comments give the reasons.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,21 +10,21 @@ from itertools import product
 from typing import Any
 
 from attnbench.cases import CALL_MODES, DTYPES, NESTED, Case, Dtype, Level, Mode
-from attnbench.operators.covering import covering_array
+from attnbench.operators.covering import build_covering_array
 from attnbench.operators.multihead.problem import ATTENTION_MASKS, LOGIT_STD, PADDING_MASKS, MultiheadProblem
 from attnbench.operators.multihead.suites import CROSS, FOLDER, PASSES, SELF, SENTENCES, VERSION
 
-__all__ = ["FACTORS", "allowed", "case_of", "row_of", "write"]
+__all__ = ["FACTORS", "case_to_row", "is_allowed", "row_to_case", "write_lists"]
 
 NARROW_AND_WIDE: tuple[Dtype, ...] = ("float32", "bfloat16")
 OTHER_MODES: tuple[Mode, ...] = ("inference_mode", "sampling", "frozen", "tuning")
 HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
-# Every argument of the reference, in every form that it takes, and what else a case can vary. Compiled modes are not
-# among them: a graph costs seconds.
+# Every argument of the reference in each of its forms, and everything else that can vary in a case. Compiled modes are
+# excluded: a graph costs seconds.
 FACTORS: Mapping[str, tuple[Any, ...]] = {
     "dtype": DTYPES,
     "mode": tuple(mode for mode, call_mode in CALL_MODES.items() if call_mode.compiler is None),
-    # Batch, and whether it comes first; None: unbatched.
+    # Batch size and batch_first; None: unbatched.
     "layout": ((2, True), (4, True), (1, True), (3, False), (1, False), (None, False)),
     "sharing": ("", "self_attention", "key_is_value", "query_is_key"),
     # kdim and vdim; None: embed_dim.
@@ -36,7 +36,7 @@ FACTORS: Mapping[str, tuple[Any, ...]] = {
     "add_zero_attn": (False, True),
     "weights": ("", "heads", "average"),
     "dropout": (0.0, 0.25),
-    # Heads and their width: odd and even numbers of heads, widths on and off the powers of 2.
+    # Heads and their width: odd and even numbers of heads, widths that are powers of 2 and others.
     "heads": ((3, 8), (2, 8), (1, 8), (5, 3), (2, 16), (4, 7)),
     "lengths": ((5, 7), (8, 8), (1, 9), (13, 4), (17, 33), (66, 72)),
     "regime": tuple(LOGIT_STD),
@@ -48,8 +48,8 @@ ALIASES_WITH_WIDTHS = {
 }
 
 
-def allowed(row: Mapping[str, Any]) -> bool:
-    """Whether a row, or a part of one, is a case whose outputs are not random."""
+def is_allowed(row: Mapping[str, Any]) -> bool:
+    """Whether a row, or a part of one, is a valid case whose outputs are not random."""
     if row.get("mode") == "autocast" and row.get("dtype", "bfloat16") not in HALF:
         return False
     widths = ALIASES_WITH_WIDTHS.get(row.get("sharing", ""))
@@ -58,8 +58,8 @@ def allowed(row: Mapping[str, Any]) -> bool:
     return not (row.get("dropout") and "mode" in row and CALL_MODES[row["mode"]].training)
 
 
-def case_of(row: Mapping[str, Any]) -> Case:
-    """Case of a row."""
+def row_to_case(row: Mapping[str, Any]) -> Case:
+    """Return the case of a row."""
     batch, batch_first = row["layout"]
     (heads, head_dim), (queries, keys), (kdim, vdim) = row["heads"], row["lengths"], row["widths"]
     if row["sharing"] in ("self_attention", "query_is_key"):
@@ -72,11 +72,11 @@ def case_of(row: Mapping[str, Any]) -> Case:
         is_causal=row["attention"] == "hint", dropout=row["dropout"], mask=mask or "none", regime=row["regime"],
         **({row["sharing"]: True} if row["sharing"] else {}),
     )  # fmt: skip
-    return _case(problem, dtype=row["dtype"], mode=row["mode"])
+    return _make_case(problem, dtype=row["dtype"], mode=row["mode"])
 
 
-def row_of(case: Case) -> dict[str, Any]:
-    """Row of a case: the inverse of ``case_of``, but for lengths that self-attention makes equal."""
+def case_to_row(case: Case) -> dict[str, Any]:
+    """Return the row of a case: the inverse of ``row_to_case``, except for lengths that self-attention makes equal."""
     problem: MultiheadProblem = case.problem
     aliases = ("self_attention", "key_is_value", "query_is_key")
     lengths = (problem.queries, problem.keys)
@@ -101,179 +101,181 @@ def row_of(case: Case) -> dict[str, Any]:
     }
 
 
-def write() -> None:
+def write_lists() -> None:
     """Write the list of every level."""
-    steps = {"quick": _quick, "core": _core, "full": _full, "slow": _slow}
-    known: set[str] = set()
+    generators = {"quick": _generate_quick, "core": _generate_core, "full": _generate_full, "slow": _generate_slow}
+    written: set[str] = set()
     for level in NESTED:
-        known |= _write(level, steps[level](), known)
-    _write("gpu", _gpu(), set())
-    _write("huge", _huge(), set())
+        written |= _write_list(level, generators[level](), written)
+    _write_list("gpu", _generate_gpu(), set())
+    _write_list("huge", _generate_huge(), set())
 
 
-def _write(level: Level, cases: Iterable[Case], known: set[str]) -> set[str]:
-    ids = [case_id for case_id in dict.fromkeys(case.id for case in cases) if case_id not in known]
+def _write_list(level: Level, cases: Iterable[Case], written: set[str]) -> set[str]:
+    ids = [case_id for case_id in dict.fromkeys(case.id for case in cases) if case_id not in written]
     text = "\n".join([f"# Cases of the level {level}, list {VERSION}; made by listing.py.", *ids])
     (FOLDER / f"{level}.txt").write_text(text + "\n", encoding="utf-8")
     return set(ids)
 
 
-def _case(problem: MultiheadProblem, *, dtype: Dtype = "float32", mode: Mode = "eval") -> Case:
+def _make_case(problem: MultiheadProblem, *, dtype: Dtype = "float32", mode: Mode = "eval") -> Case:
     return Case(operator="multihead", problem=problem, dtype=dtype, mode=mode)
 
 
-# A core without projections; 7 is no power of 4, so that the scale 1/√7 is rounded in every dtype.
+# Attention without projections; 7 is not a power of 4, so the scale 1/√7 is rounded in every dtype.
 CORE = replace(CROSS, embed_dim=21, bias=False, regime="identity")
-# Large enough for an average over elements to show a systematic error below one element's rounding.
+# Large enough that an average over elements shows a systematic error below the rounding of one element.
 PROBE = replace(CORE, batch=4, queries=33, keys=47)
 
 
-def _quick() -> Iterator[Case]:
+def _generate_quick() -> Iterator[Case]:
     weights = replace(CROSS, need_weights=True)
     for dtype in DTYPES:
-        yield _case(weights, dtype=dtype)
-    yield _case(CROSS, dtype="bfloat16", mode="inference")
-    yield _case(CROSS, dtype="float16", mode="inference")
-    yield _case(replace(CROSS, mask="float2d+pad"), dtype="float16", mode="inference")
-    yield _case(replace(weights, average_attn_weights=True), mode="inference")
-    yield _case(replace(CROSS, kdim=10, vdim=14, mask="bool3d+pad"))
-    yield _case(replace(weights, add_bias_kv=True, add_zero_attn=True, mask="float3d+padfloat"))
-    yield _case(replace(CROSS, bias=False, batch_first=False, mask="bool2d"))
-    yield _case(replace(weights, batch=None, mask="float2d+padfloat"))
-    yield _case(replace(CROSS, mask="causal", is_causal=True), mode="train")
-    yield from (_case(weights, mode=mode) for mode in OTHER_MODES)
-    yield _case(weights, dtype="bfloat16", mode="autocast")
+        yield _make_case(weights, dtype=dtype)
+    yield _make_case(CROSS, dtype="bfloat16", mode="inference")
+    yield _make_case(CROSS, dtype="float16", mode="inference")
+    yield _make_case(replace(CROSS, mask="float2d+pad"), dtype="float16", mode="inference")
+    yield _make_case(replace(weights, average_attn_weights=True), mode="inference")
+    yield _make_case(replace(CROSS, kdim=10, vdim=14, mask="bool3d+pad"))
+    yield _make_case(replace(weights, add_bias_kv=True, add_zero_attn=True, mask="float3d+padfloat"))
+    yield _make_case(replace(CROSS, bias=False, batch_first=False, mask="bool2d"))
+    yield _make_case(replace(weights, batch=None, mask="float2d+padfloat"))
+    yield _make_case(replace(CROSS, mask="causal", is_causal=True), mode="train")
+    yield from (_make_case(weights, mode=mode) for mode in OTHER_MODES)
+    yield _make_case(weights, dtype="bfloat16", mode="autocast")
     for mode in PASSES:
-        yield _case(replace(SELF, mask="pad"), mode=mode)
-    yield _case(replace(weights, regime="peaked", mask="bool2d"), mode="train")
-    yield _case(replace(weights, dropout=0.25, mask="bool2d+pad"), mode="train")
-    yield _case(replace(CROSS, dropout=0.25), mode="eval")
-    yield _case(replace(CROSS, mask="empty2d"))
-    yield _case(replace(SENTENCES, regime="minilm0"), mode="inference")
-    yield _case(replace(SENTENCES, regime="minilm5"))
-    yield _case(replace(SENTENCES, regime="minilm2", need_weights=True), mode="inference")
-    yield _case(replace(CORE, regime="uniform", queries=3, keys=9, mask="pad"), dtype="bfloat16", mode="inference")
-    yield _case(replace(CORE, regime="selection", mask="bool3d"), dtype="float16")
-    yield _case(PROBE, dtype="bfloat16")
+        yield _make_case(replace(SELF, mask="pad"), mode=mode)
+    yield _make_case(replace(weights, regime="peaked", mask="bool2d"), mode="train")
+    yield _make_case(replace(weights, dropout=0.25, mask="bool2d+pad"), mode="train")
+    yield _make_case(replace(CROSS, dropout=0.25), mode="eval")
+    yield _make_case(replace(CROSS, mask="empty2d"))
+    yield _make_case(replace(SENTENCES, regime="minilm0"), mode="inference")
+    yield _make_case(replace(SENTENCES, regime="minilm5"))
+    yield _make_case(replace(SENTENCES, regime="minilm2", need_weights=True), mode="inference")
+    yield _make_case(replace(CORE, regime="uniform", queries=3, keys=9, mask="pad"), dtype="bfloat16", mode="inference")
+    yield _make_case(replace(CORE, regime="selection", mask="bool3d"), dtype="float16")
+    yield _make_case(PROBE, dtype="bfloat16")
 
 
-def _core() -> Iterator[Case]:
-    yield from (case_of(row) for row in covering_array(FACTORS, allowed, 2))
-    yield from _exact(((3, 8), (5, 17), (4, 65)))
-    yield from (_case(PROBE, dtype=dtype) for dtype in DTYPES)
-    yield from _degenerate()
+def _generate_core() -> Iterator[Case]:
+    yield from (row_to_case(row) for row in build_covering_array(FACTORS, is_allowed, 2))
+    yield from _generate_exact(((3, 8), (5, 17), (4, 65)))
+    yield from (_make_case(PROBE, dtype=dtype) for dtype in DTYPES)
+    yield from _generate_degenerate()
     weights = replace(CROSS, need_weights=True)
-    # Tiles: a last one that is not full, and exactly full ones; wide heads.
+    # Tiles: a partial last tile and exactly full tiles; wide heads.
     for queries, keys in ((7, 1), (16, 16), (31, 32), (63, 64), (64, 65), (129, 130)):
-        yield _case(replace(CROSS, queries=queries, keys=keys, mask="bool2d"))
+        yield _make_case(replace(CROSS, queries=queries, keys=keys, mask="bool2d"))
     for batch, keys in ((8, 257), (33, 9)):
-        yield _case(replace(CROSS, batch=batch, queries=keys - 1, keys=keys, mask="pad"), mode="train")
+        yield _make_case(replace(CROSS, batch=batch, queries=keys - 1, keys=keys, mask="pad"), mode="train")
     for heads, head_dim in ((1, 1), (3, 64), (2, 128), (2, 40), (16, 4), (2, 11)):
-        yield _case(replace(weights, num_heads=heads, embed_dim=heads * head_dim, mask="bool2d"))
+        yield _make_case(replace(weights, num_heads=heads, embed_dim=heads * head_dim, mask="bool2d"))
     for keys in (4, 8):
-        # As many keys as heads, and not: compilers have bound one to the other (pytorch/pytorch#195320).
-        yield _case(replace(CROSS, queries=keys, keys=keys, num_heads=4, embed_dim=32, mask="bool2d"), mode="aot")
-    yield _case(replace(SELF, mask="causal", is_causal=True, need_weights=True), mode="aot")
-    yield _case(replace(CROSS, mask="float3d+pad"), mode="exported")
-    yield from _dropped()
+        # As many keys as heads, and more keys: compilers have mistaken one size for the other (pytorch/pytorch#195320).
+        yield _make_case(replace(CROSS, queries=keys, keys=keys, num_heads=4, embed_dim=32, mask="bool2d"), mode="aot")
+    yield _make_case(replace(SELF, mask="causal", is_causal=True, need_weights=True), mode="aot")
+    yield _make_case(replace(CROSS, mask="float3d+pad"), mode="exported")
+    yield from _generate_dropout()
     for layer, mode in product(range(6), PASSES):
-        yield _case(replace(SENTENCES, regime=f"minilm{layer}"), mode=mode)
-    # Beside an appended column a causal hint is no longer all that there is to a mask.
+        yield _make_case(replace(SENTENCES, regime=f"minilm{layer}"), mode=mode)
+    # With an appended column the causal hint no longer describes the whole mask.
     hinted = replace(CROSS, mask="causal", is_causal=True)
-    yield _case(replace(hinted, add_bias_kv=True), mode="train")
-    yield _case(replace(hinted, add_zero_attn=True), mode="train")
-    yield _case(replace(CROSS, batch=5, mask="bool3d+padfloat", need_weights=True), mode="inference")
+    yield _make_case(replace(hinted, add_bias_kv=True), mode="train")
+    yield _make_case(replace(hinted, add_zero_attn=True), mode="train")
+    yield _make_case(replace(CROSS, batch=5, mask="bool3d+padfloat", need_weights=True), mode="inference")
 
 
-def _exact(lengths: Iterable[tuple[int, int]]) -> Iterator[Case]:
+def _generate_exact(lengths: Iterable[tuple[int, int]]) -> Iterator[Case]:
     for (queries, keys), dtype in product(lengths, DTYPES):
         core = replace(CORE, queries=queries, keys=keys, batch=3)
         for regime, mask in (("uniform", "bool3d"), ("uniform", "pad"), ("selection", "bool3d"), ("zeroleak", "pad")):
             mode: Mode = "inference" if (keys + DTYPES.index(dtype)) % 2 else "eval"
-            yield _case(replace(core, regime=regime, mask=mask), dtype=dtype, mode=mode)
+            yield _make_case(replace(core, regime=regime, mask=mask), dtype=dtype, mode=mode)
     for keys, dtype in product((8, 64), DTYPES):
-        yield _case(replace(CORE, regime="uniform", keys=keys), dtype=dtype)
-    yield _case(replace(CORE, regime="zeroleak", mask="padfloat"))
+        yield _make_case(replace(CORE, regime="uniform", keys=keys), dtype=dtype)
+    yield _make_case(replace(CORE, regime="zeroleak", mask="padfloat"))
 
 
-def _degenerate() -> Iterator[Case]:
-    """Nothing to attend to, nobody who attends, nothing at all; and one of everything."""
+def _generate_degenerate() -> Iterator[Case]:
+    """Generate cases without keys, queries or sequences, and one where every size is 1."""
     for weights, mask in product((False, True), ("none", "pad", "bool2d")):
         some = replace(CROSS, need_weights=weights, mask=mask)
-        yield _case(replace(some, batch=0))
-        yield _case(replace(some, queries=0))
-        yield _case(replace(some, keys=0))
-    nobody = replace(SELF, need_weights=True)
-    yield _case(replace(nobody, batch=0), mode="inference")
-    yield _case(replace(nobody, queries=0, keys=0), mode="inference")
-    yield _case(replace(CROSS, keys=0, add_zero_attn=True, add_bias_kv=True))
-    yield _case(replace(CROSS, batch=1, queries=1, keys=1, num_heads=1, embed_dim=1, need_weights=True))
+        yield _make_case(replace(some, batch=0))
+        yield _make_case(replace(some, queries=0))
+        yield _make_case(replace(some, keys=0))
+    self_attention = replace(SELF, need_weights=True)
+    yield _make_case(replace(self_attention, batch=0), mode="inference")
+    yield _make_case(replace(self_attention, queries=0, keys=0), mode="inference")
+    yield _make_case(replace(CROSS, keys=0, add_zero_attn=True, add_bias_kv=True))
+    yield _make_case(replace(CROSS, batch=1, queries=1, keys=1, num_heads=1, embed_dim=1, need_weights=True))
 
 
-def _dropped() -> Iterator[Case]:
-    """Random outputs: dropout in training, each of its arguments in every form."""
+def _generate_dropout() -> Iterator[Case]:
+    """Generate cases with random outputs: dropout in training, with every argument in each of its forms."""
     weights = replace(CROSS, need_weights=True)
     for dropout, mask in product((0.1, 0.5), ("none", "bool3d", "pad")):
-        yield _case(replace(weights, dropout=dropout, mask=mask), mode="train")
+        yield _make_case(replace(weights, dropout=dropout, mask=mask), mode="train")
     for dropout in (0.1, 0.5):
-        yield _case(replace(CROSS, dropout=dropout, mask="float2d"), mode="train")
-        yield _case(replace(SELF, dropout=dropout, mask="causal", is_causal=True), mode="train")
-    yield _case(replace(weights, dropout=0.5, average_attn_weights=True), mode="sampling")
-    yield _case(replace(weights, dropout=0.25, batch=None), mode="frozen")
-    yield _case(replace(weights, dropout=0.25, batch_first=False, add_zero_attn=True, add_bias_kv=True), mode="train")
-    yield _case(replace(weights, dropout=0.25), dtype="float64", mode="train")
-    yield _case(replace(weights, dropout=0.25), dtype="bfloat16", mode="train")
+        yield _make_case(replace(CROSS, dropout=dropout, mask="float2d"), mode="train")
+        yield _make_case(replace(SELF, dropout=dropout, mask="causal", is_causal=True), mode="train")
+    yield _make_case(replace(weights, dropout=0.5, average_attn_weights=True), mode="sampling")
+    yield _make_case(replace(weights, dropout=0.25, batch=None), mode="frozen")
+    yield _make_case(
+        replace(weights, dropout=0.25, batch_first=False, add_zero_attn=True, add_bias_kv=True), mode="train"
+    )
+    yield _make_case(replace(weights, dropout=0.25), dtype="float64", mode="train")
+    yield _make_case(replace(weights, dropout=0.25), dtype="bfloat16", mode="train")
 
 
-def _full() -> Iterator[Case]:
-    pairs = covering_array(FACTORS, allowed, 2)
-    yield from (case_of(row) for row in covering_array(FACTORS, allowed, 3, given=pairs))
-    yield from _exact(((2, 16), (33, 31), (7, 129), (5, 200)))
+def _generate_full() -> Iterator[Case]:
+    pairs = build_covering_array(FACTORS, is_allowed, 2)
+    yield from (row_to_case(row) for row in build_covering_array(FACTORS, is_allowed, 3, given=pairs))
+    yield from _generate_exact(((2, 16), (33, 31), (7, 129), (5, 200)))
     widths = (1, 2, 3, 5, 16, 24, 40, 64, 72, 96, 111, 128, 160, 203, 256)
     for head_dim, dtype in product(widths, NARROW_AND_WIDE):
-        yield _case(replace(CROSS, embed_dim=3 * head_dim, mask="bool2d"), dtype=dtype)
+        yield _make_case(replace(CROSS, embed_dim=3 * head_dim, mask="bool2d"), dtype=dtype)
     for keys in (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257):
         for queries, mask in ((keys - 2, "none"), (keys, "pad")):
-            yield _case(replace(CROSS, queries=queries, keys=keys, mask=mask))
+            yield _make_case(replace(CROSS, queries=queries, keys=keys, mask=mask))
     for layer, dtype in product(range(6), DTYPES):
-        yield _case(replace(SENTENCES, regime=f"minilm{layer}", need_weights=True), dtype=dtype)
-    # Sums kept in half precision are within what rounding allows at short lengths, and far out at 1024 keys.
+        yield _make_case(replace(SENTENCES, regime=f"minilm{layer}", need_weights=True), dtype=dtype)
+    # Accumulation in half precision stays within the error budget at short lengths, and far exceeds it at 1024 keys.
     for dtype in HALF:
-        yield _case(replace(CORE, batch=1, queries=16, keys=1024), dtype=dtype)
-    # About 15 s a graph: at most ten of them.
+        yield _make_case(replace(CORE, batch=1, queries=16, keys=1024), dtype=dtype)
+    # About 15 s per graph: at most ten of them.
     for mode in ("inductor", "inductor_train"):
-        yield _case(replace(CROSS, queries=4, keys=4, num_heads=4, embed_dim=32), mode=mode)
-        yield _case(replace(CROSS, mask="bool3d+pad", need_weights=True), mode=mode)
-    yield _case(replace(SELF, mask="pad"), dtype="bfloat16", mode="inductor")
-    yield _case(replace(CROSS, mask="causal", is_causal=True), mode="exported")
-    yield _case(replace(SELF, add_bias_kv=True, add_zero_attn=True), mode="aot")
+        yield _make_case(replace(CROSS, queries=4, keys=4, num_heads=4, embed_dim=32), mode=mode)
+        yield _make_case(replace(CROSS, mask="bool3d+pad", need_weights=True), mode=mode)
+    yield _make_case(replace(SELF, mask="pad"), dtype="bfloat16", mode="inductor")
+    yield _make_case(replace(CROSS, mask="causal", is_causal=True), mode="exported")
+    yield _make_case(replace(SELF, add_bias_kv=True, add_zero_attn=True), mode="aot")
 
 
-def _slow() -> Iterator[Case]:
+def _generate_slow() -> Iterator[Case]:
     for keys, dtype in product((512, 1024), DTYPES):
-        yield _case(replace(CROSS, queries=keys // 2, keys=keys, mask="pad"), dtype=dtype)
+        yield _make_case(replace(CROSS, queries=keys // 2, keys=keys, mask="pad"), dtype=dtype)
     for dtype in HALF:
-        yield _case(replace(CORE, batch=1, queries=16, keys=4096), dtype=dtype)
+        yield _make_case(replace(CORE, batch=1, queries=16, keys=4096), dtype=dtype)
 
 
-def _gpu() -> Iterator[Case]:
-    """What only a GPU's kernels do: the pairs again, and lengths and widths at which they change their ways."""
-    for row in covering_array(FACTORS, allowed, 2):
-        yield case_of(row).with_fields(device="cuda")
+def _generate_gpu() -> Iterator[Case]:
+    """Generate cases for CUDA kernels: all pairs again, and lengths and widths at which kernels switch algorithms."""
+    for row in build_covering_array(FACTORS, is_allowed, 2):
+        yield row_to_case(row).with_fields(device="cuda")
     for dtype, head_dim, keys in product(DTYPES, (32, 64, 128, 256), (127, 1024)):
         problem = replace(SELF, queries=keys, keys=keys, embed_dim=2 * head_dim, mask="causal", is_causal=True)
-        yield _case(problem, dtype=dtype, mode="train").with_fields(device="cuda")
+        yield _make_case(problem, dtype=dtype, mode="train").with_fields(device="cuda")
     for dtype in HALF:
-        yield _case(PROBE, dtype=dtype).with_fields(device="cuda")
+        yield _make_case(PROBE, dtype=dtype).with_fields(device="cuda")
 
 
-def _huge() -> Iterator[Case]:
-    """A few queries and very many keys; the check far_offsets repeats the queries beyond 2^31 pairs."""
+def _generate_huge() -> Iterator[Case]:
+    """Generate cases of a few queries and very many keys; the check far_offsets repeats queries beyond 2^31 pairs."""
     wide = replace(CROSS, batch=1, queries=64, keys=46_400, num_heads=1, embed_dim=8)
     for mask in ("none", "pad", "bool2d"):
-        yield _case(replace(wide, mask=mask), dtype="bfloat16", mode="inference")
-    yield _case(replace(wide, queries=4, keys=32_768), mode="inference")
+        yield _make_case(replace(wide, mask=mask), dtype="bfloat16", mode="inference")
+    yield _make_case(replace(wide, queries=4, keys=32_768), mode="inference")
 
 
 if __name__ == "__main__":
-    write()
+    write_lists()

@@ -1,8 +1,7 @@
-"""Inputs without projections: what comes in is what the heads see, so that the core alone is left to judge.
+"""Inputs of the identity regimes, in which projections are exact, so that only attention itself rounds.
 
-W_q = 2 I, W_k = W_o = I and W_v is a permutation: all exact in every dtype. In the exact regimes the attention itself
-is exact too, whatever its order of sums, so that nothing is allowed there. A value needs no more than the 8 significant
-bits of bfloat16.
+W_q = 2 I, W_k = W_o = I and W_v is a permutation: all exact in every dtype. In the exact regimes the attention is exact
+too, in any order of summation, so the allowed error is 0. Values need at most the 8 significant bits of bfloat16.
 """
 
 import torch
@@ -11,21 +10,21 @@ from torch import Tensor
 from attnbench.operators.multihead.problem import MultiheadProblem
 from attnbench.oracle.inputs import Draw
 
-__all__ = ["exact_tokens", "identity_parameters"]
+__all__ = ["make_exact_tokens", "make_identity_parameters"]
 
 # Standard deviation of the logits of standard normal queries and keys.
 QUERY_SCALE = 2.0
-# Visible values of ``uniform`` are −1, 0 or 1, so that a sum of up to 256 is exact; hidden ones show at once.
+# Hidden values of ``uniform``, large so that a leak shows. Visible values are −1, 0 or 1: sums of up to 256 are exact.
 HIDDEN_UNIFORM = 64.0
 # Values of ``selection`` lie between −127 and 127.
 LARGEST_SELECTED = 127
-# Hidden values of ``zeroleak``: large, and small enough for the gradient of a weight, their sum over a head times
-# cotangents, to stay below 65504 in float16.
+# Hidden values of ``zeroleak``: large, but small enough that the gradient of a weight, their sum over a head times
+# cotangents, is below 65504 in float16.
 HIDDEN_ZEROLEAK = 512.0
 
 
-def identity_parameters(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
-    """Parameters that project nothing."""
+def make_identity_parameters(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
+    """Return exact projections: multiples of the identity and a permutation."""
     embed = problem.embed_dim
     identity = torch.eye(embed, dtype=torch.float64)
     values = identity[draw.uniform("v_proj_weight", embed).argsort()]
@@ -35,23 +34,23 @@ def identity_parameters(problem: MultiheadProblem, draw: Draw) -> dict[str, Tens
     }
 
 
-def exact_tokens(problem: MultiheadProblem, draw: Draw, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What replaces drawn tokens where the output is to be exact."""
+def make_exact_tokens(problem: MultiheadProblem, draw: Draw, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors that replace drawn tokens in a regime whose output is exact."""
     query, value = tensors["query"], tensors["value"]
     if problem.regime == "selection":
         span = 2 * LARGEST_SELECTED + 1
         return {"value": (draw.uniform("value.whole", *value.shape) * span).floor() - LARGEST_SELECTED}
     if problem.regime == "zeroleak":
-        return {"value": torch.zeros_like(value).masked_fill(_padded(problem, tensors), HIDDEN_ZEROLEAK)}
+        return {"value": torch.zeros_like(value).masked_fill(_find_padding(problem, tensors), HIDDEN_ZEROLEAK)}
     whole = (draw.uniform("value.whole", *value.shape) * 3).floor() - 1
     return {
         "query": torch.zeros_like(query),
-        "value": whole.masked_fill(_padded(problem, tensors), HIDDEN_UNIFORM),
+        "value": whole.masked_fill(_find_padding(problem, tensors), HIDDEN_UNIFORM),
     }
 
 
-def _padded(problem: MultiheadProblem, tensors: dict[str, Tensor]) -> Tensor:
-    """Where a token is padding, in the layout of the problem with one feature."""
+def _find_padding(problem: MultiheadProblem, tensors: dict[str, Tensor]) -> Tensor:
+    """Return where a token is padding, in the layout of the problem with one feature."""
     mask = tensors.get("key_padding_mask")
     if mask is None:
         return torch.zeros(1, dtype=torch.bool)

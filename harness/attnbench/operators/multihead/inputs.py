@@ -1,4 +1,4 @@
-"""Inputs of multi-head attention: drawn, or taken from the real sentence encoder."""
+"""Inputs of multi-head attention: random, or from the real sentence encoder."""
 
 import math
 from dataclasses import replace
@@ -8,39 +8,39 @@ from torch import Tensor
 
 from attnbench.cases import Case
 from attnbench.interface import Inputs
-from attnbench.operators.multihead.identity import exact_tokens, identity_parameters
-from attnbench.operators.multihead.masks import drawn_masks
+from attnbench.operators.multihead.identity import make_exact_tokens, make_identity_parameters
+from attnbench.operators.multihead.masks import draw_masks
 from attnbench.operators.multihead.problem import EXACT_MASKS, IDENTITY_REGIMES, LOGIT_STD, MultiheadProblem
 from attnbench.oracle import sentence_encoder
-from attnbench.oracle.inputs import Draw, rounded
+from attnbench.oracle.inputs import Draw, round_inputs
 
-__all__ = ["inputs", "missing", "scaled"]
+__all__ = ["describe_missing", "draw_inputs", "scale_logits"]
 
-# Standard deviation of every bias relative to what it is added to: large enough that leaving one out shows.
+# Standard deviation of every bias relative to the projection that it is added to: large, so that a missing bias shows.
 BIAS_STD = 0.5
 
 
-def missing(case: Case) -> str | None:
-    """What this machine lacks for the case, with the remedy, or None."""
-    return sentence_encoder.missing() if case.problem.encoder_layer is not None else None
+def describe_missing(case: Case) -> str | None:
+    """Return what this machine lacks for the case, with the remedy, or None."""
+    return sentence_encoder.describe_missing() if case.problem.encoder_layer is not None else None
 
 
-def inputs(case: Case) -> Inputs:
-    """Seeded inputs of the case on the CPU, rounded to the dtype in which it is given.
+def draw_inputs(case: Case) -> Inputs:
+    """Draw the seeded inputs of the case on the CPU, rounded to the dtype of its inputs.
 
-    Parameters are all random, biases too: the reference's own initialisation has zero biases, which hide a missing
-    one. Query weights carry the regime's scale, so that the logits have its standard deviation.
+    All parameters are random, biases too: the reference's own initialisation has zero biases, with which a missing bias
+    does not show. Query weights are scaled so that the logits have the regime's standard deviation.
     """
     problem: MultiheadProblem = case.problem
     draw = Draw(case.seed)
     if problem.encoder_layer is not None:
-        parameters, tensors = _sentences(problem)
+        parameters, tensors = _load_sentences(problem)
     else:
         projects = problem.regime not in IDENTITY_REGIMES
-        parameters = _parameters(problem, draw) if projects else identity_parameters(problem, draw)
-        tensors = _tokens(problem, draw) | drawn_masks(problem, draw)
+        parameters = _draw_parameters(problem, draw) if projects else make_identity_parameters(problem, draw)
+        tensors = _draw_tokens(problem, draw) | draw_masks(problem, draw)
         if problem.regime in EXACT_MASKS:
-            tensors |= exact_tokens(problem, draw, tensors)
+            tensors |= make_exact_tokens(problem, draw, tensors)
     output_shape = tensors["query"].shape
     rows = (problem.queries, problem.columns)
     batch = () if problem.batch is None else (problem.batch,)
@@ -58,23 +58,23 @@ def inputs(case: Case) -> Inputs:
             "weights": draw.normal("cotangent.weights", *batch, *heads, *rows),
         },
     )
-    return rounded(drawn, getattr(torch, case.given_dtype))
+    return round_inputs(drawn, getattr(torch, case.given_dtype))
 
 
-def scaled(case: Case, inputs: Inputs, factor: float) -> Inputs:
-    """Inputs of which the logits before masks are ``factor`` times as large: the query projection carries it."""
+def scale_logits(case: Case, inputs: Inputs, factor: float) -> Inputs:
+    """Return inputs whose logits before masks are ``factor`` times as large: it multiplies the query projection."""
     embed = case.problem.embed_dim
     parameters = dict(inputs.parameters)
     for name in ("in_proj_weight", "q_proj_weight", "in_proj_bias"):
         if name in parameters:
-            changed = parameters[name].clone()
-            changed[:embed] *= factor
-            parameters[name] = changed
+            multiplied = parameters[name].clone()
+            multiplied[:embed] *= factor
+            parameters[name] = multiplied
     return replace(inputs, parameters=parameters)
 
 
-def _parameters(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
-    """Parameters under the reference's names; weights keep the variance of their inputs."""
+def _draw_parameters(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
+    """Draw the parameters under the reference's names; weights keep the variance of their inputs."""
     embed = problem.embed_dim
     widths = {"q": embed, "k": problem.kdim or embed, "v": problem.vdim or embed}
     logit_std = LOGIT_STD[problem.regime]
@@ -100,8 +100,8 @@ def _parameters(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
     return parameters
 
 
-def _tokens(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
-    """Query, key and value in the layout that the problem asks for."""
+def _draw_tokens(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
+    """Draw query, key and value in the layout of the problem."""
     embed = problem.embed_dim
 
     def tokens(name: str, length: int, width: int) -> Tensor:
@@ -118,9 +118,9 @@ def _tokens(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
     return {"query": query, "key": key, "value": value}
 
 
-def _sentences(problem: MultiheadProblem) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Weights of a real encoder layer, and the hidden states of real sentences that reach its attention."""
-    layer = sentence_encoder.layer_input(problem.encoder_layer or 0, problem.sequences, problem.queries)
+def _load_sentences(problem: MultiheadProblem) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Load the weights of a real encoder layer, and the hidden states of real sentences that reach its attention."""
+    layer = sentence_encoder.compute_layer_input(problem.encoder_layer or 0, problem.sequences, problem.queries)
     tensors = {"query": layer.hidden, "key": layer.hidden, "value": layer.hidden}
     if problem.padding_mask:
         tensors["key_padding_mask"] = layer.hidden_keys

@@ -1,4 +1,4 @@
-"""What multi-head attention is asked to compute, in the words of ``torch.nn.MultiheadAttention``."""
+"""The problem description of multi-head attention: sizes and arguments of ``torch.nn.MultiheadAttention``."""
 
 from dataclasses import dataclass
 
@@ -14,25 +14,25 @@ __all__ = [
     "MultiheadProblem",
 ]
 
-# attn_mask by name: boolean or float; shared by the batch (2d) or one per batch element and head (3d);
-# ``empty`` hides every key from one row (2d) or from one row of one head (3d); ``union`` does so only together with a
-# padding mask; ``lowest`` adds large negative numbers, which are finite and hide nothing from a row that has no other.
+# attn_mask by name: boolean or float, shared by the batch (2d) or one per batch element and head (3d). ``empty`` hides
+# every key in one row (2d) or in one row of one head (3d). ``union`` does so only together with a padding mask.
+# ``lowest`` adds large negative finite numbers, which hide no key of a row that consists of them.
 ATTENTION_MASKS = (
     "bool2d", "float2d", "bool3d", "float3d", "causal", "empty2d", "floatempty2d", "empty3d", "union2d", "lowest2d",
 )  # fmt: skip
-# key_padding_mask by name; ``padempty`` hides one whole sequence.
+# key_padding_mask by name; ``padempty`` hides every key of one sequence.
 PADDING_MASKS = ("pad", "padfloat", "padempty", "padlowest")
 
-# Regime to the standard deviation of the logits: from nearly flat rows to nearly one-hot ones, and far beyond.
+# Regime to the standard deviation of the logits: from nearly uniform to nearly one-hot rows of weights, and far beyond.
 LOGIT_STD = {"flat": 0.3, "plain": 2.0, "peaked": 8.0, "onehot": 30.0, "huge": 300.0}
-# Regimes without projections (W_q = 2 I, W_k = W_o = I, W_v a permutation): the core alone. All but ``identity`` have
-# an output that every dtype holds exactly, with the masks that make it so.
+# Regimes without projections (W_q = 2 I, W_k = W_o = I, W_v a permutation). In all but ``identity`` the output is exact
+# in every dtype, with the masks for which that holds.
 EXACT_MASKS = {
-    # Equal logits and small whole values: the mean over a power of two of visible keys.
+    # Equal logits and small integer values: the output is a mean over a power of two of visible keys.
     "uniform": ("none", "bool2d", "bool3d", "pad"),
-    # One visible key for each row of each head: its value.
+    # One visible key in each row of each head, whose value is the output.
     "selection": ("bool3d",),
-    # Visible values are 0, hidden ones are huge: 0.
+    # Visible values are 0 and hidden values are large: the output is 0.
     "zeroleak": ("pad", "padfloat"),
 }
 IDENTITY_REGIMES = ("identity", *EXACT_MASKS)
@@ -43,10 +43,10 @@ ENCODER_LAYERS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiheadProblem(Problem):
-    """Sizes, constructor and forward arguments of the reference, one field each.
+    """Sizes, constructor arguments and forward arguments of the reference, one field each.
 
-    ``self_attention`` passes one tensor as query, key and value; ``key_is_value`` and ``query_is_key`` pass one as
-    the two that they name.
+    ``self_attention`` passes one tensor as query, key and value; ``key_is_value`` and ``query_is_key`` pass one tensor
+    as the two arguments in their name.
     """
 
     batch: int | None = size("B", optional=True)  # None: unbatched, two-dimensional input
@@ -69,7 +69,7 @@ class MultiheadProblem(Problem):
     dropout: float = amount()
 
     def __post_init__(self) -> None:
-        """Refuse what is no problem of this operator."""
+        """Raise ValueError if the fields do not describe a valid problem."""
         if min(self.embed_dim, self.num_heads) < 1:
             raise ValueError(f"embed_dim and num_heads must be at least 1, got E{self.embed_dim} and H{self.num_heads}")
         if self.embed_dim % self.num_heads:
@@ -82,42 +82,46 @@ class MultiheadProblem(Problem):
 
     def _check_aliases(self) -> None:
         if self.self_attention + self.key_is_value + self.query_is_key > 1:
-            raise ValueError("self_attention, key_is_value and query_is_key exclude one another")
+            raise ValueError("self_attention, key_is_value and query_is_key exclude one another: set at most one")
         if self.self_attention and (self.queries != self.keys or self.kdim or self.vdim):
             raise ValueError(f"self_attention needs L = S and neither K nor V, got L{self.queries} and S{self.keys}")
         if self.key_is_value and (self.kdim or self.embed_dim) != (self.vdim or self.embed_dim):
-            raise ValueError(f"key_is_value needs keys and values of one width, got K{self.kdim} and V{self.vdim}")
+            raise ValueError(f"key_is_value needs equal widths K and V, got K{self.kdim} and V{self.vdim}")
         if self.query_is_key and (self.queries != self.keys or self.kdim):
             raise ValueError(f"query_is_key needs L = S and no K, got L{self.queries} and S{self.keys}")
 
     def _check_mask(self) -> None:
-        known = {"none", *ATTENTION_MASKS, *PADDING_MASKS}
-        unknown = [part for part in self.mask.split("+") if part not in known]
+        masks = {"none", *ATTENTION_MASKS, *PADDING_MASKS}
+        unknown = [part for part in self.mask.split("+") if part not in masks]
         if unknown:
-            raise ValueError(f"unknown mask {unknown[0]!r}; available: {', '.join(sorted(known))}")
+            raise ValueError(f"unknown mask {unknown[0]!r}; available: {', '.join(sorted(masks))}")
         named = [part for part in (self.attention_mask, self.padding_mask) if part]
         if self.mask.split("+") != (named or ["none"]):
-            raise ValueError(f"a mask is an attn_mask, a key_padding_mask or both in this order, got {self.mask!r}")
+            raise ValueError(f"mask must be an attn_mask, a key_padding_mask or both in this order, got {self.mask!r}")
         if self.is_causal and self.attention_mask != "causal":
-            raise ValueError("is_causal promises a causal attn_mask: use mask=causal")
+            raise ValueError(f"is_causal needs mask=causal, got {self.mask!r}")
 
     def _check_regime(self) -> None:
-        known = (*LOGIT_STD, *IDENTITY_REGIMES)
-        if self.regime not in known and self.encoder_layer is None:
-            raise ValueError(f"unknown regime {self.regime!r}; available: {', '.join(known)}, minilm0 to minilm5")
+        regimes = (*LOGIT_STD, *IDENTITY_REGIMES)
+        if self.regime not in regimes and self.encoder_layer is None:
+            raise ValueError(f"unknown regime {self.regime!r}; available: {', '.join(regimes)}, minilm0 to minilm5")
         if self.regime in IDENTITY_REGIMES and (
             self.kdim or self.vdim or self.bias or self.add_bias_kv or self.add_zero_attn
         ):
-            raise ValueError(f"regime {self.regime} has no projections: no K, no V, no bias and no extra column")
+            raise ValueError(f"regime {self.regime} has no projections: remove K, V, bias, add_bias_kv, add_zero_attn")
         if self.regime in EXACT_MASKS:
             if self.mask not in EXACT_MASKS[self.regime]:
-                raise ValueError(f"regime {self.regime} needs a mask of {', '.join(EXACT_MASKS[self.regime])}")
+                available = ", ".join(EXACT_MASKS[self.regime])
+                raise ValueError(f"regime {self.regime} needs one of the masks {available}, got {self.mask!r}")
             if self.self_attention or self.key_is_value or self.query_is_key or self.dropout:
-                raise ValueError(f"regime {self.regime} needs three tensors of its own and no dropout")
+                raise ValueError(
+                    f"regime {self.regime} needs distinct query, key and value and no dropout: remove self_attention, "
+                    "key_is_value, query_is_key and dropout"
+                )
 
     @property
     def sequences(self) -> int:
-        """Number of sequences: the batch, or one without it."""
+        """Number of sequences: the batch size, or 1 if unbatched."""
         return 1 if self.batch is None else self.batch
 
     @property
@@ -137,23 +141,23 @@ class MultiheadProblem(Problem):
 
     @property
     def additive_masks(self) -> tuple[str, ...]:
-        """Arguments of the reference that are masks to be added."""
+        """Names of the arguments that are additive masks."""
         kinds = {"attn_mask": self.attention_mask, "key_padding_mask": self.padding_mask}
         return tuple(name for name, kind in kinds.items() if kind and ("float" in kind or "lowest" in kind))
 
     @property
     def probed(self) -> bool:
-        """Whether nothing but the core's own rounding is in an output."""
+        """Whether scale and amplitude are fitted over all elements, because only attention itself rounds."""
         return self.regime == "identity"
 
     @property
     def encoder_layer(self) -> int | None:
-        """Layer of the real encoder that is the reference here, or None for drawn weights."""
+        """Layer of the real encoder whose weights the case has, or None for random weights."""
         number = self.regime.removeprefix("minilm")
         is_layer = self.regime.startswith("minilm") and number.isdecimal() and int(number) < ENCODER_LAYERS
         return int(number) if is_layer else None
 
     @property
     def columns(self) -> int:
-        """Keys that a query may see: the given ones, the learned column and the zero column."""
+        """Number of keys of a row of weights: the given keys, the learned column and the zero column."""
         return self.keys + self.add_bias_kv + self.add_zero_attn

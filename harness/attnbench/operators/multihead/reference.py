@@ -1,4 +1,4 @@
-"""The reference, ``torch.nn.MultiheadAttention``, with a case's weights; its paths are the yardsticks."""
+"""The reference, ``torch.nn.MultiheadAttention``, with a case's weights, and its paths as yardsticks."""
 
 import warnings
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from attnbench.cases import Case
 from attnbench.interface import Inputs
 from attnbench.operators.multihead.problem import MultiheadProblem
 
-__all__ = ["reference", "yardsticks"]
+__all__ = ["build_reference", "run_yardsticks"]
 
 
-def reference(case: Case, inputs: Inputs) -> nn.MultiheadAttention:
-    """The reference with these parameters, in their dtype and on their device, in the case's mode."""
+def build_reference(case: Case, inputs: Inputs) -> nn.MultiheadAttention:
+    """Build the reference with the parameters of the inputs, in their dtype and on their device, in the case's mode."""
     problem: MultiheadProblem = case.problem
     weight = inputs.parameters["out_proj.weight"]
     module = nn.MultiheadAttention(
@@ -35,42 +35,42 @@ def reference(case: Case, inputs: Inputs) -> nn.MultiheadAttention:
     return module.train(case.training).requires_grad_(case.tracks_parameters)
 
 
-def yardsticks(case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
-    """Quantities by name from both paths of the reference: with weights (softmax spelled out) and without (fused)."""
+def run_yardsticks(case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
+    """Yield the quantities of both paths of the reference: with weights (explicit softmax) and without (fused)."""
     for need_weights in (True, False):
-        tracked = inputs.mapped(
+        tracked = inputs.map_tensors(
             lambda t: t.detach().clone().requires_grad_(t.is_floating_point() and case.tracks_inputs)
         )
-        module = reference(case, inputs)
+        module = build_reference(case, inputs)
         module.dropout = 0.0
-        with _called_like(case):
+        with _call_mode(case):
             try:
                 output, weights = module(**tracked.arguments() | {"need_weights": need_weights})
-            except RuntimeError:  # a path of the reference that refuses the case measures nothing
+            except RuntimeError:  # this path of the reference does not support the case
                 continue
         quantities = {"output": output} | ({"weights": weights} if weights is not None else {})
         if case.differentiates:
-            quantities |= _gradients(case, module, tracked, quantities)
+            quantities |= _compute_gradients(case, module, tracked, quantities)
         if not case.problem.need_weights:
             quantities.pop("weights", None)
         yield {name: value.detach() for name, value in quantities.items()}
 
 
 @contextmanager
-def _called_like(case: Case) -> Iterator[None]:
+def _call_mode(case: Case) -> Iterator[None]:
     autocast = torch.autocast(case.device, dtype=getattr(torch, case.dtype), enabled=case.autocast)
     with warnings.catch_warnings(), torch.set_grad_enabled(case.differentiates), autocast:
-        # One boolean and one float mask are deprecated there, and still right.
+        # The reference deprecates one boolean and one float mask, but still computes the correct result.
         warnings.filterwarnings("ignore", message=".*mismatched key_padding_mask and attn_mask.*")
         yield
 
 
-def _gradients(
+def _compute_gradients(
     case: Case, module: nn.MultiheadAttention, inputs: Inputs, quantities: dict[str, Tensor]
 ) -> dict[str, Tensor]:
     leaves = {name: t for name, t in inputs.tensors.items() if t.requires_grad}
     leaves |= {name: p for name, p in module.named_parameters() if p.requires_grad}
-    # Weights take part in the loss only where the case asks for them; the path without weights lacks their share.
+    # If the case needs weights, they are part of the loss, so the path without weights has other gradients.
     if case.problem.need_weights and "weights" not in quantities:
         return {}
     names = ("output", "weights") if case.problem.need_weights else ("output",)

@@ -1,4 +1,8 @@
-"""Which keys a row of queries may see, and rows that see none: the contract leaves open what they get."""
+"""Which keys a query may see, and the rows of output and weights that policies concern.
+
+Hidden rows are the rows of queries without a visible key. Rows of padded queries are the rows of queries whose token
+key_padding_mask hides.
+"""
 
 import math
 
@@ -7,47 +11,47 @@ from torch import Tensor
 
 from attnbench.cases import Case
 from attnbench.interface import Inputs
-from attnbench.operators.multihead.oracle import logits_mask
+from attnbench.operators.multihead.oracle import compute_logits_mask
 from attnbench.operators.multihead.problem import MultiheadProblem
 
-__all__ = ["hidden_rows", "padded_rows", "visible"]
+__all__ = ["find_hidden_rows", "find_padded_rows", "find_visible"]
 
 
-def visible(case: Case, inputs: Inputs) -> Tensor:
-    """True where a query may see a key; extra columns are left out.
+def find_visible(case: Case, inputs: Inputs) -> Tensor:
+    """Return True where a query may see a key, without the extra columns.
 
     Shape: (batch, heads, queries, keys).
     """
     problem: MultiheadProblem = case.problem
     shape = (problem.sequences, problem.num_heads, problem.queries, problem.keys)
-    mask = logits_mask(problem, inputs)
+    mask = compute_logits_mask(problem, inputs)
     if mask is None:
         return torch.ones(shape, dtype=torch.bool)
     return (mask != -math.inf)[..., : problem.keys].expand(shape)
 
 
-def hidden_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
-    """Where output and weights belong to a row without any visible key; empty where there is none.
+def find_hidden_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
+    """Return masks of the hidden rows of output and weights, or an empty dict if there are none.
 
-    An output element mixes all heads, so it counts as soon as one head's row is hidden.
+    An output element mixes all heads, so its row counts as hidden if the row of one head is.
 
     Shape: broadcastable to output and to weights.
     """
     problem: MultiheadProblem = case.problem
-    mask = logits_mask(problem, inputs)
+    mask = compute_logits_mask(problem, inputs)
     if mask is None or problem.columns == 0:
         return {}
     batch = problem.sequences
     rows = (mask == -math.inf).all(dim=-1)  # broadcastable to (batch, heads, queries)
     if not rows.any():
         return {}
-    return _by_output(problem, rows.expand(batch, problem.num_heads, problem.queries))
+    return _to_output_layout(problem, rows.expand(batch, problem.num_heads, problem.queries))
 
 
-def padded_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
-    """Where output and weights belong to a query that key_padding_mask hides as a key; empty where nothing tells.
+def find_padded_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
+    """Return masks of the rows of padded queries in output and weights, or an empty dict if there are none.
 
-    A token is a query and a key at once only where both are one tensor.
+    key_padding_mask says which queries are padding only if query and key are one tensor.
 
     Shape: broadcastable to output and to weights.
     """
@@ -57,11 +61,11 @@ def padded_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
         return {}
     padded = mask.detach() if mask.dtype == torch.bool else mask.detach() == -math.inf
     rows = padded.reshape(problem.sequences, 1, problem.keys)
-    return _by_output(problem, rows.expand(-1, problem.num_heads, -1))
+    return _to_output_layout(problem, rows.expand(-1, problem.num_heads, -1))
 
 
-def _by_output(problem: MultiheadProblem, rows: Tensor) -> dict[str, Tensor]:
-    """Rows of queries (batch, heads, queries) as they lie in output and weights."""
+def _to_output_layout(problem: MultiheadProblem, rows: Tensor) -> dict[str, Tensor]:
+    """Return rows (batch, heads, queries) in the layouts of output and weights."""
     in_any_head = rows.any(dim=1)  # (batch, queries)
     weights = in_any_head if problem.average_attn_weights else rows
     if problem.batch is None:

@@ -1,12 +1,12 @@
-"""A case as a standalone program: torch and the implementation, nothing of the harness."""
+"""A case as a standalone program that needs torch and the implementation, but not the harness."""
 
 from attnbench.cases import Case
-from attnbench.operators.multihead.inputs import inputs
+from attnbench.operators.multihead.inputs import draw_inputs
 from attnbench.operators.multihead.problem import MultiheadProblem
-from attnbench.operators.multihead.rows import hidden_rows
-from attnbench.operators.multihead.script_inputs import draws
+from attnbench.operators.multihead.rows import find_hidden_rows
+from attnbench.operators.multihead.script_inputs import format_draws
 
-__all__ = ["script"]
+__all__ = ["format_script"]
 
 _HEAD = '''\
 """{case}: the reference in float64, and one call of the implementation."""
@@ -71,19 +71,19 @@ _BACKWARD = """\
 """
 
 _TAIL = """
-{exact}expected = run(exact, torch.float64, **options | {told})
-{weights}{built}{compiled}with {manner}:
+{exact}expected = run(exact, torch.float64, **options | {reference_options})
+{weights}{built}{compiled}with {call_mode}:
     found = run(module, dtype, **options)
 for name, value in found.items():
     if name in expected and value.numel():
         print(f"{{name}}: largest error {{(value.double() - expected[name]).abs().max():.3g}}")
 """
 
-# The reference's fast path, which only eval takes, has other weaknesses.
+# Training mode avoids the reference's fast path, which deviates from the contract in other ways.
 _EXACT = "exact = reference(torch.float64).train()\n"
 
 _WEIGHTS = """\
-# Of a row without any key its weights are NaN, and its output is where it returns weights.
+# The reference returns NaN weights in fully masked rows, and also NaN outputs if it returns weights.
 expected["weights"] = run(exact, torch.float64, **options | {"is_causal": False})["weights"].nan_to_num()
 """
 
@@ -104,23 +104,25 @@ _COMPILED = {
 }
 
 
-def script(case: Case, load: str) -> str:
-    """Program that runs a case; ``load`` are the lines that bind ``implementation``.
+def format_script(case: Case, load: str) -> str:
+    """Return the program that runs a case; ``load`` is the source code that binds ``implementation``.
 
-    Raises: ValueError for a case whose numbers cannot be drawn again in a few lines.
+    Raises: ValueError for a case without a standalone program.
     """
     problem: MultiheadProblem = case.problem
     if problem.encoder_layer is not None:
-        raise ValueError("a case on the real encoder's weights has no standalone program")
+        raise ValueError("a case with the real encoder's weights has no standalone program: leave out --script")
     if problem.dropout and case.training:
-        raise ValueError("a case with dropout in training has no single right answer to print")
-    empty = bool(hidden_rows(case, inputs(case)))
-    # With weights, the reference gives NaN to rows without any key, and to every gradient.
+        raise ValueError(
+            "a case with dropout in training has random outputs and no standalone program: leave out --script"
+        )
+    empty = bool(find_hidden_rows(case, draw_inputs(case)))
+    # If it returns weights, the reference's fully masked rows are NaN, and so is every gradient.
     gradients = case.differentiates and not (empty and problem.need_weights)
-    constructor, place = _constructor(problem), "dtype" if case.device == "cpu" else '"cuda", dtype'
+    constructor, place = _format_constructor(problem), "dtype" if case.device == "cpu" else '"cuda", dtype'
     words = {"constructor": constructor, "place": place, "train": case.training}
     words["requires"] = ".requires_grad_(False)" if case.tracks_inputs and not case.tracks_parameters else ""
-    lines = "\n".join([*draws(problem), *_cotangents(problem, gradients=gradients)])
+    lines = "\n".join([*format_draws(problem), *_format_cotangents(problem, gradients=gradients)])
     return "".join(
         [
             _HEAD.format(case=case.id, seed=case.seed, load=load),
@@ -130,26 +132,27 @@ def script(case: Case, load: str) -> str:
                 to=f"t.to({place}) if t.is_floating_point() else t" + ("" if case.device == "cpu" else ".cuda()"),
                 dtype=case.given_dtype,
                 names="parameters, call, cotangents" if gradients else "parameters, call",
-                options=_options(problem),
-                aliases=_aliases(problem),
+                options=_get_options(problem),
+                aliases=_format_aliases(problem),
                 **words,
             ),
-            _BACKWARD.format(leaves=_leaves(case)) if gradients else _FORWARD,
+            _BACKWARD.format(leaves=_format_leaves(case)) if gradients else _FORWARD,
             _TAIL.format(
                 exact=_EXACT + ("exact.dropout = 0.0\n" if problem.dropout else ""),
-                # Weights that are not asked for are not printed; the hint is what the reference gets wrong.
-                told={"need_weights": not empty, "is_causal": False},
+                # Expected weights that the call does not return are not printed. The reference may treat the hint
+                # is_causal wrongly, so its own call goes without the hint.
+                reference_options={"need_weights": not empty, "is_causal": False},
                 weights=_WEIGHTS if empty and problem.need_weights else "",
                 built=_BUILT.format(**words),
                 compiled=_COMPILED[case.compiler],
-                call_mode=_manner(case),
+                call_mode=_format_call_mode(case),
             ),
         ]
     )
 
 
-def _constructor(problem: MultiheadProblem) -> str:
-    """Arguments of the reference's constructor, without those that are left at their defaults."""
+def _format_constructor(problem: MultiheadProblem) -> str:
+    """Format the arguments of the reference's constructor that differ from their defaults."""
     defaults = {
         "dropout": 0.0, "bias": True, "add_bias_kv": False, "add_zero_attn": False, "kdim": None, "vdim": None,
         "batch_first": False,
@@ -159,12 +162,12 @@ def _constructor(problem: MultiheadProblem) -> str:
     return ", ".join([str(problem.embed_dim), str(problem.num_heads), *words])
 
 
-def _options(problem: MultiheadProblem) -> dict[str, bool]:
+def _get_options(problem: MultiheadProblem) -> dict[str, bool]:
     names = ("need_weights", "average_attn_weights", "is_causal")
     return {name: getattr(problem, name) for name in names}
 
 
-def _cotangents(problem: MultiheadProblem, *, gradients: bool) -> list[str]:
+def _format_cotangents(problem: MultiheadProblem, *, gradients: bool) -> list[str]:
     if not gradients:
         return []
     batch = [] if problem.batch is None else [problem.batch]
@@ -177,8 +180,8 @@ def _cotangents(problem: MultiheadProblem, *, gradients: bool) -> list[str]:
     return [f"cotangents = {{{', '.join(drawn)}}}"]
 
 
-def _aliases(problem: MultiheadProblem) -> str:
-    """What rounding took apart is one tensor again."""
+def _format_aliases(problem: MultiheadProblem) -> str:
+    """Format lines that restore tensors under several names, which ``rounded`` has copied."""
     if problem.self_attention:
         return '    given["key"] = given["value"] = given["query"]\n'
     if problem.key_is_value:
@@ -186,7 +189,7 @@ def _aliases(problem: MultiheadProblem) -> str:
     return '    given["key"] = given["query"]\n' if problem.query_is_key else ""
 
 
-def _leaves(case: Case) -> str:
+def _format_leaves(case: Case) -> str:
     inputs = "{name: t.requires_grad_() for name, t in given.items() if t.is_floating_point()}"
     own = "{name: p for name, p in module.named_parameters() if p.requires_grad}"
     return " | ".join(
@@ -194,7 +197,7 @@ def _leaves(case: Case) -> str:
     )
 
 
-def _manner(case: Case) -> str:
+def _format_call_mode(case: Case) -> str:
     if case.call_mode.inference_mode:
         return "torch.inference_mode()"
     if case.autocast:

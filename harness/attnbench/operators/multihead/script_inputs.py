@@ -1,29 +1,29 @@
-"""The numbers of a case as lines of a program: what ``inputs`` and ``masks`` draw, written out for this case."""
+"""The random inputs of a case as lines of a program: what ``inputs`` and ``masks`` draw, written out for the case."""
 
 import math
 from collections.abc import Iterator
 
 from attnbench.operators.multihead.identity import HIDDEN_UNIFORM, HIDDEN_ZEROLEAK, LARGEST_SELECTED, QUERY_SCALE
 from attnbench.operators.multihead.inputs import BIAS_STD
-from attnbench.operators.multihead.masks import HIDDEN_SHARE, LOW, LOWEST, union_row
+from attnbench.operators.multihead.masks import HIDDEN_SHARE, LOW, LOWEST, find_union_row
 from attnbench.operators.multihead.problem import EXACT_MASKS, IDENTITY_REGIMES, LOGIT_STD, MultiheadProblem
 
-__all__ = ["draws"]
+__all__ = ["format_draws"]
 
 
-def draws(problem: MultiheadProblem) -> Iterator[str]:
-    """Lines that bind ``parameters`` and ``call``; they use ``normal`` and ``uniform`` of a name and a shape."""
-    yield from _identity(problem) if problem.regime in IDENTITY_REGIMES else _parameters(problem)
-    yield from _tokens(problem)
+def format_draws(problem: MultiheadProblem) -> Iterator[str]:
+    """Yield the lines that bind ``parameters`` and ``call`` with the program's ``normal`` and ``uniform``."""
+    yield from _format_identity(problem) if problem.regime in IDENTITY_REGIMES else _format_parameters(problem)
+    yield from _format_tokens(problem)
     if problem.attention_mask:
-        yield from _attention_mask(problem)
+        yield from _format_attention_mask(problem)
     if problem.padding_mask:
-        yield from _padding_mask(problem)
+        yield from _format_padding_mask(problem)
     if problem.regime in EXACT_MASKS:
-        yield from _exact_tokens(problem)
+        yield from _format_exact_tokens(problem)
 
 
-def _parameters(problem: MultiheadProblem) -> Iterator[str]:
+def _format_parameters(problem: MultiheadProblem) -> Iterator[str]:
     embed, logit_std = problem.embed_dim, LOGIT_STD[problem.regime]
     widths = {"q": embed, "k": problem.kdim or embed, "v": problem.vdim or embed}
     if set(widths.values()) == {embed}:
@@ -43,20 +43,20 @@ def _parameters(problem: MultiheadProblem) -> Iterator[str]:
         yield f"parameters |= {{name: normal(name, 1, 1, {embed}) for name in ('bias_k', 'bias_v')}}"
 
 
-def _identity(problem: MultiheadProblem) -> Iterator[str]:
+def _format_identity(problem: MultiheadProblem) -> Iterator[str]:
     yield f"one = torch.eye({problem.embed_dim}, dtype=torch.float64)"
     yield f"v = one[uniform('v_proj_weight', {problem.embed_dim}).argsort()]"
     yield f"parameters = {{'in_proj_weight': torch.cat([{QUERY_SCALE} * one, one, v]), 'out_proj.weight': one}}"
 
 
-def _tokens(problem: MultiheadProblem) -> Iterator[str]:
+def _format_tokens(problem: MultiheadProblem) -> Iterator[str]:
     embed, keys = problem.embed_dim, problem.keys
-    drawn = {"query": _drawn(problem, "query", problem.queries, embed)}
+    drawn = {"query": _format_draw(problem, "query", problem.queries, embed)}
     if not problem.shares_queries:
-        drawn["key"] = _drawn(problem, "key", keys, problem.kdim or embed)
+        drawn["key"] = _format_draw(problem, "key", keys, problem.kdim or embed)
     if not (problem.self_attention or problem.key_is_value):
-        drawn["value"] = _drawn(problem, "value", keys, problem.vdim or embed)
-    # What is the same as another comes after it.
+        drawn["value"] = _format_draw(problem, "value", keys, problem.vdim or embed)
+    # Tensors that are the same as another are assigned after it.
     yield f"call = {{{', '.join(f'{name!r}: {tokens}' for name, tokens in drawn.items())}}}"
     same = {"key": "query", "value": "query" if problem.self_attention else "key"}
     for name in ("key", "value"):
@@ -64,14 +64,14 @@ def _tokens(problem: MultiheadProblem) -> Iterator[str]:
             yield f"call['{name}'] = call['{same[name]}']"
 
 
-def _drawn(problem: MultiheadProblem, name: str, length: int, width: int) -> str:
+def _format_draw(problem: MultiheadProblem, name: str, length: int, width: int) -> str:
     if problem.batch is None:
         return f"normal('{name}', {length}, {width})"
     tokens = f"normal('{name}', {problem.batch}, {length}, {width})"
     return tokens if problem.batch_first else f"{tokens}.transpose(0, 1).contiguous()"
 
 
-def _attention_mask(problem: MultiheadProblem) -> Iterator[str]:
+def _format_attention_mask(problem: MultiheadProblem) -> Iterator[str]:
     kind, queries, keys = str(problem.attention_mask), problem.queries, problem.keys
     if kind == "causal":
         yield f"call['attn_mask'] = ~torch.ones({queries}, {keys}, dtype=torch.bool).tril()"
@@ -80,7 +80,7 @@ def _attention_mask(problem: MultiheadProblem) -> Iterator[str]:
     shape = f"{queries}, {keys}" if shared else f"{problem.sequences * problem.num_heads}, {queries}, {keys}"
     middle, some = queries // 2, min(problem.sequences, queries, keys) > 0
     if problem.regime in ("uniform", "selection"):
-        visible = _power_of_two(keys) if problem.regime == "uniform" else 1
+        visible = _largest_power_of_two(keys) if problem.regime == "uniform" else 1
         order = f"uniform('attn_mask.hidden', {shape}).argsort(-1).argsort(-1)"
         yield f"call['attn_mask'] = {order} >= {visible}"
         return
@@ -95,24 +95,24 @@ def _attention_mask(problem: MultiheadProblem) -> Iterator[str]:
     if "empty" in kind and some:
         yield f"hide[{middle}] = True" if shared else f"hide[-1, {middle}] = True"
     if kind == "union2d" and some:
-        yield f"hide[{union_row(problem)}, :-1], hide[{union_row(problem)}, -1] = True, False"
+        yield f"hide[{find_union_row(problem)}, :-1], hide[{find_union_row(problem)}, -1] = True, False"
     values = f"normal('attn_mask.values', {shape}).masked_fill(hide, -math.inf)"
     yield f"call['attn_mask'] = {values if kind.startswith('float') else 'hide'}"
 
 
-def _power_of_two(keys: int) -> int:
-    """The largest one below the number of keys."""
+def _largest_power_of_two(keys: int) -> int:
+    """Return the largest power of two below the number of keys."""
     power: int = 2 ** int(math.log2(max(keys - 1, 1)))
     return power
 
 
-def _padding_mask(problem: MultiheadProblem) -> Iterator[str]:
+def _format_padding_mask(problem: MultiheadProblem) -> Iterator[str]:
     kind, batch, keys = problem.padding_mask, problem.sequences, problem.keys
     yield f"lengths = (1 + (uniform('lengths', {batch}) * {keys - 1}).long()).clamp(max={keys})"
     first = keys if batch > 1 else max(min(1, keys), keys - 2)
     if problem.regime == "uniform":
         yield "lengths = 2 ** lengths.clamp(min=1).double().log2().long()"
-        first = _power_of_two(keys)
+        first = _largest_power_of_two(keys)
     yield f"lengths[:1] = {first}"
     if kind == "padempty":
         yield "lengths[-1:] = 0"
@@ -125,7 +125,7 @@ def _padding_mask(problem: MultiheadProblem) -> Iterator[str]:
     yield f"call['key_padding_mask'] = {mask if problem.batch is not None else f'({mask})[0]'}"
 
 
-def _exact_tokens(problem: MultiheadProblem) -> Iterator[str]:
+def _format_exact_tokens(problem: MultiheadProblem) -> Iterator[str]:
     shape = [problem.keys, problem.embed_dim]
     if problem.batch is not None:
         shape.insert(0 if problem.batch_first else 1, problem.batch)

@@ -1,4 +1,4 @@
-"""Cases of multi-head attention as Hypothesis draws them: of any form, and never one that is no problem."""
+"""The Hypothesis strategy that draws valid cases of multi-head attention."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,21 +15,21 @@ from attnbench.operators.multihead.problem import (
     MultiheadProblem,
 )
 
-__all__ = ["drawn"]
+__all__ = ["draw_case"]
 
-# Without compiled modes: a graph costs seconds.
+# Compiled modes are excluded: a graph costs seconds.
 MODES: tuple[Mode, ...] = (
     "eval",
     *(mode for mode, call_mode in CALL_MODES.items() if mode != "eval" and call_mode.compiler is None),
 )
 HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
-# Ends of tiles, and next to them.
+# Lengths at and next to multiples of tile sizes.
 EDGES = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65)
-# What comes more often is there more often; nothing at all comes last.
+# Repeated values are drawn more often. 0 comes last, because Hypothesis shrinks towards the first value.
 LENGTHS = (*sorted((*range(1, 71), *EDGES * 5, *tuple(range(1, 10)) * 5)), *(0,) * 5)
-# What a case is made of, the most telling first, each from plain and small to special and large: Hypothesis shrinks a
-# draw towards the first place. All are drawn for every case, whether or not it has a use for them: a draw that came
-# and went would make a special case the smaller one.
+# The choices that make a case, the most important first, each from plain and small to special and large: Hypothesis
+# shrinks towards the first value. Every choice is drawn for every case, even if the case does not use it: with fewer
+# draws a special case would be the smaller one.
 FORMS: Mapping[str, Sequence[Any]] = {
     "mode": MODES,
     "dtype": DTYPES,
@@ -55,19 +55,19 @@ FORMS: Mapping[str, Sequence[Any]] = {
     "square": (False, False, True),
     "seed": range(1000),
 }
-# Added to every place: Hypothesis mixes in constants that it reads from the source of whatever is imported, and finds
-# none out here. The same seed then draws the same cases wherever, and after whatever else, it is drawn.
+# Offset of every drawn index. Hypothesis also tries constants from the source of imported modules; none is this large.
+# A seed therefore draws the same cases whichever modules are imported.
 FAR = 3**40
 
 
-def drawn(draw: st.DrawFn) -> Case:
-    """A case in any mode but the compiled ones; the smallest is one query and one key of width 1 in float32."""
+def draw_case(draw: st.DrawFn) -> Case:
+    """Draw a case in any eager mode; the smallest has one query and one key of width 1 in float32."""
     form = {name: some[draw(st.integers(FAR, FAR + len(some) - 1)) - FAR] for name, some in FORMS.items()}
     mode, dtype, regime = form["mode"], form["dtype"], form["regime"]
     if CALL_MODES[mode].autocast:
         dtype = HALF[DTYPES.index(dtype) % len(HALF)]
     exact = regime in EXACT_MASKS
-    mask = _exact_mask(form) if exact else "+".join(filter(None, (form["attention"], form["padding"]))) or "none"
+    mask = _choose_exact_mask(form) if exact else "+".join(filter(None, (form["attention"], form["padding"]))) or "none"
     sharing = "" if exact else form["sharing"]
     problem = MultiheadProblem(
         batch=form["batch"],
@@ -82,20 +82,20 @@ def drawn(draw: st.DrawFn) -> Case:
         regime=regime,
         seed=form["seed"],
         **{sharing: True} if sharing else {},
-        **_lengths(form, sharing, power_of_two=regime == "uniform" and mask == "none"),
-        **{} if regime in IDENTITY_REGIMES else _projections(form, sharing),
+        **_choose_lengths(form, sharing, power_of_two=regime == "uniform" and mask == "none"),
+        **{} if regime in IDENTITY_REGIMES else _choose_projections(form, sharing),
     )
     return Case(operator="multihead", problem=problem, dtype=dtype, mode=mode)
 
 
-def _exact_mask(form: Mapping[str, Any]) -> str:
-    """A mask that leaves the regime exact."""
+def _choose_exact_mask(form: Mapping[str, Any]) -> str:
+    """Choose a mask for which the regime is exact."""
     masks = EXACT_MASKS[form["regime"]]
     return masks[FORMS["attention"].index(form["attention"]) % len(masks)]
 
 
-def _lengths(form: Mapping[str, Any], sharing: str, *, power_of_two: bool) -> dict[str, Any]:
-    """Keys and queries; as many of both where a tensor is both, and now and then elsewhere."""
+def _choose_lengths(form: Mapping[str, Any], sharing: str, *, power_of_two: bool) -> dict[str, Any]:
+    """Choose the numbers of keys and queries: equal if one tensor is both, and sometimes otherwise."""
     keys = form["keys"]
     if power_of_two:
         keys = 2 ** (max(keys, 1).bit_length() - 1)
@@ -103,8 +103,8 @@ def _lengths(form: Mapping[str, Any], sharing: str, *, power_of_two: bool) -> di
     return {"keys": keys, "queries": keys if square else form["queries"]}
 
 
-def _projections(form: Mapping[str, Any], sharing: str) -> dict[str, Any]:
-    """Biases, extra columns, and widths of keys and values where shared tensors leave them free."""
+def _choose_projections(form: Mapping[str, Any], sharing: str) -> dict[str, Any]:
+    """Choose biases, extra columns, and those widths of keys and values that shared tensors do not determine."""
     kdim = None if sharing in ("self_attention", "query_is_key") else form["kdim"]
     vdim = kdim if sharing in ("self_attention", "key_is_value") else form["vdim"]
     flags = {name: form[name] for name in ("bias", "add_bias_kv", "add_zero_attn")}

@@ -1,4 +1,4 @@
-"""Cases of multi-head attention, by level: lists of ids that are part of the project, made by ``listing``."""
+"""Cases of multi-head attention by level, read from the lists of ids that ``generate_cases`` writes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,48 +8,48 @@ from pathlib import Path
 from attnbench.cases import NESTED, Case, Level, Mode
 from attnbench.operators.multihead.problem import MultiheadProblem
 
-__all__ = ["CROSS", "FOLDER", "PASSES", "SELF", "SENTENCES", "VERSION", "profile", "suite"]
+__all__ = ["CROSS", "FOLDER", "PASSES", "SELF", "SENTENCES", "VERSION", "load_suite", "make_profile_cases"]
 
-# Raised with every change of a list: results are comparable at an equal one.
+# Raised with every change of a list; results are comparable only between equal versions.
 VERSION = "2"
 FOLDER = Path(__file__).parent / "lists"
-# Lists that are not made but kept, by the level that they are part of: ids that fuzzing found, and those that show
-# the shipped mistakes.
+# Lists that are kept by hand, by the level that they belong to: ``found`` has cases that fuzzing found, ``shown`` has
+# cases on which the mutants fail.
 KEPT: dict[Level, str] = {"core": "found", "full": "shown"}
 
-# How a forward pass, and one with backward, are called.
+# Modes of a forward pass and of a forward and backward pass.
 PASSES: tuple[Mode, ...] = ("inference", "train")
 # Pairwise distinct sizes (batch 2, heads 3, queries 5, keys 7, head_dim 8, embed_dim 24, kdim 10, vdim 14): a
-# transposed or swapped axis then changes a shape or a value. The head width is no power of 4, so that the scale
+# transposed or swapped axis then changes a shape or a value. The head width is not a power of 4, so the scale
 # 1/√8 is rounded in every dtype.
 CROSS = MultiheadProblem(batch=2, queries=5, keys=7, embed_dim=24, num_heads=3, bias=True, batch_first=True)
-# The reference's fast path takes an even number of heads and one tensor as query, key and value.
+# The reference's fast path needs an even number of heads and one tensor as query, key and value.
 SELF = MultiheadProblem(
     batch=3, queries=5, keys=5, embed_dim=24, num_heads=2, bias=True, batch_first=True, self_attention=True
 )
-# Three sentences of the shipped text, padded; the true sizes of the encoder (width 384, 12 heads).
+# Three sentences of the shipped text, padded, with the sizes of the real encoder (width 384, 12 heads).
 SENTENCES = MultiheadProblem(
     batch=3, queries=14, keys=14, embed_dim=384, num_heads=12, bias=True, batch_first=True, self_attention=True,
     mask="pad", regime="minilm0",
 )  # fmt: skip
 
 
-def suite(level: Level) -> Sequence[Case]:
-    """Cases of a level; the nested ones hold those of the level before, and no case is there twice."""
+def load_suite(level: Level) -> Sequence[Case]:
+    """Return the cases of a level without duplicates; a nested level contains the cases of the level before it."""
     levels = NESTED[: NESTED.index(level) + 1] if level in NESTED else (level,)
     names = [name for one in levels for name in (one, KEPT.get(one)) if name]
-    ids = dict.fromkeys(line for name in names for line in _lines(name))
+    ids = dict.fromkeys(line for name in names for line in _read_lines(name))
     return [Case.parse(case_id, {"multihead": MultiheadProblem}) for case_id in ids]
 
 
-def _lines(name: str) -> list[str]:
-    """Lines of a list that are no comments."""
+def _read_lines(name: str) -> list[str]:
+    """Read the lines of a list without comments."""
     lines = (FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def profile(lengths: Sequence[int]) -> Sequence[Case]:
-    """One case per length and pass: self-attention without weights, forward in inference and with backward in train."""
+def make_profile_cases(lengths: Sequence[int]) -> Sequence[Case]:
+    """Return one case per length and pass: self-attention without weights; inference, and train with backward."""
     return [
         Case(
             operator="multihead",

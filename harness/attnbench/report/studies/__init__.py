@@ -1,11 +1,10 @@
-"""Figures and tables of the studies, from what ``attnbench.study`` found."""
+"""Writing a study: its figures, its table and its text, as files of a report's folder."""
 
-import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnbench.records.run_file import ResultsError
 
@@ -13,48 +12,47 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["Shown", "write"]
+__all__ = ["StudyFigures", "write"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """A study as it is shown."""
+class StudyFigures:
+    """What a study shows: figures, a table with every number, and a summary."""
 
     title: str
-    # What is seen, in a sentence or two with its numbers.
+    # What the figures show, in a sentence or two with numbers.
     text: str
-    # Figures by what follows the study's name in their file names; a single one has nothing.
+    # Figures by the suffix of their file names, which follows the study's name; empty for a single figure.
     figures: Mapping[str, "Figure"]
     # Every number that is drawn.
     table: "pd.DataFrame"
-    # What a reader wants of it.
+    # The numbers that a reader needs first.
     summary: "pd.DataFrame"
 
 
-def write(name: str, found: Mapping[str, Any], folder: Path) -> Path:
-    """Write ``study-<name>`` as PNG, SVG, CSV, Markdown and JSON, and give the path of the Markdown.
+def write(name: str, study: StudyFigures, folder: Path) -> Path:
+    """Write ``study-<name>`` as PNG, SVG, CSV, Markdown and JSON, and return the path of the Markdown file.
 
-    A report that lies in the folder shows it from then on.
+    A report in the same folder is updated to show it.
 
     Raises: ResultsError where the folder cannot be written.
     """
     # matplotlib and pandas take a second to import, and only figures need them.
     from attnbench.report import plots
-    from attnbench.report.studies.section import place
+    from attnbench.report.studies.section import place_studies
 
-    shown: Shown = importlib.import_module(f"{__name__}.{name}").shown(found)
     stem = f"study-{name}"
-    files = {f"{stem}.csv": shown.table.to_csv(index=False, lineterminator="\n").encode()}
-    for suffix, figure in shown.figures.items():
+    files = {f"{stem}.csv": study.table.to_csv(index=False, lineterminator="\n").encode()}
+    for suffix, figure in study.figures.items():
         files[f"{stem}{suffix}.svg"] = plots.draw(figure, "svg")
         files[f"{stem}{suffix}.png"] = plots.draw(figure, "png")
-    files[f"{stem}.md"] = _markdown(stem, shown).encode()
-    files[f"{stem}.json"] = _json(shown).encode()
+    files[f"{stem}.md"] = _markdown(stem, study).encode()
+    files[f"{stem}.json"] = _json(study).encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, content in files.items():
             (folder / file).write_bytes(content)
-        place(folder)
+        place_studies(folder)
     except OSError as error:
         raise ResultsError(
             f"cannot write the study to {folder}: {error.strerror}; name another folder with --reports DIR"
@@ -62,23 +60,23 @@ def write(name: str, found: Mapping[str, Any], folder: Path) -> Path:
     return folder / f"{stem}.md"
 
 
-def _markdown(stem: str, shown: Shown) -> str:
-    figures = [f"![{shown.title}]({stem}{suffix}.png)" for suffix in shown.figures]
-    heads, rows = _summary(shown)
+def _markdown(stem: str, study: StudyFigures) -> str:
+    figures = [f"![{study.title}]({stem}{suffix}.png)" for suffix in study.figures]
+    heads, rows = _summary(study)
     escaped = [[text.replace("|", "\\|") for text in row] for row in rows]
     lines = ["| " + " | ".join(row) + " |" for row in (heads, ["---"] * len(heads), *escaped)]
-    parts = [f"# {shown.title}", shown.text, *figures, "\n".join(lines), f"Every number: [{stem}.csv]({stem}.csv)."]
+    parts = [f"# {study.title}", study.text, *figures, "\n".join(lines), f"Every number: [{stem}.csv]({stem}.csv)."]
     return "\n\n".join(parts) + "\n"
 
 
-def _json(shown: Shown) -> str:
-    """What a report shows of it."""
-    heads, rows = _summary(shown)
-    told = {"title": shown.title, "text": shown.text, "figures": list(shown.figures), "head": heads, "rows": rows}
-    return json.dumps(told, ensure_ascii=False, indent=1) + "\n"
+def _json(study: StudyFigures) -> str:
+    """What a report shows of a study, as ``study-<name>.json``."""
+    heads, rows = _summary(study)
+    plain = {"title": study.title, "text": study.text, "figures": list(study.figures), "head": heads, "rows": rows}
+    return json.dumps(plain, ensure_ascii=False, indent=1) + "\n"
 
 
-def _summary(shown: Shown) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows of its summary, as text."""
-    rows = [[str(value) for value in row] for row in shown.summary.itertuples(index=False)]
-    return [str(column) for column in shown.summary.columns], rows
+def _summary(study: StudyFigures) -> tuple[list[str], list[list[str]]]:
+    """Column names and rows of the summary, as text."""
+    rows = [[str(value) for value in row] for row in study.summary.itertuples(index=False)]
+    return [str(column) for column in study.summary.columns], rows

@@ -10,24 +10,24 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from attnbench.report.numbers import digits
+from attnbench.report.numbers import format_digits
 from attnbench.report.plots import COLOURS, INK, MUTED, SETTINGS
-from attnbench.report.studies import Shown
+from attnbench.report.studies import StudyFigures
 
-__all__ = ["shown"]
+__all__ = ["draw"]
 
 # Heads side by side.
 COLUMNS = 4
-# Unit: inches; a token's row, the smallest panel, and the room for tokens, titles, the key and the distance of panels.
+# Unit: inches; a token's row, the smallest panel, and the space for tokens, titles and the key, and between panels.
 CELL, SMALLEST, TOKENS, HEADER, KEY, APART = 0.165, 1.5, 0.75, 0.66, 0.75, 0.32
 COLOURS_OF_WEIGHT = LinearSegmentedColormap.from_list("weights", ["#ffffff", "#a9cbe6", COLOURS[0], "#123a5a"])
 LEGEND = "rows: queries; columns: keys; hatched: padding; entropy: mean of the real rows"
-# Small weights are to be seen beside large ones.
+# A square-root scale, so that small weights are visible beside large ones.
 SCALE = PowerNorm(0.5, vmin=0, vmax=1)
 
 
-def shown(found: Mapping[str, Any]) -> Shown:
-    """One figure with a panel for each sentence where one head is shown, else one for each sentence."""
+def draw(found: Mapping[str, Any]) -> StudyFigures:
+    """One figure with a panel for each sentence if one head is shown, else one figure for each sentence."""
     heads, sentences = found["heads"], found["sentences"]
     source = f"{found['implementation']}, layer {found['layer']}"
     with mpl.rc_context(SETTINGS):
@@ -49,7 +49,7 @@ def shown(found: Mapping[str, Any]) -> Shown:
                 )
                 for number, sentence in enumerate(sentences)
             }
-    return Shown(
+    return StudyFigures(
         title=f"Attention maps: {source}",
         text=(
             "Rows are queries, columns keys; a row's weights sum to 1. Hatched: padding, whose columns are hidden and "
@@ -64,7 +64,7 @@ def shown(found: Mapping[str, Any]) -> Shown:
 def _figure(panels: Sequence[tuple[Mapping[str, Any], int, str]], *, columns: int, title: str) -> Figure:
     rows = -(-len(panels) // columns)
     side = max(SMALLEST, CELL * max(len(sentence["tokens"]) for sentence, _, _ in panels))
-    # Sentences of their own need their tokens at each panel; heads of one sentence share them.
+    # Panels of different sentences each need their tokens; heads of one sentence share them.
     shared = len({id(sentence) for sentence, _, _ in panels}) == 1
     apart = APART if shared else APART + TOKENS
     width = TOKENS + columns * side + (columns - 1) * (0.12 if shared else apart) + KEY
@@ -94,7 +94,7 @@ def _figure(panels: Sequence[tuple[Mapping[str, Any], int, str]], *, columns: in
 
 
 def _dress(axes: Axes, sentence: Mapping[str, Any], name: str, *, queries: bool, keys: bool) -> None:
-    """Tokens on the axes, padding hatched, a title."""
+    """Label a panel: tokens on the axes, padding hatched, a title."""
     tokens, real = sentence["tokens"], sentence["real"]
     length = len(tokens)
     axes.grid(visible=False)
@@ -115,7 +115,7 @@ def _dress(axes: Axes, sentence: Mapping[str, Any], name: str, *, queries: bool,
 
 
 def _table(found: Mapping[str, Any]) -> pd.DataFrame:
-    """Every weight, one a row."""
+    """Every weight, one per row of the table."""
     rows = [
         (number + 1, head, i, query, j, key, weight)
         for number, sentence in enumerate(found["sentences"])
@@ -127,7 +127,7 @@ def _table(found: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _summary(found: Mapping[str, Any]) -> pd.DataFrame:
-    """Of each head and sentence: entropy, the strongest look of one word at another token, what padding gets."""
+    """For each head and sentence: entropy, the largest weight on another token, the largest weight on padding."""
     rows = []
     for number, sentence in enumerate(found["sentences"]):
         tokens, real = sentence["tokens"], sentence["real"]
@@ -138,8 +138,8 @@ def _summary(found: Mapping[str, Any]) -> pd.DataFrame:
                 {
                     "sentence": number + 1,
                     "head": head,
-                    "mean entropy (bits)": digits(entropy),
-                    "strongest look at another token": f"{tokens[i]} → {tokens[j]} ({digits(weight)})",
+                    "mean entropy (bits)": format_digits(entropy),
+                    "strongest look at another token": f"{tokens[i]} → {tokens[j]} ({format_digits(weight)})",
                     "largest weight on padding": f"{padded:g}",
                 }
             )

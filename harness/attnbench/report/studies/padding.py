@@ -1,4 +1,4 @@
-"""What padding does to a row: its weights as bars, what goes to padding, and what that does to the output."""
+"""What padding does to a row: its weights as bars, the share on padding, and the error of the output."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,24 +9,24 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from attnbench.report.numbers import digits
+from attnbench.report.numbers import format_digits
 from attnbench.report.plots import COLOURS, INK, MUTED, SETTINGS
-from attnbench.report.studies import Shown
+from attnbench.report.studies import StudyFigures
 from attnbench.report.studies.curves import curve, key, titled
 
-__all__ = ["shown"]
+__all__ = ["draw"]
 
 NAMES = {"alone": "alone", "masked": "padded, with the mask", "unmasked": "padded, without the mask"}
 NUMBERS = {"masked": 0, "unmasked": 1}
 BAR_SYMBOL = "■"
 COLOUR = {"alone": MUTED, "masked": COLOURS[0], "unmasked": COLOURS[1]}
-# Width of one bar, as a share of a token's place.
+# Width of one bar, as a share of the distance between tokens.
 BAR = 0.27
 # Unit: inches.
 WIDTH, HEIGHT = 7.2, 6.1
 
 
-def shown(found: Mapping[str, Any]) -> Shown:
+def draw(found: Mapping[str, Any]) -> StudyFigures:
     """Figure and table."""
     rows = pd.DataFrame(found["rows"])
     with mpl.rc_context(SETTINGS):
@@ -56,7 +56,7 @@ def shown(found: Mapping[str, Any]) -> Shown:
             if measure == "weight_on_padding":
                 axes.set_ylim(0, 1)
                 axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
-    return Shown(
+    return StudyFigures(
         title="What padding does to a row, with the mask and without it",
         text=_text(found, rows),
         figures={"": figure},
@@ -83,7 +83,7 @@ def _summary(rows: pd.DataFrame) -> pd.DataFrame:
             "padding": rows["padding_share"].map(lambda share: f"{share:.0%}"),
             "mask": rows["masked"].map({True: "with", False: "without"}),
             "weight on padding (median row)": rows["weight_on_padding"].map(lambda share: f"{share:.1%}"),
-            "output off by": rows["output_off"].map(digits),
+            "output off by": rows["output_off"].map(format_digits),
         }
     )
 
@@ -93,9 +93,9 @@ def _text(found: Mapping[str, Any], rows: pd.DataFrame) -> str:
     masked = rows[rows["masked"]]
     return (
         f"The rule: a padded batch gives each real token what it would get alone. With the mask it does, to rounding "
-        f"(padding gets {digits(masked['weight_on_padding_high'].max())}, the median output is off by at most "
-        f"{digits(masked['output_off'].max())} of its norm). Without it, at {half['padding_share']:.0%} padding, the "
-        f"median row gives {half['weight_on_padding']:.0%} of its weight to padding, and the output is off by "
-        f"{digits(half['output_off'])} times its norm. Over all {found['real']} rows and all heads of the first "
+        f"(padding gets {format_digits(masked['weight_on_padding_high'].max())}, the median output is off by at most "
+        f"{format_digits(masked['output_off'].max())} of its norm). Without it, at {half['padding_share']:.0%} padding, "
+        f"the median row gives {half['weight_on_padding']:.0%} of its weight to padding, and the output is off by "
+        f"{format_digits(half['output_off'])} times its norm. Over all {found['real']} rows and all heads of the first "
         f"layer, whose input does not depend on padding; curves are medians, bands quartiles."
     )

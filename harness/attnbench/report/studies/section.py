@@ -1,33 +1,33 @@
-"""The studies of a folder inside the report of the same folder, whichever of the two was written first."""
+"""Placing the studies of a folder in the report of the same folder; either may be written first."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnbench.report.page import environment, inline
+from attnbench.report.page import inline, make_environment
 
-__all__ = ["BEGIN", "END", "place"]
+__all__ = ["BEGIN", "END", "place_studies"]
 
-# What stands around the studies, in the page and in the Markdown of a report.
+# Markers around the studies, in the page and in the Markdown of a report.
 BEGIN, END = "<!-- studies -->", "<!-- end of studies -->"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Study:
-    """A study as it lies in a folder."""
+    """A study that was written to a folder."""
 
     stem: str
     title: str
     text: str
-    # What follows the stem in the names of its figures.
+    # Suffixes that follow the stem in the file names of its figures.
     figures: Sequence[str]
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
-def place(folder: Path) -> None:
-    """Show the folder's studies in its page and in its Markdown; where it has no report there is nothing to do."""
+def place_studies(folder: Path) -> None:
+    """Write the folder's studies into its page and its Markdown; do nothing where the folder has no report."""
     found = [
         _Study(stem=path.stem, **json.loads(path.read_text(encoding="utf-8")))
         for path in sorted(folder.glob("study-*.json"))
@@ -47,7 +47,7 @@ def _html(found: Sequence[_Study], folder: Path) -> str:
         (study, [inline((folder / f"{name}.svg").read_text(encoding="utf-8"), name) for name in _figures(study)])
         for study in found
     ]
-    return environment().get_template("studies.html.j2").render(drawn=drawn)
+    return make_environment().get_template("studies.html.j2").render(drawn=drawn)
 
 
 def _markdown(found: Sequence[_Study], folder: Path) -> str:  # noqa: ARG001
@@ -59,5 +59,5 @@ def _markdown(found: Sequence[_Study], folder: Path) -> str:  # noqa: ARG001
 
 
 def _figures(study: _Study) -> list[str]:
-    """Names of its figures, without their endings."""
+    """File names of its figures, without suffix."""
     return [study.stem + suffix for suffix in study.figures]

@@ -20,9 +20,9 @@ from attnmechanisms.modules.scaled_self_attention import (
     scaled_self_attention,
     scaled_self_attention_loop,
 )
-from attnmechanisms.modules.separate_heads import concatenated, long_projection, separate_heads
+from attnmechanisms.modules.separate_heads import concatenate_heads, long_projection, separate_heads
 from attnmechanisms.modules.single_head import SingleHeadAttention, single_head, single_head_loop
-from attnmechanisms.modules.stacked_heads import stacked, stacked_heads, stacked_loop, unstacked
+from attnmechanisms.modules.stacked_heads import stack, stack_loop, stacked_heads, unstack
 from attnzoo.block_matrix import diagonal_blocks, diagonal_blocks_loop
 
 Form = Callable[..., tuple[Tensor, Tensor]]
@@ -182,10 +182,10 @@ def test_separate_heads_one_long_projection_and_heads_in_the_batch_agree() -> No
     heads = [tuple(draw(3, WIDTH, seed=10 * h + n) for n in range(3)) for h in range(2)]
     w_o = draw(6, 6, seed=5)
     expected, shares = separate_heads(TOKENS, heads, w_o, PADDING)
-    output, weights = long_projection(TOKENS, concatenated(heads), w_o, num_heads=2, key_padding_mask=PADDING)
+    output, weights = long_projection(TOKENS, concatenate_heads(heads), w_o, num_heads=2, key_padding_mask=PADDING)
     torch.testing.assert_close(output, expected, atol=1e-13, rtol=1e-13)
     torch.testing.assert_close(weights, shares, atol=1e-14, rtol=1e-13)
-    q, k, v = (nn.functional.linear(TOKENS, w) for w in concatenated(heads))
+    q, k, v = (nn.functional.linear(TOKENS, w) for w in concatenate_heads(heads))
     hidden = masks.over_heads(masks.over_queries(PADDING, LENGTH), 2).flatten(0, 1)
     batched = stacked_heads(q, k, v, num_heads=2, attn_mask=hidden)
     torch.testing.assert_close(nn.functional.linear(batched, w_o), expected, atol=1e-13, rtol=1e-13)
@@ -271,12 +271,12 @@ HEAD = (draw(2, WIDTH), draw(2, WIDTH), draw(2, WIDTH))
         ),
         (lambda: separate_heads(TOKENS, [], SQUARE), ValueError, "heads must be at least one, got none"),
         (
-            lambda: long_projection(TOKENS, concatenated([HEAD, HEAD]), SQUARE, num_heads=3),
+            lambda: long_projection(TOKENS, concatenate_heads([HEAD, HEAD]), SQUARE, num_heads=3),
             ValueError,
             "num_heads must divide embed_dim = 4, got 3",
         ),
-        (lambda: stacked(TOKENS, 3), ValueError, "num_heads must divide embed_dim = 4, got 3"),
-        (lambda: unstacked(TOKENS, 2), ValueError, "num_heads must divide batch·heads = 3, got 2"),
+        (lambda: stack(TOKENS, 3), ValueError, "num_heads must divide embed_dim = 4, got 3"),
+        (lambda: unstack(TOKENS, 2), ValueError, "num_heads must divide batch·heads = 3, got 2"),
         (
             lambda: stacked_heads(TOKENS, TOKENS, TOKENS, num_heads=2, attn_mask=masks.over_queries(PADDING, 5)),
             ValueError,
@@ -327,7 +327,7 @@ HEAD = (draw(2, WIDTH), draw(2, WIDTH), draw(2, WIDTH))
         (
             lambda: ResidualBlock(nn.MultiheadAttention(WIDTH, 2), WIDTH),
             ValueError,
-            "attention must have batch_first=True, got batch_first=False; else sequences are mixed",
+            "attention must have batch_first=True, got batch_first=False, which would mix sequences",
         ),
         (
             lambda: attend(TOKENS, TOKENS[:1]),
@@ -345,7 +345,7 @@ HEAD = (draw(2, WIDTH), draw(2, WIDTH), draw(2, WIDTH))
             "keys must have shape (batch, keys, key_width) with batch = 3, got (1, 5, 4)",
         ),
         (
-            lambda: unstacked(SQUARE, 2),
+            lambda: unstack(SQUARE, 2),
             ValueError,
             "heads must have shape (batch·heads, length, head_dim), got (4, 4)",
         ),
@@ -360,12 +360,12 @@ HEAD = (draw(2, WIDTH), draw(2, WIDTH), draw(2, WIDTH))
             "matrix must have shape (batch, heads·queries, heads·keys), got (1, 1, 4, 4)",
         ),
         (
-            lambda: concatenated([HEAD, (SQUARE[:2, :3],) * 3]),
+            lambda: concatenate_heads([HEAD, (SQUARE[:2, :3],) * 3]),
             ValueError,
             "heads[1][0] must have shape (head_dim, width) with head_dim = 2, width = 4, got (2, 3)",
         ),
         (
-            lambda: concatenated([HEAD[:2]]),
+            lambda: concatenate_heads([HEAD[:2]]),
             ValueError,
             "heads[0] must be the weights of queries, keys and values, got 2",
         ),
@@ -381,8 +381,8 @@ def test_what_does_not_fit_is_told_in_one_line(
 
 
 NUMBERS: dict[str, Callable[[Any], object]] = {
-    "stacked": lambda number: stacked(TOKENS, number),
-    "unstacked": lambda number: unstacked(TOKENS, number),
+    "stack": lambda number: stack(TOKENS, number),
+    "unstack": lambda number: unstack(TOKENS, number),
     "diagonal_blocks": lambda number: diagonal_blocks(SQUARE[None], number),
     "AdditivePooling": AdditivePooling,
     "DotProductPooling": DotProductPooling,
@@ -434,7 +434,7 @@ def test_adding_and_stacking_agree_on_nothing(shape: tuple[int, int, int]) -> No
     torch.testing.assert_close(
         add_and_norm_loop(nothing, nothing, norm, norm), add_and_norm(nothing, nothing, norm, norm)
     )
-    assert stacked_loop(nothing, 2).shape == stacked(nothing, 2).shape
+    assert stack_loop(nothing, 2).shape == stack(nothing, 2).shape
 
 
 @every_form

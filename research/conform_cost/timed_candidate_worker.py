@@ -11,7 +11,7 @@ from attnbench.candidate.candidate import Candidate
 from attnbench.checks.chapters import compilation
 from attnbench.processes.rpc import serve
 from attnbench.workers.candidate_worker import CandidateWorker
-from research import spent
+from research.conform_cost import spent
 
 
 def _run_to_the_end(check: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""What a conformance run costs, and what of it is the harness's own: ``python -m studies.conform_cost``.
+"""What a conformance run costs, and what of it is the harness's own: ``python -m research.conform_cost``.
 
 CPU time of every process, all threads together, by what it was spent on: the candidate (building, preparing, calling
 it and its backward), the oracle, its rounding model, the yardsticks, the start of processes, and the rest, which is the
@@ -11,19 +11,23 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
-from attnbench.plugins.registry import OPERATORS, names
+from attnbench.plugins.registry import OPERATORS, list_names
 from attnbench.runner import Limits, NoProgress, Plan, Session, conform
 from attnbench.runner.session import PATIENT, Supervisor
 
 PARTS = ("candidate", "oracle", "rounding model", "yardsticks", "process start", "the harness itself")
-HERE = str(Path(__file__).parents[1])
+HERE = str(Path(__file__).parents[2])
 
 
 class _Timed(Session):
     """A session whose workers say what they spent before they end."""
 
     def __init__(self, limits: Limits) -> None:
-        super().__init__(limits=limits, judge_module="studies.timed_judge", worker_module="studies.timed_worker")
+        super().__init__(
+            limits=limits,
+            oracle_module="research.conform_cost.timed_oracle_worker",
+            worker_module="research.conform_cost.timed_candidate_worker",
+        )
         self.spent: defaultdict[str, float] = defaultdict(float)
 
     def add(self, seconds: Mapping[str, float]) -> None:
@@ -32,9 +36,9 @@ class _Timed(Session):
             self.spent[part] += number
 
     def supervise(
-        self, implementation: str, environment: Mapping[str, str] = PATIENT, *, beside: int = 1
+        self, implementation: str, environment: Mapping[str, str] = PATIENT, *, parallel: int = 1
     ) -> Supervisor:
-        return _Telling(self, [implementation], {**environment, "PYTHONPATH": HERE}, beside=beside)
+        return _Telling(self, [implementation], {**environment, "PYTHONPATH": HERE}, parallel=parallel)
 
 
 class _Telling(Supervisor):
@@ -57,12 +61,12 @@ def main() -> None:
     begin = time.perf_counter()
     with _Timed(Limits(threads=asked.threads)) as session:
         listed = [
-            case for name in names(OPERATORS) for case in session.judge("suite", operator=name, level=asked.suite)
+            case for name in list_names(OPERATORS) for case in session.ask_oracle("suite", operator=name, level=asked.suite)
         ]
         plans = session.plan(listed)
         for name in (asked.first, asked.second):
             findings = _run(session, name, plans)
-            now = _sum(session.spent, session.judge("spent"), {"the harness itself": time.process_time()})
+            now = _sum(session.spent, session.ask_oracle("spent"), {"the harness itself": time.process_time()})
             now["wall"] = time.perf_counter() - begin
             columns[name] = ({part: now[part] - before.get(part, 0.0) for part in (*PARTS, "wall")}, findings)
             before = now
@@ -74,7 +78,7 @@ def _sum(*parts: Mapping[str, float]) -> dict[str, float]:
 
 
 def _run(session: Session, name: str, plans: list[Plan]) -> int:
-    return sum(len(result.findings) for result in conform(session, [name], plans, run="", steps=NoProgress()))
+    return sum(len(result.findings) for result in conform(session, [name], plans, run="", progress=NoProgress()))
 
 
 def _print(suite: str, cases: int, columns: dict[str, tuple[dict[str, float], int]]) -> None:

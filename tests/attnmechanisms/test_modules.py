@@ -13,8 +13,8 @@ from attnmechanisms.modules.scaled_self_attention import (
     scaled_self_attention,
     scaled_self_attention_loop,
 )
-from attnmechanisms.modules.separate_heads import concatenated, long_projection, separate_heads
-from attnmechanisms.modules.stacked_heads import stacked, stacked_heads, stacked_loop, unstacked
+from attnmechanisms.modules.separate_heads import concatenate_heads, long_projection, separate_heads
+from attnmechanisms.modules.stacked_heads import stack, stack_loop, stacked_heads, unstack
 from attnzoo.block_matrix import BLOCK_MATRIX, diagonal_blocks
 from attnzoo.reshaped import RESHAPED
 
@@ -172,9 +172,9 @@ def test_heads_stacked_into_the_batch_are_in_the_printed_order() -> None:
         [[17, 18, 19, 20], [25, 26, 27, 28]],
         [[21, 22, 23, 24], [29, 30, 31, 32]],
     ]
-    assert stacked(features, 2).tolist() == printed
-    assert stacked_loop(features, 2).tolist() == printed
-    assert torch.equal(unstacked(stacked(features, 2), 2), features)
+    assert stack(features, 2).tolist() == printed
+    assert stack_loop(features, 2).tolist() == printed
+    assert torch.equal(unstack(stack(features, 2), 2), features)
 
 
 def test_four_dimensional_heads_have_the_printed_shapes() -> None:
@@ -207,7 +207,7 @@ def test_every_form_of_heads_is_the_reference_with_its_weights() -> None:
 
     for output, weights in (
         separate_heads(tokens, heads, w_o, padding),
-        long_projection(tokens, concatenated(heads), w_o, num_heads=2, key_padding_mask=padding),
+        long_projection(tokens, concatenate_heads(heads), w_o, num_heads=2, key_padding_mask=padding),
         BLOCK_MATRIX.build(reference)(tokens, tokens, tokens, key_padding_mask=padding, average_attn_weights=False),
     ):
         torch.testing.assert_close(output, expected)

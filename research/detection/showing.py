@@ -7,8 +7,8 @@ from pathlib import Path
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from research.judging import OWN, Judged, Tally, upper_bound
-from research.plants import BYTE_SHARE, SHARES
+from research.detection.judging import OWN, Judged, Tally, upper_bound
+from research.detection.plants import BYTE_SHARE, SHARES
 
 __all__ = ["figure", "runs_table", "table"]
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from attnbench.analysis.speed_verdict import EFFECT, judge_speed
+from attnbench.analysis.speed_verdict import EFFECT, decide_speed
+from research.detection.plants import BASE, SHARES
+from research.detection.pools import Pool, Process, size, times_of, told
+from research.detection.rules import Cost, Rule, rules, values_of
 from research.lines import StudyError
-from research.plants import BASE, SHARES
-from research.pools import Pool, Process, size, times_of, told
-from research.rules import Cost, Rule, rules, values_of
 
 __all__ = ["OWN", "Asked", "Judged", "Tally", "judged", "upper_bound"]
 
@@ -189,7 +189,7 @@ def _state(
     while True:
         some = processes[:taken]
         own = told(some, str(share), threads=threads, calls=calls)
-        state = judge_speed(own, told(some, BASE, threads=threads, calls=calls), effect=effect).state
+        state = decide_speed(own, told(some, BASE, threads=threads, calls=calls), effect=effect).state
         if state != "unknown" or taken == len(processes):
             return state, taken
         taken = min(taken + STEP, len(processes))

@@ -1,4 +1,4 @@
-"""How well a slowdown is found, and how rarely one is seen where there is none: ``python -m studies.detection --help``.
+"""How well a slowdown is found, and how rarely one is seen where there is none: ``python -m research.detection --help``.
 
 ``plants`` measures how much work makes a copy of the reference slower by the wanted share, and how much longer the
 copies truly take. ``runs`` are real runs of the command, in which the reference, its twin and the copies take turns;
@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.analysis.speed_verdict import EFFECT
-from research.agreement import agree, agreement_text
-from research.judging import Asked, Judged, judged
+from research.detection.agreement import agree, agreement_text
+from research.detection.judging import Asked, Judged, judged
+from research.detection.load import LOADS
+from research.detection.plants import BYTE_SHARE, SHARES
+from research.detection.pools import Condition, Setup, calibrated, gather, stored
+from research.detection.runs import counted, run
+from research.detection.showing import figure, runs_table, table
+from research.detection.starts import costs, measure
 from research.lines import StudyError
-from research.load import LOADS
-from research.plants import BYTE_SHARE, SHARES
-from research.pools import Condition, Setup, calibrated, gather, stored
-from research.runs import counted, run
-from research.showing import figure, runs_table, table
-from research.starts import costs, measure
 
-# Stored where runs are, which git ignores; what is to be kept is packed and copied.
-DATA = Path(__file__).parents[2] / "results" / "detection"
+# What is to be kept here is packed with gzip.
+DATA = Path(__file__).parents[1] / "data" / "detection"
 # A length at which a call takes some milliseconds: long enough for a percent to be more than a clock's and a call's
 # own cost, short enough for many calls.
 LENGTH = 512
@@ -91,7 +91,7 @@ def _judge(asked: Any) -> None:
         found.append(judged(condition.told, pool, truth, wanted, starts_s=starts_s))
         _say(f"judged {condition}")
     if not found:
-        raise StudyError(f"no runs in {asked.data}; measure them with: python -m studies.detection runs")
+        raise StudyError(f"no runs in {asked.data}; measure them with: python -m research.detection runs")
     runs = counted(asked.data)
     parts = [table(found), runs_table(runs) if runs else "", agreement_text(asked.data)]
     asked.data.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ def _runs(asked: Any) -> None:
         path = asked.data / f"rows-{condition.threads}.json"
         if not path.exists():
             raise StudyError(
-                f"{path} is missing: how much is to be planted is measured by: python -m studies.detection plants"
+                f"{path} is missing: how much is to be planted is measured by: python -m research.detection plants"
             )
         options = ["--suite", asked.suite, *(["--processes", str(asked.processes)] if asked.processes else [])]
         shares = asked.shares or SHARES
@@ -145,7 +145,7 @@ def _say(text: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m studies.detection", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m research.detection", description=__doc__.partition("\n")[0])
     parts = parser.add_subparsers(required=True)
     plants = _part(parts, "plants", _plants, "how much is to be planted, and how much longer that truly takes")
     plants.add_argument("--processes", type=int, default=TRUE_PROCESSES, help="processes for a plant's true size")
@@ -185,7 +185,3 @@ def _integers(text: str) -> tuple[int, ...]:
 
 def _floats(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split(","))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

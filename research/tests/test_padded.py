@@ -71,13 +71,13 @@ def test_without_the_encoder_the_error_is_its_install_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line, before anything is measured."""
-    monkeypatch.setattr(sentence_encoder, "missing", lambda: "it is not installed: pip install it")
+    monkeypatch.setattr(sentence_encoder, "describe_missing", lambda: "it is not installed: pip install it")
     assert padded.main(["--data", str(tmp_path)]) == 1
     assert capsys.readouterr().err == "it is not installed: pip install it\n"
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(sentence_encoder.missing() is not None, reason=str(sentence_encoder.missing()))
+@pytest.mark.skipif(sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing()))
 def test_a_process_times_all_in_turns() -> None:
     """Both passes, the reference twice, and its fused path, beside nothing but the reference."""
     found = padded.take(batch=2, length=8, threads=1, budget_s=0.01, seed=0)
@@ -89,7 +89,7 @@ def test_a_process_times_all_in_turns() -> None:
     assert 0.2 < found["padded"] < 0.5
 
 
-@pytest.mark.skipif(sentence_encoder.missing() is not None, reason=str(sentence_encoder.missing()))
+@pytest.mark.skipif(sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing()))
 def test_it_goes_on_where_it_was_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every process is stored as it ends; a second start needs --resume."""
     asked = ["--data", str(tmp_path), "--shapes", "2x8", "--budget", "0.01", "--threads", "1", "--processes", "1"]

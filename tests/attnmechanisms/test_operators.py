@@ -11,12 +11,12 @@ from torch import nn
 
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
-from attnbench.checks.catalogue import checks
+from attnbench.checks.catalogue import read_checks
 from attnbench.interface import Implementation, Precision, Refusal
-from attnbench.plugins.registry import IMPLEMENTATIONS, load, load_operator, problems
+from attnbench.plugins.registry import IMPLEMENTATIONS, load, load_operator, load_problem_types
+from attnmechanisms import mutants as mutant_sets
 from attnmechanisms import operators
-from attnmechanisms.mutants import ZOOS
-from attnmechanisms.mutants.formula import Dot, changed
+from attnmechanisms.mutants.formula import Dot, replace_steps
 from attnmechanisms.operators import Mechanism
 from attnmechanisms.operators.problem import BlockProblem, MaskedProblem, MechanismProblem
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from conftest import Conformance
 
 OPERATORS = tuple(operators.MECHANISMS.values())
-VARIANTS = [variant for zoo in ZOOS.values() for variant in zoo.variants]
+MUTANT_SETS = {name: getattr(mutant_sets, name.upper()) for name in operators.MECHANISMS}
+VARIANTS = [variant for mutants in MUTANT_SETS.values() for variant in mutants.variants]
 SIZES: dict[str, Any] = {"sequences": 2, "length": 5, "width": 6}
 # What the chapter of its own has at the least on an unmasked case of several sequences.
 OWN = {
@@ -90,8 +91,8 @@ def test_a_variant_that_rounds_differently_passes_every_check(
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
 def test_every_mechanism_has_a_mistake_for_every_check_of_the_chapter(operator: Mechanism) -> None:
     """A check that catches nothing would be idle."""
-    chapter = {check.name for check in checks().values() if check.chapter == "mechanisms"}
-    mutants = ZOOS[operator.name].mutants
+    chapter = {check.name for check in read_checks().values() if check.chapter == "mechanisms"}
+    mutants = MUTANT_SETS[operator.name].mutants
     if not operator.suite("quick")[0].tracks_parameters:
         chapter -= {"parameters_need_no_company"}
     assert chapter <= {mutant.caught_by for mutant in mutants}
@@ -107,7 +108,7 @@ def test_a_parameter_called_like_a_function_is_an_error(conformance: "Conformanc
 
     (case, *_) = operators.DOT_PRODUCT_POOLING.suite("quick")
     with pytest.raises(TypeError, match="'Parameter' object is not callable"):
-        conformance.finding(changed(case.operator, Called), case, "forward_parity")
+        conformance.finding(replace_steps(case.operator, Called), case, "forward_parity")
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
@@ -118,7 +119,7 @@ def test_suites_hold_one_another_and_every_id_rebuilds_its_case(operator: Mechan
     for smaller, larger in pairwise(levels):
         assert set(smaller) < set(larger)
     assert len(set(levels[-1])) == len(levels[-1])
-    known = problems()
+    known = load_problem_types()
     assert all(Case.parse(case.id, known) == case for case in levels[-1])
     assert {case.problem.mask for case in levels[0]} == set(operator.problem.masks)
 

@@ -14,16 +14,16 @@ import torch
 
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
-from attnbench.plugins.registry import load_operator, problems
+from attnbench.plugins.registry import load_operator, load_problem_types
 from attnbench.records.run_file import RunFile
 from attnbench.records.types import Finding, Machine, Result, Run
 from attnbench.workers.oracle_worker import OracleWorker
-from research import agreement, detection, judging, load, plants, pools, rules, runs, showing, starts
-from research.judging import Asked, Tally, judged, upper_bound
+from research.detection import agreement, judging, load, plants, pools, rules, runs, showing, starts
+from research.detection.judging import Asked, Tally, judged, upper_bound
+from research.detection.load import Competitor, beside, busy_cores
+from research.detection.pools import Condition, Pool, Setup
+from research.detection.rules import Cost, Layout
 from research.lines import Lines, StudyError, read
-from research.load import Competitor, beside, busy_cores
-from research.pools import Condition, Pool, Setup
-from research.rules import Cost, Layout
 
 CASE = "multihead/B1.L4.S4.E8.H2/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"
 COST = Cost(seconds=15.0, start_s=1.0, call_s=0.0025)
@@ -302,11 +302,11 @@ def test_rows_of_a_plant_are_corrected_by_what_they_cost() -> None:
 
 def candidate(implementation: Any, folder: Path) -> Candidate:
     """A planted copy on a case."""
-    from attnbench.oracle.inputs import loaded
+    from attnbench.oracle.inputs import load_inputs
 
-    case = Case.parse(CASE, problems())
+    case = Case.parse(CASE, load_problem_types())
     return Candidate(
-        implementation, load_operator("multihead"), case, loaded(OracleWorker(folder).inputs(case=CASE), case.device)
+        implementation, load_operator("multihead"), case, load_inputs(OracleWorker(folder).draw_inputs(case=CASE), case.device)
     )
 
 
@@ -328,7 +328,7 @@ def test_a_plant_computes_what_the_reference_does_and_some_more(
 def test_a_plant_of_unknown_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the variable that would tell it."""
     monkeypatch.delenv(plants.ROWS, raising=False)
-    case = Case.parse(CASE, problems())
+    case = Case.parse(CASE, load_problem_types())
     assert plants.PLUS_2.unsupported(case) == "ATTNBENCH_PLANTED_ROWS does not say how many rows are to be planted"
     assert plants.PLUS_0.unsupported(case) is None
 
@@ -375,7 +375,7 @@ def test_processes_that_cannot_start_are_stored_and_end_the_pool(
             return self
 
         def __exit__(self, *_: object) -> None: ...
-        def judge(self, do: str, **_: object) -> Any:
+        def ask_oracle(self, do: str, **_: object) -> Any:
             return [CASE] if do == "profile" else ""
 
         def supervise_together(self, names: list[str]) -> None:
@@ -468,7 +468,7 @@ def test_runs_that_say_nothing_of_the_plant_fail(tmp_path: Path, monkeypatch: py
 
 def test_both_timers_are_asked_of_the_same_call(tmp_path: Path) -> None:
     """Block by block in one process, with what a call that does nothing takes."""
-    record = agreement.measured(CASE, OracleWorker(tmp_path).inputs(case=CASE), 1, 0, blocks=2, block_s=0.02)
+    record = agreement.measured(CASE, OracleWorker(tmp_path).draw_inputs(case=CASE), 1, 0, blocks=2, block_s=0.02)
     assert (len(record["ours_ns"]), len(record["theirs_ns"]), len(record["disturbed"])) == (2, 2, 2)
     assert 0 < record["added_ns"] < statistics.median(record["ours_ns"])
 
@@ -510,7 +510,7 @@ def test_pools_become_a_table_and_a_figure(tmp_path: Path, capsys: pytest.Captur
 def test_without_pools_there_is_nothing_to_judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command that measures them is told."""
     assert detection.main(["judge", "--data", str(tmp_path)]) == 1
-    assert "measure them with: python -m studies.detection runs" in capsys.readouterr().err
+    assert "measure them with: python -m research.detection runs" in capsys.readouterr().err
     assert detection.main(["runs", "--data", str(tmp_path)]) == 1
     assert "rows-1.json is missing" in capsys.readouterr().err
 

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnbench.analysis.speed_verdict import judge_speed
-from attnbench.plugins.registry import shown
+from attnbench.analysis.speed_verdict import decide_speed
+from attnbench.plugins.registry import display_name
 from attnbench.records import run_file
 from attnbench.records.types import Timing
+from research.detection.load import beside, busy_cores
+from research.detection.plants import BASE, BYTE, BYTE_SHARE, NAMES
+from research.detection.pools import LOOK_S, PAUSE_S, Condition, Setup, header, tell_children
 from research.lines import Lines, StudyError, read
-from research.load import beside, busy_cores
-from research.plants import BASE, BYTE, BYTE_SHARE, NAMES
-from research.pools import LOOK_S, PAUSE_S, Condition, Setup, header, tell_children
 
 __all__ = ["compared", "counted", "profiled", "run"]
 
@@ -94,15 +94,15 @@ def profiled(
     with tempfile.TemporaryDirectory(prefix="attnbench-study-") as folder:
         record, last = _done(folder, condition, setup, ["profile", *(NAMES[share] for share in shares), *options])
         paths = list(Path(folder).glob("*/*.jsonl"))
-        timings = {r.implementation: r.timing for r in run_file.read(paths[0]).results if r.timing} if paths else {}
-    sides = {str(share): timings[name] for share in shares if (name := shown(NAMES[share])) in timings}
+        timings = {r.implementation: r.timing for r in run_file.read_run(paths[0]).results if r.timing} if paths else {}
+    sides = {str(share): timings[name] for share in shares if (name := display_name(NAMES[share])) in timings}
     base = timings.get(BASE)
     if base is None or base.twin is None or len(sides) < len(shares):
         reason = f"exit code {record['exit']}, no verdict on time: {last}"
         return [{"kind": "failed", "share": share, "reason": reason} | record for share in shares], []
     records = []
     for share in shares:
-        found = judge_speed(sides[str(share)], base)
+        found = decide_speed(sides[str(share)], base)
         told = {"verdict": found.state, "processes": found.of, "counted": found.counted, "reason": found.reason}
         ratio = [round(x, 5) for x in (found.ratio.low, found.ratio.value, found.ratio.high)] if found.ratio else []
         records.append({"kind": "run", "share": share, "ratio": ratio} | told | record)

@@ -21,13 +21,13 @@ from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.measurement import sampling
 from attnbench.measurement.scheduler import Scheduler
-from attnbench.oracle.inputs import loaded
+from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.adapters import load_implementation
-from attnbench.plugins.registry import load_operator, problems
-from attnbench.runner import Limits, Session, profile_cases
+from attnbench.plugins.registry import load_operator, load_problem_types
+from attnbench.runner import Limits, Session, list_profile_cases
+from research.detection.plants import BASE
+from research.detection.pools import Condition, Setup, header
 from research.lines import Lines, read
-from research.plants import BASE
-from research.pools import Condition, Setup, header
 
 __all__ = ["agree", "agreement_text", "measured"]
 
@@ -55,8 +55,8 @@ def agree(path: Path, threads: int, setup: Setup, *, processes: int, resume: boo
     context = get_context("spawn")
     condition = Condition(threads=threads, load="quiet")
     with Session(limits=Limits(threads=threads)) as session:
-        case = profile_cases(session, [setup.length], ["forward"], of=("multihead",))[0]
-        inputs = session.judge("inputs", case=case)
+        case = list_profile_cases(session, [setup.length], ["forward"], of=("multihead",))[0]
+        inputs = session.ask_oracle("inputs", case=case)
         head = header(condition, setup, case, {}) | {"kind": "agreement"}
         with Lines.opened(path, head, resume=resume) as lines:
             for seed in range(len(lines.held), processes):
@@ -69,16 +69,16 @@ def agree(path: Path, threads: int, setup: Setup, *, processes: int, resume: boo
 def measured(case: str, inputs: str, threads: int, seed: int, blocks: int = BLOCKS, block_s: float = BLOCK_S) -> Record:
     """One process: medians of the same call by either timer, in turns, and of a call that does nothing."""
     torch.set_num_threads(threads)
-    parsed = Case.parse(case, problems())
+    parsed = Case.parse(case, load_problem_types())
     operator = load_operator(parsed.operator)
-    candidate = Candidate(load_implementation(BASE), operator, parsed, loaded(inputs, parsed.device))
+    candidate = Candidate(load_implementation(BASE), operator, parsed, load_inputs(inputs, parsed.device))
     step = partial(candidate.call, **candidate.inputs.arguments())
     timer = Timer("step()", globals={"step": step}, num_threads=threads)
     ours: list[float] = []
     theirs: list[float] = []
 
     def our_block() -> None:
-        samples = sampling.interleaved({"call": step}, budget_s=block_s, seed=seed)["call"]
+        samples = sampling.sample_interleaved({"call": step}, budget_s=block_s, seed=seed)["call"]
         ours.append(statistics.median(samples.times_ns))
 
     def their_block() -> None:
@@ -93,7 +93,7 @@ def measured(case: str, inputs: str, threads: int, seed: int, blocks: int = BLOC
             for block in order.sample((our_block, their_block), 2):
                 block()
             took_ns, after = time.perf_counter_ns() - begin_ns, scheduler.read()
-            waited_ns = after.waited_since(before)
+            waited_ns = after.waited_ns_since(before)
             disturbed.append(waited_ns is not None and waited_ns > DISTURBED * took_ns)
     added_ns, direct_ns = _of_nothing(candidate.inputs.arguments(), seed)
     return {
@@ -105,7 +105,7 @@ def measured(case: str, inputs: str, threads: int, seed: int, blocks: int = BLOC
 def _of_nothing(arguments: dict[str, Any], seed: int) -> tuple[float, float]:
     """Time of a call that does nothing, in nanoseconds: in the window of a timed call, and in a plain loop."""
     call = partial(nothing, **arguments)
-    samples = sampling.interleaved({"nothing": call}, budget_s=NOTHING_S, seed=seed)["nothing"]
+    samples = sampling.sample_interleaved({"nothing": call}, budget_s=NOTHING_S, seed=seed)["nothing"]
     return statistics.median(samples.times_ns), min(repeat(call, number=LOOPS, repeat=REPEATS)) / LOOPS * 1e9
 
 

@@ -5,9 +5,9 @@ import time
 from pathlib import Path
 
 from attnbench.runner import Limits, Session
-from attnbench.runner.timing import STARTS, started_together
+from attnbench.runner.timing import STARTS, start_together
+from research.detection.pools import HELD, Condition, Setup, header, tell_children
 from research.lines import Lines, read
-from research.pools import HELD, Condition, Setup, header, tell_children
 
 __all__ = ["costs", "measure"]
 
@@ -37,7 +37,7 @@ def costs(path: Path) -> tuple[float, float] | None:
 
 def _took_s(session: Session, count: int) -> float:
     begin = time.monotonic()
-    workers = started_together(session, HELD, count)
+    workers = start_together(session, HELD, count)
     took_s = time.monotonic() - begin
     for worker in workers:
         worker.close()

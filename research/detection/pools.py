@@ -14,17 +14,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from attnbench.analysis.speed_verdict import shares_turns
+from attnbench.analysis.speed_verdict import splits_cycles
 from attnbench.analysis.stats import Estimate, estimate, ratios_by_cycle
 from attnbench.plugins.registry import PluginError
 from attnbench.records import environment
 from attnbench.records.types import Timing
-from attnbench.runner import Limits, Session, profile_cases
+from attnbench.runner import Limits, Session, list_profile_cases
 from attnbench.runner.session import Supervisor
-from attnbench.runner.timing import STARTS, started_together
+from attnbench.runner.timing import STARTS, start_together
+from research.detection.load import Competitor, beside, busy_cores
+from research.detection.plants import BASE, NAMES, ROWS, SHARES
 from research.lines import Lines, StudyError, read
-from research.load import Competitor, beside, busy_cores
-from research.plants import BASE, NAMES, ROWS, SHARES
 
 __all__ = [
     "HELD",
@@ -43,7 +43,7 @@ __all__ = [
     "told",
 ]
 
-HERE = str(Path(__file__).parents[1])
+HERE = str(Path(__file__).parents[2])
 # What a process of a pool holds.
 HELD = [BASE, *NAMES.values()]
 # Time in which we look how busy the machine is before a process starts, in seconds.
@@ -167,7 +167,7 @@ def _kept(process: Process, side: str, calls: int | None) -> Sequence[int]:
 
 
 def _shares_turns(process: Process) -> bool:
-    return shares_turns(*([process["sides"][side]["cycles"]] for side in (BASE, "twin")))
+    return splits_cycles(*([process["sides"][side]["cycles"]] for side in (BASE, "twin")))
 
 
 def times_of(process: Process, side: str) -> Sequence[int]:
@@ -195,9 +195,9 @@ def header(condition: Condition, setup: Setup, case: str, rows: Mapping[str, int
         "case": case,
         "budget_s": setup.budget_s,
         "rows": dict(rows),
-        "machine": asdict(environment.machine()),
-        "versions": environment.versions(),
-        "commit": environment.commit(Path(HERE)),
+        "machine": asdict(environment.describe_machine()),
+        "versions": environment.find_versions(),
+        "commit": environment.find_commit(Path(HERE)),
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -224,7 +224,7 @@ def gather(
     """
     tell_children(rows)
     with Session(limits=Limits(threads=condition.threads, timeout_s=TIMEOUT_S)) as session:
-        case = profile_cases(session, [setup.length], ["forward"], of=("multihead",))[0]
+        case = list_profile_cases(session, [setup.length], ["forward"], of=("multihead",))[0]
         head = header(condition, setup, case, rows)
         with Lines.opened(path, head, resume=resume) as lines, beside(condition.load) as competitor:
             begin, before = time.monotonic(), _count(lines)
@@ -282,7 +282,7 @@ def _tried(
     """One process, or why there is none: a machine that cannot start one now may do so a little later."""
     try:
         if not idle:
-            idle += started_together(session, HELD, STARTS)
+            idle += start_together(session, HELD, STARTS)
         return _process(session, case, setup, competitor, idle.pop(), seed=seed)
     except (PluginError, OSError) as error:
         time.sleep(PAUSE_S)
@@ -294,7 +294,7 @@ def _process(
 ) -> Process:
     """One fresh process: every side in turns."""
     others = busy_cores(LOOK_S)
-    inputs = session.judge("inputs", case=case)
+    inputs = session.ask_oracle("inputs", case=case)
     begin, burnt_s = time.monotonic(), competitor.cpu_s()
     with worker:
         answer = worker.ask(
@@ -307,7 +307,7 @@ def _process(
             budget_s=setup.budget_s,
             seed=seed,
             checks=[],
-            observation=f"{worker.place}-pool",
+            observation=f"{worker.path_prefix}-pool",
         )
         end, burnt_s = time.monotonic(), competitor.cpu_s() - burnt_s
     if "status" in answer:

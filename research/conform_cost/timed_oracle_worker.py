@@ -11,7 +11,7 @@ import torch
 from attnbench.plugins.registry import load_operator
 from attnbench.processes.rpc import serve
 from attnbench.workers.oracle_worker import OracleWorker
-from research import spent
+from research.conform_cost import spent
 
 
 class _Timed:
@@ -38,7 +38,7 @@ class _Timed:
 class _TimedJudge(OracleWorker):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._operator = cache(_timed)
+        self._load_operator = cache(_timed)
 
 
 def _timed(name: str) -> Any:

@@ -1,0 +1,57 @@
+"""The studies of multi-head attention in a real sentence encoder, as ``attnbench study`` lists them. No torch here."""
+
+from collections.abc import Sequence
+
+import click
+
+from attnbench.plugins.registry import check_name
+from attnbench.study import Study
+
+__all__ = ["MAPS", "PADDING"]
+
+# The encoder has 6 layers of 12 heads.
+LAYERS, HEADS = click.IntRange(0, 5), click.IntRange(0, 11)
+
+
+def _check_implementation(context: click.Context, parameter: click.Parameter, value: str) -> str:  # noqa: ARG001
+    """The name, which must lead somewhere.
+
+    Raises: PluginError.
+    """
+    check_name(value)
+    return value
+
+
+def _sort_heads(context: click.Context, parameter: click.Parameter, value: Sequence[int]) -> list[int]:  # noqa: ARG001
+    return sorted(set(value))
+
+
+IMPLEMENTATION = click.Argument(["implementation"], default="torch_mha", callback=_check_implementation)
+TEXT = click.Option(["--text", "texts"], multiple=True, help="A sentence of your own.")
+
+MAPS = Study(
+    summary="Attention maps of an IMPLEMENTATION in the real sentence encoder, for a padded batch of sentences.",
+    compute="attnbench.study.maps:compute_maps",
+    draw="attnbench.report.studies.maps:draw",
+    parameters=(
+        IMPLEMENTATION,
+        click.Option(["--layer"], type=LAYERS, default=2, show_default=True, help="Layer of the encoder."),
+        click.Option(
+            ["--head", "heads"], type=HEADS, multiple=True, callback=_sort_heads, help="Heads to show; all if not given."
+        ),
+        TEXT,
+    ),
+)
+PADDING = Study(
+    summary="What padding does to a row of attention, with the mask and without it.",
+    compute="attnbench.study.padding:compute_padding",
+    draw="attnbench.report.studies.padding:draw",
+    parameters=(
+        IMPLEMENTATION,
+        click.Option(["--head"], type=HEADS, default=3, show_default=True, help="Head whose row is shown."),
+        click.Option(
+            ["--token"], default="yeast", show_default=True, help="Token whose row is shown, as tokenized."
+        ),
+        TEXT,
+    ),
+)

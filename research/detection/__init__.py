@@ -1,0 +1,1 @@
+"""How well a slowdown is found: ``python -m research.detection --help``."""

@@ -1,0 +1,7 @@
+"""``python -m research.detection``."""
+
+import sys
+
+from research.detection.command import main
+
+sys.exit(main())

@@ -1,0 +1,89 @@
+"""The import rules name packages, and no module that is added later can slip past them."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "harness" / "attnbench"
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+# What an implementation may import of attnbench.
+PLUGIN_CONTRACT = {"argument_checks", "cases", "interface", "kernel", "masks"}
+# Most entries that the folder of the harness may have.
+MOST_ENTRIES = 26
+
+
+def contract(words: str) -> dict[str, Any]:
+    """The contract whose name begins with these words."""
+    (found,) = (one for one in CONTRACTS if one["name"].startswith(words))
+    return dict(found)
+
+
+def parts() -> set[str]:
+    """Packages and modules that stand in the folder of the harness."""
+    return {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()} - {
+        "__init__"
+    }
+
+
+def test_the_listing_of_the_folder_is_short() -> None:
+    """It is the architecture: no more than 26 entries, ``__init__.py`` and ``py.typed`` included."""
+    assert len([path for path in PACKAGE.iterdir() if path.name != "__pycache__"]) <= MOST_ENTRIES
+
+
+def test_every_part_has_a_layer() -> None:
+    """A part that is left out would be free to import anything."""
+    layers = contract("A layer may import")
+    assert {name.strip() for layer in layers["layers"] for name in layer.split("|")} == parts()
+    assert layers["exhaustive"] is True
+
+
+def test_implementations_are_kept_from_everything_but_their_contract() -> None:
+    """What is not allowed to them is forbidden, whole packages at a time."""
+    forbidden = contract("Implementations use the plug-in contract only")["forbidden_modules"]
+    ours = {name.removeprefix("attnbench.") for name in forbidden if name.startswith("attnbench.")}
+    assert ours == parts() - PLUGIN_CONTRACT
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What import-linter says of a tree with a new module of the oracle, a new package, and imports that may not be."""
+    folder = tmp_path_factory.mktemp("tree")
+    for source in ("harness", "implementations"):
+        shutil.copytree(ROOT / source, folder / source, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    (folder / "harness/attnbench/oracle/brand_new.py").write_text('"""New."""\n')
+    (folder / "harness/attnbench/fresh").mkdir()
+    (folder / "harness/attnbench/fresh/__init__.py").write_text('"""New."""\n')
+    (folder / "implementations/attnzoo/brand_new.py").write_text("import attnbench.oracle.brand_new\n")
+    (folder / "implementations/attnmechanisms/checks/brand_new.py").write_text("import attnmechanisms.modules.loops\n")
+    path = os.pathsep.join(str(folder / source) for source in ("harness", "implementations"))
+    done = subprocess.run(
+        [Path(sys.executable).parent / "lint-imports", "--no-cache"], cwd=folder, env=os.environ | {"PYTHONPATH": path},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    return " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "attnzoo is not allowed to import attnbench.oracle: - attnzoo.brand_new -> attnbench.oracle.brand_new",
+        "attnmechanisms.checks is not allowed to import attnmechanisms.modules: - attnmechanisms.checks.brand_new",
+    ],
+)
+def test_a_new_module_is_under_the_rules_of_its_package(said: str, line: str) -> None:
+    """Nobody has to add its name to a list."""
+    assert line in said
+
+
+def test_a_new_package_has_to_be_placed(said: str) -> None:
+    """Until it stands in a layer the rules are broken."""
+    assert "The following modules are not listed as layers: - attnbench.fresh" in said

@@ -1,0 +1,42 @@
+"""Files that earlier versions wrote are read and reported as before: a run, a certificate, a list of found cases."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from attnbench.cases import Case
+from attnbench.cli.conform_command import command
+from attnbench.plugins.registry import load_problem_types
+from attnbench.records.run_file import read_run
+from attnbench.report import write
+
+DATA = Path(__file__).parent / "data"
+# Fields of a certificate that hold for its own run only.
+OF_THE_RUN = ("run", "time", "commit", "versions", "machine", "threads")
+
+
+@pytest.mark.parametrize("table", sorted((DATA / "report-schema-2").glob("*.csv")), ids=lambda path: path.stem)
+def test_a_stored_run_has_the_same_tables(table: Path, tmp_path: Path) -> None:
+    """Every CSV of its report has the same bytes as when the run was stored."""
+    write([read_run(DATA / "run-schema-2.jsonl")], tmp_path)
+    assert (tmp_path / table.name).read_bytes() == table.read_bytes()
+
+
+def test_a_certificate_compares_with_one_from_before(tmp_path: Path) -> None:
+    """The same command writes the same certificate but for its run: fields, list hash, policies and counts."""
+    before, after = DATA / "certificate-1.json", tmp_path / "after.json"
+    words = ["per_head", "core_sdpa", "--suite", "quick", "--certificate", str(after), "--results", str(tmp_path)]
+    assert CliRunner().invoke(command, words, standalone_mode=False).return_value == 0
+    old, new = (json.loads(path.read_text()) for path in (before, after))
+    assert list(new) == list(old)
+    assert {key: value for key, value in new.items() if key not in OF_THE_RUN} == {
+        key: value for key, value in old.items() if key not in OF_THE_RUN
+    }
+
+
+def test_found_cases_are_read_as_before() -> None:
+    """Every line of a kept list is the id of a case."""
+    lines = (DATA / "found.txt").read_text().splitlines()
+    assert [Case.parse(line, load_problem_types()).id for line in lines] == lines

@@ -1,1 +1,1 @@
-"""Studies of the instrument itself; README.md says which claim each one supports."""
+"""Studies that measure the harness itself; README.md lists the claim that each one supports."""

@@ -1,4 +1,7 @@
-"""Raw data of a study: JSON lines, a header and then one record a line, each stored at once and none taken twice."""
+"""Files of a study's raw data: JSON lines, a header and then one record per line.
+
+Each record is written to the disk as soon as it is measured, so an interrupted study can be resumed.
+"""
 
 import gzip
 import json
@@ -10,54 +13,56 @@ from typing import IO, Any, Self
 __all__ = ["Lines", "StudyError", "read"]
 
 Record = dict[str, Any]
-# Fields of a header that say when and by whom: another value does not make it another measurement.
-ALOOF = frozenset({"begun", "commit"})
+# Fields of a header that may differ when a study is resumed: when it began, and at which commit.
+IGNORED_FIELDS = frozenset({"begun", "commit"})
 
 
 class StudyError(Exception):
-    """A study that cannot go on; the message is one line."""
+    """A study cannot continue; the message is one line."""
 
 
 class Lines:
-    """A file that is open for appending, with the records that it held before."""
+    """A file that is open for appending; ``records`` are those stored so far."""
 
-    def __init__(self, path: Path, stream: IO[bytes], held: list[Record]) -> None:
+    def __init__(self, path: Path, stream: IO[bytes], records: list[Record]) -> None:
         self.path = path
-        self.held = held
+        self.records = records
         self._stream = stream
 
     @classmethod
-    def opened(cls, path: Path, header: Record, *, resume: bool) -> Self:
-        """A new file, or where it is there and ``resume`` says so, the same one; a line that was cut is thrown away.
+    def open(cls, path: Path, header: Record, *, resume: bool) -> Self:
+        """Create the file or, with ``resume``, open an existing one; an incomplete last line is removed.
 
-        Raises: StudyError where there is a file already, or one that was measured otherwise.
+        Raises: StudyError if the file exists and ``resume`` is False, or if its header differs from ``header``.
         """
         if not path.exists() or not path.stat().st_size:
             path.parent.mkdir(parents=True, exist_ok=True)
-            made = cls(path, path.open("wb"), [])
-            made.add(header)
-            made.held.clear()
-            return made
+            lines = cls(path, path.open("wb"), [])
+            lines.add(header)
+            lines.records.clear()
+            return lines
         if not resume:
-            raise StudyError(f"{path} is there already; go on with it by --resume, or name another folder with --data")
+            raise StudyError(f"{path} exists: add --resume to continue it, or name another folder with --data")
         whole = path.read_bytes()
         kept = whole[: whole.rfind(b"\n") + 1]
         if len(kept) < len(whole):
             os.truncate(path, len(kept))
         if not kept:
-            return cls.opened(path, header, resume=resume)
-        before, *held = [json.loads(line) for line in kept.splitlines()]
-        other = [name for name in header.keys() - ALOOF if before.get(name) != json.loads(json.dumps(header[name]))]
-        if other:
-            raise StudyError(f"{path} was measured with another {', '.join(sorted(other))}; name another --data folder")
-        return cls(path, path.open("ab"), held)
+            return cls.open(path, header, resume=resume)
+        stored, *records = [json.loads(line) for line in kept.splitlines()]
+        wanted = json.loads(json.dumps(header))
+        different = [name for name in wanted.keys() - IGNORED_FIELDS if stored.get(name) != wanted[name]]
+        if different:
+            names = ", ".join(sorted(different))
+            raise StudyError(f"{path} was measured with another {names}: name another folder with --data")
+        return cls(path, path.open("ab"), records)
 
     def add(self, record: Record) -> None:
-        """Store a record, at once."""
+        """Append a record and flush it to the disk."""
         self._stream.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")
         self._stream.flush()
         os.fsync(self._stream.fileno())
-        self.held.append(record)
+        self.records.append(record)
 
     def __enter__(self) -> Self:
         return self
@@ -69,12 +74,12 @@ class Lines:
 
 
 def read(path: Path) -> tuple[Record, list[Record]] | None:
-    """Header and records of a file, or of the same file packed by gzip; None where there is neither."""
-    packed = path.with_name(f"{path.name}.gz")
+    """Return the header and the records of a file or of its gzip-compressed copy; None if neither exists."""
+    compressed = path.with_name(f"{path.name}.gz")
     if path.exists():
         whole = path.read_bytes()
-    elif packed.exists():
-        whole = gzip.decompress(packed.read_bytes())
+    elif compressed.exists():
+        whole = gzip.decompress(compressed.read_bytes())
     else:
         return None
     lines = whole[: whole.rfind(b"\n") + 1].splitlines()

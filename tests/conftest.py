@@ -1,4 +1,4 @@
-"""What several test modules share: checks that run and are judged in this process."""
+"""Fixtures of several test modules: checks that run and are evaluated in this process."""
 
 from pathlib import Path
 
@@ -17,22 +17,22 @@ from attnbench.workers.oracle_worker import OracleWorker
 
 
 class Conformance:
-    """Findings of checks, without worker processes: an implementation here is one of ours."""
+    """Runs checks and evaluates their observations without worker processes: all implementations here are trusted."""
 
     def __init__(self, folder: Path) -> None:
-        self._judge = OracleWorker(folder)
+        self._oracle_worker = OracleWorker(folder)
 
     def candidate(self, implementation: Implementation, case: Case) -> Candidate:
-        """Implementation on fresh inputs of a case."""
-        path = self._judge.draw_inputs(case=case.id)
+        """Return an implementation on new inputs of a case."""
+        path = self._oracle_worker.draw_inputs(case=case.id)
         return Candidate(implementation, load_operator(case.operator), case, load_inputs(path, case.device))
 
     def applicable(self, case: Case) -> list[str]:
-        """Names of the checks that apply to a case."""
-        return list(self._judge.describe(cases=[case.id])[0]["checks"])
+        """Return the names of the checks that apply to a case."""
+        return list(self._oracle_worker.describe(cases=[case.id])[0]["checks"])
 
     def finding(self, implementation: Implementation, case: Case, check: str) -> Finding:
-        """What a check says of an implementation on a case."""
+        """Return the finding of a check for an implementation on a case."""
         assert check in read_checks()
         try:
             observations = list(load_check_function(check)(self.candidate(implementation, case)))
@@ -40,14 +40,14 @@ class Conformance:
             return Finding(check=check, status="failed", reason=f"{malformed}.")
         except Refusal as refusal:
             return Finding(check=check, status="unsupported", reason=str(refusal))
-        return self._judge.evaluate_observations(case.id, {check: serialize(observations)}, implementation.policies)[
-            check
-        ]
+        return self._oracle_worker.evaluate_observations(
+            case.id, {check: serialize(observations)}, implementation.policies
+        )[check]
 
 
 @pytest.fixture(scope="session")
 def conformance(tmp_path_factory: pytest.TempPathFactory) -> Conformance:
-    """Checks that run and are judged here; what the oracle said of a case is kept for the session."""
+    """Checks that run and are evaluated here; the expected values of each case are cached for the session."""
     return Conformance(tmp_path_factory.mktemp("conformance"))
 
 
@@ -59,5 +59,5 @@ def drawn_cases() -> list[Case]:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
-    """One thread: tensors are tiny here, and on a busy machine several threads mostly wait for one another."""
+    """Use one thread: tensors are tiny here, and on a busy machine several threads mostly wait for one another."""
     torch.set_num_threads(1)

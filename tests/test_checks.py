@@ -1,4 +1,4 @@
-"""Tests of the catalogue of checks, and of what a check may hand to its judge."""
+"""Tests of the catalogue of checks, and of the observations that a check records for the oracle worker."""
 
 import subprocess
 import sys
@@ -24,49 +24,50 @@ from attnbench.checks.observations import (
     serialize,
 )
 from attnbench.checks.slopes import compare_with_slope
+from attnbench.oracle import tensor_file
 
 CATALOGUE = "from attnbench.checks.catalogue import read_checks; assert read_checks()"
 
 
-def marked(module: ModuleType) -> list[str]:
-    """Functions of a module that are marked as checks, in the order of the file."""
-    return [name for name, thing in vars(module).items() if hasattr(thing, "when") and callable(thing)]
+def list_decorated(module: ModuleType) -> list[str]:
+    """Return the names of the functions decorated with ``@check``, in the order of the file."""
+    return [name for name, value in vars(module).items() if hasattr(value, "when") and callable(value)]
 
 
 def loads_torch(program: str) -> bool:
-    """Whether a program, in a fresh interpreter, imports torch."""
-    told = subprocess.run(
+    """Whether a program that runs in a new interpreter imports torch."""
+    output = subprocess.run(
         [sys.executable, "-c", f"{program}; import sys; print('torch' in sys.modules)"],
         capture_output=True,
         text=True,
         timeout=120,
         check=True,
     ).stdout
-    return {"True\n": True, "False\n": False}[told]
+    return {"True\n": True, "False\n": False}[output]
 
 
-def test_the_catalogue_lists_exactly_what_is_marked() -> None:
-    """Names read from the source are the functions that import finds, chapter by chapter, in order."""
+def test_the_catalogue_lists_exactly_the_decorated_functions() -> None:
+    """The names read from the source are those of the imported functions, chapter by chapter, in order."""
     for chapter in CHAPTERS:
         module = f"attnbench.checks.chapters.{chapter}"
         listed = [check.name for check in read_checks().values() if check.module == module]
-        assert listed == marked(import_module(module))
+        assert listed == list_decorated(import_module(module))
         assert listed
 
 
-def test_no_check_stands_outside_the_chapters() -> None:
-    """Every other file of the package marks nothing."""
+def test_no_check_is_defined_outside_the_chapters() -> None:
+    """No other module of the package has a function decorated with ``@check``."""
     folder = Path(package.__path__[0])
     modules = {".".join(path.relative_to(folder).with_suffix("").parts) for path in folder.rglob("*.py")}
     chapters = {module for module in modules if module.startswith("chapters.") and not module.endswith("__init__")}
     assert chapters == {f"chapters.{chapter}" for chapter in CHAPTERS}
     for other in modules - chapters:
-        assert marked(import_module(f"attnbench.checks.{other}".removesuffix(".__init__"))) == []
+        assert list_decorated(import_module(f"attnbench.checks.{other}".removesuffix(".__init__"))) == []
 
 
 @pytest.mark.parametrize("name", read_checks())
-def test_a_requirement_is_the_sentence_that_the_docstring_begins_with(name: str) -> None:
-    """The first line is a whole sentence: it begins a failure's message, and the fault follows it."""
+def test_a_requirement_is_the_first_sentence_of_the_docstring(name: str) -> None:
+    """The first line is a whole sentence: the message of a failure starts with it, and the fault follows."""
     requirement = read_checks()[name].requirement
     assert requirement == str(load_check_function(name).__doc__).splitlines()[0]
     assert requirement[0].isupper()
@@ -75,12 +76,12 @@ def test_a_requirement_is_the_sentence_that_the_docstring_begins_with(name: str)
 
 
 def test_the_catalogue_needs_no_torch() -> None:
-    """Listing checks is quick: a fresh interpreter that reads the catalogue has not imported torch."""
+    """Listing checks is quick: a new interpreter that reads the catalogue does not import torch."""
     assert not loads_torch(CATALOGUE)
 
 
-def test_an_import_of_torch_would_be_seen() -> None:
-    """The test before this one can fail: the functions of the checks do need torch."""
+def test_an_import_of_torch_would_be_noticed() -> None:
+    """The previous test can fail: loading the functions of checks imports torch."""
     assert loads_torch(f"{CATALOGUE}; import attnbench.checks.chapters.forward")
 
 
@@ -98,10 +99,12 @@ def test_an_import_of_torch_would_be_seen() -> None:
     ],
     ids=lambda observation: type(observation).__name__,
 )
-def test_claims_survive_the_way_to_the_judge(tmp_path: Path, observation: Observation) -> None:
-    """Every kind is restored from a file of plain containers and tensors, without its graph."""
-    torch.save(serialize([observation]), tmp_path / "claims")
-    (again,) = deserialize(torch.load(tmp_path / "claims", weights_only=True))
+def test_observations_are_restored_from_the_file_for_the_oracle_worker(
+    tmp_path: Path, observation: Observation
+) -> None:
+    """Every type is restored from a file of plain containers and tensors, without its graph."""
+    tensor_file.write(tmp_path / "observations", serialize([observation]))
+    (again,) = deserialize(tensor_file.read(tmp_path / "observations"))
     assert type(again) is type(observation)
     assert str(serialize([again])) == str(serialize([observation]))
     assert "grad" not in str(serialize([again]))
@@ -110,8 +113,8 @@ def test_claims_survive_the_way_to_the_judge(tmp_path: Path, observation: Observ
 @pytest.mark.parametrize(
     ("elements", "factor", "holds"), [(1, 1.0, True), (1, 1.01, False), (6, 1.0, True), (6, 0.99, False)]
 )
-def test_a_derivative_is_a_slope_or_not(elements: int, factor: float, holds: bool) -> None:
-    """One element's derivative is looked at, too; the tensor is left as it was."""
+def test_a_derivative_is_compared_with_a_central_difference(elements: int, factor: float, holds: bool) -> None:
+    """This also holds for a tensor of one element; the tensor is restored afterwards."""
     tensor = torch.linspace(0.5, 1.5, elements, dtype=torch.float64)
     before = tensor.clone()
     observation = compare_with_slope(

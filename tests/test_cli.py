@@ -1,4 +1,4 @@
-"""The command line: quick help, one line for every mistake, exit codes, and runs that can be gone on with."""
+"""The command line: quick help, one line for every usage error, exit codes, and runs that can be resumed."""
 
 import io
 import itertools
@@ -80,15 +80,15 @@ def refuses(q, k, v, *, need_weights):
 """
 
 
-class Done:
-    """What a command left behind."""
+class Output:
+    """Exit code, standard output and standard error of a command."""
 
-    def __init__(self, ended: subprocess.CompletedProcess[str]) -> None:
-        self.code, self.out, self.err = ended.returncode, ended.stdout, ended.stderr
+    def __init__(self, process: subprocess.CompletedProcess[str]) -> None:
+        self.code, self.out, self.err = process.returncode, process.stdout, process.stderr
 
     @property
     def json(self) -> Any:
-        """Standard output as JSON, in the strict sense: NaN is no number."""
+        """Standard output parsed as strict JSON, in which NaN is an error."""
 
         def refuse(word: str) -> None:
             raise AssertionError(f"{word} is not JSON")
@@ -96,9 +96,9 @@ class Done:
         return json.loads(self.out, parse_constant=refuse)
 
 
-def attnbench(*arguments: str | Path, cwd: Path, **environment: str) -> Done:
-    """Run a command in a folder, with standard output and error apart."""
-    return Done(
+def attnbench(*arguments: str | Path, cwd: Path, **environment: str) -> Output:
+    """Run a command in a folder, and capture standard output and standard error separately."""
+    return Output(
         subprocess.run(
             [sys.executable, "-c", PROGRAM, *map(str, arguments)],
             cwd=cwd,
@@ -114,14 +114,14 @@ def attnbench(*arguments: str | Path, cwd: Path, **environment: str) -> Done:
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """Working folder with somebody's own file in it."""
+    """Working folder that holds a user's own file of implementations, own.py."""
     (tmp_path / "own.py").write_text(SOURCE)
     return tmp_path
 
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    """A judge, for what needs no command."""
+    """Session with an oracle worker, for tests that call functions and run no command."""
     with Session() as opened:
         yield opened
 
@@ -130,28 +130,28 @@ def session() -> Iterator[Session]:
 
 
 def modules_after(program: str) -> set[str]:
-    """Top-level modules that a program leaves imported."""
-    tell = "import atexit, sys; atexit.register(lambda: print(*{m.partition('.')[0] for m in sys.modules}))\n"
-    done = subprocess.run([sys.executable, "-c", tell + program], capture_output=True, text=True, check=True)
+    """Top-level modules that are imported when a program ends."""
+    prologue = "import atexit, sys; atexit.register(lambda: print(*{m.partition('.')[0] for m in sys.modules}))\n"
+    done = subprocess.run([sys.executable, "-c", prologue + program], capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split())
 
 
 @pytest.mark.parametrize("command", ["", "list", "conform", "profile", "report", "compare", "reproduce", "run"])
 def test_help_imports_no_torch(command: str) -> None:
-    """Help of every command comes without torch, and the list of commands without anything heavy."""
+    """The help of every command imports no torch, and the list of commands imports no large package."""
     words = ["attnbench", *command.split(), "--help"]
     imported = modules_after(f"sys.argv = {words!r}\n{PROGRAM}")
     assert "click" in imported
     assert not imported & ({"torch"} if command else {"torch", "numpy", "pandas", "matplotlib", "rich", "msgspec"})
 
 
-def test_an_import_of_torch_would_be_seen() -> None:
-    """The test of help fails where torch is imported, however deep."""
+def test_modules_after_sees_an_indirect_import_of_torch() -> None:
+    """The test of the help fails where torch is imported, also through other modules."""
     assert "torch" in modules_after("import attnbench.kernel")
 
 
 def test_help_is_quick(tmp_path: Path) -> None:
-    """Help is there before one wonders."""
+    """The help is printed within HELP_S seconds."""
     times_s = []
     for _ in range(5):
         begin = time.perf_counter()
@@ -160,23 +160,23 @@ def test_help_is_quick(tmp_path: Path) -> None:
     assert min(times_s) < HELP_S
 
 
-# What is not installed
+# Missing packages
 
 WITHOUT = """
 import sys
 
-class Lost:
+class MissingPackage:
     def find_spec(self, name, path=None, target=None):
         if name == {missing!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
-sys.meta_path.insert(0, Lost())
+sys.meta_path.insert(0, MissingPackage())
 sys.argv = {words!r}
 """
 
 
-def without(missing: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A command where one package cannot be imported."""
+def run_without(missing: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process that cannot import one package."""
     program = WITHOUT.format(missing=missing, words=["attnbench", *words])
     command = [sys.executable, "-c", program + PROGRAM]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
@@ -190,25 +190,25 @@ def without(missing: str, *words: str, cwd: Path) -> subprocess.CompletedProcess
         ("rich", "list"),
     ],
 )
-def test_a_dependency_that_is_missing_is_one_line(here: Path, missing: str, words: str) -> None:
-    """A broken installation ends with code 2 and the command that mends it."""
-    done = without(missing, *words.split(), cwd=here)
+def test_a_missing_dependency_is_one_line(here: Path, missing: str, words: str) -> None:
+    """A missing dependency ends the command with code 2, and the message gives the command that installs it."""
+    done = run_without(missing, *words.split(), cwd=here)
     line = rf"attnbench: {missing} is not installed, and attnbench needs it: pip install '{missing}>=\S+'\n"
     assert re.fullmatch(line, done.stderr)
     assert done.returncode == 2
 
 
-def test_a_module_of_its_own_that_is_missing_is_no_error_of_use(here: Path) -> None:
-    """What only a bug can lose ends in a traceback, which names the place."""
-    done = without("attnbench.cli.list_command", "list", cwd=here)
+def test_a_missing_module_of_attnbench_is_no_usage_error(here: Path) -> None:
+    """Where a module of attnbench itself cannot be imported, a traceback names the module."""
+    done = run_without("attnbench.cli.list_command", "list", cwd=here)
     assert "Traceback" in done.stderr
     assert "attnbench.cli.list_command" in done.stderr
 
 
-# Mistakes
+# Usage errors
 
-# Arguments, and what the line must hold, in order.
-MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
+# Arguments, and the parts that the message must contain, in order.
+USAGE_ERRORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "command": ("confrom", ("unknown command 'confrom'", "available: list, conform,")),
     "option": ("conform --lenghts 8", ("--lenghts",)),
     "implementation": ("conform spda", ("unknown implementation 'spda'", "did you mean 'sdpa'", "available: ")),
@@ -279,9 +279,9 @@ MISTAKES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("fault", MISTAKES)
-def test_mistakes_are_one_line(here: Path, fault: str) -> None:
-    """What a user gets wrong ends with code 2 and one line that names the argument, what came, and the remedy."""
+@pytest.mark.parametrize("fault", USAGE_ERRORS)
+def test_usage_errors_are_one_line(here: Path, fault: str) -> None:
+    """A usage error ends with code 2 and one line that names the argument, the value given, and the remedy."""
     (here / "raises.py").write_text("raise RuntimeError('two\\nlines')\n")
     (here / "idle.toml").write_text(
         '[[expected]]\nimplementation = "sdpa"\ncheck = "parity"\ncase = "*"\nreason = "old"\nlink = "x"\n'
@@ -291,7 +291,7 @@ def test_mistakes_are_one_line(here: Path, fault: str) -> None:
         (here / name).write_text(json.dumps(line) + "\n")
     (here / "stored" / "m").mkdir(parents=True)
     (here / "stored" / "m" / "20990101-000000-abcd.jsonl").write_text(json.dumps(run_files()["other.jsonl"]) + "\n")
-    arguments, parts = MISTAKES[fault]
+    arguments, parts = USAGE_ERRORS[fault]
     done = attnbench(*arguments.split(), cwd=here)
     assert done.code == 2, done.err
     assert done.out == ""
@@ -299,7 +299,7 @@ def test_mistakes_are_one_line(here: Path, fault: str) -> None:
 
 
 def run_files() -> dict[str, dict[str, Any]]:
-    """First lines of run files, by file name."""
+    """The first line of each run file, by file name."""
     where = {"name": "m", "cpu": "c", "cores": 1, "memory_bytes": 1}
     run: dict[str, Any] = {"id": "20990101-000000-abcd", "time": "t", "command": "c", "machine": where, "threads": 1}
     run |= {"record": "run", "versions": {}, "suite": "quick", "schema": SCHEMA}
@@ -312,7 +312,7 @@ def run_files() -> dict[str, dict[str, Any]]:
 
 
 def assert_one_line(text: str, *parts: str) -> None:
-    """One line of attnbench's that holds these parts in order, and no traceback."""
+    """Assert that a text is one line that begins with "attnbench: ", has these parts in order, and has no traceback."""
     assert text.startswith("attnbench: ")
     assert text.count("\n") == 1
     assert text.endswith("\n")
@@ -322,8 +322,8 @@ def assert_one_line(text: str, *parts: str) -> None:
     assert places == sorted(places), (text, parts)
 
 
-# Usage errors that need an oracle worker, as the commands raise them: keywords of ``plan_cases``, and parts of the line.
-UNPLANNED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+# Usage errors that are found with an oracle worker: keywords of ``plan_cases``, and parts of the message.
+PLAN_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "check": ({"checks": ["forward_party"]}, ("--check", "'forward_party'", "did you mean 'forward_parity'")),
     "case id": ({"patterns": ["multihead/B2"]}, ("--case", "9 parts", "'multihead/B2'")),
     "case size": ({"patterns": [TINY.format(0).replace("B2", "Q2")]}, ("--case", "unknown size 'Q2'")),
@@ -334,12 +334,12 @@ UNPLANNED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("fault", UNPLANNED)
-def test_mistakes_in_what_to_run_are_named(session: Session, fault: str) -> None:
-    """Cases, checks and devices that are not there are told by the option that named them."""
+@pytest.mark.parametrize("fault", PLAN_ERRORS)
+def test_unknown_cases_checks_and_devices_name_their_option(session: Session, fault: str) -> None:
+    """For a case, check or device that does not exist, the message names the option that asked for it."""
     if fault == "device" and torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
-    keywords, parts = UNPLANNED[fault]
+    keywords, parts = PLAN_ERRORS[fault]
     cases = session.ask_oracle("suite", operator="multihead", level="quick")
     with pytest.raises(click.UsageError) as raised:
         plan_cases(session, cases, **keywords)
@@ -355,38 +355,38 @@ def test_mistakes_in_what_to_run_are_named(session: Session, fault: str) -> None
         ("cut.jsonl", ("cut.jsonl holds no run",)),
     ],
 )
-def test_only_a_run_of_the_same_kind_is_gone_on_with(
+def test_only_a_matching_run_is_resumed(
     session: Session, here: Path, monkeypatch: pytest.MonkeyPatch, resumed: str, parts: tuple[str, ...]
 ) -> None:
-    """A run that is unknown, unreadable or from elsewhere is refused before anything is run."""
+    """A run that is unknown, unreadable or from another machine or suite is refused before any case is run."""
     for name, line in run_files().items():
         (here / name).write_text(json.dumps(line) + "\n")
     (here / "cut.jsonl").write_text(json.dumps(run_files()["other.jsonl"])[:40])
     monkeypatch.chdir(here)
-    asked = {"suite": "quick", "cases": [], "implementations": ["sdpa"], "resume": resumed}
-    with pytest.raises(ResultsError) as raised, recording(session, results=Path("stored"), **asked):
+    keywords = {"suite": "quick", "cases": [], "implementations": ["sdpa"], "resume": resumed}
+    with pytest.raises(ResultsError) as raised, recording(session, results=Path("stored"), **keywords):
         pass
     assert_one_line(f"attnbench: {raised.value}\n", *parts)
 
 
 def test_syntax_error_is_one_line(here: Path) -> None:
-    """A file that is no Python is told with the line at fault."""
+    """For a file with a syntax error the message gives the number of the line with the error."""
     (here / "syntax.py").write_text("x = 1\nx = = 2\n")
     with pytest.raises(PluginError) as raised:
         load(f"{here}/syntax.py:X")
     assert_one_line(f"attnbench: {raised.value}\n", "cannot import", "syntax.py:X'", "SyntaxError", "line 2")
 
 
-def test_unwritable_results_are_told_before_the_work(here: Path) -> None:
-    """A results folder that cannot be made is one line, and no check has run for nothing."""
+def test_unwritable_results_are_reported_before_any_check(here: Path) -> None:
+    """A results folder that cannot be created is one line, and no check runs."""
     done = attnbench("conform", "own.py:Right", "--results", "own.py/results", cwd=here)
     assert done.code == 2
     assert_one_line(done.err, "own.py/results", "Not a directory", "--results DIR")
     assert not (here / "calls").exists()
 
 
-def test_output_that_nobody_reads_is_no_error(here: Path) -> None:
-    """A pipe that is closed early (attnbench --help | head) gives no traceback."""
+def test_a_closed_pipe_gives_no_traceback(here: Path) -> None:
+    """Where the reader of standard output has closed the pipe (attnbench --help | head), there is no traceback."""
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
@@ -398,8 +398,8 @@ def test_output_that_nobody_reads_is_no_error(here: Path) -> None:
 
 
 def test_broken_plugin_is_left_out_of_a_run_of_all(here: Path) -> None:
-    """A registered plug-in that cannot be imported is told and left out; the others are run."""
-    # Stands before the installed distribution of that name, whose own implementations are not registered then.
+    """A registered plug-in that cannot be imported is reported and left out; the other plug-ins are run."""
+    # This distribution shadows the installed one of the same name, whose implementations are then not registered.
     info = here / "path" / "attnbench-9.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: attnbench\nVersion: 9\n")
@@ -417,8 +417,8 @@ def test_broken_plugin_is_left_out_of_a_run_of_all(here: Path) -> None:
     assert re.search(r"^forward +✓ 1", done.out, re.MULTILINE)
 
 
-def test_being_told_to_end_leaves_nothing_behind(here: Path) -> None:
-    """A run that is told to end (SIGTERM, as CI does, or Ctrl-C) ends its workers, and says how to go on."""
+def test_a_terminated_run_ends_its_workers(here: Path) -> None:
+    """A run that gets SIGTERM (as CI sends) or Ctrl-C ends its workers, and prints how to resume it."""
     words = ["conform", "own.py:Hangs", "--case", TINY.format(0)]
     started = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *words], cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -428,12 +428,12 @@ def test_being_told_to_end_leaves_nothing_behind(here: Path) -> None:
     while not pid.endswith(".") and time.monotonic() < deadline:
         pid = (here / "pid").read_text() if (here / "pid").exists() else ""
     started.send_signal(signal.SIGTERM)
-    _, said = started.communicate(timeout=60)
+    _, errors = started.communicate(timeout=60)
     assert started.returncode == 130
     (stored,) = here.glob("results/*/*.jsonl")
     kept = f"attnbench: interrupted: stored results are kept; continue with --resume {stored.stem}"
-    assert said.splitlines()[-1] == kept
-    assert "Traceback" not in said
+    assert errors.splitlines()[-1] == kept
+    assert "Traceback" not in errors
     assert not Path(f"/proc/{int(float(pid))}").exists()
     assert read_run(stored).results == ()
 
@@ -441,8 +441,8 @@ def test_being_told_to_end_leaves_nothing_behind(here: Path) -> None:
 # Exit codes
 
 
-def recorded(tmp_path: Path, statuses: dict[str, list[str]]) -> Recording:
-    """Run in which each implementation has findings of these statuses."""
+def make_recording(tmp_path: Path, statuses: dict[str, list[str]]) -> Recording:
+    """Recording of a run in which each implementation has findings of these statuses."""
     run = Run(id="r", time="t", command="c", machine=describe_machine(), versions={}, threads=1)
     results = {
         (name, TINY): Result(
@@ -470,16 +470,16 @@ def recorded(tmp_path: Path, statuses: dict[str, list[str]]) -> Recording:
         ({}, 3),
     ],
 )
-def test_exit_code_tells_what_came_out(tmp_path: Path, statuses: dict[str, list[str]], code: int) -> None:
-    """0: all held, with a passed check for each that was named; 1: a failure; 3: one was not checked at all."""
-    asked = ["a", "b"] if "b" in statuses or code == 3 else ["a"]
-    made = recorded(tmp_path, statuses)
+def test_exit_code_follows_from_the_statuses(tmp_path: Path, statuses: dict[str, list[str]], code: int) -> None:
+    """0: no failure, and each named implementation passed a check; 1: a failure; 3: an implementation passed none."""
+    named = ["a", "b"] if "b" in statuses or code == 3 else ["a"]
+    made = make_recording(tmp_path, statuses)
     with made.file:
-        assert made.choose_exit_code(asked) == code
+        assert made.choose_exit_code(named) == code
 
 
 def test_unexpected_pass_is_a_failure(here: Path) -> None:
-    """A deviation that is gone is told, with code 1."""
+    """A finding that was expected to fail and passed is reported, with code 1."""
     entry = '[[expected]]\nimplementation = "own.py:Right"\ncheck = "*"\ncase = "*"\nreason = "old"\nlink = "x"\n'
     (here / "known.toml").write_text(entry)
     words = ["--case", TINY.format(0), "--check", "forward_parity", "--expected-failures", "known.toml", "--json", "-"]
@@ -491,21 +491,23 @@ def test_unexpected_pass_is_a_failure(here: Path) -> None:
     )  # fmt: skip
 
 
-# What is printed
+# Printed output
 
 
-def stored(name: str, *findings: Finding) -> Result:
+def make_result(name: str, *findings: Finding) -> Result:
     """Result of an implementation on a case."""
     return Result(run="r", implementation=name, case=TINY.format(0), findings=findings)
 
 
-def test_the_matrix_is_read_down_the_chapters(capsys: pytest.CaptureFixture[str]) -> None:
-    """A row for each chapter, a column for each implementation: counts by status and the largest error / allowed."""
-    held = Finding(check="forward_parity", status="passed", measured=0.5, allowed=2.0)
+def test_the_matrix_has_a_row_for_each_chapter(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each implementation has a column; a cell gives counts by status and the largest error / allowed."""
+    passed = Finding(check="forward_parity", status="passed", measured=0.5, allowed=2.0)
     print_findings(
         [
-            stored("one", held, held, Finding(check="repeats_itself", status="passed", measured=0.0, allowed=0.0)),
-            stored(
+            make_result(
+                "one", passed, passed, Finding(check="repeats_itself", status="passed", measured=0.0, allowed=0.0)
+            ),
+            make_result(
                 "another",
                 Finding(check="forward_parity", status="failed", reason="off", measured=1e9, allowed=1.0),
                 Finding(check="inputs_untouched", status="unsupported", reason="no", warnings=("works: declare it",)),
@@ -529,10 +531,10 @@ def test_the_matrix_is_read_down_the_chapters(capsys: pytest.CaptureFixture[str]
     assert lines[-1] == "1 of 5 findings failed"
 
 
-def test_a_wide_matrix_is_cut_into_several(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever their number, implementations stand side by side within the width of a page."""
-    held = Finding(check="forward_parity", status="passed", measured=0.5, allowed=2.0)
-    print_findings([stored(f"implementation_{number}", held) for number in range(12)])
+def test_a_wide_matrix_is_split_into_several(capsys: pytest.CaptureFixture[str]) -> None:
+    """A matrix of many implementations is split into several that are at most 110 characters wide."""
+    passed = Finding(check="forward_parity", status="passed", measured=0.5, allowed=2.0)
+    print_findings([make_result(f"implementation_{number}", passed) for number in range(12)])
     lines = capsys.readouterr().out.splitlines()
     heads = [line.split()[1:] for line in lines if line.startswith("chapter")]
     assert [name for head in heads for name in head] == [f"implementation_{number}" for number in range(12)]
@@ -540,15 +542,15 @@ def test_a_wide_matrix_is_cut_into_several(capsys: pytest.CaptureFixture[str]) -
     assert max(map(len, lines)) <= 110
 
 
-def test_a_run_can_be_read_as_markdown(tmp_path: Path) -> None:
-    """The matrix is a table, and what a plug-in says is no markup."""
-    made = recorded(tmp_path, {})
+def test_a_run_is_written_as_markdown(tmp_path: Path) -> None:
+    """The matrix is a table, and markup in a plug-in's text is escaped."""
+    made = make_recording(tmp_path, {})
     with made.file:
         run = made.run
     text = io.StringIO()
     failed = Finding(check="forward_parity", status="failed", reason="<b>off</b> | `x`", measured=3.0, allowed=1.0)
     write_markdown(
-        run, [stored("one", failed), stored("other", Finding(check="forward_parity", status="passed"))], text
+        run, [make_result("one", failed), make_result("other", Finding(check="forward_parity", status="passed"))], text
     )
     lines = text.getvalue().splitlines()
     assert lines[4:7] == ["| chapter | `one` | `other` |", "| --- | --- | --- |", "| forward | ✗ 1 (3.00) | ✓ 1 |"]
@@ -561,9 +563,9 @@ def test_a_run_can_be_read_as_markdown(tmp_path: Path) -> None:
 
 
 def test_failing_run_is_one_object_that_can_be_reproduced(here: Path) -> None:
-    """--json - prints one valid JSON object and nothing else; its command reproduces a failure.
+    """--json - prints one valid JSON object and nothing else; the command in a failed finding reproduces the failure.
 
-    Neither it nor the stored run holds a host, a user, a home or an absolute path.
+    Neither the object nor the stored run contains a host name, a user name, a home folder or an absolute path.
     """
     home = here / "home" / "somebody-k7"
     home.mkdir(parents=True)
@@ -571,11 +573,11 @@ def test_failing_run_is_one_object_that_can_be_reproduced(here: Path) -> None:
     words += ["--check", "forward_parity", f"--results={here}/stored", "--json", "-"]
     done = attnbench(*words, cwd=here, HOME=str(home), USER="somebody-k7", LOGNAME="somebody-k7")
     assert done.code == 1
-    told = done.json
-    assert set(told) == {"schema", "run", "findings"}
-    assert told["schema"] == SCHEMA
-    by_check = {(f["implementation"], f["check"]): f for f in told["findings"]}
-    assert len(told["findings"]) == len(by_check) == 2
+    printed = done.json
+    assert set(printed) == {"schema", "run", "findings"}
+    assert printed["schema"] == SCHEMA
+    by_check = {(f["implementation"], f["check"]): f for f in printed["findings"]}
+    assert len(printed["findings"]) == len(by_check) == 2
     raised, wrong = by_check["own.py:Raises", "forward_parity"], by_check["own.py:Wrong", "forward_parity"]
     assert raised["status"] == "error"
     assert raised["reason"].startswith("OSError: cannot open ~/weights.bin (at own.py:")
@@ -599,9 +601,9 @@ def test_failing_run_is_one_object_that_can_be_reproduced(here: Path) -> None:
 
 
 def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
-    """What came out as NaN or infinite is null, in the object that is printed and in the run file."""
+    """NaN and infinity are written as null, in the printed object and in the run file."""
     finding = Finding(check="x", status="failed", reason="y", measured=float("nan"), allowed=float("inf"))
-    made = recorded(tmp_path, {})
+    made = make_recording(tmp_path, {})
     with made.file:
         made.add(Result(run="r", implementation="a", case=TINY, findings=(finding,)))
     text = io.StringIO()
@@ -612,21 +614,21 @@ def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
 
 
 def test_resuming_repeats_nothing(here: Path) -> None:
-    """A run whose file was cut in the middle of a line is gone on with: what is whole stays, the rest is run."""
+    """A run whose file was cut in the middle of a line is resumed: whole lines stay, and the other cases are run."""
     words = ["conform", "own.py:Right", "--check", "forward_parity"]
     words += itertools.chain(*(("--case", TINY.format(seed)) for seed in range(4)))
     assert attnbench(*words, cwd=here).code == 0
     (file,) = here.glob("results/*/*.jsonl")
     lines = file.read_bytes().splitlines(keepends=True)
     assert len(lines) == 5
-    whole, cut = lines[:3], lines[3][: len(lines[3]) // 2]
-    file.write_bytes(b"".join(whole) + cut)
+    kept, cut = lines[:3], lines[3][: len(lines[3]) // 2]
+    file.write_bytes(b"".join(kept) + cut)
     calls = len((here / "calls").read_text())
     assert attnbench(*words, "--resume", file.stem, cwd=here).code == 0
     assert (file,) == tuple(here.glob("results/*/*.jsonl"))
-    # As many calls for two cases as before for four.
+    # Two cases were run again, with half the calls of four.
     assert len((here / "calls").read_text()) == calls + calls // 2
-    assert file.read_bytes().startswith(b"".join(whole) + cut + b"\n")
+    assert file.read_bytes().startswith(b"".join(kept) + cut + b"\n")
     after = read_run(file)
     assert len(after.problems) == 1
     assert "line 4 cannot be read and is left out" in after.problems[0]
@@ -634,8 +636,8 @@ def test_resuming_repeats_nothing(here: Path) -> None:
     assert len(merge_runs([after])) == 4
 
 
-def test_shards_hold_everything_once(session: Session) -> None:
-    """Parts 1/2 and 2/2 together are the whole, and share nothing."""
+def test_shards_hold_each_case_once(session: Session) -> None:
+    """Shards 1/2 and 2/2 together hold every case, and share none."""
     cases = session.ask_oracle("suite", operator="multihead", level="quick")
     whole, first, second = (plan_cases(session, cases, shard=part) for part in (None, (1, 2), (2, 2)))
     assert sorted(p.case for p in [*first, *second]) == sorted(p.case for p in whole)
@@ -643,8 +645,11 @@ def test_shards_hold_everything_once(session: Session) -> None:
     assert second
 
 
-def test_who_is_timed_is_asked_for_or_of_the_operator(session: Session) -> None:
-    """Where nobody is named, all that compute the operator take part, after its reference; who is named always does."""
+def test_timed_implementations_are_named_or_compute_the_operator(session: Session) -> None:
+    """Without names, all implementations that compute the operator are timed, after its reference.
+
+    With names, every named implementation is timed.
+    """
     of_both = ["core_reshaped", "sdpa"]
     assert choose_timed_implementations(session, of_both, asked=False, operators=("multihead",)) == [
         "torch_mha",
@@ -656,20 +661,20 @@ def test_who_is_timed_is_asked_for_or_of_the_operator(session: Session) -> None:
 
 
 def test_a_quick_run_compiles_only_what_is_named(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
-    """Compiling takes longer than the rest of it; it is told who is left out, and how to have it."""
-    some = ["compiled", "sdpa"]
+    """Without names, a compiled implementation is left out, and the message says how to include it."""
+    names = ["compiled", "sdpa"]
     wanted: dict[str, Any] = {"operators": ("multihead",), "compiling": False}
-    assert choose_timed_implementations(session, some, asked=False, **wanted) == ["torch_mha", "sdpa"]
+    assert choose_timed_implementations(session, names, asked=False, **wanted) == ["torch_mha", "sdpa"]
     assert capsys.readouterr().err == "left out: compiled: compiling takes minutes; name it to include it\n"
-    assert choose_timed_implementations(session, some, asked=True, **wanted) == ["torch_mha", *some]
-    assert choose_timed_implementations(session, some, asked=False, **wanted | {"compiling": True}) == [
+    assert choose_timed_implementations(session, names, asked=True, **wanted) == ["torch_mha", *names]
+    assert choose_timed_implementations(session, names, asked=False, **wanted | {"compiling": True}) == [
         "torch_mha",
-        *some,
+        *names,
     ]
 
 
-def test_dtype_is_that_of_every_case(session: Session) -> None:
-    """--dtype runs each case in that dtype, once, whatever dtype it had; two dtypes run it twice."""
+def test_dtype_applies_to_every_case(session: Session) -> None:
+    """--dtype runs each case once in each given dtype, whatever dtype the suite's case has."""
     cases = session.ask_oracle("suite", operator="multihead", level="quick")
     problems = {case.rsplit("/", 3)[0] + case.rsplit("/", 1)[1] for case in cases}
     for dtypes in (("float64",), ("float64", "bfloat16")):
@@ -678,8 +683,8 @@ def test_dtype_is_that_of_every_case(session: Session) -> None:
         assert {case.split("/")[-3] for case in found} == set(dtypes)
 
 
-def test_foreign_module_conforms_from_a_foreign_folder(tmp_path: Path) -> None:
-    """Somebody's class, in a file with no line about attnbench, is checked from anywhere without an edit."""
+def test_a_users_module_is_checked_from_another_folder(tmp_path: Path) -> None:
+    """A user's class, in a file that does not mention attnbench, is checked from any folder without an edit."""
     words = ["--shard", "1/6", "--dtype", "float64", "--check", "forward_parity"]
     done = attnbench("conform", f"{MY_ATTENTION}:MyAttention", *words, "--json", "findings.json", cwd=tmp_path)
     assert done.code == 0, done.err
@@ -691,7 +696,7 @@ def test_foreign_module_conforms_from_a_foreign_folder(tmp_path: Path) -> None:
 
 
 def test_one_check_of_one_case_can_be_run_alone(here: Path) -> None:
-    """A case that holds is reproduced with code 0, with its requirement and its numbers."""
+    """``reproduce`` of a check that passes gives code 0, and prints its requirement and its errors."""
     done = attnbench("reproduce", TINY.format(3), "own.py:Right", "--check", "forward_parity", cwd=here)
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()

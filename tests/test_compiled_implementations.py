@@ -1,4 +1,4 @@
-"""Implementations that torch compiles: right, compiled before they are timed, and refused where nothing can compile."""
+"""Tests of implementations that call ``torch.compile``: correct, compiled by ``prepare``, refused without a compiler."""
 
 import shutil
 from dataclasses import replace
@@ -20,26 +20,26 @@ PADDED = MultiheadProblem(
 )
 
 
-def case(problem: MultiheadProblem = PADDED, **fields: Any) -> Case:
-    """Case in float32."""
+def make_case(problem: MultiheadProblem = PADDED, **fields: Any) -> Case:
+    """Make a case in float32."""
     return Case(operator="multihead", problem=problem, **fields)
 
 
-def graphs() -> int:
-    """Graphs that were compiled in this process so far."""
+def count_graphs() -> int:
+    """Count the graphs that were compiled in this process so far."""
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 @needs_compiler
 @pytest.mark.parametrize(("name", "mode"), [("compiled", "train"), ("flex", "inference")])
-def test_a_prepared_call_is_compiled_and_right(name: str, mode: str) -> None:
-    """What ``prepare`` returns agrees with the oracle, and compiles nothing more when it is called again."""
-    one = case(mode=mode)
+def test_a_prepared_call_is_compiled_and_correct(name: str, mode: str) -> None:
+    """The call that ``prepare`` returns agrees with the oracle, and compiles no further graph."""
+    one = make_case(mode=mode)
     candidate = Candidate(load(name), OPERATOR, one, OPERATOR.inputs(one))
-    before = graphs()
+    before = count_graphs()
     outputs = candidate.run()
     found = outputs | (candidate.compute_gradients(outputs) if one.differentiates else {})
-    assert graphs() == before > 0
+    assert count_graphs() == before > 0
     exact = OPERATOR.inputs(one).map_tensors(lambda t: t.double() if t.is_floating_point() else t)
     expected = OPERATOR.evaluate(one, exact)
     assert found.keys() == expected.keys()
@@ -49,35 +49,35 @@ def test_a_prepared_call_is_compiled_and_right(name: str, mode: str) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize(("name", "mask"), [("compiled", "bool2d"), ("flex", "none"), ("flex", "bool3d+pad")])
-def test_other_sizes_are_not_compiled_for(name: str, mask: str) -> None:
-    """Once compiled, a kind of call takes any batch and lengths."""
+def test_other_sizes_are_not_compiled_again(name: str, mask: str) -> None:
+    """A graph, once compiled, works for any batch and lengths."""
     counts = []
     for batch, queries, keys in ((2, 5, 7), (4, 9, 9), (3, 100, 3)):
-        one = case(replace(PADDED, batch=batch, queries=queries, keys=keys, mask=mask), mode="inference")
+        one = make_case(replace(PADDED, batch=batch, queries=queries, keys=keys, mask=mask), mode="inference")
         exact = OPERATOR.inputs(one).map_tensors(lambda t: t.double() if t.is_floating_point() else t)
         output = Candidate(load(name), OPERATOR, one, OPERATOR.inputs(one)).run()["output"]
         torch.testing.assert_close(output.double(), OPERATOR.evaluate(one, exact)["output"], rtol=1e-4, atol=1e-5)
-        counts.append(graphs())
+        counts.append(count_graphs())
     assert counts[0] == counts[-1]
 
 
 @needs_compiler
-def test_other_widths_of_values_are_not_compiled_for() -> None:
-    """By itself, the formula takes values as wide as queries, or wider or narrower, as one kind of call."""
+def test_other_widths_of_values_are_not_compiled_again() -> None:
+    """One graph of ``core_compiled`` works for values as wide as queries, wider or narrower."""
     counts = []
     for wide in (8, 5, 12):
         q, k, v = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 7, 8), torch.randn(2, 3, 7, wide)
         found = load("core_compiled").build(None)(q, k, v)
         torch.testing.assert_close(found, nn.functional.scaled_dot_product_attention(q, k, v), rtol=1e-4, atol=1e-5)
-        counts.append(graphs())
+        counts.append(count_graphs())
     assert counts[0] == counts[-1]
 
 
 @needs_compiler
 @pytest.mark.parametrize("keys", [7, 1])
 @pytest.mark.parametrize("name", ["compiled", "flex"])
-def test_other_layouts_of_memory_are_not_compiled_for(name: str, keys: int) -> None:
-    """Tensors of their own, parts of wider ones, and copies by a stride of 0, with masks of any such form."""
+def test_other_strides_are_not_compiled_again(name: str, keys: int) -> None:
+    """Contiguous tensors, views of wider ones, expanded and transposed ones, and masks of such layouts."""
     wide, mask = torch.randn(2, 3, keys, 10), torch.zeros(1, 1, 5, keys, requires_grad=True)
     own = [wide[..., :8].clone(), wide[..., :8], wide[:, :1, :, :8].expand(2, 3, keys, 8)]
     own += [wide[..., :8].transpose(1, 2).contiguous().transpose(1, 2)]
@@ -86,13 +86,13 @@ def test_other_layouts_of_memory_are_not_compiled_for(name: str, keys: int) -> N
     with torch.no_grad():
         for k, bias in zip(own, masks, strict=True):
             kernel.attend(torch.randn(2, 3, 5, 8), k, k, mask=bias, is_causal=False, softcap=None, scale=0.5)
-            counts.append(graphs())
+            counts.append(count_graphs())
     assert counts[0] == counts[-1]
 
 
 @needs_compiler
-def test_other_heads_and_masks_are_not_compiled_for() -> None:
-    """One kernel of flex takes any number of sequences and heads, whatever its mask is shared by, and any soft-cap."""
+def test_other_heads_and_masks_are_not_compiled_again() -> None:
+    """One graph of flex works for any number of sequences and heads, any shape of the mask, and any soft-cap."""
     flex, plain, counts = load("core_flex").build(None), load("core_reshaped").build(None), []
     for batch, shared, softcap in ((2, 3, 3.0), (3, 1, 20.0)):
         heads = 2 * shared
@@ -102,13 +102,13 @@ def test_other_heads_and_masks_are_not_compiled_for() -> None:
             with torch.no_grad():
                 found = flex(q, k, v, bias=bias, **given)
             torch.testing.assert_close(found, plain(q, k, v, bias=bias, **given), rtol=1e-4, atol=1e-5)
-            counts.append(graphs())
+            counts.append(count_graphs())
     assert counts[0] == counts[-1]
 
 
 @needs_compiler
 def test_compiling_draws_no_random_number() -> None:
-    """The first call of a kind drops the same weights as the second."""
+    """With one seed, the call that compiles and the next call drop the same weights."""
     module = load("compiled").build(nn.MultiheadAttention(8, 2, dropout=0.375, batch_first=True))
     tokens = torch.randn(3, 6, 8)
     outputs = []
@@ -119,10 +119,10 @@ def test_compiling_draws_no_random_number() -> None:
 
 
 def test_flex_refuses_what_it_does_not_compute_on_a_cpu() -> None:
-    """Before the call, and in it."""
+    """``unsupported`` returns the reason, and the call raises Refusal."""
     flex = load("flex")
-    assert flex.unsupported(case(mode="train")) == "forward only on a CPU: no gradients"
-    assert flex.unsupported(case(mode="inference", dtype="float64")) == (
+    assert flex.unsupported(make_case(mode="train")) == "forward only on a CPU: no gradients"
+    assert flex.unsupported(make_case(mode="inference", dtype="float64")) == (
         "on a CPU computes in float32, bfloat16, float16, not in float64"
     )
     module = flex.build(nn.MultiheadAttention(8, 2, batch_first=True))
@@ -137,20 +137,20 @@ def test_flex_refuses_what_it_does_not_compute_on_a_cpu() -> None:
 
 @pytest.mark.parametrize("name", ["compiled", "flex"])
 def test_without_a_compiler_every_case_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In words, with the remedy; what is compiled from outside is refused as well."""
-    implementation, plain = load(name), case(replace(PADDED, mask="none"), mode="inference")
+    """The reason contains the remedy; a case whose mode compiles the call is refused as well."""
+    implementation, plain = load(name), make_case(replace(PADDED, mask="none"), mode="inference")
     assert implementation.unsupported(plain.with_fields(mode="aot")) == "the kernel is compiled already"
     monkeypatch.setattr(shutil, "which", lambda _: None)
     assert implementation.unsupported(plain) == "torch.compile needs a C++ compiler on a CPU: install g++"
 
 
-def test_flash_attn_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device, then the package, with the line that installs it."""
+def test_flash_attn_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device is missing, or the package, with its install command, or a keyword."""
     flash = load("flash_attn")
-    plain = case(replace(PADDED, mask="none"), mode="inference", dtype="float16")
+    plain = make_case(replace(PADDED, mask="none"), mode="inference", dtype="float16")
     assert flash.unsupported(plain) == "needs a CUDA device"
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert flash.unsupported(plain.with_fields(device="cuda")) == (
         "flash-attn is not installed: pip install flash-attn --no-build-isolation"
     )
-    assert flash.unsupported(case(mode="inference")) == "the kernel takes no mask"
+    assert flash.unsupported(make_case(mode="inference")) == "the kernel takes no mask"

@@ -1,4 +1,4 @@
-"""Tests of a kernel by itself: what it is handed, and what is refused because its signature lacks it."""
+"""Tests of kernels of ``attention_core``: the arguments that they get, and the cases and arguments that are refused."""
 
 import math
 import re
@@ -24,13 +24,13 @@ WHOLE = "key_lengths must be whole numbers, int32 or int64"
 BUILT_IN = [name for name in list_names() if name.startswith("core_")]
 
 
-def case_of(problem: AttentionCoreProblem, **fields: Any) -> Case:
-    """A case of attention on split heads."""
+def make_case(problem: AttentionCoreProblem, **fields: Any) -> Case:
+    """Make a case of attention on split heads."""
     return Case(operator="attention_core", problem=problem, **{"mode": "inference"} | fields)
 
 
-def handed(problem: AttentionCoreProblem, **declared: Any) -> dict[str, Any]:
-    """Keywords that a kernel with every one of them gets on a case."""
+def record_keywords(problem: AttentionCoreProblem, **declared: Any) -> dict[str, Any]:
+    """Return the keywords that a kernel which accepts all of them gets on a case."""
     got: dict[str, Any] = {}
 
     def kernel(
@@ -39,53 +39,57 @@ def handed(problem: AttentionCoreProblem, **declared: Any) -> dict[str, Any]:
         got.update(mask=mask, is_causal=is_causal, scale=scale, softcap=softcap, enable_gqa=enable_gqa)
         return q.new_zeros(*q.shape[:3], v.shape[3])
 
-    call_of(core_from_kernel(from_kernel(kernel, **declared)), problem)
+    run_kernel(core_from_kernel(from_kernel(kernel, **declared)), problem)
     return got
 
 
-def call_of(kernel: CoreKernel, problem: AttentionCoreProblem) -> Tensor:
-    """Output of a kernel on a case."""
-    case = case_of(problem)
+def run_kernel(kernel: CoreKernel, problem: AttentionCoreProblem) -> Tensor:
+    """Return the output of a kernel on a case."""
+    case = make_case(problem)
     inputs = OPERATOR.inputs(case)
     module = kernel.build(OPERATOR.reference(case, inputs))
     output: Tensor = kernel.prepare(module, case, inputs)(**inputs.arguments())
     return output
 
 
-def test_plain_attention_comes_without_a_mask() -> None:
-    """The scale is 1/√head_dim unless another one is given."""
-    assert handed(PLAIN) == {
+def test_plain_attention_has_no_mask() -> None:
+    """The scale is 1/√head_dim unless the call gives another one."""
+    assert record_keywords(PLAIN) == {
         "mask": None,
         "is_causal": False,
         "scale": 1 / 8**0.5,
         "softcap": None,
         "enable_gqa": False,
     }
-    assert handed(replace(GROUPED, scale=0.2, softcap=3.0)) == {
+    assert record_keywords(replace(GROUPED, scale=0.2, softcap=3.0)) == {
         "mask": None, "is_causal": False, "scale": 0.2, "softcap": 3.0, "enable_gqa": True,
     }  # fmt: skip
 
 
-def test_the_flag_comes_where_it_says_all_and_in_its_own_corner() -> None:
-    """Elsewhere the causal mask is a mask like any other."""
+def test_the_causal_flag_is_set_only_where_it_is_equivalent_to_the_mask() -> None:
+    """The kernel's ``causal`` policy must match the mask's alignment; otherwise the kernel gets a boolean mask."""
     top, bottom = replace(PLAIN, mask="causal_tl"), replace(PLAIN, mask="causal_br")
     lower = Policies(causal="bottom_right")
-    flags = [handed(top), handed(bottom, policies=lower), handed(replace(bottom, queries=7))]
+    flags = [record_keywords(top), record_keywords(bottom, policies=lower), record_keywords(replace(bottom, queries=7))]
     assert [(one["is_causal"], one["mask"]) for one in flags] == [(True, None)] * 3
-    masks = [handed(bottom), handed(top, policies=lower), handed(replace(top, mask="causal_tl+ragged"))]
+    masks = [
+        record_keywords(bottom),
+        record_keywords(top, policies=lower),
+        record_keywords(replace(top, mask="causal_tl+ragged")),
+    ]
     assert [one["is_causal"] for one in masks] == [False] * 3
     assert all(one["mask"].dtype == torch.bool for one in masks)
     assert masks[0]["mask"][0, 0, 0].tolist() == [True] * 3 + [False] * 4
 
 
-def test_what_is_added_and_what_is_hidden_come_as_one_mask() -> None:
-    """Numbers where anything is added, in the dtype of the queries; minus infinity hides."""
-    mask = handed(replace(PLAIN, mask="causal_br+window+alibi+ragged", window=1))["mask"]
+def test_a_bias_and_hidden_keys_are_combined_in_one_mask() -> None:
+    """The mask is additive, in the dtype of the queries, if the case adds anything; hidden keys have minus infinity."""
+    mask = record_keywords(replace(PLAIN, mask="causal_br+window+alibi+ragged", window=1))["mask"]
     assert (tuple(mask.shape), mask.dtype) == ((2, 3, 5, 7), torch.float32)
     assert mask[0, :, 4, 6].tolist() == [0.0] * 3
     assert mask[0, :, 4, 5].tolist() == pytest.approx([-(2 ** (-8 / 3)), -(2 ** (-16 / 3)), -(2.0**-8)])
     assert bool(mask[0, :, 4, 4].isneginf().all())
-    assert handed(replace(PLAIN, mask="ragged"), additive_mask=True)["mask"].dtype == torch.float32
+    assert record_keywords(replace(PLAIN, mask="ragged"), additive_mask=True)["mask"].dtype == torch.float32
 
 
 @pytest.mark.parametrize(
@@ -97,40 +101,40 @@ def test_what_is_added_and_what_is_hidden_come_as_one_mask() -> None:
         ({"num_heads": 6, "kv_heads": 2}, "the kernel takes no enable_gqa: heads of keys must be as many as heads of"),
     ],
 )
-def test_what_needs_an_absent_keyword_is_refused(changes: dict[str, Any], reason: str) -> None:
-    """Before the call by ``unsupported``, and in the call as well."""
+def test_a_case_that_needs_a_missing_keyword_is_refused(changes: dict[str, Any], reason: str) -> None:
+    """``unsupported`` returns the reason, and the call raises Refusal."""
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, scale: float) -> Tensor:
         return scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale)
 
     core = core_from_kernel(from_kernel(kernel))
-    assert core.unsupported(case_of(replace(PLAIN, mask="causal_tl"))) is None
+    assert core.unsupported(make_case(replace(PLAIN, mask="causal_tl"))) is None
     problem = replace(PLAIN, **changes)
-    assert str(core.unsupported(case_of(problem))).startswith(reason)
+    assert str(core.unsupported(make_case(problem))).startswith(reason)
     with pytest.raises(Refusal, match="the kernel takes no"):
-        call_of(core, problem)
+        run_kernel(core, problem)
 
 
-def test_what_a_kernel_declares_goes_with_it() -> None:
-    """Name, source, policies; a kernel without backward refuses gradients."""
+def test_a_kernels_declarations_are_kept() -> None:
+    """Name, source and policies are kept; a kernel without backward refuses gradients."""
 
     def kernel(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return v[:, :, : q.shape[2]]
 
     core = core_from_kernel(from_kernel(kernel, source="https://example.org", policies=Policies(forward_only=True)))
     assert (core.name, core.operator, core.source) == ("core_kernel", "attention_core", "https://example.org")
-    assert core.unsupported(case_of(PLAIN, mode="train")) == "forward only: no gradients"
+    assert core.unsupported(make_case(PLAIN, mode="train")) == "forward only: no gradients"
 
 
 @pytest.mark.parametrize("name", ["query", "key", "value", "bias"])
-def test_a_kernel_without_backward_drops_no_gradient_in_silence(name: str) -> None:
-    """Whichever tensor alone asks for one, the call is refused; where nothing can ask, it is not."""
+def test_a_kernel_without_backward_refuses_every_tensor_that_requires_a_gradient(name: str) -> None:
+    """One tensor that requires a gradient is enough for a refusal; with gradients disabled the call is made."""
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None) -> Tensor:
         return q + k.sum() + v.sum() + mask.sum()
 
     module = core_from_kernel(from_kernel(kernel, policies=Policies(forward_only=True))).build(None)
-    tensors = dict(OPERATOR.inputs(case_of(replace(PLAIN, mask="bias2d"))).tensors)
+    tensors = dict(OPERATOR.inputs(make_case(replace(PLAIN, mask="bias2d"))).tensors)
     module(**tensors)
     tensors[name].requires_grad_()
     with pytest.raises(Refusal, match=r"^forward only: no gradients$"):
@@ -154,9 +158,9 @@ def test_a_kernel_without_backward_drops_no_gradient_in_silence(name: str) -> No
         ({"query": (2, 3, 5, 0)}, r"query must have heads of width 1 at least, got \(2, 3, 5, 0\)"),
     ],
 )
-def test_shapes_that_do_not_fit_are_told(changes: dict[str, tuple[int, ...]], fault: str) -> None:
+def test_wrong_shapes_are_errors(changes: dict[str, tuple[int, ...]], fault: str) -> None:
     """The error names the argument, what was needed and what came."""
-    case = case_of(PLAIN)
+    case = make_case(PLAIN)
     inputs = OPERATOR.inputs(case)
     kernel: CoreKernel = load("core_sdpa")
     tensors = {name: torch.zeros(shape) for name, shape in changes.items()}
@@ -219,11 +223,9 @@ def test_shapes_that_do_not_fit_are_told(changes: dict[str, tuple[int, ...]], fa
         ({"scale": torch.tensor(0.5)}, TypeError, "scale must be a number, got Tensor"),
     ],
 )
-def test_what_would_be_taken_for_something_else_is_told(
-    given: dict[str, Any], kind: type[Exception], fault: str
-) -> None:
-    """Nothing broadcasts, is converted or is ignored in silence."""
-    inputs = OPERATOR.inputs(case_of(PLAIN))
+def test_arguments_that_would_be_misread_are_errors(given: dict[str, Any], kind: type[Exception], fault: str) -> None:
+    """Nothing is broadcast, converted or ignored silently."""
+    inputs = OPERATOR.inputs(make_case(PLAIN))
     kernel: CoreKernel = load("core_naive_loop")
     with pytest.raises(kind, match=f"^{re.escape(fault)}") as refused:
         kernel.build(None)(**inputs.arguments() | given)
@@ -231,16 +233,16 @@ def test_what_would_be_taken_for_something_else_is_told(
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
-def test_tokens_that_are_no_real_numbers_are_told(dtype: torch.dtype) -> None:
-    """Attention is of floating point tokens."""
+def test_tokens_that_are_not_floating_point_are_errors(dtype: torch.dtype) -> None:
+    """Integer, boolean and complex tokens are refused."""
     tokens = {name: torch.ones(2, 3, 5, 8, dtype=dtype) for name in ("query", "key", "value")}
     with pytest.raises(TypeError, match=r"^query, key and value must be floating point, got "):
         load("core_sdpa").build(None)(**tokens)
 
 
 def test_a_scale_is_any_finite_number() -> None:
-    """With 0 all keys weigh alike; a whole number is a number."""
-    tokens = OPERATOR.inputs(case_of(PLAIN)).tensors
+    """With scale 0 all keys have the same weight; integers are accepted."""
+    tokens = OPERATOR.inputs(make_case(PLAIN)).tensors
     module = load("core_naive_loop").build(None)
     mean = tokens["value"].mean(dim=2, keepdim=True).expand(2, 3, 5, 8)
     for scale in (0, 0.0):
@@ -248,8 +250,8 @@ def test_a_scale_is_any_finite_number() -> None:
     assert bool(module(**tokens, scale=-1).isfinite().all())
 
 
-def test_every_kernel_of_multihead_stands_alone_as_well() -> None:
-    """The same functions, under their names after core_."""
+def test_every_multihead_kernel_is_also_an_implementation_of_attention_core() -> None:
+    """The function is the same, and the name has the prefix ``core_``."""
     loaded = {name: load(name) for name in list_names()}
     kernels = {name for name, one in loaded.items() if isinstance(one, Kernel)}
     assert kernels == {name.removeprefix("core_") for name in BUILT_IN}
@@ -260,7 +262,7 @@ def test_every_kernel_of_multihead_stands_alone_as_well() -> None:
 
 @pytest.mark.parametrize("name", sorted({*BUILT_IN} - {"core_naive_loop", "core_compiled", "core_flex"}))
 def test_built_in_kernels_pass_every_check_on_quick(conformance: "Conformance", name: str) -> None:
-    """On every case that they take; what takes long, the loop and compiling, is left to the command line."""
+    """On every case that they support; the loop and the compiled kernels take long and are left to the command line."""
     kernel: CoreKernel = load(name)
     cases = [case for case in OPERATOR.suite("quick") if kernel.unsupported(case) is None]
     found = [
@@ -270,29 +272,29 @@ def test_built_in_kernels_pass_every_check_on_quick(conformance: "Conformance", 
 
 
 def test_values_without_any_key_have_gradients_of_their_own_width(conformance: "Conformance") -> None:
-    """A kernel with a backward of its own, where there is nothing to add up."""
-    case = case_of(replace(PLAIN, keys=0, head_dim_v=5), mode="train")
+    """A kernel with its own backward gives gradients of the right shape without any key."""
+    case = make_case(replace(PLAIN, keys=0, head_dim_v=5), mode="train")
     checks = conformance.applicable(case)
     found = [conformance.finding(load("core_online_softmax"), case, check) for check in checks]
     assert "input_gradients" in checks
     assert [finding for finding in found if finding.status != "passed"] == []
 
 
-def test_the_loop_takes_everything(conformance: "Conformance") -> None:
-    """Shared heads, soft-cap, every mask and another width of values: it is the definition."""
+def test_the_naive_loop_supports_every_option(conformance: "Conformance") -> None:
+    """Shared heads, soft-cap, every mask and another width of values."""
     problem = replace(
         GROUPED, head_dim_v=3, mask="causal_br+window+bias4d+ragged", window=2, softcap=1.5, scale=0.2, queries=3
     )
-    case, kernel = case_of(problem, mode="eval"), load("core_naive_loop")
+    case, kernel = make_case(problem, mode="eval"), load("core_naive_loop")
     assert kernel.unsupported(case) is None
     for check in ("forward_parity", "input_gradients", "mask_gradients"):
         assert conformance.finding(kernel, case, check).status == "passed"
 
 
-# The compiler asks for it itself, of whatever a graph that was broken off hands on.
+# At a graph break the compiler reads ``.grad`` of tensors that are not leaves.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-def test_the_compiled_loop_leaves_out_what_it_leaves_out_otherwise(conformance: "Conformance") -> None:
-    """A row without any key is 0 under a compiler, too, which knows no number of a mask."""
+def test_the_compiled_loop_gives_zeros_in_fully_masked_rows(conformance: "Conformance") -> None:
+    """A fully masked row is 0 also under a compiler, which does not know the values of the mask."""
     problem = replace(PLAIN, mask="causal_br+alibi+ragged")
-    finding = conformance.finding(load("core_naive_loop"), case_of(problem, mode="aot"), "compiled_parity")
+    finding = conformance.finding(load("core_naive_loop"), make_case(problem, mode="aot"), "compiled_parity")
     assert finding.status == "passed", finding.reason

@@ -1,4 +1,4 @@
-"""Tests of what is asked of arguments."""
+"""Tests of the checks of arguments in ``attnbench.argument_checks``."""
 
 from collections.abc import Callable
 
@@ -41,17 +41,17 @@ TOKENS = torch.zeros(2, 3, 4)
         (lambda: demand_heads(3, embed_dim=4), ValueError, "num_heads must divide embed_dim = 4, got 3"),
     ],
 )
-def test_what_is_not_as_demanded_is_told_in_one_line(
+def test_a_wrong_argument_is_an_error_of_one_line(
     wrong: Callable[[], object], error: type[Exception], message: str
 ) -> None:
-    """The line names the argument, what was needed and what came."""
+    """The line names the argument, what was needed and what was given."""
     with pytest.raises(error) as raised:
         wrong()
     assert str(raised.value) == message
 
 
-def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
-    """What counts is the kind of number, not whose class it is of."""
+def test_numpy_integers_are_whole_numbers() -> None:
+    """An integer of any class is accepted."""
     demand_whole_numbers(1, num_heads=torch.ones(1, dtype=torch.int64).numpy()[0])
 
 
@@ -69,8 +69,8 @@ class _Masked(torch.nn.Module):
 
 
 @pytest.mark.parametrize("sizes_vary", [False, True])
-def test_a_compiler_follows_every_demand(sizes_vary: bool) -> None:
-    """Masks are made in one graph, whose numbers nothing looks at, for sizes that are known and that are not."""
+def test_argument_checks_compile_without_graph_breaks(sizes_vary: bool) -> None:
+    """Masks are made in one graph, with static and with dynamic sizes."""
     given = [(torch.zeros(b, 4, 6), torch.zeros(b, 4, dtype=torch.bool), torch.full((b,), 3)) for b in (2, 3)]
     compiled = torch.compile(_Masked(), backend="eager", fullgraph=True, dynamic=sizes_vary)
     for arguments in given:
@@ -78,7 +78,7 @@ def test_a_compiler_follows_every_demand(sizes_vary: bool) -> None:
 
 
 def test_masks_are_exported_for_any_batch() -> None:
-    """A demand fixes no size."""
+    """An argument check does not specialize the batch size."""
     batch = torch.export.Dim("batch")
     arguments = (torch.zeros(3, 4, 6), torch.zeros(3, 4, dtype=torch.bool), torch.full((3,), 3))
     exported = torch.export.export(_Masked(), arguments, dynamic_shapes=[{0: batch}] * 3)

@@ -1,4 +1,4 @@
-"""Tests of what a failure is put down to: known mistakes by their name, and nothing by a wrong one."""
+"""Tests of diagnoses: a failure that a fault model explains gets the name of that fault model, and no wrong name."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from attnbench.oracle.expected import CaseOracle
 if TYPE_CHECKING:
     from conftest import Conformance
 
-# What each mutant that makes a known mistake is told to make; every other one must be told nothing.
+# The diagnosis of each mutant that has a fault model; every other mutant must get none.
 DIAGNOSES = {
     "scale_missing": "the scale 1/√D missing",
     "scale_of_the_model": "the scale 1/√E of the whole width in place of 1/√D",
@@ -48,7 +48,7 @@ DIAGNOSES = {
     "mask_ignored_beside_padding": "the attn_mask ignored",
     "single_query_sees_all": "the attn_mask ignored",
     "hint_dropped_for_weights": "the attn_mask ignored",
-    # In backward alone, and the gradients say so.
+    # In backward alone; the gradients show it.
     "mask_forgotten_in_backward": "the attn_mask ignored",
     "padding_ignored_beside_mask": "the key_padding_mask ignored",
     "hint_drops_padding": "the key_padding_mask ignored",
@@ -74,7 +74,7 @@ DIAGNOSES = {
     "weights_always_averaged": "weights averaged over heads",
     "dropout_not_rescaled": "the weights that dropout keeps not divided by 1 − p",
 }
-# Checks whose claims are compared with the oracle's quantities.
+# Checks whose observations are compared with the oracle's quantities.
 COMPARING = (
     "forward_parity", "weights_parity", "input_gradients", "parameter_gradients", "mask_gradients", "autocast_parity",
     "exact_uniform_mean", "exact_selection", "exact_zero_leak", "dropout_is_told_by_weights", "dropout_is_unbiased",
@@ -86,17 +86,17 @@ EAGER = [
 ]
 
 
-def told(conformance: "Conformance", implementation: Implementation, case: Case) -> set[str]:
-    """What the failures of an implementation on a case are put down to."""
+def collect_diagnoses(conformance: "Conformance", implementation: Implementation, case: Case) -> set[str]:
+    """Return the diagnoses of all failures of an implementation on a case."""
     found, before = set(), read_settings()
     for check in COMPARING:
         if check not in conformance.applicable(case):
             continue
         try:
             finding = conformance.finding(implementation, case, check)
-        except RuntimeError:  # of a wrong shape no loss can be made; a worker would say so
+        except RuntimeError:  # an output of a wrong shape has no loss; a worker would report the error
             continue
-        finally:  # a mutant may leave torch itself changed
+        finally:  # a mutant may change torch's global state
             restore_settings(before)
         reason, _, words = finding.reason.partition(" Diagnosis: looks like ")
         assert reason or not words
@@ -105,13 +105,13 @@ def told(conformance: "Conformance", implementation: Implementation, case: Case)
 
 
 @pytest.mark.parametrize("mutant", EAGER, ids=lambda mutant: mutant.name)
-def test_a_known_mistake_is_named_and_no_other(conformance: "Conformance", mutant: Mutant) -> None:
-    """On the case that shows a mutant, what fails is put down to its mistake, or to nothing where it is no known one.
+def test_the_mistake_of_a_mutant_is_named_and_no_other(conformance: "Conformance", mutant: Mutant) -> None:
+    """Failures on the case that shows a mutant get the name of its fault model, or none if it has no fault model.
 
-    A gradient may depend on less than all of a mistake: several are named then, the right one among them.
+    A gradient may look the same under several fault models: then several are named, the right one among them.
     """
     case = Case.parse(mutant.shown_by, {"multihead": MultiheadProblem})
-    found = told(conformance, mutant.implementation, case)
+    found = collect_diagnoses(conformance, mutant.implementation, case)
     expected = DIAGNOSES.get(mutant.name)
     if expected is None:
         assert found == set()
@@ -120,76 +120,90 @@ def test_a_known_mistake_is_named_and_no_other(conformance: "Conformance", mutan
         assert all(expected in words.split(" or ") for words in found)
 
 
-def test_every_diagnosis_of_the_table_is_of_a_mutant() -> None:
-    """The table names no mutant that there is not, and most known mistakes are some mutant's."""
+def test_every_diagnosis_of_the_table_belongs_to_a_mutant() -> None:
+    """Every mutant of the table exists, and more than 30 fault models have a mutant."""
     assert DIAGNOSES.keys() <= {mutant.name for mutant in EAGER}
     named = {words for one in load_suite("core") for words in OPERATOR.fault_models(one, {"weights"})}
     assert len(named & set(DIAGNOSES.values())) > 30
 
 
-# What a claim looks like
+# Observations that are built here
 
 
-def known(
+def build_oracle(
     dtype: Dtype = "float32", mode: Any = "inference", problem: MultiheadProblem = CROSS, **changes: Any
 ) -> CaseOracle:
-    """What is known of a case."""
+    """Return the case oracle of a case."""
     case = Case(operator="multihead", problem=problem, dtype=dtype, mode=mode).with_problem(**changes)
     return CaseOracle(case, OPERATOR, dtype, lambda: OPERATOR.inputs(case))
 
 
-def made(of: CaseOracle, words: str, *names: str) -> dict[str, Tensor]:
-    """Quantities of an implementation that makes a mistake, and rounds once."""
-    fault = OPERATOR.fault_models(of.case, names or ("output",))[words]
-    found = of.evaluate_fault_model(words, fault, of.case)
-    return {name: found[name].to(of.dtype) for name in names or ("output",)}
+def compute_with_fault(case_oracle: CaseOracle, words: str, *names: str) -> dict[str, Tensor]:
+    """Return the quantities of an implementation that has a fault model's mistake and rounds once."""
+    fault = OPERATOR.fault_models(case_oracle.case, names or ("output",))[words]
+    found = case_oracle.evaluate_fault_model(words, fault, case_oracle.case)
+    return {name: found[name].to(case_oracle.dtype) for name in names or ("output",)}
 
 
-def said(of: CaseOracle, observation: Observation, **policies: Any) -> str:
-    """What a failed claim is put down to."""
-    return diagnose(observation, of.expected, of, Policies(**policies))
+def diagnose_failure(case_oracle: CaseOracle, observation: Observation, **policies: Any) -> str:
+    """Return the diagnosis of a failed observation."""
+    return diagnose(observation, case_oracle.expected, case_oracle, Policies(**policies))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_known_mistake_is_recognised_in_every_dtype(dtype: Dtype) -> None:
-    """On a case that has everything, each is named, alone or beside another that gives the same."""
-    of = known(dtype, mask="bool3d+pad", add_bias_kv=True, add_zero_attn=True, need_weights=True, dropout=0.25, keys=33)
-    for words in OPERATOR.fault_models(of.case, ("output", "weights")):
-        found = said(of, Match(quantities=made(of, words, "output", "weights"), any_dtype=True))
+def test_every_fault_model_is_recognised_in_every_dtype(dtype: Dtype) -> None:
+    """On a case with every feature each is named, alone or with others that give the same quantities."""
+    case_oracle = build_oracle(
+        dtype, mask="bool3d+pad", add_bias_kv=True, add_zero_attn=True, need_weights=True, dropout=0.25, keys=33
+    )
+    for words in OPERATOR.fault_models(case_oracle.case, ("output", "weights")):
+        found = diagnose_failure(
+            case_oracle, Match(quantities=compute_with_fault(case_oracle, words, "output", "weights"), any_dtype=True)
+        )
         assert words in found, f"{words}: {found!r}"
 
 
 @pytest.mark.parametrize("words", ["the key_padding_mask ignored", "the scale 1/√D missing", "the value bias missing"])
-def test_gradients_and_weights_tell_as_much(words: str) -> None:
-    """Whatever the claim holds is compared, each quantity with what the mistake makes of it."""
-    of = known(mode="train", mask="bool2d+pad", need_weights=True)
-    names = tuple(of.expected.quantities)
-    assert said(of, Match(quantities=made(of, words, *names))) == f"Diagnosis: looks like {words}."
-    mixed = made(of, words, *names) | {"grad.key": of.expected.quantities["grad.key"].float() + 1}
-    assert said(of, Match(quantities=mixed)) == ""
-
-
-def test_two_mistakes_with_one_result_are_both_named() -> None:
-    """With as many heads as a head is wide, 1/√E and 1/D are one number."""
-    of = known(embed_dim=16, num_heads=4)
-    assert said(of, Match(quantities=made(of, "the scale 1/D in place of 1/√D"))) == (
-        "Diagnosis: looks like the scale 1/√E of the whole width in place of 1/√D or the scale 1/D in place of 1/√D."
+def test_gradients_and_weights_are_diagnosed_too(words: str) -> None:
+    """A fault model must explain every quantity of the observation."""
+    case_oracle = build_oracle(mode="train", mask="bool2d+pad", need_weights=True)
+    names = tuple(case_oracle.expected.quantities)
+    assert (
+        diagnose_failure(case_oracle, Match(quantities=compute_with_fault(case_oracle, words, *names)))
+        == f"Diagnosis: looks like {words}."
     )
+    mixed = compute_with_fault(case_oracle, words, *names) | {
+        "grad.key": case_oracle.expected.quantities["grad.key"].float() + 1
+    }
+    assert diagnose_failure(case_oracle, Match(quantities=mixed)) == ""
 
 
-def test_a_mistake_that_changes_nothing_here_is_never_named() -> None:
-    """One query has no next one, so that a softmax over all queries differs and an order of rows does not."""
-    of = known(queries=1)
-    right = of.expected.quantities["output"].float()
+def test_two_fault_models_with_the_same_result_are_both_named() -> None:
+    """With as many heads as head_dim, 1/√E and 1/D are equal."""
+    case_oracle = build_oracle(embed_dim=16, num_heads=4)
+    assert diagnose_failure(
+        case_oracle, Match(quantities=compute_with_fault(case_oracle, "the scale 1/D in place of 1/√D"))
+    ) == ("Diagnosis: looks like the scale 1/√E of the whole width in place of 1/√D or the scale 1/D in place of 1/√D.")
+
+
+def test_a_fault_model_that_changes_nothing_on_the_case_is_never_named() -> None:
+    """With a single query, for example, splitting heads by a view changes nothing."""
+    case_oracle = build_oracle(queries=1)
+    right = case_oracle.expected.quantities["output"].float()
     for observation in (right + 1.0, right + 1e-5, right * 1.01):
-        assert said(of, Match(quantities={"output": observation})) == ""
-    assert of.operator.fault_models(of.case, ("output",)).keys() >= {"heads split by a view, without the transpose"}
+        assert diagnose_failure(case_oracle, Match(quantities={"output": observation})) == ""
+    assert case_oracle.operator.fault_models(case_oracle.case, ("output",)).keys() >= {
+        "heads split by a view, without the transpose"
+    }
 
 
-def test_what_is_off_by_chance_is_put_down_to_nothing() -> None:
-    """Noise, a single wrong element, and half of a mistake fit none."""
-    of = known(mask="bool2d")
-    right, wrong = of.expected.quantities["output"].float(), made(of, "the attn_mask ignored")["output"]
+def test_errors_that_no_fault_model_explains_get_no_diagnosis() -> None:
+    """Noise, a single wrong element, and half of a mistake match no fault model."""
+    case_oracle = build_oracle(mask="bool2d")
+    right, wrong = (
+        case_oracle.expected.quantities["output"].float(),
+        compute_with_fault(case_oracle, "the attn_mask ignored")["output"],
+    )
     noise = torch.randn(right.shape, generator=torch.Generator().manual_seed(0))
     one = right.clone()
     one[0, 0, 0] += 1
@@ -203,53 +217,63 @@ def test_what_is_off_by_chance_is_put_down_to_nothing() -> None:
         torch.zeros_like(right),
         right * float("nan"),
     ):
-        assert said(of, Match(quantities={"output": observation})) == ""
+        assert diagnose_failure(case_oracle, Match(quantities={"output": observation})) == ""
 
 
-def test_a_gradient_that_is_cut_is_no_mask_ignored() -> None:
-    """Nothing but zeros comes of many a mistake."""
-    of = known(mode="train", mask="float2d")
-    assert said(of, Match(quantities={"grad.attn_mask": torch.zeros(5, 7)})) == ""
+def test_a_zero_gradient_is_not_diagnosed_as_an_ignored_mask() -> None:
+    """Many mistakes give a gradient of zeros."""
+    case_oracle = build_oracle(mode="train", mask="float2d")
+    assert diagnose_failure(case_oracle, Match(quantities={"grad.attn_mask": torch.zeros(5, 7)})) == ""
 
 
-def test_what_must_be_exact_is_diagnosed_within_rounding() -> None:
-    """The mean of a number of keys that is no power of two is not exact, and still what it is."""
-    of = known(problem=CROSS, bias=False, regime="uniform", mask="pad")
-    wrong = made(of, "the key_padding_mask ignored")
-    assert said(of, Exact(quantities=wrong)) == "Diagnosis: looks like the key_padding_mask ignored."
+def test_exact_quantities_are_diagnosed_within_rounding() -> None:
+    """A mean over a number of keys that is no power of two is rounded, and is still recognised."""
+    case_oracle = build_oracle(problem=CROSS, bias=False, regime="uniform", mask="pad")
+    wrong = compute_with_fault(case_oracle, "the key_padding_mask ignored")
+    assert (
+        diagnose_failure(case_oracle, Exact(quantities=wrong)) == "Diagnosis: looks like the key_padding_mask ignored."
+    )
 
 
-def test_rows_that_are_declared_nan_are_no_obstacle() -> None:
-    """Beside them, a mistake is recognised as ever; not declared, they are the mistake."""
-    of = known(mask="empty2d")
-    wrong = made(of, "the scale 1/√D missing")
+def test_rows_that_are_declared_nan_do_not_prevent_a_diagnosis() -> None:
+    """A mistake in other rows is recognised; without the declaration, the NaN rows match no fault model."""
+    case_oracle = build_oracle(mask="empty2d")
+    wrong = compute_with_fault(case_oracle, "the scale 1/√D missing")
     wrong["output"][:, 2] = float("nan")
-    assert said(of, Match(quantities=wrong), hidden_rows="nan") == "Diagnosis: looks like the scale 1/√D missing."
-    assert said(of, Match(quantities=wrong)) == ""
+    assert (
+        diagnose_failure(case_oracle, Match(quantities=wrong), hidden_rows="nan")
+        == "Diagnosis: looks like the scale 1/√D missing."
+    )
+    assert diagnose_failure(case_oracle, Match(quantities=wrong)) == ""
 
 
-def test_a_shape_may_give_a_mistake_away() -> None:
-    """Weights of another shape are compared with those that the mistake has."""
-    of = known(need_weights=True)
-    averaged = made(of, "weights averaged over heads", "weights")
-    assert said(of, Match(quantities=averaged)) == "Diagnosis: looks like weights averaged over heads."
+def test_a_wrong_shape_may_be_diagnosed() -> None:
+    """Weights of another shape are compared with the weights of the fault model."""
+    case_oracle = build_oracle(need_weights=True)
+    averaged = compute_with_fault(case_oracle, "weights averaged over heads", "weights")
+    assert (
+        diagnose_failure(case_oracle, Match(quantities=averaged))
+        == "Diagnosis: looks like weights averaged over heads."
+    )
 
 
 def test_two_runs_and_large_cases_are_not_diagnosed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compared with another run has no oracle; beyond a limit, evaluations cost more than they are worth."""
-    of = known(mask="bool2d")
-    wrong = made(of, "the attn_mask ignored")
-    right = of.expected.quantities["output"].float()
-    assert said(of, Agree(value=wrong["output"], expected=right, quantity="output", what="x")) == ""
-    assert said(of, Match(quantities=wrong)) != ""
+    """The comparison of two runs has no oracle; beyond a limit of query-key pairs, evaluations take too long."""
+    case_oracle = build_oracle(mask="bool2d")
+    wrong = compute_with_fault(case_oracle, "the attn_mask ignored")
+    right = case_oracle.expected.quantities["output"].float()
+    assert (
+        diagnose_failure(case_oracle, Agree(value=wrong["output"], expected=right, quantity="output", what="x")) == ""
+    )
+    assert diagnose_failure(case_oracle, Match(quantities=wrong)) != ""
     monkeypatch.setattr(module, "PAIRS", 10)
-    assert said(of, Match(quantities=wrong)) == ""
+    assert diagnose_failure(case_oracle, Match(quantities=wrong)) == ""
 
 
 @pytest.mark.parametrize("variant", MUTANTS.variants, ids=lambda variant: variant.name)
-def test_what_is_right_makes_no_mistake(variant: Implementation) -> None:
-    """Correct variants are far from every known mistake, though they round differently."""
-    of = known("bfloat16", problem=SELF, mask="bool2d")
-    reference = OPERATOR.reference(of.case, of.inputs)
-    output = variant.build(reference).eval()(**of.inputs.arguments())[0].detach()
-    assert said(of, Match(quantities={"output": output})) == ""
+def test_a_correct_variant_matches_no_fault_model(variant: Implementation) -> None:
+    """Correct variants round differently, and are far from every fault model."""
+    case_oracle = build_oracle("bfloat16", problem=SELF, mask="bool2d")
+    reference = OPERATOR.reference(case_oracle.case, case_oracle.inputs)
+    output = variant.build(reference).eval()(**case_oracle.inputs.arguments())[0].detach()
+    assert diagnose_failure(case_oracle, Match(quantities={"output": output})) == ""

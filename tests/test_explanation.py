@@ -1,4 +1,4 @@
-"""Tests of how a failure is told: where an element is, and what wrong elements share."""
+"""Tests of the wording of a failure: where an element is, and which coordinates wrong elements share."""
 
 from typing import Any
 
@@ -20,12 +20,12 @@ TOKENS = (
 
 
 def case(problem: MultiheadProblem = CROSS, **changes: Any) -> Case:
-    """Case with gradients."""
+    """Return a case with gradients."""
     return Case(operator="multihead", problem=problem, mode="train").with_problem(**changes)
 
 
-def words(one: Case, quantity: str, index: tuple[int, ...]) -> str:
-    """Where an element of a quantity is."""
+def describe_element(one: Case, quantity: str, index: tuple[int, ...]) -> str:
+    """Return the place of an element of a quantity, in words."""
     return describe_place(index, OPERATOR.axes(one, quantity))
 
 
@@ -35,7 +35,7 @@ def words(one: Case, quantity: str, index: tuple[int, ...]) -> str:
         ({}, "output", (1, 4, 7), "batch 1, query 4, feature 7"),
         ({"batch_first": False}, "output", (4, 1, 7), "query 4, batch 1, feature 7"),
         ({"batch": None}, "output", (4, 7), "query 4, feature 7"),
-        # Without projections a feature is one head's; values are permuted.
+        # Without projections a feature belongs to one head; features of values are permuted.
         ({"bias": False, "regime": "identity"}, "output", (1, 4, 7), "batch 1, query 4, feature 7 (head 0)"),
         ({"bias": False, "regime": "identity"}, "grad.key", (1, 6, 8), "batch 1, key 6, feature 8 (head 1)"),
         ({"bias": False, "regime": "identity"}, "grad.value", (1, 6, 8), "batch 1, key 6, feature 8"),
@@ -64,21 +64,21 @@ def words(one: Case, quantity: str, index: tuple[int, ...]) -> str:
         ({"add_bias_kv": True}, "grad.bias_k", (0, 0, 9), "feature 9 (head 1)"),
     ],
 )  # fmt: skip
-def test_a_place_is_told_in_words(
+def test_a_place_is_described_in_words(
     changes: dict[str, Any], quantity: str, index: tuple[int, ...], expected: str
 ) -> None:
-    """Batch, head, query, key, feature, row and column: whatever the dimensions are in this very case."""
-    assert words(case(**changes), quantity, index) == expected
+    """The words are those of the case's dimensions: batch, head, query, key, feature, row or column."""
+    assert describe_element(case(**changes), quantity, index) == expected
 
 
 def test_a_token_that_is_query_and_key_is_called_a_token() -> None:
-    """In self-attention its gradient is of both; the output is still one of queries."""
-    assert words(case(SELF), "grad.query", (2, 4, 7)) == "batch 2, token 4, feature 7"
-    assert words(case(SELF), "output", (2, 4, 7)) == "batch 2, query 4, feature 7"
+    """In self-attention its gradient is with respect to both; rows of the output are still queries."""
+    assert describe_element(case(SELF), "grad.query", (2, 4, 7)) == "batch 2, token 4, feature 7"
+    assert describe_element(case(SELF), "output", (2, 4, 7)) == "batch 2, query 4, feature 7"
 
 
 def test_every_quantity_of_every_case_has_axes_of_its_shape() -> None:
-    """One that tells each position for every dimension longer than one."""
+    """Every dimension longer than one has an axis with a word for each position."""
     for one in load_suite("core"):
         if one.problem.encoder_layer is not None:
             continue
@@ -86,12 +86,12 @@ def test_every_quantity_of_every_case_has_axes_of_its_shape() -> None:
             axes = OPERATOR.axes(one, name)
             for axis in axes:
                 assert len(axis.positions) == value.shape[axis.dimension], f"{name} of {one.id}"
-            told = {axis.dimension for axis in axes if not axis.belongs}
-            assert told >= {d for d, extent in enumerate(value.shape) if extent > 1}, f"{name} of {one.id}"
+            described = {axis.dimension for axis in axes if not axis.belongs}
+            assert described >= {d for d, extent in enumerate(value.shape) if extent > 1}, f"{name} of {one.id}"
 
 
 def test_without_axes_a_place_is_an_index() -> None:
-    """Tensors that are no quantity of the oracle have no words."""
+    """A tensor that is not a quantity of the oracle has no axes."""
     assert describe_place((1, 2), ()) == "index (1, 2)"
     assert unravel_index(13, (2, 3, 4)) == (1, 0, 1)
     assert format_share(3, 8) == "3 of 8 elements (37.5%)"
@@ -101,7 +101,7 @@ def test_without_axes_a_place_is_an_index() -> None:
 @pytest.mark.parametrize(
     ("where", "expected"),
     [
-        # Everywhere, and nowhere.
+        # Everywhere: no coordinate is shared.
         ((slice(None), slice(None), slice(None)), ""),
         ((3,), ", all in batch 3"),
         ((slice(2, None),), ", only batches 2 and beyond"),
@@ -110,21 +110,21 @@ def test_without_axes_a_place_is_an_index() -> None:
         ((slice(None), slice(4, None)), ", only queries 4 and beyond"),
         ((slice(None), [0, 2, 3, 5]), ""),
         ((1, 2), ", all in batch 1, all in query 2"),
-        # All features of one head; one feature says more.
+        # All features of one head: the head; a single feature: the feature.
         ((slice(None), slice(None), slice(4, 8)), ", all in head 1"),
         ((slice(None), slice(None), 5), ", all in feature 5"),
         ((slice(None), slice(None), slice(2, 6)), ", only features 2 to 5"),
     ],
 )
-def test_what_wrong_elements_share_is_told(where: Any, expected: str) -> None:
-    """One coordinate, a range to the end, a range, or a few; nothing where they are all over."""
+def test_coordinates_that_wrong_elements_share_are_described(where: Any, expected: str) -> None:
+    """They are one coordinate, a range to the end, a range, or a few; if none is shared, the text is empty."""
     wrong = torch.zeros(4, 6, 8, dtype=torch.bool)
     wrong[where] = True
     assert describe_shared_places(wrong, TOKENS) == expected
 
 
-def test_what_a_few_elements_share_by_chance_is_not_told() -> None:
-    """Four of them are in one half of the tensor once in sixteen times; twelve are not."""
+def test_coordinates_that_a_few_elements_share_by_chance_are_not_described() -> None:
+    """Four elements lie in a given half of the tensor with probability 1/16; twelve hardly ever do."""
     wrong = torch.zeros(2, 12, dtype=torch.bool)
     axes = (Axis(dimension=0, word="head", positions=range(2)), Axis(dimension=1, word="key", positions=range(12)))
     wrong[1, ::3] = True
@@ -133,8 +133,8 @@ def test_what_a_few_elements_share_by_chance_is_not_told() -> None:
     assert describe_shared_places(wrong, axes) == ", all in head 1"
 
 
-def test_names_of_positions_are_told_as_they_are() -> None:
-    """The extra columns have no numbers."""
+def test_positions_with_names_are_described_by_their_names() -> None:
+    """The extra columns have names in place of numbers."""
     axis = Axis(dimension=0, word="key", positions=[*range(10), "the learned column", "the zero column"])
     wrong = torch.zeros(12, 30, dtype=torch.bool)
     wrong[10] = True

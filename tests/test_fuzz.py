@@ -118,8 +118,8 @@ def test_a_seed_draws_the_same_cases_wherever_it_is_drawn(tmp_path: Path) -> Non
     (tmp_path / "constants.py").write_text("NUMBERS = [3, 5, 8, 50, 60, 100]\n")
     program = (
         "import constants\nfrom attnbench.operators.multihead import OPERATOR\n"
-        "from attnbench.runner.fuzz import drawn_cases\n"
-        "print(*(case.id for case in drawn_cases(OPERATOR, seed=1, count=150)), sep='\\n')"
+        "from attnbench.runner.fuzz import draw_cases\n"
+        "print(*(case.id for case in draw_cases(OPERATOR, seed=1, count=150)), sep='\\n')"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)},

@@ -20,9 +20,9 @@ from attnbench.operators.multihead import OPERATOR, MultiheadProblem
 from attnbench.plugins.registry import describe_origin, list_names, load
 
 REFUSALS = Path(__file__).parent / "data" / "refusals.toml"
-# These refuse nothing of the reference's surface on a CPU.
+# These support every argument of the reference on a CPU.
 COMPLETE = ["batched_matmul", "block_matrix", "naive_loop", "per_head", "reshaped", "sdpa", "sdpa_math"]
-# These return no weights.
+# These return no attention weights.
 WITHOUT_WEIGHTS = ["sdpa_flash", "online_softmax", "varlen", "fused_projection"]
 OWN = [*COMPLETE, *WITHOUT_WEIGHTS]
 
@@ -52,13 +52,13 @@ PROBLEMS = {
 }
 
 
-def case(problem: MultiheadProblem, *, mode: str = "eval", dtype: str = "float64") -> Case:
-    """Case in float64 unless said otherwise."""
+def make_case(problem: MultiheadProblem, *, mode: str = "eval", dtype: str = "float64") -> Case:
+    """Make a case, by default in float64 and eval mode."""
     return Case(operator="multihead", problem=problem, dtype=dtype, mode=mode)  # type: ignore[arg-type]
 
 
-def computed(implementation: Implementation, case: Case) -> dict[str, Tensor]:
-    """Outputs and gradients, those of parameters in the reference's layout."""
+def compute(implementation: Implementation, case: Case) -> dict[str, Tensor]:
+    """Compute outputs and gradients; gradients of parameters are in the reference's layout."""
     drawn = OPERATOR.inputs(case)
     inputs = drawn.map_tensors(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()))
     module = implementation.build(OPERATOR.reference(case, drawn)).train(case.mode == "train")
@@ -80,26 +80,26 @@ def computed(implementation: Implementation, case: Case) -> dict[str, Tensor]:
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
 @pytest.mark.parametrize("name", OWN)
 @pytest.mark.filterwarnings("ignore:.*mismatched key_padding_mask and attn_mask.*")
-def test_outputs_and_gradients_are_the_references(name: str, problem: MultiheadProblem) -> None:
+def test_outputs_and_gradients_agree_with_the_reference(name: str, problem: MultiheadProblem) -> None:
     """In float64 every output, weight and gradient agrees with the reference's to rounding."""
     implementation = load(name)
     if name in WITHOUT_WEIGHTS:
         problem = replace(problem, need_weights=False, average_attn_weights=False)
-    if reason := implementation.unsupported(case(problem)):
+    if reason := implementation.unsupported(make_case(problem)):
         assert name not in COMPLETE
         pytest.skip(f"refused: {reason}")
-    # With a causal flag and extra columns only the reference's path that returns weights honours the mask.
-    expected = computed(load("reshaped" if name in WITHOUT_WEIGHTS else "torch_mha"), case(problem))
-    torch.testing.assert_close(computed(implementation, case(problem)), expected, rtol=1e-9, atol=1e-12)
+    # With a causal flag and extra columns, the reference applies the mask only if it returns weights.
+    expected = compute(load("reshaped" if name in WITHOUT_WEIGHTS else "torch_mha"), make_case(problem))
+    torch.testing.assert_close(compute(implementation, make_case(problem)), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", COMPLETE)
-def test_narrow_dtypes_are_computed_in_kind(name: str, dtype: str) -> None:
-    """Outputs, weights and gradients have the inputs' dtype and are near the reference's in float64."""
+def test_results_have_the_dtype_of_the_inputs(name: str, dtype: str) -> None:
+    """Outputs, weights and gradients have the inputs' dtype and are close to the reference's in float64."""
     problem = replace(CROSS, mask="float3d+padfloat", add_bias_kv=True)
-    expected = computed(load("torch_mha"), case(problem))
-    for key, value in computed(load(name), case(problem, dtype=dtype)).items():
+    expected = compute(load("torch_mha"), make_case(problem))
+    for key, value in compute(load(name), make_case(problem, dtype=dtype)).items():
         assert value.dtype == getattr(torch, dtype), key
         limit = 16 * torch.finfo(value.dtype).eps * (1 + expected[key].abs().max())
         assert (value - expected[key]).abs().max() < limit, key
@@ -108,20 +108,20 @@ def test_narrow_dtypes_are_computed_in_kind(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("mask", ["empty2d", "empty3d", "padempty", "empty3d+padempty"])
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("name", OWN)
-def test_rows_without_visible_keys_attend_to_nothing(name: str, mask: str, *, need_weights: bool) -> None:
-    """Such a row has zero weights and leaves the output projection's bias alone; every gradient is finite."""
-    implementation, empty = load(name), case(replace(CROSS, mask=mask, need_weights=need_weights))
+def test_fully_masked_rows_give_zero_attention(name: str, mask: str, *, need_weights: bool) -> None:
+    """The weights of such a row are zero and its output is the output projection's bias; every gradient is finite."""
+    implementation, empty = load(name), make_case(replace(CROSS, mask=mask, need_weights=need_weights))
     if reason := implementation.unsupported(empty):
         assert name not in COMPLETE
         pytest.skip(f"refused: {reason}")
-    values, drawn = computed(implementation, empty), OPERATOR.inputs(empty)
+    values, drawn = compute(implementation, empty), OPERATOR.inputs(empty)
     assert all(value.isfinite().all() for value in values.values())
     rows = OPERATOR.hidden_rows(empty, drawn)
     if need_weights:
         hidden = values["weights"][rows["weights"].expand_as(values["weights"])]
         assert hidden.numel()
         assert not hidden.any()
-    if mask != "empty3d":  # there the row's other heads see keys
+    if mask != "empty3d":  # there, other heads of the row see keys
         last = values["output"][-1] if "pad" in mask else values["output"][:, empty.problem.queries // 2]
         torch.testing.assert_close(last, drawn.parameters["out_proj.bias"].expand_as(last))
 
@@ -132,7 +132,7 @@ def test_rows_without_visible_keys_attend_to_nothing(name: str, mask: str, *, ne
 def test_empty_sizes_give_empty_or_zero_attention(
     name: str, batch: int, queries: int, keys: int, *, need_weights: bool
 ) -> None:
-    """No batch or no queries give empty outputs; no keys give zero attention and zero gradients."""
+    """An empty batch or no queries give empty outputs; no keys give zero attention and zero gradients."""
     reference = nn.MultiheadAttention(12, 3, batch_first=True, dtype=torch.float64)
     nn.init.normal_(reference.out_proj.bias)
     query, key = torch.randn(batch, queries, 12).double(), torch.randn(batch, keys, 12).double()
@@ -152,11 +152,11 @@ def test_empty_sizes_give_empty_or_zero_attention(
 
 @pytest.mark.parametrize("p", [0.5, 1.0])
 @pytest.mark.parametrize("name", COMPLETE)
-def test_returned_weights_are_those_that_dropout_left(name: str, p: float) -> None:
+def test_returned_weights_include_dropout(name: str, p: float) -> None:
     """The output is the returned weights times the values; kept weights are scaled by 1 / (1 − p)."""
     torch.manual_seed(0)
     reference = nn.MultiheadAttention(8, 1, dropout=p, batch_first=True, bias=False, dtype=torch.float64)
-    with torch.no_grad():  # value and output projections do nothing
+    with torch.no_grad():  # value and output projections are the identity
         reference.in_proj_weight[16:] = reference.out_proj.weight[:] = torch.eye(8)
     module = load(name).build(reference)
     x = torch.randn(2, 16, 8).double()
@@ -168,8 +168,8 @@ def test_returned_weights_are_those_that_dropout_left(name: str, p: float) -> No
     torch.testing.assert_close(dropped[kept] * (1 - p), whole[kept])
 
 
-def refused() -> dict[str, dict[str, int]]:
-    """For each implementation of multi-head attention, why cases of core are refused on a CPU, and how many."""
+def count_refusals() -> dict[str, dict[str, int]]:
+    """Count the cases of ``core`` that are refused on a CPU, by implementation of multi-head attention and reason."""
     counted = {}
     for name in list_names():
         if not describe_origin(name).startswith("attnzoo."):
@@ -184,8 +184,8 @@ def refused() -> dict[str, dict[str, int]]:
     return counted
 
 
-def written(counts: dict[str, dict[str, int]]) -> str:
-    """Counts as the committed file has them."""
+def format_refusals(counts: dict[str, dict[str, int]]) -> str:
+    """Format the counts as in the committed file."""
     heading = "# Cases of the suite core that are refused on a CPU: reason = number, by implementation.\n"
     tables = (
         f"\n[{name}]\n" + "".join(f'"{reason}" = {count}\n' for reason, count in reasons.items())
@@ -196,17 +196,19 @@ def written(counts: dict[str, dict[str, int]]) -> str:
 
 @without_xformers
 def test_refusals_are_the_committed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is refused that was not before, and nothing more is accepted unnoticed."""
+    """No case is newly refused or newly supported without a change of the committed file."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    now = refused()
-    assert now == tomllib.loads(REFUSALS.read_text()), f"if this is meant, let {REFUSALS.name} read:\n\n{written(now)}"
+    now = count_refusals()
+    assert now == tomllib.loads(REFUSALS.read_text()), (
+        f"if this is intended, write to {REFUSALS.name}:\n\n{format_refusals(now)}"
+    )
 
 
 @pytest.mark.parametrize("name", ["xformers", "xformers_splitk"])
 def test_a_missing_package_is_refused_with_the_install_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without xFormers the refusal says how to get it."""
+    """Without xFormers the refusal contains the install command."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    reason = load(name).unsupported(case(replace(CROSS, need_weights=False), mode="inference", dtype="float16"))
+    reason = load(name).unsupported(make_case(replace(CROSS, need_weights=False), mode="inference", dtype="float16"))
     assert "not installed: pip install 'attnbench[xformers]'" in reason
 
 
@@ -217,9 +219,9 @@ def test_a_missing_package_is_refused_with_the_install_line(name: str, monkeypat
         ("sdpa_math", "aten::_scaled_dot_product_attention_math"),
     ],
 )
-def test_a_held_backend_is_the_one_that_runs(name: str, operator: str) -> None:
-    """The profiler sees the backend's own operator and no other's."""
-    drawn = OPERATOR.inputs(plain := case(PROBLEMS["no weights"]))
+def test_the_selected_backend_is_the_one_that_runs(name: str, operator: str) -> None:
+    """The profiler shows the operator of the selected backend and of no other."""
+    drawn = OPERATOR.inputs(plain := make_case(PROBLEMS["no weights"]))
     module = load(name).build(OPERATOR.reference(plain, drawn)).eval()
     with torch.profiler.profile() as profile:
         module(**drawn.arguments())
@@ -227,9 +229,9 @@ def test_a_held_backend_is_the_one_that_runs(name: str, operator: str) -> None:
     assert ran == {operator}
 
 
-def test_a_held_backend_raises_where_it_cannot_run() -> None:
-    """Flash on a CPU knows no dropout: the case is refused in torch's words, and the call is an error."""
-    dropped = case(replace(PROBLEMS["no weights"], dropout=0.5), mode="train")
+def test_a_selected_backend_raises_where_it_cannot_run() -> None:
+    """Flash attention on a CPU has no dropout: the case is refused with torch's message, and the call raises."""
+    dropped = make_case(replace(PROBLEMS["no weights"], dropout=0.5), mode="train")
     flash, drawn = load("sdpa_flash"), OPERATOR.inputs(dropped)
     assert flash.unsupported(dropped) == "Both fused kernels do not support non-zero dropout."
     with (
@@ -241,22 +243,24 @@ def test_a_held_backend_raises_where_it_cannot_run() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 def test_cuda_backends_are_refused_without_cuda() -> None:
-    """What runs on CUDA alone says so."""
-    plain = case(PROBLEMS["no weights"], dtype="float16", mode="inference")
+    """Backends that run only on CUDA give that as the reason."""
+    plain = make_case(PROBLEMS["no weights"], dtype="float16", mode="inference")
     assert load("sdpa_efficient").unsupported(plain) == "needs a CUDA device"
     assert load("sdpa_cudnn").unsupported(plain.with_fields(device="cuda")) == "no CUDA device"
 
 
 def test_the_naive_loop_predicts_its_time() -> None:
-    """The prediction grows with every query-key pair, and with the backward pass."""
+    """The prediction is proportional to the number of query-key pairs, and larger with a backward pass."""
     naive = load("naive_loop")
-    once = naive.predicted_s(case(CROSS, mode="inference"))
-    assert naive.predicted_s(case(replace(CROSS, batch=4, queries=10), mode="inference")) == pytest.approx(4 * once)
-    assert naive.predicted_s(case(CROSS)) > once
+    once = naive.predicted_s(make_case(CROSS, mode="inference"))
+    assert naive.predicted_s(make_case(replace(CROSS, batch=4, queries=10), mode="inference")) == pytest.approx(
+        4 * once
+    )
+    assert naive.predicted_s(make_case(CROSS)) > once
 
 
-def test_per_head_cuts_parameters_at_the_heads() -> None:
-    """Head h owns rows h · head_dim to (h + 1) · head_dim of every projection but the output's."""
+def test_per_head_splits_parameters_by_heads() -> None:
+    """Head h has rows h · head_dim to (h + 1) · head_dim of every projection except the output projection."""
     reference = nn.MultiheadAttention(6, 2, kdim=5, vdim=4, add_bias_kv=True)
     per_head = load("per_head")
     module = per_head.build(reference)
@@ -291,7 +295,7 @@ print(worst)
 
 @without_xformers
 def test_splitk_interpreted_agrees_with_the_reference() -> None:
-    """Under Triton's interpreter the kernel agrees in float16, hidden rows included, and warns of nothing."""
+    """Under Triton's interpreter the kernel agrees in float16, hidden rows included, and gives no warning."""
     environment = {**os.environ, **load("xformers_splitk").environment()}
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning", "-W", "error::RuntimeWarning", "-c", SPLITK],
@@ -317,9 +321,9 @@ def test_splitk_interpreted_agrees_with_the_reference() -> None:
 def test_splitk_refuses_what_the_interpreter_gets_wrong(
     fields: Any, dtype: str, reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dtypes and head widths that were measured to be wrong or to fail are refused, each with its reason."""
-    asked = case(replace(CROSS, need_weights=False, **fields), dtype=dtype, mode="inference")
+    """Dtypes and head widths with measured errors or failures are refused, each with its reason."""
+    one = make_case(replace(CROSS, need_weights=False, **fields), dtype=dtype, mode="inference")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert load("xformers_splitk").unsupported(asked) == reason
+    assert load("xformers_splitk").unsupported(one) == reason
     monkeypatch.delenv("TRITON_INTERPRET")
-    assert "set TRITON_INTERPRET=1" in load("xformers_splitk").unsupported(asked)
+    assert "set TRITON_INTERPRET=1" in load("xformers_splitk").unsupported(one)

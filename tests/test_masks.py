@@ -1,4 +1,4 @@
-"""Tests of the mask surface."""
+"""Tests of the public functions of ``attnbench.masks``."""
 
 import math
 from collections.abc import Callable
@@ -13,45 +13,45 @@ from attnbench import masks
 HIDDEN = -math.inf
 
 
-def test_causal_lets_a_query_see_the_keys_up_to_its_own_place() -> None:
-    """Query i sees keys 0 to i, counted from the top left, also where there are more keys or more queries."""
+def test_causal_lets_a_query_see_the_keys_up_to_its_own_position() -> None:
+    """Query i sees keys 0 to i, aligned at the top left, also with more keys than queries or more queries than keys."""
     assert masks.causal(2, 3, polarity="keep").tolist() == [[True, False, False], [True, True, False]]
     assert masks.causal(3, 2, polarity="keep").tolist() == [[True, False], [True, True], [True, True]]
 
 
-def test_lengths_hide_what_lies_behind_them() -> None:
+def test_lengths_hide_the_keys_behind_them() -> None:
     """A sequence of length n hides the keys from n on, in the reference's polarity."""
     hidden = masks.from_lengths(torch.tensor([3, 1, 0]), keys=3)
     assert hidden.tolist() == [[False, False, False], [False, True, True], [True, True, True]]
 
 
-def test_additive_turns_keep_into_numbers() -> None:
-    """A kept key gets 0 and a hidden one minus infinity, in the dtype asked for."""
+def test_additive_converts_a_keep_mask() -> None:
+    """A kept key gets 0 and a hidden one minus infinity, in the requested dtype."""
     number = masks.additive(torch.tensor([True, False]), torch.float16)
     assert number.dtype == torch.float16
     assert number.tolist() == [0.0, HIDDEN]
 
 
-def test_two_boolean_masks_hide_what_either_hides() -> None:
+def test_combined_boolean_masks_hide_a_key_that_either_hides() -> None:
     """Boolean masks stay boolean: a key is kept where both keep it."""
     first, second = torch.tensor([True, True, False]), torch.tensor([True, False, True])
     assert masks.combined(first, second, torch.float32).tolist() == [True, False, False]
 
 
-def test_a_boolean_and_a_float_mask_add_up() -> None:
-    """A number survives where the boolean mask keeps the key, and is minus infinity where it hides it."""
+def test_a_boolean_and_a_float_mask_combine_to_a_float_mask() -> None:
+    """The float mask's number is kept where the boolean mask keeps the key, and is minus infinity elsewhere."""
     both = masks.combined(torch.tensor([True, False]), torch.tensor([0.5, 0.5]), torch.float32)
     assert both.tolist() == [0.5, HIDDEN]
 
 
-def test_two_hidden_numbers_stay_hidden() -> None:
-    """Minus infinity twice is minus infinity, never NaN."""
+def test_a_key_that_two_float_masks_hide_stays_hidden() -> None:
+    """Minus infinity combined with minus infinity is minus infinity, never NaN."""
     both = masks.combined(torch.tensor([HIDDEN, 1.0]), torch.tensor([HIDDEN, 2.0]), torch.float32)
     assert both.tolist() == [HIDDEN, 3.0]
 
 
-def test_no_mask_leaves_the_other_one() -> None:
-    """What is combined with nothing is returned as it is; nothing and nothing is nothing."""
+def test_a_mask_combined_with_none_is_returned_unchanged() -> None:
+    """None combined with None is None."""
     mask = torch.tensor([True])
     assert masks.combined(mask, None, torch.float32) is mask
     assert masks.combined(None, mask, torch.float32) is mask
@@ -59,13 +59,13 @@ def test_no_mask_leaves_the_other_one() -> None:
 
 
 def test_reference_masks_change_polarity() -> None:
-    """The reference's true hides; a kernel's true keeps."""
+    """True hides in the reference's masks and keeps in a kernel's."""
     mask = masks.reference_mask(torch.tensor([[False, True]]), None, num_heads=1, dtype=torch.float32)
     assert mask.tolist() == [[True, False]]
 
 
-def test_reference_numbers_are_added_as_they_are() -> None:
-    """A float mask has no polarity."""
+def test_float_masks_of_the_reference_are_unchanged() -> None:
+    """A float mask is added to the logits and has no polarity."""
     mask = masks.reference_mask(torch.tensor([[0.5, HIDDEN]]), None, num_heads=1, dtype=torch.float32)
     assert mask.tolist() == [[0.5, HIDDEN]]
 
@@ -78,7 +78,7 @@ def test_three_dimensional_masks_count_heads_fastest() -> None:
     assert split[1, 2].item() == 5.0
 
 
-def test_padding_belongs_to_the_batch_and_the_keys() -> None:
+def test_padding_depends_on_the_batch_element_and_the_key() -> None:
     """A key_padding_mask is the same for every head and query."""
     mask = masks.reference_mask(None, torch.zeros(2, 5, dtype=torch.bool), num_heads=3, dtype=torch.float32)
     assert mask.shape == (2, 1, 1, 5)
@@ -86,20 +86,20 @@ def test_padding_belongs_to_the_batch_and_the_keys() -> None:
 
 @pytest.mark.parametrize("shape", [(0, 4, 5), (6, 4, 0)])
 def test_empty_three_dimensional_masks_keep_their_heads(shape: tuple[int, int, int]) -> None:
-    """A batch of nothing, or no keys, is split into heads like any other."""
+    """A mask with an empty batch or without keys is split into heads like any other."""
     mask = masks.reference_mask(torch.zeros(shape), None, num_heads=3, dtype=torch.float32)
     assert mask.shape == (shape[0] // 3, 3, *shape[1:])
 
 
 def test_extra_columns_are_visible() -> None:
-    """Columns beyond the given keys are kept by a boolean mask and get 0 from an additive one."""
+    """A boolean mask keeps columns beyond the given keys, and an additive mask adds 0 there."""
     assert masks.extended(torch.tensor([[False]]), 2).tolist() == [[False, True, True]]
     assert masks.extended(torch.tensor([[HIDDEN]]), 1).tolist() == [[HIDDEN, 0.0]]
     assert masks.extended(None, 2) is None
 
 
-def test_a_row_without_visible_keys_has_no_weights_and_no_gradient() -> None:
-    """Where every logit is minus infinity the softmax and its gradient are 0; other rows are untouched."""
+def test_a_fully_masked_row_has_zero_weights_and_zero_gradients() -> None:
+    """If every logit of a row is minus infinity, its softmax and gradient are 0; other rows are not affected."""
     logits = torch.tensor([[HIDDEN, HIDDEN], [0.0, HIDDEN], [0.0, 0.0]], requires_grad=True)
     weights = masks.softmax_over_visible(logits)
     weights.square().sum().backward()
@@ -110,15 +110,15 @@ def test_a_row_without_visible_keys_has_no_weights_and_no_gradient() -> None:
 
 
 def test_softmax_over_no_keys_is_empty() -> None:
-    """Without keys there is nothing to weigh."""
+    """Without keys the weights have no elements."""
     assert masks.softmax_over_visible(torch.zeros(2, 0)).shape == (2, 0)
 
 
 TOKENS = torch.tensor([[5, 2, 1, 0, 0], [1, 3, 1, 4, 0]])
 
 
-def test_tokens_that_are_padding_are_hidden() -> None:
-    """True at the number of padding, wherever it stands; the opposite polarity is true elsewhere."""
+def test_padding_tokens_are_hidden() -> None:
+    """The mask is true at every padding token, at any position; with the opposite polarity it is true elsewhere."""
     hide = masks.from_tokens(TOKENS, padding=0)
     assert hide.tolist() == [[False, False, False, True, True], [False, False, False, False, True]]
     assert torch.equal(hide, masks.from_lengths(torch.tensor([3, 4]), keys=5))
@@ -139,7 +139,7 @@ def test_tokens_that_are_padding_are_hidden() -> None:
     ],
 )
 def test_every_mask_is_made_in_both_polarities(make: Callable[[str], Tensor]) -> None:
-    """One is the other inverted, and inverting twice changes nothing."""
+    """Each polarity is the inverse of the other; any other polarity is an error."""
     hide, keep = make("hide"), make("keep")
     assert torch.equal(masks.inverted(hide), keep)
     assert torch.equal(masks.inverted(keep), hide)
@@ -150,8 +150,8 @@ def test_every_mask_is_made_in_both_polarities(make: Callable[[str], Tensor]) ->
         make("show")
 
 
-def test_masks_hide_unless_the_other_polarity_is_asked_for() -> None:
-    """All are made in the reference's polarity, so that none that is made without a word meets one of the other."""
+def test_masks_hide_by_default() -> None:
+    """All functions default to the reference's polarity, so that masks made by default can be combined."""
     for made, hidden in (
         (masks.causal(2, 2), [[False, True], [False, False]]),
         (masks.from_lengths(torch.tensor([1]), 2), [[False, True]]),
@@ -160,8 +160,8 @@ def test_masks_hide_unless_the_other_polarity_is_asked_for() -> None:
         assert made.tolist() == hidden
 
 
-def test_a_union_hides_what_either_hides() -> None:
-    """Padding of each sequence and later tokens of all, for every query."""
+def test_a_union_hides_a_key_that_either_mask_hides() -> None:
+    """For every query it hides the padding of its sequence and the later tokens."""
     padding, later = masks.from_tokens(TOKENS), masks.causal(5, 5)
     both = masks.union(padding, later)
     assert both.shape == (2, 5, 5)
@@ -179,7 +179,7 @@ def test_a_union_hides_what_either_hides() -> None:
 
 
 def test_masks_are_repeated_over_queries_and_heads() -> None:
-    """(2, 5), (2, 5, 5) and (2, 8, 5, 5); flattened over batch and heads it is the reference's attn_mask."""
+    """The shapes are (2, 5), (2, 5, 5) and (2, 8, 5, 5); the last, flattened over batch and heads, is an attn_mask."""
     padding = masks.from_tokens(TOKENS)
     queries = masks.over_queries(padding, 5)
     heads = masks.over_heads(queries, 8)
@@ -191,8 +191,8 @@ def test_masks_are_repeated_over_queries_and_heads() -> None:
     assert torch.equal(kept, ~heads)
 
 
-def test_numbers_and_keep_masks_are_converted_both_ways() -> None:
-    """``from_additive`` undoes ``additive``, and the other way round."""
+def test_additive_and_keep_masks_are_converted_both_ways() -> None:
+    """``from_additive`` is the inverse of ``additive``."""
     keep = masks.causal(3, 4, polarity="keep")
     assert torch.equal(masks.from_additive(masks.additive(keep, torch.float16)), keep)
     numbers = torch.tensor([[0.0, HIDDEN], [HIDDEN, 0.0]])
@@ -202,32 +202,32 @@ def test_numbers_and_keep_masks_are_converted_both_ways() -> None:
 HIDE = masks.from_tokens(TOKENS)
 
 
-def placed(**given: Any) -> tuple[Tensor | None, Tensor | None]:
-    """What positions say of 3 queries and 5 keys, of which no word is asked but those that are given."""
-    silent = {"causal": None, "window": None, "key_lengths": None, "slopes": None, "dtype": torch.float32}
-    asked = silent | given
-    masks.demand_positions(5, **{name: asked[name] for name in ("causal", "window", "key_lengths")})
-    return masks.positional(3, 5, **asked)
+def make_positional(**given: Any) -> tuple[Tensor | None, Tensor | None]:
+    """Return the keep mask and the additive mask of 3 queries and 5 keys; arguments that are not given are None."""
+    default = {"causal": None, "window": None, "key_lengths": None, "slopes": None, "dtype": torch.float32}
+    arguments = default | given
+    masks.demand_positions(5, **{name: arguments[name] for name in ("causal", "window", "key_lengths")})
+    return masks.positional(3, 5, **arguments)
 
 
-def of_reference(attn_mask: Tensor, num_heads: int) -> Tensor | None:
-    """The reference's attn_mask alone as a kernel's."""
+def convert_attn_mask(attn_mask: Tensor, num_heads: int) -> Tensor | None:
+    """Convert the reference's attn_mask, without a padding mask, to a kernel's mask."""
     return masks.reference_mask(attn_mask, None, num_heads=num_heads, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.uint16, torch.int32, torch.int64])
 def test_lengths_mean_the_same_in_every_dtype(dtype: torch.dtype) -> None:
-    """Distances are counted with a sign, also where the lengths' own dtype has none."""
+    """Distances between positions are signed, also if the dtype of the lengths is unsigned."""
     lengths = torch.tensor([1, 2, 5])
-    keep, added = placed(causal="bottom_right", window=1, key_lengths=lengths.to(dtype), slopes=[0.5])
-    expected, numbers = placed(causal="bottom_right", window=1, key_lengths=lengths, slopes=[0.5])
+    keep, added = make_positional(causal="bottom_right", window=1, key_lengths=lengths.to(dtype), slopes=[0.5])
+    expected, numbers = make_positional(causal="bottom_right", window=1, key_lengths=lengths, slopes=[0.5])
     assert torch.equal(keep, expected)
     assert torch.equal(added, numbers)
     assert torch.equal(masks.from_lengths(lengths.to(dtype), 5), masks.from_lengths(lengths, 5))
 
 
-def test_a_token_is_padding_by_its_number_and_not_by_what_wraps_around_to_it() -> None:
-    """300 is no number of a byte, so that no byte is padding."""
+def test_the_padding_token_is_not_converted_to_the_dtype_of_the_tokens() -> None:
+    """No uint8 is 300, so none is padding; 300 does not wrap around to 44."""
     assert not masks.from_tokens(torch.tensor([[44, 0]], dtype=torch.uint8), padding=300).any()
 
 
@@ -288,35 +288,55 @@ def test_a_token_is_padding_by_its_number_and_not_by_what_wraps_around_to_it() -
             TypeError,
             "second must be boolean or floating point, got torch.int64",
         ),
-        (lambda: of_reference(TOKENS, 1), TypeError, "attn_mask must be boolean or floating point, got torch.int64"),
         (
-            lambda: of_reference(HIDE[None, None], 1),
+            lambda: convert_attn_mask(TOKENS, 1),
+            TypeError,
+            "attn_mask must be boolean or floating point, got torch.int64",
+        ),
+        (
+            lambda: convert_attn_mask(HIDE[None, None], 1),
             ValueError,
             r"attn_mask must have shape \(queries, keys\) or \(batch·heads, queries, keys\), got \(1, 1, 2, 5\)",
         ),
-        (lambda: of_reference(HIDE[None], 0), ValueError, "num_heads must be a whole number of at least 1, got 0"),
-        (lambda: of_reference(HIDE[None], 2), ValueError, "num_heads must divide batch·heads = 1, got 2"),
+        (lambda: convert_attn_mask(HIDE[None], 0), ValueError, "num_heads must be a whole number of at least 1, got 0"),
+        (lambda: convert_attn_mask(HIDE[None], 2), ValueError, "num_heads must divide batch·heads = 1, got 2"),
         (
             lambda: masks.reference_mask(None, HIDE[None], num_heads=1, dtype=torch.float32),
             ValueError,
             r"key_padding_mask must have shape \(batch, keys\), got \(1, 2, 5\)",
         ),
-        (lambda: placed(causal="middle"), ValueError, "causal must be 'top_left' or 'bottom_right', or None, got 'mid"),
-        (lambda: placed(causal=True), ValueError, "causal must be 'top_left' or 'bottom_right', or None, got True"),
-        (lambda: placed(window=-1), ValueError, "window must be a whole number of at least 0, got -1"),
-        (lambda: placed(window=math.nan), TypeError, "window must be a whole number of at least 0, got nan"),
-        (lambda: placed(key_lengths=[1]), TypeError, "key_lengths must be a tensor, got list"),
-        (lambda: placed(key_lengths=torch.tensor([9])), ValueError, "key_lengths must be 0 to keys = 5, got 9 to 9"),
-        (lambda: placed(key_lengths=torch.tensor([-1])), ValueError, "key_lengths must be 0 to keys = 5, got -1 to -1"),
         (
-            lambda: placed(key_lengths=torch.tensor([1.5])),
+            lambda: make_positional(causal="middle"),
+            ValueError,
+            "causal must be 'top_left' or 'bottom_right', or None, got 'mid",
+        ),
+        (
+            lambda: make_positional(causal=True),
+            ValueError,
+            "causal must be 'top_left' or 'bottom_right', or None, got True",
+        ),
+        (lambda: make_positional(window=-1), ValueError, "window must be a whole number of at least 0, got -1"),
+        (lambda: make_positional(window=math.nan), TypeError, "window must be a whole number of at least 0, got nan"),
+        (lambda: make_positional(key_lengths=[1]), TypeError, "key_lengths must be a tensor, got list"),
+        (
+            lambda: make_positional(key_lengths=torch.tensor([9])),
+            ValueError,
+            "key_lengths must be 0 to keys = 5, got 9 to 9",
+        ),
+        (
+            lambda: make_positional(key_lengths=torch.tensor([-1])),
+            ValueError,
+            "key_lengths must be 0 to keys = 5, got -1 to -1",
+        ),
+        (
+            lambda: make_positional(key_lengths=torch.tensor([1.5])),
             TypeError,
             "key_lengths must be whole numbers, got torch.flo",
         ),
     ],
 )
-def test_what_is_no_such_mask_is_refused(wrong: Callable[[], Tensor], error: type[Exception], message: str) -> None:
-    """In one line that names the argument, what was needed and what came."""
+def test_wrong_arguments_are_errors(wrong: Callable[[], Tensor], error: type[Exception], message: str) -> None:
+    """The message is one line that names the argument, what was needed and what was given."""
     with pytest.raises(error, match=message) as raised:
         wrong()
     assert "\n" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""Tiles of keys: the same attention whatever their size, and memory that grows with the length alone."""
+"""Tests of online softmax: the tile size does not change the result, and memory grows linearly with the length."""
 
 import pytest
 import torch
@@ -7,8 +7,8 @@ from torch import Tensor
 from attnzoo.online_softmax import online_softmax
 
 
-def drawn(length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Queries, keys and values of two sequences and three heads, which take gradients."""
+def draw_qkv(length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """Draw queries, keys and values of two sequences and three heads, which require gradients."""
     generator = torch.Generator().manual_seed(length)
     return [torch.randn(2, 3, length, 4, generator=generator).to(dtype).requires_grad_() for _ in range(3)]
 
@@ -16,8 +16,8 @@ def drawn(length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
 @pytest.mark.parametrize("tile", [1, 3, 7, 20, 64])
 @pytest.mark.parametrize("how", ["none", "causal", "keep", "added", "one for all keys", "nothing seen"])
 def test_tiles_of_any_size_give_attention_and_its_gradients(tile: int, how: str) -> None:
-    """Output, and gradients of tokens and of an additive mask, are those of the composed formula."""
-    q, k, v = drawn(20)
+    """Output and gradients, of tokens and of an additive mask, agree with the formula on whole matrices."""
+    q, k, v = draw_qkv(20)
     generator = torch.Generator().manual_seed(1)
     keep = torch.rand(2, 1, 20, 20, generator=generator) < 0.6
     keep[:, :, 4] = how != "nothing seen"
@@ -41,45 +41,45 @@ def test_tiles_of_any_size_give_attention_and_its_gradients(tile: int, how: str)
     leaves = [q, k, v, *([mask] if mask is not None and mask.requires_grad else [])]
     cotangent = torch.randn(output.shape, generator=generator, dtype=output.dtype)
     found = torch.autograd.grad(output, leaves, cotangent)
-    # Where no key is seen, NaN would come back through the softmax.
+    # In a fully masked row the softmax would give NaN gradients.
     seen = torch.ones(20, dtype=torch.bool) if how != "nothing seen" else torch.arange(20) != 4
     wanted = torch.autograd.grad((weights @ v)[:, :, seen], leaves, cotangent[:, :, seen])
     for gradient, expected in zip(found, wanted, strict=True):
         torch.testing.assert_close(gradient, expected.nan_to_num())
 
 
-def test_gradients_are_those_that_differences_show() -> None:
-    """Torch's own check, across tiles."""
-    q, k, v = (tensor[:1, :1, :5].detach().requires_grad_() for tensor in drawn(5))
+def test_gradients_agree_with_finite_differences() -> None:
+    """``torch.autograd.gradcheck`` passes with several tiles."""
+    q, k, v = (tensor[:1, :1, :5].detach().requires_grad_() for tensor in draw_qkv(5))
     assert torch.autograd.gradcheck(
         lambda *qkv: online_softmax(*qkv, mask=None, is_causal=True, scale=0.7, keys_per_tile=2), (q, k, v)
     )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_summed_in_float32(dtype: torch.dtype) -> None:
-    """Over many tiles no more is lost than by rounding what goes in and what comes out."""
-    q, k, v = (tensor.detach() for tensor in drawn(300, dtype))
+def test_half_precision_is_accumulated_in_float32(dtype: torch.dtype) -> None:
+    """With many tiles the error is no larger than that of rounding the inputs and the output."""
+    q, k, v = (tensor.detach() for tensor in draw_qkv(300, dtype))
     output = online_softmax(q, k, v, mask=None, is_causal=False, scale=0.5, keys_per_tile=8)
     wide = online_softmax(q.double(), k.double(), v.double(), mask=None, is_causal=False, scale=0.5)
     assert output.dtype == dtype
     assert (output.double() - wide).abs().max() <= torch.finfo(dtype).eps * wide.abs().max()
 
 
-def saved_bytes(length: int) -> int:
-    """Bytes that are kept for backward."""
-    q, k, v = drawn(length, torch.float32)
-    kept: dict[int, int] = {}
+def count_saved_bytes(length: int) -> int:
+    """Count the bytes that autograd saves for backward."""
+    q, k, v = draw_qkv(length, torch.float32)
+    saved: dict[int, int] = {}
 
-    def note(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+    def record(tensor: Tensor) -> Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
         online_softmax(q, k, v, mask=None, is_causal=False, scale=0.5)
-    return sum(kept.values())
+    return sum(saved.values())
 
 
-def test_what_backward_keeps_grows_with_the_length() -> None:
-    """Twice the length keeps twice the bytes: queries, keys, values, output and one number a row."""
-    assert saved_bytes(512) == 2 * saved_bytes(256) == 512 * 2 * 3 * 4 * (4 * 4 + 1)
+def test_saved_bytes_are_proportional_to_the_length() -> None:
+    """Twice the length saves twice the bytes: queries, keys, values, output and one number per row."""
+    assert count_saved_bytes(512) == 2 * count_saved_bytes(256) == 512 * 2 * 3 * 4 * (4 * 4 + 1)

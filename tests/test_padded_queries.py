@@ -1,4 +1,4 @@
-"""Rows of padded queries that are declared an implementation's own are compared with nothing; all others still are."""
+"""Tests of the policy ``padded_queries="own"``: rows of padded queries are not compared, all other rows are."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,15 +26,15 @@ PADDED = MultiheadProblem(
 )  # fmt: skip
 
 
-class Odd(HeadSplitAttention):
-    """Right in rows of real tokens, and something else in those of padded ones."""
+class ArbitraryWherePadded(HeadSplitAttention):
+    """Right in the rows of real tokens, and arbitrary in the rows of padded tokens."""
 
     off_by = 0.0
 
     def under_masks(
         self, query: Tensor, key: Tensor, value: Tensor, *, key_padding_mask: Tensor | None, **rest: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention, then what is its own."""
+        """Compute attention, then replace the rows of padded queries."""
         output, weights = super().under_masks(query, key, value, key_padding_mask=key_padding_mask, **rest)
         if key_padding_mask is None or query is not key:
             return output, weights
@@ -46,7 +46,7 @@ class Odd(HeadSplitAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """The composed formula."""
+        """Compute attention by the composed formula."""
         logits = q @ k.transpose(2, 3) / self.head_dim**0.5
         if mask is not None:
             logits = logits + (additive(mask, q.dtype) if mask.dtype == torch.bool else mask)
@@ -54,27 +54,27 @@ class Odd(HeadSplitAttention):
         return weights @ v, weights if need_weights else None
 
 
-class OffByLittle(Odd):
-    """Wrong in rows of real tokens, too."""
+class SlightlyWrong(ArbitraryWherePadded):
+    """Wrong in the rows of real tokens, too."""
 
     off_by = 1e-3
 
 
 class Declared(Implementation):
-    """A module with what it declares."""
+    """A module with declared policies."""
 
     def __init__(self, module: type[nn.Module], policies: Policies) -> None:
         self._module, self.policies = module, policies
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """The module."""
+        """Return the module."""
         return self._module(reference)
 
 
-def findings(module: type[nn.Module], policies: Policies, case: Case) -> dict[str, Finding]:
-    """Finding of every check of the operator that speaks of the case and is not refused."""
+def run_checks(module: type[nn.Module], policies: Policies, case: Case) -> dict[str, Finding]:
+    """Return the finding of every check of the operator that applies to the case and is supported."""
     chapters = set(OPERATOR.chapters) - {"dropout", "refusals", "determinism", "compilation", "size"}
-    known = CaseOracle(
+    case_oracle = CaseOracle(
         case, OPERATOR, case.dtype, lambda: OPERATOR.inputs(case), padded_queries=policies.padded_queries
     )
     found = {}
@@ -84,15 +84,15 @@ def findings(module: type[nn.Module], policies: Policies, case: Case) -> dict[st
         candidate = Candidate(Declared(module, policies), OPERATOR, case, OPERATOR.inputs(case))
         try:
             observations = serialize(list(load_check_function(name)(candidate)))
-        except Exception as error:  # noqa: BLE001  # a refusal says why there is nothing to compare
+        except Exception as error:  # noqa: BLE001  # the check is unsupported
             assert type(error).__name__ == "Refusal", (name, error)  # noqa: PT017
             continue
-        found[name] = evaluate(name, entry.requirement, deserialize(observations), known, policies, explain=False)
+        found[name] = evaluate(name, entry.requirement, deserialize(observations), case_oracle, policies, explain=False)
     return found
 
 
 def case(mode: str = "train", **changes: Any) -> Case:
-    """Case with padded queries."""
+    """Return a case with padded queries."""
     return Case(operator="multihead", problem=replace(PADDED, **changes), mode=mode)  # type: ignore[arg-type]
 
 
@@ -105,35 +105,35 @@ CASES = [
 
 @pytest.mark.parametrize("one", CASES, ids=lambda one: one.problem.mask)
 @pytest.mark.filterwarnings("ignore:.*mismatched key_padding_mask and attn_mask.*")
-def test_declared_rows_are_compared_with_nothing(one: Case) -> None:
-    """Whatever stands in them, output, weights and every gradient of the rest are right, and no check fails."""
-    found = findings(Odd, OWN, one)
+def test_declared_rows_are_not_compared(one: Case) -> None:
+    """No check fails: output, weights and gradients of the other rows are right."""
+    found = run_checks(ArbitraryWherePadded, OWN, one)
     assert {name: f.reason for name, f in found.items() if f.status != "passed"} == {}
     assert "forward_parity" in found
     assert ("parameter_gradients" in found) == one.differentiates
 
 
-def test_undeclared_rows_are_wrong() -> None:
-    """The same module without the declaration fails in what comes out and in what comes back."""
-    found = findings(Odd, ANSWERED, case())
+def test_undeclared_rows_fail() -> None:
+    """Without the declaration the same module fails in its output, weights and gradients."""
+    found = run_checks(ArbitraryWherePadded, ANSWERED, case())
     failed = {name for name, finding in found.items() if finding.status == "failed"}
     assert {"forward_parity", "weights_parity", "input_gradients", "parameter_gradients"} <= failed
 
 
-def test_the_other_rows_are_held_to_the_oracle() -> None:
-    """A thousandth in rows of real tokens is seen."""
-    assert findings(OffByLittle, OWN, case())["forward_parity"].status == "failed"
+def test_the_other_rows_are_compared() -> None:
+    """An error of 1e-3 in the rows of real tokens fails."""
+    assert run_checks(SlightlyWrong, OWN, case())["forward_parity"].status == "failed"
 
 
-def test_without_padded_queries_the_declaration_says_nothing() -> None:
-    """Where queries are tensors of their own, or nothing is padded, every row is compared."""
+def test_without_padded_queries_the_policy_has_no_effect() -> None:
+    """If the queries are a tensor of their own, or nothing is padded, every row is compared."""
     for changes in ({"self_attention": False}, {"mask": "bool2d"}):
         assert OPERATOR.padded_rows(case(**changes), OPERATOR.inputs(case(**changes))) == {}
 
 
 @pytest.mark.parametrize(("changes", "shape"), [({}, (3, 5, 1)), ({"batch_first": False}, (5, 3, 1))])
-def test_padded_rows_lie_as_outputs_do(changes: dict[str, Any], shape: tuple[int, ...]) -> None:
-    """One truth value a row of output and of weights; numbers count as padding where they are minus infinity."""
+def test_padded_rows_have_the_layout_of_the_outputs(changes: dict[str, Any], shape: tuple[int, ...]) -> None:
+    """There is one boolean per row of output and of weights; in a float mask, minus infinity marks padding."""
     one = case(mask="padfloat", **changes)
     drawn = OPERATOR.inputs(one)
     rows = OPERATOR.padded_rows(one, drawn)
@@ -143,8 +143,8 @@ def test_padded_rows_lie_as_outputs_do(changes: dict[str, Any], shape: tuple[int
     assert torch.equal(rows["weights"], padded[:, None, :, None].expand(3, 2, 5, 1))
 
 
-def test_blanking_takes_out_values_and_what_comes_back() -> None:
-    """Rows become 0 with a gradient of 0; what does not fit is left for a comparison to tell."""
+def test_blanked_rows_have_zero_values_and_zero_gradients() -> None:
+    """A tensor whose shape does not fit is returned unchanged: the comparison reports the wrong shape."""
     value = torch.tensor([[1.0, float("nan")], [2.0, 3.0]], requires_grad=True)
     rows = torch.tensor([[True], [False]])
     out = blank_rows({"output": value, "grad.x": value}, {"output": rows})

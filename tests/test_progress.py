@@ -1,4 +1,4 @@
-"""Progress: what is left is told as far as it can be known, and no further."""
+"""Progress of a run: the estimate of the time left, plain lines, and the bar."""
 
 from collections.abc import Iterator
 
@@ -9,18 +9,18 @@ from attnbench.cli.progress import NOT_KNOWN, Pace, describe_time_left, show_pro
 
 
 class Clock:
-    """A clock that is set."""
+    """A clock whose time the test sets."""
 
     def __init__(self) -> None:
         self.s = 0.0
 
     def __call__(self) -> float:
-        """Seconds."""
+        """Return the time in seconds."""
         return self.s
 
 
-def take(pace: Pace, clock: Clock, label: str, took_s: float) -> None:
-    """Make one step."""
+def finish_step(pace: Pace, clock: Clock, label: str, took_s: float) -> None:
+    """Advance the clock by the duration of a step, and count the step as done."""
     clock.s += took_s
     pace.done(label)
 
@@ -29,8 +29,8 @@ def take(pace: Pace, clock: Clock, label: str, took_s: float) -> None:
 ROUND = {"8": 1.0, "16": 4.0, "32": 16.0}
 
 
-def started(rounds: int) -> tuple[Pace, Clock]:
-    """Pace of so many rounds, before the first step."""
+def make_pace(rounds: int) -> tuple[Pace, Clock]:
+    """Pace of a number of rounds, before the first step, and its clock."""
     clock = Clock()
     pace = Pace(clock)
     pace.begin(rounds * len(ROUND))
@@ -38,58 +38,58 @@ def started(rounds: int) -> tuple[Pace, Clock]:
 
 
 def test_nothing_is_known_before_the_first_step() -> None:
-    """No number is made up."""
-    pace, clock = started(2)
+    """Before the first step has finished, there is no estimate."""
+    pace, clock = make_pace(2)
     assert pace.estimate_left_s() is None
     clock.s += 100
     assert describe_time_left(pace.estimate_left_s()) == NOT_KNOWN
 
 
-def test_in_the_first_round_there_is_no_most() -> None:
-    """What was seen is the quickest part: the rest takes as long or longer."""
-    pace, clock = started(2)
-    take(pace, clock, "8", 1)
-    take(pace, clock, "16", 4)
+def test_in_the_first_round_there_is_no_upper_end() -> None:
+    """In the first round only a lower end is estimated, because the steps that are left take as long or longer."""
+    pace, clock = make_pace(2)
+    finish_step(pace, clock, "8", 1)
+    finish_step(pace, clock, "16", 4)
     assert pace.estimate_left_s() == (4 * 2.5, None)
     assert describe_time_left(pace.estimate_left_s()) == "10 s or more left"
 
 
-def test_a_round_tells_what_the_next_ones_take() -> None:
-    """A step that is left takes what the same step took before, not the mean of all."""
-    pace, clock = started(3)
+def test_later_rounds_are_estimated_from_the_first() -> None:
+    """The estimate of a step is the duration of the same step in earlier rounds, not the mean of all steps."""
+    pace, clock = make_pace(3)
     for label, took_s in ROUND.items():
-        take(pace, clock, label, took_s)
-    take(pace, clock, "8", 1)
+        finish_step(pace, clock, label, took_s)
+    finish_step(pace, clock, "8", 1)
     assert pace.estimate_left_s() == (4 + 16 + 21, 4 + 16 + 21)
-    take(pace, clock, "16", 4)
+    finish_step(pace, clock, "16", 4)
     assert pace.estimate_left_s() == (16 + 21, 16 + 21)
     assert describe_time_left(pace.estimate_left_s()) == "about 37 s left"
 
 
-def test_unlike_rounds_give_a_range() -> None:
-    """Least and most are those of each step in the rounds before."""
-    pace, clock = started(3)
+def test_rounds_of_different_duration_give_a_range() -> None:
+    """The two ends are the sums of the shortest and of the longest duration of each step in earlier rounds."""
+    pace, clock = make_pace(3)
     for factor in (1, 3):
         for label, took_s in ROUND.items():
-            take(pace, clock, label, factor * took_s)
+            finish_step(pace, clock, label, factor * took_s)
     assert pace.estimate_left_s() == (21, 63)
     assert describe_time_left(pace.estimate_left_s()) == "21 s to 63 s left"
 
 
-def test_a_step_that_takes_longer_takes_nothing_from_the_others() -> None:
-    """The time that has passed in a step counts for that step alone."""
-    pace, clock = started(3)
+def test_a_step_that_takes_longer_does_not_reduce_the_others() -> None:
+    """The time that has passed in the current step is subtracted from the estimate of that step only."""
+    pace, clock = make_pace(3)
     for label, took_s in ROUND.items():
-        take(pace, clock, label, took_s)
-    take(pace, clock, "8", 1)
+        finish_step(pace, clock, label, took_s)
+    finish_step(pace, clock, "8", 1)
     clock.s += 3
     assert pace.estimate_left_s() == (1 + 16 + 21, 1 + 16 + 21)
     clock.s += 300
     assert pace.estimate_left_s() == (16 + 21, 16 + 21)
 
 
-def test_steps_abreast_share_the_time() -> None:
-    """Two that are done at once, after twice the time, took as long as one after the other."""
+def test_parallel_steps_share_the_time() -> None:
+    """Two parallel steps that finish together after 2 s count as 1 s each."""
     clock = Clock()
     pace = Pace(clock)
     pace.begin(8, parallel=2)
@@ -100,21 +100,21 @@ def test_steps_abreast_share_the_time() -> None:
     assert pace.estimate_left_s() == (2, 2)
 
 
-def test_steps_that_were_done_before_say_nothing() -> None:
-    """A run that goes on counts them, and does not take the others to be as quick."""
-    pace, clock = started(3)
+def test_steps_of_an_earlier_run_do_not_enter_the_estimate() -> None:
+    """A resumed run counts the steps that were done before, and does not use their duration."""
+    pace, clock = make_pace(3)
     for _ in range(3):
         pace.done()
     assert pace.estimate_left_s() is None
-    take(pace, clock, "8", 1)
+    finish_step(pace, clock, "8", 1)
     assert pace.estimate_left_s() == (5, None)
 
 
 def test_at_the_end_nothing_is_left() -> None:
-    """All steps made are 0 s."""
-    pace, clock = started(1)
+    """When all steps are done, 0 s are left."""
+    pace, clock = make_pace(1)
     for label, took_s in ROUND.items():
-        take(pace, clock, label, took_s)
+        finish_step(pace, clock, label, took_s)
     assert pace.estimate_left_s() == (0, 0)
 
 
@@ -129,27 +129,27 @@ def test_at_the_end_nothing_is_left() -> None:
         ((9000.0, 9100.0), "about 2.5 h left"),
     ],
 )
-def test_what_is_left_in_words(left_s: tuple[float, float | None] | None, words: str) -> None:
-    """Seconds, minutes or hours; one number where both ends are close."""
+def test_time_left_in_words(left_s: tuple[float, float | None] | None, words: str) -> None:
+    """The time left is in seconds, minutes or hours; it is one number where both ends are close."""
     assert describe_time_left(left_s) == words
 
 
 @pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A plain line for every step."""
+def line_for_every_step(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let plain progress print a line for every step."""
     monkeypatch.setattr(module, "PLAIN_EVERY_S", 0.0)
     return
 
 
-@pytest.mark.usefixtures("hurried")
-def test_plain_lines_say_what_is_done_left_and_now(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where there is no terminal each line stands alone, on standard error."""
-    with show_progress() as steps:
-        steps.begin("probe", 2)
-        steps.now("sdpa case")
-        steps.done("case")
-        steps.now("other case")
-        steps.done("case")
+@pytest.mark.usefixtures("line_for_every_step")
+def test_plain_lines_name_steps_done_time_left_and_current_step(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a terminal, progress is plain lines on standard error."""
+    with show_progress() as progress:
+        progress.begin("probe", 2)
+        progress.now("sdpa case")
+        progress.done("case")
+        progress.now("other case")
+        progress.done("case")
     out, err = capsys.readouterr()
     assert out == ""
     first, second, third = err.splitlines()
@@ -159,15 +159,15 @@ def test_plain_lines_say_what_is_done_left_and_now(capsys: pytest.CaptureFixture
     assert third.endswith(" s or more left, now other case")
 
 
-def test_a_bar_says_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a terminal the bar holds the words, and names with brackets are no markup."""
+def test_a_bar_shows_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a terminal the bar shows the same words, and brackets in a name are not markup."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "160")
-    with show_progress() as steps:
-        steps.begin("probe", 2)
-        steps.now("own.py:X[1] case")
-        steps.done("case")
-        steps.now("own.py:X[2] case")
+    with show_progress() as progress:
+        progress.begin("probe", 2)
+        progress.now("own.py:X[1] case")
+        progress.done("case")
+        progress.now("own.py:X[2] case")
     _, err = capsys.readouterr()
     assert "or more left" in err
     assert "own.py:X[2] case" in err

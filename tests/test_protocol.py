@@ -27,29 +27,29 @@ OWN = [
 
 
 def case(**changes: Any) -> Case:
-    """The plainest case with some fields changed."""
+    """Return the plainest case with some fields changed."""
     return Case.parse(build_case_id(**changes), load_problem_types())
 
 
 class Foreign(Implementation):
-    """A call that no torch module stands behind."""
+    """An implementation whose call belongs to no torch module."""
 
     name = "foreign"
 
     def build(self, reference: Any) -> Any:
-        """The reference's forward alone."""
+        """Return the reference's forward."""
         return reference.forward
 
 
 @pytest.mark.parametrize("check", PROTOCOL)
-def test_what_is_no_module_is_asked_nothing(conformance: "Conformance", check: str) -> None:
-    """The chapter speaks of torch's modules; for anything else the finding is that it does not apply."""
+def test_an_implementation_that_is_no_module_is_unsupported(conformance: "Conformance", check: str) -> None:
+    """The chapter applies to torch modules; for anything else its checks report that they do not apply."""
     finding = conformance.finding(Foreign(), case(), check)
     assert (finding.status, finding.reason) == ("unsupported", "its module is not a torch.nn.Module")
 
 
-def test_a_kernel_that_pickle_cannot_store_is_no_fault(conformance: "Conformance") -> None:
-    """The function is the implementation's code; what is copied is the module around it."""
+def test_a_kernel_that_pickle_cannot_store_passes(conformance: "Conformance") -> None:
+    """The check copies the module around the kernel's function, not the function."""
     kernel = from_kernel(lambda q, k, v, *, scale: torch.softmax(q @ k.mT * scale, dim=-1) @ v, name="unnamed")
     assert conformance.finding(kernel, case(), "copies_work").status == "passed"
 
@@ -60,8 +60,8 @@ class _RegistersInCall(Formula):
         return output, weights
 
 
-def test_names_that_a_call_adds_to_the_state_are_told(conformance: "Conformance") -> None:
-    """What was saved before the first call could not be loaded after it."""
+def test_names_that_a_call_adds_to_the_state_dict_are_reported(conformance: "Conformance") -> None:
+    """A state dict that was saved before the first call could not be loaded after it."""
     finding = conformance.finding(ModuleImplementation(_RegistersInCall), case(), "state_dict_round_trip")
     assert finding.status == "failed"
     assert finding.reason.endswith("But a call changed the names in the state dict.")
@@ -73,8 +73,8 @@ class _KeepsItsGraph(Formula):
         return output, weights
 
 
-def test_an_output_kept_in_the_module_forbids_its_copy(conformance: "Conformance") -> None:
-    """Torch copies no tensor that has a history; the finding repeats what it says."""
+def test_a_module_that_keeps_its_output_cannot_be_copied(conformance: "Conformance") -> None:
+    """Torch refuses a deep copy of a tensor with a gradient history; the finding quotes its error."""
     finding = conformance.finding(ModuleImplementation(_KeepsItsGraph), case(), "copies_work")
     assert finding.status == "failed"
     assert "making a deep copy raised RuntimeError: Only Tensors created explicitly by the user" in finding.reason
@@ -94,8 +94,8 @@ class _SingleOnly(ModuleImplementation):
     dtypes = ("float32", "float16")
 
 
-def test_a_module_is_converted_from_a_dtype_that_it_takes(conformance: "Conformance") -> None:
-    """Where it takes a single one, there is nothing to convert from."""
+def test_a_module_is_converted_from_another_dtype_that_it_supports(conformance: "Conformance") -> None:
+    """If it supports a single dtype, the check is unsupported."""
     implementation = _SingleOnly(Formula)
     assert conformance.finding(implementation, case(), "tensors_are_registered").status == "passed"
     implementation.dtypes = ("float32",)
@@ -104,16 +104,16 @@ def test_a_module_is_converted_from_a_dtype_that_it_takes(conformance: "Conforma
 
 
 @pytest.mark.parametrize("check", [name for name in OWN if name not in ("packed_inputs", "query_independence")])
-def test_what_was_one_tensor_stays_one(conformance: "Conformance", check: str) -> None:
-    """Fast paths go by identity: whatever a check changes, one object under three names is one object afterwards."""
+def test_one_tensor_under_three_names_stays_one_tensor(conformance: "Conformance", check: str) -> None:
+    """Fast paths test for identity: a check that changes inputs keeps one object under all its names."""
     one = case(batch=3, queries=7, self_attention=True, num_heads=2, mask="float2d+padfloat")
     assert check in conformance.applicable(one)
     assert conformance.finding(ModuleImplementation(_OneTensor), one, check).status == "passed"
 
 
 @pytest.mark.parametrize("check", OWN)
-def test_a_check_leaves_its_subject_as_it_was(conformance: "Conformance", check: str) -> None:
-    """Checks of a case share one subject: inputs, parameters and modes are the same bits afterwards."""
+def test_a_check_leaves_its_candidate_unchanged(conformance: "Conformance", check: str) -> None:
+    """Checks of a case share one candidate: inputs, parameters and the training mode are the same afterwards."""
     one = case(mask="float2d+padfloat", dropout=0.25, need_weights=True)
     assert check in conformance.applicable(one)
     candidate = conformance.candidate(ModuleImplementation(Formula), one)

@@ -29,23 +29,25 @@ LAYOUTS: list[dict[str, Any]] = [
 
 
 def case(**changes: Any) -> Case:
-    """The plainest case with some fields changed."""
+    """Return the plainest case with some fields changed."""
     return Case.parse(build_case_id(**changes), load_problem_types())
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("check", ["bad_shapes_are_refused", "bad_dtypes_are_refused", "refusals_leave_no_trace"])
-def test_the_reference_refuses_whatever_must_be_refused(
+def test_the_reference_refuses_every_call_that_must_be_refused(
     conformance: "Conformance", check: str, layout: dict[str, Any]
 ) -> None:
-    """Nothing is asked of an implementation that the reference does not do, its fast path apart."""
+    """The checks demand nothing that the reference does not do, apart from its fast path."""
     assert check in conformance.applicable(case(**layout))
     finding = conformance.finding(load("torch_mha"), case(**layout), check)
     assert finding.status == "passed", finding.reason
 
 
-def test_the_fast_path_of_the_reference_takes_any_mask_of_the_right_count(conformance: "Conformance") -> None:
-    """Without gradients and on one tensor it views the mask as what it needs."""
+def test_the_fast_path_of_the_reference_accepts_any_mask_with_the_right_number_of_elements(
+    conformance: "Conformance",
+) -> None:
+    """Without gradients and in self-attention, it views the mask in the shape that it needs."""
     fast = case(batch=3, queries=7, self_attention=True, num_heads=2, mask="pad", mode="inference")
     finding = conformance.finding(load("torch_mha"), fast, "bad_shapes_are_refused")
     assert finding.status == "failed"
@@ -53,16 +55,16 @@ def test_the_fast_path_of_the_reference_takes_any_mask_of_the_right_count(confor
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_every_bad_call_has_a_name_of_its_own(conformance: "Conformance", layout: dict[str, Any]) -> None:
-    """A finding that says what was taken says it of one call."""
+def test_every_bad_call_has_a_description_of_its_own(conformance: "Conformance", layout: dict[str, Any]) -> None:
+    """A finding that names an accepted call names exactly one call."""
     one = case(**layout)
     inputs = conformance.candidate(ModuleImplementation(Formula), one).inputs
-    told = [bad.what for bad in (*make_bad_shapes(one, inputs), *make_bad_dtypes(one, inputs))]
-    assert len(set(told)) == len(told) > 40
+    descriptions = [bad.what for bad in (*make_bad_shapes(one, inputs), *make_bad_dtypes(one, inputs))]
+    assert len(set(descriptions)) == len(descriptions) > 40
 
 
 class _HintApplied(Formula):
-    """Takes the hint for the mask where there is none."""
+    """Applies the causal mask if only the hint ``is_causal`` is given."""
 
     corner = 0
 
@@ -86,16 +88,16 @@ class _HintAppliedToTheEnd(_HintApplied):
         (_HintAppliedToTheEnd, "top_left", "failed"),
     ],
 )
-def test_a_hint_that_stands_for_its_mask_is_held_to_the_declared_corner(
+def test_a_hint_without_a_mask_is_refused_or_applied_as_declared(
     conformance: "Conformance", module: type[Formula], declared: Any, status: str
 ) -> None:
-    """A hint alone may be refused or applied; applied, it hides what the policy says."""
+    """If a hint without a mask is applied, the causal mask must have the alignment of the policy."""
     implementation = ModuleImplementation(module, policies=Policies(causal=declared))
     assert conformance.finding(implementation, case(), "bad_shapes_are_refused").status == status
 
 
 class _RefusesAndChanges(Formula):
-    """Scales its queries before it looks at the masks."""
+    """Scales its queries in place before it examines the masks."""
 
     def read_arguments(self, given: Arguments) -> Arguments:
         query: Tensor = given["query"]
@@ -105,23 +107,25 @@ class _RefusesAndChanges(Formula):
         return given
 
 
-def test_an_input_that_a_refused_call_changed_is_told(conformance: "Conformance") -> None:
-    """The exception comes too late for what was written before it."""
+def test_an_input_that_a_refused_call_changed_is_reported(conformance: "Conformance") -> None:
+    """The exception does not undo what the call wrote before it."""
     finding = conformance.finding(ModuleImplementation(_RefusesAndChanges), case(), "refusals_leave_no_trace")
     assert finding.status == "failed"
     assert "output of a valid call after refused calls differ" in finding.reason
 
 
 class _TokensOnly(nn.MultiheadAttention):
-    """Takes neither a mask nor a hint."""
+    """Accepts neither a mask nor a hint."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        """The reference without weights."""
+        """Call the reference without weights."""
         return super().forward(query, key, value, need_weights=False)[0], None
 
 
 @pytest.mark.parametrize("check", ["bad_shapes_are_refused", "bad_dtypes_are_refused", "refusals_leave_no_trace"])
-def test_a_module_is_not_blamed_for_arguments_that_it_does_not_have(conformance: "Conformance", check: str) -> None:
-    """Nothing hands them to it, so that it never sees that they are wrong."""
+def test_a_module_does_not_fail_because_of_arguments_that_it_does_not_have(
+    conformance: "Conformance", check: str
+) -> None:
+    """The checks do not pass such arguments to it."""
     finding = conformance.finding(adopt(_TokensOnly, "tokens_only"), case(mode="train"), check)
     assert finding.status == "passed", finding.reason

@@ -1,4 +1,4 @@
-"""Removing padding: nothing is computed of it, every other row is the reference's, and which rows are whose is said."""
+"""Tests of removing padding: it is not computed, other rows agree with the reference, and packing is reversible."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,13 +22,13 @@ SELF = MultiheadProblem(
 MASKS = ["pad", "padfloat", "padempty", "padlowest", "bool2d+pad", "float3d+padfloat", "empty3d+pad", "causal+pad"]
 
 
-def case(problem: MultiheadProblem) -> Case:
-    """Case in float64 with gradients of everything."""
+def make_case(problem: MultiheadProblem) -> Case:
+    """Make a case in float64 with gradients with respect to all inputs and parameters."""
     return Case(operator="multihead", problem=problem, dtype="float64", mode="train")
 
 
-def passed(name: str, one: Case) -> tuple[Tensor, dict[str, Tensor]]:
-    """Output of an implementation, and gradients of what it gives for real tokens."""
+def compute(name: str, one: Case) -> tuple[Tensor, dict[str, Tensor]]:
+    """Compute the output of an implementation, and the gradients of its rows of real tokens."""
     drawn = OPERATOR.inputs(one)
     inputs = drawn.map_tensors(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()))
     module = load(name).build(OPERATOR.reference(one, drawn)).train()
@@ -44,11 +44,11 @@ def passed(name: str, one: Case) -> tuple[Tensor, dict[str, Tensor]]:
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("layout", [{}, {"batch_first": False}, {"batch": None}, {"add_bias_kv": True}])
 @pytest.mark.filterwarnings("ignore:.*mismatched key_padding_mask and attn_mask.*")
-def test_packed_tokens_get_what_the_reference_gives(mask: str, layout: dict[str, Any]) -> None:
-    """Rows of real tokens and what comes back through them are the naive formula's; padded rows are zeros."""
-    one = case(replace(SELF, mask=mask, is_causal="causal" in mask, **layout))
-    output, gradients = passed("varlen_packed", one)
-    expected, wanted = passed("reshaped", one)
+def test_packed_tokens_agree_with_the_formula(mask: str, layout: dict[str, Any]) -> None:
+    """Rows of real tokens and their gradients agree with ``reshaped``; padded rows are zeros."""
+    one = make_case(replace(SELF, mask=mask, is_causal="causal" in mask, **layout))
+    output, gradients = compute("varlen_packed", one)
+    expected, wanted = compute("reshaped", one)
     padded = OPERATOR.padded_rows(one, OPERATOR.inputs(one))["output"]
     assert not output.masked_select(padded).any()
     assert bool(padded.any()) == (mask != "padlowest"), "finite numbers hide no token"
@@ -58,8 +58,8 @@ def test_packed_tokens_get_what_the_reference_gives(mask: str, layout: dict[str,
 
 @pytest.mark.parametrize("name", ["varlen", "varlen_packed"])
 def test_padding_is_never_read(name: str) -> None:
-    """NaN in a padded token reaches no real one, and no gradient."""
-    one = case(SELF)
+    """NaN in a padded token reaches no row of a real token, and no gradient."""
+    one = make_case(SELF)
     drawn = OPERATOR.inputs(one)
     padded = drawn.tensors["key_padding_mask"]
     tokens = drawn.tensors["query"].masked_fill(padded[..., None], float("nan")).requires_grad_()
@@ -71,8 +71,8 @@ def test_padding_is_never_read(name: str) -> None:
         assert all(gradient.isfinite().all() for gradient in found)
 
 
-def test_padding_costs_no_product() -> None:
-    """Of four projections and two products of a packed batch, what is counted falls with the tokens that are left."""
+def test_padding_is_not_projected() -> None:
+    """``varlen`` projects keys and values of real tokens only; ``varlen_packed`` does so in all four projections."""
     reference = nn.MultiheadAttention(16, 2, batch_first=True)
     tokens, padded = torch.randn(4, 32, 16), torch.arange(32) >= torch.tensor([32, 16, 8, 8])[:, None]
     counted = {}
@@ -85,17 +85,17 @@ def test_padding_costs_no_product() -> None:
         name: sum(n for op, n in found.items() if str(op) in ("aten.mm", "aten.addmm"))
         for name, found in counted.items()
     }
-    whole = 4 * 2 * 128 * 16 * 16  # four products of 128 tokens
+    whole = 4 * 2 * 128 * 16 * 16  # four projections of 128 tokens
     assert projections == {"torch_mha": whole, "varlen": whole * 3 // 4, "varlen_packed": whole // 2}
 
 
 def test_unknown_padded_queries_are_refused() -> None:
-    """Beside a padding mask, other queries than the keys are refused in words: before the call, and in it."""
+    """With a padding mask, a query that is not the key is refused, by ``unsupported`` and by the call."""
     packed = load("varlen_packed")
     reason = "which queries are padding is known only where query and key are one tensor"
-    assert packed.unsupported(case(replace(SELF, self_attention=False))) == reason
-    assert packed.unsupported(case(replace(SELF, self_attention=False, mask="bool2d"))) is None
-    assert load("varlen").unsupported(case(replace(SELF, self_attention=False))) is None
+    assert packed.unsupported(make_case(replace(SELF, self_attention=False))) == reason
+    assert packed.unsupported(make_case(replace(SELF, self_attention=False, mask="bool2d"))) is None
+    assert load("varlen").unsupported(make_case(replace(SELF, self_attention=False))) is None
     module = packed.build(nn.MultiheadAttention(8, 2, batch_first=True))
     tokens, padded = torch.randn(2, 3, 8), torch.zeros(2, 3, dtype=torch.bool)
     with pytest.raises(Refusal, match="known only where query and key are one tensor"):
@@ -104,8 +104,8 @@ def test_unknown_padded_queries_are_refused() -> None:
         module(tokens, tokens, tokens, key_padding_mask=padded)
 
 
-def test_a_packing_restores_what_it_packed() -> None:
-    """Tokens return to their places, wherever padding was, and zeros stand elsewhere."""
+def test_unpacking_restores_the_packed_tokens() -> None:
+    """Tokens return to their positions, wherever the padding was, and padded positions are zeros."""
     keep = torch.tensor([[True, False, True], [False, False, False], [False, True, True]])
     packing = Packing.from_mask(keep)
     tokens = torch.arange(1.0, 19.0).reshape(3, 3, 2)
@@ -117,7 +117,7 @@ def test_a_packing_restores_what_it_packed() -> None:
 
 @pytest.mark.parametrize("mask_shape", [(1, 7), (5, 7)])
 def test_keys_that_a_mask_hides_from_every_query_are_removed(mask_shape: tuple[int, int]) -> None:
-    """A model that keeps its own projections hands over split heads and one mask: what it hides is never read."""
+    """With split heads and one mask, keys that the mask hides from every query are never read."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 3, n, 4, generator=generator) for n in (5, 7, 7))
     mask = torch.ones(2, 1, *mask_shape, dtype=torch.bool)
@@ -132,7 +132,7 @@ def test_keys_that_a_mask_hides_from_every_query_are_removed(mask_shape: tuple[i
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("weights", [3 * 5 * 7, FEW_WEIGHTS.start, FEW_WEIGHTS.stop])
 def test_sequences_of_few_weights_and_of_many_give_the_same(dtype: torch.dtype, weights: int) -> None:
-    """Output and gradients are the formula's whichever way they are computed; without a key the output is 0."""
+    """Output and gradients agree with the formula, with and without stored weights; without a key the output is 0."""
     generator = torch.Generator().manual_seed(0)
     lengths = [(5, 7), (1, 1), (9, 3), (4, 0)]
     sequences = [
@@ -147,17 +147,17 @@ def test_sequences_of_few_weights_and_of_many_give_the_same(dtype: torch.dtype, 
         torch.testing.assert_close((output, *found), (expected, *wanted))
 
 
-def test_the_ways_are_two() -> None:
-    """Few weights are stored; fewer and more are not: what is kept for backward tells."""
+def test_weights_are_stored_for_backward_in_a_range_of_sizes() -> None:
+    """Weights are stored if their number lies within ``FEW_WEIGHTS``, and not if there are fewer or more."""
     q = torch.zeros(2, 8, 4, requires_grad=True)
     for weights in (2 * 8 * 8, FEW_WEIGHTS.start, FEW_WEIGHTS.stop - 1, FEW_WEIGHTS.stop):
-        with Kept() as kept:
+        with SavedShapes() as saved:
             attend_each([(q, q, q)], weights, like=q)
-        assert ((2, 8, 8) in kept.shapes) is (weights in FEW_WEIGHTS)
+        assert ((2, 8, 8) in saved.shapes) is (weights in FEW_WEIGHTS)
 
 
 def test_weights_are_stored_in_float32_on_a_cpu_only() -> None:
-    """Narrower numbers are multiplied quicker in blocks."""
+    """Other dtypes and devices use the fused kernel."""
     few, one = FEW_WEIGHTS.start, torch.zeros(1)
     assert stores_weights(few, one)
     assert not stores_weights(few, one.bfloat16())
@@ -166,15 +166,15 @@ def test_weights_are_stored_in_float32_on_a_cpu_only() -> None:
 
 
 @pytest.mark.parametrize("name", ["fused_projection", "varlen"])
-@pytest.mark.parametrize("way", ["compile", "export", "trace"])
+@pytest.mark.parametrize("tracer", ["compile", "export", "trace"])
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.trace:DeprecationWarning")
-def test_a_graph_is_for_calls_of_any_size(name: str, way: str) -> None:
-    """Of one sequence, of few weights or of many: nothing is asked of a length that is not known yet."""
+def test_a_graph_works_for_any_sequence_length(name: str, tracer: str) -> None:
+    """A graph with a dynamic length is right for few weights and for many."""
     torch.compiler.reset()
     module = load(name).build(nn.MultiheadAttention(12, 3, batch_first=True)).eval()
 
-    class OfItself(nn.Module):
-        """Self-attention of tokens alone."""
+    class SelfAttention(nn.Module):
+        """Self-attention, whose only argument is the tokens."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -183,12 +183,12 @@ def test_a_graph_is_for_calls_of_any_size(name: str, way: str) -> None:
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             return self.module(tokens, tokens, tokens, need_weights=False)[0]  # type: ignore[no-any-return]
 
-    whole, tokens = OfItself(), torch.randn(1, 90, 12)
+    whole, tokens = SelfAttention(), torch.randn(1, 90, 12)
     graph: Callable[[torch.Tensor], torch.Tensor] = torch.compile(whole, dynamic=True, fullgraph=True, backend="eager")
-    if way == "export":
+    if tracer == "export":
         sizes = {"tokens": {1: torch.export.Dim("length", min=2)}}
         graph = torch.export.export(whole, (tokens,), dynamic_shapes=sizes).module()
-    elif way == "trace":
+    elif tracer == "trace":
         graph = torch.jit.trace(whole, (tokens,))
     for length in (90, 20, 300):
         given = torch.randn(1, length, 12)
@@ -197,7 +197,7 @@ def test_a_graph_is_for_calls_of_any_size(name: str, way: str) -> None:
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_varlen_compiles_for_batches_of_other_lengths(batch: int) -> None:
-    """In parts, since lengths are read from the mask."""
+    """With graph breaks, since lengths are read from the mask."""
     torch.compiler.reset()
     module = load("varlen").build(nn.MultiheadAttention(12, 3, batch_first=True)).eval()
     graph = torch.compile(module, backend="eager")
@@ -209,18 +209,18 @@ def test_varlen_compiles_for_batches_of_other_lengths(batch: int) -> None:
         torch.testing.assert_close(*outputs)
 
 
-class Kept:
-    """Shapes of what is kept for backward."""
+class SavedShapes:
+    """Context that records the shapes of the tensors that autograd saves for backward."""
 
     def __init__(self) -> None:
         self.shapes: list[tuple[int, ...]] = []
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._keep, lambda x: x)
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._record, lambda x: x)
 
-    def _keep(self, x: torch.Tensor) -> torch.Tensor:
+    def _record(self, x: torch.Tensor) -> torch.Tensor:
         self.shapes.append(tuple(x.shape))
         return x
 
-    def __enter__(self) -> "Kept":
+    def __enter__(self) -> "SavedShapes":
         self._hooks.__enter__()
         return self
 
@@ -228,8 +228,8 @@ class Kept:
         self._hooks.__exit__()
 
 
-STORED: dict[str, tuple[int, int, bool]] = {
-    # Sequences, tokens, autocast; 4 heads, float32.
+SIZES: dict[str, tuple[int, int, bool]] = {
+    # Number of sequences, number of tokens, autocast; with 4 heads in float32.
     "few weights": (1, 72, False),
     "fewer": (1, 60, False),
     "more": (1, 257, False),
@@ -238,10 +238,10 @@ STORED: dict[str, tuple[int, int, bool]] = {
 }
 
 
-@pytest.mark.parametrize("case", STORED)
-def test_one_sequence_of_few_weights_gives_what_the_reference_gives(case: str) -> None:
-    """With gradients of tokens and parameters, by the stored weights there and by the fused kernel elsewhere."""
-    batch, length, autocast = STORED[case]
+@pytest.mark.parametrize("case", SIZES)
+def test_one_sequence_of_few_weights_agrees_with_the_reference(case: str) -> None:
+    """Weights are stored for one sequence of few weights only; otherwise the fused kernel gives output and gradients."""
+    batch, length, autocast = SIZES[case]
     torch.manual_seed(0)
     reference = nn.MultiheadAttention(32, 4, batch_first=True)
     nn.init.normal_(reference.in_proj_bias)
@@ -250,11 +250,11 @@ def test_one_sequence_of_few_weights_gives_what_the_reference_gives(case: str) -
     for one in (module, reference):
         torch.manual_seed(1)
         tokens = torch.randn(batch, length, 32, requires_grad=True)
-        with Kept() as kept, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        with SavedShapes() as saved, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             output = one(tokens, tokens, tokens, need_weights=False)[0]
         parts = dict(one.named_parameters())
         found.append([output, *torch.autograd.grad(output, [tokens, *parts.values()], torch.ones_like(output))])
         if one is module:
-            assert ((4, length, length) in kept.shapes) is (case == "few weights")
+            assert ((4, length, length) in saved.shapes) is (case == "few weights")
     tolerance = 0.05 if autocast else 1e-4
     torch.testing.assert_close(*found, rtol=tolerance, atol=tolerance)

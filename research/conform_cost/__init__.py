@@ -1,1 +1,1 @@
-"""What a conformance run costs, and what of it is the harness: ``python -m research.conform_cost``."""
+"""CPU time of a conformance run, and the harness's own share: ``python -m research.conform_cost``."""

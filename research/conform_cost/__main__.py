@@ -1,8 +1,8 @@
-"""What a conformance run costs, and what of it is the harness's own: ``python -m research.conform_cost``.
+"""CPU time of a conformance run, and the harness's own share: ``python -m research.conform_cost``.
 
-CPU time of every process, all threads together, by what it was spent on: the candidate (building, preparing, calling
-it and its backward), the oracle, its rounding model, the yardsticks, the start of processes, and the rest, which is the
-harness itself. The second implementation runs in the same session as the first.
+The CPU time of every process, all threads together, is divided among the candidate (building, preparing, calls and
+backward passes), the oracle, its rounding model, the yardsticks and the start of processes. The rest is the harness
+itself. The second implementation runs in the same session as the first, so it reuses cached expected values.
 """
 
 import argparse
@@ -16,11 +16,11 @@ from attnbench.runner import Limits, NoProgress, Plan, Session, conform
 from attnbench.runner.session import PATIENT, Supervisor
 
 PARTS = ("candidate", "oracle", "rounding model", "yardsticks", "process start", "the harness itself")
-HERE = str(Path(__file__).parents[2])
+ROOT = str(Path(__file__).parents[2])
 
 
-class _Timed(Session):
-    """A session whose workers say what they spent before they end."""
+class _TimedSession(Session):
+    """A session whose candidate workers report their CPU time before they end."""
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(
@@ -28,20 +28,20 @@ class _Timed(Session):
             oracle_module="research.conform_cost.timed_oracle_worker",
             worker_module="research.conform_cost.timed_candidate_worker",
         )
-        self.spent: defaultdict[str, float] = defaultdict(float)
+        self.seconds: defaultdict[str, float] = defaultdict(float)
 
     def add(self, seconds: Mapping[str, float]) -> None:
-        """Count what a process spent."""
+        """Add the CPU time of a process."""
         for part, number in seconds.items():
-            self.spent[part] += number
+            self.seconds[part] += number
 
     def supervise(
         self, implementation: str, environment: Mapping[str, str] = PATIENT, *, parallel: int = 1
     ) -> Supervisor:
-        return _Telling(self, [implementation], {**environment, "PYTHONPATH": HERE}, parallel=parallel)
+        return _TimedSupervisor(self, [implementation], {**environment, "PYTHONPATH": ROOT}, parallel=parallel)
 
 
-class _Telling(Supervisor):
+class _TimedSupervisor(Supervisor):
     def close(self) -> None:
         if self._child is not None:
             self._session.add(self.ask("spent"))  # type: ignore[attr-defined]
@@ -49,39 +49,41 @@ class _Telling(Supervisor):
 
 
 def main() -> None:
-    """Run a suite on two implementations, and print a table."""
-    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    options.add_argument("first", nargs="?", default="reshaped")
-    options.add_argument("second", nargs="?", default="sdpa")
-    options.add_argument("--suite", default="core")
-    options.add_argument("--threads", type=int)
-    asked = options.parse_args()
+    """Run a suite on two implementations, and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m research.conform_cost", description=__doc__.partition("\n")[0])
+    parser.add_argument("first", nargs="?", default="reshaped", help="implementation that runs first")
+    parser.add_argument("second", nargs="?", default="sdpa", help="implementation that runs second")
+    parser.add_argument("--suite", default="core", help="level of the cases")
+    parser.add_argument("--threads", type=int, help="threads of each call")
+    options = parser.parse_args()
     before: Mapping[str, float] = {}
     columns: dict[str, tuple[dict[str, float], int]] = {}
     begin = time.perf_counter()
-    with _Timed(Limits(threads=asked.threads)) as session:
+    with _TimedSession(Limits(threads=options.threads)) as session:
         listed = [
-            case for name in list_names(OPERATORS) for case in session.ask_oracle("suite", operator=name, level=asked.suite)
+            case
+            for name in list_names(OPERATORS)
+            for case in session.ask_oracle("suite", operator=name, level=options.suite)
         ]
         plans = session.plan(listed)
-        for name in (asked.first, asked.second):
-            findings = _run(session, name, plans)
-            now = _sum(session.spent, session.ask_oracle("spent"), {"the harness itself": time.process_time()})
+        for name in (options.first, options.second):
+            findings = _conform(session, name, plans)
+            now = _add_parts(session.seconds, session.ask_oracle("spent"), {"the harness itself": time.process_time()})
             now["wall"] = time.perf_counter() - begin
             columns[name] = ({part: now[part] - before.get(part, 0.0) for part in (*PARTS, "wall")}, findings)
             before = now
-    _print(asked.suite, len(plans), columns)
+    _print_table(options.suite, len(plans), columns)
 
 
-def _sum(*parts: Mapping[str, float]) -> dict[str, float]:
+def _add_parts(*parts: Mapping[str, float]) -> dict[str, float]:
     return {name: sum(part.get(name, 0.0) for part in parts) for name in PARTS}
 
 
-def _run(session: Session, name: str, plans: list[Plan]) -> int:
+def _conform(session: Session, name: str, plans: list[Plan]) -> int:
     return sum(len(result.findings) for result in conform(session, [name], plans, run="", progress=NoProgress()))
 
 
-def _print(suite: str, cases: int, columns: dict[str, tuple[dict[str, float], int]]) -> None:
+def _print_table(suite: str, cases: int, columns: dict[str, tuple[dict[str, float], int]]) -> None:
     print(f"{suite}: {cases} cases; seconds of CPU time", *(f"{name:>14}" for name in columns))
     for part in PARTS:
         print(f"{part:40}", *(f"{seconds[part]:14.1f}" for seconds, _ in columns.values()))
@@ -91,8 +93,8 @@ def _print(suite: str, cases: int, columns: dict[str, tuple[dict[str, float], in
     print(f"{'share of the harness itself':40}", *(f"{a / b:14.0%}" for a, b in zip(own, totals, strict=True)))
     print(f"{'wall time, s':40}", *(f"{seconds['wall']:14.1f}" for seconds, _ in columns.values()))
     print(f"{'findings':40}", *(f"{count:14}" for _, count in columns.values()))
-    beside = [total - seconds["candidate"] for total, (seconds, _) in zip(totals, columns.values(), strict=True)]
-    print(f"second over first: {totals[1] / totals[0]:.0%}; {beside[1] / beside[0]:.0%} beside the candidate")
+    rest = [total - seconds["candidate"] for total, (seconds, _) in zip(totals, columns.values(), strict=True)]
+    print(f"second over first: {totals[1] / totals[0]:.0%}; {rest[1] / rest[0]:.0%} without the candidate")
 
 
 if __name__ == "__main__":

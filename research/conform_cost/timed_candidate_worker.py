@@ -1,4 +1,4 @@
-"""The worker, with the time of the implementation counted: building, preparing, calls and backward."""
+"""The candidate worker, which counts the CPU time of the candidate: building, preparing, calls and backward passes."""
 
 import sys
 from collections.abc import Callable
@@ -11,26 +11,26 @@ from attnbench.candidate.candidate import Candidate
 from attnbench.checks.chapters import compilation
 from attnbench.processes.rpc import serve
 from attnbench.workers.candidate_worker import CandidateWorker
-from research.conform_cost import spent
+from research.conform_cost import cpu_time
 
 
-def _run_to_the_end(check: Callable[..., Any]) -> Callable[..., Any]:
-    """A check as a function that returns all its claims; a generator would return before it has run."""
+def _exhaust(check: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn a check into a function that returns a list of its observations; a generator would return before it ran."""
     return wraps(check)(lambda candidate: list(check(candidate)))
 
 
 def main() -> None:
-    """As ``attnbench.workers.candidate_worker``, and what was spent."""
-    for name in ("build", "prepare", "run", "on"):
-        setattr(Candidate, name, spent.counted("candidate", getattr(Candidate, name)))
-    # It calls what was compiled, and so compiles it, by itself.
+    """Serve the requests of ``attnbench.workers.candidate_worker``, and the request for CPU times."""
+    for name in ("build", "prepare", "run", "run_on"):
+        setattr(Candidate, name, cpu_time.count_calls_as("candidate", getattr(Candidate, name)))
+    # This check calls the compiled module directly, and so compiles it outside the methods of Candidate.
     compiling = "compiled_for_other_lengths"
-    setattr(compilation, compiling, spent.counted("candidate", _run_to_the_end(getattr(compilation, compiling))))
-    torch.autograd.grad = spent.counted("candidate", torch.autograd.grad)
+    setattr(compilation, compiling, cpu_time.count_calls_as("candidate", _exhaust(getattr(compilation, compiling))))
+    torch.autograd.grad = cpu_time.count_calls_as("candidate", torch.autograd.grad)
     worker = CandidateWorker()
-    worker.open = spent.counted("process start", worker.open)  # type: ignore[method-assign]
-    spent.started()
-    serve(worker.handlers() | {"spent": spent.answer}, int(sys.argv[1]))
+    worker.open = cpu_time.count_calls_as("process start", worker.open)  # type: ignore[method-assign]
+    cpu_time.end_process_start()
+    serve(worker.handlers() | {"spent": cpu_time.read_seconds}, int(sys.argv[1]))
 
 
 if __name__ == "__main__":

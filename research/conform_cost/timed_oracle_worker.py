@@ -1,4 +1,4 @@
-"""The judge, with the time of the oracle, of its rounding model and of the yardsticks counted."""
+"""The oracle worker, which counts the CPU time of the oracle, of its rounding model and of the yardsticks."""
 
 import sys
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ import torch
 from attnbench.plugins.registry import load_operator
 from attnbench.processes.rpc import serve
 from attnbench.workers.oracle_worker import OracleWorker
-from research.conform_cost import spent
+from research.conform_cost import cpu_time
 
 
-class _Timed:
-    """An operator whose oracle and yardsticks are counted."""
+class _TimedOperator:
+    """An operator that counts the CPU time of its oracle and its yardsticks."""
 
     def __init__(self, operator: Any) -> None:
         self._operator = operator
@@ -24,37 +24,37 @@ class _Timed:
         return getattr(self._operator, name)
 
     def evaluate(self, *arguments: Any, **named: Any) -> Any:
-        """The oracle, or its rounding model."""
-        with spent.spending("oracle" if named.get("noise") is None else "rounding model"):
+        """Evaluate the oracle, or its rounding model if a ``noise`` is given."""
+        with cpu_time.count_as("oracle" if named.get("noise") is None else "rounding model"):
             return self._operator.evaluate(*arguments, **named)
 
     def yardsticks(self, *arguments: Any) -> Iterator[Any]:
-        """Paths of the reference."""
-        with spent.spending("yardsticks"):
+        """Compute the yardsticks, and return them one by one."""
+        with cpu_time.count_as("yardsticks"):
             found = list(self._operator.yardsticks(*arguments))
         yield from found
 
 
-class _TimedJudge(OracleWorker):
+class _TimedOracleWorker(OracleWorker):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._load_operator = cache(_timed)
+        self._load_operator = cache(_load_timed_operator)
 
 
-def _timed(name: str) -> Any:
-    """An operator by name, counted."""
-    return _Timed(load_operator(name))
+def _load_timed_operator(name: str) -> Any:
+    """Load an operator by name, and count its CPU time."""
+    return _TimedOperator(load_operator(name))
 
 
 def main() -> None:
-    """As ``attnbench.workers.oracle_worker``, and what was spent."""
+    """Serve the requests of ``attnbench.workers.oracle_worker``, and the request for CPU times."""
 
     def start(*, folder: str) -> dict[str, Any]:
-        handlers.update(_TimedJudge(Path(folder)).handlers())
+        handlers.update(_TimedOracleWorker(Path(folder)).handlers())
         return {"threads": torch.get_num_threads(), "torch": torch.__version__}
 
-    handlers: dict[str, Any] = {"start": start, "spent": spent.answer}
-    spent.started()
+    handlers: dict[str, Any] = {"start": start, "spent": cpu_time.read_seconds}
+    cpu_time.end_process_start()
     serve(handlers, int(sys.argv[1]))
 
 

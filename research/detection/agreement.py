@@ -26,10 +26,10 @@ from attnbench.plugins.adapters import load_implementation
 from attnbench.plugins.registry import load_operator, load_problem_types
 from attnbench.runner import Limits, Session, list_profile_cases
 from research.detection.plants import BASE
-from research.detection.pools import Condition, Setup, header
+from research.detection.pools import Condition, Setup, make_header
 from research.lines import Lines, read
 
-__all__ = ["agree", "agreement_text", "measured"]
+__all__ = ["measure_agreement", "format_agreement", "measure_process"]
 
 # Blocks of either side in a process, and time of one in seconds: short ones, since a machine's speed changes within
 # seconds by more than what is looked for.
@@ -45,28 +45,28 @@ AGREE, ADDED_NS = 0.02, 1000
 Record = dict[str, Any]
 
 
-def nothing(**named: Any) -> None:
+def do_nothing(**named: Any) -> None:
     """Take what a call takes."""
     del named
 
 
-def agree(path: Path, threads: int, setup: Setup, *, processes: int, resume: bool) -> list[Record]:
+def measure_agreement(path: Path, threads: int, setup: Setup, *, processes: int, resume: bool) -> list[Record]:
     """Measure until the file holds so many processes."""
     context = get_context("spawn")
     condition = Condition(threads=threads, load="quiet")
     with Session(limits=Limits(threads=threads)) as session:
         case = list_profile_cases(session, [setup.length], ["forward"], of=("multihead",))[0]
         inputs = session.ask_oracle("inputs", case=case)
-        head = header(condition, setup, case, {}) | {"kind": "agreement"}
-        with Lines.opened(path, head, resume=resume) as lines:
-            for seed in range(len(lines.held), processes):
+        head = make_header(condition, setup, case, {}) | {"kind": "agreement"}
+        with Lines.open(path, head, resume=resume) as lines:
+            for seed in range(len(lines.records), processes):
                 with context.Pool(1) as one:
-                    lines.add(one.apply(measured, (case, inputs, threads, seed)))
-                print(f"{path.name}: {len(lines.held)} of {processes} processes", flush=True)
-            return lines.held
+                    lines.add(one.apply(measure_process, (case, inputs, threads, seed)))
+                print(f"{path.name}: {len(lines.records)} of {processes} processes", flush=True)
+            return lines.records
 
 
-def measured(case: str, inputs: str, threads: int, seed: int, blocks: int = BLOCKS, block_s: float = BLOCK_S) -> Record:
+def measure_process(case: str, inputs: str, threads: int, seed: int, blocks: int = BLOCKS, block_s: float = BLOCK_S) -> Record:
     """One process: medians of the same call by either timer, in turns, and of a call that does nothing."""
     torch.set_num_threads(threads)
     parsed = Case.parse(case, load_problem_types())
@@ -95,21 +95,21 @@ def measured(case: str, inputs: str, threads: int, seed: int, blocks: int = BLOC
             took_ns, after = time.perf_counter_ns() - begin_ns, scheduler.read()
             waited_ns = after.waited_ns_since(before)
             disturbed.append(waited_ns is not None and waited_ns > DISTURBED * took_ns)
-    added_ns, direct_ns = _of_nothing(candidate.inputs.arguments(), seed)
+    added_ns, direct_ns = _time_nothing(candidate.inputs.arguments(), seed)
     return {
         "kind": "process", "seed": seed, "ours_ns": ours, "theirs_ns": theirs, "added_ns": added_ns,
         "direct_ns": direct_ns, "disturbed": disturbed,
     }  # fmt: skip
 
 
-def _of_nothing(arguments: dict[str, Any], seed: int) -> tuple[float, float]:
+def _time_nothing(arguments: dict[str, Any], seed: int) -> tuple[float, float]:
     """Time of a call that does nothing, in nanoseconds: in the window of a timed call, and in a plain loop."""
-    call = partial(nothing, **arguments)
+    call = partial(do_nothing, **arguments)
     samples = sampling.sample_interleaved({"nothing": call}, budget_s=NOTHING_S, seed=seed)["nothing"]
     return statistics.median(samples.times_ns), min(repeat(call, number=LOOPS, repeat=REPEATS)) / LOOPS * 1e9
 
 
-def agreement_text(folder: Path) -> str:
+def format_agreement(folder: Path) -> str:
     """What all files of agreement come to, one line for each number of threads."""
     said = []
     for name in sorted({path.name.removesuffix(".gz") for path in folder.glob("agreement-*.jsonl*")}):
@@ -117,20 +117,20 @@ def agreement_text(folder: Path) -> str:
         if found is None or not found[1]:
             continue
         head, records = found
-        ratios = [ratio for ratio in map(_ratio, records) if ratio is not None]
+        ratios = [ratio for ratio in map(_compute_ratio, records) if ratio is not None]
         added = [record["added_ns"] for record in records]
         direct_ns = statistics.median(record["direct_ns"] for record in records)
         said.append(
-            f"- {Condition(threads=head['threads'], load='quiet').told}, {len(records)} processes: our median over "
-            f"Timer's is {_interval(estimate(ratios), 4) if ratios else 'not known'} in {len(ratios)} processes that "
-            f"nothing disturbed, {_agreeing(ratios)} of them within {AGREE:.0%}; a call that does "
-            f"nothing takes {_interval(estimate(added), 0)} ns ({direct_ns:.0f} ns in a plain loop), "
+            f"- {Condition(threads=head['threads'], load='quiet').label}, {len(records)} processes: our median over "
+            f"Timer's is {_format_interval(estimate(ratios), 4) if ratios else 'not known'} in {len(ratios)} processes that "
+            f"nothing disturbed, {_count_agreeing(ratios)} of them within {AGREE:.0%}; a call that does "
+            f"nothing takes {_format_interval(estimate(added), 0)} ns ({direct_ns:.0f} ns in a plain loop), "
             f"at the most {max(added):.0f} ns; {ADDED_NS} ns are allowed."
         )
     return "\n".join(said)
 
 
-def _ratio(record: Record) -> float | None:
+def _compute_ratio(record: Record) -> float | None:
     """Our median over theirs, of two blocks in turn, during which nothing else wanted our cores; None without any.
 
     The median of all such pairs.
@@ -140,9 +140,9 @@ def _ratio(record: Record) -> float | None:
     return statistics.median(ratios) if ratios else None
 
 
-def _agreeing(ratios: Sequence[float]) -> int:
+def _count_agreeing(ratios: Sequence[float]) -> int:
     return sum(abs(ratio - 1) <= AGREE for ratio in ratios)
 
 
-def _interval(found: Estimate, digits: int) -> str:
+def _format_interval(found: Estimate, digits: int) -> str:
     return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from attnbench.analysis.speed_verdict import EFFECT
-from research.detection.agreement import agree, agreement_text
-from research.detection.judging import Asked, Judged, judged
+from research.detection.agreement import measure_agreement, format_agreement
+from research.detection.comparisons import DrawSettings, Evaluation, evaluate_rules
 from research.detection.load import LOADS
 from research.detection.plants import BYTE_SHARE, SHARES
-from research.detection.pools import Condition, Setup, calibrated, gather, stored
-from research.detection.runs import counted, run
-from research.detection.showing import figure, runs_table, table
-from research.detection.starts import costs, measure
+from research.detection.pools import Condition, Setup, calibrate_rows, gather_pool, read_pool
+from research.detection.runs import count_verdicts, gather_runs
+from research.detection.presentation import draw_figure, format_runs_table, format_table
+from research.detection.starts import read_costs_s, measure_starts
 from research.lines import StudyError
 
 # What is to be kept here is packed with gzip.
@@ -43,7 +43,7 @@ SUITE = "full"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do one part of the study."""
-    asked = _parser().parse_args(arguments)
+    asked = _make_parser().parse_args(arguments)
     try:
         asked.do(asked)
     except StudyError as error:
@@ -55,56 +55,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _conditions(asked: Any) -> list[Condition]:
+def _list_conditions(asked: Any) -> list[Condition]:
     return [Condition(threads=threads, load=load) for threads in asked.threads for load in asked.loads]
 
 
-def _plants(asked: Any) -> None:
+def _do_plants(asked: Any) -> None:
     setup = Setup(length=asked.length, budget_s=asked.budget)
     for threads in asked.threads:
         quiet = Condition(threads=threads, load=LOADS[0])
-        rows = calibrated(asked.data, threads, setup, resume=asked.resume, say=_say)
+        rows = calibrate_rows(asked.data, threads, setup, resume=asked.resume, say=_say)
         path = asked.data / f"true-{threads}.jsonl"
-        gather(path, quiet, setup, rows=rows, processes=asked.processes, resume=asked.resume, say=_say)
-        measure(asked.data / f"starts-{threads}.jsonl", quiet, setup, rounds=STARTED, resume=asked.resume)
+        gather_pool(path, quiet, setup, rows=rows, processes=asked.processes, resume=asked.resume, say=_say)
+        measure_starts(asked.data / f"starts-{threads}.jsonl", quiet, setup, rounds=STARTED, resume=asked.resume)
 
 
-def _judge(asked: Any) -> None:
-    wanted = Asked(
-        seconds=_by_threads(asked.threads, asked.seconds),
-        processes=_by_threads(asked.threads, asked.processes),
+def _do_judge(asked: Any) -> None:
+    wanted = DrawSettings(
+        seconds=_map_threads(asked.threads, asked.seconds),
+        processes=_map_threads(asked.threads, asked.processes),
         most=asked.most,
         draws=asked.draws,
         effect=asked.effect,
     )
-    found: list[Judged] = []
-    for condition in _conditions(asked):
-        pool = stored(asked.data / f"runs-{condition}.jsonl")
+    found: list[Evaluation] = []
+    for condition in _list_conditions(asked):
+        pool = read_pool(asked.data / f"runs-{condition}.jsonl")
         if pool is None or not pool.processes:
             _say(f"no runs of {condition} in {asked.data}")
             continue
         threads = condition.threads
-        starts_s = costs(asked.data / f"starts-{threads}.jsonl")
+        starts_s = read_costs_s(asked.data / f"starts-{threads}.jsonl")
         if starts_s is None:
             raise StudyError(f"{asked.data} does not say what a process costs to start: measure it with plants")
-        truth = stored(asked.data / f"true-{threads}.jsonl")
-        found.append(judged(condition.told, pool, truth, wanted, starts_s=starts_s))
+        truth = read_pool(asked.data / f"true-{threads}.jsonl")
+        found.append(evaluate_rules(condition.label, pool, truth, wanted, starts_s=starts_s))
         _say(f"judged {condition}")
     if not found:
         raise StudyError(f"no runs in {asked.data}; measure them with: python -m research.detection runs")
-    runs = counted(asked.data)
-    parts = [table(found), runs_table(runs) if runs else "", agreement_text(asked.data)]
+    runs = count_verdicts(asked.data)
+    parts = [format_table(found), format_runs_table(runs) if runs else "", format_agreement(asked.data)]
     asked.data.mkdir(parents=True, exist_ok=True)
     (asked.data / "detection.md").write_text("\n\n".join(part for part in parts if part) + "\n")
     (asked.data / "detection.json").write_text(json.dumps([asdict(one) for one in found], indent=1))
     for ending in ("svg", "png"):
-        figure(found, asked.data / f"detection.{ending}")
+        draw_figure(found, asked.data / f"detection.{ending}")
     print((asked.data / "detection.md").read_text())
 
 
-def _runs(asked: Any) -> None:
+def _do_runs(asked: Any) -> None:
     setup = Setup(length=asked.length, budget_s=0.0)
-    for condition in _conditions(asked):
+    for condition in _list_conditions(asked):
         path = asked.data / f"rows-{condition.threads}.json"
         if not path.exists():
             raise StudyError(
@@ -114,7 +114,7 @@ def _runs(asked: Any) -> None:
         shares = asked.shares or SHARES
         if not asked.shares and (condition.threads, condition.load) == (1, LOADS[0]):
             shares = (*shares, BYTE_SHARE)  # exact, whatever else the machine does
-        run(
+        gather_runs(
             asked.data / f"runs-{condition}.jsonl",
             condition,
             setup,
@@ -125,18 +125,18 @@ def _runs(asked: Any) -> None:
             resume=asked.resume,
             say=_say,
         )
-    print(runs_table(counted(asked.data)))
+    print(format_runs_table(count_verdicts(asked.data)))
 
 
-def _agreement(asked: Any) -> None:
+def _do_agreement(asked: Any) -> None:
     setup = Setup(length=asked.length, budget_s=0.0)
     for threads in asked.threads:
         path = asked.data / f"agreement-{threads}.jsonl"
-        agree(path, threads, setup, processes=asked.processes, resume=asked.resume)
-    print(agreement_text(asked.data))
+        measure_agreement(path, threads, setup, processes=asked.processes, resume=asked.resume)
+    print(format_agreement(asked.data))
 
 
-def _by_threads(threads: Sequence[int], values: Sequence[Any]) -> dict[int, Any]:
+def _map_threads(threads: Sequence[int], values: Sequence[Any]) -> dict[int, Any]:
     return {count: values[0] if count == 1 else values[-1] for count in threads}
 
 
@@ -144,44 +144,44 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m research.detection", description=__doc__.partition("\n")[0])
     parts = parser.add_subparsers(required=True)
-    plants = _part(parts, "plants", _plants, "how much is to be planted, and how much longer that truly takes")
+    plants = _add_command(parts, "plants", _do_plants, "how much is to be planted, and how much longer that truly takes")
     plants.add_argument("--processes", type=int, default=TRUE_PROCESSES, help="processes for a plant's true size")
     plants.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of each process")
-    judge = _part(parts, "judge", _judge, "draw comparisons from the runs' processes and judge them")
+    judge = _add_command(parts, "judge", _do_judge, "draw comparisons from the runs' processes and judge them")
     judge.add_argument("--draws", type=int, default=DRAWS, help="comparisons of each rule and plant")
-    judge.add_argument("--seconds", type=_floats, default=SECONDS, help="of a comparison, at one thread and at more")
-    judge.add_argument("--processes", type=_integers, default=COMPARED, help="of ours, at one thread and at more")
+    judge.add_argument("--seconds", type=_parse_floats, default=SECONDS, help="of a comparison, at one thread and at more")
+    judge.add_argument("--processes", type=_parse_integers, default=COMPARED, help="of ours, at one thread and at more")
     judge.add_argument("--most", type=int, default=MOST, help="processes of ours where it is undecided")
     judge.add_argument("--effect", type=float, default=EFFECT, help="relative difference that counts")
-    runs = _part(parts, "runs", _runs, "real runs of attnbench")
+    runs = _add_command(parts, "runs", _do_runs, "real runs of attnbench")
     runs.add_argument("--runs", type=int, default=RUNS, help="of each condition and plant")
     runs.add_argument("--processes", type=int, help="as the command's own option")
     runs.add_argument("--suite", default=SUITE, help="as the command's own option: how much is measured")
     runs.add_argument(
-        "--shares", type=_integers, help=f"plants in percent, of {', '.join(map(str, SHARES))}; {BYTE_SHARE}: a byte"
+        "--shares", type=_parse_integers, help=f"plants in percent, of {', '.join(map(str, SHARES))}; {BYTE_SHARE}: a byte"
     )
-    agreement = _part(parts, "agreement", _agreement, "our median and that of torch's timer")
+    agreement = _add_command(parts, "agreement", _do_agreement, "our median and that of torch's timer")
     agreement.add_argument("--processes", type=int, default=AGREEMENT_PROCESSES)
     return parser
 
 
-def _part(parts: Any, name: str, do: Any, told: str) -> argparse.ArgumentParser:
+def _add_command(parts: Any, name: str, do: Any, told: str) -> argparse.ArgumentParser:
     part: argparse.ArgumentParser = parts.add_parser(name, help=told, description=told)
     part.set_defaults(do=do)
     part.add_argument("--data", type=Path, default=DATA, help="folder of the raw data")
     part.add_argument("--resume", action="store_true", help="go on with what is there")
-    part.add_argument("--threads", type=_integers, default=(1, 2))
+    part.add_argument("--threads", type=_parse_integers, default=(1, 2))
     part.add_argument("--loads", type=lambda text: tuple(text.split(",")), default=LOADS, help="quiet, busy or both")
     part.add_argument("--length", type=int, default=LENGTH, help="sequence length of the case")
     return part
 
 
-def _integers(text: str) -> tuple[int, ...]:
+def _parse_integers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
-def _floats(text: str) -> tuple[float, ...]:
+def _parse_floats(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split(","))

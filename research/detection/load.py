@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["LOADS", "Competitor", "beside", "busy_cores"]
+__all__ = ["LOADS", "Competitor", "run_competitor", "measure_busy_cores"]
 
 LOADS = ("quiet", "busy")
 # Time in which a competitor has started its work, in seconds.
@@ -25,7 +25,7 @@ class Competitor:
 
     pid: int | None
 
-    def cpu_s(self) -> float:
+    def read_cpu_s(self) -> float:
         """Processor time that it has had so far, in seconds; 0 where the system does not say."""
         if self.pid is None:
             return 0.0
@@ -38,7 +38,7 @@ class Competitor:
 
 
 @contextmanager
-def beside(load: str) -> Iterator[Competitor]:
+def run_competitor(load: str) -> Iterator[Competitor]:
     """Context with a competitor where the load is ``busy``."""
     if load != "busy":
         yield Competitor(pid=None)
@@ -52,21 +52,21 @@ def beside(load: str) -> Iterator[Competitor]:
         process.wait()
 
 
-def busy_cores(window_s: float) -> float | None:
+def measure_busy_cores(window_s: float) -> float | None:
     """Cores that anybody kept busy during a time in which we did nothing; None where the system does not say.
 
     Source: first line of /proc/stat, https://docs.kernel.org/filesystems/proc.html, in hundredths of a second.
     """
-    before = _ticks()
+    before = _read_busy_ticks()
     begin = time.monotonic()
     time.sleep(window_s)
-    after = _ticks()
+    after = _read_busy_ticks()
     if before is None or after is None:
         return None
     return (after - before) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - begin)
 
 
-def _ticks() -> int | None:
+def _read_busy_ticks() -> int | None:
     try:
         user, nice, system, _, _, *others = STAT.read_text().splitlines()[0].split()[1:]
     except (OSError, IndexError, ValueError):

@@ -19,7 +19,7 @@ __all__ = [
     "BASE",
     "BYTE",
     "BYTE_SHARE",
-    "NAMES",
+    "PATHS",
     "PLUS_0",
     "PLUS_2",
     "PLUS_3",
@@ -36,7 +36,7 @@ ROWS = "ATTNBENCH_PLANTED_ROWS"
 COLUMNS = 128
 # Extra work in percent of a call. Without any, the call is that of the reference itself.
 SHARES = (0, 2, 3)
-NAMES = {share: f"{__name__}:PLUS_{share}" for share in SHARES}
+PATHS = {share: f"{__name__}:PLUS_{share}" for share in SHARES}
 # The copy that takes one byte more, and what stands for it among percents.
 BYTE_SHARE = -1
 BYTE = f"{__name__}:PLUS_BYTE"

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Cost", "Layout", "Rule", "Side", "Verdict", "mann_whitney_p", "rules", "student_critical", "values_of"]
+__all__ = ["Cost", "Layout", "Rule", "Side", "Verdict", "mann_whitney_p", "make_rules", "student_critical", "average_calls"]
 
 Verdict = Literal["faster", "slower", "same"]
 Side = Sequence[Sequence[float]]
@@ -64,7 +64,7 @@ class Layout:
     # Wall time of the comparison in seconds.
     wall_s: float
 
-    def within(self, calls: int) -> "Layout":
+    def limit_calls(self, calls: int) -> "Layout":
         """The same with no more calls in a process than there are."""
         values = min(self.values, calls)
         return replace(self, values=values, loops=max(1, min(self.loops, calls // values)))
@@ -81,30 +81,30 @@ class Rule:
     alternating: bool = False
 
 
-def rules(delta: float) -> tuple[Rule, ...]:
+def make_rules(delta: float) -> tuple[Rule, ...]:
     """The rules of all tools, as they are by default and, where they can be told, at the difference ``delta``."""
     return (
-        Rule(name="pyperf compare_to", layout=_pyperf, verdict=pyperf),
-        Rule(name="pyperf --min-speed=δ", layout=_pyperf, verdict=partial(pyperf, least=delta)),
-        Rule(name="asv continuous", layout=_asv, verdict=asv, alternating=True),
+        Rule(name="pyperf compare_to", layout=_lay_out_pyperf, verdict=decide_by_pyperf),
+        Rule(name="pyperf --min-speed=δ", layout=_lay_out_pyperf, verdict=partial(decide_by_pyperf, least=delta)),
+        Rule(name="asv continuous", layout=_lay_out_asv, verdict=decide_by_asv, alternating=True),
         Rule(
             name="asv continuous -f 1+δ",
-            layout=_asv,
-            verdict=partial(asv, factor=1 + delta),
+            layout=_lay_out_asv,
+            verdict=partial(decide_by_asv, factor=1 + delta),
             alternating=True,
         ),
-        Rule(name="pytest-benchmark min:5%", layout=_pytest, verdict=partial(pytest, field="min")),
+        Rule(name="pytest-benchmark min:5%", layout=_lay_out_pytest_benchmark, verdict=partial(decide_by_pytest_benchmark, field="min")),
         Rule(
             name="pytest-benchmark median:δ",
-            layout=_pytest,
-            verdict=partial(pytest, field="median", threshold=delta),
+            layout=_lay_out_pytest_benchmark,
+            verdict=partial(decide_by_pytest_benchmark, field="median", threshold=delta),
         ),
-        Rule(name="torch.utils.benchmark", layout=_torch, verdict=torch_compare),
-        Rule(name="Criterion", layout=_criterion, verdict=criterion),
+        Rule(name="torch.utils.benchmark", layout=_lay_out_torch, verdict=decide_by_torch),
+        Rule(name="Criterion", layout=_lay_out_criterion, verdict=decide_by_criterion),
     )
 
 
-def values_of(calls_ns: Sequence[float], layout: Layout) -> list[float]:
+def average_calls(calls_ns: Sequence[float], layout: Layout) -> list[float]:
     """The values that a process gives: means of so many calls in a row."""
     return [
         statistics.fmean(calls_ns[number * layout.loops : (number + 1) * layout.loops])
@@ -112,27 +112,27 @@ def values_of(calls_ns: Sequence[float], layout: Layout) -> list[float]:
     ]
 
 
-def pyperf(base: Side, new: Side, *, least: float = 0.0) -> Verdict:
+def decide_by_pyperf(base: Side, new: Side, *, least: float = 0.0) -> Verdict:
     """Student's t over all values as if they were independent, at 95 %; and a smallest change, if one is told.
 
     Two sides of unequal size raise in pyperf, which then takes them as different.
     """
-    one, other = _all(base), _all(new)
+    one, other = _flatten(base), _flatten(new)
     change = statistics.fmean(other) / statistics.fmean(one) - 1
     if len(one) == len(other):
         error = math.sqrt((statistics.variance(one) + statistics.variance(other)) / len(one))
         difference = abs(statistics.fmean(other) - statistics.fmean(one))
         if difference < student_critical(2 * len(one) - 2) * error or not difference:
             return "same"
-    return _beyond(change, least)
+    return _apply_threshold(change, least)
 
 
-def asv(base: Side, new: Side, *, factor: float = ASV_FACTOR) -> Verdict:
+def decide_by_asv(base: Side, new: Side, *, factor: float = ASV_FACTOR) -> Verdict:
     """Mann and Whitney's U over all samples, and medians that are further apart than a factor.
 
     Where U could not be significant with so few samples, nothing is told.
     """
-    one, other = _all(base), _all(new)
+    one, other = _flatten(base), _flatten(new)
     if 1 / math.comb(len(one) + len(other), min(len(one), len(other))) >= ASV_LEVEL:
         return "same"
     if mann_whitney_p(one, other) >= ASV_LEVEL:
@@ -141,23 +141,23 @@ def asv(base: Side, new: Side, *, factor: float = ASV_FACTOR) -> Verdict:
     return "slower" if was < is_now / factor else "faster" if is_now < was / factor else "same"
 
 
-def pytest(base: Side, new: Side, *, field: Literal["min", "median"], threshold: float = PYTEST_THRESHOLD) -> Verdict:
+def decide_by_pytest_benchmark(base: Side, new: Side, *, field: Literal["min", "median"], threshold: float = PYTEST_THRESHOLD) -> Verdict:
     """A plain ratio beyond a threshold; what became faster is no failure, and not told."""
     of: Callable[[Sequence[float]], float] = min if field == "min" else statistics.median
-    return "slower" if of(_all(new)) / of(_all(base)) - 1 > threshold else "same"
+    return "slower" if of(_flatten(new)) / of(_flatten(base)) - 1 > threshold else "same"
 
 
-def torch_compare(base: Side, new: Side) -> Verdict:
+def decide_by_torch(base: Side, new: Side) -> Verdict:
     """Medians that ``Compare`` does not show as equally good."""
-    return _beyond(statistics.median(_all(new)) / statistics.median(_all(base)) - 1, TORCH_BAND)
+    return _apply_threshold(statistics.median(_flatten(new)) / statistics.median(_flatten(base)) - 1, TORCH_BAND)
 
 
-def criterion(base: Side, new: Side) -> Verdict:
+def decide_by_criterion(base: Side, new: Side) -> Verdict:
     """A t-test over the samples, and an interval of the change of the mean that lies beyond the noise threshold.
 
     The p-value is that of Welch's t, where Criterion bootstraps the distribution of t.
     """
-    one, other = np.array(_all(base)), np.array(_all(new))
+    one, other = np.array(_flatten(base)), np.array(_flatten(new))
     parts = one.var(ddof=1) / len(one), other.var(ddof=1) / len(other)
     error = math.sqrt(sum(parts))
     difference = abs(float(other.mean() - one.mean()))
@@ -166,7 +166,7 @@ def criterion(base: Side, new: Side) -> Verdict:
     freedom = sum(parts) ** 2 / (parts[0] ** 2 / (len(one) - 1) + parts[1] ** 2 / (len(other) - 1)) if error else 1e9
     if difference < student_critical(freedom) * error:
         return "same"
-    changes = other[_draws(len(other), 1)].mean(axis=1) / one[_draws(len(one), 0)].mean(axis=1) - 1
+    changes = other[_draw_indices(len(other), 1)].mean(axis=1) / one[_draw_indices(len(one), 0)].mean(axis=1) - 1
     low, high = np.quantile(changes, (CRITERION_LEVEL / 2, 1 - CRITERION_LEVEL / 2))
     return "slower" if low > CRITERION_NOISE else "faster" if high < -CRITERION_NOISE else "same"
 
@@ -198,12 +198,12 @@ def mann_whitney_p(one: Sequence[float], other: Sequence[float]) -> float:
     if max(len(one), len(other)) > ASV_EXACT:
         z = (u - pairs / 2) / math.sqrt(pairs * (len(one) + len(other) + 1) / 12)
         return min(1.0, 2 * statistics.NormalDist().cdf(z))
-    ways = _orderings(len(one), len(other))
+    ways = _count_orderings(len(one), len(other))
     return min(1.0, 2 * sum(ways[: u + 1]) / math.comb(len(one) + len(other), len(one)))
 
 
 @cache
-def _orderings(m: int, n: int) -> tuple[int, ...]:
+def _count_orderings(m: int, n: int) -> tuple[int, ...]:
     """Number of orderings of m and n samples by their U: coefficients of the Gaussian binomial."""
     ways = [1] + [0] * (m * n)
     for i in range(1, m + 1):
@@ -215,51 +215,51 @@ def _orderings(m: int, n: int) -> tuple[int, ...]:
 
 
 @cache
-def _draws(count: int, seed: int) -> NDArray[np.int64]:
+def _draw_indices(count: int, seed: int) -> NDArray[np.int64]:
     """The same draws for every comparison."""
     return np.random.default_rng(seed).integers(count, size=(CRITERION_DRAWS, count))
 
 
-def _all(side: Side) -> list[float]:
+def _flatten(side: Side) -> list[float]:
     return [value for process in side for value in process]
 
 
-def _beyond(change: float, threshold: float) -> Verdict:
+def _apply_threshold(change: float, threshold: float) -> Verdict:
     return "slower" if change > threshold else "faster" if change < -threshold else "same"
 
 
-def _laid_out(cost: Cost, *, most: int, fewest: int, warm_up_s: float, values: int, loops: int) -> Layout:
+def _lay_out(cost: Cost, *, most: int, fewest: int, warm_up_s: float, values: int, loops: int) -> Layout:
     """As many processes as the time allows, the sides together."""
     one_s = cost.start_s + warm_up_s + values * loops * cost.call_s
     processes = max(fewest, min(most, int(cost.seconds / 2 / one_s)))
     return Layout(processes=processes, values=values, loops=loops, wall_s=2 * processes * one_s)
 
 
-def _pyperf(cost: Cost) -> Layout:
+def _lay_out_pyperf(cost: Cost) -> Layout:
     loops = 2 ** max(0, math.ceil(math.log2(PYPERF_VALUE_S / cost.call_s)))
     warm_up_s = PYPERF_WARM_UPS * loops * cost.call_s
-    return _laid_out(cost, most=PYPERF_PROCESSES, fewest=2, warm_up_s=warm_up_s, values=PYPERF_VALUES, loops=loops)
+    return _lay_out(cost, most=PYPERF_PROCESSES, fewest=2, warm_up_s=warm_up_s, values=PYPERF_VALUES, loops=loops)
 
 
-def _asv(cost: Cost) -> Layout:
+def _lay_out_asv(cost: Cost) -> Layout:
     loops = max(1, math.ceil(ASV_SAMPLE_S / cost.call_s))
     # Rounds are an attribute of the benchmark; more of them are the way to spend more time.
-    return _laid_out(
+    return _lay_out(
         cost, most=PYPERF_PROCESSES, fewest=ASV_ROUNDS, warm_up_s=ASV_WARM_UP_S, values=ASV_SAMPLES, loops=loops
     )
 
 
-def _pytest(cost: Cost) -> Layout:
+def _lay_out_pytest_benchmark(cost: Cost) -> Layout:
     rounds = max(PYTEST_ROUNDS, int(PYTEST_S / cost.call_s))
-    return _laid_out(cost, most=1, fewest=1, warm_up_s=0.0, values=rounds, loops=1)
+    return _lay_out(cost, most=1, fewest=1, warm_up_s=0.0, values=rounds, loops=1)
 
 
-def _torch(cost: Cost) -> Layout:
+def _lay_out_torch(cost: Cost) -> Layout:
     loops = 10 ** max(0, math.ceil(math.log10(TORCH_BLOCK_S / cost.call_s)))
     blocks = math.ceil(TORCH_S / (loops * cost.call_s))
-    return _laid_out(cost, most=1, fewest=1, warm_up_s=2 * loops * cost.call_s, values=blocks, loops=loops)
+    return _lay_out(cost, most=1, fewest=1, warm_up_s=2 * loops * cost.call_s, values=blocks, loops=loops)
 
 
-def _criterion(cost: Cost) -> Layout:
+def _lay_out_criterion(cost: Cost) -> Layout:
     loops = max(1, int(CRITERION_S / CRITERION_SAMPLES / cost.call_s))
-    return _laid_out(cost, most=1, fewest=1, warm_up_s=CRITERION_WARM_UP_S, values=CRITERION_SAMPLES, loops=loops)
+    return _lay_out(cost, most=1, fewest=1, warm_up_s=CRITERION_WARM_UP_S, values=CRITERION_SAMPLES, loops=loops)

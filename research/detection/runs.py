@@ -17,12 +17,12 @@ from attnbench.analysis.speed_verdict import decide_speed
 from attnbench.plugins.registry import display_name
 from attnbench.records import run_file
 from attnbench.records.types import Timing
-from research.detection.load import beside, busy_cores
-from research.detection.plants import BASE, BYTE, BYTE_SHARE, NAMES
-from research.detection.pools import LOOK_S, PAUSE_S, Condition, Setup, header, tell_children
+from research.detection.load import run_competitor, measure_busy_cores
+from research.detection.plants import BASE, BYTE, BYTE_SHARE, PATHS
+from research.detection.pools import WINDOW_S, PAUSE_S, Condition, Setup, make_header, set_child_environment
 from research.lines import Lines, StudyError, read
 
-__all__ = ["compared", "counted", "profiled", "run"]
+__all__ = ["run_compare", "count_verdicts", "run_profile", "gather_runs"]
 
 # Wall time beyond which a run is taken to hang, in seconds: beside a competitor, calls take several times as long.
 TIMEOUT_S = 1800.0
@@ -32,7 +32,7 @@ COMMAND = "import sys; from attnbench.cli import main; sys.argv[0] = 'attnbench'
 Record = dict[str, Any]
 
 
-def run(
+def gather_runs(
     path: Path,
     condition: Condition,
     setup: Setup,
@@ -48,43 +48,43 @@ def run(
 
     Raises: StudyError where runs fail again and again.
     """
-    tell_children(rows)
+    set_child_environment(rows)
     case = f"length {setup.length}, forward"
-    head = header(condition, setup, case, rows) | {"kind": "runs", "options": list(options)}
-    with Lines.opened(path, head, resume=resume) as lines, beside(condition.load) as competitor:
-        before = _failed(lines)
-        while left := [share for share in shares if _count(lines, share) < runs]:
-            if _failed(lines) - before >= FAILURES:
-                raise StudyError(f"{path}: {FAILURES} runs failed, the last time: {lines.held[-1]['reason']}")
-            fewest = min(_count(lines, share) for share in left)
-            together = [share for share in left if _count(lines, share) == fewest and share != BYTE_SHARE]
-            begin, burnt_s = time.monotonic(), competitor.cpu_s()
-            records, processes = _tried(condition, setup, together or [BYTE_SHARE], options)
-            burnt = round((competitor.cpu_s() - burnt_s) / (time.monotonic() - begin), 2)
+    head = make_header(condition, setup, case, rows) | {"kind": "runs", "options": list(options)}
+    with Lines.open(path, head, resume=resume) as lines, run_competitor(condition.load) as competitor:
+        before = _count_failed(lines)
+        while left := [share for share in shares if _count_runs(lines, share) < runs]:
+            if _count_failed(lines) - before >= FAILURES:
+                raise StudyError(f"{path}: {FAILURES} runs failed, the last time: {lines.records[-1]['reason']}")
+            fewest = min(_count_runs(lines, share) for share in left)
+            together = [share for share in left if _count_runs(lines, share) == fewest and share != BYTE_SHARE]
+            begin, burnt_s = time.monotonic(), competitor.read_cpu_s()
+            records, processes = _try_run(condition, setup, together or [BYTE_SHARE], options)
+            burnt = round((competitor.read_cpu_s() - burnt_s) / (time.monotonic() - begin), 2)
             for process in processes:
                 lines.add(process | {"competitor": burnt})
             for record in records:
                 lines.add(record)
                 said, share = record.get("verdict") or record["reason"], record["share"]
                 plant = "one byte" if share == BYTE_SHARE else f"{share} %"
-                say(f"{path.name}: run {_count(lines, share)} of {runs}, {plant}: {said}, {record['took_s']:.0f} s")
-        return [record for record in lines.held if record["kind"] == "run"]
+                say(f"{path.name}: run {_count_runs(lines, share)} of {runs}, {plant}: {said}, {record['took_s']:.0f} s")
+        return [record for record in lines.records if record["kind"] == "run"]
 
 
-def _tried(
+def _try_run(
     condition: Condition, setup: Setup, shares: Sequence[int], options: Sequence[str]
 ) -> tuple[list[Record], list[Record]]:
     """One run, or why there is none; and its processes."""
     try:
         if shares == [BYTE_SHARE]:
-            return [compared(condition, setup)], []
-        return profiled(condition, setup, shares, options)
+            return [run_compare(condition, setup)], []
+        return run_profile(condition, setup, shares, options)
     except (OSError, subprocess.TimeoutExpired) as error:
         time.sleep(PAUSE_S)
         return [{"kind": "failed", "share": share, "reason": str(error), "took_s": 0.0} for share in shares], []
 
 
-def profiled(
+def run_profile(
     condition: Condition, setup: Setup, shares: Sequence[int], options: Sequence[str] = ()
 ) -> tuple[list[Record], list[Record]]:
     """One run of ``attnbench profile``: its verdict on each plant, with the ratio that the verdict follows from.
@@ -92,10 +92,10 @@ def profiled(
     And the processes in which all plants took turns, as a pool holds them.
     """
     with tempfile.TemporaryDirectory(prefix="attnbench-study-") as folder:
-        record, last = _done(folder, condition, setup, ["profile", *(NAMES[share] for share in shares), *options])
+        record, last = _run_command(folder, condition, setup, ["profile", *(PATHS[share] for share in shares), *options])
         paths = list(Path(folder).glob("*/*.jsonl"))
         timings = {r.implementation: r.timing for r in run_file.read_run(paths[0]).results if r.timing} if paths else {}
-    sides = {str(share): timings[name] for share in shares if (name := display_name(NAMES[share])) in timings}
+    sides = {str(share): timings[name] for share in shares if (name := display_name(PATHS[share])) in timings}
     base = timings.get(BASE)
     if base is None or base.twin is None or len(sides) < len(shares):
         reason = f"exit code {record['exit']}, no verdict on time: {last}"
@@ -106,10 +106,10 @@ def profiled(
         told = {"verdict": found.state, "processes": found.of, "counted": found.counted, "reason": found.reason}
         ratio = [round(x, 5) for x in (found.ratio.low, found.ratio.value, found.ratio.high)] if found.ratio else []
         records.append({"kind": "run", "share": share, "ratio": ratio} | told | record)
-    return records, [one | {"others": record["others"]} for one in _processes({BASE: base, "twin": base.twin} | sides)]
+    return records, [one | {"others": record["others"]} for one in _list_processes({BASE: base, "twin": base.twin} | sides)]
 
 
-def _processes(sides: Mapping[str, Timing]) -> Iterator[Record]:
+def _list_processes(sides: Mapping[str, Timing]) -> Iterator[Record]:
     """Each process in which all sides took turns."""
     for number in range(len(sides[BASE].samples_ns)):
         told = {
@@ -126,13 +126,13 @@ def _processes(sides: Mapping[str, Timing]) -> Iterator[Record]:
             yield {"kind": "process", "seed": number, "sides": told}
 
 
-def compared(condition: Condition, setup: Setup) -> Record:
+def run_compare(condition: Condition, setup: Setup) -> Record:
     """One run of ``attnbench compare``: its verdict on peak bytes, where one was planted."""
     with tempfile.TemporaryDirectory(prefix="attnbench-study-") as folder:
         told = Path(folder, "told.json")
         # Bytes are exact and counted before anything is timed: one process is enough.
         asked = ["compare", BASE, BYTE, "--processes", "1", "--json", str(told)]
-        record, last = _done(folder, condition, setup, asked)
+        record, last = _run_command(folder, condition, setup, asked)
         changes = json.loads(told.read_text())["changes"] if told.exists() and told.stat().st_size else []
     found = [change for change in changes if change["aspect"] == "peak_bytes"]
     record["share"] = BYTE_SHARE
@@ -141,9 +141,9 @@ def compared(condition: Condition, setup: Setup) -> Record:
     return record | {"kind": "run", "verdict": found[0]["verdict"], "told": found[0]["told"]}
 
 
-def _done(folder: str, condition: Condition, setup: Setup, asked: Sequence[str]) -> tuple[Record, str]:
+def _run_command(folder: str, condition: Condition, setup: Setup, asked: Sequence[str]) -> tuple[Record, str]:
     """What is known of one run of the command, and the last line that it printed."""
-    others = busy_cores(LOOK_S)
+    others = measure_busy_cores(WINDOW_S)
     begin = time.monotonic()
     common = ["--lengths", str(setup.length), "--passes", "forward", "--threads", str(condition.threads)]
     done = subprocess.run(
@@ -158,7 +158,7 @@ def _done(folder: str, condition: Condition, setup: Setup, asked: Sequence[str])
     return {"exit": done.returncode, "took_s": took_s, "others": others}, last[0]
 
 
-def counted(folder: Path) -> list[tuple[str, int, dict[str, int], float]]:
+def count_verdicts(folder: Path) -> list[tuple[str, int, dict[str, int], float]]:
     """Condition, plant, number of runs by verdict, and median wall time in seconds, of all files of runs."""
     rows = []
     names = sorted({path.name.removesuffix(".gz") for path in folder.glob("runs-*.jsonl*")})
@@ -173,14 +173,14 @@ def counted(folder: Path) -> list[tuple[str, int, dict[str, int], float]]:
             walls = sorted(record["took_s"] for record in some)
             states = {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
             rows.append(
-                (Condition(threads=head["threads"], load=head["load"]).told, share, states, walls[len(walls) // 2])
+                (Condition(threads=head["threads"], load=head["load"]).label, share, states, walls[len(walls) // 2])
             )
     return rows
 
 
-def _failed(lines: Lines) -> int:
-    return sum(record["kind"] == "failed" for record in lines.held)
+def _count_failed(lines: Lines) -> int:
+    return sum(record["kind"] == "failed" for record in lines.records)
 
 
-def _count(lines: Lines, share: int) -> int:
-    return sum(record["kind"] == "run" and record["share"] == share for record in lines.held)
+def _count_runs(lines: Lines, share: int) -> int:
+    return sum(record["kind"] == "run" and record["share"] == share for record in lines.records)

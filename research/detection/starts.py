@@ -6,26 +6,26 @@ from pathlib import Path
 
 from attnbench.runner import Limits, Session
 from attnbench.runner.timing import STARTS, start_together
-from research.detection.pools import HELD, Condition, Setup, header, tell_children
+from research.detection.pools import IMPLEMENTATIONS, Condition, Setup, make_header, set_child_environment
 from research.lines import Lines, read
 
-__all__ = ["costs", "measure"]
+__all__ = ["read_costs_s", "measure_starts"]
 
 
-def measure(path: Path, condition: Condition, setup: Setup, *, rounds: int, resume: bool) -> None:
+def measure_starts(path: Path, condition: Condition, setup: Setup, *, rounds: int, resume: bool) -> None:
     """Start one process, and then as many as a run does, so many times."""
-    tell_children({})
-    head = header(condition, setup, "", {}) | {"kind": "starts", "together": STARTS}
+    set_child_environment({})
+    head = make_header(condition, setup, "", {}) | {"kind": "starts", "together": STARTS}
     with (
         Session(limits=Limits(threads=condition.threads)) as session,
-        Lines.opened(path, head, resume=resume) as lines,
+        Lines.open(path, head, resume=resume) as lines,
     ):
-        while len(lines.held) < rounds:
-            alone_s, together_s = _took_s(session, 1), _took_s(session, STARTS)
+        while len(lines.records) < rounds:
+            alone_s, together_s = _measure_start_s(session, 1), _measure_start_s(session, STARTS)
             lines.add({"kind": "start", "alone_s": round(alone_s, 3), "together_s": round(together_s, 3)})
 
 
-def costs(path: Path) -> tuple[float, float] | None:
+def read_costs_s(path: Path) -> tuple[float, float] | None:
     """Median wall time of a start alone, and of each of several together, in seconds; None if not measured."""
     found = read(path)
     if found is None or not found[1]:
@@ -35,9 +35,9 @@ def costs(path: Path) -> tuple[float, float] | None:
     return float(alone_s), float(together_s) / int(head["together"])
 
 
-def _took_s(session: Session, count: int) -> float:
+def _measure_start_s(session: Session, count: int) -> float:
     begin = time.monotonic()
-    workers = start_together(session, HELD, count)
+    workers = start_together(session, IMPLEMENTATIONS, count)
     took_s = time.monotonic() - begin
     for worker in workers:
         worker.close()

@@ -19,8 +19,8 @@ from attnbench.records.run_file import RunFile
 from attnbench.records.types import Finding, Machine, Result, Run
 from attnbench.workers.oracle_worker import OracleWorker
 from research.detection import agreement, judging, load, plants, pools, rules, runs, showing, starts
-from research.detection.judging import Asked, Tally, judged, upper_bound
-from research.detection.load import Competitor, beside, busy_cores
+from research.detection.comparisons import DrawSettings, Tally, evaluate_rules, upper_bound
+from research.detection.load import Competitor, run_competitor, measure_busy_cores
 from research.detection.pools import Condition, Pool, Setup
 from research.detection.rules import Cost, Layout
 from research.lines import Lines, StudyError, read
@@ -36,7 +36,7 @@ CALL_NS = 1_000_000
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the study tells its children is told them for one test."""
     monkeypatch.setenv(plants.ROWS, "{}")
-    monkeypatch.setenv("PYTHONPATH", pools.HERE)
+    monkeypatch.setenv("PYTHONPATH", pools.ROOT)
 
 
 def noisy(mean: float, *, count: int, seed: int, spread: float = 0.01) -> list[float]:
@@ -69,12 +69,12 @@ def pool(
     return Pool(header={"kind": "pool", "threads": threads, "load": "quiet"}, processes=made)
 
 
-def asked(**changed: Any) -> Asked:
+def asked(**changed: Any) -> DrawSettings:
     """Few draws of few processes."""
-    return Asked(**({"seconds": {1: 15.0, 2: 30.0}, "processes": {1: 10, 2: 12}, "most": 20, "draws": 20} | changed))
+    return DrawSettings(**({"seconds": {1: 15.0, 2: 30.0}, "processes": {1: 10, 2: 12}, "most": 20, "draws": 20} | changed))
 
 
-def tallies(found: judging.Judged, rule: str) -> dict[int, Tally]:
+def tallies(found: judging.Evaluation, rule: str) -> dict[int, Tally]:
     """Tallies of one rule by plant."""
     return {tally.share: tally for tally in found.tallies if tally.rule == rule}
 
@@ -111,16 +111,16 @@ def test_pyperf_takes_values_of_a_process_for_independent() -> None:
     """Three values each of four processes that differ among themselves are twelve values."""
     base = [[1.00, 1.00, 1.00], [1.01, 1.01, 1.01], [1.00, 1.00, 1.00], [1.01, 1.01, 1.01]]
     new = [[value * 1.006 for value in process] for process in base]
-    assert rules.pyperf(base, new) == "slower"
-    assert rules.pyperf(new, base) == "faster"
-    assert rules.pyperf(base, new, least=0.01) == "same"
-    assert rules.pyperf(base, [[value * 1.001 for value in process] for process in base]) == "same"
-    assert rules.pyperf(base, base) == "same"
+    assert rules.decide_by_pyperf(base, new) == "slower"
+    assert rules.decide_by_pyperf(new, base) == "faster"
+    assert rules.decide_by_pyperf(base, new, least=0.01) == "same"
+    assert rules.decide_by_pyperf(base, [[value * 1.001 for value in process] for process in base]) == "same"
+    assert rules.decide_by_pyperf(base, base) == "same"
 
 
 def test_pyperf_calls_sides_of_unequal_size_different() -> None:
     """Its test raises, and what raises counts as significant."""
-    assert rules.pyperf([[1.0, 1.2, 0.8]], [[1.001, 1.201, 0.801, 1.001]]) == "slower"
+    assert rules.decide_by_pyperf([[1.0, 1.2, 0.8]], [[1.001, 1.201, 0.801, 1.001]]) == "slower"
 
 
 def test_asv_needs_significance_and_a_factor() -> None:
@@ -128,43 +128,43 @@ def test_asv_needs_significance_and_a_factor() -> None:
     base = [noisy(1.0, count=5, seed=seed, spread=0.002) for seed in range(2)]
     larger = [[value * 1.12 for value in process] for process in base]
     smaller = [[value * 1.08 for value in process] for process in base]
-    assert rules.asv(base, larger) == "slower"
-    assert rules.asv(larger, base) == "faster"
-    assert rules.asv(base, smaller) == "same"
-    assert rules.asv(base, smaller, factor=1.05) == "slower"
-    assert rules.asv(base[:1], larger[:1]) == "same"
-    assert rules.asv([[1, 2, 3, 4, 5, 6, 7]], [[2, 3, 4, 5, 6, 7, 8]]) == "same"
+    assert rules.decide_by_asv(base, larger) == "slower"
+    assert rules.decide_by_asv(larger, base) == "faster"
+    assert rules.decide_by_asv(base, smaller) == "same"
+    assert rules.decide_by_asv(base, smaller, factor=1.05) == "slower"
+    assert rules.decide_by_asv(base[:1], larger[:1]) == "same"
+    assert rules.decide_by_asv([[1, 2, 3, 4, 5, 6, 7]], [[2, 3, 4, 5, 6, 7, 8]]) == "same"
 
 
 def test_pytest_benchmark_compares_one_number_with_a_threshold() -> None:
     """The fastest or the middle round; what became faster is not told."""
-    assert rules.pytest([[1.0, 9.0]], [[1.06, 1.06]], field="min") == "slower"
-    assert rules.pytest([[1.0, 9.0]], [[1.04, 9.0]], field="min") == "same"
-    assert rules.pytest([[1.0, 1.0, 9.0]], [[1.02, 1.02, 1.02]], field="median", threshold=0.01) == "slower"
-    assert rules.pytest([[2.0]], [[1.0]], field="median") == "same"
+    assert rules.decide_by_pytest_benchmark([[1.0, 9.0]], [[1.06, 1.06]], field="min") == "slower"
+    assert rules.decide_by_pytest_benchmark([[1.0, 9.0]], [[1.04, 9.0]], field="min") == "same"
+    assert rules.decide_by_pytest_benchmark([[1.0, 1.0, 9.0]], [[1.02, 1.02, 1.02]], field="median", threshold=0.01) == "slower"
+    assert rules.decide_by_pytest_benchmark([[2.0]], [[1.0]], field="median") == "same"
 
 
 def test_torch_compare_shows_medians_within_a_percent_as_equal() -> None:
     """Beyond, one of them is no longer the best."""
-    assert rules.torch_compare([[1.0]], [[1.009]]) == "same"
-    assert rules.torch_compare([[1.0]], [[1.02]]) == "slower"
-    assert rules.torch_compare([[1.02]], [[1.0]]) == "faster"
+    assert rules.decide_by_torch([[1.0]], [[1.009]]) == "same"
+    assert rules.decide_by_torch([[1.0]], [[1.02]]) == "slower"
+    assert rules.decide_by_torch([[1.02]], [[1.0]]) == "faster"
 
 
 def test_criterion_needs_significance_and_an_interval_beyond_its_noise_threshold() -> None:
     """A certain change of half a percent, and an uncertain one of three, are none."""
     base = [noisy(1.0, count=100, seed=1, spread=0.005)]
-    assert rules.criterion(base, [noisy(1.03, count=100, seed=2, spread=0.005)]) == "slower"
-    assert rules.criterion([noisy(1.03, count=100, seed=2, spread=0.005)], base) == "faster"
-    assert rules.criterion(base, [noisy(1.005, count=100, seed=2, spread=0.005)]) == "same"
-    assert rules.criterion(base, [noisy(1.03, count=100, seed=2, spread=0.2)]) == "same"
-    assert rules.criterion(base, base) == "same"
-    assert rules.criterion([[1.0, 1.0]], [[1.1, 1.1]]) == "slower"
+    assert rules.decide_by_criterion(base, [noisy(1.03, count=100, seed=2, spread=0.005)]) == "slower"
+    assert rules.decide_by_criterion([noisy(1.03, count=100, seed=2, spread=0.005)], base) == "faster"
+    assert rules.decide_by_criterion(base, [noisy(1.005, count=100, seed=2, spread=0.005)]) == "same"
+    assert rules.decide_by_criterion(base, [noisy(1.03, count=100, seed=2, spread=0.2)]) == "same"
+    assert rules.decide_by_criterion(base, base) == "same"
+    assert rules.decide_by_criterion([[1.0, 1.0]], [[1.1, 1.1]]) == "slower"
 
 
 def test_a_tool_gets_as_many_processes_as_the_time_allows_and_no_fewer_than_it_needs() -> None:
     """What measures in one process a side stays with one."""
-    layouts = {rule.name: rule.layout(COST) for rule in rules.rules(0.01)}
+    layouts = {rule.name: rule.layout(COST) for rule in rules.make_rules(0.01)}
     assert all(layout.wall_s <= COST.seconds for name, layout in layouts.items() if name != "Criterion")
     # 64 calls of 2.5 ms take more than 0.1 s; three values and one to warm up take 0.64 s beside the start of 1 s.
     assert (layouts["pyperf compare_to"].processes, layouts["pyperf compare_to"].loops) == (4, 64)
@@ -173,15 +173,15 @@ def test_a_tool_gets_as_many_processes_as_the_time_allows_and_no_fewer_than_it_n
     assert (layouts["torch.utils.benchmark"].values, layouts["torch.utils.benchmark"].loops) == (80, 1)
     assert layouts["Criterion"].loops == 20
     short = Cost(seconds=0.1, start_s=1.0, call_s=0.0025)
-    assert {rule.layout(short).processes for rule in rules.rules(0.01)} == {1, 2}
+    assert {rule.layout(short).processes for rule in rules.make_rules(0.01)} == {1, 2}
 
 
 def test_a_value_is_the_mean_of_calls_in_a_row() -> None:
     """Where a process made fewer calls than a tool would, a value is made of fewer."""
     layout = Layout(processes=1, values=2, loops=3, wall_s=1.0)
-    assert rules.values_of([1, 2, 3, 4, 5, 6, 7], layout) == [2, 5]
-    assert layout.within(5) == Layout(processes=1, values=2, loops=2, wall_s=1.0)
-    assert layout.within(1) == Layout(processes=1, values=1, loops=1, wall_s=1.0)
+    assert rules.average_calls([1, 2, 3, 4, 5, 6, 7], layout) == [2, 5]
+    assert layout.limit_calls(5) == Layout(processes=1, values=2, loops=2, wall_s=1.0)
+    assert layout.limit_calls(1) == Layout(processes=1, values=1, loops=1, wall_s=1.0)
 
 
 @pytest.mark.parametrize(("count", "of", "bound"), [(0, 200, 0.01487), (0, 30, 0.09503), (1, 10, 0.39416), (7, 7, 1.0)])
@@ -192,7 +192,7 @@ def test_upper_bound_is_that_of_clopper_and_pearson(count: int, of: int, bound: 
 
 def test_our_rule_finds_plants_and_nothing_where_there_is_none() -> None:
     """Of a quiet pool with little noise."""
-    found = judged("1 thread, quiet", pool(), pool(), asked(), starts_s=STARTS_S)
+    found = evaluate_rules("1 thread, quiet", pool(), pool(), asked(), starts_s=STARTS_S)
     ours = tallies(found, "attnbench")
     assert ours[0].states == {"same": 20}
     assert ours[0].wrong == 0
@@ -203,20 +203,20 @@ def test_our_rule_finds_plants_and_nothing_where_there_is_none() -> None:
 
 def test_beside_other_work_our_rule_tells_nothing_and_others_do() -> None:
     """Every call waited for its cores."""
-    found = judged("1 thread, busy", pool(disturbed=True), None, asked(), starts_s=STARTS_S)
+    found = evaluate_rules("1 thread, busy", pool(disturbed=True), None, asked(), starts_s=STARTS_S)
     assert {tally.states["inconclusive"] for tally in tallies(found, "attnbench").values()} == {20}
     assert tallies(found, "torch.utils.benchmark")[3].states == {"slower": 20}
 
 
 def test_a_twin_that_is_off_makes_our_rule_inconclusive() -> None:
     """The null arm is the judge's own; here it is seen to be handed over."""
-    ours = tallies(judged("1 thread, quiet", pool(twin=1.03), None, asked(), starts_s=STARTS_S), "attnbench")
+    ours = tallies(evaluate_rules("1 thread, quiet", pool(twin=1.03), None, asked(), starts_s=STARTS_S), "attnbench")
     assert ours[3].states == {"inconclusive": 20}
 
 
 def test_more_processes_are_taken_while_it_is_undecided() -> None:
     """Five do not have a verdict, ten do; the time tells of it."""
-    found = judged("1 thread, quiet", pool(), None, asked(processes={1: 5}, most=10), starts_s=STARTS_S)
+    found = evaluate_rules("1 thread, quiet", pool(), None, asked(processes={1: 5}, most=10), starts_s=STARTS_S)
     few, more = tallies(found, "attnbench"), tallies(found, "attnbench, up to 10 processes")
     assert few[3].states == {"unknown": 20}
     assert more[3].states == {"slower": 20}
@@ -226,14 +226,14 @@ def test_more_processes_are_taken_while_it_is_undecided() -> None:
 def test_another_difference_that_counts_is_asked_for() -> None:
     """A plant of 2 % is none where 5 % count."""
     wanted = asked(effect=0.05)
-    found = judged("1 thread, quiet", pool(), pool(), wanted, starts_s=STARTS_S)
+    found = evaluate_rules("1 thread, quiet", pool(), pool(), wanted, starts_s=STARTS_S)
     assert found.delta == 0.05
     assert tallies(found, "attnbench")[2].states == {"same": 20}
 
 
 def test_a_comparison_is_of_neighbours_in_their_order() -> None:
     """Within twice as many processes as it takes."""
-    for drawn in judging._draws(pool(processes=100), 10, asked(draws=50)):
+    for drawn in judging._draw_comparisons(pool(processes=100), 10, asked(draws=50)):
         numbers = [process["seed"] for process in drawn]
         assert numbers == sorted(set(numbers))
         assert numbers[-1] - numbers[0] < 20
@@ -242,7 +242,7 @@ def test_a_comparison_is_of_neighbours_in_their_order() -> None:
 def test_a_pool_that_is_too_small_is_told() -> None:
     """With what to do about it."""
     with pytest.raises(StudyError, match=r"needs 10 processes and the pool has 8: .*--resume"):
-        judged("1 thread, quiet", pool(processes=8), None, asked(), starts_s=STARTS_S)
+        evaluate_rules("1 thread, quiet", pool(processes=8), None, asked(), starts_s=STARTS_S)
 
 
 @pytest.mark.parametrize(
@@ -263,12 +263,12 @@ def test_a_wrong_verdict_is_one_that_the_true_size_contradicts(
 def test_stored_lines_are_gone_on_with_and_a_cut_one_is_thrown_away(tmp_path: Path) -> None:
     """Nothing that is whole is measured twice."""
     path = tmp_path / "deep" / "pool.jsonl"
-    with Lines.opened(path, {"case": "a", "begun": "now"}, resume=False) as lines:
+    with Lines.open(path, {"case": "a", "begun": "now"}, resume=False) as lines:
         lines.add({"n": 1})
     with path.open("ab") as stream:
         stream.write(b'{"n": ')
-    with Lines.opened(path, {"case": "a", "begun": "later"}, resume=True) as lines:
-        assert lines.held == [{"n": 1}]
+    with Lines.open(path, {"case": "a", "begun": "later"}, resume=True) as lines:
+        assert lines.records == [{"n": 1}]
         lines.add({"n": 2})
     assert read(path) == ({"case": "a", "begun": "now"}, [{"n": 1}, {"n": 2}])
 
@@ -276,11 +276,11 @@ def test_stored_lines_are_gone_on_with_and_a_cut_one_is_thrown_away(tmp_path: Pa
 def test_stored_lines_are_not_written_over(tmp_path: Path) -> None:
     """Nor mixed with what was measured otherwise."""
     path = tmp_path / "pool.jsonl"
-    Lines.opened(path, {"case": "a"}, resume=True).__exit__(None, None, None)
+    Lines.open(path, {"case": "a"}, resume=True).__exit__(None, None, None)
     with pytest.raises(StudyError, match="is there already; go on with it by --resume"):
-        Lines.opened(path, {"case": "a"}, resume=False)
+        Lines.open(path, {"case": "a"}, resume=False)
     with pytest.raises(StudyError, match="was measured with another case; name another --data folder"):
-        Lines.opened(path, {"case": "b"}, resume=True)
+        Lines.open(path, {"case": "b"}, resume=True)
 
 
 def test_packed_lines_are_read(tmp_path: Path) -> None:
@@ -293,11 +293,11 @@ def test_packed_lines_are_read(tmp_path: Path) -> None:
 def test_rows_of_a_plant_are_corrected_by_what_they_cost() -> None:
     """All by the same factor, and never by more than one in which the measurement could be believed."""
     rows = {"2": 100, "3": 150}
-    assert pools._corrected(rows, pool(extra=0.02)) == pytest.approx({"2": 50, "3": 75}, abs=3)
-    assert pools._corrected(rows, pool(extra=0.0))["2"] in (33, 300)
-    assert pools._corrected({"2": 1, "3": 2}, pool(extra=0.1)) == {"2": 1, "3": 1}
-    assert pools._corrected(rows, pool(disturbed=True)) == rows
-    assert pools.size(pool(disturbed=True), 2) is None
+    assert pools._correct_rows(rows, pool(extra=0.02)) == pytest.approx({"2": 50, "3": 75}, abs=3)
+    assert pools._correct_rows(rows, pool(extra=0.0))["2"] in (33, 300)
+    assert pools._correct_rows({"2": 1, "3": 2}, pool(extra=0.1)) == {"2": 1, "3": 1}
+    assert pools._correct_rows(rows, pool(disturbed=True)) == rows
+    assert pools.estimate_size(pool(disturbed=True), 2) is None
 
 
 def candidate(implementation: Any, folder: Path) -> Candidate:
@@ -338,27 +338,27 @@ def test_a_pool_holds_every_side_of_fresh_processes_and_is_gone_on_with(tmp_path
     path, rows = tmp_path / "pool.jsonl", {"1": 1, "2": 1, "3": 1, "5": 1}
     settings: Any = {"rows": rows, "say": lambda _: None}
     condition, setup = Condition(threads=1, load="quiet"), Setup(length=8, budget_s=0.05)
-    pools.gather(path, condition, setup, processes=1, resume=False, **settings)
+    pools.gather_pool(path, condition, setup, processes=1, resume=False, **settings)
     before = path.read_bytes()
-    found = pools.gather(path, condition, setup, processes=2, resume=True, **settings)
+    found = pools.gather_pool(path, condition, setup, processes=2, resume=True, **settings)
     assert path.read_bytes().startswith(before)
     assert [process["seed"] for process in found.processes] == [0, 1]
     assert {frozenset(process["sides"]) for process in found.processes} == {
         frozenset({"torch_mha", "twin", *map(str, plants.SHARES)})
     }
-    assert found.turns == 2
-    base = pools.told(found.processes, plants.BASE, threads=1, calls=7)
+    assert found.calls_per_cycle == 2
+    base = pools.make_timing(found.processes, plants.BASE, threads=1, calls=7)
     assert base.twin is not None
     for own, twin, process in zip(base.cycles, base.twin.cycles, found.processes, strict=True):
         assert len({*own, *twin}) == len((*own, *twin)) == 7
         assert min(len(own), len(twin)) >= 2
         sides = process["sides"]
         both = sides["torch_mha"]["times_ns"] + sides["twin"]["times_ns"]
-        assert sorted(pools.times_of(process, plants.BASE)) == sorted(both)
-        assert pools.times_of(process, "0") == sides["0"]["times_ns"]
+        assert sorted(pools.collect_times_ns(process, plants.BASE)) == sorted(both)
+        assert pools.collect_times_ns(process, "0") == sides["0"]["times_ns"]
     older = pool()
-    assert older.turns == 3
-    assert {len(process) for process in pools.told(older.processes, plants.BASE, threads=1, calls=7).cycles} == {7}
+    assert older.calls_per_cycle == 3
+    assert {len(process) for process in pools.make_timing(older.processes, plants.BASE, threads=1, calls=7).cycles} == {7}
     assert found.header["rows"] == rows
 
 
@@ -383,10 +383,10 @@ def test_processes_that_cannot_start_are_stored_and_end_the_pool(
 
     monkeypatch.setattr(pools, "Session", Failing)
     monkeypatch.setattr(pools, "PAUSE_S", 0.0)
-    monkeypatch.setattr(pools, "LOOK_S", 0.0)
+    monkeypatch.setattr(pools, "WINDOW_S", 0.0)
     path, condition = tmp_path / "pool.jsonl", Condition(threads=1, load="quiet")
     with pytest.raises(StudyError, match="10 processes failed, the last time: no process for 4"):
-        pools.gather(path, condition, Setup(length=8, budget_s=0.1), rows={}, processes=1, resume=False)
+        pools.gather_pool(path, condition, Setup(length=8, budget_s=0.1), rows={}, processes=1, resume=False)
     stored = read(path)
     assert stored is not None
     assert [record["kind"] for record in stored[1]] == ["failed"] * 10
@@ -395,15 +395,15 @@ def test_processes_that_cannot_start_are_stored_and_end_the_pool(
 def test_a_competitor_ends_with_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its processor time is told; without load there is none."""
     monkeypatch.setattr(load, "STARTING_S", 0.0)
-    with beside("busy") as somebody:
+    with run_competitor("busy") as somebody:
         assert Path("/proc", str(somebody.pid)).exists()
-        assert somebody.cpu_s() >= 0.0
+        assert somebody.read_cpu_s() >= 0.0
     assert not Path("/proc", str(somebody.pid)).exists()
-    with beside("quiet") as nobody:
+    with run_competitor("quiet") as nobody:
         assert nobody == Competitor(pid=None)
-        assert nobody.cpu_s() == 0.0
-    assert (busy_cores(0.05) or 0.0) >= 0.0
-    assert Competitor(pid=2**22 + 1).cpu_s() == 0.0
+        assert nobody.read_cpu_s() == 0.0
+    assert (measure_busy_cores(0.05) or 0.0) >= 0.0
+    assert Competitor(pid=2**22 + 1).read_cpu_s() == 0.0
 
 
 def answering(byte: str | None, measured: Pool | None) -> Any:
@@ -426,11 +426,11 @@ def keep(folder: Path, measured: Pool, command: list[str]) -> None:
     """Store what was asked for as a run does."""
     machine = Machine(name="m", cpu="c", cores=2, memory_bytes=1)
     run = Run(id="r", time="t", command="c", machine=machine, versions={}, threads=1)
-    names = {name: str(share) for share, name in plants.NAMES.items() if name in command} | {plants.BASE: plants.BASE}
+    names = {name: str(share) for share, name in plants.PATHS.items() if name in command} | {plants.BASE: plants.BASE}
     passed = (Finding(check="forward_parity", status="passed"),)
     with RunFile.create(folder, run) as file:
         for name, share in names.items():
-            timing = pools.told(measured.processes, share, threads=1)
+            timing = pools.make_timing(measured.processes, share, threads=1)
             file.append(Result(run="r", implementation=name, case=CASE, findings=passed, timing=timing))
 
 
@@ -440,16 +440,16 @@ def test_runs_are_counted_by_what_they_said(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "runs-1-quiet.jsonl"
     condition, setup = Condition(threads=1, load="quiet"), Setup(length=8, budget_s=0.0)
     settings: Any = {"rows": {}, "shares": (0, 2, plants.BYTE_SHARE), "say": lambda _: None}
-    runs.run(path, condition, setup, runs=2, resume=False, **settings)
+    runs.gather_runs(path, condition, setup, runs=2, resume=False, **settings)
     monkeypatch.setattr(runs.subprocess, "run", answering("same", pool(disturbed=True)))
-    assert len(runs.run(path, condition, setup, runs=3, resume=True, **settings)) == 9
-    counted = {share: states for _, share, states, _ in runs.counted(tmp_path)}
+    assert len(runs.gather_runs(path, condition, setup, runs=3, resume=True, **settings)) == 9
+    counted = {share: states for _, share, states, _ in runs.count_verdicts(tmp_path)}
     assert counted == {
         0: {"same": 2, "inconclusive": 1},
         2: {"slower": 2, "inconclusive": 1},
         plants.BYTE_SHARE: {"bigger": 2, "same": 1},
     }
-    shown = showing.runs_table(runs.counted(tmp_path))
+    shown = showing.format_runs_table(runs.count_verdicts(tmp_path))
     assert "| 1 thread, quiet | about 2 % | 3 |" in shown
     assert "| one byte | 3 |" in shown
     assert "66.7 % (≤ 98.3 %)" in shown
@@ -460,7 +460,7 @@ def test_runs_that_say_nothing_of_the_plant_fail(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(runs.subprocess, "run", answering(None, None))
     for resume in (False, True):
         with pytest.raises(StudyError, match=r"5 runs failed, the last time: exit code 1, no verdict on time: it went"):
-            runs.run(
+            runs.gather_runs(
                 tmp_path / "runs.jsonl", Condition(threads=1, load="quiet"), Setup(length=8, budget_s=0.0),
                 rows={}, shares=(2,), runs=1, resume=resume, say=lambda _: None,
             )  # fmt: skip
@@ -468,7 +468,7 @@ def test_runs_that_say_nothing_of_the_plant_fail(tmp_path: Path, monkeypatch: py
 
 def test_both_timers_are_asked_of_the_same_call(tmp_path: Path) -> None:
     """Block by block in one process, with what a call that does nothing takes."""
-    record = agreement.measured(CASE, OracleWorker(tmp_path).draw_inputs(case=CASE), 1, 0, blocks=2, block_s=0.02)
+    record = agreement.measure_process(CASE, OracleWorker(tmp_path).draw_inputs(case=CASE), 1, 0, blocks=2, block_s=0.02)
     assert (len(record["ours_ns"]), len(record["theirs_ns"]), len(record["disturbed"])) == (2, 2, 2)
     assert 0 < record["added_ns"] < statistics.median(record["ours_ns"])
 
@@ -482,7 +482,7 @@ def test_disturbed_blocks_do_not_speak_of_agreement(tmp_path: Path) -> None:
     ]
     lines = [{"threads": 2}, *(record | {"added_ns": 400.0, "direct_ns": 60.0} for record in records)]
     tmp_path.joinpath("agreement-2.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
-    told = agreement.agreement_text(tmp_path)
+    told = agreement.format_agreement(tmp_path)
     assert "2 threads, quiet, 3 processes: our median over Timer's is 1.0200 [1.0100, 1.0300] in 2 processes" in told
     assert "in 2 processes that nothing disturbed, 1 of them within 2%" in told
     assert "takes 400 [400, 400] ns (60 ns in a plain loop), at the most 400 ns" in told
@@ -529,12 +529,12 @@ def test_starts_are_measured_alone_and_together(tmp_path: Path, monkeypatch: pyt
         return [Worker() for _ in range(count)]
 
     clock = itertools.count()
-    monkeypatch.setattr(starts, "started_together", together)
+    monkeypatch.setattr(starts, "start_together", together)
     monkeypatch.setattr(starts, "STARTS", 2)
     monkeypatch.setattr(starts.time, "monotonic", lambda: next(clock))
     path, condition = tmp_path / "starts-1.jsonl", Condition(threads=1, load="quiet")
-    starts.measure(path, condition, Setup(length=8, budget_s=0.0), rounds=3, resume=False)
+    starts.measure_starts(path, condition, Setup(length=8, budget_s=0.0), rounds=3, resume=False)
     assert begun == [1, 2] * 3
     assert len(closed) == 9
-    assert starts.costs(path) == (1.0, 0.5)
-    assert starts.costs(tmp_path / "nothing.jsonl") is None
+    assert starts.read_costs_s(path) == (1.0, 0.5)
+    assert starts.read_costs_s(tmp_path / "nothing.jsonl") is None

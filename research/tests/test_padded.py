@@ -24,12 +24,12 @@ def taken(*, varlen: int) -> dict[str, Any]:
 def test_the_table_tells_how_many_times_as_fast() -> None:
     """The median over processes, with its interval, the judge's verdict, and the processes that count."""
     processes = [taken(varlen=time) for time in (2_000_000, 1_000_000, *[1_600_000] * 8)]
-    rows = padded.table(processes).splitlines()
+    rows = padded.format_table(processes).splitlines()
     assert rows[2] == "| 16×128 | 50.0% | 2 | forward | `torch_mha` | 4.00 | 1 |  |  | 10 |"
     assert rows[3] == "| 16×128 | 50.0% | 2 | forward | `(twin)` | 4.00 | 1.00 | 1.00 to 1.00 | same | 10 |"
     assert rows[4] == "| 16×128 | 50.0% | 2 | forward | `varlen` | 1.60 | 2.50 | 2.50 to 2.50 | faster | 10 |"
     assert len(rows) == 2 + len(padded.PASSES) * 3
-    few = padded.table(processes[:3]).splitlines()[4]
+    few = padded.format_table(processes[:3]).splitlines()[4]
     assert few.endswith("| 2.50 | 2.00 to 4.00 | unknown: 3 processes are too few for a verdict | 3 |")
 
 
@@ -40,7 +40,7 @@ def test_the_reference_beside_itself_is_compared_with_what_it_was_not() -> None:
         for samples in process["samples"].values():
             samples["torch_mha"] |= {"cycles": [0, 3, 4, 7, 8, 11, 12, 15, 16]}
             samples["(twin)"] |= {"cycles": [1, 2, 5, 6, 9, 10, 13, 14, 17], "times_ns": [8_000_000] * 9}
-    row = padded.table(processes).splitlines()[3]
+    row = padded.format_table(processes).splitlines()[3]
     assert row == "| 16×128 | 50.0% | 2 | forward | `(twin)` | 8.00 | 0.50 | 0.50 to 0.50 | slower | 10 |"
 
 
@@ -52,7 +52,7 @@ def test_the_committed_table_is_that_of_the_committed_samples(machine: str) -> N
     found = [read(path) for path in stored]
     records = [record for one in found if one is not None for record in one[1]]
     told = (folder / "padded.md").read_text()
-    assert padded.table(records) == told
+    assert padded.format_table(records) == told
     rows = [row for row in told.splitlines() if "`varlen" in row and "inconclusive" not in row]
     assert rows
     assert all("| faster |" in row for row in rows)
@@ -80,7 +80,7 @@ def test_without_the_encoder_the_error_is_its_install_line(
 @pytest.mark.skipif(sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing()))
 def test_a_process_times_all_in_turns() -> None:
     """Both passes, the reference twice, and its fused path, beside nothing but the reference."""
-    found = padded.take(batch=2, length=8, threads=1, budget_s=0.01, seed=0)
+    found = padded.take_samples(batch=2, length=8, threads=1, budget_s=0.01, seed=0)
     twice = {"torch_mha", "(twin)"}
     assert found["samples"]["forward"].keys() == twice | {"varlen_packed", "varlen"}
     assert found["samples"]["forward+backward"].keys() == twice | {"varlen_packed", "varlen"}

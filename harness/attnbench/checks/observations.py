@@ -86,7 +86,7 @@ _KINDS = {kind.__name__: kind for kind in (Match, Exact, Scale, Equal, Agree, Av
 
 
 def serialize(observations: list[Observation]) -> list[dict[str, Any]]:
-    """Convert observations to plain containers of CPU tensors, which ``torch.save`` accepts."""
+    """Convert observations to plain containers of CPU tensors, which ``tensor_file.write`` stores."""
     return [
         {"kind": type(observation).__name__}
         | {f.name: _move_to_cpu(getattr(observation, f.name)) for f in fields(observation)}

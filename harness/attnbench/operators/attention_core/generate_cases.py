@@ -89,7 +89,7 @@ def write_lists() -> None:
 
 def _write_list(level: Level, cases: Iterable[Case], written: set[str]) -> set[str]:
     ids = [case_id for case_id in dict.fromkeys(case.id for case in cases) if case_id not in written]
-    text = "\n".join([f"# Cases of the level {level}, list {VERSION}; made by listing.py.", *ids])
+    text = "\n".join([f"# Cases of the level {level}, list {VERSION}; made by generate_cases.py.", *ids])
     (FOLDER / f"{level}.txt").write_text(text + "\n", encoding="utf-8")
     return set(ids)
 

@@ -12,14 +12,14 @@ from functools import partial
 
 from attnbench.analysis.speed_verdict import EFFECT, decide_speed
 from research.detection.plants import BASE, SHARES
-from research.detection.pools import Pool, Process, size, times_of, told
-from research.detection.rules import Cost, Rule, rules, values_of
+from research.detection.pools import Pool, Process, estimate_size, collect_times_ns, make_timing
+from research.detection.rules import Cost, Rule, make_rules, average_calls
 from research.lines import StudyError
 
-__all__ = ["OWN", "Asked", "Judged", "Tally", "judged", "upper_bound"]
+__all__ = ["OUR_RULE", "DrawSettings", "Evaluation", "Tally", "evaluate_rules", "upper_bound"]
 
 # What our own rules' names begin with.
-OWN = "attnbench"
+OUR_RULE = "attnbench"
 # Level of every bound.
 LEVEL = 0.95
 # Cases that share the start of a process, as many as ``compare`` measures unless told otherwise.
@@ -31,7 +31,7 @@ STEP = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class DrawSettings:
     """How comparisons are drawn."""
 
     # Wall time of a comparison in seconds, by number of threads; and processes of ours, by the same.
@@ -76,22 +76,22 @@ class Tally:
         Ours says how large a difference is not, by ``same``, or is at least; of another tool ``same`` says nothing.
         """
         if not self.share:
-            return self.of("slower", "faster")
+            return self.count("slower", "faster")
         if not self.sized or self.true is None:
-            return self.of("faster")
-        return self.of("faster", "same" if self.true > self.delta else "slower")
+            return self.count("faster")
+        return self.count("faster", "same" if self.true > self.delta else "slower")
 
     def add(self, state: str) -> None:
         """Count a comparison that ended so."""
-        self.states[state] = self.of(state) + 1
+        self.states[state] = self.count(state) + 1
 
-    def of(self, *states: str) -> int:
+    def count(self, *states: str) -> int:
         """Comparisons that ended in one of these states."""
         return sum(self.states.get(state, 0) for state in states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Evaluation:
     """Everything that was said under one condition."""
 
     condition: str
@@ -114,11 +114,11 @@ def upper_bound(count: int, of: int, level: float = LEVEL) -> float:
     low, high = 0.0, 1.0
     for _ in range(60):  # bisection to the last digit of a double
         middle = (low + high) / 2
-        low, high = (low, middle) if _at_most(count, of, middle) < 1 - level else (middle, high)
+        low, high = (low, middle) if _binomial_cdf(count, of, middle) < 1 - level else (middle, high)
     return high
 
 
-def _at_most(count: int, of: int, rate: float) -> float:
+def _binomial_cdf(count: int, of: int, rate: float) -> float:
     """P(Binomial(of, rate) ≤ count)."""
     if rate in (0.0, 1.0):
         return float(rate == 0.0 or count >= of)
@@ -129,7 +129,7 @@ def _at_most(count: int, of: int, rate: float) -> float:
     )
 
 
-def judged(condition: str, pool: Pool, truth: Pool | None, asked: Asked, *, starts_s: tuple[float, float]) -> Judged:
+def evaluate_rules(condition: str, pool: Pool, truth: Pool | None, asked: DrawSettings, *, starts_s: tuple[float, float]) -> Evaluation:
     """What all rules say of every plant of a pool.
 
     ``starts_s`` is what a process costs to start: one of another tool, alone, and one of ours, beside others.
@@ -141,63 +141,63 @@ def judged(condition: str, pool: Pool, truth: Pool | None, asked: Asked, *, star
     # Without extra work the copy is the reference: what it was measured to differ by is noise.
     true = {0: 0.0}
     if truth:
-        true |= {share: found.value - 1 for share in SHARES if share and (found := size(truth, share))}
+        true |= {share: found.value - 1 for share in SHARES if share and (found := estimate_size(truth, share))}
     tallies = []
     for share in SHARES:
         made = partial(Tally, share=share, true=true.get(share), delta=delta)
-        tallies += [*_ours(pool, share, ours, asked, made)]
-        tallies += [_theirs(pool, share, rule, cost, asked, made) for rule in rules(delta)]
-    return Judged(
+        tallies += [*_tally_our_rule(pool, share, ours, asked, made)]
+        tallies += [_tally_rule(pool, share, rule, cost, asked, made) for rule in make_rules(delta)]
+    return Evaluation(
         condition=condition,
         processes=len(pool.processes),
         delta=delta,
-        others=_middle([process["others"] for process in pool.processes]),
-        competitor=_middle([process["competitor"] for process in pool.processes]),
+        others=_find_median([process["others"] for process in pool.processes]),
+        competitor=_find_median([process["competitor"] for process in pool.processes]),
         tallies=tuple(tallies),
     )
 
 
-def _ours(pool: Pool, share: int, cost: Cost, asked: Asked, made: Callable[..., Tally]) -> Iterator[Tally]:
+def _tally_our_rule(pool: Pool, share: int, cost: Cost, asked: DrawSettings, made: Callable[..., Tally]) -> Iterator[Tally]:
     """Our rule in as many processes as were asked for, and the same with more where it is undecided."""
     count = asked.processes[pool.threads]
-    calls = _calls(pool, cost, count)
-    one_s = cost.start_s + pool.turns * calls * cost.call_s
-    for name, most in ((OWN, count), (f"{OWN}, up to {asked.most} processes", asked.most)):
-        if most > count or name == OWN:
+    calls = _count_cycles(pool, cost, count)
+    one_s = cost.start_s + pool.calls_per_cycle * calls * cost.call_s
+    for name, most in ((OUR_RULE, count), (f"{OUR_RULE}, up to {asked.most} processes", asked.most)):
+        if most > count or name == OUR_RULE:
             used: list[int] = []
             layout = f"{count} × {calls}"
             tally = made(rule=name, layout=layout, sized=True, wall_s=0.0, disjoint=len(pool.processes) // most)
-            for processes in _draws(pool, max(most, count), asked):
-                state, taken = _state(processes, share, pool.threads, calls, count, asked.effect)
+            for processes in _draw_comparisons(pool, max(most, count), asked):
+                state, taken = _decide_state(processes, share, pool.threads, calls, count, asked.effect)
                 tally.add(state)
                 used.append(taken)
             tally.wall_s = one_s * sum(used) / len(used)
             yield tally
 
 
-def _calls(pool: Pool, cost: Cost, processes: int) -> int:
+def _count_cycles(pool: Pool, cost: Cost, processes: int) -> int:
     """Cycles of one process that the time of the comparison leaves, of those that the pool has."""
     left_s = cost.seconds / processes - cost.start_s
-    return min(pool.calls, max(FEWEST_CALLS, int(left_s / pool.turns / cost.call_s)))
+    return min(pool.calls, max(FEWEST_CALLS, int(left_s / pool.calls_per_cycle / cost.call_s)))
 
 
-def _state(
+def _decide_state(
     processes: Sequence[Process], share: int, threads: int, calls: int, first: int, effect: float
 ) -> tuple[str, int]:
     """State by our rule, with more processes while it is unknown; and how many there were in the end."""
     taken = min(first, len(processes))
     while True:
         some = processes[:taken]
-        own = told(some, str(share), threads=threads, calls=calls)
-        state = decide_speed(own, told(some, BASE, threads=threads, calls=calls), effect=effect).state
+        own = make_timing(some, str(share), threads=threads, calls=calls)
+        state = decide_speed(own, make_timing(some, BASE, threads=threads, calls=calls), effect=effect).state
         if state != "unknown" or taken == len(processes):
             return state, taken
         taken = min(taken + STEP, len(processes))
 
 
-def _theirs(pool: Pool, share: int, rule: Rule, cost: Cost, asked: Asked, made: Callable[..., Tally]) -> Tally:
+def _tally_rule(pool: Pool, share: int, rule: Rule, cost: Cost, asked: DrawSettings, made: Callable[..., Tally]) -> Tally:
     """Another tool's rule: either side in processes of its own."""
-    layout = rule.layout(cost).within(pool.calls)
+    layout = rule.layout(cost).limit_calls(pool.calls)
     needs = 2 * layout.processes
     tally = made(
         rule=rule.name,
@@ -206,21 +206,21 @@ def _theirs(pool: Pool, share: int, rule: Rule, cost: Cost, asked: Asked, made: 
         wall_s=layout.wall_s,
         disjoint=len(pool.processes) // needs,
     )
-    for processes in _draws(pool, needs, asked):
+    for processes in _draw_comparisons(pool, needs, asked):
         half = len(processes) // 2
         bases, news = (processes[::2], processes[1::2]) if rule.alternating else (processes[:half], processes[half:])
         # A process that was disturbed from the start may have made fewer calls.
-        least = min(len(times_of(p, side)) for p in processes for side in (BASE, str(share)))
-        fitting = layout.within(least)
+        least = min(len(collect_times_ns(p, side)) for p in processes for side in (BASE, str(share)))
+        fitting = layout.limit_calls(least)
         one, other = (
-            [values_of(times_of(process, side), fitting) for process in some]
+            [average_calls(collect_times_ns(process, side), fitting) for process in some]
             for some, side in ((bases, BASE), (news, str(share)))
         )
         tally.add(rule.verdict(one, other))
     return tally
 
 
-def _draws(pool: Pool, needed: int, asked: Asked) -> Iterator[list[Process]]:
+def _draw_comparisons(pool: Pool, needed: int, asked: DrawSettings) -> Iterator[list[Process]]:
     """Processes of each comparison, in their order; the same draws for everybody who needs as many."""
     order = random.Random(asked.seed)  # noqa: S311  # draws, no secret
     every = list(pool.processes)
@@ -235,6 +235,6 @@ def _draws(pool: Pool, needed: int, asked: Asked) -> Iterator[list[Process]]:
         yield [every[begin + i] for i in sorted(order.sample(range(stretch), needed))]
 
 
-def _middle(numbers: Sequence[float | None]) -> float | None:
+def _find_median(numbers: Sequence[float | None]) -> float | None:
     known = sorted(number for number in numbers if number is not None)
     return known[len(known) // 2] if known else None

@@ -7,23 +7,23 @@ from pathlib import Path
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from research.detection.judging import OWN, Judged, Tally, upper_bound
+from research.detection.comparisons import OUR_RULE, Evaluation, Tally, upper_bound
 from research.detection.plants import BYTE_SHARE, SHARES
 
-__all__ = ["figure", "runs_table", "table"]
+__all__ = ["draw_figure", "format_runs_table", "format_table"]
 
 # Inches of one panel; dots an inch; salt of the names inside an SVG, so that it is the same every time.
 PANEL, HEIGHT, DPI, SALT = 4.2, 3.2, 150, "attnbench"
 
 
-def table(judgements: Sequence[Judged]) -> str:
+def format_table(judgements: Sequence[Evaluation]) -> str:
     """What every rule said, as Markdown: one part per condition, one line per rule."""
-    return "\n\n".join(_part(one) for one in judgements)
+    return "\n\n".join(_format_condition(one) for one in judgements)
 
 
-def _part(one: Judged) -> str:
+def _format_condition(one: Evaluation) -> str:
     shares = [share for share in SHARES if share]
-    sizes = [f"found, {_size(one, share)}" for share in shares]
+    sizes = [f"found, {_format_size(one, share)}" for share in shares]
     heads = ["rule", "processes × values × calls", "wall, s", "false verdicts", *sizes, "wrong at a plant"]
     heads += ["inconclusive", "unknown without plant"]
     seen = f"δ, the difference that counts, is {100 * one.delta:g} %; {one.processes} processes"
@@ -36,35 +36,35 @@ def _part(one: Judged) -> str:
         by_rule.setdefault(tally.rule, {})[tally.share] = tally
     for rule, tallies in by_rule.items():
         none, plants = tallies[0], [tallies[share] for share in shares]
-        cells = [rule, none.layout, f"{none.wall_s:.1f}", _rate(none, "slower", "faster")]
-        cells += [_rate(tally, "slower") for tally in plants]
-        cells += [_bounded(sum(tally.wrong for tally in plants), sum(tally.comparisons for tally in plants))]
+        cells = [rule, none.layout, f"{none.wall_s:.1f}", _format_rate(none, "slower", "faster")]
+        cells += [_format_rate(tally, "slower") for tally in plants]
+        cells += [_format_bounded(sum(tally.wrong for tally in plants), sum(tally.comparisons for tally in plants))]
         every = list(tallies.values())
-        inconclusive = _bounded(sum(t.of("inconclusive") for t in every), sum(t.comparisons for t in every))
+        inconclusive = _format_bounded(sum(t.count("inconclusive") for t in every), sum(t.comparisons for t in every))
         # A plant at the edge of what counts is unknown by its nature; without any it need not be.
-        cells += [inconclusive, _rate(none, "unknown")] if OWN in rule else ["–", "–"]
+        cells += [inconclusive, _format_rate(none, "unknown")] if OUR_RULE in rule else ["–", "–"]
         lines.append(f"| {' | '.join(cells)} |")
-    disjoint = next(tally.disjoint for tally in one.tallies if tally.rule.startswith(OWN))
+    disjoint = next(tally.disjoint for tally in one.tallies if tally.rule.startswith(OUR_RULE))
     lines += ["", f"{one.tallies[0].comparisons} draws for each cell; {disjoint} comparisons of ours share no process."]
     return "\n".join(lines)
 
 
-def _size(one: Judged, share: int) -> str:
+def _format_size(one: Evaluation, share: int) -> str:
     """A plant by its true size, where that was measured."""
     true = next(tally.true for tally in one.tallies if tally.share == share)
     return f"about {share} %" if true is None else f"{100 * true:.2f} %"
 
 
-def _rate(tally: Tally, *states: str) -> str:
-    return _bounded(tally.of(*states), tally.comparisons)
+def _format_rate(tally: Tally, *states: str) -> str:
+    return _format_bounded(tally.count(*states), tally.comparisons)
 
 
-def _bounded(count: int, of: int) -> str:
+def _format_bounded(count: int, of: int) -> str:
     """A rate, and the upper end of what it may be."""
     return f"{100 * count / of:.1f} % (≤ {100 * upper_bound(count, of):.1f} %)"
 
 
-def runs_table(rows: Sequence[tuple[str, int, dict[str, int], float]]) -> str:
+def format_runs_table(rows: Sequence[tuple[str, int, dict[str, int], float]]) -> str:
     """Real runs: condition, plant in percent, number of runs by state, and their median wall time, as Markdown."""
     lines = ["| condition | plant | runs | wall, s | said | found | opposite | inconclusive |"]
     lines += ["|---|---:|---:|---:|---|---:|---:|---:|"]
@@ -72,13 +72,13 @@ def runs_table(rows: Sequence[tuple[str, int, dict[str, int], float]]) -> str:
         of = sum(states.values())
         said = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
         columns = (("slower", "bigger"), ("faster", "smaller"), ("inconclusive",))
-        rates = [_bounded(sum(states.get(state, 0) for state in column), of) for column in columns]
+        rates = [_format_bounded(sum(states.get(state, 0) for state in column), of) for column in columns]
         plant = "one byte" if share == BYTE_SHARE else f"about {share} %" if share else "none"
         lines.append(f"| {condition} | {plant} | {of} | {wall_s:.1f} | {said} | {' | '.join(rates)} |")
     return "\n".join(lines)
 
 
-def figure(judgements: Sequence[Judged], path: Path) -> None:
+def draw_figure(judgements: Sequence[Evaluation], path: Path) -> None:
     """Share of comparisons that end in *slower*, by true size of the plant, one panel per condition."""
     columns = min(2, len(judgements))
     lines = math.ceil(len(judgements) / columns)
@@ -87,9 +87,9 @@ def figure(judgements: Sequence[Judged], path: Path) -> None:
         panels = drawn.subplots(lines, columns, squeeze=False, sharey=True)
         for panel, one in zip(panels.flat, judgements, strict=False):
             for rule in dict.fromkeys(tally.rule for tally in one.tallies):
-                own = rule.startswith(OWN)
+                own = rule.startswith(OUR_RULE)
                 points = sorted(
-                    (100 * (t.share / 100 if t.true is None else t.true), 100 * t.of("slower") / t.comparisons)
+                    (100 * (t.share / 100 if t.true is None else t.true), 100 * t.count("slower") / t.comparisons)
                     for t in one.tallies
                     if t.rule == rule
                 )

@@ -1,0 +1,48 @@
+"""CPU time of a process, all threads together, by part of the work; of nested parts only the outermost counts."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+__all__ = ["count_as", "count_calls_as", "end_process_start", "read_seconds"]
+
+_SECONDS: defaultdict[str, float] = defaultdict(float)
+_open: list[str] = []
+
+
+@contextmanager
+def count_as(part: str) -> Iterator[None]:
+    """Count the CPU time of the context as time of a part."""
+    begin = time.process_time()
+    _open.append(part)
+    try:
+        yield
+    finally:
+        _open.pop()
+        if not _open:
+            _SECONDS[part] += time.process_time() - begin
+
+
+def count_calls_as(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function so that the CPU time of its calls counts as time of a part."""
+
+    @wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        with count_as(part):
+            return function(*arguments, **named)
+
+    return call
+
+
+def end_process_start() -> None:
+    """Count all CPU time so far as the start of the process."""
+    _SECONDS["process start"] = time.process_time()
+
+
+def read_seconds() -> dict[str, float]:
+    """Return the CPU seconds so far by part; the rest is the harness's own."""
+    total = time.process_time()
+    return dict(_SECONDS) | {"the harness itself": total - sum(_SECONDS.values())}

@@ -1,4 +1,4 @@
-"""Tests of what a user may name: a class, a function, or an implementation; and what is refused, and how."""
+"""Tests of the adapters: a module class, a function or an implementation is accepted, other objects are refused."""
 
 import functools
 from pathlib import Path
@@ -15,8 +15,8 @@ from attnbench.plugins.adapters import ModuleImplementation, adopt, load_impleme
 from attnbench.plugins.registry import PluginError, load_operator
 
 
-def case(mode: Any = "eval", **changes: Any) -> Case:
-    """Case in float64, batch first, with biases, without weights or masks."""
+def make_case(mode: Any = "eval", **changes: Any) -> Case:
+    """Make a case in float64, batch first, with biases, by default without weights or masks."""
     return Case(operator="multihead", problem=CROSS, dtype="float64", mode=mode).with_problem(**changes)
 
 
@@ -26,11 +26,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class Plain(nn.MultiheadAttention):
-    """The reference under another name: takes whatever it takes."""
+    """The reference under another name; it supports every argument."""
 
 
 class Narrow(nn.Module):
-    """Module that knows only part of the reference's constructor and forward."""
+    """Module with only part of the arguments of the reference's constructor and forward."""
 
     def __init__(self, embed_dim: int, num_heads: int, *, batch_first: bool = False) -> None:
         super().__init__()
@@ -41,62 +41,62 @@ class Narrow(nn.Module):
         self.handed: set[str] = set()
 
     def load_state_dict(self, state: Any, **_: Any) -> Any:
-        """The reference's names alone."""
+        """Load the reference's state dict, with its names."""
         return self.inner.load_state_dict(state)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Any:
-        """No masks, no weights."""
+        """Compute attention without masks; return no weights."""
         return self.inner(query, key, value, need_weights=False)[0], None
 
 
 class Anything(nn.Module):
-    """Module that says nothing by its signatures."""
+    """Module whose signatures accept any arguments."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__()
 
     def forward(self, **named: Any) -> Any:
-        """Whatever was handed over."""
+        """Return all keywords."""
         return named
 
 
 class Wrapped(Narrow):
-    """Hands on whatever it gets, and says nothing of it by its signatures."""
+    """Passes all its arguments on; its signatures accept any."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
-        """Narrow's."""
+        """Call the forward of Narrow."""
         return super().forward(*arguments, **named)
 
 
 class CallableKernel:
-    """A kernel that is an object."""
+    """A kernel that is a callable object."""
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> Tensor:
-        """Attention, with the scale that it is given."""
+        """Compute attention with the given scale."""
         return torch.softmax(q @ k.mT * scale, dim=-1) @ v
 
 
 class Declared(Implementation):
-    """One of ours."""
+    """A subclass of Implementation."""
 
     name = "declared"
 
 
-# What is taken
+# Accepted objects
 
 
-def test_an_implementation_is_taken_as_it_is() -> None:
-    """An instance stays that instance, and a class is instantiated."""
+def test_an_implementation_is_used_unchanged() -> None:
+    """An instance is returned itself, and a class is instantiated."""
     instance = Declared()
     assert adopt(instance, "x") is instance
     assert type(adopt(Declared, "x")) is Declared
 
 
 def test_a_function_becomes_a_kernel() -> None:
-    """Projections, heads and layouts are put around it; it bears the name that the user gave."""
+    """Projections, heads and layouts are added around it; it has the name that the user gave."""
     made = adopt(attention, "mine.py:attention")
     assert made.name == "mine.py:attention"
     assert_is_the_reference(made)
@@ -106,13 +106,15 @@ def test_a_module_class_is_built_like_the_reference() -> None:
     """A class with the reference's constructor, forward and parameter names needs no declaration."""
     made = adopt(Plain, "mine.py:Plain")
     assert (made.name, type(made)) == ("mine.py:Plain", ModuleImplementation)
-    assert made.unsupported(case(add_bias_kv=True, kdim=10, vdim=14, mask="float3d+pad", need_weights=True)) is None
+    assert (
+        made.unsupported(make_case(add_bias_kv=True, kdim=10, vdim=14, mask="float3d+pad", need_weights=True)) is None
+    )
     assert_is_the_reference(made)
 
 
 def assert_is_the_reference(made: Implementation) -> None:
-    """Fail unless a built and prepared implementation computes what the reference does."""
-    one, operator = case(), load_operator("multihead")
+    """Assert that a built and prepared implementation agrees with the reference."""
+    one, operator = make_case(), load_operator("multihead")
     given = operator.inputs(one)
     reference = operator.reference(one, given)
     call = made.prepare(made.build(reference).eval(), one, given)
@@ -121,8 +123,8 @@ def assert_is_the_reference(made: Implementation) -> None:
 
 
 def test_weights_are_loaded_without_rounding() -> None:
-    """The class is made in torch's default precision; float64 weights never pass through it."""
-    one, operator = case(add_bias_kv=True), load_operator("multihead")
+    """The class is constructed in torch's default dtype; float64 weights are never converted to it."""
+    one, operator = make_case(add_bias_kv=True), load_operator("multihead")
     given = operator.inputs(one)
     module = adopt(Plain, "x").build(operator.reference(one, given))
     assert module.state_dict().keys() == given.parameters.keys()
@@ -132,38 +134,38 @@ def test_weights_are_loaded_without_rounding() -> None:
         assert not torch.equal(tensor, given.parameters[name].float().double())
 
 
-def test_a_module_is_handed_only_what_its_signatures_have() -> None:
-    """Arguments that are left at their defaults are not passed to a constructor or a forward without them."""
+def test_a_module_gets_only_arguments_of_its_signatures() -> None:
+    """Arguments with default values are not passed to a constructor or a forward that lacks them."""
     made = adopt(Narrow, "x")
-    assert made.unsupported(case()) is None
+    assert made.unsupported(make_case()) is None
     assert_is_the_reference(made)
 
 
-def test_what_hands_on_its_arguments_takes_what_the_class_above_it_takes() -> None:
-    """``**keywords`` of a subclass is no promise that goes beyond the class that it wraps."""
+def test_a_subclass_with_any_keywords_supports_those_of_its_base_class() -> None:
+    """``**named`` in a subclass does not extend the signature of its base class."""
     made = adopt(Wrapped, "x")
-    assert made.unsupported(case(kdim=10, vdim=14)) == "its constructor takes no kdim"
-    assert made.unsupported(case(mask="pad")) == "its forward takes no key_padding_mask"
-    assert made.unsupported(case()) is None
+    assert made.unsupported(make_case(kdim=10, vdim=14)) == "its constructor takes no kdim"
+    assert made.unsupported(make_case(mask="pad")) == "its forward takes no key_padding_mask"
+    assert made.unsupported(make_case()) is None
     assert_is_the_reference(made)
 
 
-def test_an_object_that_can_be_called_becomes_a_kernel() -> None:
-    """A kernel need not be a function; what its call takes is what it is handed."""
+def test_a_callable_object_becomes_a_kernel() -> None:
+    """The signature of its ``__call__`` determines the keywords that it gets."""
     made = adopt(CallableKernel(), "mine.py:KERNEL")
-    assert made.unsupported(case(mask="pad")) == "the kernel takes no mask"
+    assert made.unsupported(make_case(mask="pad")) == "the kernel takes no mask"
     assert_is_the_reference(made)
 
 
 def test_arguments_bound_by_partial_stay_bound() -> None:
-    """``functools.partial`` of a kernel or of a class is what it stands for, with those arguments that it binds."""
+    """``functools.partial`` of a kernel or of a class is adopted as such; its bound arguments are not passed again."""
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, *, scale: float, need_weights: bool, slope: float) -> Any:
         assert (slope, need_weights) == (2.0, False)
         return torch.softmax(q @ k.mT * scale, dim=-1) @ v
 
     made = adopt(functools.partial(kernel, slope=2.0, need_weights=False), "mine.py:KERNEL")
-    assert made.unsupported(case(need_weights=True)) == "the kernel takes no need_weights"
+    assert made.unsupported(make_case(need_weights=True)) == "the kernel takes no need_weights"
     assert_is_the_reference(made)
 
     class Sloped(Plain):
@@ -172,7 +174,7 @@ def test_arguments_bound_by_partial_stay_bound() -> None:
             assert slope == 2.0
 
     module = adopt(functools.partial(Sloped, slope=2.0, bias=True), "mine.py:SLOPED")
-    assert module.unsupported(case(bias=False)) == "its constructor takes no bias"
+    assert module.unsupported(make_case(bias=False)) == "its constructor takes no bias"
     assert_is_the_reference(module)
 
 
@@ -184,17 +186,17 @@ def test_arguments_bound_by_partial_stay_bound() -> None:
         {"need_weights": True, "average_attn_weights": True},
     ],
 )  # fmt: skip
-def test_an_absent_argument_is_refused_aloud(changes: dict[str, Any]) -> None:
-    """What the signatures lack is handed over where a case needs it, so that the class refuses it by itself."""
-    one, operator = case(**changes), load_operator("multihead")
+def test_a_missing_argument_raises_a_type_error(changes: dict[str, Any]) -> None:
+    """An argument that a case needs is passed even if the signatures lack it, so that the class raises."""
+    one, operator = make_case(**changes), load_operator("multihead")
     made, given = adopt(Narrow, "x"), operator.inputs(one)
     assert made.unsupported(one) is not None
     with pytest.raises(TypeError, match="unexpected keyword argument"):
         made.prepare(made.build(operator.reference(one, given)), one, given)(**given.arguments())
 
 
-def test_a_function_without_a_signature_is_told() -> None:
-    """A builtin does not say which keywords it takes; the message says what to do."""
+def test_a_function_without_a_signature_is_an_error() -> None:
+    """The keywords of a builtin are unknown; the message contains the remedy."""
     with pytest.raises(PluginError) as raised:
         adopt(torch.nn.functional.scaled_dot_product_attention, "torch:sdpa")
     assert str(raised.value) == (
@@ -203,18 +205,18 @@ def test_a_function_without_a_signature_is_told() -> None:
     )
 
 
-def test_a_module_that_takes_anything_is_handed_everything() -> None:
-    """Keywords of any name are no refusal."""
+def test_a_module_that_accepts_any_keyword_gets_all_arguments() -> None:
+    """No case is refused for a missing keyword."""
     made = adopt(Anything, "x")
-    assert made.unsupported(case(need_weights=True, mask="bool2d+pad", add_zero_attn=True, dropout=0.5)) is None
-    given = load_operator("multihead").inputs(case(mask="pad"))
-    handed = made.prepare(Anything(), case(), given)(**given.arguments())
-    assert set(handed) == {
+    assert made.unsupported(make_case(need_weights=True, mask="bool2d+pad", add_zero_attn=True, dropout=0.5)) is None
+    given = load_operator("multihead").inputs(make_case(mask="pad"))
+    passed = made.prepare(Anything(), make_case(), given)(**given.arguments())
+    assert set(passed) == {
         "query", "key", "value", "key_padding_mask", "need_weights", "average_attn_weights", "is_causal",
     }  # fmt: skip
 
 
-# What is refused
+# Refused cases and objects
 
 
 @pytest.mark.parametrize(
@@ -233,9 +235,9 @@ def test_a_module_that_takes_anything_is_handed_everything() -> None:
         ({}, None),
     ],
 )
-def test_a_case_that_needs_an_absent_argument_is_refused(changes: dict[str, Any], reason: str | None) -> None:
-    """The refusal names what the signature lacks; nothing is left out silently."""
-    assert adopt(Narrow, "x").unsupported(case(**changes)) == reason
+def test_a_case_that_needs_a_missing_argument_is_refused(changes: dict[str, Any], reason: str | None) -> None:
+    """The refusal names the missing argument; no argument is dropped silently."""
+    assert adopt(Narrow, "x").unsupported(make_case(**changes)) == reason
 
 
 @pytest.mark.parametrize(
@@ -247,22 +249,24 @@ def test_a_case_that_needs_an_absent_argument_is_refused(changes: dict[str, Any]
         ({"mask": "causal"}, None),
     ],
 )
-def test_an_argument_is_needed_only_where_its_default_is_not_meant(changes: dict[str, Any], reason: str | None) -> None:
-    """The reference averages weights by default, and promises no causal mask."""
+def test_an_argument_is_needed_only_where_its_value_is_not_the_default(
+    changes: dict[str, Any], reason: str | None
+) -> None:
+    """By default the reference averages weights, and is_causal is False."""
 
     class Older(nn.MultiheadAttention):
         def forward(self, query: Any, key: Any, value: Any, key_padding_mask: Any, need_weights: Any, attn_mask: Any):  # type: ignore[no-untyped-def,override]
             """Forward without the newer arguments."""
 
-    assert adopt(Older, "x").unsupported(case(**changes)) == reason
+    assert adopt(Older, "x").unsupported(make_case(**changes)) == reason
 
 
 @pytest.mark.parametrize(
     ("thing", "kind"),
     [(3, "int"), ("sdpa", "str"), (nn.Linear(1, 1), "Linear"), (dict, "type"), (None, "NoneType")],
 )
-def test_what_is_no_implementation_is_told_in_one_line(thing: Any, kind: str) -> None:
-    """The message says what came and what it may be."""
+def test_an_object_that_is_not_an_implementation_is_an_error_of_one_line(thing: Any, kind: str) -> None:
+    """The message names the type of the object and the types that are accepted."""
     with pytest.raises(PluginError) as raised:
         adopt(thing, "mine.py:thing")
     assert str(raised.value) == (
@@ -272,7 +276,7 @@ def test_what_is_no_implementation_is_told_in_one_line(thing: Any, kind: str) ->
 
 
 def test_names_lead_to_implementations() -> None:
-    """A registered name, and a module and attribute, are loaded and adopted."""
+    """An object is loaded and adopted by its registered name, or by module and attribute."""
     assert load_implementation("per_head").name == "per_head"
     assert load_implementation("torch.nn:MultiheadAttention").name == "torch.nn:MultiheadAttention"
     with pytest.raises(PluginError, match=r"'math:pi' is float"):
@@ -291,8 +295,8 @@ def kernel(q, k, v):
 """
 
 
-def test_an_operator_of_torch_has_one_owner(tmp_path: Path) -> None:
-    """Two versions that register the same operator would both run the later one's code; the later one is refused."""
+def test_a_torch_operator_is_registered_by_one_implementation(tmp_path: Path) -> None:
+    """Two implementations that register one operator would both run the later code; the later one is refused."""
     for number in (1, 2):
         (tmp_path / f"mine{number}.py").write_text(OPERATOR)
     load_implementation(f"{tmp_path}/mine1.py:kernel")

@@ -14,7 +14,7 @@ from attnbench.cases import NESTED, Case
 from attnbench.interface import Inputs
 from attnbench.operators.attention_core import OPERATOR, AttentionCoreProblem, case_transforms, generate_cases
 from attnbench.operators.attention_core.suites import GROUPED, PLAIN
-from attnbench.operators.covering import generate_combinations
+from attnbench.operators.covering_array import generate_combinations
 from attnbench.oracle.error_budget import ROUNDOFF
 from attnbench.oracle.inputs import round_inputs
 

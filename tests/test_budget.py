@@ -8,16 +8,7 @@ from torch import Tensor
 
 from attnbench.cases import DTYPES, Dtype
 from attnbench.interface import Precision
-from attnbench.oracle.error_budget import (
-    Allowance,
-    allowed_probe_error,
-    allowed_slope_error,
-    averaged_rounding_error,
-    compute_allowances,
-    count_model_runs,
-    error_along,
-    largest_error,
-)
+from attnbench.oracle.error_budget import Allowance, allowed_probe_error, allowed_slope_error, averaged_rounding_error, compute_allowances, count_model_runs, error_along, largest_error
 
 INF, NAN = math.inf, math.nan
 ZEROS = torch.zeros(4, dtype=torch.float64)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attnbench.analysis.disturbance import is_throttled
+from attnbench.analysis.clean_calls import is_throttled
 from attnbench.measurement.gpu_clocks import MISSING, Clocks, Reading
 
 UUID = "00000000-0000-0000-0000-000000000000"

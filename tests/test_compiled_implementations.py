@@ -1,4 +1,4 @@
-"""Tests of implementations that call ``torch.compile``: correct, compiled by ``prepare``, refused without a compiler."""
+"""Tests of implementations that call ``torch.compile``: compiled by ``prepare``, and refused without a compiler."""
 
 import shutil
 from dataclasses import replace

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from attnbench.cases import LEVELS, Level
-from attnbench.operators.covering import build_covering_array, generate_combinations
+from attnbench.operators.covering_array import build_covering_array, generate_combinations
 from attnbench.operators.multihead import OPERATOR, generate_cases
 from attnbench.operators.multihead.generate_cases import FACTORS, case_to_row, is_allowed, row_to_case
 

@@ -138,71 +138,64 @@ def build_oracle(
     return CaseOracle(case, OPERATOR, dtype, lambda: OPERATOR.inputs(case))
 
 
-def compute_with_fault(case_oracle: CaseOracle, words: str, *names: str) -> dict[str, Tensor]:
+def apply_fault(oracle: CaseOracle, words: str, *names: str) -> dict[str, Tensor]:
     """Return the quantities of an implementation that has a fault model's mistake and rounds once."""
-    fault = OPERATOR.fault_models(case_oracle.case, names or ("output",))[words]
-    found = case_oracle.evaluate_fault_model(words, fault, case_oracle.case)
-    return {name: found[name].to(case_oracle.dtype) for name in names or ("output",)}
+    fault = OPERATOR.fault_models(oracle.case, names or ("output",))[words]
+    found = oracle.evaluate_fault_model(words, fault, oracle.case)
+    return {name: found[name].to(oracle.dtype) for name in names or ("output",)}
 
 
-def diagnose_failure(case_oracle: CaseOracle, observation: Observation, **policies: Any) -> str:
+def explain(oracle: CaseOracle, observation: Observation, **policies: Any) -> str:
     """Return the diagnosis of a failed observation."""
-    return diagnose(observation, case_oracle.expected, case_oracle, Policies(**policies))
+    return diagnose(observation, oracle.expected, oracle, Policies(**policies))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_fault_model_is_recognised_in_every_dtype(dtype: Dtype) -> None:
     """On a case with every feature each is named, alone or with others that give the same quantities."""
-    case_oracle = build_oracle(
+    oracle = build_oracle(
         dtype, mask="bool3d+pad", add_bias_kv=True, add_zero_attn=True, need_weights=True, dropout=0.25, keys=33
     )
-    for words in OPERATOR.fault_models(case_oracle.case, ("output", "weights")):
-        found = diagnose_failure(
-            case_oracle, Match(quantities=compute_with_fault(case_oracle, words, "output", "weights"), any_dtype=True)
-        )
+    for words in OPERATOR.fault_models(oracle.case, ("output", "weights")):
+        found = explain(oracle, Match(quantities=apply_fault(oracle, words, "output", "weights"), any_dtype=True))
         assert words in found, f"{words}: {found!r}"
 
 
 @pytest.mark.parametrize("words", ["the key_padding_mask ignored", "the scale 1/√D missing", "the value bias missing"])
 def test_gradients_and_weights_are_diagnosed_too(words: str) -> None:
     """A fault model must explain every quantity of the observation."""
-    case_oracle = build_oracle(mode="train", mask="bool2d+pad", need_weights=True)
-    names = tuple(case_oracle.expected.quantities)
-    assert (
-        diagnose_failure(case_oracle, Match(quantities=compute_with_fault(case_oracle, words, *names)))
-        == f"Diagnosis: looks like {words}."
-    )
-    mixed = compute_with_fault(case_oracle, words, *names) | {
-        "grad.key": case_oracle.expected.quantities["grad.key"].float() + 1
-    }
-    assert diagnose_failure(case_oracle, Match(quantities=mixed)) == ""
+    oracle = build_oracle(mode="train", mask="bool2d+pad", need_weights=True)
+    names = tuple(oracle.expected.quantities)
+    assert explain(oracle, Match(quantities=apply_fault(oracle, words, *names))) == f"Diagnosis: looks like {words}."
+    mixed = apply_fault(oracle, words, *names) | {"grad.key": oracle.expected.quantities["grad.key"].float() + 1}
+    assert explain(oracle, Match(quantities=mixed)) == ""
 
 
 def test_two_fault_models_with_the_same_result_are_both_named() -> None:
     """With as many heads as head_dim, 1/√E and 1/D are equal."""
-    case_oracle = build_oracle(embed_dim=16, num_heads=4)
-    assert diagnose_failure(
-        case_oracle, Match(quantities=compute_with_fault(case_oracle, "the scale 1/D in place of 1/√D"))
-    ) == ("Diagnosis: looks like the scale 1/√E of the whole width in place of 1/√D or the scale 1/D in place of 1/√D.")
+    oracle = build_oracle(embed_dim=16, num_heads=4)
+    assert explain(oracle, Match(quantities=apply_fault(oracle, "the scale 1/D in place of 1/√D"))) == (
+        "Diagnosis: looks like the scale 1/√E of the whole width in place of 1/√D or the scale 1/D in place of 1/√D."
+    )
 
 
 def test_a_fault_model_that_changes_nothing_on_the_case_is_never_named() -> None:
-    """With a single query, for example, splitting heads by a view changes nothing."""
-    case_oracle = build_oracle(queries=1)
-    right = case_oracle.expected.quantities["output"].float()
+    """With a single query, for example, merging heads by a view changes nothing."""
+    oracle = build_oracle(queries=1)
+    right = oracle.expected.quantities["output"].float()
     for observation in (right + 1.0, right + 1e-5, right * 1.01):
-        assert diagnose_failure(case_oracle, Match(quantities={"output": observation})) == ""
-    assert case_oracle.operator.fault_models(case_oracle.case, ("output",)).keys() >= {
+        assert explain(oracle, Match(quantities={"output": observation})) == ""
+    assert oracle.operator.fault_models(oracle.case, ("output",)).keys() >= {
         "heads split by a view, without the transpose"
     }
 
 
 def test_errors_that_no_fault_model_explains_get_no_diagnosis() -> None:
     """Noise, a single wrong element, and half of a mistake match no fault model."""
-    case_oracle = build_oracle(mask="bool2d")
+    oracle = build_oracle(mask="bool2d")
     right, wrong = (
-        case_oracle.expected.quantities["output"].float(),
-        compute_with_fault(case_oracle, "the attn_mask ignored")["output"],
+        oracle.expected.quantities["output"].float(),
+        apply_fault(oracle, "the attn_mask ignored")["output"],
     )
     noise = torch.randn(right.shape, generator=torch.Generator().manual_seed(0))
     one = right.clone()
@@ -217,63 +210,55 @@ def test_errors_that_no_fault_model_explains_get_no_diagnosis() -> None:
         torch.zeros_like(right),
         right * float("nan"),
     ):
-        assert diagnose_failure(case_oracle, Match(quantities={"output": observation})) == ""
+        assert explain(oracle, Match(quantities={"output": observation})) == ""
 
 
 def test_a_zero_gradient_is_not_diagnosed_as_an_ignored_mask() -> None:
     """Many mistakes give a gradient of zeros."""
-    case_oracle = build_oracle(mode="train", mask="float2d")
-    assert diagnose_failure(case_oracle, Match(quantities={"grad.attn_mask": torch.zeros(5, 7)})) == ""
+    oracle = build_oracle(mode="train", mask="float2d")
+    assert explain(oracle, Match(quantities={"grad.attn_mask": torch.zeros(5, 7)})) == ""
 
 
 def test_exact_quantities_are_diagnosed_within_rounding() -> None:
     """A mean over a number of keys that is no power of two is rounded, and is still recognised."""
-    case_oracle = build_oracle(problem=CROSS, bias=False, regime="uniform", mask="pad")
-    wrong = compute_with_fault(case_oracle, "the key_padding_mask ignored")
-    assert (
-        diagnose_failure(case_oracle, Exact(quantities=wrong)) == "Diagnosis: looks like the key_padding_mask ignored."
-    )
+    oracle = build_oracle(problem=CROSS, bias=False, regime="uniform", mask="pad")
+    wrong = apply_fault(oracle, "the key_padding_mask ignored")
+    assert explain(oracle, Exact(quantities=wrong)) == "Diagnosis: looks like the key_padding_mask ignored."
 
 
 def test_rows_that_are_declared_nan_do_not_prevent_a_diagnosis() -> None:
     """A mistake in other rows is recognised; without the declaration, the NaN rows match no fault model."""
-    case_oracle = build_oracle(mask="empty2d")
-    wrong = compute_with_fault(case_oracle, "the scale 1/√D missing")
+    oracle = build_oracle(mask="empty2d")
+    wrong = apply_fault(oracle, "the scale 1/√D missing")
     wrong["output"][:, 2] = float("nan")
     assert (
-        diagnose_failure(case_oracle, Match(quantities=wrong), hidden_rows="nan")
-        == "Diagnosis: looks like the scale 1/√D missing."
+        explain(oracle, Match(quantities=wrong), hidden_rows="nan") == "Diagnosis: looks like the scale 1/√D missing."
     )
-    assert diagnose_failure(case_oracle, Match(quantities=wrong)) == ""
+    assert explain(oracle, Match(quantities=wrong)) == ""
 
 
 def test_a_wrong_shape_may_be_diagnosed() -> None:
     """Weights of another shape are compared with the weights of the fault model."""
-    case_oracle = build_oracle(need_weights=True)
-    averaged = compute_with_fault(case_oracle, "weights averaged over heads", "weights")
-    assert (
-        diagnose_failure(case_oracle, Match(quantities=averaged))
-        == "Diagnosis: looks like weights averaged over heads."
-    )
+    oracle = build_oracle(need_weights=True)
+    averaged = apply_fault(oracle, "weights averaged over heads", "weights")
+    assert explain(oracle, Match(quantities=averaged)) == "Diagnosis: looks like weights averaged over heads."
 
 
 def test_two_runs_and_large_cases_are_not_diagnosed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison of two runs has no oracle; beyond a limit of query-key pairs, evaluations take too long."""
-    case_oracle = build_oracle(mask="bool2d")
-    wrong = compute_with_fault(case_oracle, "the attn_mask ignored")
-    right = case_oracle.expected.quantities["output"].float()
-    assert (
-        diagnose_failure(case_oracle, Agree(value=wrong["output"], expected=right, quantity="output", what="x")) == ""
-    )
-    assert diagnose_failure(case_oracle, Match(quantities=wrong)) != ""
+    oracle = build_oracle(mask="bool2d")
+    wrong = apply_fault(oracle, "the attn_mask ignored")
+    right = oracle.expected.quantities["output"].float()
+    assert explain(oracle, Agree(value=wrong["output"], expected=right, quantity="output", what="x")) == ""
+    assert explain(oracle, Match(quantities=wrong)) != ""
     monkeypatch.setattr(module, "PAIRS", 10)
-    assert diagnose_failure(case_oracle, Match(quantities=wrong)) == ""
+    assert explain(oracle, Match(quantities=wrong)) == ""
 
 
 @pytest.mark.parametrize("variant", MUTANTS.variants, ids=lambda variant: variant.name)
 def test_a_correct_variant_matches_no_fault_model(variant: Implementation) -> None:
     """Correct variants round differently, and are far from every fault model."""
-    case_oracle = build_oracle("bfloat16", problem=SELF, mask="bool2d")
-    reference = OPERATOR.reference(case_oracle.case, case_oracle.inputs)
-    output = variant.build(reference).eval()(**case_oracle.inputs.arguments())[0].detach()
-    assert diagnose_failure(case_oracle, Match(quantities={"output": output})) == ""
+    oracle = build_oracle("bfloat16", problem=SELF, mask="bool2d")
+    reference = OPERATOR.reference(oracle.case, oracle.inputs)
+    output = variant.build(reference).eval()(**oracle.inputs.arguments())[0].detach()
+    assert explain(oracle, Match(quantities={"output": output})) == ""

@@ -9,14 +9,7 @@ from pathlib import Path
 import pytest
 
 from attnbench.records import environment
-from attnbench.records.environment import (
-    TESTED_TORCH,
-    check_torch_version,
-    describe_machine,
-    find_commit,
-    find_versions,
-    read_address_space_bytes,
-)
+from attnbench.records.environment import TESTED_TORCH, check_torch_version, describe_machine, find_commit, find_versions, read_address_space_bytes
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Attention of well-known libraries, wrapped as a user would: what they support holds, the rest is refused aloud."""
+"""Tests of the examples: attention of well-known libraries passes the checks or is refused with a reason."""
 
 import json
 import subprocess
@@ -11,14 +11,14 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PROGRAM = "from attnbench.cli import main; main()"
-# Implementation to the library that it needs.
+# The library that each implementation needs.
 LIBRARIES = {
     "x_transformers_attention.py:X_TRANSFORMERS": "x_transformers",
     "bert_attention.py:BERT": "transformers",
     "bert_attention.py:BERT_CROSS": "transformers",
     "hugging_face_sdpa.py:HUGGING_FACE_SDPA": "transformers",
 }
-# Beside the suite ``quick``, what these libraries are used for: one sequence for keys and values, and no biases.
+# Typical uses of these libraries that the suite ``quick`` lacks: one tensor as key and value, and no biases.
 CASES = [
     "multihead/B2.L5.S7.E24.H3.K10.V10/add_bias_kv+add_zero_attn+key_is_value+need_weights/mask=float3d+padfloat/"
     "regime=plain/seed=0/float32/cpu/train",
@@ -31,13 +31,13 @@ CASES = [
 ]
 
 
-def lacks(library: str) -> bool:
+def is_missing(library: str) -> bool:
     """Whether a library is not installed."""
     return find_spec(library) is None
 
 
-def conform(folder: Path, *words: str) -> tuple[int, list[dict[str, str]], str]:
-    """Exit code, findings and words of a run over the suite ``quick`` in a folder."""
+def run_conform(folder: Path, *words: str) -> tuple[int, list[dict[str, str]], str]:
+    """Run ``conform`` on the suite ``quick`` and return its exit code, findings and output."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, "conform", *words, "--threads", "1", "--results", folder / "results",
          "--json", folder / "found.json"],
@@ -49,23 +49,25 @@ def conform(folder: Path, *words: str) -> tuple[int, list[dict[str, str]], str]:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """Findings of a run over the libraries that are here."""
-    here = [name for name, library in LIBRARIES.items() if not lacks(library)]
+    """Findings of a run with the installed libraries."""
+    installed = [name for name, library in LIBRARIES.items() if not is_missing(library)]
     cases = [word for case in ("*", *CASES) for word in ("--case", case)]
-    code, findings, said = conform(tmp_path_factory.mktemp("examples"), *here, *cases)
-    assert code == 0, said
+    code, findings, output = run_conform(tmp_path_factory.mktemp("examples"), *installed, *cases)
+    assert code == 0, output
     return findings
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.skipif(lacks(library), reason=f"pip install {library.replace('_', '-')}"))
+        pytest.param(
+            name, marks=pytest.mark.skipif(is_missing(library), reason=f"pip install {library.replace('_', '-')}")
+        )
         for name, library in LIBRARIES.items()
     ],
 )
-def test_libraries_hold_in_what_they_support(found: list[dict[str, str]], name: str) -> None:
-    """Every check passes, or its case is refused with a reason; outputs, gradients and masks are all checked."""
+def test_libraries_pass_on_supported_cases(found: list[dict[str, str]], name: str) -> None:
+    """Every check passes, or its case is refused with a reason; outputs, gradients and masks are checked."""
     own = [finding for finding in found if finding["implementation"] == name]
     assert {finding["status"] for finding in own} <= {"passed", "unsupported", "not_run"}
     assert all(finding["reason"] for finding in own if finding["status"] != "passed")
@@ -74,13 +76,13 @@ def test_libraries_hold_in_what_they_support(found: list[dict[str, str]], name: 
         assert passed[check], check
 
 
-@pytest.mark.skipif(lacks("transformers"), reason="pip install transformers")
-def test_a_mask_that_is_handed_over_inverted_is_seen(tmp_path: Path) -> None:
-    """The mistake that wrapping a library invites, its masks' polarity taken for the reference's, fails."""
+@pytest.mark.skipif(is_missing("transformers"), reason="pip install transformers")
+def test_an_inverted_mask_is_found(tmp_path: Path) -> None:
+    """A wrapper that takes the library's mask polarity for the reference's fails."""
     right = (EXAMPLES / "bert_attention.py").read_text()
     wrong = tmp_path / "inverted.py"
     wrong.write_text(right.replace("additive(mask,", "additive(~mask,"))
     assert wrong.read_text() != right
-    code, findings, _ = conform(tmp_path, f"{wrong}:BERT_CROSS", "--case", CASES[1], "--check", "forward_parity")
+    code, findings, _ = run_conform(tmp_path, f"{wrong}:BERT_CROSS", "--case", CASES[1], "--check", "forward_parity")
     assert code == 1
     assert [finding["status"] for finding in findings] == ["failed"]

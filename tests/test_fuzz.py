@@ -15,13 +15,7 @@ from attnbench.cases import CALL_MODES, DTYPES, Case
 from attnbench.cli.conform_command import command
 from attnbench.cli.fuzzing import append_case, choose_effort
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
-from attnbench.operators.multihead.problem import (
-    ATTENTION_MASKS,
-    EXACT_MASKS,
-    IDENTITY_REGIMES,
-    LOGIT_STD,
-    PADDING_MASKS,
-)
+from attnbench.operators.multihead.problem import ATTENTION_MASKS, EXACT_MASKS, IDENTITY_REGIMES, LOGIT_STD, PADDING_MASKS
 from attnbench.records.run_file import ResultsError, read_run
 from attnbench.records.types import FAILURES, Result
 from attnbench.runner import Expectation, NoProgress, Session

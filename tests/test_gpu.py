@@ -8,7 +8,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from attnbench.analysis.disturbance import is_throttled
+from attnbench.analysis.clean_calls import is_throttled
 from attnbench.analysis.stats import choose_measure, count_throttled_calls
 from attnbench.cli import attnbench
 from attnbench.measurement import device_memory_limit, memory

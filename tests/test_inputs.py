@@ -13,7 +13,7 @@ from attnbench.cases import DTYPES, MODES, Case
 from attnbench.interface import Inputs
 from attnbench.operators.multihead.identity import HIDDEN_ZEROLEAK
 from attnbench.operators.multihead.inputs import draw_inputs
-from attnbench.operators.multihead.masks import LOW, LOWEST, find_union_row
+from attnbench.operators.multihead.draw_masks import LOW, LOWEST, find_union_row
 from attnbench.operators.multihead.oracle import compute_logits_mask, evaluate
 from attnbench.operators.multihead.problem import ENCODER_LAYERS, EXACT_MASKS, IDENTITY_REGIMES, LOGIT_STD
 from attnbench.operators.multihead.suites import CROSS, SELF, SENTENCES, load_suite

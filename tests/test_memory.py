@@ -12,13 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.interface import Implementation
-from attnbench.measurement.memory import (
-    count_held_bytes,
-    describe_peak_method,
-    measure_footprint,
-    measure_peak_bytes,
-    measure_saved_bytes,
-)
+from attnbench.measurement.memory import count_held_bytes, describe_peak_method, measure_footprint, measure_peak_bytes, measure_saved_bytes
 from attnbench.plugins.adapters import load_implementation
 from attnbench.plugins.registry import load_operator, load_problem_types
 from attnbench.records.types import Memory

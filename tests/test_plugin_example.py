@@ -1,4 +1,4 @@
-"""A distribution of somebody's own is found by its name once it is installed."""
+"""Tests of an installed plug-in distribution: its implementation is found by its registered name."""
 
 import json
 import os
@@ -16,8 +16,8 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 PROGRAM = "from attnbench.cli import main; main()"
 
 
-def succeed(*command: str | Path, cwd: Path, **environment: str) -> str:
-    """Standard output of a command that has to exit with 0."""
+def run_checked(*command: str | Path, cwd: Path, **environment: str) -> str:
+    """Run a command that must exit with 0, and return its standard output."""
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
@@ -34,23 +34,25 @@ def succeed(*command: str | Path, cwd: Path, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder into which the example is installed, from a copy, so that nothing is built beside its source."""
+    """Folder into which the example is installed, from a copy, so that no build output is written beside its source."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
     for name in ("pyproject.toml", "example_attention.py"):
         (source / name).write_text((EXAMPLE / name).read_text())
-    succeed(*PIP, "install", "--no-deps", "--no-build-isolation", "--target", target, source, cwd=source)
+    run_checked(*PIP, "install", "--no-deps", "--no-build-isolation", "--target", target, source, cwd=source)
     return target
 
 
-def attnbench(installed: Path, *arguments: str, cwd: Path) -> str:
-    """Standard output of a command that sees the installed example."""
+def run_attnbench(installed: Path, *arguments: str, cwd: Path) -> str:
+    """Run an attnbench command that finds the installed example, and return its standard output."""
     path = os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])
-    return succeed(sys.executable, "-c", PROGRAM, *arguments, cwd=cwd, PYTHONPATH=path)
+    return run_checked(sys.executable, "-c", PROGRAM, *arguments, cwd=cwd, PYTHONPATH=path)
 
 
-def test_list_shows_it_with_its_distribution(installed: Path, tmp_path: Path) -> None:
-    """The list says where the name comes from, what it takes and why not the rest."""
-    (row,) = json.loads(attnbench(installed, "list", "example_einsum", "--json", "-", cwd=tmp_path))["implementations"]
+def test_list_shows_the_plugin_with_its_distribution(installed: Path, tmp_path: Path) -> None:
+    """The list shows the origin of the name, the number of supported cases and the reasons of refusals."""
+    (row,) = json.loads(run_attnbench(installed, "list", "example_einsum", "--json", "-", cwd=tmp_path))[
+        "implementations"
+    ]
     assert row["name"] == "example_einsum"
     assert row["origin"] == "example_attention:EINSUM (attnbench-plugin-example 0.1.0)"
     assert row["fault"] == ""
@@ -58,19 +60,19 @@ def test_list_shows_it_with_its_distribution(installed: Path, tmp_path: Path) ->
     assert list(row["refused"]) == ["the kernel takes no need_weights"]
 
 
-def test_it_conforms_by_its_name(installed: Path, tmp_path: Path) -> None:
-    """It is checked like a built-in one: nothing fails, and what needs weights is refused."""
+def test_the_plugin_conforms_by_its_name(installed: Path, tmp_path: Path) -> None:
+    """It is checked like a built-in one: no check fails, and cases that need weights are refused."""
     words = ["--shard", "1/3", "--check", "forward_parity", "--check", "input_gradients", "--json", "-"]
-    findings = json.loads(attnbench(installed, "conform", "example_einsum", *words, cwd=tmp_path))["findings"]
+    findings = json.loads(run_attnbench(installed, "conform", "example_einsum", *words, cwd=tmp_path))["findings"]
     assert {f["implementation"] for f in findings} == {"example_einsum"}
     assert {f["status"] for f in findings} == {"passed", "unsupported"}
     assert {f["reason"] for f in findings if f["status"] == "unsupported"} == {"the kernel takes no need_weights"}
 
 
-def test_it_is_timed_by_its_name(installed: Path, tmp_path: Path) -> None:
-    """Its profile stands beside the reference's; one process decides nothing."""
+def test_the_plugin_is_timed_by_its_name(installed: Path, tmp_path: Path) -> None:
+    """The profile has a row for it; one process is too few for a speed verdict."""
     words = ["--lengths", "8,16", "--passes", "forward", "--processes", "1"]
-    table = attnbench(installed, "profile", "example_einsum", *words, cwd=tmp_path)
+    table = run_attnbench(installed, "profile", "example_einsum", *words, cwd=tmp_path)
     times, memory = re.findall(r"^example_einsum .*$", table, re.MULTILINE)
     assert len(re.findall(r"\d\.\d+ \((\d+\.\d+\?|!)\)", times)) == 2, table
     assert len(re.findall(r"\d [KM]iB", memory)) == 2, table

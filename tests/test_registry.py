@@ -9,22 +9,7 @@ import pytest
 from attnbench.operators.attention_core import AttentionCoreProblem
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
 from attnbench.plugins.adapters import load_implementation
-from attnbench.plugins.registry import (
-    IMPLEMENTATIONS,
-    OPERATORS,
-    PluginError,
-    check_name,
-    describe_origin,
-    display_name,
-    find_baseline,
-    find_operator_baseline,
-    list_names,
-    list_operators,
-    load,
-    load_operator,
-    load_problem_types,
-    write_import_lines,
-)
+from attnbench.plugins.registry import IMPLEMENTATIONS, OPERATORS, PluginError, check_name, describe_origin, display_name, find_baseline, find_operator_baseline, list_names, list_operators, load, load_operator, load_problem_types, write_import_lines
 from attnmechanisms.operators import MECHANISMS
 
 _ENTRIES = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["entry-points"]

@@ -1,4 +1,4 @@
-"""Tests of reports: what they say, that they say it safely, and that every number comes from the run file."""
+"""Tests of reports: their statements, escaping of text in them, and numbers that follow from the run file alone."""
 
 import csv
 import re
@@ -17,15 +17,15 @@ from attnbench.records.types import Ceiling, Finding, Machine, Memory, Result, R
 from attnbench.report import tables, write
 from attnbench.report.content import collect_content
 from attnbench.report.growth import fit_growth
+from attnbench.report.kernel_paths import find_way
 from attnbench.report.listings import make_listings
 from attnbench.report.numbers import format_bytes, format_digits, format_seconds
-from attnbench.report.ways import find_way
 
 RUN = "20260101-000000-abcd"
 PLAIN = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/eval"
 NAMES = ("torch_mha", "quick_one", "slow_one")
 LENGTHS = (64, 128, 256)
-# An operator that tells the way which each takes.
+# For each implementation, the operator that indicates its code path.
 WAYS = {
     "torch_mha": "aten::_native_multi_head_attention",
     "quick_one": "aten::_scaled_dot_product_flash_attention_for_cpu",
@@ -35,8 +35,8 @@ WAYS = {
 BASE_NS = {"torch_mha": 40_000, "quick_one": 20_000, "slow_one": 900_000}
 
 
-def run(**changes: object) -> Run:
-    """A run on a machine that nobody has."""
+def make_run(**changes: object) -> Run:
+    """A run on an invented machine."""
     machine = Machine(name="some-cpu", cpu="Some CPU", cores=4, memory_bytes=8 * 2**30)
     fields = {
         "id": RUN,
@@ -52,25 +52,25 @@ def run(**changes: object) -> Run:
     return Run(**(fields | changes))  # type: ignore[arg-type]
 
 
-def stored(*results: Result, of: Run | None = None) -> StoredRun:
-    """A run as it would be read, on a machine that does 100 Gflop/s and copies 1 GB/s."""
-    made = of or run()
+def make_stored_run(*results: Result, of: Run | None = None) -> StoredRun:
+    """A run as it is read from a file, on a machine that computes 100 Gflop/s and copies 1 GB/s."""
+    made = of or make_run()
     top = Ceiling(run=made.id, device="cpu", dtype="float32", threads=2, flop_per_s=1e11, bytes_per_s=1e9)
     return StoredRun(run=made, results=results, ceilings=(top,), path=Path(f"{made.id}.jsonl"))
 
 
-def result(*findings: Finding, name: str = "quick_one", case: str = PLAIN) -> Result:
-    """Result of a check."""
+def make_result(*findings: Finding, name: str = "quick_one", case: str = PLAIN) -> Result:
+    """Result with findings of checks."""
     return Result(run=RUN, implementation=name, case=case, findings=findings, suite="quick")
 
 
 def perf_case(length: int, mode: str) -> str:
-    """Case of a profile."""
+    """Id of a case of a profile."""
     return f"multihead/B1.L{length}.S{length}.E256.H4/bias/mask=none/regime=plain/seed=0/float32/cpu/{mode}"
 
 
-def timed(name: str, length: int, mode: str = "inference", *, processes: int = 9) -> Result:
-    """Result of a profile with five samples a process; the second process is a tenth slower, and so on."""
+def make_timed_result(name: str, length: int, mode: str = "inference", *, processes: int = 9) -> Result:
+    """Result of a profile with five samples a process; each process takes a tenth of the first longer than the last."""
     base = BASE_NS[name] * (length // 64) ** 2 * (1 if mode == "inference" else 3)
     samples = tuple(tuple(base * (10 + p) // 10 + noise for noise in (0, 7, 90, 3, 8)) for p in range(processes))
     return Result(
@@ -95,7 +95,7 @@ def timed(name: str, length: int, mode: str = "inference", *, processes: int = 9
     )
 
 
-def too_long(name: str, length: int, mode: str) -> Result:
+def make_untimed_result(name: str, length: int, mode: str) -> Result:
     """Result of a case beyond the work limit."""
     reason = "predicted 5.2 s a call, over the limit of 2 s (--work-limit)"
     return Result(
@@ -108,17 +108,17 @@ def too_long(name: str, length: int, mode: str) -> Result:
     )
 
 
-def profiled() -> list[Result]:
-    """Profile of three implementations, the slow one of which ends early."""
+def make_profile() -> list[Result]:
+    """Profile of three implementations; the slow one exceeds the work limit at the largest length."""
     calls = [(n, length, mode) for mode in ("inference", "train") for length in LENGTHS for n in NAMES]
-    return [too_long(*call) if call[:2] == ("slow_one", 256) else timed(*call) for call in calls]
+    return [make_untimed_result(*call) if call[:2] == ("slow_one", 256) else make_timed_result(*call) for call in calls]
 
 
-def checked() -> list[Result]:
-    """Conformance with one finding of every kind."""
+def make_check_results() -> list[Result]:
+    """Results of conformance checks, with one finding of every kind."""
     return [
-        result(Finding(check="forward_parity", status="passed"), name="torch_mha"),
-        result(
+        make_result(Finding(check="forward_parity", status="passed"), name="torch_mha"),
+        make_result(
             Finding(
                 check="forward_parity", status="failed", reason="3 of 240 values are off", measured=2.0, allowed=1.0
             ),
@@ -129,14 +129,14 @@ def checked() -> list[Result]:
     ]
 
 
-def page(results: list[Result], folder: Path) -> str:
-    """HTML of a report."""
-    return write([stored(*results)], folder).read_text(encoding="utf-8")
+def write_page(results: list[Result], folder: Path) -> str:
+    """Write a report, and return its HTML."""
+    return write([make_stored_run(*results)], folder).read_text(encoding="utf-8")
 
 
 def test_a_report_is_a_page_a_text_six_tables_and_three_plots(tmp_path: Path) -> None:
-    """The page's path is returned, and everything else lies beside it."""
-    written = write([stored(*checked(), *profiled())], tmp_path / "new" / "folder")
+    """The path of the page is returned, and the other files are in the same folder."""
+    written = write([make_stored_run(*make_check_results(), *make_profile())], tmp_path / "new" / "folder")
     assert written == tmp_path / "new" / "folder" / "index.html"
     assert sorted(path.name for path in written.parent.iterdir()) == [
         "ceilings.csv", "findings.csv", "growth.csv", "index.html", "kernels.csv", "memory.csv", "memory.png",
@@ -147,24 +147,26 @@ def test_a_report_is_a_page_a_text_six_tables_and_three_plots(tmp_path: Path) ->
 def test_two_reports_of_the_same_runs_have_the_same_bytes(tmp_path: Path) -> None:
     """Nothing in a report depends on when it is made."""
     for name in ("one", "other"):
-        write([stored(*checked(), *profiled())], tmp_path / name)
+        write([make_stored_run(*make_check_results(), *make_profile())], tmp_path / name)
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "other" / path.name).read_bytes(), path.name
 
 
 def test_names_and_reasons_are_never_markup(tmp_path: Path) -> None:
-    """Whatever a plug-in says is shown as text, in every part of the page and in its plots."""
+    """Names and texts of a plug-in are shown as text, in every part of the page and in its plots."""
     hostile = "<script>alert(1)</script>\"'&|`$x$"
     findings = [
         Finding(check=hostile, status=status, reason=hostile, warnings=(hostile,))  # type: ignore[arg-type]
         for status in ("failed", "expected_failure", "unsupported", "not_run")
     ]
-    slow = timed("quick_one", 64)
+    slow = make_timed_result("quick_one", 64)
     named = Result(
         run=RUN, implementation=hostile, case=slow.case, findings=slow.findings, timing=slow.timing, memory=slow.memory,
         flop=1, suite="perf",
     )  # fmt: skip
-    shown = stored(result(*findings, name=hostile), named, timed("torch_mha", 64), of=run(command=hostile))
+    shown = make_stored_run(
+        make_result(*findings, name=hostile), named, make_timed_result("torch_mha", 64), of=make_run(command=hostile)
+    )
     write([shown], tmp_path)
     for name in ("index.html", "time.svg"):
         text = (tmp_path / name).read_text(encoding="utf-8")
@@ -173,9 +175,9 @@ def test_names_and_reasons_are_never_markup(tmp_path: Path) -> None:
     assert "\n<script" not in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
-def test_the_page_is_whole_html_and_asks_for_nothing_from_outside(tmp_path: Path) -> None:
-    """Tags are balanced, ids are unique, and there is no address that a browser would fetch."""
-    text = page([*checked(), *profiled()], tmp_path)
+def test_the_page_is_well_formed_html_and_loads_nothing(tmp_path: Path) -> None:
+    """Tags are balanced, ids are unique, and there is no address that a browser would load."""
+    text = write_page([*make_check_results(), *make_profile()], tmp_path)
     reader = _Reader()
     reader.feed(text)
     assert reader.open == []
@@ -184,7 +186,7 @@ def test_the_page_is_whole_html_and_asks_for_nothing_from_outside(tmp_path: Path
 
 
 class _Reader(HTMLParser):
-    """Tags that are open, and ids that were seen."""
+    """Parser that keeps the open tags and the ids."""
 
     empty = frozenset({"meta", "br", "wbr", "link", "hr", "img"})
 
@@ -207,8 +209,8 @@ class _Reader(HTMLParser):
 
 def test_every_number_of_timings_csv_can_be_computed_from_the_samples(tmp_path: Path) -> None:
     """Median, interval, ratio and rate are functions of the raw samples of the line's run, implementation and case."""
-    results = profiled()
-    write([stored(*results)], tmp_path)
+    results = make_profile()
+    write([make_stored_run(*results)], tmp_path)
     samples = {(r.run, r.implementation, r.case): r.timing.samples_ns for r in results if r.timing}
     flop, moved = {r.case: r.flop for r in results if r.flop}, {r.case: r.bytes for r in results if r.bytes}
     rows = list(csv.DictReader((tmp_path / "timings.csv").read_text(encoding="utf-8").splitlines()))
@@ -216,34 +218,35 @@ def test_every_number_of_timings_csv_can_be_computed_from_the_samples(tmp_path: 
     for row in rows:
         own = sorted(map(statistics.median, samples[row["run"], row["implementation"], row["case"]]))
         base = sorted(map(statistics.median, samples[row["run"], "torch_mha", row["case"]]))
-        # Nine processes: from the second to the eighth, 2 · 10 of 512 draws lie outside.
+        # The interval of nine processes is from the second to the eighth. It misses the true median in 2 · 10 of 512
+        # equally likely patterns of processes below and above the median.
         expected = (own[4], own[1], own[7], 1 - 20 / 512, 9, 45)
         columns = ("median_ns", "low_ns", "high_ns", "level", "processes", "samples")
         assert tuple(float(row[column]) for column in columns) == pytest.approx(expected)
         ratios = sorted(o / b for o, b in zip(own, base, strict=True))
-        # A verdict allows 1.1 % on either side, which is the whole range of nine.
+        # A speed verdict allows 1.1 % on either side; the interval of nine processes is then their whole range.
         expected = (ratios[0], ratios[4], ratios[8], 1 - 2 / 512, 9, 9)
         columns = ("ratio_low", "ratio", "ratio_high", "ratio_level", "counted", "of")
         assert tuple(float(row[column]) for column in columns) == pytest.approx(expected)
         assert row["state"] == {"torch_mha": "", "quick_one": "faster", "slow_one": "slower"}[row["implementation"]]
         assert float(row["gflop_per_s"]) == pytest.approx(flop[row["case"]] / own[4])
         assert float(row["gbyte_per_s"]) == pytest.approx(moved[row["case"]] / own[4])
-        # At 100 flop and 1 byte a nanosecond the copy takes longer, up to 200 tokens.
+        # At 100 flop and 1 byte a nanosecond, copying takes longer than computing up to 200 tokens.
         least_ns = max(flop[row["case"]] / 100, moved[row["case"]])
         assert float(row["share"]) == pytest.approx(least_ns / own[4])
         assert row["bound"] == ("product" if int(row["length"]) > 200 else "copy")
 
 
-def test_a_ratio_needs_samples_that_were_taken_in_turns() -> None:
-    """Without the reference in the same run and the same turns there is no ratio, and never a wrong one."""
-    alone = tables.tabulate_timings([timed("quick_one", 64)])
+def test_a_ratio_needs_interleaved_samples() -> None:
+    """Without samples of the reference from the same run and the same interleaved timing, there is no ratio."""
+    alone = tables.tabulate_timings([make_timed_result("quick_one", 64)])
     assert alone["ratio"].isna().all()
     assert set(alone["state"]) == {""}
-    turns = tables.tabulate_timings([timed("quick_one", 64), timed("torch_mha", 64, processes=2)]).set_index(
-        "implementation"
-    )
-    assert turns["ratio"].isna().to_dict() == {"quick_one": True, "torch_mha": False}
-    assert turns["state"].to_dict() == {"quick_one": "", "torch_mha": ""}
+    frame = tables.tabulate_timings(
+        [make_timed_result("quick_one", 64), make_timed_result("torch_mha", 64, processes=2)]
+    ).set_index("implementation")
+    assert frame["ratio"].isna().to_dict() == {"quick_one": True, "torch_mha": False}
+    assert frame["state"].to_dict() == {"quick_one": "", "torch_mha": ""}
 
 
 def test_length_pass_and_series_are_read_from_the_id() -> None:
@@ -257,9 +260,9 @@ def test_length_pass_and_series_are_read_from_the_id() -> None:
     assert tables.series_of(case + "train") == "other/B1.E32/-/mask=none/regime=plain/seed=0/float32/cpu"
 
 
-def test_the_headline_counts_what_held_and_says_what_is_fastest_where() -> None:
-    """Refused and unrun findings are told apart from those that held, and neighbours in length are drawn together."""
-    content = collect_content([stored(*checked(), *profiled())])
+def test_the_headline_counts_findings_and_names_the_fastest() -> None:
+    """Refused findings and findings that were not run have counts of their own; adjacent lengths are one range."""
+    content = collect_content([make_stored_run(*make_check_results(), *make_profile())])
     assert content.headline == (
         "3 implementations, 7 cases, 4 checks: 1 of 19 findings failed.",
         "1 failed as expected, 1 refused with a reason, 3 not run.",
@@ -271,37 +274,40 @@ def test_the_headline_counts_what_held_and_says_what_is_fastest_where() -> None:
     )
 
 
-def test_two_whose_intervals_meet_are_not_told_apart() -> None:
-    """A fastest implementation is named together with those that it cannot be told from."""
-    shown = stored(timed("torch_mha", 64), beside_the_reference(0.98, 1.02, 1.07))
-    told = "Forward, L = 64: torch_mha is fastest, but cannot be distinguished from near."
-    assert collect_content([shown]).fastest == (told,)
+def test_implementations_whose_intervals_overlap_are_not_distinguished() -> None:
+    """The fastest implementation is named together with those that cannot be distinguished from it."""
+    shown = make_stored_run(make_timed_result("torch_mha", 64), make_interleaved_result(0.98, 1.02, 1.07))
+    sentence = "Forward, L = 64: torch_mha is fastest, but cannot be distinguished from near."
+    assert collect_content([shown]).fastest == (sentence,)
 
 
-def test_a_gain_smaller_than_what_counts_is_no_gain() -> None:
-    """A steady half percent is the same, and an interval across 1 % is no gain either."""
+def test_a_difference_below_the_threshold_is_no_gain() -> None:
+    """A constant difference of half a percent is ``same``; an interval that contains 1 % is ``unknown``."""
     for ratios, state in (((0.993, 0.995, 0.997), "same"), ((0.97, 0.98, 0.995), "unknown")):
-        shown = stored(timed("torch_mha", 64), beside_the_reference(*ratios))
+        shown = make_stored_run(make_timed_result("torch_mha", 64), make_interleaved_result(*ratios))
         assert tables.tabulate_timings(shown.results).set_index("implementation").loc["near", "state"] == state
-        told = "Forward, L = 64: near is fastest, but cannot be distinguished from torch_mha."
-        assert collect_content([shown]).fastest == (told,)
+        sentence = "Forward, L = 64: near is fastest, but cannot be distinguished from torch_mha."
+        assert collect_content([shown]).fastest == (sentence,)
 
 
-def test_what_took_turns_is_told_apart_by_ratio_and_not_by_time() -> None:
-    """A small difference that holds in every process counts, however far apart the processes are."""
-    shown = stored(timed("torch_mha", 64), beside_the_reference(0.94, 0.95, 0.96))
+def test_interleaved_implementations_are_distinguished_by_ratio_and_not_by_time() -> None:
+    """A small difference that appears in every process counts, even where times differ more between processes."""
+    shown = make_stored_run(make_timed_result("torch_mha", 64), make_interleaved_result(0.94, 0.95, 0.96))
     frame = tables.tabulate_timings(shown.results).set_index("implementation")
     assert frame.loc["torch_mha", "low_ns"] < frame.loc["near", "high_ns"]
     assert collect_content([shown]).fastest == ("Forward, L = 64: near is fastest, 1.05 times as fast as torch_mha.",)
 
 
-def test_what_other_work_disturbed_is_inconclusive_and_has_no_place_in_the_plot_of_speed(tmp_path: Path) -> None:
-    """Every ratio stands beside its state, in the page, the text and the table; the reason stands below."""
-    disturbed = beside_the_reference(0.5, 0.5, 0.5)
+def test_a_disturbed_measurement_is_inconclusive_and_not_in_the_plot_of_speed(tmp_path: Path) -> None:
+    """The page, the text and the table give the state beside the ratio; the page and the text give the reason."""
+    disturbed = make_interleaved_result(0.5, 0.5, 0.5)
     assert disturbed.timing
     waited = tuple((10_000,) * len(process) for process in disturbed.timing.samples_ns)
-    results = [timed("torch_mha", 64), replace(disturbed, timing=replace(disturbed.timing, waited_ns=waited))]
-    text = page(results, tmp_path)
+    results = [
+        make_timed_result("torch_mha", 64),
+        replace(disturbed, timing=replace(disturbed.timing, waited_ns=waited)),
+    ]
+    text = write_page(results, tmp_path)
     assert "Forward, L = 64: inconclusive." in text
     for name in ("index.html", "report.md"):
         written = (tmp_path / name).read_text("utf-8")
@@ -310,12 +316,12 @@ def test_what_other_work_disturbed_is_inconclusive_and_has_no_place_in_the_plot_
     rows = {row["implementation"]: row for row in csv.DictReader((tmp_path / "timings.csv").read_text().splitlines())}
     assert (rows["near"]["state"], rows["near"]["ratio"]) == ("inconclusive", "")
     assert "near" not in (tmp_path / "speed.svg").read_text("utf-8")
-    # A rate made of that time says so, too.
+    # A rate that is computed from that time is marked as inconclusive, too.
     assert re.search(r"of the \w+ ceiling</small><small>inconclusive</small>", text)
 
 
-def on_device(name: str, factor: float, *, throttled: int = 0, graph: bool = False) -> Result:
-    """A call on CUDA that takes 1.3 ms from end to end, and on the device as many as the factor says."""
+def make_cuda_result(name: str, factor: float, *, throttled: int = 0, graph: bool = False) -> Result:
+    """Result of a call on CUDA: median 1.3 ms from end to end, and ``factor`` ms of device time."""
     case = perf_case(64, "inference").replace("/cpu/", "/cuda/")
     timing = Timing(
         samples_ns=tuple((100_000 * (9 + p),) * 20 for p in range(9)),
@@ -330,13 +336,16 @@ def on_device(name: str, factor: float, *, throttled: int = 0, graph: bool = Fal
         method="device (CUDA events, cold L2 cache, launch hidden) and end-to-end wall",
         clock="NVML",
     )
-    return replace(timed(name, 64), case=case, timing=timing, memory=None)
+    return replace(make_timed_result(name, 64), case=case, timing=timing, memory=None)
 
 
-def test_on_a_device_its_own_time_is_told_and_that_from_end_to_end_beside_it(tmp_path: Path) -> None:
-    """Each under its name, with what was left out, in the page, the text and the table."""
-    results = [on_device("torch_mha", 1, throttled=2), on_device("quick_one", 0.5, throttled=2, graph=True)]
-    write([stored(*results)], tmp_path)
+def test_on_a_device_device_time_and_end_to_end_time_are_reported(tmp_path: Path) -> None:
+    """The page, the text and the table give each time under its name, and the number of samples left out."""
+    results = [
+        make_cuda_result("torch_mha", 1, throttled=2),
+        make_cuda_result("quick_one", 0.5, throttled=2, graph=True),
+    ]
+    write([make_stored_run(*results)], tmp_path)
     rows = {row["implementation"]: row for row in csv.DictReader((tmp_path / "timings.csv").read_text().splitlines())}
     quick = rows["quick_one"]
     assert (quick["measure"], quick["state"], quick["clock"], quick["throttled"]) == ("device", "faster", "NVML", "18")
@@ -345,59 +354,59 @@ def test_on_a_device_its_own_time_is_told_and_that_from_end_to_end_beside_it(tmp
     assert rows["torch_mha"]["graph_ns"] == ""
     for name in ("index.html", "report.md"):
         text = (tmp_path / name).read_text("utf-8")
-        for told in ("Time of a call on the device, ms", "End to end, ms", "Replay as a CUDA graph, ms"):
-            assert told in text
+        for title in ("Time of a call on the device, ms", "End to end, ms", "Replay as a CUDA graph, ms"):
+            assert title in text
         assert "left out for all implementations, here 36 of 360 samples. Readings of the clock: NVML." in text
 
 
-def test_where_the_device_has_no_time_of_a_call_it_says_from_end_to_end(tmp_path: Path) -> None:
-    """In the very cell, as others in the table are of the device; the ratio is one of times from end to end."""
-    there = on_device("torch_mha", 1)
-    elsewhere = on_device("quick_one", 1)
+def test_a_cell_without_device_time_is_marked_end_to_end(tmp_path: Path) -> None:
+    """In a table of device times, a cell with an end-to-end time says so; its ratio is of end-to-end times."""
+    there = make_cuda_result("torch_mha", 1)
+    elsewhere = make_cuda_result("quick_one", 1)
     assert elsewhere.timing
     results = [there, replace(elsewhere, timing=replace(elsewhere.timing, device_ns=(), late=(), clock="none: why"))]
-    text = page(results, tmp_path)
+    text = write_page(results, tmp_path)
     assert text.count(", end to end</small>") == 1
     assert "Readings of the clock: NVML and none: why." in text
     row = tables.tabulate_timings(results).set_index("implementation").loc["quick_one"]
     assert (row["measure"], row["median_ns"], row["ratio"], row["state"]) == ("wall", 1_300_000, 1.0, "same")
 
 
-def test_on_a_cpu_there_is_no_word_of_devices(tmp_path: Path) -> None:
-    """One time, and no column but in the table of all."""
-    text = page(profiled(), tmp_path)
+def test_a_report_of_a_cpu_does_not_mention_device_times(tmp_path: Path) -> None:
+    """On a CPU there is one time; the columns of device times are only in timings.csv, and are empty."""
+    text = write_page(make_profile(), tmp_path)
     for word in ("on the device", "end to end", "End to end", "CUDA graph", "Readings of the clock"):
         assert word not in text
     rows = list(csv.DictReader((tmp_path / "timings.csv").read_text().splitlines()))
     assert {(row["measure"], row["end_to_end_ns"], row["graph_ns"]) for row in rows} == {("wall", "", "")}
 
 
-def test_a_reference_that_differs_from_itself_makes_all_inconclusive() -> None:
-    """The null arm is in every run: where the twin is off, no ratio of that case means anything."""
-    base = timed("torch_mha", 64)
+def test_a_failed_control_makes_all_inconclusive() -> None:
+    """Where the A/A control fails, every speed verdict of that case is inconclusive."""
+    base = make_timed_result("torch_mha", 64)
     assert base.timing
-    twin = replace(base.timing, samples_ns=tuple(tuple(2 * ns for ns in own) for own in base.timing.samples_ns))
-    results = [replace(base, timing=replace(base.timing, twin=twin)), timed("quick_one", 64)]
+    control = replace(base.timing, samples_ns=tuple(tuple(2 * ns for ns in own) for own in base.timing.samples_ns))
+    results = [replace(base, timing=replace(base.timing, twin=control)), make_timed_result("quick_one", 64)]
     frame = tables.tabulate_timings(results).set_index("implementation")
     assert set(frame["state"]) == {"inconclusive"}
     assert set(frame["null_state"]) == {"slower"}
     assert frame.loc["quick_one", "null_ratio"] == pytest.approx(2, rel=1e-3)
 
 
-def beside_the_reference(*ratios: float) -> Result:
-    """Implementation whose time is these multiples of the reference's, three processes each."""
-    base = timed("torch_mha", 64).timing
+def make_interleaved_result(*ratios: float) -> Result:
+    """Result of an implementation whose times are the reference's multiplied by these ratios, three processes each."""
+    base = make_timed_result("torch_mha", 64).timing
     assert base
     samples = tuple(tuple(int(ns * r) for ns in own) for own, r in zip(base.samples_ns, ratios * 3, strict=True))
     timing = Timing(samples_ns=samples, threads=2, interleaved_with=("torch_mha",))
-    return replace(timed("quick_one", 64), implementation="near", timing=timing)
+    return replace(make_timed_result("quick_one", 64), implementation="near", timing=timing)
 
 
 def test_the_exponent_of_growth_has_an_interval(tmp_path: Path) -> None:
-    """Time and memory that quadruple with each doubling grow with L²; two lengths are no fit."""
-    text = page(profiled(), tmp_path)
+    """Time and memory that quadruple with each doubling of the length have exponent 2; two lengths give no fit."""
+    text = write_page(make_profile(), tmp_path)
     rows = list(csv.DictReader((tmp_path / "growth.csv").read_text("utf-8").splitlines()))
-    # Three implementations of which one has two lengths only, two passes, time and memory.
+    # Two passes, time and memory of two implementations: the third has only two lengths.
     assert {(row["implementation"], row["measure"]) for row in rows} == {
         (name, measure) for name in ("torch_mha", "quick_one") for measure in ("time", "peak memory")
     }
@@ -411,21 +420,21 @@ def test_the_exponent_of_growth_has_an_interval(tmp_path: Path) -> None:
 
 
 def test_disturbed_times_have_no_exponent() -> None:
-    """Memory, which no other work disturbs, keeps its own."""
+    """The exponent of memory stays, because other work does not disturb memory."""
     results = []
     for length in LENGTHS:
-        base, own = timed("torch_mha", length), timed("quick_one", length)
+        base, own = make_timed_result("torch_mha", length), make_timed_result("quick_one", length)
         assert own.timing
         waited = tuple(tuple(process) for process in own.timing.samples_ns)
         results += [base, replace(own, timing=replace(own.timing, waited_ns=waited))]
-    frame = collect_content([stored(*results)]).series[0].growths
+    frame = collect_content([make_stored_run(*results)]).series[0].growths
     assert sorted(zip(frame["implementation"], frame["measure"], strict=True)) == [
         ("quick_one", "peak memory"), ("torch_mha", "peak memory"), ("torch_mha", "time"),
     ]  # fmt: skip
 
 
 def test_a_curve_that_bends_has_a_wide_interval() -> None:
-    """L + L² is no power law: the interval says so. A line through exact powers has none."""
+    """L + L² is no power law and has a wide interval; an exact power law has an interval of width 0."""
     lengths = (16, 64, 256, 1024)
     exact = fit_growth(lengths, [3 * n**1.5 for n in lengths])
     assert exact is not None
@@ -433,7 +442,7 @@ def test_a_curve_that_bends_has_a_wide_interval() -> None:
     bent = fit_growth(lengths, [200 * n + n * n for n in lengths])
     assert bent is not None
     assert bent.low < 1.2 < bent.exponent < 1.8 < bent.high
-    # By hand: slope 0.5, the points are off by 1/6, -1/3 and 1/6 of log 2, and t with one degree of freedom is 12.706.
+    # By hand: slope 0.5, residuals 1/6, -1/3 and 1/6 of log 2, and t with one degree of freedom is 12.706.
     off = fit_growth((1, 2, 4), (1, 1, 2))
     assert off is not None
     assert off.high - off.exponent == pytest.approx(12.706 * (1 / 12) ** 0.5)
@@ -441,16 +450,23 @@ def test_a_curve_that_bends_has_a_wide_interval() -> None:
     assert fit_growth((64, 128, 256), (1, 0, 2)) is None
 
 
-def test_the_kernel_that_ran_stands_in_the_report_and_a_fall_back_in_a_row_of_its_own(tmp_path: Path) -> None:
-    """Lengths at which the same ran stand together; where the way changed, both are shown."""
+def test_the_report_names_the_kernels_and_a_fall_back_has_a_row_of_its_own(tmp_path: Path) -> None:
+    """Lengths with the same kernels share a row; a length with other kernels has its own."""
     fallen = replace(
-        timed("quick_one", 256),
+        make_timed_result("quick_one", 256),
         kernels=("aten::_scaled_dot_product_attention_math", "aten::bmm ×2", "aten::copy_ ×3"),
     )
-    results = [timed("torch_mha", 64), timed("quick_one", 64), timed("quick_one", 128), fallen]
-    text = page(results, tmp_path)
+    results = [
+        make_timed_result("torch_mha", 64),
+        make_timed_result("quick_one", 64),
+        make_timed_result("quick_one", 128),
+        fallen,
+    ]
+    text = write_page(results, tmp_path)
     (listing,) = [
-        one for one in make_listings(collect_content([stored(*results)]).series[0]) if one.title == "Which kernel ran"
+        one
+        for one in make_listings(collect_content([make_stored_run(*results)]).series[0])
+        if one.title == "Which kernel ran"
     ]
     assert [row[:4] for row in listing.rows] == [
         ("torch_mha", "forward", "64", "composed: the module's fast path"),
@@ -463,7 +479,7 @@ def test_the_kernel_that_ran_stands_in_the_report_and_a_fall_back_in_a_row_of_it
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "words"),
     [
         (("aten::_scaled_dot_product_efficient_attention",), "fused: memory-efficient"),
         (("aten::_scaled_dot_product_cudnn_attention", "aten::copy_"), "fused: cuDNN; 1 copy of tensors"),
@@ -471,14 +487,14 @@ def test_the_kernel_that_ran_stands_in_the_report_and_a_fall_back_in_a_row_of_it
         (("aten::bmm ×2", "aten::_softmax"), "composed: products and softmax"),
     ],
 )
-def test_every_way_has_words(names: tuple[str, ...], told: str) -> None:
-    """What is none of torch's is its own."""
-    assert find_way(names) == told
+def test_operators_indicate_a_code_path(names: tuple[str, ...], words: str) -> None:
+    """Names of torch's operators indicate a code path; other operators are the implementation's own."""
+    assert find_way(names) == words
 
 
-def test_bytes_stand_in_the_report_with_what_is_outside_the_allocator(tmp_path: Path) -> None:
-    """Peak, workspace, saved and physical bytes; a surplus of the physical peak is told."""
-    text = page(profiled(), tmp_path)
+def test_the_report_gives_memory_and_memory_outside_the_allocator(tmp_path: Path) -> None:
+    """The report gives peak, workspace, saved and physical bytes, and physical bytes beyond the allocator's."""
+    text = write_page(make_profile(), tmp_path)
     assert "700 000 B outside" not in text
     assert "684 KiB outside the allocator" in text
     rows = list(csv.DictReader((tmp_path / "memory.csv").read_text("utf-8").splitlines()))
@@ -488,9 +504,9 @@ def test_bytes_stand_in_the_report_with_what_is_outside_the_allocator(tmp_path: 
     assert (slow["saved_bytes"], slow["reserved_bytes"]) == ("", "")
 
 
-def test_ceilings_and_the_share_of_them_stand_in_the_report(tmp_path: Path) -> None:
-    """Rates of the machine's own product and copy, and what a call reached of the one that binds."""
-    text = page(profiled(), tmp_path)
+def test_the_report_gives_ceilings_and_the_share_of_them(tmp_path: Path) -> None:
+    """The report gives the machine's rates of a product and a copy, and the share that a call reached of its bound."""
+    text = write_page(make_profile(), tmp_path)
     assert "<td>100</td><td>1.00</td>" in text
     assert "of the product ceiling" in text
     assert "of the copy ceiling" in text
@@ -499,16 +515,16 @@ def test_ceilings_and_the_share_of_them_stand_in_the_report(tmp_path: Path) -> N
 
 
 def test_without_a_ceiling_there_is_a_rate_and_no_share() -> None:
-    """A run of another dtype, number of threads or version has none, and none is borrowed."""
-    frame = tables.tabulate_timings([timed("torch_mha", 64)])
+    """A ceiling of another number of threads is not used."""
+    frame = tables.tabulate_timings([make_timed_result("torch_mha", 64)])
     assert frame["gflop_per_s"].notna().all()
     assert frame["share"].isna().all()
     other = Ceiling(run=RUN, device="cpu", dtype="float32", threads=1, flop_per_s=1e11, bytes_per_s=1e9)
-    assert tables.tabulate_timings([timed("torch_mha", 64)], [other])["share"].isna().all()
+    assert tables.tabulate_timings([make_timed_result("torch_mha", 64)], [other])["share"].isna().all()
 
 
 def test_a_stored_run_of_each_schema_is_reported(tmp_path: Path) -> None:
-    """A report is a function of run files alone, the oldest ones included; it imports no torch."""
+    """A report is made of a run file of any schema, and imports no torch."""
     data = Path(__file__).parent / "data"
     program = (
         "import sys; from pathlib import Path; from attnbench.report import write; "
@@ -523,8 +539,8 @@ def test_a_stored_run_of_each_schema_is_reported(tmp_path: Path) -> None:
 
 
 def test_one_panel_is_not_stretched_and_a_narrow_axis_has_ticks(tmp_path: Path) -> None:
-    """A profile of one pass and almost one speed stays readable."""
-    text = page([timed("torch_mha", 64), beside_the_reference(0.95, 0.96, 0.969)], tmp_path)
+    """A figure of one panel keeps its width, and an axis of speeds that are almost equal has at least three ticks."""
+    text = write_page([make_timed_result("torch_mha", 64), make_interleaved_result(0.95, 0.96, 0.969)], tmp_path)
     widths = [int(width) for width in re.findall(r'role="img" style="max-width:(\d+)px"', text)]
     assert len(widths) == 3
     assert all(500 < width < 700 for width in widths)
@@ -532,68 +548,68 @@ def test_one_panel_is_not_stretched_and_a_narrow_axis_has_ticks(tmp_path: Path) 
     assert len(drawn) >= 3
 
 
-def test_a_failure_is_shown_with_its_reason_and_the_command_that_shows_it_again(tmp_path: Path) -> None:
-    """The command stands in the page and in the Markdown file."""
-    text = page(checked(), tmp_path)
+def test_a_failure_is_shown_with_its_reason_and_the_command_that_reproduces_it(tmp_path: Path) -> None:
+    """The reason is on the page; the command is on the page and in the Markdown file."""
+    text = write_page(make_check_results(), tmp_path)
     assert "3 of 240 values are off" in text
     command = f"attnbench reproduce '{PLAIN}' --check forward_parity quick_one"
     assert command.replace("'", "&#39;") in text
     assert f"$ {command}\n" in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
-def test_expected_failures_are_grouped_by_the_reason_given_beforehand() -> None:
-    """What the check then found differs from case to case, and stands in findings.csv."""
+def test_expected_failures_are_grouped_by_their_declared_reason() -> None:
+    """The part of the reason that the check adds differs from case to case, and does not separate groups."""
     requirement = read_checks()["forward_parity"].requirement
     reasons = [f"hidden rows are NaN (https://example.org/1): {requirement} But {n} values differ" for n in (1, 2)]
     results = [
-        result(Finding(check="forward_parity", status="expected_failure", reason=reason), case=f"{PLAIN}{number}")
+        make_result(Finding(check="forward_parity", status="expected_failure", reason=reason), case=f"{PLAIN}{number}")
         for number, reason in enumerate(reasons)
     ]
-    (group,) = collect_content([stored(*results)]).expected
+    (group,) = collect_content([make_stored_run(*results)]).expected
     assert (group.count, group.reason) == (2, "hidden rows are NaN (https://example.org/1)")
 
 
-def test_a_run_that_ended_before_it_was_timed_says_so(tmp_path: Path) -> None:
+def test_the_report_of_a_run_that_ended_before_timing_says_so(tmp_path: Path) -> None:
     """Memory is shown, and each call that was not timed is listed."""
-    probed = timed("quick_one", 64)
-    text = page([replace(probed, timing=None)], tmp_path)
+    probed = make_timed_result("quick_one", 64)
+    text = write_page([replace(probed, timing=None)], tmp_path)
     assert "These runs contain no timings; the reason is listed for each call below." in text
     assert "the run ended before it was timed" in text
     assert sorted(path.name for path in tmp_path.glob("*.svg")) == ["memory.svg"]
 
 
-def test_a_run_without_timings_says_so(tmp_path: Path) -> None:
-    """No plot is written or shown where nothing was timed."""
-    assert "Nothing was timed" in page(checked(), tmp_path)
+def test_the_report_of_a_run_without_timings_says_so(tmp_path: Path) -> None:
+    """Where nothing was timed, no plot is written."""
+    assert "Nothing was timed" in write_page(make_check_results(), tmp_path)
     assert not list(tmp_path.glob("*.svg"))
     assert "Nothing was timed." in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
-def test_a_run_without_findings_says_so(tmp_path: Path) -> None:
+def test_the_report_of_a_run_without_findings_says_so(tmp_path: Path) -> None:
     """An empty run gives an empty report and no error."""
-    assert "These runs contain no findings: nothing was checked." in page([], tmp_path)
+    assert "These runs contain no findings: nothing was checked." in write_page([], tmp_path)
     assert (tmp_path / "findings.csv").read_text().startswith("implementation,case,check,")
 
 
-def test_what_ends_at_the_work_limit_is_marked_and_listed(tmp_path: Path) -> None:
-    """A curve that ends early has a mark and says why, and the reason stands below."""
-    text = page(profiled(), tmp_path)
-    # Once in each pass.
+def test_a_curve_that_ends_at_the_work_limit_is_marked(tmp_path: Path) -> None:
+    """A curve that ends early is labelled as beyond the limit, and the page gives the reason."""
+    text = write_page(make_profile(), tmp_path)
+    # One for each pass.
     assert (tmp_path / "time.svg").read_text(encoding="utf-8").count(">beyond the limit<") == 2
     assert "over the limit of 2 s (--work-limit)" in text
 
 
 def test_machines_and_dtypes_are_never_mixed_in_one_plot(tmp_path: Path) -> None:
-    """Each machine, device and dtype has plots of its own."""
+    """Each machine has plots of its own, whose file names give the machine, the device and the dtype."""
     other = Machine(name="gpu-box", cpu="Some CPU", cores=4, memory_bytes=2**30, gpu="Some GPU", driver="1")
     there = [
         Result(
             run="later", implementation=r.implementation, case=r.case, findings=r.findings, timing=r.timing,
             memory=r.memory, flop=r.flop, suite="perf",
         )
-        for r in (timed("torch_mha", 64), timed("quick_one", 64))
+        for r in (make_timed_result("torch_mha", 64), make_timed_result("quick_one", 64))
     ]  # fmt: skip
-    write([stored(*profiled()), stored(*there, of=run(id="later", machine=other))], tmp_path)
+    write([make_stored_run(*make_profile()), make_stored_run(*there, of=make_run(id="later", machine=other))], tmp_path)
     assert sorted(path.name for path in tmp_path.glob("time*.svg")) == [
         "time-gpu-box-cpu-float32.svg",
         "time-some-cpu-cpu-float32.svg",
@@ -601,13 +617,16 @@ def test_machines_and_dtypes_are_never_mixed_in_one_plot(tmp_path: Path) -> None
 
 
 def test_numbers_of_threads_are_never_mixed_in_one_plot() -> None:
-    """Times on one thread and on two do not stand in one plot, also where a later run timed fewer implementations."""
+    """Times on one thread and on two are in different plots, also where a later run timed fewer implementations."""
     alone = [
         replace(r, run="later", timing=replace(r.timing, threads=1))
-        for r in (timed("torch_mha", 64), timed("quick_one", 64))
+        for r in (make_timed_result("torch_mha", 64), make_timed_result("quick_one", 64))
         if r.timing
     ]
-    both = [stored(*(timed(name, 64) for name in NAMES)), stored(*alone, of=run(id="later", threads=1))]
+    both = [
+        make_stored_run(*(make_timed_result(name, 64) for name in NAMES)),
+        make_stored_run(*alone, of=make_run(id="later", threads=1)),
+    ]
     series = collect_content(both).series
     assert [set(one.timings["threads"]) for one in series] == [{1}, {2}]
     assert [one.title.split(":")[0] for one in series] == [
@@ -617,8 +636,8 @@ def test_numbers_of_threads_are_never_mixed_in_one_plot() -> None:
     assert len({one.suffix for one in series}) == 2
 
 
-def test_the_longest_sequence_stands_in_the_report(tmp_path: Path) -> None:
-    """With what kept the next one from it, on the page and in the Markdown file; checks are counted without it."""
+def test_the_report_gives_the_longest_sequence(tmp_path: Path) -> None:
+    """The page and the Markdown file give the failure of the next length; findings.csv leaves the search out."""
     tried = [
         Result(
             run=RUN, implementation="quick_one", case=perf_case(length, "inference"), suite="frontier", findings=(one,)
@@ -628,35 +647,39 @@ def test_the_longest_sequence_stands_in_the_report(tmp_path: Path) -> None:
             (128, Finding(check="fits", status="out_of_memory", reason="no more")),
         )
     ]
-    write([stored(timed("torch_mha", 64), timed("quick_one", 64), *tried)], tmp_path)
+    write([make_stored_run(make_timed_result("torch_mha", 64), make_timed_result("quick_one", 64), *tried)], tmp_path)
     words = ("#### Longest sequence\n", "128: out\\_of\\_memory: no more")
     assert all(word in tmp_path.joinpath("report.md").read_text() for word in words)
     assert "128: out_of_memory: no more" in tmp_path.joinpath("index.html").read_text()
     assert "fits" not in tmp_path.joinpath("findings.csv").read_text()
 
 
-def test_a_name_with_dollar_signs_is_drawn_as_it_is(tmp_path: Path) -> None:
-    """A plot reads no formula into a name; the command that shows a failure again quotes it for the shell."""
+def test_dollar_signs_in_a_name_are_no_formula(tmp_path: Path) -> None:
+    """A plot draws dollar signs in a name as text; the command that reproduces a failure quotes them for the shell."""
     name = r"my dir/x.py:$\frac$"
-    failed = result(Finding(check="forward_parity", status="failed", reason="off"), name=name)
-    shown = [stored(failed, timed("torch_mha", 64), replace(timed("quick_one", 64), implementation=name))]
+    failed = make_result(Finding(check="forward_parity", status="failed", reason="off"), name=name)
+    shown = [
+        make_stored_run(
+            failed, make_timed_result("torch_mha", 64), replace(make_timed_result("quick_one", 64), implementation=name)
+        )
+    ]
     write(shown, tmp_path)
     assert name in (tmp_path / "time.svg").read_text(encoding="utf-8")
     assert collect_content(shown).problems[0].command.endswith(f" --check forward_parity '{name}'")
 
 
-def test_the_level_of_an_interval_stands_with_the_times(tmp_path: Path) -> None:
-    """Nine processes cover the median in 96 % of draws, and the page and the text say so above their tables."""
-    write([stored(*profiled())], tmp_path)
+def test_the_level_of_an_interval_is_given_with_the_times(tmp_path: Path) -> None:
+    """The interval of nine processes covers the median with a probability of 96 %; the page and the text say so."""
+    write([make_stored_run(*make_profile())], tmp_path)
     for name in ("index.html", "report.md"):
         assert "covers the true median with a probability of 96.1 %; its ratio" in (tmp_path / name).read_text("utf-8")
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    """The message names the option that helps."""
+    """The message is one line and names the option for another folder."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsError, match=r"^cannot write the report to .*; name another folder with --reports DIR$"):
-        write([stored(*checked())], tmp_path / "file")
+        write([make_stored_run(*make_check_results())], tmp_path / "file")
 
 
 @pytest.mark.parametrize(
@@ -664,11 +687,11 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     [(0.0, "0"), (0.012345, "0.0123"), (1.0, "1.00"), (123.456, "123"), (98765.4, "98765"), (float("nan"), "–")],
 )
 def test_numbers_have_three_digits(value: float, text: str) -> None:
-    """A table shows three significant digits and no exponent where it can be helped."""
+    """A number has three significant digits, all digits before the point, and no exponent."""
     assert format_digits(value) == text
 
 
 def test_axes_have_units_that_keep_numbers_short() -> None:
-    """Ticks read 1 ms and 64 MiB."""
+    """Times and bytes have the unit that keeps the number short, for example 1 ms and 64 MiB."""
     assert [format_seconds(s) for s in (2e-6, 1e-3, 0.02, 3)] == ["2 µs", "1 ms", "20 ms", "3 s"]
     assert [format_bytes(b) for b in (512, 2**10, 2**26, 3 * 2**30)] == ["512 B", "1 KiB", "64 MiB", "3 GiB"]

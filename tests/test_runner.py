@@ -11,16 +11,7 @@ from attnbench.cases import Case, Mode
 from attnbench.operators.multihead import MultiheadProblem
 from attnbench.plugins.registry import PluginError
 from attnbench.records.types import Finding, Result
-from attnbench.runner import (
-    Expectation,
-    ExpectationError,
-    Limits,
-    NoProgress,
-    Session,
-    audit,
-    conform,
-    read_expectations,
-)
+from attnbench.runner import Expectation, ExpectationError, Limits, NoProgress, Session, audit, conform, read_expectations
 
 LINK = "https://example.org/1"
 # Checks of a case with a padding mask, in their order.

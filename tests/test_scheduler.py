@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.analysis.disturbance import is_clean
+from attnbench.analysis.clean_calls import is_clean
 from attnbench.measurement import scheduler
 from attnbench.measurement.scheduler import Reading, Scheduler
 

@@ -5,18 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from attnbench.analysis.stats import (
-    choose_measure,
-    count_throttled_calls,
-    estimate,
-    estimate_clean_time,
-    median_of_processes,
-    rank_of,
-    ratio,
-    ratios_by_cycle,
-    select_clean_calls,
-    select_samples,
-)
+from attnbench.analysis.stats import choose_measure, count_throttled_calls, estimate, estimate_clean_time, median_of_processes, rank_of, ratio, ratios_by_cycle, select_clean_calls, select_samples
 from attnbench.records.types import Timing
 
 

@@ -240,7 +240,7 @@ SIZES: dict[str, tuple[int, int, bool]] = {
 
 @pytest.mark.parametrize("case", SIZES)
 def test_one_sequence_of_few_weights_agrees_with_the_reference(case: str) -> None:
-    """Weights are stored for one sequence of few weights only; otherwise the fused kernel gives output and gradients."""
+    """Weights are stored only for one sequence of few weights; otherwise the fused kernel computes the output."""
     batch, length, autocast = SIZES[case]
     torch.manual_seed(0)
     reference = nn.MultiheadAttention(32, 4, batch_first=True)

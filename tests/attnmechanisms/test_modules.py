@@ -7,12 +7,7 @@ from attnbench import masks
 from attnmechanisms.modules.attention import attend, attend_loop, dot, softmax_loop
 from attnmechanisms.modules.raw_self_attention import raw_scores, raw_self_attention, raw_self_attention_loop
 from attnmechanisms.modules.residual_block import ResidualBlock
-from attnmechanisms.modules.scaled_self_attention import (
-    LinearSelfAttention,
-    ScaledSelfAttention,
-    scaled_self_attention,
-    scaled_self_attention_loop,
-)
+from attnmechanisms.modules.scaled_self_attention import LinearSelfAttention, ScaledSelfAttention, scaled_self_attention, scaled_self_attention_loop
 from attnmechanisms.modules.separate_heads import concatenate_heads, long_projection, separate_heads
 from attnmechanisms.modules.stacked_heads import stack, stack_loop, stacked_heads, unstack
 from attnzoo.block_matrix import BLOCK_MATRIX, diagonal_blocks

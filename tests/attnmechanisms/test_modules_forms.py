@@ -14,12 +14,7 @@ from attnmechanisms.modules.dot_product_pooling import DotProductPooling, dot_pr
 from attnmechanisms.modules.raw_self_attention import raw_self_attention, raw_self_attention_loop
 from attnmechanisms.modules.residual_block import ResidualBlock, add_and_norm, add_and_norm_loop, residual_block_loop
 from attnmechanisms.modules.scaled_dot_product import scaled_dot_product, scaled_dot_product_loop
-from attnmechanisms.modules.scaled_self_attention import (
-    LinearSelfAttention,
-    ScaledSelfAttention,
-    scaled_self_attention,
-    scaled_self_attention_loop,
-)
+from attnmechanisms.modules.scaled_self_attention import LinearSelfAttention, ScaledSelfAttention, scaled_self_attention, scaled_self_attention_loop
 from attnmechanisms.modules.separate_heads import concatenate_heads, long_projection, separate_heads
 from attnmechanisms.modules.single_head import SingleHeadAttention, single_head, single_head_loop
 from attnmechanisms.modules.stacked_heads import stack, stack_loop, stacked_heads, unstack

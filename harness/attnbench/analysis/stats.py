@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from attnbench.analysis.disturbance import is_clean, is_throttled
+from attnbench.analysis.clean_calls import is_clean, is_throttled
 from attnbench.records.types import Timing
 
 __all__ = [

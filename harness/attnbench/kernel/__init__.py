@@ -4,11 +4,11 @@
 ``from_call`` wraps a function that takes all arguments of an operator's call.
 """
 
-from attnbench.kernel.called import CalledModule, from_call
 from attnbench.kernel.core import CoreKernel, core_from_kernel
 from attnbench.kernel.forward import ReferenceForward
 from attnbench.kernel.function import Kernel, from_kernel
 from attnbench.kernel.heads import HeadSplitAttention
+from attnbench.kernel.operator_call import CalledModule, from_call
 
 __all__ = [
     "CalledModule",

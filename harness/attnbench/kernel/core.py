@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attnbench.cases import Case
 from attnbench.interface import Call, Inputs
 from attnbench.kernel.arguments import check_arguments
-from attnbench.kernel.declared import DeclaredKernel
+from attnbench.kernel.declarations import DeclaredKernel
 from attnbench.kernel.function import Kernel
 from attnbench.masks import additive, combined, positional
 

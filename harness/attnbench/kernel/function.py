@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attnbench.cases import Case
 from attnbench.interface import Policies
-from attnbench.kernel.declared import DeclaredKernel, KernelFunction
+from attnbench.kernel.declarations import DeclaredKernel, KernelFunction
 from attnbench.kernel.heads import HeadSplitAttention
 from attnbench.masks import additive
 

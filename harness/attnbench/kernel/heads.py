@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from attnbench.kernel.forward import ReferenceForward
-from attnbench.kernel.held import Held
+from attnbench.kernel.parameter_access import Held
 
 __all__ = ["HeadSplitAttention"]
 

@@ -7,9 +7,9 @@ from typing import Any
 from attnbench.analysis import max_length
 from attnbench.records.types import Ceiling, Result
 from attnbench.report.growth import LEVEL
+from attnbench.report.kernel_paths import group_by_way
 from attnbench.report.numbers import format_digits
 from attnbench.report.series import Series
-from attnbench.report.ways import group_by_way
 
 __all__ = ["Listing", "list_ceilings", "list_max_lengths", "make_listings"]
 

@@ -20,7 +20,7 @@ from attnbench.analysis.stats import (
 from attnbench.checks.catalogue import read_checks
 from attnbench.plugins.registry import find_operator_baseline
 from attnbench.records.types import PERF, Ceiling, Result, Timing, find_pass
-from attnbench.report.ways import find_way
+from attnbench.report.kernel_paths import find_way
 
 __all__ = [
     "count_findings",

@@ -1,6 +1,5 @@
 """Plan and run cases: start the oracle worker and the candidate workers, and turn replies and failures into results."""
 
-from attnbench.runner.ceilings import measure_ceilings
 from attnbench.runner.conform import conform
 from attnbench.runner.expected_failures import (
     Expectation,
@@ -11,6 +10,7 @@ from attnbench.runner.expected_failures import (
 )
 from attnbench.runner.profile import list_gating_checks, list_profile_cases, measure, profile
 from attnbench.runner.progress import NoProgress, Progress
+from attnbench.runner.roofline import measure_ceilings
 from attnbench.runner.session import Limits, Plan, Session
 from attnbench.runner.timing import Effort
 

@@ -37,7 +37,7 @@ MAPS = Study(
         IMPLEMENTATION,
         click.Option(["--layer"], type=LAYERS, default=2, show_default=True, help="Layer of the encoder."),
         click.Option(
-            ["--head", "heads"], type=HEADS, multiple=True, callback=_sort_heads, help="Heads to show; all if not given."
+            ["--head", "heads"], type=HEADS, multiple=True, callback=_sort_heads, help="Heads to show; default: all."
         ),
         TEXT,
     ),
@@ -49,9 +49,7 @@ PADDING = Study(
     parameters=(
         IMPLEMENTATION,
         click.Option(["--head"], type=HEADS, default=3, show_default=True, help="Head whose row is shown."),
-        click.Option(
-            ["--token"], default="yeast", show_default=True, help="Token whose row is shown, as tokenized."
-        ),
+        click.Option(["--token"], default="yeast", show_default=True, help="Token whose row is shown, as tokenized."),
         TEXT,
     ),
 )

@@ -69,7 +69,7 @@ def _text(found: Mapping[str, Any], rows: pd.DataFrame) -> str:
     last = rows[rows["head_dim"] == rows["head_dim"].max()].set_index("score")
     shares = ", ".join(f"{NAMES[name]} {last.loc[name, 'found']:.0%}" for name in NAMES)
     return (
-        f"An additive score is bounded at any width; a dot product has variance d, and variance 1 after division by √d. "
+        f"An additive score is bounded at any width; a dot product has variance d, or 1 after division by √d. "
         f"Left and middle: rows of {found['keys']} keys before training, medians and quartiles; the dotted line is the "
         f"entropy of equal weights. Right: one token of {found['length']} is marked by a direction that has to be "
         f"learned by training through the softmax, {found['steps']} steps of Adam at one rate for all; mean and "

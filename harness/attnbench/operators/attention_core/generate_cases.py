@@ -14,7 +14,7 @@ from typing import Any, cast
 from attnbench.cases import DTYPES, NESTED, Case, Dtype, Level, Mode
 from attnbench.operators.attention_core.problem import ALIGNED, LOGIT_STD, AttentionCoreProblem
 from attnbench.operators.attention_core.suites import FOLDER, GROUPED, PASSES, PLAIN, VERSION
-from attnbench.operators.covering import build_covering_array
+from attnbench.operators.covering_array import build_covering_array
 
 __all__ = ["FACTORS", "case_to_row", "is_allowed", "row_to_case", "write_lists"]
 

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from attnbench.cases import CALL_MODES, DTYPES, NESTED, Case, Dtype, Level, Mode
-from attnbench.operators.covering import build_covering_array
+from attnbench.operators.covering_array import build_covering_array
 from attnbench.operators.multihead.problem import ATTENTION_MASKS, LOGIT_STD, PADDING_MASKS, MultiheadProblem
 from attnbench.operators.multihead.suites import CROSS, FOLDER, PASSES, SELF, SENTENCES, VERSION
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from attnbench.cases import Case
 from attnbench.interface import Inputs
+from attnbench.operators.multihead.draw_masks import draw_masks
 from attnbench.operators.multihead.identity import make_exact_tokens, make_identity_parameters
-from attnbench.operators.multihead.masks import draw_masks
 from attnbench.operators.multihead.problem import EXACT_MASKS, IDENTITY_REGIMES, LOGIT_STD, MultiheadProblem
 from attnbench.oracle import sentence_encoder
 from attnbench.oracle.inputs import Draw, round_inputs

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator
 
+from attnbench.operators.multihead.draw_masks import HIDDEN_SHARE, LOW, LOWEST, find_union_row
 from attnbench.operators.multihead.identity import HIDDEN_UNIFORM, HIDDEN_ZEROLEAK, LARGEST_SELECTED, QUERY_SCALE
 from attnbench.operators.multihead.inputs import BIAS_STD
-from attnbench.operators.multihead.masks import HIDDEN_SHARE, LOW, LOWEST, find_union_row
 from attnbench.operators.multihead.problem import EXACT_MASKS, IDENTITY_REGIMES, LOGIT_STD, MultiheadProblem
 
 __all__ = ["format_draws"]

@@ -56,7 +56,7 @@ def _count_drawn_pairs(case: Case) -> int:
     import torch
 
     from attnbench.interface import Inputs
-    from attnbench.operators.multihead.masks import draw_masks
+    from attnbench.operators.multihead.draw_masks import draw_masks
     from attnbench.operators.multihead.rows import find_visible
     from attnbench.oracle.inputs import Draw, round_inputs
 

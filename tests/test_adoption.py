@@ -38,7 +38,6 @@ class Narrow(nn.Module):
         for name, parameter in self.inner.named_parameters(recurse=False):
             self.register_parameter(name, parameter)
         self.out_proj = self.inner.out_proj
-        self.handed: set[str] = set()
 
     def load_state_dict(self, state: Any, **_: Any) -> Any:
         """Load the reference's state dict, with its names."""

@@ -1,4 +1,4 @@
-"""Benchmarks for asv, read from one profile."""
+"""Tests of the benchmarks for asv, which read their numbers from one profile."""
 
 import math
 import pickle
@@ -11,32 +11,32 @@ from attnbench.asv import benchmarks
 
 @pytest.fixture(scope="module")
 def suite() -> object:
-    """Benchmarks of one implementation at one length."""
+    """Benchmarks of two implementations at one length."""
     return benchmarks(["reshaped", "naive_loop"], [8], processes=1, budget_s=0.05)()
 
 
 @pytest.fixture(scope="module")
 def cache(suite) -> dict:
-    """What asv stores between processes."""
+    """The cache as asv stores it between processes."""
     return pickle.loads(pickle.dumps(suite.setup_cache()))
 
 
 def test_parameters_are_implementation_length_and_pass(suite) -> None:
-    """The reference comes first, since ratios are told against it."""
+    """The reference is the first implementation, because ratios are relative to it."""
     assert suite.param_names == ["implementation", "length", "pass"]
     assert suite.params == [["torch_mha", "reshaped", "naive_loop"], [8], ["forward", "forward+backward"]]
 
 
 @pytest.mark.parametrize("name", ["forward", "forward+backward"])
 def test_numbers_are_those_of_the_profile(suite, cache, name: str) -> None:
-    """Nothing is measured again: each benchmark reads one number of the profile."""
+    """Each benchmark reads one number of the profile, and measures nothing again."""
     result = cache["reshaped", 8, name]
     assert suite.track_time_ns(cache, "reshaped", 8, name) == median_of_processes(result.timing.samples_ns).value
     assert suite.track_time_ratio(cache, "torch_mha", 8, name) == 1.0
     assert suite.track_peak_bytes(cache, "reshaped", 8, name) == result.memory.peak_bytes > 0
 
 
-def test_what_is_not_there_is_not_available(suite, cache) -> None:
-    """A forward pass saves nothing for backward: asv shows NaN as n/a."""
+def test_a_number_that_is_missing_is_nan(suite, cache) -> None:
+    """A forward pass saves nothing for backward, so its number is NaN, which asv shows as n/a."""
     assert math.isnan(suite.track_saved_bytes(cache, "reshaped", 8, "forward"))
     assert suite.track_saved_bytes(cache, "reshaped", 8, "forward+backward") > 0

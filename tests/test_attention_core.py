@@ -1,4 +1,4 @@
-"""Tests of attention on split heads: the formula against loops over single numbers, and what its cases are."""
+"""Tests of the operator attention_core: its formula against loops over single numbers, and its cases."""
 
 import math
 from collections.abc import Iterator
@@ -37,19 +37,19 @@ PROBLEMS = [
 ]
 
 
-def case_of(problem: AttentionCoreProblem, **fields: str) -> Case:
-    """A case in float64."""
+def build_case(problem: AttentionCoreProblem, **fields: str) -> Case:
+    """Return a case, by default in float64."""
     return Case(operator="attention_core", problem=problem, **{"dtype": "float64", "mode": "inference"} | fields)  # type: ignore[arg-type]
 
 
-def drawn(problem: AttentionCoreProblem) -> tuple[Case, Inputs]:
-    """A case with its inputs, in float64."""
-    case = case_of(problem)
+def draw_case(problem: AttentionCoreProblem) -> tuple[Case, Inputs]:
+    """Return a case with its inputs, in float64."""
+    case = build_case(problem)
     return case, round_inputs(OPERATOR.inputs(case), torch.float64)
 
 
-def seen(problem: AttentionCoreProblem, length: int, i: int, j: int) -> bool:
-    """Whether query i sees key j in a sequence of so many keys: told number by number."""
+def is_visible(problem: AttentionCoreProblem, length: int, i: int, j: int) -> bool:
+    """Whether key j is visible to query i in a sequence of ``length`` keys."""
     if j >= length:
         return False
     position = i if "causal_tl" in problem.mask else i + length - problem.queries
@@ -58,8 +58,8 @@ def seen(problem: AttentionCoreProblem, length: int, i: int, j: int) -> bool:
     return problem.window is None or abs(position - j) <= problem.window
 
 
-def by_loops(problem: AttentionCoreProblem, inputs: Inputs) -> Tensor:
-    """The contract, one number at a time."""
+def attend_by_loops(problem: AttentionCoreProblem, inputs: Inputs) -> Tensor:
+    """Compute the output of the contract one number at a time."""
     q, k, v = (inputs.tensors[name].tolist() for name in ("query", "key", "value"))
     lengths = inputs.tensors.get("key_lengths", torch.full((problem.sequences,), problem.keys)).tolist()
     share = problem.num_heads // problem.key_heads
@@ -68,7 +68,7 @@ def by_loops(problem: AttentionCoreProblem, inputs: Inputs) -> Tensor:
         keys, values = k[b][h // share], v[b][h // share]
         logits = {}
         for j in range(problem.keys):
-            if not seen(problem, lengths[b], i, j):
+            if not is_visible(problem, lengths[b], i, j):
                 continue
             x = sum(a * c for a, c in zip(q[b][h][i], keys[j], strict=True))
             x *= problem.scale or 1 / math.sqrt(problem.head_dim)
@@ -89,17 +89,17 @@ def by_loops(problem: AttentionCoreProblem, inputs: Inputs) -> Tensor:
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
-def test_the_oracle_is_what_loops_over_numbers_give(problem: AttentionCoreProblem) -> None:
-    """The formula and the contract spelled out agree to the rounding of float64."""
-    case, inputs = drawn(problem)
+def test_the_oracle_equals_loops_over_numbers(problem: AttentionCoreProblem) -> None:
+    """The formula and the loops agree to rounding in float64."""
+    case, inputs = draw_case(problem)
     found = OPERATOR.evaluate(case, inputs)["output"]
-    assert torch.allclose(found, by_loops(problem, inputs), rtol=0, atol=1e-13)
+    assert torch.allclose(found, attend_by_loops(problem, inputs), rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
-def test_every_yardstick_is_the_oracle_in_float64(problem: AttentionCoreProblem) -> None:
-    """Outputs and gradients of the reference, and of torch's fused function where there is no soft-cap."""
-    case = case_of(problem, mode="train")
+def test_every_yardstick_equals_the_oracle_in_float64(problem: AttentionCoreProblem) -> None:
+    """The yardsticks are the reference and, without a soft-cap, torch's fused function; gradients agree, too."""
+    case = build_case(problem, mode="train")
     inputs = OPERATOR.inputs(case)
     right, paths = OPERATOR.evaluate(case, inputs), list(OPERATOR.yardsticks(case, inputs))
     assert len(paths) == (1 if problem.softcap else 2)
@@ -108,17 +108,17 @@ def test_every_yardstick_is_the_oracle_in_float64(problem: AttentionCoreProblem)
         assert all(torch.allclose(path[name], right[name], rtol=0, atol=1e-12) for name in right)
 
 
-def test_torch_agrees_where_it_knows_the_same() -> None:
-    """The shared heads and the corner of the causal flag are torch's."""
-    case, inputs = drawn(replace(GROUPED, mask="causal_tl"))
+def test_the_oracle_equals_scaled_dot_product_attention() -> None:
+    """They agree on grouped heads and on the alignment of ``is_causal``."""
+    case, inputs = draw_case(replace(GROUPED, mask="causal_tl"))
     q, k, v = (inputs.tensors[name] for name in ("query", "key", "value"))
     expected = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     assert torch.allclose(OPERATOR.evaluate(case, inputs)["output"], expected, rtol=0, atol=1e-13)
 
 
-def test_queries_without_any_key_attend_to_nothing() -> None:
-    """More queries than keys at the bottom right: the first ones get zero, and finite gradients."""
-    case = case_of(replace(PLAIN, queries=7, keys=4, mask="causal_br"), mode="train")
+def test_fully_masked_queries_get_zero_output() -> None:
+    """With more queries than keys and a bottom-right causal mask, the first queries get zeros and finite gradients."""
+    case = build_case(replace(PLAIN, queries=7, keys=4, mask="causal_br"), mode="train")
     inputs = OPERATOR.inputs(case)
     (rows,) = OPERATOR.hidden_rows(case, inputs).values()
     assert rows[0, 0, :, 0].tolist() == [True] * 3 + [False] * 4
@@ -127,54 +127,54 @@ def test_queries_without_any_key_attend_to_nothing() -> None:
     assert all(bool(value.isfinite().all()) for value in found.values())
 
 
-def test_a_scale_that_is_not_given_is_none() -> None:
-    """So that the call's own default is asked for; the other options are none where a case has none, too."""
-    assert set(OPERATOR.inputs(case_of(PLAIN)).options.values()) == {None}
-    assert OPERATOR.inputs(case_of(replace(PLAIN, scale=1.0))).options["scale"] == 1
+def test_options_that_a_case_does_not_set_are_none() -> None:
+    """The call then uses its default, for the scale as for every other option."""
+    assert set(OPERATOR.inputs(build_case(PLAIN)).options.values()) == {None}
+    assert OPERATOR.inputs(build_case(replace(PLAIN, scale=1.0))).options["scale"] == 1
 
 
 @pytest.mark.parametrize("regime", ["plain", "uniform", "zeroleak"])
-def test_the_last_of_many_sequences_is_empty(regime: str) -> None:
-    """From four on, in every regime; the first one has every key, and each other some."""
+def test_the_last_of_four_or_more_sequences_is_empty(regime: str) -> None:
+    """In every regime, the first sequence has every key, and the sequences between have at least one."""
     for sequences in (2, 3, 4, 6):
         ragged = replace(PLAIN, sequences=sequences, keys=8, mask="ragged", regime=regime)
-        lengths = OPERATOR.inputs(case_of(ragged)).tensors["key_lengths"].tolist()
+        lengths = OPERATOR.inputs(build_case(ragged)).tensors["key_lengths"].tolist()
         assert lengths[0] == 8
         assert [length > 0 for length in lengths] == [True] * (sequences - 1) + [sequences < 4]
 
 
-def test_lengths_are_the_same_in_32_bits() -> None:
-    """Their dtype is the only thing that the flag changes, but for the seed."""
-    case, inputs = drawn(replace(PLAIN, mask="ragged", int32_lengths=True))
+def test_lengths_in_32_bits_give_the_same_output() -> None:
+    """The flag changes only the dtype of the lengths, and the seed."""
+    case, inputs = draw_case(replace(PLAIN, mask="ragged", int32_lengths=True))
     assert inputs.tensors["key_lengths"].dtype == torch.int32
     wide = replace(inputs, tensors=inputs.tensors | {"key_lengths": inputs.tensors["key_lengths"].long()})
     assert torch.equal(OPERATOR.evaluate(case, inputs)["output"], OPERATOR.evaluate(case, wide)["output"])
 
 
 @pytest.mark.parametrize("bias", ["bias2d", "bias4d"])
-def test_a_bias_that_hides_hides_one_row_and_some_keys(bias: str) -> None:
-    """The query in the middle sees nothing; the others miss some keys, in every head the same."""
-    case, inputs = drawn(replace(PLAIN, mask=bias, bias_hides=True))
+def test_a_hiding_bias_hides_one_row_and_some_other_keys(bias: str) -> None:
+    """The middle row is fully masked; some keys of other rows are hidden, the same ones in every head."""
+    case, inputs = draw_case(replace(PLAIN, mask=bias, bias_hides=True))
     (rows,) = OPERATOR.hidden_rows(case, inputs).values()
     assert rows[0, 0, :, 0].tolist() == [False, False, True, False, False]
-    seen = OPERATOR.visible(case, inputs)
-    assert bool((seen == seen[:1, :1]).all())
-    assert 7 < int((~seen[0, 0]).sum()) < 28
+    visible = OPERATOR.visible(case, inputs)
+    assert bool((visible == visible[:1, :1]).all())
+    assert 7 < int((~visible[0, 0]).sum()) < 28
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_exact_cases_are_held_by_every_dtype(dtype: str) -> None:
-    """Their outputs round to themselves."""
+def test_the_outputs_of_exact_cases_are_exact_in_every_dtype(dtype: str) -> None:
+    """Rounding them to the dtype changes nothing."""
     exact = [case for case in OPERATOR.suite("core") if case.problem.regime in ("uniform", "selection", "zeroleak")]
     assert {case.problem.regime for case in exact} == {"uniform", "selection", "zeroleak"}
     for case in exact[::5]:
-        found = OPERATOR.evaluate(case.with_fields(mode="inference"), drawn(case.problem)[1])["output"]
+        found = OPERATOR.evaluate(case.with_fields(mode="inference"), draw_case(case.problem)[1])["output"]
         assert torch.equal(found.to(getattr(torch, dtype)).double(), found)
 
 
 def test_rounding_is_modelled_at_every_stage() -> None:
-    """Noise is of the size of a roundoff, in outputs and in gradients, and none changes nothing."""
-    case = case_of(EVERYTHING, mode="train")
+    """Noise changes outputs and gradients by about a roundoff; noise of size zero changes nothing."""
+    case = build_case(EVERYTHING, mode="train")
     inputs = OPERATOR.inputs(case)
     right = OPERATOR.evaluate(case, inputs)
     for name, value in OPERATOR.evaluate(case, inputs, noise=OPERATOR.noise(0.0, 0)).items():
@@ -185,34 +185,34 @@ def test_rounding_is_modelled_at_every_stage() -> None:
         assert 1e-4 < off < 0.2, name
 
 
-def test_work_counts_the_pairs_that_masks_leave() -> None:
-    """The closed form is the number of pairs in the oracle's mask, but for what a bias hides."""
+def test_work_counts_the_visible_pairs() -> None:
+    """The closed form equals the number of pairs that the oracle's mask leaves visible, if no bias hides keys."""
     for problem in (replace(problem, bias_hides=False) for problem in PROBLEMS):
-        case, inputs = drawn(problem)
+        case, inputs = draw_case(problem)
         pairs = int(OPERATOR.visible(case, inputs).sum())
         assert OPERATOR.work(case).flop == 2 * pairs * (problem.head_dim + problem.value_dim)
         assert OPERATOR.work(case.with_fields(mode="train")).flop == 3 * OPERATOR.work(case).flop
     ragged = replace(PLAIN, mask="ragged")
-    wide, narrow = (OPERATOR.work(case_of(replace(ragged, int32_lengths=flag))).bytes for flag in (False, True))
+    wide, narrow = (OPERATOR.work(build_case(replace(ragged, int32_lengths=flag))).bytes for flag in (False, True))
     assert wide - narrow == 2 * 4
 
 
 @pytest.mark.parametrize("level", NESTED)
-def test_every_listed_case_reads_back(level: str) -> None:
-    """An id says everything: the case that it rebuilds has the same id, and no case is there twice."""
+def test_every_listed_case_is_restored_from_its_id(level: str) -> None:
+    """Parsing an id gives the same case, and no case is listed twice."""
     cases = OPERATOR.suite(level)  # type: ignore[arg-type]
     assert [Case.parse(case.id, {"attention_core": AttentionCoreProblem}) for case in cases] == list(cases)
     assert len({case.id for case in cases}) == len(cases)
 
 
-def test_levels_hold_one_another() -> None:
-    """Each holds the one before, and more."""
+def test_levels_are_nested() -> None:
+    """Each level has all cases of the level before it, and more."""
     ids = [{case.id for case in OPERATOR.suite(level)} for level in NESTED]
     assert all(less < more for less, more in pairwise(ids))
 
 
 def test_core_covers_every_pair_of_values() -> None:
-    """Whatever two values of two arguments are named, some case has both."""
+    """For any values of any two arguments that are allowed together, some case has both."""
     rows = [row for row in map(generate_cases.case_to_row, OPERATOR.suite("core")) if _listed(row)]
     covered = {((one, row[one]), (other, row[other])) for row in rows for one, other in combinations(sorted(row), 2)}
     assert set(generate_combinations(generate_cases.FACTORS, generate_cases.is_allowed, 2)) <= covered
@@ -241,54 +241,54 @@ def _listed(row: dict[str, object]) -> bool:
         ({"head_dim": 0}, "heads and their widths must be at least 1, got H3, K3, D0"),
     ],
 )
-def test_what_is_no_problem_is_refused(changes: dict[str, object], fault: str) -> None:
+def test_an_invalid_problem_is_refused(changes: dict[str, object], fault: str) -> None:
     """The error names what was needed and what came."""
     with pytest.raises(ValueError, match=fault):
         replace(PLAIN, **changes)  # type: ignore[arg-type]
 
 
-# The same problem put otherwise
+# Case transforms
 
 
-def answers(problem: AttentionCoreProblem) -> Iterator[tuple[Case, Inputs, Tensor]]:
-    """The case, its inputs and what the formula says of it."""
-    case, inputs = drawn(problem)
+def evaluate(problem: AttentionCoreProblem) -> Iterator[tuple[Case, Inputs, Tensor]]:
+    """Yield the case, its inputs and the oracle's output."""
+    case, inputs = draw_case(problem)
     yield case, inputs, OPERATOR.evaluate(case, inputs)["output"]
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
-def test_further_keys_that_are_hidden_change_nothing(problem: AttentionCoreProblem) -> None:
-    """They lie beyond the keys that each sequence has, and positions stay what they were."""
-    for case, inputs, output in answers(problem):
+def test_additional_hidden_keys_change_nothing(problem: AttentionCoreProblem) -> None:
+    """They lie beyond the length of each sequence, and the positions of tokens are unchanged."""
+    for case, inputs, output in evaluate(problem):
         found = OPERATOR.evaluate(*case_transforms.pad(case, inputs, 5))["output"]
         assert torch.allclose(found, output, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
-def test_heads_change_places_with_all_that_is_theirs(problem: AttentionCoreProblem) -> None:
-    """Keys, the queries that share them, biases and slopes move together."""
+def test_reordered_heads_give_reordered_outputs(problem: AttentionCoreProblem) -> None:
+    """Keys are reordered together with the queries that share them, their biases and their ALiBi slopes."""
     order = [*range(1, problem.key_heads), 0]
-    for case, inputs, output in answers(problem):
+    for case, inputs, output in evaluate(problem):
         found = OPERATOR.evaluate(case, case_transforms.reorder_heads(case, inputs, order))["output"]
         expected = case_transforms.reorder_outputs(case, {"output": output}, order)["output"]
         assert torch.allclose(found, expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
-def test_sequences_are_alone_what_they_are_in_the_batch(problem: AttentionCoreProblem) -> None:
-    """Picked in any order, each brings its own bias and length."""
-    for case, inputs, output in answers(problem):
+def test_selected_sequences_have_the_outputs_that_they_have_in_the_batch(problem: AttentionCoreProblem) -> None:
+    """They may be selected in any order; each keeps its bias and its length."""
+    for case, inputs, output in evaluate(problem):
         found = OPERATOR.evaluate(*case_transforms.select(case, inputs, sequences=[1, 0, 1]))["output"]
         assert torch.allclose(found, output[[1, 0, 1]], rtol=0, atol=1e-13)
 
 
-# Known mistakes
+# Fault models
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
-def test_known_mistakes_are_wrong_where_they_can_show(problem: AttentionCoreProblem) -> None:
-    """Each changes the output, but for those of rows without any key and of masks that hide nothing here."""
-    case, inputs = drawn(problem)
+def test_fault_models_change_the_output(problem: AttentionCoreProblem) -> None:
+    """Exceptions are fault models of fully masked rows, of the last key, and of masks that hide nothing in the case."""
+    case, inputs = draw_case(problem)
     right = OPERATOR.evaluate(case, inputs)["output"]
     fault_models = OPERATOR.fault_models(case, ["output"])
     differ = {

@@ -1,4 +1,4 @@
-"""Tests of cases: their ids say everything, and mistakes in an id are named."""
+"""Tests of cases: an id describes a case completely, and the message about an invalid id names the fault."""
 
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ SMALL = MultiheadProblem(batch=2, queries=5, keys=7, embed_dim=24, num_heads=3, 
 
 
 def case(**changes: object) -> Case:
-    """The case ``ID`` with some of its problem's fields changed."""
+    """Return the case ``ID`` with some fields of its problem changed."""
     return Case(operator="multihead", problem=SMALL).with_problem(**changes)
 
 
@@ -34,21 +34,21 @@ def case(**changes: object) -> Case:
         ),
     ],
 )
-def test_an_id_says_everything(changes: dict[str, object], middle: str) -> None:
-    """Sizes, flags, mask, regime and seed stand in an order of their own; what is not there is left out."""
+def test_an_id_describes_its_case_completely(changes: dict[str, object], middle: str) -> None:
+    """Sizes, flags, mask, regime and seed have a fixed order; flags that are not set are left out."""
     found = case(**changes)
     assert found.id == f"multihead/{middle}/float32/cpu/eval"
     assert Case.parse(found.id, PROBLEMS) == found
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_every_id_of_a_suite_is_read_back(level: str) -> None:
-    """Parsing an id gives the case, over every level and the suite perf."""
+def test_every_case_of_a_suite_is_restored_from_its_id(level: str) -> None:
+    """Parsing an id gives the case, for every level and for the suite perf."""
     cases = [*load_suite(level), *make_profile_cases([16, 100])]  # type: ignore[arg-type]
     assert [Case.parse(one.id, PROBLEMS) for one in cases] == cases
 
 
-def test_common_fields_are_read_back() -> None:
+def test_common_fields_are_restored() -> None:
     """Every dtype, device and mode has its place in the id."""
     for dtype in DTYPES:
         for device in DEVICES:
@@ -108,7 +108,7 @@ def test_common_fields_are_read_back() -> None:
     ],
 )
 def test_the_part_of_an_id_that_cannot_be_read_is_named(old: str, new: str, fault: str) -> None:
-    """One mistake, one message: what is wrong, what was needed and what came."""
+    """The message is one line: it names the wrong part, what was needed and what came."""
     assert ID.count(old) == 1
     with pytest.raises(ValueError, match=r".") as raised:
         Case.parse(ID.replace(old, new), PROBLEMS)
@@ -120,7 +120,7 @@ def test_the_part_of_an_id_that_cannot_be_read_is_named(old: str, new: str, faul
 
 
 def test_the_same_problem_has_the_same_seed_everywhere() -> None:
-    """The dtype, the device and the mode of a case change none of its numbers."""
+    """The seed does not depend on the dtype, the device and the mode of a case."""
     seeds = {
         case().with_fields(dtype=dtype, device=device, mode=mode).seed
         for dtype in DTYPES
@@ -131,14 +131,14 @@ def test_the_same_problem_has_the_same_seed_everywhere() -> None:
 
 
 def test_different_problems_have_different_seeds() -> None:
-    """No two problems of the suites share their numbers."""
+    """No two problems of the suites have the same seed."""
     cases = load_suite("slow")
     assert len({one.seed for one in cases}) == len({one.problem for one in cases})
     assert case(seed=1).seed != case(seed=0).seed
 
 
 def test_the_seed_is_the_same_in_every_process() -> None:
-    """It is a hash of the id, so that a stored run can be drawn again; a generator takes it."""
+    """It is a hash of the id, so that the inputs of a stored run can be generated again; it fits into 63 bits."""
     assert case().seed == Case.parse(ID, PROBLEMS).seed == 49_947_256_136_220_623
     assert 0 <= case().seed < 2**63
 
@@ -146,8 +146,8 @@ def test_the_seed_is_the_same_in_every_process() -> None:
 # Suites
 
 
-def test_a_level_holds_the_one_before_it() -> None:
-    """Each level goes on where the one before it ended, and adds to it."""
+def test_a_level_contains_the_level_before_it() -> None:
+    """Each level starts with the cases of the level before it, and adds to them."""
     for lower, higher in pairwise(NESTED):
         before, after = load_suite(lower), load_suite(higher)
         assert after[: len(before)] == before
@@ -162,7 +162,7 @@ def test_no_case_is_in_a_suite_twice(level: str) -> None:
 
 
 def test_quick_has_every_dtype_mode_and_flag() -> None:
-    """The smallest level leaves no dtype, constructor or forward argument out, and no mode without a compiler."""
+    """The smallest level has every dtype, every constructor and forward argument, and every mode without a compiler."""
     cases = load_suite("quick")
     assert {one.dtype for one in cases} == set(DTYPES)
     assert {one.mode for one in cases} == {mode for mode, call_mode in CALL_MODES.items() if call_mode.compiler is None}
@@ -175,13 +175,13 @@ def test_quick_has_every_dtype_mode_and_flag() -> None:
 
 
 def test_the_suite_perf_has_one_case_per_length_and_pass() -> None:
-    """Self-attention of each length, forward alone and with backward."""
+    """They are self-attention of each length, forward alone and with backward."""
     found = [(one.problem.queries, one.problem.keys, one.mode) for one in make_profile_cases([16, 100])]
     assert found == [(16, 16, "inference"), (16, 16, "train"), (100, 100, "inference"), (100, 100, "train")]
 
 
-def test_a_digest_tells_lists_apart_by_what_they_hold() -> None:
-    """The order of the cases does not matter; one more or less does."""
+def test_a_digest_depends_on_the_cases_of_a_list() -> None:
+    """It does not depend on their order; one case more or less changes it."""
     ids = [one.id for one in load_suite("core")]
     assert digest(reversed(ids)) == digest(ids)
     assert digest(ids[1:]) != digest(ids)
@@ -191,7 +191,7 @@ def test_a_digest_tells_lists_apart_by_what_they_hold() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 40])
 def test_shards_are_a_partition(count: int) -> None:
-    """Every case is in exactly one part, and no part is much larger than another."""
+    """Every case is in exactly one part, and the sizes of parts differ by at most one."""
     cases = load_suite("quick")
     parts = [shard(cases, index, count) for index in range(1, count + 1)]
     assert sorted(one.id for part in parts for one in part) == sorted(one.id for one in cases)

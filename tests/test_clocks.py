@@ -1,4 +1,4 @@
-"""Tests of what a device's clocks mean for a cycle, and of machines that do not tell them; no device is read here."""
+"""Tests of throttling by the clock of a device, and of machines without readings; no device is read here."""
 
 import sys
 from types import SimpleNamespace
@@ -17,10 +17,10 @@ UUID = "00000000-0000-0000-0000-000000000000"
     [(1980, 1980, False), (1980, 1965, False), (1965, 1980, False), (1980, 1950, True), (1950, 1980, True),
      (1000, 990, False), (1000, 989, True), (1965, 1580, True), (0, 1980, True), (1980, 0, True), (0, 0, True)],
 )  # fmt: skip
-def test_a_clock_that_moves_by_more_than_one_percent_marks_its_cycle(
+def test_a_clock_that_changes_by_more_than_one_percent_is_throttled(
     before_mhz: int, after_mhz: int, expected: bool
 ) -> None:
-    """One step of 15 MHz passes, two do not; nor does a clock that could not be read."""
+    """One step of 15 MHz is allowed, two are not; a clock that could not be read counts as throttled."""
     assert is_throttled(before_mhz, after_mhz, 0) is expected
 
 
@@ -29,13 +29,13 @@ def test_a_clock_that_moves_by_more_than_one_percent_marks_its_cycle(
     [(0x0, False), (0x1, False), (0x2, False), (0x3, False), (0x4, True), (0x8, True), (0x10, True), (0x20, True),
      (0x40, True), (0x80, True), (0x100, True), (0x5, True), (0x400, True), (1 << 40, True)],
 )  # fmt: skip
-def test_whatever_holds_a_clock_down_marks_its_cycle(reasons: int, expected: bool) -> None:
-    """Not that nothing runs, and not a clock that somebody set; every other bit does, those of the future too."""
+def test_every_reason_but_idling_and_settings_is_throttling(reasons: int, expected: bool) -> None:
+    """An idle device and a clock that was set are harmless; every other bit counts, unknown ones too."""
     assert is_throttled(1980, 1980, reasons) is expected
 
 
-def test_without_the_package_the_record_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are no readings then, and the rest goes on."""
+def test_without_the_package_the_record_has_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are no readings, and no error."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     found = Clocks(UUID)
     assert found.source == MISSING == "none: nvidia-ml-py is not installed; pip install nvidia-ml-py"
@@ -43,11 +43,11 @@ def test_without_the_package_the_record_says_how_to_get_it(monkeypatch: pytest.M
 
 
 class Refused(Exception):
-    """What NVML raises."""
+    """Stands in for an exception of NVML."""
 
 
-def package(**functions: Any) -> Any:
-    """A package that finds a device, of which nothing can be read."""
+def make_package(**functions: Any) -> Any:
+    """Make a stand-in for pynvml that finds a device and, unless a function is given, reads nothing of it."""
 
     def refuse(*_: object) -> int:
         raise Refused("Not Supported")
@@ -63,31 +63,31 @@ def package(**functions: Any) -> Any:
 
 
 @pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetClockInfo"])
-def test_what_nvml_cannot_do_is_told_in_its_words(monkeypatch: pytest.MonkeyPatch, function: str) -> None:
-    """No driver, no such device, no such reading."""
+def test_an_error_of_nvml_is_the_source_of_no_readings(monkeypatch: pytest.MonkeyPatch, function: str) -> None:
+    """The driver, the device or the reading may be missing; ``source`` has NVML's message."""
 
     def fail(*_: object) -> None:
         raise Refused(f"{function} failed")
 
     monkeypatch.setitem(
-        sys.modules, "pynvml", package(nvmlDeviceGetCurrentClocksEventReasons=lambda _: 0, **{function: fail})
+        sys.modules, "pynvml", make_package(nvmlDeviceGetCurrentClocksEventReasons=lambda _: 0, **{function: fail})
     )
     found = Clocks(UUID)
     assert found.source == f"none: NVML says {function} failed"
     assert found.read() is None
 
 
-def test_a_reading_that_is_lost_later_costs_its_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is no reason to end, and no reading to believe."""
-    told = [1980, 1965]
+def test_a_later_reading_that_fails_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises nothing, and zeros invalidate its cycle."""
+    readings = [1980, 1965]
 
     def clock(device: str, kind: int) -> int:
         assert (device, kind) == (f"GPU-{UUID}", 1)
-        if not told:
+        if not readings:
             raise Refused("Unknown Error")
-        return told.pop(0)
+        return readings.pop(0)
 
-    functions = package(nvmlDeviceGetClockInfo=clock, nvmlDeviceGetCurrentClocksEventReasons=lambda _: 4)
-    monkeypatch.setitem(sys.modules, "pynvml", functions)
+    package = make_package(nvmlDeviceGetClockInfo=clock, nvmlDeviceGetCurrentClocksEventReasons=lambda _: 4)
+    monkeypatch.setitem(sys.modules, "pynvml", package)
     found = Clocks(UUID)
     assert (found.source, found.read(), found.read()) == ("NVML", Reading(1965, 4), Reading(0, 0))

@@ -1,4 +1,4 @@
-"""Tests of ``attnbench compare``: implementations that take turns, and one from two source trees."""
+"""Tests of ``attnbench compare``: two implementations with interleaved timing, or one from two source trees."""
 
 import json
 from collections.abc import Sequence
@@ -15,19 +15,19 @@ from attnbench.cli.compare_command import _choose_exit_code
 from attnbench.plugins.registry import PluginError
 from attnbench.records.run_file import ResultsError, find_runs, read_run
 
-# The smallest measurement; a process that is alone decides nothing, seven are the fewest that can.
+# The smallest measurement. One process decides no speed verdict; seven are the fewest that can.
 SMALL = ("--lengths", "16", "--passes", "forward", "--threads", "1")
-# What a kernel does besides is in a module of its own, which is looked for anew in each call.
+# The kernel imports other work from a second module in each call.
 KERNEL = """
 import torch
 
 def attend(q, k, v, *, scale):
-    from besides import work
+    from other_work import work
     work()
     return torch.softmax(q @ k.mT * scale, dim=-1) @ v
 """
-# A matrix product that takes longer than all the rest of the call.
-BURDEN = """
+# A matrix product that takes longer than the rest of the call.
+EXTRA_WORK = """
 import torch
 
 ONE = torch.ones(256, 256)
@@ -35,11 +35,11 @@ ONE = torch.ones(256, 256)
 def work():
     ONE @ ONE
 """
-# Two kernels that keep a tensor during the call; one of them keeps one byte more.
-KEEPERS = """
+# Two kernels that hold a tensor during the call; the tensor of the second is one byte larger.
+HOLDING_KERNELS = """
 import torch
 
-def keeper(size):
+def make_kernel(size):
     def attend(q, k, v, *, scale):
         kept = torch.empty(size, dtype=torch.uint8)
         output = torch.softmax(q @ k.mT * scale, dim=-1) @ v
@@ -47,34 +47,34 @@ def keeper(size):
         return output
     return attend
 
-EXACT, LARGER = keeper(100_000), keeper(100_001)
+EXACT, LARGER = make_kernel(100_000), make_kernel(100_001)
 """
 
 
-def invoked(*words: str) -> Any:
-    """Outcome of a command; errors of use are raised."""
+def invoke(*words: str) -> Any:
+    """Run a command in this process, and return its result; usage errors are raised."""
     return CliRunner().invoke(attnbench, words, standalone_mode=False, catch_exceptions=False)
 
 
-def compared(folder: Path, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    """Exit code, and what was said of each aspect of the only case."""
-    file = folder / "told.json"
-    outcome = invoked("compare", *words, *SMALL, "--results", str(folder / "results"), "--json", str(file))
+def compare(folder: Path, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Run ``compare`` on one case, and return its exit code and the change of each aspect."""
+    file = folder / "changes.json"
+    outcome = invoke("compare", *words, *SMALL, "--results", str(folder / "results"), "--json", str(file))
     return outcome.return_value, {change["aspect"]: change for change in json.loads(file.read_text())["changes"]}
 
 
 def test_work_that_was_added_to_a_source_tree_is_slower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A matrix product in a module that the kernel imports in its call is found, on the side that has it."""
-    for folder, besides in (("old", "def work():\n    pass\n"), ("new", BURDEN)):
+    """The side whose kernel imports a matrix product in its call is slower."""
+    for folder, other_work in (("old", "def work():\n    pass\n"), ("new", EXTRA_WORK)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mine.py").write_text(KERNEL)
-        (tmp_path / folder / "besides.py").write_text(besides)
+        (tmp_path / folder / "other_work.py").write_text(other_work)
     monkeypatch.chdir(tmp_path / "new")
-    code, told = compared(tmp_path, "mine.py:attend", "--base", "../old", "--processes", "7")
-    assert (code, told["time"]["verdict"]) == (1, "slower")
-    assert told["time"]["implementation"] == "mine.py:attend @ ."
-    assert "× the base's time, 7 of 7 processes count" in told["time"]["told"]
-    assert (told["kernel_calls"]["verdict"], told["flop"]["verdict"]) == ("bigger", "same")
+    code, changes = compare(tmp_path, "mine.py:attend", "--base", "../old", "--processes", "7")
+    assert (code, changes["time"]["verdict"]) == (1, "slower")
+    assert changes["time"]["implementation"] == "mine.py:attend @ ."
+    assert "× the base's time, 7 of 7 processes count" in changes["time"]["told"]
+    assert (changes["kernel_calls"]["verdict"], changes["flop"]["verdict"]) == ("bigger", "same")
     (path,) = find_runs(tmp_path / "results", [])
     run = read_run(path)
     assert run.run.implementations == ("mine.py:attend @ old", "mine.py:attend @ .")
@@ -87,20 +87,20 @@ def test_work_that_was_added_to_a_source_tree_is_slower(tmp_path: Path, monkeypa
 
 
 def test_one_more_byte_is_found(tmp_path: Path) -> None:
-    """A tensor that is one byte larger makes the new side bigger; one process says nothing of time."""
+    """A tensor that is one byte larger makes the new side bigger; one process decides nothing about time."""
     file = tmp_path / "mine.py"
-    file.write_text(KEEPERS)
-    code, told = compared(tmp_path, f"{file}:EXACT", f"{file}:LARGER", "--processes", "1")
+    file.write_text(HOLDING_KERNELS)
+    code, changes = compare(tmp_path, f"{file}:EXACT", f"{file}:LARGER", "--processes", "1")
     assert code == 1
-    assert told["peak_bytes"]["verdict"] == told["workspace_bytes"]["verdict"] == "bigger"
-    was, is_now = told["peak_bytes"]["told"].removesuffix(" bytes").split(" → ")
-    assert int(is_now) - int(was) == 1
-    assert told["kernel_calls"]["verdict"] == "same"
-    assert told["time"]["verdict"] in UNDECIDED
+    assert changes["peak_bytes"]["verdict"] == changes["workspace_bytes"]["verdict"] == "bigger"
+    base, new = changes["peak_bytes"]["told"].removesuffix(" bytes").split(" → ")
+    assert int(new) - int(base) == 1
+    assert changes["kernel_calls"]["verdict"] == "same"
+    assert changes["time"]["verdict"] in UNDECIDED
 
 
-def change(verdict: Verdict) -> Change:
-    """A change of this kind."""
+def make_change(verdict: Verdict) -> Change:
+    """A change with this verdict."""
     return Change(implementation="mine", case="c", aspect="time", verdict=verdict, told="")
 
 
@@ -114,13 +114,13 @@ def change(verdict: Verdict) -> Change:
         *((["same", "inconclusive", worse], 1) for worse in sorted(WORSE)),
     ],
 )
-def test_the_exit_code_says_what_was_found(verdicts: Sequence[Verdict], code: int) -> None:
-    """0 where nothing became worse, 1 where something did, 3 where nothing can be said of the time or at all."""
-    assert _choose_exit_code([change(verdict) for verdict in verdicts], undecided=UNDECIDED) == code
+def test_the_exit_code_follows_from_the_verdicts(verdicts: Sequence[Verdict], code: int) -> None:
+    """0: no change is worse; 1: a change is worse; 3: no change is worse and one is undecided, or there is none."""
+    assert _choose_exit_code([make_change(verdict) for verdict in verdicts], undecided=UNDECIDED) == code
 
 
 @pytest.mark.parametrize(
-    ("words", "error", "told"),
+    ("words", "error", "message"),
     [
         (
             ("sdpa",),
@@ -171,17 +171,17 @@ def test_the_exit_code_says_what_was_found(verdicts: Sequence[Verdict], code: in
         (("2099", "--base", "."), PluginError, "unknown implementation '2099'; available: "),
     ],
 )
-def test_what_makes_no_sense_is_told_before_anything_is_run(
-    words: Sequence[str], error: type[Exception], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_usage_errors_are_raised_before_anything_is_run(
+    words: Sequence[str], error: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message names what came and what to do; it comes without a single process."""
+    """The message names the values given and the remedy, and no process is started."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "stored" / "cpu").mkdir(parents=True)
     (tmp_path / "stored" / "cpu" / "2098.jsonl").write_text("")
     (tmp_path / "run.jsonl").write_text("")
     monkeypatch.setattr("subprocess.Popen", None)
     with pytest.raises(error) as raised:
-        invoked("compare", *words, "--results", "stored")
-    assert told in (
+        invoke("compare", *words, "--results", "stored")
+    assert message in (
         raised.value.format_message() if isinstance(raised.value, click.ClickException) else str(raised.value)
     )

@@ -1,4 +1,4 @@
-"""Tests of what is reckoned for a device: buffers, spins, pauses. What touches a device is in test_gpu.py."""
+"""Tests of computed lengths of flushes, spins and pauses. Tests that use a device are in test_gpu.py."""
 
 import pytest
 
@@ -9,8 +9,8 @@ from attnbench.measurement.cuda_timing import LONGEST_NS, SHORTEST_NS, Pauses, f
     ("cache_bytes", "expected"),
     [(0, 256_000_000), (50 * 2**20, 256_000_000), (126 * 2**20, 252 * 2**20), (128_000_000, 256_000_000)],
 )
-def test_the_flush_is_twice_the_cache_and_256_mb_at_least(cache_bytes: int, expected: int) -> None:
-    """A cache of 50 MB needs no more than the smallest buffer, one of 126 MiB needs its own."""
+def test_the_flush_is_twice_the_cache_and_at_least_256_mb(cache_bytes: int, expected: int) -> None:
+    """For a cache of 50 MiB the smallest buffer is enough; one of 126 MiB needs a larger buffer."""
     assert flush_bytes(cache_bytes) == expected
 
 
@@ -20,27 +20,27 @@ def test_the_flush_is_twice_the_cache_and_256_mb_at_least(cache_bytes: int, expe
      ([9_000_000], LONGEST_NS)],
 )  # fmt: skip
 def test_a_spin_lasts_three_times_the_longest_launch(launches_ns: list[int], expected: int) -> None:
-    """Within 0.2 and 20 ms."""
+    """It lasts between 0.2 and 20 ms."""
     assert spin_ns(launches_ns) == expected
 
 
-def test_a_spin_is_as_many_cycles_as_the_measured_clock_makes_in_that_time() -> None:
-    """At 1.98 GHz 0.2 ms are 396 000."""
+def test_the_cycles_of_a_spin_follow_from_the_measured_clock_rate() -> None:
+    """At 1.98 GHz, 0.2 ms are 396 000 cycles."""
     assert spin_cycles(200_000, 1.98) == 396_000
 
 
 class Clock:
-    """Nanoseconds that only the test moves."""
+    """A clock in nanoseconds that only the test advances."""
 
     now_ns = 0
 
     def __call__(self) -> int:
-        """Now."""
+        """Return the present time."""
         return self.now_ns
 
 
-def test_a_device_rests_for_as_long_as_it_worked_once_that_was_5_ms() -> None:
-    """Not before; and the next 5 ms begin with the end of the rest."""
+def test_after_5_ms_of_work_a_device_rests_for_as_long_as_it_worked() -> None:
+    """It does not rest earlier; the next 5 ms begin at the end of the rest."""
     clock = Clock()
     pauses = Pauses(now_ns=clock)
     found = []
@@ -55,7 +55,7 @@ def test_a_device_rests_for_as_long_as_it_worked_once_that_was_5_ms() -> None:
 
 
 def test_a_rest_is_never_longer_than_50_ms() -> None:
-    """A call that takes seconds would otherwise double the time of a run, and is held down in itself."""
+    """Longer rests would double the time of a run with long calls, which lower the clock by themselves."""
     clock = Clock()
     pauses = Pauses(now_ns=clock)
     assert pauses.due_ns() == 0

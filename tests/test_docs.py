@@ -1,4 +1,4 @@
-"""What the documents say of the code is so."""
+"""Tests that the numbers and names in the documents agree with the code."""
 
 from collections import Counter
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_conformance_counts_mutants_and_cases() -> None:
     assert f"`gpu` and `huge` ({len(OPERATOR.suite('gpu'))} and {len(OPERATOR.suite('huge'))})" in text
 
 
-def test_conformance_counts_what_the_kernel_scope_has() -> None:
+def test_conformance_counts_mutants_and_cases_of_the_kernel_scope() -> None:
     """docs/conformance.md gives the number of mutants, of variants and of cases of ``attention_core``."""
     text, core = _read("docs/conformance.md"), MUTANT_SETS["attention_core"]
     assert f"{len(core.mutants)} wrong kernels and {len(core.variants)} right ones" in text

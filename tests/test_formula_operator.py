@@ -1,4 +1,4 @@
-"""Tests of an operator of somebody's own: the shipped example, found by its entry points and held to its formula."""
+"""Tests of a user-defined operator: the shipped example, found by its entry points and checked against its formula."""
 
 import importlib
 import json
@@ -30,7 +30,7 @@ PROGRAM = "from attnbench.cli import main; main()"
 
 @pytest.fixture(scope="module")
 def example() -> Iterator[SimpleNamespace]:
-    """The example's operator and implementations, by name."""
+    """Return the example's operator and implementations, by name."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(EXAMPLE)
         modules = [importlib.import_module(f"linear_attention.{name}") for name in ("operator", "implementations")]
@@ -39,7 +39,7 @@ def example() -> Iterator[SimpleNamespace]:
 
 @pytest.fixture(scope="module")
 def distribution(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment in which the example is installed, as its pyproject.toml says."""
+    """Return an environment in which the example is installed with the entry points of its pyproject.toml."""
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
     info = tmp_path_factory.mktemp("path") / f"linear_attention-{project['version']}.dist-info"
     info.mkdir()
@@ -51,8 +51,8 @@ def distribution(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path}
 
 
-def attnbench(environment: dict[str, str], *words: str, cwd: Path) -> str:
-    """Standard output of a command that has to exit with 0."""
+def run_attnbench(environment: dict[str, str], *words: str, cwd: Path) -> str:
+    """Run a command that must exit with 0, and return its standard output."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *words], cwd=cwd, env=environment, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=120, check=False,
@@ -61,10 +61,10 @@ def attnbench(environment: dict[str, str], *words: str, cwd: Path) -> str:
     return done.stdout
 
 
-def findings(example: SimpleNamespace, implementation: Any, case: Case) -> dict[str, Any]:
-    """Findings of every check that applies, judged in this process."""
+def run_checks(example: SimpleNamespace, implementation: Any, case: Case) -> dict[str, Any]:
+    """Return the findings of every check that applies, evaluated in this process."""
     operator = example.OPERATOR
-    known = CaseOracle(case, operator, case.dtype, lambda: operator.inputs(case))
+    case_oracle = CaseOracle(case, operator, case.dtype, lambda: operator.inputs(case))
     found = {}
     for name, check in read_checks().items():
         if check.chapter in operator.chapters and applies(load_check_function(name), case, operator):
@@ -72,13 +72,13 @@ def findings(example: SimpleNamespace, implementation: Any, case: Case) -> dict[
                 load_check_function(name)(Candidate(implementation, operator, case, operator.inputs(case)))
             )
             found[name] = evaluate(
-                name, check.requirement, deserialize(serialize(observations)), known, implementation.policies
+                name, check.requirement, deserialize(serialize(observations)), case_oracle, implementation.policies
             )
     return found
 
 
-def test_what_it_does_not_say_has_an_answer(example: SimpleNamespace) -> None:
-    """Name, problem, suite, numbers and formula are its own; the rest follows."""
+def test_everything_that_it_does_not_define_has_a_default(example: SimpleNamespace) -> None:
+    """It defines its name, problem, suite, inputs and formula; everything else has a default."""
     operator = example.OPERATOR
     (case, *_) = operator.suite("quick")
     inputs = operator.inputs(case)
@@ -100,30 +100,30 @@ def test_what_it_does_not_say_has_an_answer(example: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("name", ["FROM_THE_LEFT", "FROM_THE_RIGHT"])
-def test_both_ways_to_sum_pass_every_check(example: SimpleNamespace, name: str) -> None:
-    """In every dtype, forward and with gradients."""
+def test_both_orders_of_summation_pass_every_check(example: SimpleNamespace, name: str) -> None:
+    """They pass in every dtype, forward and with gradients."""
     for case in example.OPERATOR.suite("quick"):
-        found = findings(example, getattr(example, name), case)
+        found = run_checks(example, getattr(example, name), case)
         assert {check: finding.reason for check, finding in found.items() if finding.status != "passed"} == {}
         assert {"forward_parity", "strided_inputs", "inputs_untouched", "repeats_itself"} <= found.keys()
 
 
-def test_a_wrong_one_fails(example: SimpleNamespace) -> None:
-    """Without the division the output and the gradients are off."""
+def test_a_wrong_implementation_fails(example: SimpleNamespace) -> None:
+    """Without the division, the output and the gradients are wrong."""
 
     def undivided(query: Any, key: Any, value: Any) -> Any:
         q, k = (torch.nn.functional.elu(tensor) + 1 for tensor in (query, key))
         return q @ (k.mT @ value)
 
     wrong = from_call(undivided, operator="linear_attention")
-    found = findings(example, wrong, example.OPERATOR.suite("quick")[0])
+    found = run_checks(example, wrong, example.OPERATOR.suite("quick")[0])
     failed = {check for check, finding in found.items() if finding.status == "failed"}
     assert {"forward_parity", "input_gradients"} <= failed
     assert failed <= {"forward_parity", "input_gradients", "strided_inputs"}
 
 
 def test_parameters_are_handed_to_the_function() -> None:
-    """They come by name beside the call's arguments, and their gradients by the same name."""
+    """They are passed by name with the call's arguments; their gradients have the same names."""
     from attnbench.kernel import CalledModule
 
     module = CalledModule(lambda w, x: w * x, {"w": torch.tensor([2.0])})
@@ -133,32 +133,32 @@ def test_parameters_are_handed_to_the_function() -> None:
 
 
 def test_the_command_line_finds_operator_and_implementations(distribution: dict[str, str], tmp_path: Path) -> None:
-    """They are listed and checked by name, on cases of their own operator and no other."""
-    (row,) = json.loads(attnbench(distribution, "list", "linear_from_the_right", "--json", "-", cwd=tmp_path))[
+    """They are listed and checked by name, on the cases of their own operator only."""
+    (row,) = json.loads(run_attnbench(distribution, "list", "linear_from_the_right", "--json", "-", cwd=tmp_path))[
         "implementations"
     ]
     assert (row["supported"], row["cases"], row["fault"]) == (24, 24, "")
     words = ("conform", "linear_from_the_right", "--check", "forward_parity", "--json", "-")
-    found = json.loads(attnbench(distribution, *words, cwd=tmp_path))["findings"]
+    found = json.loads(run_attnbench(distribution, *words, cwd=tmp_path))["findings"]
     assert {finding["case"].partition("/")[0] for finding in found} == {"linear_attention"}
     assert {finding["status"] for finding in found} == {"passed"}
     assert len(found) == 8
 
 
-def test_the_check_of_its_own_is_run_and_explained(distribution: dict[str, str], tmp_path: Path) -> None:
-    """It applies to every case of the operator, and both implementations pass."""
+def test_its_own_check_runs_on_every_case(distribution: dict[str, str], tmp_path: Path) -> None:
+    """The check applies to every case of the operator, and both implementations pass."""
     words = ("conform", "linear_from_the_left", "linear_from_the_right", "--check", "repeated_keys_change_nothing")
-    found = json.loads(attnbench(distribution, *words, "--json", "-", cwd=tmp_path))["findings"]
+    found = json.loads(run_attnbench(distribution, *words, "--json", "-", cwd=tmp_path))["findings"]
     assert {finding["status"] for finding in found} == {"passed"}
     assert len(found) == 16
 
 
-def test_its_mutants_are_caught_and_the_score_is_the_one_that_it_ships(
+def test_its_mutants_are_killed_and_the_score_equals_the_shipped_one(
     distribution: dict[str, str], tmp_path: Path
 ) -> None:
-    """Each by the check that it names; a certificate then carries the shipped score."""
+    """The check that a mutant names kills it; certificates contain the shipped score."""
     words = ("conform", "--mutants", "--suite", "full", "--operator", "linear_attention", "--json", "-")
-    found = json.loads(attnbench(distribution, *words, cwd=tmp_path))
+    found = json.loads(run_attnbench(distribution, *words, cwd=tmp_path))
     assert (found["survivors"], found["not_by_the_named_check"]) == ([], [])
     assert len(found["mutants"]) >= 8
     shipped = json.loads((EXAMPLE / "linear_attention" / "mutation_scores.json").read_text())

@@ -329,10 +329,12 @@ def test_the_command_stores_and_prints(
     own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """``profile --frontier`` leaves a run file and a line for each; its code says whether something fits of each."""
-    monkeypatch.setattr("attnbench.cli.max_length.operators_of", lambda *_: ["multihead"])
-    monkeypatch.setattr("attnbench.cli.max_length.taking_part", lambda _session, chosen, **_: list(chosen))
+    monkeypatch.setattr("attnbench.cli.max_length.find_operators", lambda *_: ["multihead"])
     monkeypatch.setattr(
-        "attnbench.cli.max_length.session_for", lambda given: Inside(limits=Limits(work_s=given["work_limit"]))
+        "attnbench.cli.max_length.choose_timed_implementations", lambda _session, chosen, **_: list(chosen)
+    )
+    monkeypatch.setattr(
+        "attnbench.cli.max_length.make_session", lambda given: Inside(limits=Limits(work_s=given["work_limit"]))
     )
     told = io.StringIO()
     told.name = "-"  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""On a CUDA device: what conforms there, and that time and memory are taken, as what they say they are."""
+"""Tests on a CUDA device: implementations conform, and time and memory are measured as their methods say."""
 
 import statistics
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ ANYWHERE = (
 
 
 def _run(*words: str) -> int:
-    """Exit code of a command."""
+    """Run a command and return its exit code."""
     outcome = CliRunner().invoke(attnbench, words, standalone_mode=False, catch_exceptions=False)
     return int(outcome.return_value)
 
@@ -46,7 +46,7 @@ def test_built_in_implementations_conform_on_cuda(implementation: str, tmp_path:
     "implementation", ["sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "flash_attn", "xformers", "xformers_splitk"]
 )
 def test_fused_kernels_conform_or_refuse_on_cuda(implementation: str, dtype: str, tmp_path: Path) -> None:
-    """A fused kernel is right on every case that it takes; 3 says that it takes none."""
+    """A fused kernel passes on every case that it supports; exit code 3 means that it supports none."""
     assert _run("conform", implementation, "--device", "cuda", "--dtype", dtype, "--results", str(tmp_path)) in (0, 3)
 
 
@@ -81,7 +81,7 @@ GREEDY = from_kernel(greedy, name="greedy", additive_mask=True)
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """File with a call that may be captured, one that waits for the device, and one that takes 16 GiB."""
+    """File with a call that may be captured, one that waits for the device, and one that allocates 16 GiB."""
     file = tmp_path_factory.mktemp("plugin") / "own.py"
     file.write_text(PLUGIN)
     return file
@@ -89,7 +89,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def timed(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
-    """Profile of the reference, of sdpa and of two of the plug-in's."""
+    """Profile of the reference, of sdpa and of two implementations of the plug-in."""
     results = tmp_path_factory.mktemp("results")
     words = ("profile", "sdpa", f"{plugin}:GRAPHED", f"{plugin}:LOOKING", "--device", "cuda", "--lengths", "128,256")
     assert _run(*words, "--results", str(results), "--processes", "2") == 0
@@ -98,79 +98,79 @@ def timed(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Result
     return [result for result in found.results if result.timing]
 
 
-def timings(timed: list[Result]) -> list[tuple[Result, Timing]]:
-    """Results with their timing."""
+def list_timings(timed: list[Result]) -> list[tuple[Result, Timing]]:
+    """List the results with their timing."""
     return [(result, result.timing) for result in timed if result.timing]
 
 
 def test_profile_on_cuda_has_time_and_memory(timed: list[Result]) -> None:
-    """What conforms on CUDA gets samples in turns, and device memory: allocated, and taken from the device."""
+    """An implementation that conforms on CUDA has interleaved samples, and allocated and reserved device memory."""
     assert {result.implementation.rpartition(":")[2] for result in timed} == {
         "torch_mha", "sdpa", "GRAPHED", "LOOKING"
     }  # fmt: skip
     for result in timed:
         assert result.memory
         assert result.memory.method == "torch.cuda.max_memory_allocated"
-        # Small tensors may find room in blocks that inputs have begun.
+        # Small tensors may fit into blocks that the inputs reserved, so reserved bytes may be 0.
         assert result.memory.reserved_bytes is not None
         assert result.memory.peak_bytes > 0
 
 
-def test_every_turn_has_both_times(timed: list[Result]) -> None:
-    """And readings of the clock, where NVML is there; the device is never busier with a call than the call is long."""
-    for _, timing in timings(timed):
+def test_every_sample_has_device_and_wall_time(timed: list[Result]) -> None:
+    """It has readings of the clock if NVML is available; the device time of a call is at most its wall time."""
+    for _, timing in list_timings(timed):
         assert choose_measure(timing) == "device"
-        turns = [len(process) for process in timing.samples_ns]
-        assert [len(process) for process in timing.device_ns] == turns
+        samples = [len(process) for process in timing.samples_ns]
+        assert [len(process) for process in timing.device_ns] == samples
         for name in SAMPLE_FIELDS:
-            assert [len(process) for process in getattr(timing, name)] in ([], turns)
+            assert [len(process) for process in getattr(timing, name)] in ([], samples)
         assert (timing.clock == "NVML") is bool(timing.clock_before_mhz)
-    for result, timing in timings(timed):
+    for result, timing in list_timings(timed):
         if not result.implementation.endswith("LOOKING"):
             for device_ns, wall_ns in zip(timing.device_ns, timing.samples_ns, strict=True):
-                # Cold, and yet no longer: a launch takes more than the memory of these sizes.
+                # Also with a cold cache: at these sizes a launch takes longer than reading from memory.
                 assert statistics.median(device_ns) <= statistics.median(wall_ns)
 
 
 def test_the_method_says_whether_the_launch_was_hidden(timed: list[Result]) -> None:
-    """It is where nothing waits for the device, and not where something does; few calls are late."""
-    for result, timing in timings(timed):
+    """It is hidden unless the call waits for the device; few calls are late."""
+    for result, timing in list_timings(timed):
         if result.implementation.endswith("LOOKING"):
             assert "launch not hidden" in timing.method
             assert timing.late == ()
         else:
             assert "launch hidden" in timing.method
-            late = [one for process in timing.late for one in process]
+            late = [flag for process in timing.late for flag in process]
             assert sum(late) < len(late) / 10
 
 
-def test_a_graph_is_timed_of_what_allows_it_without_gradients(timed: list[Result]) -> None:
-    """The record says so; the graph is no slower than the call, by more than noise."""
-    graphs = [(r.case.rpartition("/")[2], t) for r, t in timings(timed) if t.graph_ns]
+def test_a_graph_is_timed_for_capturable_calls_without_gradients(timed: list[Result]) -> None:
+    """The method says so; up to noise, the graph is not slower than the call."""
+    graphs = [(r.case.rpartition("/")[2], t) for r, t in list_timings(timed) if t.graph_ns]
     assert {mode for mode, _ in graphs} == {"inference"}
     for _, timing in graphs:
         assert "graph replay" in timing.method
         for graph_ns, device_ns in zip(timing.graph_ns, timing.device_ns, strict=True):
             assert statistics.median(graph_ns) < 1.1 * statistics.median(device_ns)
-    assert all("graph" not in t.method for r, t in timings(timed) if not r.implementation.endswith("GRAPHED"))
+    assert all("graph" not in t.method for r, t in list_timings(timed) if not r.implementation.endswith("GRAPHED"))
 
 
-def test_throttled_cycles_are_counted_for_all_alike(timed: list[Result]) -> None:
-    """As many as the stored readings say, and the readings of a cycle are the same for whoever took part in it."""
+def test_throttled_cycles_are_counted_for_all_implementations(timed: list[Result]) -> None:
+    """The count follows from the stored readings, and all calls of a cycle have the same readings."""
     cycles: dict[tuple[str, int, int], tuple[int, ...]] = {}
-    for result, timing in timings(timed):
+    for result, timing in list_timings(timed):
         for one in (timing, timing.twin) if timing.twin else (timing,):
             columns = zip(one.cycles, one.clock_before_mhz, one.clock_after_mhz, one.throttle_reasons, strict=True)
             left_out = 0
-            for process, turns in enumerate(columns):
-                for cycle, *reading in zip(*turns, strict=True):
+            for process, samples in enumerate(columns):
+                for cycle, *reading in zip(*samples, strict=True):
                     left_out += is_throttled(*reading)
                     assert cycles.setdefault((result.case, process, cycle), tuple(reading)) == tuple(reading)
             assert count_throttled_calls(one) == left_out
 
 
 def test_an_allocation_over_the_limit_is_out_of_memory(plugin: Path, tmp_path: Path) -> None:
-    """Under --memory-limit, however much the device has."""
+    """The limit of --memory-limit holds even if the device has more memory."""
     words = ("conform", f"{plugin}:GREEDY", "--device", "cuda", "--case", "*/eval", "--check", "forward_parity")
     assert _run(*words, "--memory-limit", "4GiB", "--results", str(tmp_path)) == 1
     findings = [f for result in read_run(find_runs(tmp_path, [])[0]).results for f in result.findings]
@@ -179,13 +179,13 @@ def test_an_allocation_over_the_limit_is_out_of_memory(plugin: Path, tmp_path: P
 
 @pytest.fixture
 def limit() -> Iterator[Callable[[int], None]]:
-    """Limits the device's memory for one test."""
+    """Limit the device's memory for one test."""
     yield device_memory_limit.set_memory_limit
     torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 def test_a_limit_holds_in_the_process_that_set_it(limit: Callable[[int], None]) -> None:
-    """What is below it can be had, and what is above it is refused in words that are told as such."""
+    """An allocation below the limit succeeds, and one above it has the status ``out_of_memory``."""
     limit(2**30)
     torch.empty(2**28, dtype=torch.uint8, device="cuda")
 
@@ -197,7 +197,7 @@ def test_a_limit_holds_in_the_process_that_set_it(limit: Callable[[int], None]) 
 
 
 def test_peaks_on_a_device_are_those_of_its_allocator() -> None:
-    """Two tensors at once, of which one is returned: allocated to the allocator's 512 bytes, taken in its blocks."""
+    """Two tensors exist at the same time, of which one is returned: the peak is their sum."""
 
     def call() -> torch.Tensor:
         aside = torch.empty(3 * 2**20, dtype=torch.uint8, device="cuda")
@@ -207,12 +207,12 @@ def test_peaks_on_a_device_are_those_of_its_allocator() -> None:
 
 
 def median_ns(device: DeviceTime, name: str, takes: int = 50) -> float:
-    """Time of a call on the device."""
+    """Return the median time of a call on the device."""
     return statistics.median(device.take_sample(name).device_ns for _ in range(takes))
 
 
 def test_a_small_copy_is_slower_from_a_cold_cache() -> None:
-    """A tensor of an eighth of the cache is read from memory after a flush, and from the cache without one."""
+    """A tensor of an eighth of the cache's size is read from memory after a flush, and from the cache without one."""
     cache_bytes = torch.cuda.get_device_properties(0).L2_cache_size
     source = torch.randn(cache_bytes // 32, device="cuda")
     result = torch.empty_like(source)
@@ -224,7 +224,7 @@ def test_a_small_copy_is_slower_from_a_cold_cache() -> None:
 
 
 def test_a_hidden_launch_is_not_in_the_time_of_a_call() -> None:
-    """Twenty small kernels take the device less time than the host takes to launch them."""
+    """Twenty small kernels run faster on the device than the host launches them."""
     tensor = torch.zeros(1024, device="cuda")
 
     def call() -> None:
@@ -240,8 +240,8 @@ def test_a_hidden_launch_is_not_in_the_time_of_a_call() -> None:
     assert hidden_ns < median_ns(device, "call")
 
 
-def test_a_spin_that_is_too_short_is_noticed() -> None:
-    """The device comes to the call before the host is done with it."""
+def test_a_spin_that_is_too_short_makes_a_sample_late() -> None:
+    """The device reaches the call before the host has enqueued all of it."""
     tensor = torch.zeros(1024, device="cuda")
 
     def call() -> None:
@@ -256,8 +256,8 @@ def test_a_spin_that_is_too_short_is_noticed() -> None:
     assert device.take_sample("call").late is True
 
 
-def test_a_call_that_waits_for_the_device_has_no_launch_to_hide() -> None:
-    """Its time has the launch in it, and the method says so."""
+def test_the_launch_of_a_call_that_waits_for_the_device_is_not_hidden() -> None:
+    """Its time includes the launch, and the method says so."""
     tensor = torch.ones(1024, device="cuda")
     device = DeviceTime({"call": lambda: tensor.sum().item()})
     device.calibrate("call")
@@ -265,8 +265,8 @@ def test_a_call_that_waits_for_the_device_has_no_launch_to_hide() -> None:
     assert device.take_sample("call").late is None
 
 
-def test_a_replay_gives_what_the_call_gives_on_new_values() -> None:
-    """Values are written into the same tensors; a graph reads them as the call does."""
+def test_a_replay_matches_the_call_on_new_values() -> None:
+    """New values are written into the same tensors, which the graph reads like the call."""
     tensor = torch.randn(256, 256, device="cuda")
     device = DeviceTime({"call": lambda: (torch.softmax(tensor @ tensor, -1), None)}, capturable={"call"})
     device.calibrate("call")
@@ -275,8 +275,8 @@ def test_a_replay_gives_what_the_call_gives_on_new_values() -> None:
     assert device.take_sample("call").graph_ns is not None
 
 
-def test_a_graph_that_gives_something_else_is_left_out() -> None:
-    """Here because each call, and each replay, counts on."""
+def test_a_graph_whose_replay_differs_is_discarded() -> None:
+    """Here each call and each replay increments the result."""
     tensor = torch.zeros(16, device="cuda")
     device = DeviceTime({"call": lambda: tensor.add_(1).clone()}, capturable={"call"})
     device.calibrate("call")
@@ -285,18 +285,18 @@ def test_a_graph_that_gives_something_else_is_left_out() -> None:
     assert "no graph (its replay gives other bits than the call)" in device.describe_method("call")
 
 
-def test_what_cannot_be_captured_is_timed_without_a_graph() -> None:
-    """The reason is told, and the process goes on."""
+def test_a_call_that_cannot_be_captured_is_timed_without_a_graph() -> None:
+    """The method has the reason."""
     tensor = torch.ones(16, device="cuda")
     device = DeviceTime({"call": lambda: tensor * tensor.sum().item()}, capturable={"call"})
     device.calibrate("call")
     assert "no graph (" in device.describe_method("call")
-    taken = device.take_sample("call")
-    assert (taken.graph_ns, taken.device_ns > 0) == (None, True)
+    sample = device.take_sample("call")
+    assert (sample.graph_ns, sample.device_ns > 0) == (None, True)
 
 
-def test_the_clock_of_the_device_is_read_where_nvml_is() -> None:
-    """By the UUID that torch knows it under; without the package the source says what to install."""
+def test_the_clock_of_the_device_is_read_by_nvml() -> None:
+    """The device is found by torch's UUID; without the package the source says what to install."""
     found = Clocks(str(torch.cuda.get_device_properties(0).uuid))
     reading = found.read()
     if found.source == MISSING:

@@ -1,4 +1,4 @@
-"""Objects get the name by which a fresh process imports them, or an error that says what to do."""
+"""Tests of ``find_name``: the name by which a new process imports an object, or an error with the remedy."""
 
 import sys
 from importlib import import_module
@@ -42,7 +42,7 @@ MADE = made()
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Working directory, from which modules are imported, with a module, a package and a folder without __init__."""
+    """Working directory on the search path, with a module, a package and a folder without ``__init__.py``."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("lone_attention.py", "packed_attention/inner.py", "loose_attention/inner.py"):
@@ -65,26 +65,26 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("loose_attention.inner", "loose_attention.inner"),
     ],
 )
-def test_what_a_module_holds_is_named_by_it(here: Path, module: str, place: str, attribute: str) -> None:
-    """Classes, functions, instances and what a function made have the name of the module, or of a lone file."""
+def test_an_object_is_named_by_its_module(here: Path, module: str, place: str, attribute: str) -> None:
+    """Classes, functions, instances and local classes have the name of the module that binds them, or of its file."""
     thing = getattr(import_module(module), attribute)
     assert find_name(thing) == f"{place}:{attribute}"
 
 
-def test_the_name_leads_back(here: Path) -> None:
-    """What is loaded by the name is the very object, where a module is named."""
+def test_the_name_loads_the_same_object(here: Path) -> None:
+    """Loading by a module's name gives the identical object."""
     thing = import_module("packed_attention.inner").WRAPPED
     assert load(find_name(thing)) is thing
 
 
-def test_an_imported_object_is_named_by_the_module_that_made_it(here: Path) -> None:
-    """A file that imports an instance, as a test does, is not taken for the one that defines it."""
+def test_an_imported_object_is_named_by_the_module_that_defines_it(here: Path) -> None:
+    """A file that imports an instance, as a test does, does not name it."""
     (here / "test_of_mine.py").write_text("from lone_attention import WRAPPED\n")
     assert find_name(import_module("test_of_mine").WRAPPED) == "lone_attention.py:WRAPPED"
 
 
-def test_a_module_that_is_found_by_its_file_only_is_named_by_that(here: Path) -> None:
-    """A module under a name that no fresh process finds, as pytest's import mode importlib makes, is its file."""
+def test_a_module_that_is_not_importable_by_name_is_named_by_its_file(here: Path) -> None:
+    """The import mode importlib of pytest, for example, gives a module a name that no new process finds."""
     thing = load("loose_attention/inner.py:Mine")
     assert find_name(thing) == "loose_attention/inner.py:Mine"
     sys.modules["nowhere.inner"] = module = ModuleType("nowhere.inner")
@@ -94,12 +94,12 @@ def test_a_module_that_is_found_by_its_file_only_is_named_by_that(here: Path) ->
 
 
 def test_a_registered_object_keeps_its_registered_name() -> None:
-    """Expected failures and results know it by that name."""
+    """Expected failures and results use the registered name."""
     assert find_name(SDPA) == "sdpa"
 
 
-def test_a_name_is_itself(here: Path) -> None:
-    """A name is checked to lead somewhere, and kept."""
+def test_a_name_is_returned_unchanged(here: Path) -> None:
+    """A name is checked and returned; an unknown one is an error."""
     assert find_name("sdpa") == "sdpa"
     with pytest.raises(PluginError, match=r"unknown implementation 'sdpaa'; did you mean 'sdpa'"):
         find_name("sdpaa")
@@ -108,7 +108,7 @@ def test_a_name_is_itself(here: Path) -> None:
 
 
 def test_an_object_of_a_script_is_named_by_its_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``python file.py`` makes the file the place; ``python -m`` names the module."""
+    """With ``python file.py`` the name has the file, with ``python -m`` the module."""
     main = ModuleType("__main__")
     main.__file__ = str(here / "lone_attention.py")
     main.Mine = type("Mine", (nn.Module,), {"__module__": "__main__", "__qualname__": "Mine"})
@@ -118,8 +118,8 @@ def test_an_object_of_a_script_is_named_by_its_file(here: Path, monkeypatch: pyt
     assert find_name(main.Mine) == "packed_attention.inner:Mine"
 
 
-def test_an_object_of_an_interactive_session_has_to_go_into_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where __main__ is no file, the error says what to write and what to pass."""
+def test_an_object_of_an_interactive_session_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If ``__main__`` has no file, the message says where to put the object and which name to pass."""
     main = ModuleType("__main__")
     main.Mine = type("Mine", (nn.Module,), {"__module__": "__main__", "__qualname__": "Mine"})
     monkeypatch.setitem(sys.modules, "__main__", main)
@@ -127,7 +127,7 @@ def test_an_object_of_an_interactive_session_has_to_go_into_a_file(monkeypatch: 
         find_name(main.Mine)
 
 
-def test_what_no_module_holds_is_refused() -> None:
+def test_an_object_that_no_module_contains_is_an_error() -> None:
     """A local class or an instance in a local variable cannot be imported."""
 
     class Local(nn.Module):
@@ -139,14 +139,14 @@ def test_what_no_module_holds_is_refused() -> None:
 
 
 @pytest.mark.parametrize("thing", [3, nn.Linear(2, 2), None])
-def test_what_is_no_implementation_is_refused(thing: object) -> None:
-    """A module object rather than its class, and anything else, is named by its type."""
+def test_an_object_that_is_not_an_implementation_is_an_error(thing: object) -> None:
+    """The message names its type; an instance of a module class is such an object."""
     with pytest.raises(PluginError, match=f"{type(thing).__name__} objects are not implementations: pass the class"):
         find_name(thing)
 
 
-def test_search_path_holds_what_was_added_and_nothing_of_the_interpreter(here: Path) -> None:
-    """A fresh process gets the folders that this one was given, and keeps its own standard library."""
+def test_the_search_path_has_added_folders_and_none_of_the_interpreters(here: Path) -> None:
+    """A new process gets the folders that were added here, and uses its own standard library."""
     folders = build_search_path().split(":")
     assert str(here) in folders
     assert not [folder for folder in folders if folder.endswith(("site-packages", "lib-dynload", ".zip"))]

@@ -1,4 +1,4 @@
-"""Tests of what a case feeds in: the same numbers everywhere, and none that would hide a mistake."""
+"""Tests of the inputs of a case: the same numbers everywhere, and none that would hide a mistake."""
 
 import math
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from attnbench.cases import DTYPES, MODES, Case
 from attnbench.interface import Inputs
+from attnbench.operators.multihead.draw_masks import LOW, LOWEST, find_union_row
 from attnbench.operators.multihead.identity import HIDDEN_ZEROLEAK
 from attnbench.operators.multihead.inputs import draw_inputs
-from attnbench.operators.multihead.draw_masks import LOW, LOWEST, find_union_row
 from attnbench.operators.multihead.oracle import compute_logits_mask, evaluate
 from attnbench.operators.multihead.problem import ENCODER_LAYERS, EXACT_MASKS, IDENTITY_REGIMES, LOGIT_STD
 from attnbench.operators.multihead.suites import CROSS, SELF, SENTENCES, load_suite
@@ -24,19 +24,19 @@ needs_encoder = pytest.mark.skipif(
     sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing())
 )
 
-# Everything that a case can have, so that there is something to leave out.
+# A case with every optional tensor, so that tests can leave some out.
 FULL = Case(operator="multihead", problem=CROSS, dtype="float64").with_problem(
     add_bias_kv=True, add_zero_attn=True, need_weights=True, mask="float3d+padfloat"
 )
 
 
-def drawn() -> Iterator[Case]:
-    """Cases of the suite full whose inputs are drawn, one per problem."""
+def iterate_random_cases() -> Iterator[Case]:
+    """Iterate over the cases of the suite full whose inputs are random, one per problem."""
     return iter({one.problem: one for one in load_suite("full") if one.problem.encoder_layer is None}.values())
 
 
-def named(given: Inputs) -> dict[str, Tensor]:
-    """Every tensor by name."""
+def collect_tensors(given: Inputs) -> dict[str, Tensor]:
+    """Return every tensor by name."""
     cotangents = {f"cotangent.{name}": tensor for name, tensor in given.cotangents.items()}
     return given.parameters | given.tensors | cotangents
 
@@ -44,10 +44,10 @@ def named(given: Inputs) -> dict[str, Tensor]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_case_has_the_same_numbers_in_every_dtype_and_mode(dtype: str, mode: str) -> None:
-    """They are drawn in float64 and then rounded once: under autocast to float32, else to the case's dtype."""
-    exact = named(draw_inputs(FULL))
+    """They are generated in float64 and rounded once: under autocast to float32, else to the case's dtype."""
+    exact = collect_tensors(draw_inputs(FULL))
     one = FULL.with_fields(dtype=dtype, mode=mode)
-    found = named(draw_inputs(one))
+    found = collect_tensors(draw_inputs(one))
     assert one.given_dtype == ("float32" if mode == "autocast" else dtype)
     assert found.keys() == exact.keys()
     for name, tensor in found.items():
@@ -55,17 +55,17 @@ def test_a_case_has_the_same_numbers_in_every_dtype_and_mode(dtype: str, mode: s
 
 
 def test_a_case_has_the_same_numbers_every_time() -> None:
-    """Whatever else was drawn meanwhile, and without moving torch's own generator."""
+    """They do not depend on other random numbers, and leave the state of torch's generator unchanged."""
     state = torch.get_rng_state()
-    first = named(draw_inputs(FULL))
+    first = collect_tensors(draw_inputs(FULL))
     assert torch.equal(torch.get_rng_state(), state)
     torch.rand(3)
-    second = named(draw_inputs(FULL))
+    second = collect_tensors(draw_inputs(FULL))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_a_tensor_depends_on_the_seed_and_its_own_name_alone() -> None:
-    """A name drawn before, after or between others gets the same numbers."""
+def test_a_tensor_depends_only_on_the_seed_and_its_name() -> None:
+    """The order in which tensors are generated does not matter."""
     alone = Draw(7).normal("key", 2, 3)
     draw = Draw(7)
     draw.normal("query", 5)
@@ -80,20 +80,22 @@ def test_a_tensor_depends_on_the_seed_and_its_own_name_alone() -> None:
 
 
 def test_a_tensor_added_to_a_case_changes_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the same seed, masks, biases and columns come beside the other tensors and leave them alone."""
+    """With the same seed, adding masks, biases and extra columns leaves the other tensors unchanged."""
     monkeypatch.setattr(Case, "seed", 5)
-    bare = named(draw_inputs(FULL.with_problem(bias=False, add_bias_kv=False, add_zero_attn=False, mask="none")))
-    full = named(draw_inputs(FULL))
+    bare = collect_tensors(
+        draw_inputs(FULL.with_problem(bias=False, add_bias_kv=False, add_zero_attn=False, mask="none"))
+    )
+    full = collect_tensors(draw_inputs(FULL))
     assert full.keys() - bare.keys() == {
         "attn_mask", "key_padding_mask", "bias_k", "bias_v", "in_proj_bias", "out_proj.bias",
     }  # fmt: skip
-    for name in bare.keys() - {"cotangent.weights"}:  # which has as many columns as there are keys
+    for name in bare.keys() - {"cotangent.weights"}:  # it has one column per key, extra columns included
         assert torch.equal(full[name], bare[name]), name
 
 
-def test_no_parameter_is_left_at_what_the_reference_begins_with() -> None:
-    """Every element of every parameter is random, biases too: a fresh module's zero biases would hide a missing one."""
-    for one in drawn():
+def test_no_parameter_keeps_the_initial_values_of_the_reference() -> None:
+    """Every element of every parameter is random: the zero biases of a new module would hide a missing bias."""
+    for one in iterate_random_cases():
         if one.problem.regime in IDENTITY_REGIMES:
             continue
         for name, parameter in draw_inputs(one.with_fields(dtype="float64", mode="eval")).parameters.items():
@@ -106,7 +108,7 @@ def test_no_parameter_is_left_at_what_the_reference_begins_with() -> None:
 )
 @pytest.mark.parametrize("problem", [CROSS, SELF], ids=["cross", "self"])
 def test_logits_have_the_standard_deviation_of_their_regime(problem: object, regime: str, std: float) -> None:
-    """From nearly flat rows to nearly one-hot ones, computed here from tokens, weights and biases."""
+    """Regimes range from nearly flat to nearly one-hot rows; logits are computed here from tokens and parameters."""
     one = Case(operator="multihead", problem=problem, dtype="float64").with_problem(
         batch=8, queries=64, keys=64, regime=regime
     )
@@ -121,10 +123,10 @@ def test_logits_have_the_standard_deviation_of_their_regime(problem: object, reg
     assert float((q @ k.mT / math.sqrt(one.problem.head_dim)).std()) == pytest.approx(std, rel=0.55)
 
 
-def test_every_row_has_a_key_unless_the_mask_is_an_empty_one() -> None:
-    """Only ``empty`` masks hide every key from a row, and ``union2d`` together with padding; each of them does."""
+def test_only_certain_masks_have_fully_masked_rows() -> None:
+    """They are the ``empty`` masks, and ``union2d`` together with padding; each of these has such a row."""
     seen = set()
-    for one in drawn():
+    for one in iterate_random_cases():
         problem = one.problem
         if not min(problem.sequences, problem.queries, problem.keys):
             continue
@@ -138,8 +140,8 @@ def test_every_row_has_a_key_unless_the_mask_is_an_empty_one() -> None:
     assert {("union2d", True), ("union2d", False), ("floatempty2d", True), ("lowest2d", False)} <= seen
 
 
-def test_a_union_is_empty_only_together() -> None:
-    """Its row leaves the last key, which is padding in every sequence but the first."""
+def test_a_union_mask_fully_masks_a_row_only_together_with_padding() -> None:
+    """In its row only the last key is visible, which is padding in every sequence but the first."""
     given = draw_inputs(FULL.with_problem(mask="union2d+pad", add_bias_kv=False, add_zero_attn=False))
     attention, padding = given.tensors["attn_mask"], given.tensors["key_padding_mask"]
     row = find_union_row(FULL.problem)
@@ -150,7 +152,7 @@ def test_a_union_is_empty_only_together() -> None:
 
 
 def test_lowest_masks_are_finite_in_every_dtype_and_their_sum_is_not() -> None:
-    """−1e4 and −6e4, one whole row of the former: a row may be as low as it likes and still has its keys."""
+    """They contain −1e4 and −6e4, and a whole row of −1e4: a row of low finite numbers is not fully masked."""
     given = draw_inputs(FULL.with_problem(mask="lowest2d+padlowest"))
     attention, padding = given.tensors["attn_mask"], given.tensors["key_padding_mask"]
     assert set(attention.unique().tolist()) == {LOWEST, LOW, 0.0}
@@ -163,9 +165,9 @@ def test_lowest_masks_are_finite_in_every_dtype_and_their_sum_is_not() -> None:
 
 
 def test_every_mask_hides_something_and_not_everything() -> None:
-    """A mask that changes nothing would tell nothing about who reads it."""
-    for one in drawn():
-        # Short ones, and a causal mask over fewer keys than queries, may be all visible.
+    """A mask that hides nothing would not show whether an implementation applies it."""
+    for one in iterate_random_cases():
+        # Short masks, and a causal mask with fewer keys than queries, may hide nothing.
         if one.problem.keys < 5 or one.problem.queries < 5 or not one.problem.sequences:
             continue
         for name, kind in (("attn_mask", one.problem.attention_mask), ("key_padding_mask", one.problem.padding_mask)):
@@ -173,10 +175,10 @@ def test_every_mask_hides_something_and_not_everything() -> None:
                 continue
             mask = draw_inputs(one).tensors[name]
             hidden = mask if mask.dtype == torch.bool else (mask < -1e3)
-            # A single sequence may be full.
+            # A single sequence may have no padding.
             alone = name == "key_padding_mask" and one.problem.sequences == 1
             assert 0 < int(hidden.sum()) < hidden.numel() or alone, one.id
-            # No NaN, and values beside those that hide that are not all the same.
+            # There is no NaN, and the values that do not hide are not all equal.
             if mask.is_floating_point() and "lowest" not in kind:
                 assert bool((mask[~hidden].isfinite()).all())
                 assert len(mask[~hidden].unique()) > 1
@@ -185,15 +187,15 @@ def test_every_mask_hides_something_and_not_everything() -> None:
 # Without projections
 
 
-def core_of(regime: str, mask: str, **changes: object) -> Case:
-    """Case in a regime without projections."""
+def build_exact_case(regime: str, mask: str, **changes: object) -> Case:
+    """Return a case in a regime without projections."""
     problem = replace(CROSS, embed_dim=21, bias=False, regime=regime, mask=mask, keys=17)
     return Case(operator="multihead", problem=replace(problem, **changes), dtype="float64")
 
 
-def test_identity_parameters_project_nothing() -> None:
+def test_identity_parameters_only_scale_and_permute() -> None:
     """W_q is 2, W_k and W_o are 1, and W_v is a permutation that is not the identity."""
-    parameters = draw_inputs(core_of("identity", "none")).parameters
+    parameters = draw_inputs(build_exact_case("identity", "none")).parameters
     w_q, w_k, w_v = parameters["in_proj_weight"].chunk(3)
     one = torch.eye(21, dtype=torch.float64)
     assert torch.equal(w_q, 2 * one)
@@ -215,15 +217,15 @@ def test_identity_parameters_project_nothing() -> None:
     ],
 )
 def test_exact_cases_are_exact_in_every_dtype(regime: str, mask: str, *, batch_first: bool) -> None:
-    """The oracle's output is a number of every dtype, and what is hidden is large enough to show."""
-    one = core_of(regime, mask, batch_first=batch_first)
+    """The oracle's output is exact in every dtype, and hidden values are large enough to show."""
+    one = build_exact_case(regime, mask, batch_first=batch_first)
     output = evaluate(one, draw_inputs(one))["output"]
     for dtype in DTYPES:
         narrow = getattr(torch, dtype)
         assert torch.equal(output.to(narrow).double(), output), dtype
         value = draw_inputs(one).tensors["value"]
         assert torch.equal(value.to(narrow).double(), value), dtype
-    visible = [int(row.isfinite().sum()) for row in _rows(one)]
+    visible = [int(row.isfinite().sum()) for row in _list_mask_rows(one)]
     if regime == "uniform":
         assert all(count & (count - 1) == 0 for count in visible)
         assert len(output.unique()) > 3
@@ -234,14 +236,14 @@ def test_exact_cases_are_exact_in_every_dtype(regime: str, mask: str, *, batch_f
         assert float(draw_inputs(one).tensors["value"].max()) == HIDDEN_ZEROLEAK
 
 
-def _rows(one: Case) -> Tensor:
+def _list_mask_rows(one: Case) -> Tensor:
     mask = compute_logits_mask(one.problem, draw_inputs(one))
     assert mask is not None
     return mask.flatten(0, -2)
 
 
-def test_one_tensor_stands_for_the_two_that_a_case_shares() -> None:
-    """``key_is_value`` and ``query_is_key`` pass one object, and the third is another."""
+def test_arguments_that_a_case_shares_are_one_tensor() -> None:
+    """``key_is_value`` and ``query_is_key`` pass one object for two arguments; the third is another object."""
     shared = draw_inputs(FULL.with_problem(key_is_value=True)).tensors
     assert shared["key"] is shared["value"]
     assert shared["query"] is not shared["key"]
@@ -251,16 +253,16 @@ def test_one_tensor_stands_for_the_two_that_a_case_shares() -> None:
 
 
 def test_sizes_of_the_crossed_case_are_pairwise_distinct() -> None:
-    """A transposed or swapped axis changes a shape: batch, lengths, heads, head_dim and widths are all different."""
+    """Batch, lengths, heads, head_dim and widths are all different, so a transposed or swapped axis changes a shape."""
     sizes = [CROSS.batch, CROSS.queries, CROSS.keys, CROSS.num_heads, CROSS.head_dim, CROSS.embed_dim]
     for widths in ([], [10, 14]):
         assert len({*sizes, *widths}) == len(sizes) + len(widths)
-    named = {(one.problem.kdim, one.problem.vdim) for one in load_suite("full")}
-    assert named >= {(None, None), (10, 14), (10, None), (None, 14), (10, 10)}
+    pairs = {(one.problem.kdim, one.problem.vdim) for one in load_suite("full")}
+    assert pairs >= {(None, None), (10, 14), (10, None), (None, 14), (10, 10)}
 
 
 def test_one_tensor_under_three_names_stays_one(tmp_path: Path) -> None:
-    """Self-attention passes the same object three times, on the way through a file and into another dtype too."""
+    """Self-attention passes the same object three times, also after a file or a conversion to another dtype."""
     given = draw_inputs(Case(operator="multihead", problem=SELF, dtype="bfloat16"))
     tensor_file.write(tmp_path / "inputs", inputs_to_dict(given))
     again = load_inputs(str(tmp_path / "inputs"), "cpu")
@@ -272,7 +274,7 @@ def test_one_tensor_under_three_names_stays_one(tmp_path: Path) -> None:
 
 
 def test_inputs_survive_a_file(tmp_path: Path) -> None:
-    """Every tensor and option comes back as it was, in its dtype."""
+    """Every tensor and option is restored, tensors in their dtype."""
     given = draw_inputs(FULL.with_fields(dtype="float16"))
     tensor_file.write(tmp_path / "inputs", inputs_to_dict(given))
     again = load_inputs(str(tmp_path / "inputs"), "cpu")
@@ -280,13 +282,13 @@ def test_inputs_survive_a_file(tmp_path: Path) -> None:
         "need_weights": True, "average_attn_weights": False, "is_causal": False,
     }  # fmt: skip
     assert again.arguments().keys() == {*given.tensors, *given.options}
-    for name, tensor in named(again).items():
+    for name, tensor in collect_tensors(again).items():
         assert tensor.dtype == torch.float16
-        assert torch.equal(tensor, named(given)[name])
+        assert torch.equal(tensor, collect_tensors(given)[name])
 
 
-def test_rounding_leaves_boolean_masks_alone() -> None:
-    """Only floating tensors change their dtype."""
+def test_rounding_leaves_boolean_masks_unchanged() -> None:
+    """Only floating-point tensors change their dtype."""
     given = round_inputs(draw_inputs(FULL.with_problem(mask="bool3d+padfloat")), torch.float16)
     assert given.tensors["attn_mask"].dtype == torch.bool
     assert given.tensors["key_padding_mask"].dtype == torch.float16
@@ -301,10 +303,10 @@ def test_rounding_leaves_boolean_masks_alone() -> None:
         ({"kdim": 10, "vdim": 14}, (2, 5, 24), (2, 7, 10)),
     ],
 )
-def test_tokens_have_the_layout_that_the_problem_asks_for(
+def test_tokens_have_the_layout_of_the_problem(
     changes: dict[str, object], query: tuple[int, ...], key: tuple[int, ...]
 ) -> None:
-    """Batch first, sequence first or without a batch; the output's weights in the loss are like the query."""
+    """It is batch first, sequence first or without a batch; the cotangent of the output has the shape of the query."""
     given = draw_inputs(FULL.with_problem(**changes))
     assert (given.tensors["query"].shape, given.tensors["key"].shape) == (query, key)
     assert given.cotangents["output"].shape == query
@@ -313,7 +315,7 @@ def test_tokens_have_the_layout_that_the_problem_asks_for(
 
 
 def test_layouts_hold_the_same_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the same seed, sequence first is the transpose of batch first."""
+    """With the same seed, sequence-first tokens are the transpose of batch-first tokens."""
     monkeypatch.setattr(Case, "seed", 5)
     first, other = (draw_inputs(FULL.with_problem(batch_first=flag)).tensors for flag in (True, False))
     for name in ("query", "key", "value"):
@@ -324,7 +326,7 @@ def test_layouts_hold_the_same_sequences(monkeypatch: pytest.MonkeyPatch) -> Non
 @needs_encoder
 @pytest.mark.parametrize("layer", range(ENCODER_LAYERS))
 def test_sentences_have_different_lengths(layer: int) -> None:
-    """The real case pads: its sentences end at different tokens, and the mask says where."""
+    """The case with real sentences has padding: its sentences have different lengths, and the mask gives them."""
     one = Case(operator="multihead", problem=SENTENCES, dtype="float32").with_problem(regime=f"minilm{layer}")
     given = draw_inputs(one)
     lengths = (~given.tensors["key_padding_mask"]).sum(dim=1).tolist()
@@ -336,7 +338,7 @@ def test_sentences_have_different_lengths(layer: int) -> None:
 
 @needs_encoder
 def test_layers_of_the_encoder_differ() -> None:
-    """Each layer has weights of its own and gets other hidden states."""
+    """Each layer has its own weights and its own hidden states."""
     queries = [
         draw_inputs(Case(operator="multihead", problem=SENTENCES).with_problem(regime=f"minilm{layer}"))
         for layer in range(ENCODER_LAYERS)

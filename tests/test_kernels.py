@@ -1,4 +1,4 @@
-"""Tests of the names of what ran: the way that was taken, and no name that did no work."""
+"""Tests of ``list_kernels``: it names the operators and kernels that did the work, and no others."""
 
 import pytest
 import torch
@@ -13,58 +13,58 @@ FUSED = "aten::_scaled_dot_product_flash_attention_for_cpu"
 COMPOSED = "aten::_scaled_dot_product_attention_math"
 
 
-def names(call: object, *, without_calls: bool = True) -> list[str]:
-    """Names of what a call runs, without the numbers of calls unless these are wanted."""
+def list_names(call: object, *, without_calls: bool = True) -> list[str]:
+    """List the names of the kernels that a call runs, by default without the numbers of calls."""
     call()  # type: ignore[operator]
     found = list_kernels(trace_call(call, "cpu"))  # type: ignore[arg-type]
     return [name.partition(" ×")[0] for name in found] if without_calls else list(found)
 
 
-def attention(backend: SDPBackend) -> None:
-    """Attention held to a backend."""
+def attend(backend: SDPBackend) -> None:
+    """Compute attention with a selected backend."""
     q = torch.randn(2, 4, 64, 16)
     with sdpa_kernel(backend):
         scaled_dot_product_attention(q, q, q)
 
 
-def test_the_fused_kernel_and_the_composed_path_have_names_of_their_own() -> None:
-    """A fall-back is read from the names."""
-    assert FUSED in names(lambda: attention(SDPBackend.FLASH_ATTENTION))
-    fallen_back = names(lambda: attention(SDPBackend.MATH))
-    assert COMPOSED in fallen_back
-    assert "aten::bmm" in fallen_back
-    assert FUSED not in fallen_back
+def test_the_fused_kernel_and_the_fallback_have_different_names() -> None:
+    """The names show which backend ran."""
+    assert FUSED in list_names(lambda: attend(SDPBackend.FLASH_ATTENTION))
+    fallback = list_names(lambda: attend(SDPBackend.MATH))
+    assert COMPOSED in fallback
+    assert "aten::bmm" in fallback
+    assert FUSED not in fallback
 
 
-def test_the_fused_backward_has_a_name_beside_the_copy_that_it_makes() -> None:
-    """A cotangent in another layout is copied inside the kernel's own operator, and both are told."""
+def test_the_fused_backward_is_listed_with_the_copy_that_it_makes() -> None:
+    """A cotangent with other strides is copied inside the kernel's operator, and both are listed."""
     leaves = [torch.randn(2, 64, 4, 16).transpose(1, 2).requires_grad_() for _ in range(3)]
 
     def step(cotangent: torch.Tensor) -> None:
         torch.autograd.grad(scaled_dot_product_attention(*leaves), leaves, cotangent)
 
     ready = torch.randn(2, 64, 4, 16).transpose(1, 2)
-    assert names(lambda: step(ready)).count(f"{FUSED}_backward") == 1
-    assert "aten::copy_" not in names(lambda: step(ready))
-    assert {f"{FUSED}_backward", "aten::copy_"} <= set(names(lambda: step(ready.contiguous())))
+    assert list_names(lambda: step(ready)).count(f"{FUSED}_backward") == 1
+    assert "aten::copy_" not in list_names(lambda: step(ready))
+    assert {f"{FUSED}_backward", "aten::copy_"} <= set(list_names(lambda: step(ready.contiguous())))
 
 
-def test_an_operator_that_others_do_the_work_of_is_left_out() -> None:
-    """A linear layer is one product; the copy of its bias into the result is part of it."""
+def test_an_operator_that_calls_others_for_its_work_is_left_out() -> None:
+    """A linear layer is one product; the copy of its bias into the result is part of that product."""
     x, weight, bias = torch.randn(64, 32), torch.randn(16, 32), torch.randn(16)
-    assert names(lambda: linear(x, weight, bias)) == ["aten::addmm"]
+    assert list_names(lambda: linear(x, weight, bias)) == ["aten::addmm"]
 
 
-def test_views_and_empty_tensors_are_no_work() -> None:
-    """What moves no number has no name here."""
+def test_views_and_empty_tensors_are_not_listed() -> None:
+    """Only operators that compute or copy numbers are listed."""
     x = torch.randn(8, 4, 2)
-    assert names(lambda: x.transpose(0, 1)[1:].unsqueeze(0).expand(2, 3, 8, 2).permute(3, 1, 0, 2)) == []
-    assert names(lambda: torch.empty_like(x).zero_()) == []
-    assert names(lambda: x.transpose(0, 2).contiguous()) == ["aten::copy_"]
+    assert list_names(lambda: x.transpose(0, 1)[1:].unsqueeze(0).expand(2, 3, 8, 2).permute(3, 1, 0, 2)) == []
+    assert list_names(lambda: torch.empty_like(x).zero_()) == []
+    assert list_names(lambda: x.transpose(0, 2).contiguous()) == ["aten::copy_"]
 
 
 def test_the_longest_comes_first_with_the_number_of_its_calls() -> None:
-    """Three large products, and one small sum."""
+    """Three large products come before one small sum."""
     x, y = torch.randn(300, 300), torch.randn(3)
 
     def call() -> None:
@@ -72,12 +72,12 @@ def test_the_longest_comes_first_with_the_number_of_its_calls() -> None:
             torch.mm(x, x)
         torch.add(y, y)
 
-    assert names(call, without_calls=False) == ["aten::mm ×3", "aten::add"]
+    assert list_names(call, without_calls=False) == ["aten::mm ×3", "aten::add"]
 
 
-def test_of_very_many_events_names_are_told_without_asking_who_made_whom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop over tokens costs no half minute; names of work and of the way that was taken remain."""
+def test_very_many_events_are_not_nested_by_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nesting a million events takes half a minute; kernels and the chosen backend are listed without it."""
     monkeypatch.setattr(module, "MOST_NESTED", 10)
-    found = names(lambda: attention(SDPBackend.MATH))
+    found = list_names(lambda: attend(SDPBackend.MATH))
     assert {COMPOSED, "aten::bmm", "aten::_softmax"} <= set(found)
     assert "aten::transpose" not in found

@@ -1,4 +1,4 @@
-"""Tests of the checks: each catches the mistakes that it is there for, and none fails what is right."""
+"""Tests of the checks on mutants: each mutant fails the check that it names, and correct variants pass every check."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -21,21 +21,21 @@ from registered_mutants import MUTANT_SETS
 if TYPE_CHECKING:
     from conftest import Conformance
 
-# Mutants of every operator, and the right attention that they change.
+# Mutants of every operator, and the correct implementation that they change.
 ALL = [mutant for one_set in MUTANT_SETS.values() for mutant in one_set.mutants]
 RIGHT = {
     "multihead": ModuleImplementation(Formula),
     "attention_core": ModuleImplementation(CoreFormula, operator="attention_core"),
 }
-# Of the mechanisms that is their own implementation.
+# For the mechanisms, it is the implementation of that name.
 RIGHT |= {name: load(name) for name in MUTANT_SETS if name not in RIGHT}
-# Where a mistake leaves nothing that has a gradient, no check of gradients gets as far as its requirement.
+# If a mutant's output has no gradient graph, checks of gradients fail with this message before their own requirement.
 NOTHING_TO_DIFFERENTIATE = "no gradient reaches the inputs"
 
 
 @pytest.fixture
 def untouched_process() -> Iterator[None]:
-    """What a mutant may leave changed in this process is put back."""
+    """Restore the global settings that a mutant may leave changed in this process."""
     threads, generator = torch.get_num_threads(), torch.get_rng_state()
     yield
     torch.set_default_dtype(torch.float32)
@@ -47,9 +47,9 @@ def untouched_process() -> Iterator[None]:
     torch.backends.mha.set_fastpath_enabled(True)
 
 
-def case_of(shown: Mutant | Equivalent) -> Case:
-    """The case that is named as showing it."""
-    return Case.parse(shown.shown_by, load_problem_types())
+def parse_case(mutant: Mutant | Equivalent) -> Case:
+    """Return the case on which a mutant shows."""
+    return Case.parse(mutant.shown_by, load_problem_types())
 
 
 @pytest.mark.usefixtures("untouched_process")
@@ -57,11 +57,11 @@ def case_of(shown: Mutant | Equivalent) -> Case:
 def test_a_mutant_fails_the_check_that_it_names(
     conformance: "Conformance", monkeypatch: pytest.MonkeyPatch, mutant: Mutant
 ) -> None:
-    """The case that it names shows the mistake; the finding says which requirement broke."""
+    """It fails on the case that it names; the reason starts with the check's requirement."""
     if mutant.caught_by == "far_offsets":
         monkeypatch.setattr(size, "PAIRS", 2**17)
         monkeypatch.setattr(sizes.OffsetsIn32Bits, "largest", 2**17)
-    finding = conformance.finding(mutant.implementation, case_of(mutant), mutant.caught_by)
+    finding = conformance.finding(mutant.implementation, parse_case(mutant), mutant.caught_by)
     assert finding.status == "failed", finding.reason
     assert finding.reason.startswith((f"{read_checks()[mutant.caught_by].requirement} But ", NOTHING_TO_DIFFERENTIATE))
 
@@ -69,52 +69,54 @@ def test_a_mutant_fails_the_check_that_it_names(
 @pytest.mark.parametrize(
     ("check", "case"), sorted({(mutant.caught_by, mutant.shown_by) for mutant in ALL}), ids=lambda text: text
 )
-def test_what_shows_a_mutant_does_not_fail_the_formula_that_it_changes(
+def test_the_formula_that_a_mutant_changes_passes_the_same_check(
     conformance: "Conformance", monkeypatch: pytest.MonkeyPatch, check: str, case: str
 ) -> None:
-    """The right attention passes the same check on the same case: what is caught is the mistake alone."""
+    """On the same case, the correct implementation passes: the check catches the mutant's change alone."""
     shown = Case.parse(case, load_problem_types())
     assert shown.id == case
     assert check in conformance.applicable(shown)
     monkeypatch.setattr(size, "PAIRS", 2**17)
     finding = conformance.finding(RIGHT[shown.operator], shown, check)
-    # Second derivatives are asked of nobody who does not declare them.
+    # Second derivatives are checked only if the implementation declares them.
     assert finding.status == ("unsupported" if check == "second_derivatives" else "passed"), finding.reason
 
 
 def test_every_check_has_a_mutant() -> None:
-    """A check that catches nothing would be idle."""
+    """A check that no mutant fails proves nothing."""
     assert {mutant.caught_by for mutant in ALL} == set(read_checks())
 
 
-def test_every_check_of_the_kernel_scope_has_a_mutant_of_its_own(conformance: "Conformance") -> None:
-    """What is asked of kernels has a mistake of kernels that it catches."""
-    asked = {check for case in load_operator("attention_core").suite("full") for check in conformance.applicable(case)}
-    assert {mutant.caught_by for mutant in MUTANT_SETS["attention_core"].mutants} == asked
+def test_every_check_of_attention_core_has_a_mutant_of_that_operator(conformance: "Conformance") -> None:
+    """Every check that applies to a case of the operator catches one of the operator's mutants."""
+    applicable = {
+        check for case in load_operator("attention_core").suite("full") for check in conformance.applicable(case)
+    }
+    assert {mutant.caught_by for mutant in MUTANT_SETS["attention_core"].mutants} == applicable
 
 
-def test_the_mutant_set_is_as_large_as_promised() -> None:
-    """At least 80 mistakes and 15 correct variants, in every chapter at least one."""
+def test_the_mutant_set_has_its_promised_size() -> None:
+    """It has at least 80 mutants and 15 correct variants; every chapter has at least one mutant."""
     assert len(MUTANTS.mutants) >= 80
     assert len(MUTANTS.variants) >= 15
     chapters = {read_checks()[mutant.caught_by].chapter for mutant in ALL}
     assert chapters == {check.chapter for check in read_checks().values()}
 
 
-def test_names_are_unique_and_every_mistake_has_its_reason() -> None:
-    """Everything is named once, and a mistake says where it was seen or why it happens, in words of its own."""
+def test_names_are_unique_and_every_mutant_has_its_reason() -> None:
+    """No two implementations share a name; the text ``why`` of every mutant is its own."""
     named = [one for one_set in MUTANT_SETS.values() for one in one_set.implementations()]
-    assert [name for name, count in Counter(thing.name for thing in named).items() if count > 1] == []
+    assert [name for name, count in Counter(one.name for one in named).items() if count > 1] == []
     assert all(mutant.why for mutant in ALL)
     assert len({mutant.why for mutant in ALL}) == len(ALL)
 
 
 @pytest.mark.parametrize("equivalent", MUTANTS.equivalents, ids=lambda equivalent: equivalent.name)
-def test_an_equivalent_change_passes_every_check_and_its_proof_holds(
+def test_an_equivalent_mutant_passes_every_check_and_its_proof_holds(
     conformance: "Conformance", equivalent: Equivalent
 ) -> None:
-    """What cannot be seen is not seen, where it would show if it could; and the fact that its proof rests on is one."""
-    case = case_of(equivalent)
+    """It passes on the case where its change would show if it had an effect; the condition of its proof holds."""
+    case = parse_case(equivalent)
     found = [conformance.finding(equivalent.implementation, case, check) for check in conformance.applicable(case)]
     assert [finding.reason for finding in found if finding.status not in ("passed", "unsupported")] == []
     assert sum(finding.status == "passed" for finding in found) > 10
@@ -126,18 +128,20 @@ def test_an_equivalent_change_passes_every_check_and_its_proof_holds(
 def test_a_correct_variant_passes_every_check(
     conformance: "Conformance", drawn_cases: list[Case], variant: Implementation
 ) -> None:
-    """What rounds differently and is right passes every check that applies, on every case that it takes."""
-    taken = [case for case in drawn_cases if case.compiler is None and variant.unsupported(case) is None]
+    """It rounds differently, and passes every check that applies, on every case of quick that it supports."""
+    supported = [case for case in drawn_cases if case.compiler is None and variant.unsupported(case) is None]
     found = [
-        (case.id, conformance.finding(variant, case, check)) for case in taken for check in conformance.applicable(case)
+        (case.id, conformance.finding(variant, case, check))
+        for case in supported
+        for check in conformance.applicable(case)
     ]
-    # A check may refuse: what asks for weights, of a core that returns none.
+    # A check may be unsupported: one that needs weights, for an implementation that returns none.
     assert [(case, f.reason) for case, f in found if f.status not in ("passed", "unsupported")] == []
     assert {"forward", "layouts", "invariants", "hygiene"} <= {read_checks()[f.check].chapter for _, f in found}
 
 
 def test_every_case_that_shows_a_mutant_is_in_a_list() -> None:
-    """So each mutant is caught by the suite full, or by huge where only size shows it."""
+    """So the suite full catches each mutant, or huge if only a large size shows it."""
     listed = {
         case.id for name in MUTANT_SETS for level in ("full", "huge") for case in load_operator(name).suite(level)
     }
@@ -154,7 +158,7 @@ def test_a_mutant_set_is_of_its_operator() -> None:
 
 @pytest.mark.parametrize("variant", MUTANT_SETS["attention_core"].variants, ids=lambda variant: variant.name)
 def test_a_correct_kernel_passes_every_check(conformance: "Conformance", variant: Implementation) -> None:
-    """What rounds differently and is right passes every check that applies, on every case of quick."""
+    """It rounds differently, and passes every check that applies, on every case of quick."""
     cases = [case for case in load_operator("attention_core").suite("quick") if case.compiler is None]
     found = [
         (case.id, conformance.finding(variant, case, check)) for case in cases for check in conformance.applicable(case)

@@ -1,4 +1,4 @@
-"""The oldest torch that pyproject.toml allows is enough."""
+"""Test with the oldest torch that pyproject.toml allows."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Tests of the oracle: it is the reference, wherever the reference agrees with itself, and the formula elsewhere."""
+"""Tests of the oracle: it equals the reference where the reference is consistent, and the formula elsewhere."""
 
 import math
 import warnings
@@ -24,9 +24,10 @@ from attnbench.oracle import sentence_encoder
 from attnbench.oracle.expected import CaseOracle
 from attnbench.oracle.inputs import round_inputs
 
-# Largest difference relative to the largest element, or to 1: float64 keeps 1e-16, and 30 is the largest logit's std.
+# Largest difference relative to the largest element, or to 1. The roundoff of float64 is 1e-16; the largest standard
+# deviation of logits is 30.
 CLOSE = 1e-12
-# The same beside numbers of 60000, whose last digit is 7e-12.
+# The same for masks with numbers of 60000, whose last digit is 7e-12.
 FAR = 1e-10
 
 needs_encoder = pytest.mark.skipif(
@@ -35,14 +36,15 @@ needs_encoder = pytest.mark.skipif(
 
 
 def case(problem: MultiheadProblem = CROSS, mode: Any = "eval", **changes: Any) -> Case:
-    """Case in float64."""
+    """Return a case in float64."""
     return Case(operator="multihead", problem=problem, dtype="float64", mode=mode).with_problem(**changes)
 
 
-def core(*, encoded: bool) -> list[Case]:
-    """Cases of the suite core in float64, each once.
+def list_core_cases(*, encoded: bool) -> list[Case]:
+    """Return the cases of the suite core in float64, each once.
 
-    Not compiled ones, which are the same to the oracle, and none under autocast, which knows no float64.
+    Compiled cases are left out: they are the same for the oracle. Cases under autocast become cases in mode train,
+    because autocast has no float64.
     """
     double = (
         one.with_fields(dtype="float64", mode="train" if one.autocast else one.mode) for one in load_suite("core")
@@ -54,11 +56,11 @@ def core(*, encoded: bool) -> list[Case]:
     ]
 
 
-def of_reference(one: Case, given: Inputs) -> dict[str, Tensor]:
-    """Outputs and gradients of ``torch.nn.MultiheadAttention``, by name.
+def run_reference(one: Case, given: Inputs) -> dict[str, Tensor]:
+    """Return outputs and gradients of ``torch.nn.MultiheadAttention``, by name.
 
-    Not by its fast path, and without the causal hint: there it disagrees with itself. Nor without weights where there
-    is nothing to attend to: masks are refused then.
+    The fast path and the causal hint are not used: with them the reference disagrees with itself. If batch, queries or
+    keys are empty, weights are requested: without weights the reference refuses masks there.
     """
     problem = one.problem
     tracked = given.map_tensors(
@@ -67,8 +69,8 @@ def of_reference(one: Case, given: Inputs) -> dict[str, Tensor]:
     module = build_reference(one, given).train()
     if not one.training:
         module.dropout = 0.0
-    nothing = min(problem.sequences, problem.queries, problem.keys) == 0
-    changed = {"is_causal": False} | ({"need_weights": True} if nothing else {})
+    empty = min(problem.sequences, problem.queries, problem.keys) == 0
+    changed = {"is_causal": False} | ({"need_weights": True} if empty else {})
     with warnings.catch_warnings(), torch.set_grad_enabled(one.differentiates):
         warnings.filterwarnings("ignore", message=".*mismatched key_padding_mask and attn_mask.*")
         output, weights = module(**tracked.arguments() | changed)
@@ -82,9 +84,9 @@ def of_reference(one: Case, given: Inputs) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in found.items()}
 
 
-def disagreements(one: Case, found: dict[str, Tensor], expected: dict[str, Tensor]) -> list[str]:
-    """What is too far off, in words."""
-    # One tensor under several names has one gradient: under its first name here, under all of them there.
+def describe_disagreements(one: Case, found: dict[str, Tensor], expected: dict[str, Tensor]) -> list[str]:
+    """Describe the quantities whose error is too large."""
+    # A tensor with several names has one gradient in the oracle, under the first name, and several in the reference.
     problem = one.problem
     shared = problem.self_attention or problem.key_is_value or problem.query_is_key
     expected = {name: value for name, value in expected.items() if name in found or not shared}
@@ -99,7 +101,7 @@ def disagreements(one: Case, found: dict[str, Tensor], expected: dict[str, Tenso
 
 
 def relative_error(value: Tensor, expected: Tensor) -> float:
-    """Largest difference relative to the largest element, at least 1; NaN where a shape is wrong or an element NaN."""
+    """Return the largest difference relative to the largest element or to 1; NaN for a wrong shape or a NaN element."""
     if value.shape != expected.shape:
         return math.nan
     if not value.numel():
@@ -110,61 +112,62 @@ def relative_error(value: Tensor, expected: Tensor) -> float:
 # Against the reference
 
 
-def test_the_oracle_is_the_reference_in_double_precision() -> None:
-    """Outputs, weights and all gradients agree on every drawn problem of core, in every mode.
+def test_the_oracle_equals_the_reference_in_float64() -> None:
+    """Outputs, weights and all gradients agree on every generated problem of core, in every mode.
 
-    Left out are random ones, and those where the reference gives NaN with weights and zero without.
+    Cases with dropout are left out, and cases with hidden rows for which weights are requested: there the reference
+    gives NaN with weights and zero without.
     """
     wrong, compared = [], 0
-    for one in core(encoded=False):
+    for one in list_core_cases(encoded=False):
         given = draw_inputs(one)
         if one.problem.need_weights and find_hidden_rows(one, given):
             continue
         compared += 1
-        wrong += disagreements(one, evaluate(one, given), of_reference(one, given))
+        wrong += describe_disagreements(one, evaluate(one, given), run_reference(one, given))
     assert wrong == []
     assert compared > 150, compared
 
 
 @needs_encoder
-def test_the_oracle_is_the_reference_on_real_sentences() -> None:
-    """They agree on every layer of the encoder too."""
+def test_the_oracle_equals_the_reference_on_real_sentences() -> None:
+    """They also agree on every layer of the sentence encoder."""
     wrong = []
-    for one in core(encoded=True):
+    for one in list_core_cases(encoded=True):
         given = draw_inputs(one)
-        wrong += disagreements(one, evaluate(one, given), of_reference(one, given))
+        wrong += describe_disagreements(one, evaluate(one, given), run_reference(one, given))
     assert wrong == []
 
 
 def test_the_comparison_can_fail() -> None:
-    """A scale that is off by one part in a million is seen in every quantity that depends on it."""
+    """A relative error of 1e-6 in the scale shows in every quantity that depends on it."""
     one = case(need_weights=True, mask="bool2d")
     given = draw_inputs(one)
-    expected = of_reference(one, given)
+    expected = run_reference(one, given)
     with torch.no_grad():
         given.parameters["in_proj_weight"][:24] *= 1 + 1e-6
-    wrong = " ".join(disagreements(one, evaluate(one, given), expected))
+    wrong = " ".join(describe_disagreements(one, evaluate(one, given), expected))
     for name in ("output", "weights", "grad.query", "grad.key", "grad.value", "grad.in_proj_weight"):
         assert f"{name} is off by" in wrong
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
 @pytest.mark.parametrize("mask", ["none", "bool3d", "pad"])
-def test_under_dropout_the_oracle_is_the_reference_given_its_mask(mask: str, dropout: float) -> None:
-    """With the mask that the reference's weights show, everything else agrees."""
+def test_under_the_dropout_mask_of_the_reference_the_oracle_equals_it(mask: str, dropout: float) -> None:
+    """With the dropout mask that the reference's weights show, all quantities agree."""
     one = case(mode="train", need_weights=True, mask=mask, dropout=dropout)
     given = draw_inputs(one)
     torch.manual_seed(0)
-    expected = of_reference(one, given)
-    assert disagreements(one, evaluate(one, given, keep=expected["weights"] != 0), expected) == []
-    assert disagreements(one, evaluate(one, given), expected) != []
+    expected = run_reference(one, given)
+    assert describe_disagreements(one, evaluate(one, given, keep=expected["weights"] != 0), expected) == []
+    assert describe_disagreements(one, evaluate(one, given), expected) != []
 
 
 @pytest.mark.parametrize(
     ("changes", "hidden"),
     [({"mask": "empty2d"}, (2, 1)), ({"mask": "padempty"}, (5, 1)), ({"mask": "empty3d"}, (1, 0))],
 )
-def test_rows_without_keys_get_zero_attention(changes: dict[str, Any], hidden: tuple[int, int]) -> None:
+def test_fully_masked_rows_get_zero_attention(changes: dict[str, Any], hidden: tuple[int, int]) -> None:
     """Their weights are zero, their output is the bias of the output projection, and every gradient is finite."""
     one = case(need_weights=True, **changes)
     given = draw_inputs(one)
@@ -182,15 +185,15 @@ def test_rows_without_keys_get_zero_attention(changes: dict[str, Any], hidden: t
 # Against the formula
 
 
-def batch_first(problem: MultiheadProblem, tokens: Tensor) -> Tensor:
-    """Tokens as (batch, length, width)."""
+def move_batch_first(problem: MultiheadProblem, tokens: Tensor) -> Tensor:
+    """Return tokens as (batch, length, width)."""
     if problem.batch is None:
         return tokens[None]
     return tokens if problem.batch_first else tokens.transpose(0, 1)
 
 
-def projections(given: Inputs) -> tuple[list[Tensor], list[Tensor]]:
-    """Weights and biases of queries, keys and values."""
+def read_projections(given: Inputs) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the weights and biases of queries, keys and values."""
     parameters = given.parameters
     packed = parameters.get("in_proj_weight")
     weights = [parameters[f"{x}_proj_weight"] for x in "qkv"] if packed is None else list(packed.chunk(3))
@@ -198,8 +201,8 @@ def projections(given: Inputs) -> tuple[list[Tensor], list[Tensor]]:
     return weights, list(parameters.get("in_proj_bias", nothing).chunk(3))
 
 
-def hidden_by(problem: MultiheadProblem, given: Inputs, b: int, h: int, i: int, j: int) -> float:
-    """What the masks add to one logit."""
+def add_masks(problem: MultiheadProblem, given: Inputs, b: int, h: int, i: int, j: int) -> float:
+    """Return the number that the masks add to one logit."""
     total = 0.0
     attention, padding = (given.tensors.get(name) for name in ("attn_mask", "key_padding_mask"))
     elements = []
@@ -212,51 +215,52 @@ def hidden_by(problem: MultiheadProblem, given: Inputs, b: int, h: int, i: int, 
     return total
 
 
-def by_loops(problem: MultiheadProblem, given: Inputs) -> Tensor:
-    """Output (batch, queries, embed_dim), one batch element, head and query after another."""
+def attend_by_loops(problem: MultiheadProblem, given: Inputs) -> Tensor:
+    """Return the output (batch, queries, embed_dim), computed for one batch element, head and query after another."""
     parameters, width = given.parameters, problem.head_dim
-    weights, biases = projections(given)
+    weights, biases = read_projections(given)
     q, k, v = (
-        batch_first(problem, given.tensors[name]) @ weight.T + bias
+        move_batch_first(problem, given.tensors[name]) @ weight.T + bias
         for name, weight, bias in zip(("query", "key", "value"), weights, biases, strict=True)
     )
     joined = torch.zeros(problem.sequences, problem.queries, problem.embed_dim, dtype=torch.float64)
     for b, h, i in product(range(problem.sequences), range(problem.num_heads), range(problem.queries)):
         part = slice(h * width, (h + 1) * width)
-        seen = [(k[b, j, part], v[b, j, part], hidden_by(problem, given, b, h, i, j)) for j in range(problem.keys)]
+        columns = [(k[b, j, part], v[b, j, part], add_masks(problem, given, b, h, i, j)) for j in range(problem.keys)]
         if problem.add_bias_kv:
-            seen.append((parameters["bias_k"][0, 0, part], parameters["bias_v"][0, 0, part], 0.0))
+            columns.append((parameters["bias_k"][0, 0, part], parameters["bias_v"][0, 0, part], 0.0))
         if problem.add_zero_attn:
-            seen.append((torch.zeros(width).double(), torch.zeros(width).double(), 0.0))
-        logits = [float(q[b, i, part] @ key) / math.sqrt(width) + mask for key, _, mask in seen]
+            columns.append((torch.zeros(width).double(), torch.zeros(width).double(), 0.0))
+        logits = [float(q[b, i, part] @ key) / math.sqrt(width) + mask for key, _, mask in columns]
         largest = max(logits, default=-math.inf)
         if largest == -math.inf:
             continue
         exponentials = [math.exp(logit - largest) for logit in logits]
-        for exponential, (_, value, _) in zip(exponentials, seen, strict=True):
+        for exponential, (_, value, _) in zip(exponentials, columns, strict=True):
             joined[b, i, part] += exponential / sum(exponentials) * value
     return joined @ parameters["out_proj.weight"].T + parameters.get("out_proj.bias", 0.0)
 
 
-def test_the_oracle_is_the_formula_written_as_loops() -> None:
-    """Head by head and query by query, the output is the same: all small cases of core, rows without keys included."""
+def test_the_oracle_equals_the_formula_written_as_loops() -> None:
+    """Their outputs are equal on all small cases of core, fully masked rows included."""
     compared = 0
-    for one in core(encoded=False):
+    for one in list_core_cases(encoded=False):
         problem = one.problem
         if problem.sequences * problem.num_heads * problem.queries * problem.columns > 2000:
             continue
         compared += 1
         given = draw_inputs(one)
-        found = batch_first(problem, evaluate(one.with_fields(mode="inference"), given)["output"])
-        assert relative_error(found, by_loops(problem, given)) <= (FAR if "lowest" in problem.mask else CLOSE), one.id
+        found = move_batch_first(problem, evaluate(one.with_fields(mode="inference"), given)["output"])
+        allowed = FAR if "lowest" in problem.mask else CLOSE
+        assert relative_error(found, attend_by_loops(problem, given)) <= allowed, one.id
     assert compared > 90, compared
 
 
-# Beyond double precision
+# Against extended precision
 
 
-def in_long_double(one: Case, given: Inputs) -> dict[str, Any]:
-    """Output, weights, and gradients of three separate tokens, in 80 bits (64 of them significant)."""
+def evaluate_in_long_double(one: Case, given: Inputs) -> dict[str, Any]:
+    """Return output, weights, and gradients of query, key and value, computed in 80 bits (64 of them significant)."""
     problem = one.problem
 
     def wide(tensor: Tensor) -> Any:
@@ -268,8 +272,8 @@ def in_long_double(one: Case, given: Inputs) -> dict[str, Any]:
     def joined(values: Any) -> Any:
         return values.transpose(0, 2, 1, 3).reshape(len(values), values.shape[2], -1)
 
-    weights, biases = ([wide(t) for t in ts] for ts in projections(given))
-    tokens = [wide(batch_first(problem, given.tensors[name])) for name in ("query", "key", "value")]
+    weights, biases = ([wide(t) for t in ts] for ts in read_projections(given))
+    tokens = [wide(move_batch_first(problem, given.tensors[name])) for name in ("query", "key", "value")]
     q, k, v = (heads(x @ w.T + b) for x, w, b in zip(tokens, weights, biases, strict=True))
     if problem.add_bias_kv:
         learned = [wide(given.parameters[name]).repeat(len(k), 0) for name in ("bias_k", "bias_v")]
@@ -290,7 +294,7 @@ def in_long_double(one: Case, given: Inputs) -> dict[str, Any]:
     if problem.bias:
         output = output + wide(given.parameters["out_proj.bias"])
     # Backward by hand: dS = P (dP − Σ P dP).
-    above = heads(wide(batch_first(problem, given.cotangents["output"])) @ w_out)
+    above = heads(wide(move_batch_first(problem, given.cotangents["output"])) @ w_out)
     d_shares = above @ v.transpose(0, 1, 3, 2)
     d_logits = shares * (d_shares - (shares * d_shares).sum(axis=-1, keepdims=True)) / root
     back = {
@@ -306,23 +310,23 @@ def in_long_double(one: Case, given: Inputs) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="this machine has no number wider than a double")
-def test_the_oracle_is_well_within_the_budget_of_double_precision() -> None:
-    """Its own error, against 80 bits, is at most half of what a float64 implementation may be off, on every case."""
+def test_the_error_of_the_oracle_is_well_within_the_budget_of_float64() -> None:
+    """Against 80 bits, its error is at most half of the error allowed to a float64 implementation, on every case."""
     shares: dict[str, list[float]] = {}
-    for one in core(encoded=False):
+    for one in list_core_cases(encoded=False):
         problem = one.problem
         if min(problem.sequences, problem.queries, problem.keys) == 0:
             continue
         given = draw_inputs(one)
-        known = CaseOracle(one, OPERATOR, "float64", lambda given=given: given)
-        wide = in_long_double(one, given)
+        case_oracle = CaseOracle(one, OPERATOR, "float64", lambda given=given: given)
+        wide = evaluate_in_long_double(one, given)
         shared = problem.self_attention or problem.key_is_value or problem.query_is_key
-        for name, value in known.expected.quantities.items():
+        for name, value in case_oracle.expected.quantities.items():
             if name not in wide or (name.startswith("grad.") and (shared or problem.need_weights)):
                 continue
-            ours = value[None] if problem.batch is None else value if name == "weights" else batch_first(problem, value)
+            ours = value if name == "weights" and problem.batch is not None else move_batch_first(problem, value)
             error = float(np.abs(ours.numpy().astype(np.longdouble) - wide[name]).max())
-            shares.setdefault(name, []).append(error / known.expected.allowances[name].allowed)
+            shares.setdefault(name, []).append(error / case_oracle.expected.allowances[name].allowed)
     assert shares.keys() == {"output", "weights", "grad.query", "grad.key", "grad.value"}
     assert {name: round(max(found), 2) for name, found in shares.items() if not max(found) <= 0.5} == {}
     assert len(shares["output"]) > 150
@@ -338,7 +342,7 @@ def test_the_oracle_is_well_within_the_budget_of_double_precision() -> None:
     ],
 )
 def test_gradients_are_those_of_finite_differences(changes: dict[str, Any]) -> None:
-    """What autograd differentiates is smooth, rows without keys included."""
+    """Autograd's gradients of the formula are right, also with fully masked rows."""
     one = case(batch=2, queries=3, keys=4, embed_dim=4, num_heads=2, **changes)
     given = draw_inputs(one)
     names = [*given.parameters, *(name for name, t in given.tensors.items() if t.is_floating_point())]
@@ -351,13 +355,13 @@ def test_gradients_are_those_of_finite_differences(changes: dict[str, Any]) -> N
         )
         return _attend(one.problem, changed, None, None)
 
-    # A finite difference of minus infinity is no number: additive masks hide here by -3.
+    # Minus infinity has no finite difference: additive masks use -3 here.
     leaves = [(given.parameters | given.tensors)[name].nan_to_num(neginf=-3.0).requires_grad_() for name in names]
     assert torch.autograd.gradcheck(outputs, leaves)
 
 
 def test_one_tensor_as_query_key_and_value_has_one_gradient() -> None:
-    """It is the sum of the three, under the first name."""
+    """The gradient is the sum over the three arguments, under the first name."""
     one = case(SELF)
     given = draw_inputs(one)
     found = evaluate(one, given)
@@ -384,14 +388,14 @@ def test_one_tensor_as_query_key_and_value_has_one_gradient() -> None:
         ),
     ],
 )
-def test_quantities_are_what_the_case_asks_for(changes: dict[str, Any], mode: str, names: set[str]) -> None:
-    """Weights if they are asked for; gradients of what is a number, unless in inference."""
+def test_quantities_are_those_that_the_case_requests(changes: dict[str, Any], mode: str, names: set[str]) -> None:
+    """Weights are there if they are requested; gradients of floating-point tensors, except in inference."""
     one = case(mode=mode, **changes)
     assert evaluate(one, draw_inputs(one)).keys() == names
 
 
-def test_inputs_are_left_as_they_were() -> None:
-    """Nothing requires gradients afterwards, and no bit has changed."""
+def test_inputs_are_unchanged() -> None:
+    """Afterwards no tensor requires gradients, and every tensor is equal bit for bit."""
     one = case(mask="float2d+padfloat", need_weights=True)
     given, again = draw_inputs(one), draw_inputs(one)
     evaluate(one, given, noise=Noise(2.0**-8, 0))
@@ -405,18 +409,18 @@ def test_inputs_are_left_as_they_were() -> None:
 NOISY = {"mask": "float3d+pad", "need_weights": True, "add_bias_kv": True}
 
 
-def test_noise_of_no_size_changes_nothing() -> None:
-    """Outputs are the same bits; the gradient of softmax is written otherwise there, and the same number."""
+def test_noise_of_size_zero_changes_nothing() -> None:
+    """Outputs are equal bit for bit; gradients agree to rounding: the backward of softmax is computed differently."""
     one = case(**NOISY)
     given = draw_inputs(one)
     exact, noisy = evaluate(one, given), evaluate(one, given, noise=Noise(0.0, 1))
     assert torch.equal(noisy["output"], exact["output"])
     assert torch.equal(noisy["weights"], exact["weights"])
-    assert disagreements(one, noisy, exact) == []
+    assert describe_disagreements(one, noisy, exact) == []
 
 
 def test_noise_reaches_every_quantity_and_grows_with_the_roundoff() -> None:
-    """Each is off by some roundoffs; a 256th of the roundoff gives about a 256th of the error."""
+    """The error of each is some roundoffs; a 256th of the roundoff gives about a 256th of the error."""
     one = case(**NOISY)
     given = draw_inputs(one)
     exact = evaluate(one, given)
@@ -428,7 +432,7 @@ def test_noise_reaches_every_quantity_and_grows_with_the_roundoff() -> None:
 
 
 def test_noise_follows_its_seed() -> None:
-    """The same seed gives the same errors, another seed others; none is larger than the roundoff."""
+    """The same seed gives the same noise, another seed gives other noise; no error is larger than the roundoff."""
     ones = torch.ones(1000, dtype=torch.float64)
     first, same, other = (Noise(0.125, seed).perturb(ones) for seed in (1, 1, 2))
     assert torch.equal(first, same)
@@ -436,11 +440,11 @@ def test_noise_follows_its_seed() -> None:
     assert 0.12 < float((first - 1).abs().max()) <= 0.125
 
 
-# Rows from which every key is hidden
+# Fully masked rows
 
 
-def pattern(rows: dict[str, Tensor]) -> dict[str, Any]:
-    """Marks as nested lists of 0 and 1, without the last dimension."""
+def list_rows(rows: dict[str, Tensor]) -> dict[str, Any]:
+    """Return masks of rows as nested lists of 0 and 1, without the last dimension."""
     return {name: value.squeeze(-1).int().tolist() for name, value in rows.items()}
 
 
@@ -472,21 +476,21 @@ FIRST, LAST, NONE = [0, 0, 1, 0, 0], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0]
         ({"mask": "empty2d+padempty", "add_bias_kv": True}, {}),
     ],
 )
-def test_rows_without_any_key_are_marked(changes: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Exactly those, for output and weights, in the problem's own layout."""
+def test_fully_masked_rows_are_found(changes: dict[str, Any], expected: dict[str, Any]) -> None:
+    """The masks of output and weights have exactly those rows, in the problem's layout."""
     one = case(need_weights=True, **changes)
     given = draw_inputs(one)
     rows = find_hidden_rows(one, given)
-    assert pattern(rows) == expected
+    assert list_rows(rows) == expected
     quantities = evaluate(one, given)
     for name, value in rows.items():
         assert value.dtype == torch.bool
         assert torch.broadcast_shapes(value.shape, quantities[name].shape) == quantities[name].shape
 
 
-def test_rows_are_the_same_in_every_dtype() -> None:
-    """A mask of numbers hides where it is minus infinity, however narrow the numbers are."""
+def test_fully_masked_rows_are_the_same_in_every_dtype() -> None:
+    """A float mask hides where it is minus infinity, in half precision, too."""
     one = case(mask="empty3d+padfloat", need_weights=True)
-    expected = pattern(find_hidden_rows(one, draw_inputs(one)))
+    expected = list_rows(find_hidden_rows(one, draw_inputs(one)))
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        assert pattern(find_hidden_rows(one, round_inputs(draw_inputs(one), dtype))) == expected
+        assert list_rows(find_hidden_rows(one, round_inputs(draw_inputs(one), dtype))) == expected

@@ -1,4 +1,4 @@
-"""Wheel and sdist hold what they should, and an installed wheel works away from the checkout."""
+"""Tests of the contents of wheel and sdist, and of an installed wheel without the checkout."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run away from the checkout's import paths and keep what was said."""
+    """Run a command without the checkout's import paths, and capture its output."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
         [str(part) for part in command],
@@ -37,60 +37,61 @@ def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def succeed(*command: str | Path, cwd: Path) -> str:
-    """Standard output of a command that has to exit with 0."""
+def run_successfully(*command: str | Path, cwd: Path) -> str:
+    """Run a command, assert that it exits with 0, and return its standard output."""
     done = run(*command, cwd=cwd)
     assert done.returncode == 0, f"{command} exited with {done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
-def only(folder: Path, pattern: str) -> Path:
-    """The one file in a folder that matches."""
+def find_only(folder: Path, pattern: str) -> Path:
+    """The only file in a folder that matches a pattern."""
     [found] = folder.glob(pattern)
     return found
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with the sdist and the wheel of this checkout."""
     folder = tmp_path_factory.mktemp("built")
-    succeed(sys.executable, "-m", "hatchling", "build", "--directory", folder, cwd=ROOT)
+    run_successfully(sys.executable, "-m", "hatchling", "build", "--directory", folder, cwd=ROOT)
     return folder
 
 
 @pytest.fixture(scope="module")
-def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Scripts of a fresh environment with the wheel and, beside it, the packages of this environment."""
+def installed(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the scripts of a new environment, which has the wheel and the packages of this environment."""
     home = tmp_path_factory.mktemp("installed") / "env"
     venv.create(home, with_pip=False)
     scripts = home / ("Scripts" if os.name == "nt" else "bin")
-    succeed(
+    run_successfully(
         *PIP,
         "--python",
         scripts / "python",
         "install",
         "--no-deps",
         "--no-index",
-        only(built, "*.whl"),
+        find_only(distributions, "*.whl"),
         cwd=home,
     )
-    # Only after pip has run, which would take the editable install for an installed attnbench. The .pth files
-    # of a folder that was itself added by a .pth file are not read, so the editable install stays out.
+    # The packages of this environment are added after pip has run, because pip would take the editable install for an
+    # installed attnbench. Python does not read the .pth files of a folder that was itself added by a .pth file, so the
+    # editable install is not importable in the new environment.
     ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    packages = succeed(scripts / "python", "-c", ask, cwd=home).strip()
+    packages = run_successfully(scripts / "python", "-c", ask, cwd=home).strip()
     Path(packages, "surroundings.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     return scripts
 
 
-def contents(wheel: Path) -> set[str]:
-    """Files of a wheel, without its metadata."""
+def list_contents(wheel: Path) -> set[str]:
+    """Names of the files in a wheel, without its metadata."""
     with ZipFile(wheel) as archive:
         return {name for name in archive.namelist() if ".dist-info/" not in name}
 
 
-def test_wheel_holds_its_packages_whole_and_nothing_else(built: Path) -> None:
-    """Every file of the source packages, and no other, is in the wheel."""
-    packaged = contents(only(built, "*.whl"))
+def test_wheel_holds_all_files_of_its_packages_and_no_others(distributions: Path) -> None:
+    """The files of the wheel are exactly the files of the source packages."""
+    packaged = list_contents(find_only(distributions, "*.whl"))
     sources = {
         path.relative_to(root).as_posix()
         for package, root in SOURCES.items()
@@ -107,9 +108,9 @@ def test_wheel_holds_its_packages_whole_and_nothing_else(built: Path) -> None:
     assert any(name.startswith("attnbench/report/templates/") for name in packaged)
 
 
-def test_wheel_holds_the_licence_and_the_entry_points(built: Path) -> None:
-    """The metadata names the licence's file, the command and the built-in implementations."""
-    with ZipFile(only(built, "*.whl")) as archive:
+def test_wheel_holds_the_licence_and_the_entry_points(distributions: Path) -> None:
+    """The metadata contains the licence, the command and the entry points of built-in implementations."""
+    with ZipFile(find_only(distributions, "*.whl")) as archive:
         metadata = {PurePosixPath(name).name: name for name in archive.namelist() if ".dist-info/" in name}
         assert "Permission is hereby granted" in archive.read(metadata["LICENSE"]).decode()
         entry_points = archive.read(metadata["entry_points.txt"]).decode()
@@ -117,28 +118,28 @@ def test_wheel_holds_the_licence_and_the_entry_points(built: Path) -> None:
     assert "torch_mha = attnzoo.torch_mha:TORCH_MHA" in entry_points
 
 
-def test_sdist_holds_what_is_needed_to_test_it_and_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:
-    """From the sdist alone the same wheel can be built and the tests can be run."""
-    sdist = only(built, "*.tar.gz")
+def test_sdist_holds_the_tests_and_builds_the_same_wheel(distributions: Path, tmp_path: Path) -> None:
+    """The sdist contains the files that the tests need, and the wheel built from it has the same contents."""
+    sdist = find_only(distributions, "*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     needed = {"LICENSE", "Makefile", "constraints.txt", "requirements-sentences.txt", "asv.conf.json"}
     assert needed | {path.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/*.py")} <= names
     wheel = ("wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", tmp_path, sdist)
-    succeed(*PIP, *wheel, cwd=tmp_path)
-    assert contents(only(tmp_path, "*.whl")) == contents(only(built, "*.whl"))
+    run_successfully(*PIP, *wheel, cwd=tmp_path)
+    assert list_contents(find_only(tmp_path, "*.whl")) == list_contents(find_only(distributions, "*.whl"))
 
 
-def test_installed_command_says_what_it_can_do(installed: Path, tmp_path: Path) -> None:
-    """``attnbench --help`` works from a wheel, and it is the wheel that answers."""
-    home = succeed(installed / "python", "-c", "import attnbench; print(attnbench.__file__)", cwd=tmp_path)
+def test_installed_command_lists_its_commands(installed: Path, tmp_path: Path) -> None:
+    """``attnbench --help`` runs from the installed wheel, and names every command."""
+    home = run_successfully(installed / "python", "-c", "import attnbench; print(attnbench.__file__)", cwd=tmp_path)
     assert Path(home.strip()).is_relative_to(installed.parent)
-    said = succeed(installed / "attnbench", "--help", cwd=tmp_path)
+    output = run_successfully(installed / "attnbench", "--help", cwd=tmp_path)
     commands = ("list", "conform", "profile", "report", "compare", "reproduce", "run")
-    assert all(command in said for command in commands)
+    assert all(command in output for command in commands)
 
 
 def test_installed_command_lists_the_built_in_implementations(installed: Path, tmp_path: Path) -> None:
-    """``attnbench list`` finds the implementations that came with the wheel."""
-    said = succeed(installed / "attnbench", "list", cwd=tmp_path)
-    assert all(name in said for name in ("torch_mha", "naive_loop", "reshaped", "sdpa"))
+    """``attnbench list`` lists the implementations of the wheel."""
+    output = run_successfully(installed / "attnbench", "list", cwd=tmp_path)
+    assert all(name in output for name in ("torch_mha", "naive_loop", "reshaped", "sdpa"))

@@ -1,4 +1,4 @@
-"""Tests of physical memory: it sees what torch's allocator does not, where the process was started for it."""
+"""Tests of peak resident memory: it includes memory outside torch's allocator, in a process started for it."""
 
 import json
 import os
@@ -29,9 +29,9 @@ class Outside(Implementation):
         def call(**arguments):
             block = LIBC.malloc(8 << 20)
             ctypes.memset(block, 1, 8 << 20)
-            answer = module(**arguments)
+            returned = module(**arguments)
             LIBC.free(ctypes.c_void_p(block))
-            return answer
+            return returned
 
         return call
 
@@ -64,15 +64,15 @@ print(json.dumps(found))
 """
 
 
-def test_without_its_environment_nothing_is_told() -> None:
-    """Blocks that glibc kept would make the number too small; there is none then, and no wrong one."""
+def test_without_its_environment_nothing_is_measured() -> None:
+    """Without it, glibc keeps freed blocks and the number would be too small; the result is None instead."""
     assert all(os.environ.get(name) != value for name, value in ENVIRONMENT.items())
     assert measure_peak_bytes(lambda: bytearray(8 * MIB)) is None
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone resets the highest resident size")
-def test_what_a_library_takes_by_itself_is_seen() -> None:
-    """8 MiB from malloc stand outside the allocator; what went through it stands in both counts."""
+def test_memory_that_a_library_allocates_is_measured() -> None:
+    """8 MiB from malloc are outside the allocator; memory from the allocator is in both counts."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=True
     )
@@ -83,14 +83,14 @@ def test_what_a_library_takes_by_itself_is_seen() -> None:
     assert inside[0] == 2 * 2 * 4 * 256 * 256 * 4
     assert inside[1] == pytest.approx(inside[0], abs=NOISE_BYTES)
     assert bytes_outside_allocator(inside[1], inside[0]) is None
-    # Memory that nobody writes to is not resident.
+    # Memory that is never written is not resident.
     assert untouched[0] == 32 * MIB
     assert untouched[1] < NOISE_BYTES
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone resets the highest resident size")
-def test_a_profile_tells_what_an_implementation_takes_outside_the_allocator(tmp_path: Path) -> None:
-    """8 MiB from malloc stand in the record beside an exact peak that knows nothing of them, with what ran."""
+def test_a_profile_records_memory_outside_the_allocator(tmp_path: Path) -> None:
+    """The record has the 8 MiB from malloc beside the allocator's exact peak, and the kernels that ran."""
     (tmp_path / "own.py").write_text(OWN)
     with Session(limits=Limits(threads=1)) as session:
         plans = session.plan(list_profile_cases(session, [8], ["forward"], of=("multihead",)), list_gating_checks())
@@ -114,7 +114,7 @@ def test_a_profile_tells_what_an_implementation_takes_outside_the_allocator(tmp_
 
 
 def test_a_surplus_within_the_noise_is_none() -> None:
-    """Half a megabyte, or 2 % of what was allocated, is not told apart."""
+    """A surplus of up to 0.5 MB, or of up to 2 % of the allocated bytes, is noise."""
     assert bytes_outside_allocator(None, 100) is None
     assert bytes_outside_allocator(500_000, 0) is None
     assert bytes_outside_allocator(500_001, 0) == 500_001

@@ -1,4 +1,4 @@
-"""Tests of run files: what is written is read, and what is damaged costs no more than its line."""
+"""Tests of run files: records are read as they were written, and a damaged line loses only its own record."""
 
 import errno
 import io
@@ -17,10 +17,10 @@ DATA = Path(__file__).parent / "data"
 CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/eval"
 PASSED = Finding(check="forward_parity", status="passed", measured=1e-7, allowed=1e-6)
 MACHINE = Machine(name="some-cpu", cpu="Some CPU", cores=4, memory_bytes=2**33)
-TWIN = Timing(samples_ns=((11, 11), (12, 12)), threads=2)
+CONTROL = Timing(samples_ns=((11, 11), (12, 12)), threads=2)
 TIMING = Timing(
     samples_ns=((10, 11), (12, 13)), waited_ns=((0, 0), (0, 1)), switches=((0, 0), (1, 0)), threads=2,
-    interleaved_with=("torch_mha",), twin=TWIN, build_ns=(5, 6), first_call_ns=(20, 21),
+    interleaved_with=("torch_mha",), twin=CONTROL, build_ns=(5, 6), first_call_ns=(20, 21),
 )  # fmt: skip
 ON_DEVICE = Timing(
     samples_ns=((10, 11), (12, 13)), device_ns=((4, 5), (6, 7)), graph_ns=((3, 4), ()), late=((False, True), ()),
@@ -37,7 +37,7 @@ CEILING = Ceiling(
 )
 
 
-def run(name: str = "20260101-000000-abcd", *, machine: Machine = MACHINE) -> Run:
+def make_run(name: str = "20260101-000000-abcd", *, machine: Machine = MACHINE) -> Run:
     """A run."""
     return Run(
         id=name,
@@ -49,50 +49,50 @@ def run(name: str = "20260101-000000-abcd", *, machine: Machine = MACHINE) -> Ru
     )
 
 
-def result(*, of: str = "20260101-000000-abcd", name: str = "sdpa", finding: Finding = PASSED) -> Result:
+def make_result(*, of: str = "20260101-000000-abcd", name: str = "sdpa", finding: Finding = PASSED) -> Result:
     """A result without measurements."""
     return Result(run=of, implementation=name, case=CASE, findings=(finding,), flop=1000, suite="quick")
 
 
-def stored(*results: Result, of: Run | None = None) -> StoredRun:
-    """A run as it would be read."""
-    return StoredRun(run=of or run(), results=results, path=Path("run.jsonl"))
+def make_stored_run(*results: Result, of: Run | None = None) -> StoredRun:
+    """A run as it is read from a file."""
+    return StoredRun(run=of or make_run(), results=results, path=Path("run.jsonl"))
 
 
-def written(folder: Path, *results: Result) -> Path:
-    """Run file with these results."""
-    with RunFile.create(folder, run()) as file:
+def write_run(folder: Path, *results: Result) -> Path:
+    """Write a run file with these results, and return its path."""
+    with RunFile.create(folder, make_run()) as file:
         for one in results:
             file.append(one)
     return file.path
 
 
-def test_what_is_appended_is_read(tmp_path: Path) -> None:
-    """Every field of a run and of its results comes back."""
-    measured = replace(result(name="other"), timing=TIMING, memory=MEMORY, bytes=4096, kernels=("aten::bmm ×2",))
-    results = (result(), measured)
-    path = written(tmp_path, *results)
+def test_appended_records_are_read(tmp_path: Path) -> None:
+    """Every field of a run and of its results is read as it was written."""
+    measured = replace(make_result(name="other"), timing=TIMING, memory=MEMORY, bytes=4096, kernels=("aten::bmm ×2",))
+    results = (make_result(), measured)
+    path = write_run(tmp_path, *results)
     assert path == tmp_path / "some-cpu" / "20260101-000000-abcd.jsonl"
-    assert read_run(path) == StoredRun(run=run(), results=results, path=path)
+    assert read_run(path) == StoredRun(run=make_run(), results=results, path=path)
 
 
 def test_a_ceiling_is_stored_beside_the_results_of_its_run(tmp_path: Path) -> None:
-    """It is read back; one of another run is told and left out."""
-    with RunFile.create(tmp_path, run()) as file:
+    """A ceiling is read back; a ceiling of another run is reported and left out."""
+    with RunFile.create(tmp_path, make_run()) as file:
         file.append(CEILING)
-        file.append(result())
+        file.append(make_result())
         file.append(replace(CEILING, run="second"))
     found = read_run(file.path)
-    assert (found.ceilings, found.results) == ((CEILING,), (result(),))
+    assert (found.ceilings, found.results) == ((CEILING,), (make_result(),))
     assert found.problems[0].endswith(
         "the record belongs to run 'second', but the file is that of run '20260101-000000-abcd'"
     )
 
 
 def test_a_recording_keeps_the_ceilings_of_its_run(tmp_path: Path) -> None:
-    """They are in the file at once, and at hand for a run that goes on."""
-    with RunFile.create(tmp_path, run()) as file:
-        recorded = Recording(run=run(), file=file)
+    """A ceiling is in the file at once, and in the recording."""
+    with RunFile.create(tmp_path, make_run()) as file:
+        recorded = Recording(run=make_run(), file=file)
         recorded.add_ceiling(CEILING)
         assert read_run(file.path).ceilings == (CEILING,)
     assert recorded.ceilings == [CEILING]
@@ -100,21 +100,21 @@ def test_a_recording_keeps_the_ceilings_of_its_run(tmp_path: Path) -> None:
 
 def test_a_result_is_stored_as_soon_as_it_is_known(tmp_path: Path) -> None:
     """A reader sees a result while the file is still open."""
-    with RunFile.create(tmp_path, run()) as file:
-        file.append(result())
-        assert read_run(file.path).results == (result(),)
+    with RunFile.create(tmp_path, make_run()) as file:
+        file.append(make_result())
+        assert read_run(file.path).results == (make_result(),)
 
 
 def test_a_run_file_is_never_written_over(tmp_path: Path) -> None:
-    """A second run of the same id is refused."""
-    written(tmp_path)
+    """A second run with the same id is refused."""
+    write_run(tmp_path)
     with pytest.raises(ResultsError, match=r"^cannot write results to .*: File exists; "):
-        RunFile.create(tmp_path, run())
+        RunFile.create(tmp_path, make_run())
 
 
-def test_a_line_cut_in_its_middle_costs_that_line_only(tmp_path: Path) -> None:
-    """The rest is read, and the loss is told."""
-    path = written(tmp_path, result(name="whole"), result(name="cut"))
+def test_a_line_cut_in_its_middle_loses_that_line_only(tmp_path: Path) -> None:
+    """The other lines are read, and the loss is reported."""
+    path = write_run(tmp_path, make_result(name="whole"), make_result(name="cut"))
     path.write_bytes(path.read_bytes()[:-40])
     found = read_run(path)
     assert [r.implementation for r in found.results] == ["whole"]
@@ -122,29 +122,29 @@ def test_a_line_cut_in_its_middle_costs_that_line_only(tmp_path: Path) -> None:
     assert problem.startswith("20260101-000000-abcd.jsonl line 3 cannot be read and is left out: ")
 
 
-def test_going_on_with_a_cut_file_keeps_what_follows(tmp_path: Path) -> None:
-    """Resuming ends the cut line, so that the next result stands on a line of its own."""
-    path = written(tmp_path, result(name="whole"), result(name="cut"))
+def test_resuming_a_cut_file_keeps_the_new_results(tmp_path: Path) -> None:
+    """Resuming ends the cut line, so that the next result is on a line of its own."""
+    path = write_run(tmp_path, make_result(name="whole"), make_result(name="cut"))
     path.write_bytes(path.read_bytes()[:-40])
     with RunFile.resume(path) as file:
-        file.append(result(name="cut"))
+        file.append(make_result(name="cut"))
     found = read_run(path)
     assert [r.implementation for r in found.results] == ["whole", "cut"]
     assert len(found.problems) == 1
 
 
-def test_going_on_with_a_whole_file_adds_no_empty_line(tmp_path: Path) -> None:
-    """A file that ends with a line end is left as it is."""
-    path = written(tmp_path, result(name="first"))
+def test_resuming_a_complete_file_adds_no_empty_line(tmp_path: Path) -> None:
+    """Resuming adds nothing to a file that ends with a line break."""
+    path = write_run(tmp_path, make_result(name="first"))
     with RunFile.resume(path) as file:
-        file.append(result(name="second"))
+        file.append(make_result(name="second"))
     assert path.read_bytes().count(b"\n") == 3
     assert b"\n\n" not in path.read_bytes()
 
 
 def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
-    """The message says what to do."""
-    path = written(tmp_path)
+    """The message gives the remedy."""
+    path = write_run(tmp_path)
     path.write_text(path.read_text().replace('"schema":2', '"schema":99'))
     with pytest.raises(
         ResultsError, match=r"newer attnbench \(schema 99\); this one reads up to 2: upgrade attnbench$"
@@ -152,16 +152,16 @@ def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
         read_run(path)
 
 
-def test_what_a_device_timed_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Its own time, that of a graph, what was late, and the clock around each turn."""
-    on_device = replace(result(), case=CASE.replace("/cpu/", "/cuda/"), timing=replace(ON_DEVICE, twin=ON_DEVICE))
-    found = read_run(written(tmp_path, on_device))
+def test_device_timings_are_read_as_they_were_written(tmp_path: Path) -> None:
+    """Device times, times of a graph, late launches, and the clocks around each call are read back."""
+    on_device = replace(make_result(), case=CASE.replace("/cpu/", "/cuda/"), timing=replace(ON_DEVICE, twin=ON_DEVICE))
+    found = read_run(write_run(tmp_path, on_device))
     assert found.problems == ()
     assert found.results == (on_device,)
 
 
-def test_a_run_from_before_devices_were_timed_has_nothing_of_them() -> None:
-    """It is of the same schema, and is judged by wall time."""
+def test_a_run_without_device_timings_is_read() -> None:
+    """A run of schema 2 from before device timing has empty device fields, and is compared by wall time."""
     (_, _, base, own) = read_run(DATA / "run-schema-2.jsonl").results
     for one in (base, own):
         assert one.timing is not None
@@ -184,7 +184,7 @@ def test_a_file_of_schema_1_is_read() -> None:
 
 
 def test_a_file_of_schema_2_is_read() -> None:
-    """Counters, the baseline's twin, first calls, bytes of every kind, what ran, and ceilings."""
+    """Counters, the A/A control, first calls, bytes of every kind, kernels, and ceilings are read."""
     found = read_run(DATA / "run-schema-2.jsonl")
     assert found.problems == ()
     assert (found.run.schema, found.run.machine.name) == (2, "example-cpu")
@@ -195,8 +195,8 @@ def test_a_file_of_schema_2_is_read() -> None:
     assert [len(process) for process in base.timing.switches] == [7] * 8
     assert base.timing.twin is not None
     assert base.timing.first_call_ns[0] == 4 * base.timing.samples_ns[0][0]
-    judged = decide_speed(own.timing, base.timing)
-    assert (judged.state, judged.counted, judged.control.state if judged.control else None) == ("faster", 8, "same")
+    verdict = decide_speed(own.timing, base.timing)
+    assert (verdict.state, verdict.counted, verdict.control.state if verdict.control else None) == ("faster", 8, "same")
     assert (base.memory.workspace_bytes, base.memory.outside_bytes) == (327_680, 815_104)
     assert (own.flop, own.bytes) == (37_748_736, 1_183_744)
     assert "aten::_scaled_dot_product_flash_attention_for_cpu" in own.kernels
@@ -204,9 +204,9 @@ def test_a_file_of_schema_2_is_read() -> None:
 
 
 @pytest.mark.parametrize("line", ["not json", '{"record":"other"}', "[1]", '{"record":"result","run":"x"}'])
-def test_a_line_that_is_no_record_is_told_and_left_out(tmp_path: Path, line: str) -> None:
-    """Nothing that stands in a file stops the rest from being read."""
-    path = written(tmp_path, result())
+def test_a_line_that_is_no_record_is_reported_and_left_out(tmp_path: Path, line: str) -> None:
+    """A line that is no record does not stop the other lines from being read."""
+    path = write_run(tmp_path, make_result())
     with path.open("a") as file:
         file.write(line + "\n")
     found = read_run(path)
@@ -214,31 +214,31 @@ def test_a_line_that_is_no_record_is_told_and_left_out(tmp_path: Path, line: str
     assert "line 3" in found.problems[0]
 
 
-def test_two_files_that_were_put_together_are_not_one_run(tmp_path: Path) -> None:
-    """The first run is read; the second and its results are told and left out."""
-    path = written(tmp_path, result())
-    with RunFile.create(tmp_path, run("second")) as file:
-        file.append(result(of="second"))
+def test_two_concatenated_files_are_not_one_run(tmp_path: Path) -> None:
+    """The first run is read; the second run and its results are reported and left out."""
+    path = write_run(tmp_path, make_result())
+    with RunFile.create(tmp_path, make_run("second")) as file:
+        file.append(make_result(of="second"))
     path.write_bytes(path.read_bytes() + file.path.read_bytes())
     found = read_run(path)
-    assert (found.run, found.results) == (run(), (result(),))
+    assert (found.run, found.results) == (make_run(), (make_result(),))
     assert [problem.split(": ", 1)[1] for problem in found.problems] == [
         "a second run; a file holds one, so its results are left out",
         "the record belongs to run 'second', but the file is that of run '20260101-000000-abcd'",
     ]
 
 
-def test_a_result_whose_case_is_no_case_id_is_told_and_left_out(tmp_path: Path) -> None:
-    """What reads results may take ids apart."""
-    path = written(tmp_path, replace(result(), case="odd"), result())
+def test_a_result_whose_case_is_no_case_id_is_reported_and_left_out(tmp_path: Path) -> None:
+    """A result with a malformed case id is left out, because readers of results parse the id."""
+    path = write_run(tmp_path, replace(make_result(), case="odd"), make_result())
     found = read_run(path)
-    assert found.results == (result(),)
+    assert found.results == (make_result(),)
     reason = "line 2 cannot be read and is left out: 'odd' is not a case id"
     assert found.problems == (f"20260101-000000-abcd.jsonl {reason}",)
 
 
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
-    """Closing the file does not put an error of its own in the place of the message."""
+    """Closing the file after a failed write does not replace the message by another error."""
 
     class Full(io.RawIOBase):
         def writable(self) -> bool:
@@ -252,11 +252,11 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
         pytest.raises(ResultsError, match=rf"^cannot write to run\.jsonl: {reason}$"),
         RunFile(Path("run.jsonl"), io.BufferedWriter(Full())) as file,
     ):
-        file.append(result())
+        file.append(make_result())
 
 
 def test_a_file_without_a_run_is_refused(tmp_path: Path) -> None:
-    """An empty file, or one whose first line is lost, is no run."""
+    """An empty file is no run."""
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(ResultsError, match="holds no run"):
         read_run(tmp_path / "empty.jsonl")
@@ -266,17 +266,17 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     """The message names the folder and the option that helps."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsError) as caught:
-        RunFile.create(tmp_path / "file", run())
+        RunFile.create(tmp_path / "file", make_run())
     assert str(caught.value).endswith("; name another folder with --results DIR")
     assert "\n" not in str(caught.value)
 
 
 def test_the_newest_run_is_found_where_none_is_named(tmp_path: Path) -> None:
-    """Runs are ordered by their ids, which begin with their time; one without any result, or no run, is passed over."""
+    """Runs are ordered by their ids, which begin with the time; runs without results and other files are skipped."""
     for name, machine in (("20260102-000000-aaaa", "a"), ("20260101-000000-ffff", "b")):
-        with RunFile.create(tmp_path, run(name, machine=replace(MACHINE, name=machine))) as file:
-            file.append(result(of=name))
-    with RunFile.create(tmp_path, run("20260103-000000-0000")):
+        with RunFile.create(tmp_path, make_run(name, machine=replace(MACHINE, name=machine))) as file:
+            file.append(make_result(of=name))
+    with RunFile.create(tmp_path, make_run("20260103-000000-0000")):
         pass
     for name, text in (("8x512-2", '{"kind":"header"}\n{}\n'), ("9", "\n\n"), ("91", "no JSON\n\n")):
         (tmp_path / "a" / f"{name}.jsonl").write_text(text)
@@ -285,13 +285,13 @@ def test_the_newest_run_is_found_where_none_is_named(tmp_path: Path) -> None:
 
 
 def test_a_run_is_found_by_its_path(tmp_path: Path) -> None:
-    """A file anywhere will do."""
+    """A path selects a run file in any folder."""
     assert find_runs(tmp_path, [str(DATA / "run-schema-1.jsonl")]) == [DATA / "run-schema-1.jsonl"]
 
 
-def test_an_unknown_run_is_answered_with_one_that_is_near(tmp_path: Path) -> None:
-    """A slip of the finger is named."""
-    written(tmp_path)
+def test_the_message_of_an_unknown_run_suggests_a_similar_id(tmp_path: Path) -> None:
+    """The message suggests the id that a misspelt id resembles."""
+    write_run(tmp_path)
     with pytest.raises(
         ResultsError, match=r"^no run '20260101-000000-abce' in .*; did you mean 20260101-000000-abcd\?$"
     ):
@@ -299,69 +299,76 @@ def test_an_unknown_run_is_answered_with_one_that_is_near(tmp_path: Path) -> Non
 
 
 def test_no_run_at_all_says_how_to_make_one(tmp_path: Path) -> None:
-    """An empty folder of results is a message, not a crash."""
+    """The message about an empty folder of results names the command that makes a run."""
     with pytest.raises(ResultsError, match="make one with attnbench run"):
         find_runs(tmp_path, [])
 
 
 def test_of_two_results_the_later_one_stands() -> None:
-    """One result is left for each machine, implementation and case."""
+    """One result remains for each machine, implementation and case."""
     failed = Finding(check="forward_parity", status="failed", reason="off")
-    first, second = stored(result(finding=failed)), stored(result())
-    assert merge_runs([first, second]) == [result()]
-    assert merge_runs([second, first]) == [result(finding=failed)]
+    first, second = make_stored_run(make_result(finding=failed)), make_stored_run(make_result())
+    assert merge_runs([first, second]) == [make_result()]
+    assert merge_runs([second, first]) == [make_result(finding=failed)]
 
 
 def test_results_of_two_machines_both_stand() -> None:
     """A machine does not replace another's results."""
-    other = run("other", machine=replace(MACHINE, name="other-cpu"))
-    assert merge_runs([stored(result()), stored(result(of="other"), of=other)]) == [result(), result(of="other")]
+    other = make_run("other", machine=replace(MACHINE, name="other-cpu"))
+    assert merge_runs([make_stored_run(make_result()), make_stored_run(make_result(of="other"), of=other)]) == [
+        make_result(),
+        make_result(of="other"),
+    ]
 
 
 def test_measurements_on_other_numbers_of_threads_all_stand() -> None:
-    """What one thread took says nothing of two; what holds is the same on any number of them."""
-    alone = replace(run("alone"), threads=1)
-    both = [replace(result(of=name), suite=PERF, timing=TIMING) for name in (alone.id, run().id)]
-    assert merge_runs([stored(both[0], of=alone), stored(both[1])]) == both
-    assert merge_runs([stored(result(of="alone"), of=alone), stored(result())]) == [result()]
+    """Timings on different numbers of threads are both kept; findings do not depend on the number of threads."""
+    alone = replace(make_run("alone"), threads=1)
+    both = [replace(make_result(of=name), suite=PERF, timing=TIMING) for name in (alone.id, make_run().id)]
+    assert merge_runs([make_stored_run(both[0], of=alone), make_stored_run(both[1])]) == both
+    assert merge_runs([make_stored_run(make_result(of="alone"), of=alone), make_stored_run(make_result())]) == [
+        make_result()
+    ]
 
 
 def test_memory_of_a_probe_and_timing_of_the_same_run_are_joined() -> None:
-    """A result that is stored again keeps what was measured before, if its checks say the same."""
-    probe, later = replace(result(), memory=MEMORY), replace(result(), timing=TIMING)
-    assert merge_runs([stored(probe, later)]) == [replace(result(), memory=MEMORY, timing=TIMING)]
+    """A later result of the same run keeps the earlier measurements, if its findings are the same."""
+    probe, later = replace(make_result(), memory=MEMORY), replace(make_result(), timing=TIMING)
+    assert merge_runs([make_stored_run(probe, later)]) == [replace(make_result(), memory=MEMORY, timing=TIMING)]
 
 
-def test_what_ran_is_kept_where_a_later_result_of_the_run_does_not_say() -> None:
-    """Closed forms and kernels of a probe stay beside its timing."""
-    probe = replace(result(), memory=MEMORY, bytes=4096, kernels=("aten::bmm",))
-    later = replace(result(), flop=None, timing=TIMING)
-    assert merge_runs([stored(probe, later)]) == [replace(probe, timing=TIMING)]
+def test_work_and_kernels_of_a_probe_are_kept_where_a_later_result_has_none() -> None:
+    """The flop, bytes and kernels of a probe stay beside its later timing."""
+    probe = replace(make_result(), memory=MEMORY, bytes=4096, kernels=("aten::bmm",))
+    later = replace(make_result(), flop=None, timing=TIMING)
+    assert merge_runs([make_stored_run(probe, later)]) == [replace(probe, timing=TIMING)]
 
 
 def test_a_timing_is_dropped_where_a_later_check_fails() -> None:
-    """No speed without correctness."""
+    """A result with a failed check has no timing, and gives the failure as the reason."""
     failed = Finding(check="forward_parity", status="failed", reason="off")
-    (one,) = merge_runs([stored(replace(result(), timing=TIMING), result(finding=failed))])
-    assert one == replace(result(finding=failed), untimed="forward_parity failed: off")
+    (one,) = merge_runs([make_stored_run(replace(make_result(), timing=TIMING), make_result(finding=failed))])
+    assert one == replace(make_result(finding=failed), untimed="forward_parity failed: off")
 
 
 def test_findings_of_two_checks_of_the_same_run_are_joined() -> None:
-    """A profile, which asks fewer checks, does not hide what a conformance run found on the same case."""
+    """A profile, which runs fewer checks, does not hide the findings of a conformance run on the same case."""
     failed = Finding(check="no_stale_state", status="failed", reason="off")
-    conformed = replace(result(), findings=(PASSED, failed))
-    (one,) = merge_runs([stored(conformed, replace(result(), timing=TIMING, memory=MEMORY))])
+    conformed = replace(make_result(), findings=(PASSED, failed))
+    (one,) = merge_runs([make_stored_run(conformed, replace(make_result(), timing=TIMING, memory=MEMORY))])
     assert one.findings == (PASSED, failed)
     assert (one.timing, one.memory, one.untimed) == (None, None, "no_stale_state failed: off")
-    held = replace(failed, status="passed", reason="")
-    (one,) = merge_runs([stored(replace(conformed, findings=(PASSED, held)), replace(result(), timing=TIMING))])
-    assert (one.findings, one.timing) == ((PASSED, held), TIMING)
+    passed = replace(failed, status="passed", reason="")
+    (one,) = merge_runs(
+        [make_stored_run(replace(conformed, findings=(PASSED, passed)), replace(make_result(), timing=TIMING))]
+    )
+    assert (one.findings, one.timing) == ((PASSED, passed), TIMING)
 
 
 def test_a_measurement_stays_with_the_run_that_made_it() -> None:
-    """A later run that measured nothing neither hides an earlier one's timing nor takes it over."""
-    measured = replace(result(), timing=TIMING, memory=MEMORY)
-    later = stored(result(of="later"), of=run("later"))
-    assert merge_runs([stored(measured), later]) == [measured]
-    again = replace(result(of="later"), timing=TIMING, memory=MEMORY)
-    assert merge_runs([stored(measured), stored(again, of=run("later"))]) == [again]
+    """A later run without measurements neither hides the timing of an earlier run nor takes it over."""
+    measured = replace(make_result(), timing=TIMING, memory=MEMORY)
+    later = make_stored_run(make_result(of="later"), of=make_run("later"))
+    assert merge_runs([make_stored_run(measured), later]) == [measured]
+    again = replace(make_result(of="later"), timing=TIMING, memory=MEMORY)
+    assert merge_runs([make_stored_run(measured), make_stored_run(again, of=make_run("later"))]) == [again]

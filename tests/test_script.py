@@ -1,4 +1,4 @@
-"""A case as a standalone program."""
+"""Tests of cases as standalone programs."""
 
 import contextlib
 import io
@@ -24,28 +24,28 @@ DRAWN = [
     for one in OPERATOR.suite("core")
     if one.problem.encoder_layer is None and not (one.problem.dropout and one.training)
 ]
-# Lines of a program without a mask and without gradients, and of the longest.
+# Largest number of lines of a program without mask and gradients, and of any program.
 SHORT, LONG = 43, 65
 
 
 def case(mode: Any = "inference", dtype: Any = "float32", problem: Any = CROSS, **changes: Any) -> Case:
-    """Case with something changed."""
+    """Return a case with some fields changed."""
     return Case(operator="multihead", problem=problem, mode=mode, dtype=dtype).with_problem(**changes)
 
 
-def printed(text: str) -> dict[str, float]:
-    """The largest errors that a program prints, by quantity."""
+def run_program(text: str) -> dict[str, float]:
+    """Run a program, and return the largest errors that it prints, by quantity."""
     lines = io.StringIO()
     with contextlib.redirect_stdout(lines), warnings.catch_warnings():
-        # One boolean and one float mask are deprecated in the reference, and still right.
+        # The reference deprecates a boolean mask together with a float mask, and still computes the right output.
         warnings.simplefilter("ignore")
         exec(text, {"__name__": "program"})
-    told = (line.split(": largest error ") for line in lines.getvalue().splitlines())
-    return {name: float(error) for name, error in told}
+    rows = (line.split(": largest error ") for line in lines.getvalue().splitlines())
+    return {name: float(error) for name, error in rows}
 
 
-def test_programs_draw_the_numbers_of_their_cases() -> None:
-    """Run up to its calls, a program holds the very inputs that the harness draws, for every case of core."""
+def test_programs_generate_the_inputs_of_their_cases() -> None:
+    """Up to its first call, a program generates the same inputs as the harness, for every case of core."""
     for one in DRAWN:
         text = format_script(one, LOAD)
         names: dict[str, Any] = {}
@@ -61,8 +61,8 @@ def test_programs_draw_the_numbers_of_their_cases() -> None:
                 assert torch.equal(theirs[name], tensor), f"{name} of {one.id}"
 
 
-# Every mask, alias, regime and mode, with the reference's own weaknesses: rows without keys, hints beside columns,
-# nothing to attend to.
+# Every mask, alias, regime and mode, and the cases on which the reference is weak: fully masked rows, the causal hint
+# with extra columns, and no keys.
 WHOLE = [
     case(),
     case("eval", need_weights=True, mask="float2d+padfloat", add_bias_kv=True, add_zero_attn=True),
@@ -100,39 +100,39 @@ WHOLE = [
 
 @pytest.mark.parametrize("one", WHOLE, ids=lambda one: one.id)
 def test_a_program_prints_what_the_harness_measures(one: Case) -> None:
-    """The errors of a right implementation are within what is allowed, of each output and of each gradient."""
-    found = printed(format_script(one, LOAD))
-    known = CaseOracle(one, OPERATOR, one.dtype, lambda: OPERATOR.inputs(one))
-    told = {name.replace("gradient of ", "grad."): error for name, error in found.items()}
-    expected = {name for name, value in known.expected.quantities.items() if value.numel()}
-    if one.problem.need_weights and find_hidden_rows(one, known.exact_inputs):
+    """The printed errors of a correct implementation are within the allowance of each output and each gradient."""
+    found = run_program(format_script(one, LOAD))
+    case_oracle = CaseOracle(one, OPERATOR, one.dtype, lambda: OPERATOR.inputs(one))
+    errors = {name.replace("gradient of ", "grad."): error for name, error in found.items()}
+    expected = {name for name, value in case_oracle.expected.quantities.items() if value.numel()}
+    if one.problem.need_weights and find_hidden_rows(one, case_oracle.exact_inputs):
         expected = {"output", "weights"}
-    assert told.keys() >= expected
-    # One tensor under several names is told under each.
-    assert told.keys() <= expected | {"grad.key", "grad.value"}
+    assert errors.keys() >= expected
+    # The program prints the error of a tensor with several names under each name.
+    assert errors.keys() <= expected | {"grad.key", "grad.value"}
     for name in expected:
-        assert told[name] <= known.expected.allowances[name].allowed, name
+        assert errors[name] <= case_oracle.expected.allowances[name].allowed, name
 
 
-def test_a_program_tells_a_wrong_implementation() -> None:
-    """Errors of a mask that is ignored are as large as the numbers."""
+def test_a_program_shows_that_an_implementation_is_wrong() -> None:
+    """If the mask is ignored, the printed errors are large."""
     load = (
         "from attnbench.mutants.multihead import MUTANTS\n\n"
         "implementation = {m.name: m for m in MUTANTS.mutants}['mask_ignored'].implementation\n"
     )
-    found = printed(format_script(case("eval", mask="bool2d"), load))
+    found = run_program(format_script(case("eval", mask="bool2d"), load))
     assert found["output"] > 0.1
     assert found["gradient of query"] > 0.1
 
 
 def test_a_module_class_is_built_by_its_constructor() -> None:
-    """What has no build() is called with the reference's arguments and given its parameters."""
+    """A class without ``build`` is called with the reference's arguments, and gets the reference's parameters."""
     load = "from torch.nn import MultiheadAttention as implementation\n"
-    assert printed(format_script(case("eval", kdim=10, mask="pad"), load))["output"] < 1e-5
+    assert run_program(format_script(case("eval", kdim=10, mask="pad"), load))["output"] < 1e-5
 
 
 def test_a_program_runs_without_the_harness() -> None:
-    """Its own text names no attnbench, and it runs as a file of its own."""
+    """Its text does not mention attnbench, and it runs as a program of its own."""
     text = format_script(case(), LOAD)
     assert "attnbench" not in text
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
@@ -140,7 +140,7 @@ def test_a_program_runs_without_the_harness() -> None:
 
 
 def test_a_program_is_short() -> None:
-    """Some 40 lines of code where there is neither mask nor gradient; nothing is in it that the case does not need."""
+    """Without mask and gradients it has about 40 lines of code; it contains nothing that the case does not need."""
     lengths = [sum(bool(line.strip()) for line in format_script(one, LOAD).splitlines()) for one in DRAWN]
     plain = format_script(case(), LOAD)
     assert sum(bool(line.strip()) for line in plain.splitlines()) <= SHORT
@@ -156,7 +156,9 @@ def test_a_program_is_short() -> None:
         ({"dropout": 0.5}, "train", "has random outputs and no standalone program"),
     ],
 )
-def test_a_case_without_a_program_says_why(changes: dict[str, object], mode: str, reason: str) -> None:
-    """Real weights and random outputs have none."""
+def test_a_case_without_a_program_is_refused_with_the_reason(
+    changes: dict[str, object], mode: str, reason: str
+) -> None:
+    """Cases with the encoder's weights and cases with random outputs have no program."""
     with pytest.raises(ValueError, match=reason):
         format_script(case(mode, **changes), LOAD)

@@ -1,4 +1,4 @@
-"""Tests of source trees: two versions of the same code in one process, and never a mixture of both."""
+"""Tests of source trees: two versions of the same code are loaded in one process and never mixed."""
 
 import builtins
 import importlib
@@ -13,7 +13,7 @@ import torch
 from attnbench.plugins.registry import PluginError, check_name, describe_origin, display_name, load, resolve_in_trees
 from attnbench.plugins.source_tree import open_source_tree
 
-# Ways in which a package gets at a module of its own.
+# Ways in which a package imports one of its own modules.
 WAYS = {
     "absolute": "from kernels.inner import which",
     "relative": "from .inner import which",
@@ -29,14 +29,13 @@ WAYS = {
     "beside it": "def which():\n    import beside\n    return beside.which()",
 }
 
-
-# How the names of a test's own modules begin.
+# Prefixes of the names of modules that tests create.
 OWN = ("attnbench_tree_", "kernels", "beside", "loose", "removed", "factor")
 
 
 @pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    """What a test imports from its trees is gone afterwards; what torch imports meanwhile cannot be imported twice."""
+def _restore_imports() -> Iterator[None]:
+    """Remove the modules that a test imported from its trees; torch's own modules cannot be imported twice and stay."""
     finders, imports = list(sys.meta_path), builtins.__import__
     yield
     builtins.__import__ = imports
@@ -46,7 +45,7 @@ def _as_before() -> Iterator[None]:
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:
-    """A folder with these files."""
+    """Write files into a folder, and return the folder."""
     for name, source in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,19 +55,19 @@ def write(folder: Path, files: dict[str, str]) -> Path:
 
 @pytest.fixture
 def trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """A tree that is installed and the present folder, and an older one; each knows which one it is."""
+    """A tree on the search path, which is the working directory, and an older one; each can say which one it is."""
     for which in ("new", "old"):
-        told = f"def which():\n    return {which!r}\n"
-        ways = {f"kernels/way_{number}.py": source for number, source in enumerate(WAYS.values())}
-        write(tmp_path / which, {"kernels/__init__.py": "", "kernels/inner.py": told, "beside.py": told} | ways)
+        source = f"def which():\n    return {which!r}\n"
+        ways = {f"kernels/way_{number}.py": way for number, way in enumerate(WAYS.values())}
+        write(tmp_path / which, {"kernels/__init__.py": "", "kernels/inner.py": source, "beside.py": source} | ways)
     monkeypatch.chdir(tmp_path / "new")
     monkeypatch.syspath_prepend(tmp_path / "new")
     return tmp_path / "new", tmp_path / "old"
 
 
 @pytest.mark.parametrize(("number", "way"), list(enumerate(WAYS)))
-def test_what_a_tree_imports_comes_from_it(trees: tuple[Path, Path], number: int, way: str) -> None:
-    """However a package imports, and whenever, each side gets its own; so does who never heard of trees."""
+def test_a_tree_imports_its_own_modules(trees: tuple[Path, Path], number: int, way: str) -> None:
+    """Each tree gets its own modules, in whatever way and at whatever time; imports outside trees are not affected."""
     new, old = trees
     name = f"kernels.way_{number}:which"
     first, second = resolve_in_trees(name, old)
@@ -78,8 +77,8 @@ def test_what_a_tree_imports_comes_from_it(trees: tuple[Path, Path], number: int
     assert [which() for which in reversed(loaded)] == ["new", "new", "old"]
 
 
-def test_a_file_has_the_name_that_it_has_from_here(trees: tuple[Path, Path]) -> None:
-    """A file is told from the present folder and looked for below the other one; what it imports comes from there."""
+def test_a_file_is_found_by_its_relative_path_in_another_tree(trees: tuple[Path, Path]) -> None:
+    """Its path relative to the working directory is looked up in the other tree, from which it also imports."""
     new, old = trees
     for folder in trees:
         write(
@@ -100,7 +99,7 @@ def test_a_file_has_the_name_that_it_has_from_here(trees: tuple[Path, Path]) -> 
 
 
 def test_a_file_that_failed_is_run_again(trees: tuple[Path, Path]) -> None:
-    """Half a module of a tree is never found again."""
+    """A module of a tree whose import failed is not kept."""
     for folder in trees:
         write(folder, {"mine.py": "A = 1\nraise ValueError('no')"})
     first, _ = resolve_in_trees("mine.py:A", trees[1])
@@ -110,22 +109,21 @@ def test_a_file_that_failed_is_run_again(trees: tuple[Path, Path]) -> None:
     assert load(first) == 25
 
 
-def test_what_is_no_part_of_the_tree_is_shared(trees: tuple[Path, Path]) -> None:
-    """The standard library, what is in site-packages and the harness are everybody's, whatever a tree has."""
-    named = {"json/__init__.py": "X = 1", "msgspec/__init__.py": "X = 1", "attnbench/__init__.py": "X = 1"}
-    source = (
-        "import json, msgspec, attnbench.interface\nfrom importlib import util\nTAKEN = json, msgspec, attnbench, util"
-    )
+def test_modules_outside_the_tree_are_shared(trees: tuple[Path, Path]) -> None:
+    """Trees share the standard library, site-packages and the harness, even if they have modules of those names."""
+    same_names = {"json/__init__.py": "X = 1", "msgspec/__init__.py": "X = 1", "attnbench/__init__.py": "X = 1"}
+    imports = "import json, msgspec, attnbench.interface\nfrom importlib import util\n"
+    source = imports + "FOUND = json, msgspec, attnbench, util"
     for folder in trees:
-        write(folder, named | {"kernels/taken.py": source})
-    for name in resolve_in_trees("kernels.taken:TAKEN", trees[1]):
+        write(folder, same_names | {"kernels/imports.py": source})
+    for name in resolve_in_trees("kernels.imports:FOUND", trees[1]):
         assert load(name) == (sys.modules["json"], msgspec, sys.modules["attnbench"], importlib.util)
     with pytest.raises(PluginError, match="attnbench measures both sides, and is not imported from"):
         load(f"attnbench.mutants.multihead:MUTANTS @ {trees[1]}")
 
 
-def test_a_tree_may_have_what_nobody_else_has(trees: tuple[Path, Path]) -> None:
-    """A module that was removed since is found by the old tree's code alone."""
+def test_a_tree_may_have_a_module_of_its_own(trees: tuple[Path, Path]) -> None:
+    """A module that only the old tree has is found by that tree's code only."""
     write(trees[1], {"removed.py": "X = 'old'", "kernels/way_0.py": "from removed import X as which"})
     first, second = resolve_in_trees("kernels.way_0:which", trees[1])
     assert load(first) == "old"
@@ -133,8 +131,8 @@ def test_a_tree_may_have_what_nobody_else_has(trees: tuple[Path, Path]) -> None:
     assert "removed" not in sys.modules
 
 
-def test_most_of_the_path_agrees(trees: tuple[Path, Path], tmp_path: Path) -> None:
-    """A package is found wherever the other checkout has it: in the folder of the same name, or as a root has it."""
+def test_a_package_is_found_by_the_longest_common_end_of_its_path(trees: tuple[Path, Path], tmp_path: Path) -> None:
+    """In the other checkout a package may lie in a folder of the same name, at the root or below ``src``."""
     for number, place in enumerate(("new/kernels", "kernels", "src/kernels")):
         folder = write(tmp_path / f"checkout{number}", {f"{place}/__init__.py": f"X = {number}"})
         write(trees[0], {"kernels/__init__.py": "X = 'new'"})
@@ -145,15 +143,15 @@ def test_most_of_the_path_agrees(trees: tuple[Path, Path], tmp_path: Path) -> No
     assert second == f"kernels:X @ {tmp_path}"
 
 
-def test_a_package_without_a_file_of_its_own(trees: tuple[Path, Path]) -> None:
-    """A folder of modules is a package, too."""
+def test_a_namespace_package_is_found(trees: tuple[Path, Path]) -> None:
+    """A folder of modules without ``__init__.py`` is a package, too."""
     for folder in trees:
         write(folder, {"loose/part.py": f"X = {folder.name!r}"})
     assert [load(name) for name in resolve_in_trees("loose.part:X", trees[1])] == ["old", "new"]
 
 
-def test_registered_names_have_trees(trees: tuple[Path, Path], tmp_path: Path) -> None:
-    """A registered name stands for the module that it leads to."""
+def test_a_registered_name_is_loaded_from_a_tree(trees: tuple[Path, Path], tmp_path: Path) -> None:
+    """A registered name is resolved to its module, which the tree has too."""
     write(tmp_path / "old", {"attnzoo/__init__.py": "", "attnzoo/sdpa.py": "SDPA = 'old'"})
     first, second = resolve_in_trees("sdpa", tmp_path / "old")
     assert load(first) == "old"
@@ -163,7 +161,7 @@ def test_registered_names_have_trees(trees: tuple[Path, Path], tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         (
             "kernels.way_0:which",
@@ -176,15 +174,15 @@ def test_registered_names_have_trees(trees: tuple[Path, Path], tmp_path: Path) -
         ("sdpa @ {new}", "'sdpa @ {new}' names its source tree already; leave out --base"),
     ],
 )
-def test_what_cannot_be_compared_is_told(trees: tuple[Path, Path], name: str, told: str) -> None:
-    """One line says what is missing and what to do."""
+def test_a_name_that_cannot_be_compared_is_an_error(trees: tuple[Path, Path], name: str, message: str) -> None:
+    """The message is one line with the problem and the remedy."""
     with pytest.raises(PluginError) as raised:
         resolve_in_trees(name.format(new=trees[0]), trees[0])
-    assert str(raised.value) == told.format(new=trees[0])
+    assert str(raised.value) == message.format(new=trees[0])
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("kernels.gone:X @ {old}", "cannot import 'kernels.gone:X @ {old}': ModuleNotFoundError: No module named "),
         ("nowhere:X @ {old}", "cannot import 'nowhere:X @ {old}': ImportError: no nowhere below {old}"),
@@ -192,22 +190,22 @@ def test_what_cannot_be_compared_is_told(trees: tuple[Path, Path], name: str, to
         ("kernels.inner: @ {old}", "'kernels.inner: @ {old}' names no attribute"),
     ],
 )
-def test_what_a_tree_lacks_is_told(trees: tuple[Path, Path], name: str, told: str) -> None:
-    """The line names the tree."""
+def test_a_missing_module_or_attribute_is_an_error(trees: tuple[Path, Path], name: str, message: str) -> None:
+    """The message names the tree."""
     with pytest.raises(PluginError) as raised:
         load(name.format(old=trees[1]))
-    assert str(raised.value).startswith(told.format(old=trees[1]))
+    assert str(raised.value).startswith(message.format(old=trees[1]))
 
 
-def test_a_tree_is_a_folder(trees: tuple[Path, Path]) -> None:
-    """What is none is told before anything is loaded."""
+def test_a_tree_must_be_a_folder(trees: tuple[Path, Path]) -> None:
+    """A missing folder is an error before anything is loaded."""
     check_name(f"sdpa @ {trees[1]}")
     with pytest.raises(PluginError, match="no such folder: nowhere"):
         check_name("sdpa @ nowhere")
 
 
-def test_what_torch_compiles_is_never_a_mixture(trees: tuple[Path, Path]) -> None:
-    """A module that is imported in a compiled call is the side's own, as one that was imported before."""
+def test_compiled_calls_import_from_their_own_tree(trees: tuple[Path, Path]) -> None:
+    """A module comes from the tree whether it is imported inside a compiled call or before it."""
     source = (
         "import torch\nfrom functools import partial\nfrom factor import K\n"
         "compiled = partial(torch.compile, backend='eager', fullgraph=True)\n"
@@ -223,7 +221,7 @@ def test_what_torch_compiles_is_never_a_mixture(trees: tuple[Path, Path]) -> Non
     assert load(old.replace("before", "during"))(one)[0, 0].item() == 3
 
 
-def test_there_is_one_of_each_tree(trees: tuple[Path, Path]) -> None:
+def test_each_tree_is_opened_once(trees: tuple[Path, Path]) -> None:
     """Two names of one tree share its modules."""
     assert open_source_tree(trees[1]) is open_source_tree(trees[1] / "kernels" / "..")
     assert load(f"kernels.inner:which @ {trees[1]}") is load(f"kernels.way_0:which @ {trees[1]}")

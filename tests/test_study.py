@@ -1,4 +1,4 @@
-"""Studies: what they find, what they write, and what they say where they cannot be made."""
+"""Studies: their numbers, their files, and their messages where a study cannot be made."""
 
 import math
 import re
@@ -12,8 +12,9 @@ import torch
 from click.testing import CliRunner
 
 from attnbench import report
-from attnbench.cli.study_command import command
+from attnbench.cli.study_command import command, load_study
 from attnbench.oracle import sentence_encoder
+from attnbench.plugins.registry import load
 from attnbench.records.run_file import read_run
 from attnbench.report.studies import write
 from attnbench.study import StudyError
@@ -33,14 +34,19 @@ EXAMPLE = next((Path(__file__).parents[1] / "results" / "example").glob("*.jsonl
 PNG = b"\x89PNG\r\n"
 
 
+def write_study(name: str, found: dict[str, Any], folder: Path) -> Path:
+    """Draw the numbers of a registered study, and write its files into a folder."""
+    return write(name, load(load_study(name).draw)(found), folder)
+
+
 def test_entropy_is_in_bits() -> None:
-    """Equal weights of eight keys have three bits, one key none; a weight of 0 counts nothing."""
+    """Equal weights of eight keys have 3 bits, and one key 0 bits; weights of 0 add nothing."""
     rows = torch.tensor([[1 / 8] * 8, [1.0] + [0.0] * 7, [0.5, 0.5] + [0.0] * 6])
     torch.testing.assert_close(entropy_bits(rows), torch.tensor([3.0, 0.0, 1.0]))
 
 
 def test_gradient_norm_is_that_of_the_softmax() -> None:
-    """The Jacobian diag(w) − w wᵀ times the cotangent, of each row."""
+    """The gradient with respect to a row of scores is the Jacobian diag(w) − w wᵀ times the cotangent."""
     scores, cotangent = torch.randn(2, 5, dtype=torch.float64), torch.randn(2, 5, dtype=torch.float64)
     weights = torch.softmax(scores, dim=-1)
     expected = weights * (cotangent - (weights * cotangent).sum(dim=-1, keepdim=True))
@@ -49,12 +55,12 @@ def test_gradient_norm_is_that_of_the_softmax() -> None:
 
 @pytest.fixture(scope="module")
 def saturated() -> dict[str, Any]:
-    """The study of two widths."""
+    """The numbers of the saturation study of two widths."""
     return saturation(head_dims=[8, 256], keys=32, seed=0)
 
 
 def test_without_the_scale_wide_heads_saturate(saturated: dict[str, Any]) -> None:
-    """Entropy and gradient fall, the largest weight grows; with the scale they stay."""
+    """Without the scale, entropy and gradient fall with the width and the largest weight grows; with it they stay."""
     rows = {(row["head_dim"], row["scale"]): row for row in saturated["rows"]}
     assert len(rows) == 4
     assert rows[256, "none"]["entropy_bits"] < 0.3 < 2 < rows[8, "none"]["entropy_bits"]
@@ -69,7 +75,7 @@ def test_without_the_scale_wide_heads_saturate(saturated: dict[str, Any]) -> Non
 
 
 def test_the_worked_draws_put_almost_all_weight_on_one(saturated: dict[str, Any]) -> None:
-    """20,000 draws of standard deviation 100; divided by 100 they are spread out."""
+    """The softmax of 20,000 draws of standard deviation 100 has one large weight; that of draws / 100 has none."""
     draws = saturated["draws"]
     assert (draws["count"], draws["std"]) == (20_000, 100)
     assert draws["largest_weight"] > 0.99
@@ -77,13 +83,13 @@ def test_the_worked_draws_put_almost_all_weight_on_one(saturated: dict[str, Any]
 
 
 def test_a_study_repeats_itself(saturated: dict[str, Any]) -> None:
-    """The same seed gives the same numbers, another one others."""
+    """The same seed gives the same numbers, and another seed gives other numbers."""
     assert saturation(head_dims=[8, 256], keys=32, seed=0) == saturated
     assert saturation(head_dims=[8], keys=32, seed=1)["rows"] != saturated["rows"][:2]
 
 
-def test_dot_products_without_the_scale_fall_behind_additive_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As drawn: bounded scores keep their entropy. Training finds the direction at a width of 8 by any score."""
+def test_unscaled_dot_products_have_less_entropy_than_additive_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before training, bounded scores keep their entropy. At a width of 8, each score learns the direction."""
     monkeypatch.setattr(additive_study, "REPEATS", 1)
     rows = {(row["head_dim"], row["score"]): row for row in additive(head_dims=[8], keys=32, seed=0)["rows"]}
     assert {score for _, score in rows} == {"additive", "scaled dot", "dot"}
@@ -96,7 +102,7 @@ def test_dot_products_without_the_scale_fall_behind_additive_scores(monkeypatch:
 
 @needs_encoder
 def test_maps_are_the_weights_of_the_layer_and_hide_padding() -> None:
-    """Rows sum to 1, padded columns are exactly 0, and tokens are those of the tokenizer, padded."""
+    """Rows of weights sum to 1, padded columns are exactly 0, and tokens are those of the tokenizer, padded."""
     found = compute_maps(implementation="torch_mha", layer=1, heads=[4], texts=["Snow fell all night.", "My dog."])
     first, second = found["sentences"]
     assert first["tokens"] == ["[CLS]", "snow", "fell", "all", "night", ".", "[SEP]"]
@@ -113,20 +119,20 @@ def test_maps_are_the_weights_of_the_layer_and_hide_padding() -> None:
 @needs_encoder
 @pytest.mark.parametrize("name", ["sdpa_flash", "varlen", "per_head"])
 def test_maps_come_from_any_implementation(name: str) -> None:
-    """One that returns no weights is asked for them by its outputs, in as many calls as its keys need."""
-    # More tokens than a head is wide.
-    asked: dict[str, Any] = {"layer": 2, "heads": [0, 7], "texts": ["My dog.", "The snow fell all night, " * 7]}
-    expected, found = (compute_maps(implementation=one, **asked)["sentences"] for one in ("torch_mha", name))
-    for mine, theirs in zip(found, expected, strict=True):
-        rows = torch.tensor(mine["weights"])
+    """The weights of an implementation that returns none are recovered from its outputs, in several calls if needed."""
+    # The second text has more tokens than head_dim, so that one call is not enough.
+    keywords: dict[str, Any] = {"layer": 2, "heads": [0, 7], "texts": ["My dog.", "The snow fell all night, " * 7]}
+    expected, found = (compute_maps(implementation=one, **keywords)["sentences"] for one in ("torch_mha", name))
+    for sentence, reference in zip(found, expected, strict=True):
+        rows = torch.tensor(sentence["weights"])
         assert rows.shape[-1] > 32
-        assert not rows[..., mine["real"] :].any()
-        torch.testing.assert_close(rows, torch.tensor(theirs["weights"]), atol=1e-5, rtol=1e-4)
+        assert not rows[..., sentence["real"] :].any()
+        torch.testing.assert_close(rows, torch.tensor(reference["weights"]), atol=1e-5, rtol=1e-4)
 
 
 @needs_encoder
-def test_padding_takes_of_a_row_what_the_mask_does_not_keep_from_it() -> None:
-    """With the mask the output is that of the sentence alone; without it more padding takes more."""
+def test_padding_takes_weight_only_without_the_mask() -> None:
+    """With the mask the output is that of the sentence alone; without it, more padding takes more of the weight."""
     found = compute_padding(implementation="reshaped", head=3, token="rises", texts=[])
     masked = [row for row in found["rows"] if row["masked"]]
     bare = [row for row in found["rows"] if not row["masked"]]
@@ -142,7 +148,7 @@ def test_padding_takes_of_a_row_what_the_mask_does_not_keep_from_it() -> None:
 
 @needs_encoder
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("keywords", "message"),
     [
         (
             {"name": "maps", "implementation": "sdpa_cudnn", "layer": 0, "heads": [], "texts": []},
@@ -174,15 +180,15 @@ def test_padding_takes_of_a_row_what_the_mask_does_not_keep_from_it() -> None:
         ),
     ],
 )
-def test_what_cannot_be_shown_is_told_in_one_line(asked: dict[str, Any], message: str) -> None:
-    """The line names what was needed and what came."""
-    fault = study(**asked)["fault"]
+def test_a_study_that_cannot_be_made_gives_one_line(keywords: dict[str, Any], message: str) -> None:
+    """The line names the argument, what was needed, and the value given."""
+    fault = study(**keywords)["fault"]
     assert message in fault
     assert "\n" not in fault
 
 
 def test_without_the_encoder_the_install_line_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A study of sentences says what to install before it computes anything."""
+    """A study of sentences gives the install line before it computes anything."""
     monkeypatch.setattr(
         sentence_encoder, "describe_missing", lambda: "the sentence encoder is not installed: pip install it"
     )
@@ -206,11 +212,11 @@ MAPS: dict[str, Any] = {
 
 
 def test_every_study_is_written_as_figures_and_tables(saturated: dict[str, Any], tmp_path: Path) -> None:
-    """PNG, SVG, CSV and Markdown, the last with the figure in it and rows as wide as its head."""
-    page = write("saturation", saturated, tmp_path)
-    write("maps", MAPS, tmp_path)
+    """A study is PNG, SVG, CSV and Markdown; the Markdown shows the figure, and its rows are as wide as its head."""
+    page = write_study("saturation", saturated, tmp_path)
+    write_study("maps", MAPS, tmp_path)
     one_head = MAPS["sentences"][0] | {"weights": [[[0.25] * 4] * 4], "entropy_bits": [2.0]}
-    write("maps", MAPS | {"heads": [3], "sentences": [one_head]}, tmp_path)
+    write_study("maps", MAPS | {"heads": [3], "sentences": [one_head]}, tmp_path)
     assert page == tmp_path / "study-saturation.md"
     for stem in ("study-saturation", "study-maps", "study-maps-1"):
         assert (tmp_path / f"{stem}.png").read_bytes().startswith(PNG)
@@ -230,15 +236,15 @@ def test_every_study_is_written_as_figures_and_tables(saturated: dict[str, Any],
 def test_a_report_shows_the_studies_of_its_folder_whichever_was_written_first(
     saturated: dict[str, Any], tmp_path: Path
 ) -> None:
-    """On its page with the drawing inside, and in its Markdown; a study that is made anew is shown once."""
+    """The page contains the drawing and the Markdown links to it; a study that is repeated is shown once."""
     run = read_run(EXAMPLE)
     before, after = tmp_path / "before", tmp_path / "after"
     report.write([run], after)
     plain = (after / "index.html").read_text(encoding="utf-8")
     assert 'id="studies"' not in plain
     for _ in range(2):
-        write("saturation", saturated, before)
-        write("saturation", saturated, after)
+        write_study("saturation", saturated, before)
+        write_study("saturation", saturated, after)
     report.write([run], before)
     for name in ("index.html", "report.md"):
         text = (after / name).read_text(encoding="utf-8")
@@ -253,33 +259,33 @@ def test_a_report_shows_the_studies_of_its_folder_whichever_was_written_first(
 
 
 def test_the_same_study_is_drawn_as_the_same_bytes(saturated: dict[str, Any], tmp_path: Path) -> None:
-    """No date and no random name is in a figure."""
+    """A figure contains no date and no random name."""
     for folder in ("one", "two"):
-        write("saturation", saturated, tmp_path / folder)
+        write_study("saturation", saturated, tmp_path / folder)
     for name in ("study-saturation.svg", "study-saturation.png"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
 def test_the_command_writes_into_the_folder_of_the_report(tmp_path: Path) -> None:
-    """It prints the path of the Markdown, and computes in a process of its own."""
-    asked = ["saturation", "--head-dims", "4,8", "--keys", "16", "--reports", str(tmp_path)]
-    result = CliRunner().invoke(command, asked, standalone_mode=False)
+    """The command prints the path of the Markdown file."""
+    arguments = ["saturation", "--head-dims", "4,8", "--keys", "16", "--reports", str(tmp_path)]
+    result = CliRunner().invoke(command, arguments, standalone_mode=False)
     assert result.exception is None
     assert result.output.strip() == str(tmp_path / "study-saturation.md")
     assert (tmp_path / "study-saturation.png").exists()
 
 
-def test_a_fault_of_the_study_is_an_error_of_use(tmp_path: Path) -> None:
-    """An unknown implementation is told before anything is started."""
+def test_a_fault_of_the_study_is_a_usage_error(tmp_path: Path) -> None:
+    """An unknown implementation and a value outside its range are usage errors that name the value."""
     result = CliRunner().invoke(command, ["maps", "no_such", "--reports", str(tmp_path)], standalone_mode=False)
     assert "unknown implementation 'no_such'" in str(result.exception)
-    for asked, message in (
+    for arguments, message in (
         (["maps", "--head", "12"], "12 is not in the range"),
         (["saturation", "--head-dims", "4,4096"], "--head-dims must be at most 2048, got 4096"),
         (["additive", "--head-dims", "0"], "needs whole numbers of at least 1"),
         (["saturation", "--keys", "1"], "1 is not in the range"),
         (["saturation", "--seed", str(2**63)], "9223372036854775808 is not in the range 0<=x<=9223372036854775807"),
     ):
-        result = CliRunner().invoke(command, asked, standalone_mode=False)
+        result = CliRunner().invoke(command, arguments, standalone_mode=False)
         assert isinstance(result.exception, click.UsageError)
         assert message in result.exception.format_message()

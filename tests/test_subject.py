@@ -1,4 +1,4 @@
-"""Tests of one implementation on one case: what it returns, and its gradients in the reference's layout."""
+"""Tests of a candidate: the form of its results, its gradients in the reference's layout, and the modes of a case."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from conftest import Conformance
 
 
-def case(mode: Mode = "train", **changes: Any) -> Case:
-    """Case in float64."""
+def make_case(mode: Mode = "train", **changes: Any) -> Case:
+    """Make a case in float64."""
     return Case(operator="multihead", problem=CROSS, dtype="float64", mode=mode).with_problem(**changes)
 
 
 class Returns(Implementation):
-    """Implementation whose call returns what it is told to make of the reference's results."""
+    """Implementation that applies a function to the reference's results."""
 
     name = "returns"
 
@@ -32,16 +32,16 @@ class Returns(Implementation):
         self._change = change
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """The reference itself."""
+        """Return the reference itself."""
         return reference
 
     def prepare(self, module: Any, case: Case, inputs: Any) -> Any:
-        """A call with other results."""
+        """Return a call with changed results."""
         return lambda **arguments: self._change(*module(**arguments))
 
 
-def candidate(implementation: Implementation | Callable[..., Any], one: Case) -> Candidate:
-    """Implementation, or a change of the reference's results, on a case."""
+def make_candidate(implementation: Implementation | Callable[..., Any], one: Case) -> Candidate:
+    """Make a candidate of an implementation, or of a function of the reference's results, on a case."""
     operator = load_operator("multihead")
     if not isinstance(implementation, Implementation):
         implementation = Returns(implementation)
@@ -49,7 +49,7 @@ def candidate(implementation: Implementation | Callable[..., Any], one: Case) ->
 
 
 def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Fail unless both hold the same quantities."""
+    """Assert that both have the same quantities with the same values."""
     assert found.keys() == expected.keys()
     for name, value in found.items():
         torch.testing.assert_close(value.detach(), expected[name], rtol=1e-10, atol=1e-10, msg=name)
@@ -65,33 +65,35 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 )
 @pytest.mark.parametrize("name", ["torch_mha", "per_head"])
 def test_gradients_are_in_the_layout_of_the_reference(name: str, changes: dict[str, Any]) -> None:
-    """Whatever layout a module's parameters have, gradients come under the reference's names, and are right."""
-    one = case(**changes)
-    on = candidate(load(name), one)
-    exact = round_inputs(on.inputs.map_tensors(torch.Tensor.detach), torch.float64)
+    """Gradients have the reference's names and values, whatever layout a module's parameters have."""
+    one = make_case(**changes)
+    tested = make_candidate(load(name), one)
+    exact = round_inputs(tested.inputs.map_tensors(torch.Tensor.detach), torch.float64)
     expected = load_operator("multihead").evaluate(one, exact)
-    assert_close(on.outputs | on.gradients, expected)
+    assert_close(tested.outputs | tested.gradients, expected)
     own = {"in_proj_weight"} if name == "torch_mha" else {"w_q.0"}
-    assert own <= on.parameters().keys() or changes.get("kdim")
+    assert own <= tested.parameters().keys() or changes.get("kdim")
 
 
 def test_one_tensor_as_query_key_and_value_has_one_gradient() -> None:
-    """It stands under the first name."""
-    on = candidate(load("torch_mha"), Case(operator="multihead", problem=SELF, mode="train"))
-    assert {"grad.query"} <= on.gradients.keys()
-    assert {"grad.key", "grad.value"}.isdisjoint(on.gradients)
+    """The gradient has the name of the first argument."""
+    tested = make_candidate(load("torch_mha"), Case(operator="multihead", problem=SELF, mode="train"))
+    assert {"grad.query"} <= tested.gradients.keys()
+    assert {"grad.key", "grad.value"}.isdisjoint(tested.gradients)
 
 
-def test_a_gradient_that_reaches_nothing_is_zero() -> None:
-    """An output that ignores the keys has zero gradients there, told and not missing."""
-    on = candidate(lambda output, weights: (output.detach() + on.inputs.tensors["query"], None), case())
-    assert set(on.gradients) == {
+def test_gradients_of_unused_inputs_are_zero() -> None:
+    """An output that ignores the keys has zero gradients with respect to them; none is missing."""
+    tested = make_candidate(
+        lambda output, weights: (output.detach() + tested.inputs.tensors["query"], None), make_case()
+    )
+    assert set(tested.gradients) == {
         "grad.query", "grad.key", "grad.value",
         "grad.in_proj_weight", "grad.in_proj_bias", "grad.out_proj.weight", "grad.out_proj.bias",
     }  # fmt: skip
-    assert torch.equal(on.gradients["grad.query"], on.inputs.cotangents["output"])
-    assert not on.gradients["grad.key"].any()
-    assert not on.gradients["grad.in_proj_weight"].any()
+    assert torch.equal(tested.gradients["grad.query"], tested.inputs.cotangents["output"])
+    assert not tested.gradients["grad.key"].any()
+    assert not tested.gradients["grad.in_proj_weight"].any()
 
 
 @pytest.mark.parametrize(
@@ -107,33 +109,33 @@ def test_a_gradient_that_reaches_nothing_is_zero() -> None:
         (lambda output, weights: (output, 0.5), "weights must be a Tensor or None, got float"),
     ],
 )
-def test_what_is_no_result_is_told_in_words(change: Callable[..., Any], fault: str) -> None:
-    """The message says what a call must return and what came."""
+def test_a_malformed_result_is_an_error(change: Callable[..., Any], fault: str) -> None:
+    """The message says what a call must return and what it returned."""
     with pytest.raises(Malformed) as raised:
-        candidate(change, case()).run()
+        make_candidate(change, make_case()).run()
     assert str(raised.value) == fault
 
 
 def test_weights_that_are_none_are_left_out() -> None:
-    """Only tensors are results."""
-    assert candidate(lambda output, weights: (output, None), case()).run().keys() == {"output"}
-    assert candidate(load("torch_mha"), case(need_weights=True)).run().keys() == {"output", "weights"}
+    """The outputs contain tensors only."""
+    assert make_candidate(lambda output, weights: (output, None), make_case()).run().keys() == {"output"}
+    assert make_candidate(load("torch_mha"), make_case(need_weights=True)).run().keys() == {"output", "weights"}
 
 
-def test_outputs_without_gradients_are_told() -> None:
-    """An implementation that detaches its output has no backward."""
-    on = candidate(lambda output, weights: (output.detach(), None), case())
+def test_outputs_that_do_not_require_grad_are_an_error() -> None:
+    """An implementation that detaches its output has no gradients."""
+    tested = make_candidate(lambda output, weights: (output.detach(), None), make_case())
     with pytest.raises(Malformed, match="no gradient reaches the inputs: the outputs do not require grad"):
-        _ = on.gradients
+        _ = tested.gradients
 
 
 class OwnNames(Implementation):
-    """Module whose parameter has another name, with nothing said about it."""
+    """Module whose parameters have other names than the reference's, without a declaration in ``weights``."""
 
     name = "own_names"
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """The reference as a part of something else."""
+        """Return a module that contains the reference."""
 
         class Wrapped(nn.Module):
             def __init__(self) -> None:
@@ -146,10 +148,10 @@ class OwnNames(Implementation):
         return Wrapped()
 
 
-def test_a_layout_that_is_not_declared_is_told_with_the_remedy() -> None:
-    """The message names the parameters that nobody can match."""
+def test_an_undeclared_layout_is_an_error_with_the_remedy() -> None:
+    """The message names the parameters without a match."""
     with pytest.raises(Malformed) as raised:
-        _ = candidate(OwnNames(), case(bias=False)).gradients
+        _ = make_candidate(OwnNames(), make_case(bias=False)).gradients
     assert str(raised.value) == (
         "the module's parameters and the names that weights() returns differ in in_proj_weight, inner.in_proj_weight, "
         "inner.out_proj.weight, out_proj.weight; define weights(parameters) if the module names or lays out its "
@@ -157,59 +159,59 @@ def test_a_layout_that_is_not_declared_is_told_with_the_remedy() -> None:
     )
 
 
-def test_boolean_masks_take_no_gradients() -> None:
-    """Only floating tensors are leaves."""
-    on = candidate(load("torch_mha"), case(mask="bool2d+pad"))
-    assert {"grad.attn_mask", "grad.key_padding_mask"}.isdisjoint(on.gradients)
+def test_boolean_masks_have_no_gradients() -> None:
+    """Only floating-point tensors are leaves."""
+    tested = make_candidate(load("torch_mha"), make_case(mask="bool2d+pad"))
+    assert {"grad.attn_mask", "grad.key_padding_mask"}.isdisjoint(tested.gradients)
 
 
 def test_a_step_with_gradients_returns_them() -> None:
-    """The timed pass gives a gradient of the output to every floating input and every parameter."""
-    on = candidate(load("torch_mha"), case(mask="float2d"))
-    found = on.make_step()()
-    expected = on.gradients
-    names = ["query", "key", "value", "attn_mask", *on.parameters()]
+    """The timed pass computes gradients with respect to every floating-point input and every parameter."""
+    tested = make_candidate(load("torch_mha"), make_case(mask="float2d"))
+    found = tested.make_step()()
+    expected = tested.gradients
+    names = ["query", "key", "value", "attn_mask", *tested.parameters()]
     assert_close(dict(zip(names, found, strict=True)), {name: expected[f"grad.{name}"] for name in names})
 
 
 def test_a_step_in_inference_returns_the_results() -> None:
-    """The timed pass is the call alone, without gradients."""
-    on = candidate(load("torch_mha"), case("inference"))
-    output, _ = on.make_step()()
+    """The timed pass is only the call, without gradients."""
+    tested = make_candidate(load("torch_mha"), make_case("inference"))
+    output, _ = tested.make_step()()
     assert not output.requires_grad
-    assert torch.equal(output, on.outputs["output"])
+    assert torch.equal(output, tested.outputs["output"])
 
 
 def test_every_module_is_built_from_the_same_reference() -> None:
-    """What one module does to its weights reaches neither the next one nor the reference."""
-    on = candidate(lambda output, weights: (output, None), case())
+    """A change of one module's weights affects neither the next module nor the reference."""
+    tested = make_candidate(lambda output, weights: (output, None), make_case())
     with torch.no_grad():
-        on.module.out_proj.weight.zero_()
-    module, _ = on.build()
-    assert torch.equal(module.out_proj.weight, on.inputs.parameters["out_proj.weight"])
-    assert bool(on.reference.out_proj.weight.any())
+        tested.module.out_proj.weight.zero_()
+    module, _ = tested.build()
+    assert torch.equal(module.out_proj.weight, tested.inputs.parameters["out_proj.weight"])
+    assert bool(tested.reference.out_proj.weight.any())
 
 
-def test_inputs_are_overwritten_in_place_and_put_back() -> None:
-    """The tensors stay the same objects, so that what was prepared for them sees the new values."""
-    on = candidate(load("torch_mha"), case())
-    query = on.inputs.tensors["query"]
+def test_inputs_are_overwritten_in_place_and_restored() -> None:
+    """The tensors stay the same objects, so that a prepared call sees the new values."""
+    tested = make_candidate(load("torch_mha"), make_case())
+    query = tested.inputs.tensors["query"]
     before = query.detach().clone()
 
-    def look() -> None:
-        with on.overwrite({"query": -before}):
-            assert on.inputs.tensors["query"] is query
+    def overwrite_and_raise() -> None:
+        with tested.overwrite({"query": -before}):
+            assert tested.inputs.tensors["query"] is query
             assert torch.equal(query, -before)
             raise ValueError("on the way")
 
     with pytest.raises(ValueError, match="on the way"):
-        look()
+        overwrite_and_raise()
     assert torch.equal(query, before)
     assert query.requires_grad
 
 
-def test_a_subject_gets_inputs_of_its_own(conformance: "Conformance") -> None:
-    """One that writes into its inputs leaves those of the next one alone."""
+def test_a_candidate_gets_its_own_inputs(conformance: "Conformance") -> None:
+    """A candidate that writes into its inputs does not change those of the next one."""
     one = Case(operator="multihead", problem=CROSS)
     first = conformance.candidate(load("torch_mha"), one)
     with torch.no_grad():
@@ -218,7 +220,7 @@ def test_a_subject_gets_inputs_of_its_own(conformance: "Conformance") -> None:
 
 
 class Watcher(nn.Module):
-    """Returns its query scaled by a parameter, and notes how it was called."""
+    """Returns its query scaled by a parameter, and records how it was called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,7 +228,7 @@ class Watcher(nn.Module):
         self.seen: dict[str, bool] = {}
 
     def forward(self, **arguments: Any) -> tuple[Tensor, None]:
-        """Note what a call can see of its mode."""
+        """Record the settings that are visible inside the call."""
         self.seen = {
             "training": self.training,
             "gradients": torch.is_grad_enabled(),
@@ -239,15 +241,15 @@ class Watcher(nn.Module):
 
 
 class Watching(Implementation):
-    """An implementation whose module tells how it was called."""
+    """An implementation whose module records how it was called."""
 
     def build(self, reference: Any) -> Watcher:
-        """A module without the reference's weights."""
+        """Return a module without the reference's weights."""
         return Watcher().to(reference.out_proj.weight)
 
 
 @pytest.mark.parametrize(
-    ("mode", "told"),
+    ("mode", "expected"),
     [
         ("inference", set()),
         ("inference_mode", {"inference_mode"}),
@@ -259,11 +261,11 @@ class Watching(Implementation):
         ("autocast", {"training", "gradients", "autocast", "inputs", "parameters"}),
     ],
 )
-def test_a_mode_is_how_a_module_is_called(mode: Mode, told: set[str]) -> None:
-    """Each mode shows inside the call, and nothing of it outlives the call."""
-    watched = candidate(Watching(), case(mode).with_fields(dtype="bfloat16"))
+def test_a_mode_sets_how_a_module_is_called(mode: Mode, expected: set[str]) -> None:
+    """The settings of a mode hold inside the call and are restored after it."""
+    watched = make_candidate(Watching(), make_case(mode).with_fields(dtype="bfloat16"))
     watched.run()
-    assert {name for name, on in watched.module.seen.items() if on} == told
+    assert {name for name, on in watched.module.seen.items() if on} == expected
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
     assert not torch.is_autocast_enabled("cpu")
@@ -271,34 +273,34 @@ def test_a_mode_is_how_a_module_is_called(mode: Mode, told: set[str]) -> None:
 
 @pytest.mark.parametrize("mode", ["aot", "exported"])
 def test_a_compiled_mode_compiles(mode: Mode) -> None:
-    """In a mode with a compiler the call is no longer the module's own, and gives what the module gives."""
-    built = candidate(load("reshaped"), case(mode))
+    """In a mode with a compiler the call is compiled, and its output is that of the module."""
+    built = make_candidate(load("reshaped"), make_case(mode))
     assert built.call is not built.module
     with torch.set_grad_enabled(built.case.differentiates):
         eager = built.module(**built.inputs.arguments())[0]
     torch.testing.assert_close(built.run()["output"], eager)
 
 
-class Liar(Tensor):
-    """Says that it has another shape."""
+class WrongShape(Tensor):
+    """Tensor that reports a wrong shape."""
 
     @property
     def shape(self) -> Any:
-        """Not its shape."""
+        """A wrong shape."""
         return torch.Size([99])
 
 
-class Lying(Watching):
-    """Hands out a tensor of a class of its own."""
+class Wrapping(Watching):
+    """Returns a tensor of its own subclass."""
 
     def prepare(self, module: Any, case: Case, inputs: Any) -> Any:
-        """A call that wraps its output."""
-        return lambda **arguments: (arguments["query"].detach().as_subclass(Liar), None)
+        """Return a call that wraps its output."""
+        return lambda **arguments: (arguments["query"].detach().as_subclass(WrongShape), None)
 
 
-def test_a_subclass_of_tensor_is_judged_by_what_it_holds() -> None:
-    """What an output says of itself does not count."""
-    lied = candidate(Lying(), case())
-    output = lied.run()["output"]
+def test_a_subclass_of_tensor_is_checked_as_a_plain_tensor() -> None:
+    """Methods and properties that the subclass overrides are not used."""
+    tested = make_candidate(Wrapping(), make_case())
+    output = tested.run()["output"]
     assert type(output) is Tensor
-    assert output.shape == lied.inputs.tensors["query"].shape
+    assert output.shape == tested.inputs.tensors["query"].shape

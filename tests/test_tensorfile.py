@@ -1,4 +1,4 @@
-"""Tensors in a file: what goes in comes out, and nothing else goes in."""
+"""Tests of the tensor file: tensors and plain containers are restored exactly, and other values are refused."""
 
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.boo
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0, 5), (2, 3, 5)], ids=str)
-def test_tensors_come_back_bit_for_bit(tmp_path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    """Of any dtype and shape, without their graph; NaN and infinity too."""
+def test_tensors_are_restored_bit_for_bit(tmp_path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """This holds for any dtype and shape, and for NaN and infinity; the graph is not stored."""
     value = (100 * torch.randn(shape)).to(dtype)
     if dtype.is_floating_point and value.numel() > 2:
         value.flatten()[:2] = torch.tensor([torch.nan, -torch.inf])
@@ -24,8 +24,8 @@ def test_tensors_come_back_bit_for_bit(tmp_path: Path, dtype: torch.dtype, shape
     torch.testing.assert_close(again, value, rtol=0, atol=0, equal_nan=True)
 
 
-def test_containers_come_back_as_they_were(tmp_path: Path) -> None:
-    """Nested dicts and lists, texts, numbers and None; one tensor in two places is one again, and not contiguous is."""
+def test_containers_are_restored(tmp_path: Path) -> None:
+    """They may nest dicts, lists, strings, numbers, None and tensors; a tensor in two places is still one object."""
     one = torch.randn(3, 4, requires_grad=True)
     value = {"a": [one, {"b": one, "tensor": None}], "dict": [True, 2, float("inf"), "x\ny"], "c": one.mT}
     tensor_file.write(tmp_path / "x", value)
@@ -36,15 +36,15 @@ def test_containers_come_back_as_they_were(tmp_path: Path) -> None:
     assert torch.equal(again["c"], one.mT)
 
 
-def test_a_file_is_replaced(tmp_path: Path) -> None:
-    """What was stored under the name before is gone."""
+def test_writing_replaces_the_file(tmp_path: Path) -> None:
+    """Reading gives the value that was written last."""
     tensor_file.write(tmp_path / "x", [torch.zeros(1000)])
     tensor_file.write(tmp_path / "x", [1])
     assert tensor_file.read(tmp_path / "x") == [1]
 
 
-class Odd(torch.Tensor):
-    """A tensor that may say anything of itself."""
+class Subclass(torch.Tensor):
+    """A tensor subclass, whose methods may return anything."""
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ class Odd(torch.Tensor):
     [
         (torch.eye(2).to_sparse(), "a sparse_coo tensor on cpu cannot be evaluated"),
         (torch.empty(2, device="meta"), "a strided tensor on meta cannot be evaluated"),
-        (torch.ones(2).as_subclass(Odd), "a Odd cannot be evaluated: return a plain Tensor, not a subclass"),
+        (torch.ones(2).as_subclass(Subclass), "a Subclass cannot be evaluated: return a plain Tensor, not a subclass"),
         (object(), "object cannot be stored"),
         ({"x": [print]}, "builtin_function_or_method cannot be stored"),
     ],
 )
-def test_what_is_no_plain_value_is_refused(tmp_path: Path, value: Any, fault: str) -> None:
-    """Neither a file nor a copy holds anything but numbers and what names them."""
+def test_values_that_are_not_plain_are_refused(tmp_path: Path, value: Any, fault: str) -> None:
+    """Files and copies accept only plain containers, plain values and dense CPU tensors."""
     with pytest.raises(TypeError, match=fault):
         tensor_file.write(tmp_path / "x", value)
     with pytest.raises(TypeError, match=fault):
@@ -66,8 +66,8 @@ def test_what_is_no_plain_value_is_refused(tmp_path: Path, value: Any, fault: st
     assert not (tmp_path / "x").exists()
 
 
-def test_a_copy_is_not_changed_with_what_it_was_taken_of() -> None:
-    """What is written later, in place, does not reach it."""
+def test_a_copy_does_not_change_with_the_original() -> None:
+    """A later in-place change of the original has no effect on the copy."""
     value = torch.zeros(2)
     copy = tensor_file.copy_value([value, {"x": value}])
     value += 1
@@ -86,8 +86,8 @@ def test_a_copy_is_not_changed_with_what_it_was_taken_of() -> None:
         b'{"value": {"tensor": 3}, "tensors": []}\n',
     ],
 )
-def test_a_file_that_lies_is_an_exception(tmp_path: Path, text: bytes) -> None:
-    """Whoever wrote the file, reading it runs nothing, and ends with a value or an exception."""
+def test_reading_a_malformed_file_raises(tmp_path: Path, text: bytes) -> None:
+    """Reading a file runs no code from it, and ends with a value or an exception."""
     (tmp_path / "x").write_bytes(text)
     with pytest.raises((ValueError, TypeError, KeyError, IndexError, AttributeError)):
         tensor_file.read(tmp_path / "x")

@@ -1,4 +1,4 @@
-"""Torch's settings: noted, and put back."""
+"""Tests of torch's process-wide settings: they are read and restored."""
 
 from collections.abc import Callable
 
@@ -21,8 +21,8 @@ CHANGES: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_setting_is_put_back(name: str) -> None:
-    """Each setting that is noted can be changed, is seen to be, and is as before afterwards."""
+def test_a_setting_is_restored(name: str) -> None:
+    """A change of each setting is detected and undone."""
     before = global_state.read_settings()
     assert before.keys() == CHANGES.keys()
     CHANGES[name]()
@@ -34,8 +34,8 @@ def test_a_setting_is_put_back(name: str) -> None:
     assert global_state.read_settings() == before
 
 
-def test_random_numbers_start_anew() -> None:
-    """The same after every return, whatever was drawn before; a seed is torch's own."""
+def test_random_numbers_restart() -> None:
+    """After every restore the random numbers are the same; ``seed`` gives the numbers of ``torch.manual_seed``."""
     before = global_state.read_settings()
     global_state.restore_settings(before)
     first = torch.rand(3)

@@ -1,4 +1,4 @@
-"""Tests of closed forms: floating-point operations against torch's counter, bytes against the tensors themselves."""
+"""Tests of the closed forms of work: FLOP against torch's counter, bytes against the sizes of tensors."""
 
 from collections.abc import Iterable
 
@@ -21,34 +21,34 @@ PLAIN = (
 CROSS = "multihead/B2.L12.S20.E32.H4.K24.V40/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/inference"
 
 
-def parsed(text: str, mode: Mode = "inference") -> Case:
-    """A case in a mode."""
+def parse_case(text: str, mode: Mode = "inference") -> Case:
+    """Return the case of an id, in a mode."""
     return Case.parse(text, load_problem_types()).with_fields(mode=mode)
 
 
-def candidate(case: Case, name: str = "torch_mha") -> Candidate:
-    """An implementation on fresh inputs of a case."""
+def build_candidate(case: Case, name: str = "torch_mha") -> Candidate:
+    """Return an implementation on new inputs of a case."""
     return Candidate(load_implementation(name), load_operator("multihead"), case, OPERATOR.inputs(case))
 
 
 @pytest.mark.parametrize("case", [PLAIN, CROSS])
 @pytest.mark.parametrize("mode", ["inference", "eval", "train", "frozen", "tuning"])
-def test_flop_is_what_torch_counts_on_the_composed_path(case: str, mode: Mode) -> None:
-    """Equal, for forward alone and with the gradients that each mode asks for."""
-    made = parsed(case, mode)
-    step = candidate(made, "sdpa_math").make_step()
+def test_flop_equals_torchs_count_on_the_composed_path(case: str, mode: Mode) -> None:
+    """They are equal for forward alone, and with the gradients of each mode."""
+    made = parse_case(case, mode)
+    step = build_candidate(made, "sdpa_math").make_step()
     with FlopCounterMode(display=False) as counter:
         step()
     assert counter.get_total_flops() == OPERATOR.work(made).flop > 0
 
 
 def test_torch_counts_nothing_of_the_fused_kernel_on_a_cpu() -> None:
-    """The fused kernel's products are missing from torch's count: closed forms are what rates are made of.
+    """Torch's count lacks the fused kernel's products, so rates are computed from closed forms.
 
-    This test tells when that changes.
+    This test fails when torch starts to count them.
     """
-    made = parsed(PLAIN)
-    step = candidate(made, "sdpa_flash").make_step()
+    made = parse_case(PLAIN)
+    step = build_candidate(made, "sdpa_flash").make_step()
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         step()
     products = 4 * count_visible_pairs(made) * made.problem.head_dim
@@ -56,7 +56,7 @@ def test_torch_counts_nothing_of_the_fused_kernel_on_a_cpu() -> None:
 
 
 def test_hidden_pairs_are_not_counted() -> None:
-    """What masks leave is counted one by one, for every case of the suite that draws its own masks."""
+    """The closed form equals the number of visible pairs, for one case of each mask of core."""
     seen = set()
     for case in OPERATOR.suite("core"):
         problem = case.problem
@@ -69,20 +69,20 @@ def test_hidden_pairs_are_not_counted() -> None:
     assert len(seen) > 10
 
 
-def test_a_causal_mask_leaves_a_triangle() -> None:
-    """Each head of each sequence keeps n (n + 1) / 2 pairs, and flop for these alone."""
-    whole = parsed(PLAIN)
+def test_under_a_causal_mask_only_the_triangle_is_counted() -> None:
+    """Each head of each sequence has n (n + 1) / 2 visible pairs, and only these count as FLOP."""
+    whole = parse_case(PLAIN)
     half = whole.with_problem(mask="causal")
     assert count_visible_pairs(half) == 2 * 4 * 12 * 13 // 2
     hidden = 2 * 4 * 12 * 11 // 2
     assert OPERATOR.work(whole).flop - OPERATOR.work(half).flop == 4 * hidden * 8
-    # An oracle holds hidden pairs, too.
+    # ``pairs`` includes hidden pairs, because the oracle computes them, too.
     assert OPERATOR.work(whole).pairs == OPERATOR.work(half).pairs == 2 * 4 * 12 * 12
 
 
 @pytest.mark.parametrize("mode", ["inference", "train", "frozen", "tuning", "autocast"])
-def test_bytes_are_those_of_the_tensors_that_go_in_and_come_out(mode: Mode) -> None:
-    """Inputs, masks, parameters, outputs, and where gradients are taken those of outputs, inputs and parameters."""
+def test_bytes_are_the_sizes_of_inputs_and_outputs(mode: Mode) -> None:
+    """They count inputs, masks, parameters and outputs, and the gradients that the mode computes."""
     kinds: dict[object, Case] = {}
     for case in OPERATOR.suite("core"):
         problem = case.problem
@@ -93,18 +93,18 @@ def test_bytes_are_those_of_the_tensors_that_go_in_and_come_out(mode: Mode) -> N
     for case in kinds.values():
         inputs = OPERATOR.inputs(case)
         outputs = OPERATOR.evaluate(case, inputs)
-        moved = _bytes([*inputs.tensors.values(), *inputs.parameters.values()])
+        moved = _sum_bytes([*inputs.tensors.values(), *inputs.parameters.values()])
         made = 2 if mode == "autocast" else 4
         results = sum(outputs[name].numel() for name in outputs if not name.startswith("grad.")) * made
         moved += results * (2 if case.differentiates else 1)
         if case.tracks_inputs:
-            moved += _bytes(tensor for tensor in inputs.tensors.values() if tensor.is_floating_point())
+            moved += _sum_bytes(tensor for tensor in inputs.tensors.values() if tensor.is_floating_point())
         if case.tracks_parameters:
-            moved += _bytes(inputs.parameters.values())
+            moved += _sum_bytes(inputs.parameters.values())
         assert OPERATOR.work(case).bytes == moved, case.id
 
 
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of tensors, each object once."""
+def _sum_bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of tensors, counting each object once."""
     once = {id(tensor): tensor for tensor in tensors}
     return sum(tensor.numel() * torch.tensor([], dtype=tensor.dtype).element_size() for tensor in once.values())

@@ -1,1 +1,1 @@
-"""How well a slowdown is found: ``python -m research.detection --help``."""
+"""How often slowdowns are found, and false ones reported: ``python -m research.detection --help``."""

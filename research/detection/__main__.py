@@ -1,4 +1,4 @@
-"""``python -m research.detection``."""
+"""Run the study: ``python -m research.detection``."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""Our median beside that of ``torch.utils.benchmark.Timer``, block by block in the same processes; and our own cost.
+"""Agreement of the harness's median with that of ``torch.utils.benchmark.Timer``, in blocks in the same processes.
 
-What the harness adds to a timed call is what it measures of a call that does nothing at all.
+Also measures the time that the harness adds to a timed call: its time of a call that does nothing.
 """
 
 import random
@@ -29,29 +29,30 @@ from research.detection.plants import BASE
 from research.detection.pools import Condition, Setup, make_header
 from research.lines import Lines, read
 
-__all__ = ["measure_agreement", "format_agreement", "measure_process"]
+__all__ = ["format_agreement", "measure_agreement", "measure_process"]
 
-# Blocks of either side in a process, and time of one in seconds: short ones, since a machine's speed changes within
-# seconds by more than what is looked for.
+# Blocks of each timer in a process, and seconds of a block. Blocks are short because a machine's speed changes within
+# seconds by more than the difference between the timers.
 BLOCKS, BLOCK_S = 40, 0.1
-# Share of a block's time that our threads may have waited for a core: on two threads of two cores what a system does by
-# itself makes them wait for 2 to 3 %.
+# Share of a pair of blocks that the threads may wait for a core. The system's own work makes two threads on two cores
+# wait for 2 to 3 %.
 DISTURBED = 0.05
-# Time given to the call that does nothing, in seconds; and calls of it in a plain loop, of which the best counts.
+# Seconds for the call that does nothing; its calls in a plain loop, and repetitions of the loop, of which the fastest
+# counts.
 NOTHING_S, LOOPS, REPEATS = 0.2, 20_000, 5
-# Relative difference of two medians that is agreement, and the most that a timed call may be made longer, in ns.
+# Relative difference up to which two medians agree, and the most nanoseconds that the harness may add to a call.
 AGREE, ADDED_NS = 0.02, 1000
 
 Record = dict[str, Any]
 
 
 def do_nothing(**named: Any) -> None:
-    """Take what a call takes."""
+    """Accept the arguments of a call."""
     del named
 
 
 def measure_agreement(path: Path, threads: int, setup: Setup, *, processes: int, resume: bool) -> list[Record]:
-    """Measure until the file holds so many processes."""
+    """Measure until the file holds ``processes`` processes."""
     context = get_context("spawn")
     condition = Condition(threads=threads, load="quiet")
     with Session(limits=Limits(threads=threads)) as session:
@@ -66,8 +67,10 @@ def measure_agreement(path: Path, threads: int, setup: Setup, *, processes: int,
             return lines.records
 
 
-def measure_process(case: str, inputs: str, threads: int, seed: int, blocks: int = BLOCKS, block_s: float = BLOCK_S) -> Record:
-    """One process: medians of the same call by either timer, in turns, and of a call that does nothing."""
+def measure_process(
+    case: str, inputs: str, threads: int, seed: int, blocks: int = BLOCKS, block_s: float = BLOCK_S
+) -> Record:
+    """Measure the same call by both timers in alternating blocks, and a call that does nothing, in this process."""
     torch.set_num_threads(threads)
     parsed = Case.parse(case, load_problem_types())
     operator = load_operator(parsed.operator)
@@ -77,21 +80,21 @@ def measure_process(case: str, inputs: str, threads: int, seed: int, blocks: int
     ours: list[float] = []
     theirs: list[float] = []
 
-    def our_block() -> None:
+    def add_our_block() -> None:
         samples = sampling.sample_interleaved({"call": step}, budget_s=block_s, seed=seed)["call"]
         ours.append(statistics.median(samples.times_ns))
 
-    def their_block() -> None:
+    def add_their_block() -> None:
         theirs.append(timer.blocked_autorange(min_run_time=block_s).median * 1e9)
 
-    order = random.Random(seed)  # noqa: S311  # an order, no secret
+    order = random.Random(seed)  # noqa: S311  # the order of blocks, no secret
     scheduler = Scheduler()
     disturbed: list[bool] = []
     with candidate.call_mode():
         for _ in range(blocks):
             before, begin_ns = scheduler.read(), time.perf_counter_ns()
-            for block in order.sample((our_block, their_block), 2):
-                block()
+            for add_block in order.sample((add_our_block, add_their_block), 2):
+                add_block()
             took_ns, after = time.perf_counter_ns() - begin_ns, scheduler.read()
             waited_ns = after.waited_ns_since(before)
             disturbed.append(waited_ns is not None and waited_ns > DISTURBED * took_ns)
@@ -103,15 +106,18 @@ def measure_process(case: str, inputs: str, threads: int, seed: int, blocks: int
 
 
 def _time_nothing(arguments: dict[str, Any], seed: int) -> tuple[float, float]:
-    """Time of a call that does nothing, in nanoseconds: in the window of a timed call, and in a plain loop."""
+    """Measure a call that does nothing: its median by the harness, and its time in a plain loop.
+
+    Unit: nanoseconds.
+    """
     call = partial(do_nothing, **arguments)
     samples = sampling.sample_interleaved({"nothing": call}, budget_s=NOTHING_S, seed=seed)["nothing"]
     return statistics.median(samples.times_ns), min(repeat(call, number=LOOPS, repeat=REPEATS)) / LOOPS * 1e9
 
 
 def format_agreement(folder: Path) -> str:
-    """What all files of agreement come to, one line for each number of threads."""
-    said = []
+    """Format the results of all agreement files, one line per number of threads."""
+    lines = []
     for name in sorted({path.name.removesuffix(".gz") for path in folder.glob("agreement-*.jsonl*")}):
         found = read(folder / name)
         if found is None or not found[1]:
@@ -120,21 +126,18 @@ def format_agreement(folder: Path) -> str:
         ratios = [ratio for ratio in map(_compute_ratio, records) if ratio is not None]
         added = [record["added_ns"] for record in records]
         direct_ns = statistics.median(record["direct_ns"] for record in records)
-        said.append(
+        lines.append(
             f"- {Condition(threads=head['threads'], load='quiet').label}, {len(records)} processes: our median over "
-            f"Timer's is {_format_interval(estimate(ratios), 4) if ratios else 'not known'} in {len(ratios)} processes that "
-            f"nothing disturbed, {_count_agreeing(ratios)} of them within {AGREE:.0%}; a call that does "
-            f"nothing takes {_format_interval(estimate(added), 0)} ns ({direct_ns:.0f} ns in a plain loop), "
+            f"Timer's is {_format_interval(estimate(ratios), 4) if ratios else 'not known'} in {len(ratios)} processes "
+            f"that nothing disturbed, {_count_agreeing(ratios)} of them within {AGREE:.0%}; a call that does nothing "
+            f"takes {_format_interval(estimate(added), 0)} ns ({direct_ns:.0f} ns in a plain loop), "
             f"at the most {max(added):.0f} ns; {ADDED_NS} ns are allowed."
         )
-    return "\n".join(said)
+    return "\n".join(lines)
 
 
 def _compute_ratio(record: Record) -> float | None:
-    """Our median over theirs, of two blocks in turn, during which nothing else wanted our cores; None without any.
-
-    The median of all such pairs.
-    """
+    """Median over pairs of undisturbed blocks of the harness's median over Timer's; None if all were disturbed."""
     blocks = zip(record["ours_ns"], record["theirs_ns"], record["disturbed"], strict=True)
     ratios = [ours / theirs for ours, theirs, disturbed in blocks if not disturbed]
     return statistics.median(ratios) if ratios else None

@@ -1,7 +1,8 @@
-"""Comparisons that are drawn from a pool: what our rule and those of other tools say of each, and how often wrongly.
+"""Comparisons drawn from a pool, and how often our rule and those of other tools decide them wrongly.
 
-A comparison takes processes that were measured one after another, so that whatever the machine did for minutes is in it
-as in a real one: a stretch of twice as many as it needs, and of those at random as many as it needs, in their order.
+"Ours" is the harness's own rule. A comparison that needs n processes draws them at random from 2n consecutive
+processes of the pool and keeps their order. Disturbances of the machine that last for minutes therefore affect it as
+they affect a real comparison.
 """
 
 import math
@@ -12,68 +13,70 @@ from functools import partial
 
 from attnbench.analysis.speed_verdict import EFFECT, decide_speed
 from research.detection.plants import BASE, SHARES
-from research.detection.pools import Pool, Process, estimate_size, collect_times_ns, make_timing
-from research.detection.rules import Cost, Rule, make_rules, average_calls
+from research.detection.pools import Pool, Process, collect_times_ns, estimate_size, make_timing
+from research.detection.rules import Cost, Rule, average_calls, make_rules
 from research.lines import StudyError
 
 __all__ = ["OUR_RULE", "DrawSettings", "Evaluation", "Tally", "evaluate_rules", "upper_bound"]
 
-# What our own rules' names begin with.
+# Prefix of the names of our own rules.
 OUR_RULE = "attnbench"
-# Level of every bound.
+# Confidence level of every bound.
 LEVEL = 0.95
-# Cases that share the start of a process, as many as ``compare`` measures unless told otherwise.
+# Cases that share the start of a process: as many as ``attnbench compare`` measures by default.
 CASES = 4
-# Fewest cycles of a comparison of ours.
+# Fewest cycles per process in a comparison of ours.
 FEWEST_CALLS = 9
-# Processes that a run adds at a time while a contest is undecided.
+# Processes that a run adds at a time while the speed verdict is ``unknown``.
 STEP = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawSettings:
-    """How comparisons are drawn."""
+    """Settings by which comparisons are drawn."""
 
-    # Wall time of a comparison in seconds, by number of threads; and processes of ours, by the same.
+    # Wall time of a comparison in seconds, and processes of one of ours, both by number of threads.
     seconds: Mapping[int, float]
     processes: Mapping[int, int]
-    # Processes up to which ours may add more.
+    # Most processes of a comparison of ours.
     most: int
     draws: int
-    # Relative difference that counts.
+    # Relative difference from which on a verdict is slower or faster.
     effect: float = EFFECT
     seed: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What one rule said of one plant under one condition."""
+    """Number of comparisons by state, of one rule on one plant under one condition."""
 
     rule: str
-    # Extra work in percent as it was meant, and the plant's true size as a share of a call, where it was measured.
+    # Intended extra work in percent, and the plant's true slowdown as a share of a call, None if it was not measured.
     share: int
     true: float | None
-    # Smallest difference that counts: the plant counts as none, or as a slowdown, if it is on that side of it.
+    # Threshold of the difference: a plant above it has to be found, a plant below it must not be.
     delta: float
-    # Whether a verdict says on which side of that difference it is.
+    # Whether a verdict of this rule says on which side of the threshold the difference lies.
     sized: bool
-    # Processes and calls of one side.
+    # Processes and calls of one side, as text.
     layout: str
     wall_s: float
-    # Comparisons that have no process in common.
+    # Number of comparisons that have no process in common.
     disjoint: int
     states: dict[str, int] = field(default_factory=dict)
 
     @property
     def comparisons(self) -> int:
-        """How many there were."""
+        """Number of comparisons."""
         return sum(self.states.values())
 
     @property
     def wrong(self) -> int:
-        """Verdicts that the true size says are wrong: a difference where there is none, its wrong side, or its size.
+        """Number of verdicts that contradict the true slowdown.
 
-        Ours says how large a difference is not, by ``same``, or is at least; of another tool ``same`` says nothing.
+        Without a plant, ``slower`` and ``faster`` are wrong. With one, ``faster`` is wrong; of ours, so is ``same``
+        above the threshold and ``slower`` below it. ``same`` of another tool does not bound the difference, so it is
+        never wrong.
         """
         if not self.share:
             return self.count("slower", "faster")
@@ -82,30 +85,30 @@ class Tally:
         return self.count("faster", "same" if self.true > self.delta else "slower")
 
     def add(self, state: str) -> None:
-        """Count a comparison that ended so."""
+        """Count a comparison that ended in this state."""
         self.states[state] = self.count(state) + 1
 
     def count(self, *states: str) -> int:
-        """Comparisons that ended in one of these states."""
+        """Return the number of comparisons that ended in one of these states."""
         return sum(self.states.get(state, 0) for state in states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Everything that was said under one condition."""
+    """The tallies of all rules and plants under one condition."""
 
     condition: str
     processes: int
-    # Difference that counts.
+    # Threshold of the difference.
     delta: float
-    # Median number of cores that others kept busy before a process began, and that the competitor had meanwhile.
+    # Median number of cores in use before a process began, and of cores that the competitor used during it.
     others: float | None
     competitor: float | None
     tallies: tuple[Tally, ...]
 
 
 def upper_bound(count: int, of: int, level: float = LEVEL) -> float:
-    """Largest rate at which so few of so many still come with probability 1 − level.
+    """Largest rate at which ``count`` or fewer of ``of`` occur with probability 1 − ``level``.
 
     Source: Clopper and Pearson, The Use of Confidence or Fiducial Limits, Biometrika 26, 1934.
     """
@@ -129,24 +132,27 @@ def _binomial_cdf(count: int, of: int, rate: float) -> float:
     )
 
 
-def evaluate_rules(condition: str, pool: Pool, truth: Pool | None, asked: DrawSettings, *, starts_s: tuple[float, float]) -> Evaluation:
-    """What all rules say of every plant of a pool.
+def evaluate_rules(
+    condition: str, pool: Pool, plants: Pool | None, settings: DrawSettings, *, starts_s: tuple[float, float]
+) -> Evaluation:
+    """Draw comparisons for every plant of a pool, and decide them by every rule.
 
-    ``starts_s`` is what a process costs to start: one of another tool, alone, and one of ours, beside others.
+    ``plants`` is the pool in which the true slowdowns were measured. ``starts_s`` are the seconds that the start of a
+    process takes, alone (other tools) and together with others (ours).
     """
-    threads, delta = pool.threads, asked.effect
-    cost, ours = (Cost(seconds=asked.seconds[threads], start_s=start_s, call_s=pool.call_s) for start_s in starts_s)
-    # Of ours everything that a case costs in a process besides its calls: building, warming up, looking again, too.
-    ours = replace(ours, start_s=ours.start_s / CASES + (truth or pool).overhead_s)
-    # Without extra work the copy is the reference: what it was measured to differ by is noise.
+    threads, delta = pool.threads, settings.effect
+    cost, ours = (Cost(seconds=settings.seconds[threads], start_s=start_s, call_s=pool.call_s) for start_s in starts_s)
+    # A process of ours also builds and warms up each case, and checks it again.
+    ours = replace(ours, start_s=ours.start_s / CASES + (plants or pool).overhead_s)
+    # The copy without extra work is the reference, so a measured difference is noise.
     true = {0: 0.0}
-    if truth:
-        true |= {share: found.value - 1 for share in SHARES if share and (found := estimate_size(truth, share))}
+    if plants:
+        true |= {share: found.value - 1 for share in SHARES if share and (found := estimate_size(plants, share))}
     tallies = []
     for share in SHARES:
-        made = partial(Tally, share=share, true=true.get(share), delta=delta)
-        tallies += [*_tally_our_rule(pool, share, ours, asked, made)]
-        tallies += [_tally_rule(pool, share, rule, cost, asked, made) for rule in make_rules(delta)]
+        make_tally = partial(Tally, share=share, true=true.get(share), delta=delta)
+        tallies += [*_tally_our_rule(pool, share, ours, settings, make_tally)]
+        tallies += [_tally_rule(pool, share, rule, cost, settings, make_tally) for rule in make_rules(delta)]
     return Evaluation(
         condition=condition,
         processes=len(pool.processes),
@@ -157,18 +163,20 @@ def evaluate_rules(condition: str, pool: Pool, truth: Pool | None, asked: DrawSe
     )
 
 
-def _tally_our_rule(pool: Pool, share: int, cost: Cost, asked: DrawSettings, made: Callable[..., Tally]) -> Iterator[Tally]:
-    """Our rule in as many processes as were asked for, and the same with more where it is undecided."""
-    count = asked.processes[pool.threads]
+def _tally_our_rule(
+    pool: Pool, share: int, cost: Cost, settings: DrawSettings, make_tally: Callable[..., Tally]
+) -> Iterator[Tally]:
+    """Tally our rule with a fixed number of processes, and with processes added while the verdict is ``unknown``."""
+    count = settings.processes[pool.threads]
     calls = _count_cycles(pool, cost, count)
     one_s = cost.start_s + pool.calls_per_cycle * calls * cost.call_s
-    for name, most in ((OUR_RULE, count), (f"{OUR_RULE}, up to {asked.most} processes", asked.most)):
+    for name, most in ((OUR_RULE, count), (f"{OUR_RULE}, up to {settings.most} processes", settings.most)):
         if most > count or name == OUR_RULE:
             used: list[int] = []
             layout = f"{count} × {calls}"
-            tally = made(rule=name, layout=layout, sized=True, wall_s=0.0, disjoint=len(pool.processes) // most)
-            for processes in _draw_comparisons(pool, max(most, count), asked):
-                state, taken = _decide_state(processes, share, pool.threads, calls, count, asked.effect)
+            tally = make_tally(rule=name, layout=layout, sized=True, wall_s=0.0, disjoint=len(pool.processes) // most)
+            for processes in _draw_comparisons(pool, max(most, count), settings):
+                state, taken = _decide_state(processes, share, pool.threads, calls, count, settings.effect)
                 tally.add(state)
                 used.append(taken)
             tally.wall_s = one_s * sum(used) / len(used)
@@ -176,7 +184,7 @@ def _tally_our_rule(pool: Pool, share: int, cost: Cost, asked: DrawSettings, mad
 
 
 def _count_cycles(pool: Pool, cost: Cost, processes: int) -> int:
-    """Cycles of one process that the time of the comparison leaves, of those that the pool has."""
+    """Return how many cycles of a process fit in the time of a comparison, at most as many as the pool has."""
     left_s = cost.seconds / processes - cost.start_s
     return min(pool.calls, max(FEWEST_CALLS, int(left_s / pool.calls_per_cycle / cost.call_s)))
 
@@ -184,7 +192,7 @@ def _count_cycles(pool: Pool, cost: Cost, processes: int) -> int:
 def _decide_state(
     processes: Sequence[Process], share: int, threads: int, calls: int, first: int, effect: float
 ) -> tuple[str, int]:
-    """State by our rule, with more processes while it is unknown; and how many there were in the end."""
+    """Decide by our rule, adding processes while the state is ``unknown``; also return the number of processes."""
     taken = min(first, len(processes))
     while True:
         some = processes[:taken]
@@ -195,21 +203,23 @@ def _decide_state(
         taken = min(taken + STEP, len(processes))
 
 
-def _tally_rule(pool: Pool, share: int, rule: Rule, cost: Cost, asked: DrawSettings, made: Callable[..., Tally]) -> Tally:
-    """Another tool's rule: either side in processes of its own."""
+def _tally_rule(
+    pool: Pool, share: int, rule: Rule, cost: Cost, settings: DrawSettings, make_tally: Callable[..., Tally]
+) -> Tally:
+    """Tally the rule of another tool, which measures the two sides in different processes."""
     layout = rule.layout(cost).limit_calls(pool.calls)
     needs = 2 * layout.processes
-    tally = made(
+    tally = make_tally(
         rule=rule.name,
         layout=f"{layout.processes} × {layout.values} × {layout.loops}",
         sized=False,
         wall_s=layout.wall_s,
         disjoint=len(pool.processes) // needs,
     )
-    for processes in _draw_comparisons(pool, needs, asked):
+    for processes in _draw_comparisons(pool, needs, settings):
         half = len(processes) // 2
         bases, news = (processes[::2], processes[1::2]) if rule.alternating else (processes[:half], processes[half:])
-        # A process that was disturbed from the start may have made fewer calls.
+        # A process that other work disturbed from the start may have made fewer calls.
         least = min(len(collect_times_ns(p, side)) for p in processes for side in (BASE, str(share)))
         fitting = layout.limit_calls(least)
         one, other = (
@@ -220,17 +230,17 @@ def _tally_rule(pool: Pool, share: int, rule: Rule, cost: Cost, asked: DrawSetti
     return tally
 
 
-def _draw_comparisons(pool: Pool, needed: int, asked: DrawSettings) -> Iterator[list[Process]]:
-    """Processes of each comparison, in their order; the same draws for everybody who needs as many."""
-    order = random.Random(asked.seed)  # noqa: S311  # draws, no secret
+def _draw_comparisons(pool: Pool, needed: int, settings: DrawSettings) -> Iterator[list[Process]]:
+    """Yield the processes of each comparison; rules that need equally many processes get the same draws."""
+    order = random.Random(settings.seed)  # noqa: S311  # draws, no secret
     every = list(pool.processes)
     if len(every) < needed:
         raise StudyError(
-            f"a comparison needs {needed} processes and the pool has {len(every)}: measure more with pool --resume, or "
-            "ask for fewer with --processes and --most, or for less with --seconds"
+            f"a comparison needs {needed} processes and the pool has {len(every)}: add some with runs --resume, or "
+            "lower --processes, --most or --seconds"
         )
     stretch = min(2 * needed, len(every))
-    for _ in range(asked.draws):
+    for _ in range(settings.draws):
         begin = order.randrange(len(every) - stretch + 1)
         yield [every[begin + i] for i in sorted(order.sample(range(stretch), needed))]
 

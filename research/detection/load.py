@@ -1,4 +1,4 @@
-"""What else a machine does: nothing, or a process of ours that keeps every core busy."""
+"""Load on the machine: none, or a competing process that keeps every core busy."""
 
 import os
 import subprocess
@@ -9,28 +9,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["LOADS", "Competitor", "run_competitor", "measure_busy_cores"]
+__all__ = ["LOADS", "Competitor", "measure_busy_cores", "run_competitor"]
 
 LOADS = ("quiet", "busy")
-# Time in which a competitor has started its work, in seconds.
+# Seconds after which a competitor has started its work.
 STARTING_S = 3.0
 STAT = Path("/proc/stat")
-# Rows and columns of the product that a competitor computes over and over.
+# Rows and columns of the matrices that a competitor multiplies in a loop.
 SIZE = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Competitor:
-    """A process that computes on all cores until its parent ends, or none."""
+    """A process that computes on all cores until its parent ends; without a ``pid``, no process."""
 
     pid: int | None
 
     def read_cpu_s(self) -> float:
-        """Processor time that it has had so far, in seconds; 0 where the system does not say."""
+        """Return its CPU time so far in seconds; 0 if the system does not count it."""
         if self.pid is None:
             return 0.0
         try:
-            # After the name, which may hold spaces: the twelfth and thirteenth field, of the user and of the system.
+            # utime and stime: the 12th and 13th field after the name, which may contain spaces.
             fields = Path("/proc", str(self.pid), "stat").read_text().rpartition(")")[2].split()
         except OSError:
             return 0.0
@@ -39,7 +39,7 @@ class Competitor:
 
 @contextmanager
 def run_competitor(load: str) -> Iterator[Competitor]:
-    """Context with a competitor where the load is ``busy``."""
+    """Context in which a competitor runs if the load is ``busy``."""
     if load != "busy":
         yield Competitor(pid=None)
         return
@@ -53,7 +53,7 @@ def run_competitor(load: str) -> Iterator[Competitor]:
 
 
 def measure_busy_cores(window_s: float) -> float | None:
-    """Cores that anybody kept busy during a time in which we did nothing; None where the system does not say.
+    """Return how many cores other processes use while this one sleeps; None if the system does not count it.
 
     Source: first line of /proc/stat, https://docs.kernel.org/filesystems/proc.html, in hundredths of a second.
     """
@@ -71,12 +71,12 @@ def _read_busy_ticks() -> int | None:
         user, nice, system, _, _, *others = STAT.read_text().splitlines()[0].split()[1:]
     except (OSError, IndexError, ValueError):
         return None
-    # Interrupts and time stolen; guests are counted as users already.
+    # The others are interrupts and stolen time. Time of guests is already in the time of users.
     return int(user) + int(nice) + int(system) + sum(map(int, others[:3]))
 
 
 def main() -> None:
-    """Compute on all cores until the process given as first argument is gone."""
+    """Compute on all cores until the process whose id is the first argument has ended."""
     import torch
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))

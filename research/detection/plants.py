@@ -1,7 +1,8 @@
-"""Copies of the reference with real extra work inside the call, to be found by whoever compares: ``PLUS_2`` and others.
+"""Plants: copies of the reference that do extra work in every call, for a comparison to find.
 
-The work is a matrix product of so many rows. How many make a copy slower by its share is measured beforehand, on the
-machine and number of threads at hand, and told in the environment as JSON: ``{"2": 140, ...}``.
+The work is a matrix product. ``PLUS_2`` is to be 2 % slower than the reference, ``PLUS_3`` 3 %; the number of rows that
+achieves this is measured beforehand, for the machine and the number of threads. An environment variable passes it to
+the processes as JSON: ``{"2": 140, ...}``. ``PLUS_BYTE`` needs one more byte of memory.
 """
 
 import json
@@ -28,22 +29,22 @@ __all__ = [
     "SHARES",
 ]
 
-# What is copied.
+# The implementation that is copied.
 BASE = "torch_mha"
-# Name in the environment.
+# Environment variable with the numbers of rows.
 ROWS = "ATTNBENCH_PLANTED_ROWS"
-# Columns of both factors; one row takes some tenths of a microsecond, a hundredth of what is planted at least.
+# Columns of both factors. One row takes some tenths of a microsecond, at most 1 % of the smallest plant.
 COLUMNS = 128
-# Extra work in percent of a call. Without any, the call is that of the reference itself.
+# Extra work in percent of a call. With 0, the call is that of the reference itself.
 SHARES = (0, 2, 3)
 PATHS = {share: f"{__name__}:PLUS_{share}" for share in SHARES}
-# The copy that takes one byte more, and what stands for it among percents.
+# The copy that needs one more byte, and the number that stands for it among the percents.
 BYTE_SHARE = -1
 BYTE = f"{__name__}:PLUS_BYTE"
 
 
 class Planted(Implementation):
-    """The reference, which does some more."""
+    """A copy of the reference that does extra work."""
 
     source = "https://docs.pytorch.org/docs/stable/generated/torch.mm.html"
 
@@ -53,17 +54,17 @@ class Planted(Implementation):
         self._copied: Implementation = load(BASE)
 
     def unsupported(self, case: Case) -> str | None:
-        """As what is copied; and it must be known how much work is to be planted."""
+        """Return why the copied implementation refuses the case, or that the number of rows is missing."""
         if self._share and self._rows() is None:
-            return f"{ROWS} does not say how many rows are to be planted"
+            return f"{ROWS} has no number of rows for {self.name}: run python -m research.detection plants"
         return self._copied.unsupported(case)
 
     def build(self, reference: Any) -> Any:
-        """As what is copied."""
+        """Build the module of the copied implementation."""
         return self._copied.build(reference)
 
     def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
-        """The call of what is copied, and the work after it."""
+        """Return the copied call, followed by the extra work."""
         call, rows = self._copied.prepare(module, case, inputs), self._rows()
         if not rows:
             return call
@@ -72,39 +73,39 @@ class Planted(Implementation):
         right = torch.randn(COLUMNS, COLUMNS, generator=generator)
         product = torch.empty(rows, COLUMNS)
 
-        def planted(*arguments: Any, **named: Any) -> Any:
+        def call_with_plant(*arguments: Any, **named: Any) -> Any:
             result = call(*arguments, **named)
             torch.mm(left, right, out=product)
             return result
 
-        return planted
+        return call_with_plant
 
     def _rows(self) -> int | None:
-        told: dict[str, int] = json.loads(os.environ.get(ROWS, "{}"))
-        return told.get(str(self._share))
+        rows: dict[str, int] = json.loads(os.environ.get(ROWS, "{}"))
+        return rows.get(str(self._share))
 
 
 PLUS_0, PLUS_2, PLUS_3 = (Planted(share) for share in SHARES)
 
 
 class OneByte(Planted):
-    """The reference, with one byte held while it computes."""
+    """A copy of the reference that holds one more byte while it computes."""
 
     def __init__(self) -> None:
         super().__init__(0)
         self.name = "plus_byte"
 
     def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
-        """The call of what is copied, beside a tensor of one byte."""
+        """Return the copied call, made while a tensor of one byte is alive."""
         call = self._copied.prepare(module, case, inputs)
 
-        def planted(*arguments: Any, **named: Any) -> Any:
+        def call_with_plant(*arguments: Any, **named: Any) -> Any:
             held = torch.empty(1, dtype=torch.uint8)
             result = call(*arguments, **named)
             del held
             return result
 
-        return planted
+        return call_with_plant
 
 
 PLUS_BYTE = OneByte()

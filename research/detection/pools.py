@@ -1,7 +1,7 @@
-"""Pools: what many fresh timing processes measured of the reference, its twin and its planted copies, in turns.
+"""Pools: samples of many fresh processes, each with interleaved calls of the reference, its copy and the plants.
 
-Most are of real runs. Those in which plants are measured are gathered here: the same processes, asked the same
-question.
+Most pools are taken from real runs. The pools that measure the plants are gathered here, with the same timing request
+to the same workers. The reference's second copy, for the A/A control, is the side ``twin`` of the stored records.
 """
 
 import json
@@ -22,43 +22,42 @@ from attnbench.records.types import Timing
 from attnbench.runner import Limits, Session, list_profile_cases
 from attnbench.runner.session import Supervisor
 from attnbench.runner.timing import STARTS, start_together
-from research.detection.load import Competitor, run_competitor, measure_busy_cores
+from research.detection.load import Competitor, measure_busy_cores, run_competitor
 from research.detection.plants import BASE, PATHS, ROWS, SHARES
 from research.lines import Lines, StudyError, read
 
 __all__ = [
     "IMPLEMENTATIONS",
-    "WINDOW_S",
     "PAUSE_S",
+    "WINDOW_S",
     "Condition",
     "Pool",
     "Setup",
     "calibrate_rows",
+    "collect_times_ns",
+    "estimate_size",
     "gather_pool",
     "make_header",
-    "estimate_size",
+    "make_timing",
     "read_pool",
     "set_child_environment",
-    "collect_times_ns",
-    "make_timing",
 ]
 
 ROOT = str(Path(__file__).parents[2])
-# What a process of a pool holds.
+# Implementations of a process of a pool.
 IMPLEMENTATIONS = [BASE, *PATHS.values()]
-# Time in which we look how busy the machine is before a process starts, in seconds.
+# Seconds over which the use of the cores is measured before a process starts.
 WINDOW_S = 0.1
-# Wall time beyond which a process is taken to hang, in seconds: beside a competitor, calls on several threads take
-# many times as long.
+# Time-out of a process, in seconds of wall time. With a competitor, calls on several threads take many times as long.
 TIMEOUT_S = 900.0
-# Processes that may fail before a pool is given up.
+# Failed processes after which gathering a pool ends.
 FAILURES = 10
-# Time to wait after one that could not start, in seconds.
+# Seconds to wait after a process that could not start.
 PAUSE_S = 5.0
-# Processes between two lines that say how far a pool is.
+# Number of processes between two lines of progress.
 REPORT_EVERY = 10
-# Rows of the product that a percent is planted with at first, rounds of measuring and correcting them, processes of a
-# round, and how far one correction may go.
+# Rows per percent in the first round, number of rounds that measure and correct the rows, processes of a round, and the
+# largest factor of one correction.
 FIRST_ROWS, ROUNDS, ROUND_PROCESSES, FURTHEST = 80, 3, 10, 3.0
 
 Process = dict[str, Any]
@@ -66,33 +65,33 @@ Process = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """Threads of the calls, and what else the machine does."""
+    """Threads of the calls, and the load on the machine."""
 
     threads: int
     load: str
 
     def __str__(self) -> str:
-        """As in names of files."""
+        """Its part of a file name."""
         return f"{self.threads}-{self.load}"
 
     @property
     def label(self) -> str:
-        """As in tables."""
+        """Its label in tables."""
         return f"{self.threads} {'thread' if self.threads == 1 else 'threads'}, {self.load}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What is measured, and for how long in each process."""
+    """Length of the case, and the time budget of a process."""
 
     length: int
-    # Of all sides together.
+    # For all sides together.
     budget_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """What was measured under one condition."""
+    """Samples of many processes under one condition."""
 
     header: Mapping[str, Any]
     processes: Sequence[Process]
@@ -104,17 +103,17 @@ class Pool:
 
     @property
     def call_s(self) -> float:
-        """Median time of a call of the reference as it was, disturbed ones included, in seconds."""
+        """Median time of a call of the reference in seconds, disturbed calls included."""
         return 1e-9 * float(statistics.median(statistics.median(p["sides"][BASE]["times_ns"]) for p in self.processes))
 
     @property
     def calls_per_cycle(self) -> int:
-        """Calls of a cycle of a real comparison: of what is compared, of the reference, in older pools of its twin."""
+        """Calls per cycle of a comparison: an implementation, the reference and, in older pools, the reference's copy."""
         return max(2 if _splits_cycles(process) else 3 for process in self.processes)
 
     @property
     def overhead_s(self) -> float:
-        """Median time of a process besides its start and its samples, in seconds."""
+        """Median time of a process in seconds, without its start and its samples."""
         spent_s = (
             process["took_s"] - 1e-9 * sum(sum(side["times_ns"]) for side in process["sides"].values())
             for process in self.processes
@@ -123,16 +122,16 @@ class Pool:
 
     @property
     def calls(self) -> int:
-        """Median number of calls that a side has in a process."""
+        """Median number of calls of a side in a process."""
         counts = [len(side["times_ns"]) for process in self.processes for side in process["sides"].values()]
         return int(statistics.median(counts))
 
 
 def make_timing(processes: Sequence[Process], side: str, *, threads: int, calls: int | None = None) -> Timing:
-    """Calls of a side in some processes, as a run would have stored them; the reference has its twin.
+    """Build the timing of a side, as a run stores it; that of the reference includes its copy.
 
-    So many calls are the first ones; where the reference and its twin share their turns, those of so many cycles,
-    spread over all, since a run that makes no more changes between the two as often.
+    ``calls`` limits the calls of a process to the first ones. If the reference and its copy split the cycles, it limits
+    the cycles instead, and they are spread over the process: a shorter run alternates between the two equally often.
     """
     timing = _make_side_timing(processes, side, threads, calls)
     return replace(timing, twin=_make_side_timing(processes, "twin", threads, calls)) if side == BASE else timing
@@ -141,22 +140,22 @@ def make_timing(processes: Sequence[Process], side: str, *, threads: int, calls:
 def _make_side_timing(processes: Sequence[Process], side: str, threads: int, calls: int | None) -> Timing:
     kept = [_select_calls(process, side, calls) for process in processes]
 
-    def of(field: str) -> tuple[tuple[int, ...], ...]:
+    def collect(field: str) -> tuple[tuple[int, ...], ...]:
         columns = [(process["sides"][side][field], own) for process, own in zip(processes, kept, strict=True)]
         whole = tuple(tuple(column[call] for call in own) if column else () for column, own in columns)
         return whole if any(whole) else ()
 
     return Timing(
-        samples_ns=of("times_ns"),
-        waited_ns=of("waited_ns"),
-        switches=of("switches"),
-        cycles=of("cycles"),
+        samples_ns=collect("times_ns"),
+        waited_ns=collect("waited_ns"),
+        switches=collect("switches"),
+        cycles=collect("cycles"),
         threads=threads,
     )
 
 
 def _select_calls(process: Process, side: str, calls: int | None) -> Sequence[int]:
-    """Which calls of a side are told, by their place."""
+    """Return the indices of the selected calls of a side."""
     numbers = process["sides"][side]["cycles"]
     if calls is None or not _splits_cycles(process):
         return range(len(process["sides"][side]["times_ns"]))[:calls]
@@ -171,7 +170,7 @@ def _splits_cycles(process: Process) -> bool:
 
 
 def collect_times_ns(process: Process, side: str) -> Sequence[int]:
-    """Times of a side's calls in nanoseconds; those of the reference and its twin where the two share their turns."""
+    """Return the times of a side's calls in nanoseconds; if the reference and its copy split the cycles, of both."""
     own, twin = process["sides"][side], process["sides"]["twin"]
     if side != BASE or not _splits_cycles(process):
         return list(own["times_ns"])
@@ -180,14 +179,14 @@ def collect_times_ns(process: Process, side: str) -> Sequence[int]:
 
 
 def estimate_size(pool: Pool, share: int) -> Estimate | None:
-    """Time of a planted copy over that of the reference, from the clean calls of every process that has enough."""
+    """Estimate the ratio of a plant's time to the reference's, over the processes that count; None if none does."""
     own, base = (make_timing(pool.processes, side, threads=pool.threads) for side in (str(share), BASE))
     ratios = ratios_by_cycle(own, base)
     return estimate(ratios) if ratios else None
 
 
 def make_header(condition: Condition, setup: Setup, case: str, rows: Mapping[str, int]) -> dict[str, Any]:
-    """What the first line of a pool says."""
+    """Return the first record of a file: the condition, the setup, and the machine and versions."""
     return {
         "kind": "pool",
         "threads": condition.threads,
@@ -203,7 +202,7 @@ def make_header(condition: Condition, setup: Setup, case: str, rows: Mapping[str
 
 
 def read_pool(path: Path) -> Pool | None:
-    """A pool that was gathered, or None."""
+    """Read a stored pool; None if there is no file."""
     found = read(path)
     return found and Pool(header=found[0], processes=[record for record in found[1] if record["kind"] == "process"])
 
@@ -218,9 +217,9 @@ def gather_pool(
     resume: bool,
     say: Callable[[str], None] = print,
 ) -> Pool:
-    """Measure until the file holds so many processes.
+    """Measure until the file holds ``processes`` processes.
 
-    Raises: StudyError where processes fail again and again.
+    Raises: StudyError after too many failed processes.
     """
     set_child_environment(rows)
     with Session(limits=Limits(threads=condition.threads, timeout_s=TIMEOUT_S)) as session:
@@ -233,8 +232,8 @@ def gather_pool(
             try:
                 while (done := _count_processes(lines)) < processes:
                     if len(lines.records) - done - failed >= FAILURES:
-                        said = lines.records[-1]["reason"]
-                        raise StudyError(f"{path}: {FAILURES} processes failed, the last time: {said}")
+                        reason = lines.records[-1]["reason"]
+                        raise StudyError(f"{path}: {FAILURES} processes failed; the reason of the last: {reason}")
                     lines.add(_try_process(session, case, setup, competitor, idle, seed=len(lines.records)))
                     done = _count_processes(lines)
                     if not done % REPORT_EVERY or done == processes:
@@ -246,8 +245,10 @@ def gather_pool(
             return Pool(header=head, processes=[r for r in lines.records if r["kind"] == "process"][:processes])
 
 
-def calibrate_rows(folder: Path, threads: int, setup: Setup, *, resume: bool, say: Callable[[str], None] = print) -> Any:
-    """Rows of each plant, by measuring what they cost and correcting them; kept in a file of the folder."""
+def calibrate_rows(
+    folder: Path, threads: int, setup: Setup, *, resume: bool, say: Callable[[str], None] = print
+) -> Any:
+    """Find the rows of each plant by measuring and correcting them in rounds, and store them in ``rows-THREADS.json``."""
     path = folder / f"rows-{threads}.json"
     if resume and path.exists():
         return json.loads(path.read_text())
@@ -268,7 +269,7 @@ def calibrate_rows(folder: Path, threads: int, setup: Setup, *, resume: bool, sa
 
 
 def _correct_rows(rows: Mapping[str, int], pool: Pool) -> dict[str, int]:
-    """Rows that would have cost the shares, if each row costs what the rows of all plants together did."""
+    """Correct the rows so that the plants would have had their sizes, at one time per row for all plants."""
     measured = {share: estimate_size(pool, int(share)) for share in rows}
     excess = sum(100 * (found.value - 1) if found else float(share) for share, found in measured.items())
     factor = sum(map(int, rows)) / excess if excess > 0 else FURTHEST
@@ -279,7 +280,7 @@ def _correct_rows(rows: Mapping[str, int], pool: Pool) -> dict[str, int]:
 def _try_process(
     session: Session, case: str, setup: Setup, competitor: Competitor, idle: list[Supervisor], *, seed: int
 ) -> Process:
-    """One process, or why there is none: a machine that cannot start one now may do so a little later."""
+    """Measure one process, or wait and record the reason if it cannot start: a later one may."""
     try:
         if not idle:
             idle += start_together(session, IMPLEMENTATIONS, STARTS)
@@ -292,7 +293,7 @@ def _try_process(
 def _measure_process(
     session: Session, case: str, setup: Setup, competitor: Competitor, worker: Supervisor, *, seed: int
 ) -> Process:
-    """One fresh process: every side in turns."""
+    """Measure all sides by interleaved calls in one fresh process."""
     others = measure_busy_cores(WINDOW_S)
     inputs = session.ask_oracle("inputs", case=case)
     begin, burnt_s = time.monotonic(), competitor.read_cpu_s()
@@ -318,7 +319,7 @@ def _measure_process(
         "seed": seed,
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
         "took_s": round(end - begin, 3),
-        # Cores in use before it began, ours not among them; and cores that the competitor had meanwhile.
+        # Cores in use before the process began, and cores that the competitor used during it.
         "others": others and round(others, 2),
         "competitor": round(burnt_s / (end - begin), 2),
         "sides": {BASE: samples[BASE], "twin": answer["twin"]} | {str(s): samples[PATHS[s]] for s in SHARES},
@@ -330,7 +331,7 @@ def _count_processes(lines: Lines) -> int:
 
 
 def set_child_environment(rows: Mapping[str, int]) -> None:
-    """What processes that start from now on must know: how much is planted, and where the plants are."""
+    """Set the variables that child processes read: the rows of the plants, and the path to import them from."""
     os.environ[ROWS] = json.dumps(dict(rows))
     paths = [ROOT, *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != ROOT)]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)

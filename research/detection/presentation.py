@@ -1,4 +1,4 @@
-"""Tables and the figure of the study of detection."""
+"""Tables and figure of the results of ``judge`` and ``runs``."""
 
 import math
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from research.detection.plants import BYTE_SHARE, SHARES
 
 __all__ = ["draw_figure", "format_runs_table", "format_table"]
 
-# Inches of one panel; dots an inch; salt of the names inside an SVG, so that it is the same every time.
+# Width and height of a panel in inches, dots per inch, and the salt that makes the ids of an SVG reproducible.
 PANEL, HEIGHT, DPI, SALT = 4.2, 3.2, 150, "attnbench"
 
 
-def format_table(judgements: Sequence[Evaluation]) -> str:
-    """What every rule said, as Markdown: one part per condition, one line per rule."""
-    return "\n\n".join(_format_condition(one) for one in judgements)
+def format_table(evaluations: Sequence[Evaluation]) -> str:
+    """Format a Markdown table per condition, with one row per rule."""
+    return "\n\n".join(_format_condition(one) for one in evaluations)
 
 
 def _format_condition(one: Evaluation) -> str:
@@ -26,10 +26,10 @@ def _format_condition(one: Evaluation) -> str:
     sizes = [f"found, {_format_size(one, share)}" for share in shares]
     heads = ["rule", "processes × values × calls", "wall, s", "false verdicts", *sizes, "wrong at a plant"]
     heads += ["inconclusive", "unknown without plant"]
-    seen = f"δ, the difference that counts, is {100 * one.delta:g} %; {one.processes} processes"
-    seen += "" if one.others is None else f"; {one.others:.2f} cores in use before a process began"
-    seen += f"; the competitor had {one.competitor:.2f} cores meanwhile" if one.competitor else ""
-    lines = [f"**{one.condition}**: {seen}.", ""]
+    caption = f"δ, the difference that counts, is {100 * one.delta:g} %; {one.processes} processes"
+    caption += "" if one.others is None else f"; {one.others:.2f} cores in use before a process began"
+    caption += f"; the competitor had {one.competitor:.2f} cores meanwhile" if one.competitor else ""
+    lines = [f"**{one.condition}**: {caption}.", ""]
     lines += [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
     by_rule: dict[str, dict[int, Tally]] = {}
     for tally in one.tallies:
@@ -41,7 +41,7 @@ def _format_condition(one: Evaluation) -> str:
         cells += [_format_bounded(sum(tally.wrong for tally in plants), sum(tally.comparisons for tally in plants))]
         every = list(tallies.values())
         inconclusive = _format_bounded(sum(t.count("inconclusive") for t in every), sum(t.comparisons for t in every))
-        # A plant at the edge of what counts is unknown by its nature; without any it need not be.
+        # A plant near the threshold is expected to be unknown; the copy without a plant is not.
         cells += [inconclusive, _format_rate(none, "unknown")] if OUR_RULE in rule else ["–", "–"]
         lines.append(f"| {' | '.join(cells)} |")
     disjoint = next(tally.disjoint for tally in one.tallies if tally.rule.startswith(OUR_RULE))
@@ -50,7 +50,7 @@ def _format_condition(one: Evaluation) -> str:
 
 
 def _format_size(one: Evaluation, share: int) -> str:
-    """A plant by its true size, where that was measured."""
+    """Format the true slowdown of a plant or, if it was not measured, the intended one."""
     true = next(tally.true for tally in one.tallies if tally.share == share)
     return f"about {share} %" if true is None else f"{100 * true:.2f} %"
 
@@ -60,48 +60,52 @@ def _format_rate(tally: Tally, *states: str) -> str:
 
 
 def _format_bounded(count: int, of: int) -> str:
-    """A rate, and the upper end of what it may be."""
+    """Format a rate and its upper confidence bound."""
     return f"{100 * count / of:.1f} % (≤ {100 * upper_bound(count, of):.1f} %)"
 
 
 def format_runs_table(rows: Sequence[tuple[str, int, dict[str, int], float]]) -> str:
-    """Real runs: condition, plant in percent, number of runs by state, and their median wall time, as Markdown."""
-    lines = ["| condition | plant | runs | wall, s | said | found | opposite | inconclusive |"]
+    """Format the result of ``count_verdicts`` as a Markdown table."""
+    lines = ["| condition | plant | runs | wall, s | verdicts | found | opposite | inconclusive |"]
     lines += ["|---|---:|---:|---:|---|---:|---:|---:|"]
     for condition, share, states, wall_s in rows:
         of = sum(states.values())
-        said = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        verdicts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
         columns = (("slower", "bigger"), ("faster", "smaller"), ("inconclusive",))
         rates = [_format_bounded(sum(states.get(state, 0) for state in column), of) for column in columns]
         plant = "one byte" if share == BYTE_SHARE else f"about {share} %" if share else "none"
-        lines.append(f"| {condition} | {plant} | {of} | {wall_s:.1f} | {said} | {' | '.join(rates)} |")
+        lines.append(f"| {condition} | {plant} | {of} | {wall_s:.1f} | {verdicts} | {' | '.join(rates)} |")
     return "\n".join(lines)
 
 
-def draw_figure(judgements: Sequence[Evaluation], path: Path) -> None:
-    """Share of comparisons that end in *slower*, by true size of the plant, one panel per condition."""
-    columns = min(2, len(judgements))
-    lines = math.ceil(len(judgements) / columns)
+def draw_figure(evaluations: Sequence[Evaluation], path: Path) -> None:
+    """Plot the share of comparisons that end in *slower* by the true slowdown, with one panel per condition."""
+    columns = min(2, len(evaluations))
+    lines = math.ceil(len(evaluations) / columns)
     with rc_context({"svg.hashsalt": SALT, "font.size": 8.5}):
-        drawn = Figure(figsize=(PANEL * columns, HEIGHT * lines + 1), layout="constrained")
-        panels = drawn.subplots(lines, columns, squeeze=False, sharey=True)
-        for panel, one in zip(panels.flat, judgements, strict=False):
+        plot = Figure(figsize=(PANEL * columns, HEIGHT * lines + 1), layout="constrained")
+        panels = plot.subplots(lines, columns, squeeze=False, sharey=True)
+        for panel, one in zip(panels.flat, evaluations, strict=False):
             for rule in dict.fromkeys(tally.rule for tally in one.tallies):
-                own = rule.startswith(OUR_RULE)
+                ours = rule.startswith(OUR_RULE)
                 points = sorted(
                     (100 * (t.share / 100 if t.true is None else t.true), 100 * t.count("slower") / t.comparisons)
                     for t in one.tallies
                     if t.rule == rule
                 )
                 panel.plot(
-                    *zip(*points, strict=True), "o-", label=rule, linewidth=2.4 if own else 1, alpha=1 if own else 0.75
+                    *zip(*points, strict=True),
+                    "o-",
+                    label=rule,
+                    linewidth=2.4 if ours else 1,
+                    alpha=1 if ours else 0.75,
                 )
             panel.set(title=one.condition, xlabel="true slowdown, %", ylim=(-3, 103))
             panel.grid(alpha=0.3)
-        for panel in list(panels.flat)[len(judgements) :]:
+        for panel in list(panels.flat)[len(evaluations) :]:
             panel.set_visible(False)
         panels[0][0].set_ylabel("comparisons that say slower, %")
         handles, labels = panels[0][0].get_legend_handles_labels()
-        drawn.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+        plot.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
         path.parent.mkdir(parents=True, exist_ok=True)
-        drawn.savefig(path, dpi=DPI, metadata={"Date": None} if path.suffix == ".svg" else {"Software": None})
+        plot.savefig(path, dpi=DPI, metadata={"Date": None} if path.suffix == ".svg" else {"Software": None})

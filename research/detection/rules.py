@@ -1,8 +1,8 @@
-"""How other tools say that one side of a comparison is slower than the other, on samples that were taken elsewhere.
+"""Rules by which other tools decide that one side of a comparison is slower, applied to samples of a pool.
 
-Each rule is the tool's own, with its default numbers of values; where a tool can use more processes, it gets as many as
-the time allows that our own comparison takes. What one side of a tool sees is a list of processes, each a list of
-values; a value is the mean of so many calls in a row.
+Each rule is the tool's own, with its default numbers of values. A tool that can use more processes gets as many as fit
+in the wall time of our own comparison. A side is a list of processes, each a list of values; a value is the mean of
+consecutive calls.
 
 Sources: pyperf ``_utils.is_significant``; asv ``_stats.is_different`` and ``commands/compare.py``; pytest-benchmark
 ``utils.PercentageRegressionCheck``; ``torch.utils.benchmark.utils.compare``; Criterion ``src/analysis/compare.rs``.
@@ -18,54 +18,63 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Cost", "Layout", "Rule", "Side", "Verdict", "mann_whitney_p", "make_rules", "student_critical", "average_calls"]
+__all__ = [
+    "Cost",
+    "Layout",
+    "Rule",
+    "Side",
+    "Verdict",
+    "average_calls",
+    "make_rules",
+    "mann_whitney_p",
+    "student_critical",
+]
 
 Verdict = Literal["faster", "slower", "same"]
 Side = Sequence[Sequence[float]]
 
-# pyperf: values of a process, and the time that one takes at least, in seconds; the first one is thrown away. Its
-# processes by default.
+# pyperf: values of a process, minimum seconds of a value, values to warm up, and processes by default.
 PYPERF_VALUES, PYPERF_VALUE_S, PYPERF_WARM_UPS, PYPERF_PROCESSES = 3, 0.1, 1, 20
-# asv: time of a sample and of the warm-up in seconds, samples of a round, rounds (each a process), level, factor.
+# asv: seconds of a sample and of the warm-up, samples of a round, rounds (each a process), significance level, factor.
 ASV_SAMPLE_S, ASV_WARM_UP_S, ASV_SAMPLES, ASV_ROUNDS, ASV_LEVEL, ASV_FACTOR = 0.01, 0.1, 5, 2, 0.002, 1.1
-# Samples of a side up to which asv takes the exact distribution of U.
+# Samples of a side up to which asv uses the exact distribution of U.
 ASV_EXACT = 20
-# pytest-benchmark: time of all rounds in seconds, and the fewest rounds; a threshold of its documentation's example.
+# pytest-benchmark: seconds of all rounds, fewest rounds, and the threshold of an example in its documentation.
 PYTEST_S, PYTEST_ROUNDS, PYTEST_THRESHOLD = 1.0, 5, 0.05
-# torch.utils.benchmark: time of all blocks; a block takes so long at least, in seconds. ``Compare`` shows two times as
-# equally good up to this ratio.
+# torch.utils.benchmark: seconds of all blocks, minimum seconds of a block, and the relative difference up to which
+# ``Compare`` highlights two times as equally good.
 TORCH_S, TORCH_BLOCK_S, TORCH_BAND = 0.2, 0.0006, 0.01
-# Criterion: seconds of warm-up and of samples, samples, level, noise threshold; draws of its bootstrap (it makes
-# 100,000, which takes the ends of an interval a little further than this many).
+# Criterion: seconds of the warm-up and of the samples, samples, significance level, noise threshold; draws of the
+# bootstrap (Criterion makes 100,000, which makes the interval slightly wider).
 CRITERION_WARM_UP_S, CRITERION_S, CRITERION_SAMPLES, CRITERION_LEVEL, CRITERION_NOISE = 3.0, 5.0, 100, 0.05, 0.01
 CRITERION_DRAWS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a comparison may take, and what its parts take. Unit: seconds."""
+    """Time available to a comparison, and the times of its parts. Unit: seconds."""
 
-    # Of the whole comparison, both sides.
+    # Wall time of the whole comparison, both sides.
     seconds: float
-    # Of the start of a process, and of one call.
+    # Time of the start of a process, and of one call.
     start_s: float
     call_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What a tool measures."""
+    """Numbers of processes and calls that a tool measures."""
 
-    # Of one side.
+    # Processes of one side.
     processes: int
-    # Values of one process, and calls that one of them is the mean of.
+    # Values of one process, and calls averaged in a value.
     values: int
     loops: int
     # Wall time of the comparison in seconds.
     wall_s: float
 
     def limit_calls(self, calls: int) -> "Layout":
-        """The same with no more calls in a process than there are."""
+        """Reduce values and loops until a process has at most ``calls`` calls."""
         values = min(self.values, calls)
         return replace(self, values=values, loops=max(1, min(self.loops, calls // values)))
 
@@ -77,12 +86,12 @@ class Rule:
     name: str
     layout: Callable[[Cost], Layout]
     verdict: Callable[[Side, Side], Verdict]
-    # Whether processes of the two sides take turns; otherwise all of the base come first.
+    # Whether processes of the two sides alternate; otherwise those of the base come first.
     alternating: bool = False
 
 
 def make_rules(delta: float) -> tuple[Rule, ...]:
-    """The rules of all tools, as they are by default and, where they can be told, at the difference ``delta``."""
+    """Return the rules of all tools, by default and, where a threshold is an option, at the threshold ``delta``."""
     return (
         Rule(name="pyperf compare_to", layout=_lay_out_pyperf, verdict=decide_by_pyperf),
         Rule(name="pyperf --min-speed=δ", layout=_lay_out_pyperf, verdict=partial(decide_by_pyperf, least=delta)),
@@ -93,7 +102,11 @@ def make_rules(delta: float) -> tuple[Rule, ...]:
             verdict=partial(decide_by_asv, factor=1 + delta),
             alternating=True,
         ),
-        Rule(name="pytest-benchmark min:5%", layout=_lay_out_pytest_benchmark, verdict=partial(decide_by_pytest_benchmark, field="min")),
+        Rule(
+            name="pytest-benchmark min:5%",
+            layout=_lay_out_pytest_benchmark,
+            verdict=partial(decide_by_pytest_benchmark, field="min"),
+        ),
         Rule(
             name="pytest-benchmark median:δ",
             layout=_lay_out_pytest_benchmark,
@@ -105,7 +118,7 @@ def make_rules(delta: float) -> tuple[Rule, ...]:
 
 
 def average_calls(calls_ns: Sequence[float], layout: Layout) -> list[float]:
-    """The values that a process gives: means of so many calls in a row."""
+    """Return the values of a process: means of ``layout.loops`` consecutive calls."""
     return [
         statistics.fmean(calls_ns[number * layout.loops : (number + 1) * layout.loops])
         for number in range(min(layout.values, len(calls_ns) // layout.loops))
@@ -113,9 +126,9 @@ def average_calls(calls_ns: Sequence[float], layout: Layout) -> list[float]:
 
 
 def decide_by_pyperf(base: Side, new: Side, *, least: float = 0.0) -> Verdict:
-    """Student's t over all values as if they were independent, at 95 %; and a smallest change, if one is told.
+    """Decide by Student's t over all values as if they were independent, at 95 %, and by the smallest change ``least``.
 
-    Two sides of unequal size raise in pyperf, which then takes them as different.
+    With sides of unequal size pyperf's test raises, and pyperf treats them as different.
     """
     one, other = _flatten(base), _flatten(new)
     change = statistics.fmean(other) / statistics.fmean(one) - 1
@@ -128,9 +141,9 @@ def decide_by_pyperf(base: Side, new: Side, *, least: float = 0.0) -> Verdict:
 
 
 def decide_by_asv(base: Side, new: Side, *, factor: float = ASV_FACTOR) -> Verdict:
-    """Mann and Whitney's U over all samples, and medians that are further apart than a factor.
+    """Decide by Mann and Whitney's U over all samples, and by a factor between the medians.
 
-    Where U could not be significant with so few samples, nothing is told.
+    The verdict is ``same`` if U cannot be significant with so few samples.
     """
     one, other = _flatten(base), _flatten(new)
     if 1 / math.comb(len(one) + len(other), min(len(one), len(other))) >= ASV_LEVEL:
@@ -141,21 +154,23 @@ def decide_by_asv(base: Side, new: Side, *, factor: float = ASV_FACTOR) -> Verdi
     return "slower" if was < is_now / factor else "faster" if is_now < was / factor else "same"
 
 
-def decide_by_pytest_benchmark(base: Side, new: Side, *, field: Literal["min", "median"], threshold: float = PYTEST_THRESHOLD) -> Verdict:
-    """A plain ratio beyond a threshold; what became faster is no failure, and not told."""
-    of: Callable[[Sequence[float]], float] = min if field == "min" else statistics.median
-    return "slower" if of(_flatten(new)) / of(_flatten(base)) - 1 > threshold else "same"
+def decide_by_pytest_benchmark(
+    base: Side, new: Side, *, field: Literal["min", "median"], threshold: float = PYTEST_THRESHOLD
+) -> Verdict:
+    """Decide by a ratio above a threshold; a speed-up is not reported."""
+    reduce: Callable[[Sequence[float]], float] = min if field == "min" else statistics.median
+    return "slower" if reduce(_flatten(new)) / reduce(_flatten(base)) - 1 > threshold else "same"
 
 
 def decide_by_torch(base: Side, new: Side) -> Verdict:
-    """Medians that ``Compare`` does not show as equally good."""
+    """Decide by medians that ``Compare`` does not highlight as equally good."""
     return _apply_threshold(statistics.median(_flatten(new)) / statistics.median(_flatten(base)) - 1, TORCH_BAND)
 
 
 def decide_by_criterion(base: Side, new: Side) -> Verdict:
-    """A t-test over the samples, and an interval of the change of the mean that lies beyond the noise threshold.
+    """Decide by a t-test over the samples, and by a confidence interval of the mean's change beyond the noise threshold.
 
-    The p-value is that of Welch's t, where Criterion bootstraps the distribution of t.
+    The p-value is that of Welch's t, whereas Criterion bootstraps the distribution of t.
     """
     one, other = np.array(_flatten(base)), np.array(_flatten(new))
     parts = one.var(ddof=1) / len(one), other.var(ddof=1) / len(other)
@@ -172,9 +187,9 @@ def decide_by_criterion(base: Side, new: Side) -> Verdict:
 
 
 def student_critical(freedom: float) -> float:
-    """Value that Student's t exceeds, on either side, in 5 % of draws.
+    """Critical value of Student's t, two-sided, at 95 %.
 
-    Good to 0.3 % from four degrees of freedom on.
+    Accurate to 0.3 % from four degrees of freedom on.
     Source: Abramowitz and Stegun, 26.7.5.
     """
     z = statistics.NormalDist().inv_cdf(0.975)
@@ -188,11 +203,11 @@ def student_critical(freedom: float) -> float:
 
 
 def mann_whitney_p(one: Sequence[float], other: Sequence[float]) -> float:
-    """Probability of a U as far from its middle as that of these samples, on both sides; ties count against it."""
+    """Two-sided p-value of Mann and Whitney's U; ties count against a difference."""
     pairs = len(one) * len(other)
     above = sum(a > b for a in one for b in other)
     ties = sum(a == b for a in one for b in other)
-    # The tie breaking that is nearest to the middle.
+    # Break ties so that U is nearest to its mean.
     u = min(max(above, min(pairs // 2, above + ties)), pairs)
     u = min(u, pairs - u)
     if max(len(one), len(other)) > ASV_EXACT:
@@ -204,7 +219,7 @@ def mann_whitney_p(one: Sequence[float], other: Sequence[float]) -> float:
 
 @cache
 def _count_orderings(m: int, n: int) -> tuple[int, ...]:
-    """Number of orderings of m and n samples by their U: coefficients of the Gaussian binomial."""
+    """Count the orderings of m and n samples by their U: the coefficients of the Gaussian binomial."""
     ways = [1] + [0] * (m * n)
     for i in range(1, m + 1):
         for u in range(m * n, n + i - 1, -1):  # times 1 − x^(n+i)
@@ -216,7 +231,7 @@ def _count_orderings(m: int, n: int) -> tuple[int, ...]:
 
 @cache
 def _draw_indices(count: int, seed: int) -> NDArray[np.int64]:
-    """The same draws for every comparison."""
+    """Draw the indices of bootstrap samples, the same for every comparison."""
     return np.random.default_rng(seed).integers(count, size=(CRITERION_DRAWS, count))
 
 
@@ -229,7 +244,7 @@ def _apply_threshold(change: float, threshold: float) -> Verdict:
 
 
 def _lay_out(cost: Cost, *, most: int, fewest: int, warm_up_s: float, values: int, loops: int) -> Layout:
-    """As many processes as the time allows, the sides together."""
+    """Plan as many processes as fit in the time of both sides."""
     one_s = cost.start_s + warm_up_s + values * loops * cost.call_s
     processes = max(fewest, min(most, int(cost.seconds / 2 / one_s)))
     return Layout(processes=processes, values=values, loops=loops, wall_s=2 * processes * one_s)
@@ -243,7 +258,7 @@ def _lay_out_pyperf(cost: Cost) -> Layout:
 
 def _lay_out_asv(cost: Cost) -> Layout:
     loops = max(1, math.ceil(ASV_SAMPLE_S / cost.call_s))
-    # Rounds are an attribute of the benchmark; more of them are the way to spend more time.
+    # The number of rounds is an attribute of the benchmark, and the only way to spend more time.
     return _lay_out(
         cost, most=PYPERF_PROCESSES, fewest=ASV_ROUNDS, warm_up_s=ASV_WARM_UP_S, values=ASV_SAMPLES, loops=loops
     )

@@ -1,7 +1,7 @@
-"""Real runs against planted copies, each counted by what it said.
+"""Real runs on the plants, counted by their verdicts.
 
-What is planted into time takes its turns in one run of ``attnbench profile``, without and with the plant; a byte is
-found by ``attnbench compare``.
+One run of ``attnbench profile`` times the reference and all plants by interleaved calls. One run of ``attnbench
+compare`` has to find the plant of one byte.
 """
 
 import json
@@ -17,14 +17,14 @@ from attnbench.analysis.speed_verdict import decide_speed
 from attnbench.plugins.registry import display_name
 from attnbench.records import run_file
 from attnbench.records.types import Timing
-from research.detection.load import run_competitor, measure_busy_cores
+from research.detection.load import measure_busy_cores, run_competitor
 from research.detection.plants import BASE, BYTE, BYTE_SHARE, PATHS
-from research.detection.pools import WINDOW_S, PAUSE_S, Condition, Setup, make_header, set_child_environment
+from research.detection.pools import PAUSE_S, WINDOW_S, Condition, Setup, make_header, set_child_environment
 from research.lines import Lines, StudyError, read
 
-__all__ = ["run_compare", "count_verdicts", "run_profile", "gather_runs"]
+__all__ = ["count_verdicts", "gather_runs", "run_compare", "run_profile"]
 
-# Wall time beyond which a run is taken to hang, in seconds: beside a competitor, calls take several times as long.
+# Time-out of a run, in seconds of wall time. With a competitor, calls take several times as long.
 TIMEOUT_S = 1800.0
 FAILURES = 5
 COMMAND = "import sys; from attnbench.cli import main; sys.argv[0] = 'attnbench'; main()"
@@ -44,9 +44,9 @@ def gather_runs(
     resume: bool,
     say: Callable[[str], None] = print,
 ) -> list[Record]:
-    """Measure until the file holds so many runs of every plant; those of time are in the same runs.
+    """Measure until the file holds ``runs`` runs of every plant; one run measures all plants of time.
 
-    Raises: StudyError where runs fail again and again.
+    Raises: StudyError after too many failed runs.
     """
     set_child_environment(rows)
     case = f"length {setup.length}, forward"
@@ -55,7 +55,9 @@ def gather_runs(
         before = _count_failed(lines)
         while left := [share for share in shares if _count_runs(lines, share) < runs]:
             if _count_failed(lines) - before >= FAILURES:
-                raise StudyError(f"{path}: {FAILURES} runs failed, the last time: {lines.records[-1]['reason']}")
+                raise StudyError(
+                    f"{path}: {FAILURES} runs failed; the reason of the last: {lines.records[-1]['reason']}"
+                )
             fewest = min(_count_runs(lines, share) for share in left)
             together = [share for share in left if _count_runs(lines, share) == fewest and share != BYTE_SHARE]
             begin, burnt_s = time.monotonic(), competitor.read_cpu_s()
@@ -65,16 +67,18 @@ def gather_runs(
                 lines.add(process | {"competitor": burnt})
             for record in records:
                 lines.add(record)
-                said, share = record.get("verdict") or record["reason"], record["share"]
+                result, share = record.get("verdict") or record["reason"], record["share"]
                 plant = "one byte" if share == BYTE_SHARE else f"{share} %"
-                say(f"{path.name}: run {_count_runs(lines, share)} of {runs}, {plant}: {said}, {record['took_s']:.0f} s")
+                say(
+                    f"{path.name}: run {_count_runs(lines, share)} of {runs}, {plant}: {result}, {record['took_s']:.0f} s"
+                )
         return [record for record in lines.records if record["kind"] == "run"]
 
 
 def _try_run(
     condition: Condition, setup: Setup, shares: Sequence[int], options: Sequence[str]
 ) -> tuple[list[Record], list[Record]]:
-    """One run, or why there is none; and its processes."""
+    """Make one run; return a record per plant, with the reason if the run failed, and its processes."""
     try:
         if shares == [BYTE_SHARE]:
             return [run_compare(condition, setup)], []
@@ -87,12 +91,15 @@ def _try_run(
 def run_profile(
     condition: Condition, setup: Setup, shares: Sequence[int], options: Sequence[str] = ()
 ) -> tuple[list[Record], list[Record]]:
-    """One run of ``attnbench profile``: its verdict on each plant, with the ratio that the verdict follows from.
+    """Run ``attnbench profile`` once, and return one record per plant and one per process.
 
-    And the processes in which all plants took turns, as a pool holds them.
+    The record of a plant has the speed verdict and its ratio. The records of processes are those of a pool: all sides,
+    timed by interleaved calls.
     """
     with tempfile.TemporaryDirectory(prefix="attnbench-study-") as folder:
-        record, last = _run_command(folder, condition, setup, ["profile", *(PATHS[share] for share in shares), *options])
+        record, last = _run_command(
+            folder, condition, setup, ["profile", *(PATHS[share] for share in shares), *options]
+        )
         paths = list(Path(folder).glob("*/*.jsonl"))
         timings = {r.implementation: r.timing for r in run_file.read_run(paths[0]).results if r.timing} if paths else {}
     sides = {str(share): timings[name] for share in shares if (name := display_name(PATHS[share])) in timings}
@@ -103,16 +110,18 @@ def run_profile(
     records = []
     for share in shares:
         found = decide_speed(sides[str(share)], base)
-        told = {"verdict": found.state, "processes": found.of, "counted": found.counted, "reason": found.reason}
+        verdict = {"verdict": found.state, "processes": found.of, "counted": found.counted, "reason": found.reason}
         ratio = [round(x, 5) for x in (found.ratio.low, found.ratio.value, found.ratio.high)] if found.ratio else []
-        records.append({"kind": "run", "share": share, "ratio": ratio} | told | record)
-    return records, [one | {"others": record["others"]} for one in _list_processes({BASE: base, "twin": base.twin} | sides)]
+        records.append({"kind": "run", "share": share, "ratio": ratio} | verdict | record)
+    return records, [
+        one | {"others": record["others"]} for one in _list_processes({BASE: base, "twin": base.twin} | sides)
+    ]
 
 
 def _list_processes(sides: Mapping[str, Timing]) -> Iterator[Record]:
-    """Each process in which all sides took turns."""
+    """Yield a record for each process that timed all sides."""
     for number in range(len(sides[BASE].samples_ns)):
-        told = {
+        columns = {
             name: {
                 "times_ns": side.samples_ns[number],
                 "waited_ns": side.waited_ns[number] if side.waited_ns else (),
@@ -122,18 +131,18 @@ def _list_processes(sides: Mapping[str, Timing]) -> Iterator[Record]:
             for name, side in sides.items()
             if number < len(side.samples_ns) and side.samples_ns[number]
         }
-        if len(told) == len(sides):
-            yield {"kind": "process", "seed": number, "sides": told}
+        if len(columns) == len(sides):
+            yield {"kind": "process", "seed": number, "sides": columns}
 
 
 def run_compare(condition: Condition, setup: Setup) -> Record:
-    """One run of ``attnbench compare``: its verdict on peak bytes, where one was planted."""
+    """Run ``attnbench compare`` on the plant of one byte, and return its verdict on peak bytes."""
     with tempfile.TemporaryDirectory(prefix="attnbench-study-") as folder:
-        told = Path(folder, "told.json")
-        # Bytes are exact and counted before anything is timed: one process is enough.
-        asked = ["compare", BASE, BYTE, "--processes", "1", "--json", str(told)]
-        record, last = _run_command(folder, condition, setup, asked)
-        changes = json.loads(told.read_text())["changes"] if told.exists() and told.stat().st_size else []
+        path = Path(folder, "changes.json")
+        # Bytes are exact, and counted before anything is timed: one process is enough.
+        arguments = ["compare", BASE, BYTE, "--processes", "1", "--json", str(path)]
+        record, last = _run_command(folder, condition, setup, arguments)
+        changes = json.loads(path.read_text())["changes"] if path.exists() and path.stat().st_size else []
     found = [change for change in changes if change["aspect"] == "peak_bytes"]
     record["share"] = BYTE_SHARE
     if len(found) != 1:
@@ -141,25 +150,25 @@ def run_compare(condition: Condition, setup: Setup) -> Record:
     return record | {"kind": "run", "verdict": found[0]["verdict"], "told": found[0]["told"]}
 
 
-def _run_command(folder: str, condition: Condition, setup: Setup, asked: Sequence[str]) -> tuple[Record, str]:
-    """What is known of one run of the command, and the last line that it printed."""
+def _run_command(folder: str, condition: Condition, setup: Setup, arguments: Sequence[str]) -> tuple[Record, str]:
+    """Run the command once; return its exit code, its time and the load before it, and the last line that it printed."""
     others = measure_busy_cores(WINDOW_S)
     begin = time.monotonic()
     common = ["--lengths", str(setup.length), "--passes", "forward", "--threads", str(condition.threads)]
     done = subprocess.run(
-        [sys.executable, "-c", COMMAND, *asked, *common, "--results", folder],
+        [sys.executable, "-c", COMMAND, *arguments, *common, "--results", folder],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
         check=False,
     )
     took_s = round(time.monotonic() - begin, 2)
-    last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["it said nothing"]
+    last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no output"]
     return {"exit": done.returncode, "took_s": took_s, "others": others}, last[0]
 
 
 def count_verdicts(folder: Path) -> list[tuple[str, int, dict[str, int], float]]:
-    """Condition, plant, number of runs by verdict, and median wall time in seconds, of all files of runs."""
+    """Count the runs of all files by verdict: condition, plant, number of runs, and median wall time in seconds."""
     rows = []
     names = sorted({path.name.removesuffix(".gz") for path in folder.glob("runs-*.jsonl*")})
     for name in names:

@@ -1,4 +1,4 @@
-"""What a process costs to start, alone and beside others: a run starts as many at a time as it may."""
+"""Time to start a process, alone and together with others: a run starts several processes at a time."""
 
 import statistics
 import time
@@ -9,11 +9,11 @@ from attnbench.runner.timing import STARTS, start_together
 from research.detection.pools import IMPLEMENTATIONS, Condition, Setup, make_header, set_child_environment
 from research.lines import Lines, read
 
-__all__ = ["read_costs_s", "measure_starts"]
+__all__ = ["measure_starts", "read_costs_s"]
 
 
 def measure_starts(path: Path, condition: Condition, setup: Setup, *, rounds: int, resume: bool) -> None:
-    """Start one process, and then as many as a run does, so many times."""
+    """Start one process, then ``STARTS`` processes together as a run does, in each of ``rounds`` rounds."""
     set_child_environment({})
     head = make_header(condition, setup, "", {}) | {"kind": "starts", "together": STARTS}
     with (
@@ -26,7 +26,7 @@ def measure_starts(path: Path, condition: Condition, setup: Setup, *, rounds: in
 
 
 def read_costs_s(path: Path) -> tuple[float, float] | None:
-    """Median wall time of a start alone, and of each of several together, in seconds; None if not measured."""
+    """Return the median seconds of a start alone, and per process of starts together; None if not measured."""
     found = read(path)
     if found is None or not found[1]:
         return None

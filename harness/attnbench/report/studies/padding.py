@@ -95,7 +95,7 @@ def _text(found: Mapping[str, Any], rows: pd.DataFrame) -> str:
         f"The rule: a padded batch gives each real token what it would get alone. With the mask it does, to rounding "
         f"(padding gets {format_digits(masked['weight_on_padding_high'].max())}, the median output is off by at most "
         f"{format_digits(masked['output_off'].max())} of its norm). Without it, at {half['padding_share']:.0%} "
-        f"padding, the median row gives {half['weight_on_padding']:.0%} of its weight to padding, and the output is off "
-        f"by {format_digits(half['output_off'])} times its norm. Over all {found['real']} rows and heads of the first "
-        f"layer, whose input does not depend on padding; curves are medians, bands quartiles."
+        f"padding, the median row gives {half['weight_on_padding']:.0%} of its weight to padding, and the output is "
+        f"off by {format_digits(half['output_off'])} times its norm. Over all {found['real']} rows and heads of the "
+        f"first layer, whose input does not depend on padding; curves are medians, bands quartiles."
     )

@@ -1,4 +1,4 @@
-"""Tests of siblings: by the formula, the same problem put otherwise has the answer that its siblings tell."""
+"""Tests of case transforms: the oracle's outputs of a transformed case follow from those of the original case."""
 
 from dataclasses import replace
 
@@ -30,14 +30,14 @@ PROBLEMS = [
 ]
 
 
-def drawn(problem: MultiheadProblem) -> tuple[Case, Inputs]:
-    """A case with its inputs, in float64."""
+def draw_case(problem: MultiheadProblem) -> tuple[Case, Inputs]:
+    """Return a case with its inputs, in float64."""
     case = Case(operator="multihead", problem=problem, dtype="float64", mode="inference")
     return case, round_inputs(OPERATOR.inputs(case), torch.float64)
 
 
-def answer(case: Case, inputs: Inputs) -> dict[str, Tensor]:
-    """What the formula says, of inputs as large as the case says."""
+def evaluate(case: Case, inputs: Inputs) -> dict[str, Tensor]:
+    """Check the shapes of the inputs, and return the oracle's outputs."""
     problem = case.problem
     lengths = {"query": problem.queries, "key": problem.keys, "value": problem.keys}
     assert {n: inputs.tensors[n].shape[case_transforms.length_axis(case)] for n in lengths} == lengths
@@ -45,50 +45,54 @@ def answer(case: Case, inputs: Inputs) -> dict[str, Tensor]:
     return OPERATOR.evaluate(case, inputs)
 
 
-def close(found: Tensor, expected: Tensor) -> bool:
-    """Equal but for rounding in float64."""
+def is_close(found: Tensor, expected: Tensor) -> bool:
+    """Whether two tensors are equal up to rounding in float64."""
     return found.shape == expected.shape and torch.allclose(found, expected, rtol=0, atol=1e-12, equal_nan=True)
 
 
-def first_axis(case: Case, output: Tensor) -> Tensor:
-    """Output with sequences first."""
+def move_batch_first(case: Case, output: Tensor) -> Tensor:
+    """Return an output with the batch axis first."""
     return output if case.problem.batch is None or case.problem.batch_first else output.transpose(0, 1)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
-def test_selected_sequences_are_what_they_were_in_the_batch(problem: MultiheadProblem) -> None:
-    """In any order, and as often as they are named."""
+def test_selected_sequences_have_the_outputs_that_they_have_in_the_batch(problem: MultiheadProblem) -> None:
+    """Sequences may be selected in any order, and repeatedly."""
     if problem.batch is None:
         return
-    whole, some = drawn(problem), case_transforms.select(*drawn(problem), sequences=[2, 0, 2, 1])
-    expected, found = answer(*whole), answer(*some)
+    whole, some = draw_case(problem), case_transforms.select(*draw_case(problem), sequences=[2, 0, 2, 1])
+    expected, found = evaluate(*whole), evaluate(*some)
     assert some[0].problem.batch == 4
-    assert close(first_axis(some[0], found["output"]), first_axis(whole[0], expected["output"])[[2, 0, 2, 1]])
-    assert close(found["weights"], expected["weights"][[2, 0, 2, 1]])
+    assert is_close(
+        move_batch_first(some[0], found["output"]), move_batch_first(whole[0], expected["output"])[[2, 0, 2, 1]]
+    )
+    assert is_close(found["weights"], expected["weights"][[2, 0, 2, 1]])
 
 
 @pytest.mark.parametrize("problem", [p for p in PROBLEMS if not p.is_causal], ids=lambda problem: problem.id())
 def test_keys_in_another_order_have_the_same_weights_in_that_order(problem: MultiheadProblem) -> None:
-    """Tokens that are queries too come in that order as queries."""
+    """Tokens that are also queries have the same order as queries."""
     order = [3, 0, 6, 5, 1, 2, 4]
     columns = [*order, *range(7, problem.columns)]
     rows = order if problem.shares_queries else list(range(problem.queries))
-    whole, some = drawn(problem), case_transforms.select(*drawn(problem), keys=order)
-    expected, found = answer(*whole), answer(*some)
-    assert close(found["weights"], expected["weights"][..., rows, :][..., columns])
-    assert close(first_axis(some[0], found["output"]), first_axis(whole[0], expected["output"])[..., rows, :])
+    whole, some = draw_case(problem), case_transforms.select(*draw_case(problem), keys=order)
+    expected, found = evaluate(*whole), evaluate(*some)
+    assert is_close(found["weights"], expected["weights"][..., rows, :][..., columns])
+    assert is_close(
+        move_batch_first(some[0], found["output"]), move_batch_first(whole[0], expected["output"])[..., rows, :]
+    )
 
 
-def test_a_causal_mask_in_another_order_is_called_a_mask_like_any_other() -> None:
-    """An implementation that goes by the name of the mask must not take it for causal any more."""
-    case, _ = case_transforms.select(*drawn(replace(CROSS, mask="causal+pad")), keys=[1, 0, 2])
+def test_a_reordered_causal_mask_is_named_as_an_ordinary_mask() -> None:
+    """An implementation that tests the name of the mask must not take it for a causal mask."""
+    case, _ = case_transforms.select(*draw_case(replace(CROSS, mask="causal+pad")), keys=[1, 0, 2])
     assert case.problem.mask == "bool2d+pad"
 
 
-def test_under_a_hint_the_mask_of_other_sizes_is_causal() -> None:
-    """The hint stays true: what is selected gets the causal mask of its size."""
+def test_with_the_causal_hint_selected_queries_and_keys_get_a_causal_mask() -> None:
+    """The mask is the causal mask of the new lengths, so the hint ``is_causal`` stays true."""
     case, inputs = case_transforms.select(
-        *drawn(replace(CROSS, mask="causal", is_causal=True)), queries=[4, 4, 4], keys=[5, 6]
+        *draw_case(replace(CROSS, mask="causal", is_causal=True)), queries=[4, 4, 4], keys=[5, 6]
     )
     assert case.problem.is_causal
     assert inputs.tensors["attn_mask"].tolist() == [[False, True], [False, False], [False, False]]
@@ -96,59 +100,61 @@ def test_under_a_hint_the_mask_of_other_sizes_is_causal() -> None:
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
 def test_padded_keys_change_nothing(problem: MultiheadProblem) -> None:
-    """Their weights are zero, and everything else is as it was."""
-    whole, more = drawn(problem), case_transforms.pad(*drawn(problem), 2)
+    """Their weights are zero; the other weights and the output are unchanged."""
+    whole, more = draw_case(problem), case_transforms.pad(*draw_case(problem), 2)
     assert more[0].problem.keys == 9
     assert more[0].problem.padding_mask is not None
-    expected, found = answer(*whole), answer(*more)
+    expected, found = evaluate(*whole), evaluate(*more)
     rows, kept = slice(0, problem.queries), [*range(7), *range(9, problem.columns + 2)]
-    assert close(first_axis(more[0], found["output"])[..., rows, :], first_axis(whole[0], expected["output"]))
-    assert close(found["weights"][..., rows, kept], expected["weights"])
+    assert is_close(
+        move_batch_first(more[0], found["output"])[..., rows, :], move_batch_first(whole[0], expected["output"])
+    )
+    assert is_close(found["weights"][..., rows, kept], expected["weights"])
     assert not found["weights"][..., rows, 7:9].any()
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
-def test_a_batch_of_one_without_its_batch(problem: MultiheadProblem) -> None:
-    """Every tensor loses its axis of sequences; a mask for each head keeps its heads."""
+def test_a_batch_of_one_equals_the_unbatched_case(problem: MultiheadProblem) -> None:
+    """Every tensor loses its batch axis; a mask per head keeps its axis of heads."""
     if problem.batch is None:
         return
-    one = case_transforms.select(*drawn(problem), sequences=[1])
+    one = case_transforms.select(*draw_case(problem), sequences=[1])
     none = case_transforms.remove_batch(*one)
     assert none[0].problem.batch is None
-    expected, found = answer(*one), answer(*none)
-    assert close(found["output"], first_axis(one[0], expected["output"])[0])
-    assert close(found["weights"], expected["weights"][0])
+    expected, found = evaluate(*one), evaluate(*none)
+    assert is_close(found["output"], move_batch_first(one[0], expected["output"])[0])
+    assert is_close(found["weights"], expected["weights"][0])
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
 def test_heads_in_another_order_have_their_weights_in_that_order(problem: MultiheadProblem) -> None:
-    """The output does not know the order."""
-    case, inputs = drawn(problem)
-    expected = answer(case, inputs)
-    found = answer(case, case_transforms.reorder_heads(case, inputs, [2, 0, 1]))
+    """The output does not depend on the order of heads."""
+    case, inputs = draw_case(problem)
+    expected = evaluate(case, inputs)
+    found = evaluate(case, case_transforms.reorder_heads(case, inputs, [2, 0, 1]))
     weights = expected["weights"] if problem.average_attn_weights else expected["weights"][..., [2, 0, 1], :, :]
-    assert close(found["weights"], weights)
-    assert close(found["output"], expected["output"])
+    assert is_close(found["weights"], weights)
+    assert is_close(found["output"], expected["output"])
 
 
 def test_one_tensor_under_several_names_stays_one() -> None:
-    """What an implementation finds out by identity is as true of a sibling; tensors track as before."""
-    case, inputs = drawn(SELF)
+    """Transformed inputs preserve the identity of arguments, and whether they require gradients."""
+    case, inputs = draw_case(SELF)
     inputs.tensors["query"].requires_grad_()
-    for _, sibling in (
+    for _, transformed in (
         case_transforms.select(case, inputs, sequences=[0], keys=[0, 1]),
         case_transforms.pad(case, inputs, 3),
     ):
-        tensors = sibling.tensors
+        tensors = transformed.tensors
         assert tensors["query"] is tensors["key"] is tensors["value"]
         assert tensors["query"].is_leaf
         assert tensors["query"].requires_grad
 
 
-def test_a_sibling_is_memory_of_its_own() -> None:
-    """What is written into selected tensors does not reach the ones that they were selected from."""
-    case, inputs = drawn(CROSS)
+def test_transformed_inputs_share_no_memory_with_the_original() -> None:
+    """Writing into selected tensors does not change the tensors that they were selected from."""
+    case, inputs = draw_case(CROSS)
     before = inputs.tensors["key"].clone()
-    _, sibling = case_transforms.select(case, inputs, queries=[0])
-    sibling.tensors["key"].zero_()
+    _, transformed = case_transforms.select(case, inputs, queries=[0])
+    transformed.tensors["key"].zero_()
     assert inputs.tensors["key"].equal(before)

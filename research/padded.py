@@ -232,7 +232,7 @@ def _parse_shapes(text: str) -> tuple[Shape, ...]:
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m research.padded", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m research.padded", description=__doc__.partition(":")[0])
     parser.add_argument("--data", type=Path, default=DATA / describe_machine().name, help="folder of the raw data")
     parser.add_argument("--resume", action="store_true", help="continue the stored files")
     parser.add_argument("--threads", type=int, default=THREADS, help="threads of each call")

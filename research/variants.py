@@ -104,7 +104,7 @@ def format_table(tally: Tally) -> str:
 
 def main() -> None:
     """Run the checks on all cases, and print the histogram and the failures."""
-    parser = argparse.ArgumentParser(prog="python -m research.variants", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m research.variants", description=__doc__.partition(":")[0])
     parser.add_argument("--suite", default="core", help="level of the listed cases")
     parser.add_argument("--drawn", type=int, default=200, help="number of randomly drawn cases")
     parser.add_argument("--seed", type=int, default=0, help="seed of the drawn cases")

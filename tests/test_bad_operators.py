@@ -1,4 +1,4 @@
-"""Operators whose description cannot be used: one line each, and nobody else is disturbed."""
+"""Tests of operators with an invalid description: each gives one line, and runs of other operators still work."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = "from attnbench.cli import main; main()"
-# An operator with two chapters of checks: the forward ones of attnbench and its own.
+# An operator with two chapters of checks: attnbench's ``forward`` and one of its own.
 OPERATOR = """
 from dataclasses import dataclass
 {imports}
@@ -50,7 +50,7 @@ def {name}(candidate):
 
 
 def install(folder: Path, *, check: str = "doubles", **parts: str) -> dict[str, str]:
-    """Environment in which an operator, an implementation of it and its checks are installed."""
+    """Install an operator, an implementation of it and its checks, and return the environment that finds them."""
     filled = {"imports": "", "chapters": '("forward", "doubling_checks")', "mutants": "", "value": "Doubling()"} | parts
     (folder / "doubling.py").write_text(OPERATOR.format(**filled))
     (folder / "doubling_implementation.py").write_text(IMPLEMENTATION)
@@ -67,7 +67,7 @@ def install(folder: Path, *, check: str = "doubles", **parts: str) -> dict[str, 
 
 
 def run(environment: dict[str, str], *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """The command line in a process that has these plug-ins."""
+    """Run a command in a process that finds these plug-ins."""
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, *words, "--results", "results"], cwd=cwd, env=environment,
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
@@ -97,21 +97,21 @@ def run(environment: dict[str, str], *words: str, cwd: Path) -> subprocess.Compl
     ids=["imports torch", "a check of ours", "no such chapter", "no operator", "cannot be imported"],
 )
 def test_a_bad_description_is_reported_in_one_line(tmp_path: Path, parts: dict[str, str], line: str) -> None:
-    """The run that names it ends with exit code 2; a run of another operator is as it was."""
+    """A run of the operator ends with exit code 2; a run of another operator succeeds."""
     environment = install(tmp_path, **parts)
     done = run(environment, "conform", "doubling", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
-    (said,) = done.stderr.splitlines()
-    assert said.startswith(f"attnbench: {line}")
-    words = ("conform", "core_reshaped", "--check", "forward_parity", "--case", "*/float64/cpu/inference")
+    (message,) = done.stderr.splitlines()
+    assert message.startswith(f"attnbench: {line}")
+    words = ("conform", "core_reshaped", "--check", "forward_parity", "--case", "*/float64/cpu/eval")
     assert run(environment, *words, cwd=tmp_path).returncode == 0
 
 
-def test_mutants_that_are_none_are_reported_in_one_line(tmp_path: Path) -> None:
+def test_invalid_mutants_are_reported_in_one_line(tmp_path: Path) -> None:
     """``Operator.mutants`` must name a ``MutantSet``."""
     environment = install(tmp_path, mutants="bad_mutants:MUTANTS")
     done = run(environment, "conform", "--mutants", "--operator", "doubling", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert done.stderr.splitlines()[-1] == (
-        "attnbench: operator 'doubling': mutants must name a MutantSet, and bad_mutants:MUTANTS is a list"
+        "attnbench: operator 'doubling': mutants must name a MutantSet, but bad_mutants:MUTANTS is a list"
     )

@@ -1,6 +1,6 @@
-"""Bad plug-ins in one run: each is told by its own findings, none disturbs another, and the run ends in time.
+"""Bad plug-ins in one run: the findings of each report its faults, none disturbs another, and the run ends in time.
 
-What raises, exits, hangs, crashes, patches torch or returns nonsense is in ``test_runner.py``.
+Plug-ins that raise, exit, hang, crash, patch torch or return nonsense are in ``test_runner.py``.
 """
 
 import json
@@ -13,13 +13,13 @@ import pytest
 PLUGINS = Path(__file__).parent / "data" / "bad_plugins.py"
 PROGRAM = "from attnbench.cli import main; main()"
 CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/cpu/inference"
-# A bad plug-in behaves on seed 0 and does its deeds in turn, one for each further seed.
+# A bad plug-in has no fault for seed 0, and another one for each further seed.
 SEEDS = range(8)
-BAD = ("STATE", "LIES", "NOISE", "DEADLY")
+BAD = ("STATE", "DISGUISED", "SIDE_EFFECTS", "TAMPERING")
 HONEST = ("sdpa_math", "sdpa")
 CHECKS = ("forward_parity", "global_state_untouched")
 # Status and reason by implementation, check and seed.
-Told = dict[tuple[str, str, int], tuple[str, str]]
+Report = dict[tuple[str, str, int], tuple[str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +31,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(folder: Path) -> Told:
-    """What one run says of all bad plug-ins, and of an honest implementation before and after them."""
+def report(folder: Path) -> Report:
+    """Statuses and reasons of one run of all bad plug-ins, with an honest implementation before and after them."""
     names = [HONEST[0], *(f"bad.py:{name}" for name in BAD), HONEST[1]]
     options = {
         "--case": [CASE.format(seed) for seed in SEEDS],
         "--check": CHECKS,
         "--memory-limit": ["1GB"],
         "--threads": ["1"],
-        "--json": ["told.json"],
+        "--json": ["findings.json"],
     }
     words = [word for option, values in options.items() for value in values for word in (option, value)]
     done = subprocess.run(
@@ -59,27 +59,27 @@ def told(folder: Path) -> Told:
             found["status"],
             found["reason"],
         )
-        for found in json.loads((folder / "told.json").read_text())["findings"]
+        for found in json.loads((folder / "findings.json").read_text())["findings"]
     }
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_honest_implementations_are_undisturbed(told: Told, name: str) -> None:
-    """What runs before and after the bad ones passes everywhere."""
-    assert [told[name, check, seed] for check in CHECKS for seed in SEEDS] == [("passed", "")] * 16
+def test_honest_implementations_are_undisturbed(report: Report, name: str) -> None:
+    """Implementations that run before and after the bad ones pass everywhere."""
+    assert [report[name, check, seed] for check in CHECKS for seed in SEEDS] == [("passed", "")] * 16
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_deed_counts_where_it_is_done(told: Told, name: str) -> None:
-    """Where it behaves, a bad plug-in passes."""
-    assert [told[name, check, 0] for check in CHECKS] == [("passed", "")] * 2
+def test_a_bad_plugin_passes_where_it_has_no_fault(report: Report, name: str) -> None:
+    """A bad plug-in passes on the case without a fault."""
+    assert [report[name, check, 0] for check in CHECKS] == [("passed", "")] * 2
 
 
 @pytest.mark.parametrize(
     ("seed", "word"),
     [
-        (1, "the random generator"),
-        (2, "the random generator"),  # seeded anew, always alike
+        (1, "the random number generator"),
+        (2, "the random number generator"),  # seeded with the same number in each call
         (3, "the gradient mode"),
         (4, "the number of threads"),
         (5, "the use of deterministic algorithms"),
@@ -87,12 +87,12 @@ def test_a_deed_counts_where_it_is_done(told: Told, name: str) -> None:
         (7, "the default dtype"),
     ],
 )
-def test_changes_of_torch_s_global_state_are_told(told: Told, seed: int, word: str) -> None:
-    """Each change is told by its name; the numbers are right all the same, on the cases after it too."""
-    status, reason = told["STATE", "global_state_untouched", seed]
+def test_changes_of_torch_s_global_state_are_reported(report: Report, seed: int, word: str) -> None:
+    """Each change is reported by its name; outputs stay right, also on later cases."""
+    status, reason = report["STATE", "global_state_untouched", seed]
     assert status == "failed"
     assert word in reason
-    assert told["STATE", "forward_parity", seed] == ("passed", "")
+    assert report["STATE", "forward_parity", seed] == ("passed", "")
 
 
 @pytest.mark.parametrize(
@@ -101,40 +101,40 @@ def test_changes_of_torch_s_global_state_are_told(told: Told, seed: int, word: s
         (1, "failed", "output has shape (2, 4, 24), must be (2, 5, 24)"),
         (2, "failed", "240 of 240 elements"),
         (3, "failed", "output has shape (1,), must be (2, 5, 24)"),
-        (4, "error", ""),  # a class that says that it is Tensor
-        (5, "error", ""),  # a tuple of one that says that it has two
+        (4, "error", ""),  # an object whose __class__ is Tensor
+        (5, "error", ""),  # a tuple of one element that reports two
         (6, "passed", ""),
     ],
 )
-def test_results_that_lie_about_themselves_are_seen_through(told: Told, seed: int, status: str, word: str) -> None:
-    """A result is what it holds, whatever its class says of it."""
-    found, reason = told["LIES", "forward_parity", seed]
+def test_results_that_misreport_themselves_are_detected(report: Report, seed: int, status: str, word: str) -> None:
+    """A result is evaluated by its elements, whatever its class reports."""
+    found, reason = report["DISGUISED", "forward_parity", seed]
     assert found == status, reason
     assert word in reason
 
 
-def test_printing_megabytes_changes_nothing(told: Told) -> None:
-    """What is printed is nobody's answer, however much it looks like one."""
-    assert [told["NOISE", check, 1] for check in CHECKS] == [("passed", "")] * 2
+def test_printing_megabytes_changes_nothing(report: Report) -> None:
+    """Printed text is never taken for an answer, even if it looks like one."""
+    assert [report["SIDE_EFFECTS", check, 1] for check in CHECKS] == [("passed", "")] * 2
 
 
-def test_forks_end_with_the_run(told: Told, folder: Path) -> None:
-    """A process that a call left behind is gone when the run is over."""
-    assert told["NOISE", "forward_parity", 2] == ("passed", "")
-    status = Path("/proc", (folder / "bred").read_text(), "status")
+def test_forks_end_with_the_run(report: Report, folder: Path) -> None:
+    """A process that a call forked has ended when the run is over."""
+    assert report["SIDE_EFFECTS", "forward_parity", 2] == ("passed", "")
+    status = Path("/proc", (folder / "forked").read_text(), "status")
     assert not status.exists() or "State:\tZ" in status.read_text()
 
 
-def test_exceptions_that_nothing_catches_are_caught(told: Told) -> None:
-    """An exception that derives from BaseException alone is an error of its case."""
-    status, reason = told["NOISE", "forward_parity", 3]
+def test_exceptions_that_are_no_exception_subclass_are_errors(report: Report) -> None:
+    """An exception that derives from BaseException directly is an error of its case."""
+    status, reason = report["SIDE_EFFECTS", "forward_parity", 3]
     assert status == "error"
-    assert reason.startswith("Unheard: of (at bad.py:")
+    assert reason.startswith("Uncommon: of (at bad.py:")
 
 
-def test_a_leak_is_told_when_it_reaches_the_limit(told: Told) -> None:
-    """Memory that is kept, call after call, ends in out_of_memory under --memory-limit."""
-    statuses = [told["NOISE", "forward_parity", seed][0] for seed in SEEDS[4:]]
+def test_a_leak_is_reported_when_it_reaches_the_limit(report: Report) -> None:
+    """A call that leaks memory ends in out_of_memory under --memory-limit."""
+    statuses = [report["SIDE_EFFECTS", "forward_parity", seed][0] for seed in SEEDS[4:]]
     assert set(statuses) == {"passed", "out_of_memory"}
     assert statuses == sorted(statuses, reverse=True)
 
@@ -147,8 +147,8 @@ def test_a_leak_is_told_when_it_reaches_the_limit(told: Told) -> None:
         (3, "something other than an answer was written to the process's connection"),
     ],
 )
-def test_tampering_with_the_connection_is_a_crash(told: Told, seed: int, reason: str) -> None:
-    """Descriptors that are closed, and answers that are forged, cost the process and nothing else."""
-    crashes = [why for status, why in (told["DEADLY", check, seed] for check in CHECKS) if status == "crashed"]
+def test_tampering_with_the_connection_is_a_crash(report: Report, seed: int, reason: str) -> None:
+    """A call that closes descriptors or forges an answer ends its process, and nothing else."""
+    crashes = [why for status, why in (report["TAMPERING", check, seed] for check in CHECKS) if status == "crashed"]
     assert len(crashes) == 1
     assert crashes[0].startswith(reason)

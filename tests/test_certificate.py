@@ -1,4 +1,4 @@
-"""Certificates: of whole runs only, with all that says what they are worth."""
+"""Tests of certificates: they cover complete runs only, and record how they were made."""
 
 import io
 import json
@@ -31,8 +31,8 @@ SUITE = Suite(level="core", list_versions={"multihead": "2"}, list_hash="abc", c
 DECLARED = {"a": Declaration(operator="multihead", source="https://example.org", policies={"hidden_rows": "nan"})}
 
 
-def made(*statuses: str) -> dict[str, Any]:
-    """Certificate of an implementation whose findings on each case have these statuses."""
+def make(*statuses: str) -> dict[str, Any]:
+    """Make a certificate of an implementation whose findings on each case have these statuses."""
     findings = tuple(
         Finding(check=f"check_{number}", status=status, reason="" if status == "passed" else f"why {status}")  # type: ignore[arg-type]
         for number, status in enumerate(statuses)
@@ -41,24 +41,24 @@ def made(*statuses: str) -> dict[str, Any]:
     return make_certificate(RUN, SUITE, CASES, DECLARED, results)
 
 
-def test_a_certificate_says_what_it_is_worth() -> None:
-    """Suite, list, machine, versions, declarations, counts, and each expected failure with its reason."""
-    told = made("passed", "unsupported", "expected_failure")
-    assert told["conformant"] is True
-    assert told["suite"] == {
+def test_a_certificate_records_how_it_was_made() -> None:
+    """It has suite, list, machine, versions, declarations, counts, and each expected failure with its reason."""
+    certificate = make("passed", "unsupported", "expected_failure")
+    assert certificate["conformant"] is True
+    assert certificate["suite"] == {
         "level": "core", "list_versions": {"multihead": "2"}, "list_hash": "abc", "cases": 2,
         "mutation_score": UNMEASURED,
     }  # fmt: skip
-    assert (told["run"], told["versions"], told["devices"]) == ("r", {"torch": "2.13.0"}, ["cpu"])
-    assert told["machine"]["name"] == describe_machine().name
-    (one,) = told["implementations"]
+    assert (certificate["run"], certificate["versions"], certificate["devices"]) == ("r", {"torch": "2.13.0"}, ["cpu"])
+    assert certificate["machine"]["name"] == describe_machine().name
+    (one,) = certificate["implementations"]
     assert one["policies"] == {"hidden_rows": "nan"}
     assert one["findings"] == {"passed": 2, "unsupported": 2, "expected_failure": 2}
     assert one["refused"] == {"why unsupported": 2}
     assert one["expected_failures"] == [
         {"check": "check_2", "case": case, "reason": "why expected_failure"} for case in CASES
     ]
-    json.dumps(told)
+    json.dumps(certificate)
 
 
 @pytest.mark.parametrize(
@@ -73,15 +73,15 @@ def test_a_certificate_says_what_it_is_worth() -> None:
         (("unsupported",), ["nothing passed"]),
     ],
 )
-def test_only_what_was_run_and_held_is_conformant(statuses: tuple[str, ...], doubts: list[str]) -> None:
-    """A failure, a finding that was not run, and nothing checked at all are each a reason against it."""
-    told = made(*statuses)
-    assert told["implementations"][0]["doubts"] == doubts
-    assert told["conformant"] is (not doubts)
+def test_only_complete_runs_without_failures_are_conformant(statuses: tuple[str, ...], doubts: list[str]) -> None:
+    """A failure, a finding that was not run, and a run in which nothing passed are each a doubt."""
+    certificate = make(*statuses)
+    assert certificate["implementations"][0]["doubts"] == doubts
+    assert certificate["conformant"] is (not doubts)
 
 
 def test_an_incomplete_run_has_no_certificate() -> None:
-    """A case without a result is named, with the way to go on."""
+    """The error names a case without a result, and has the option that continues the run."""
     result = Result(run="r", implementation="a", case=CASES[0], findings=(Finding(check="x", status="passed"),))
     with pytest.raises(CertificateError) as raised:
         make_certificate(RUN, SUITE, CASES, DECLARED, [result])
@@ -91,7 +91,7 @@ def test_an_incomplete_run_has_no_certificate() -> None:
 
 
 def test_the_list_of_a_certificate_is_that_of_the_suite(tmp_path: Path) -> None:
-    """Its hash is of the level's own list, whatever device the cases were moved to."""
+    """The hash is that of the level's list, also if the cases ran on another device."""
     file = io.StringIO()
     with Session() as session, RunFile.create(tmp_path, RUN) as stored:
         session.declared["a"] = {"operator": "multihead", "source": "", "policies": {}}
@@ -102,8 +102,8 @@ def test_the_list_of_a_certificate_is_that_of_the_suite(tmp_path: Path) -> None:
         recorded = Recording(run=RUN, file=stored, results=results)
         write_certificate(session, recorded, ["a"], plans, Choice(suite="quick", device="cuda"), file)
         version = session.ask_oracle("version", operator="multihead")
-    told = json.loads(file.getvalue())
-    assert told["suite"]["list_hash"] == digest(listed)
-    assert told["suite"]["list_versions"] == {"multihead": version}
-    assert told["devices"] == ["cuda"]
-    assert told["conformant"] is True
+    certificate = json.loads(file.getvalue())
+    assert certificate["suite"]["list_hash"] == digest(listed)
+    assert certificate["suite"]["list_versions"] == {"multihead": version}
+    assert certificate["devices"] == ["cuda"]
+    assert certificate["conformant"] is True

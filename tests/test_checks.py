@@ -11,7 +11,18 @@ import torch
 
 from attnbench import checks as package
 from attnbench.checks.catalogue import CHAPTERS, load_check_function, read_checks
-from attnbench.checks.observations import Agree, Average, Equal, Exact, Holds, Match, Observation, Scale, deserialize, serialize
+from attnbench.checks.observations import (
+    Agree,
+    Average,
+    Equal,
+    Exact,
+    Holds,
+    Match,
+    Observation,
+    Scale,
+    deserialize,
+    serialize,
+)
 from attnbench.checks.slopes import compare_with_slope
 from attnbench.oracle import tensor_file
 

@@ -1,4 +1,4 @@
-"""What changed between two runs, told from stored results alone."""
+"""Tests of changes between two runs, or between two implementations of one run, from stored results."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +17,12 @@ MACHINE = Machine(name="some-cpu", cpu="Some CPU", cores=2, memory_bytes=2**34)
 RUN = Run(id="base", time="2026-01-01T00:00:00+00:00", command="", machine=MACHINE, versions={}, threads=1)
 PASSED = Finding(check="forward_parity", status="passed")
 FAILED = Finding(check="forward_parity", status="failed", reason="wrong")
-# Ten processes; the interval of their ratios runs from the second to the ninth.
+# Ten processes; the interval of their ratios is from the second to the ninth.
 REFERENCE_NS = tuple((1000, 1000, 1000) for _ in range(10))
 
 
-def result(name: str, *, time_ns: int = 1000, peak_bytes: int = 64, finding: Finding = PASSED) -> Result:
-    """A result that took so long in each of ten processes."""
+def make_result(name: str, *, time_ns: int = 1000, peak_bytes: int = 64, finding: Finding = PASSED) -> Result:
+    """Make a result with this time in each of ten processes."""
     timing = Timing(samples_ns=tuple((time_ns + i,) * 3 for i in range(10)), threads=1)
     memory = Memory(peak_bytes=peak_bytes, saved_bytes=None, threads=1, method="m")
     measured = finding.status == "passed"
@@ -36,36 +36,42 @@ def result(name: str, *, time_ns: int = 1000, peak_bytes: int = 64, finding: Fin
     )
 
 
-def stored(*results: Result, run: Run = RUN) -> StoredRun:
-    """Run in which the reference takes 1000 ns beside these."""
-    reference = replace(result("torch_mha"), timing=Timing(samples_ns=REFERENCE_NS, threads=1))
+def make_run(*results: Result, run: Run = RUN) -> StoredRun:
+    """Make a run of these results and of a reference that takes 1000 ns."""
+    reference = replace(make_result("torch_mha"), timing=Timing(samples_ns=REFERENCE_NS, threads=1))
     return StoredRun(run=run, results=(reference, *results), path=Path("run.jsonl"))
 
 
-def found(base: StoredRun, new: StoredRun, aspect: str) -> Change:
-    """Change of one aspect of ``mine``."""
+def find_change(base: StoredRun, new: StoredRun, aspect: str) -> Change:
+    """Return the change of one aspect of ``mine``."""
     (change,) = [c for c in compare_runs(base, new, threshold=0.05) if (c.implementation, c.aspect) == ("mine", aspect)]
     return change
 
 
 @pytest.mark.parametrize(("time_ns", "verdict"), [(1200, "slower"), (800, "faster"), (1000, "same"), (1050, "unknown")])
-def test_time_is_judged_by_its_ratio_to_the_reference(time_ns: int, verdict: str) -> None:
-    """Beyond the threshold it is slower or faster, well within it the same, and unknown where that cannot be told."""
-    assert found(stored(result("mine")), stored(result("mine", time_ns=time_ns)), "time").verdict == verdict
-
-
-def test_a_slower_machine_is_no_slower_implementation() -> None:
-    """Where the reference takes twice as long too, nothing changed."""
-    twice = stored(result("mine", time_ns=2000))
-    reference = replace(twice.results[0], timing=Timing(samples_ns=tuple((2000,) * 3 for _ in range(10)), threads=1))
+def test_time_is_compared_by_its_ratio_to_the_reference(time_ns: int, verdict: str) -> None:
+    """The verdict is slower or faster beyond the threshold, same well within it, and unknown in between."""
     assert (
-        found(stored(result("mine")), replace(twice, results=(reference, *twice.results[1:])), "time").verdict == "same"
+        find_change(make_run(make_result("mine")), make_run(make_result("mine", time_ns=time_ns)), "time").verdict
+        == verdict
     )
 
 
-def counted(**numbers: Any) -> Result:
-    """A result with these exact numbers, others in the place of its own."""
-    one = result("mine")
+def test_a_slower_machine_does_not_make_an_implementation_slower() -> None:
+    """If the reference takes twice as long too, the verdict is same."""
+    twice = make_run(make_result("mine", time_ns=2000))
+    reference = replace(twice.results[0], timing=Timing(samples_ns=tuple((2000,) * 3 for _ in range(10)), threads=1))
+    assert (
+        find_change(
+            make_run(make_result("mine")), replace(twice, results=(reference, *twice.results[1:])), "time"
+        ).verdict
+        == "same"
+    )
+
+
+def make_counted(**numbers: Any) -> Result:
+    """Make a result in which these exact numbers replace the default ones."""
+    one = make_result("mine")
     assert one.memory is not None
     memory = {name: number for name, number in numbers.items() if name.endswith("_bytes")}
     others = {name: number for name, number in numbers.items() if name not in memory}
@@ -74,11 +80,11 @@ def counted(**numbers: Any) -> Result:
 
 @pytest.mark.parametrize("aspect", ["peak_bytes", "saved_bytes", "workspace_bytes", "flop"])
 @pytest.mark.parametrize(("more", "verdict"), [(1, "bigger"), (-1, "smaller"), (0, "same")])
-def test_one_more_is_a_change(aspect: str, more: int, verdict: str) -> None:
-    """Bytes and flop are exact and compared as they are, however large."""
+def test_one_more_byte_or_flop_is_a_change(aspect: str, more: int, verdict: str) -> None:
+    """Bytes and flop are compared exactly, however large they are."""
     large = 2**40
-    base, new = counted(**{aspect: large}), counted(**{aspect: large + more})
-    change = found(stored(base), stored(new), aspect)
+    base, new = make_counted(**{aspect: large}), make_counted(**{aspect: large + more})
+    change = find_change(make_run(base), make_run(new), aspect)
     assert change.verdict == verdict
     assert change.told == f"{large} → {large + more} {'flop' if aspect == 'flop' else 'bytes'}"
     (change,) = [
@@ -90,7 +96,7 @@ def test_one_more_is_a_change(aspect: str, more: int, verdict: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernels", "verdict", "told"),
+    ("kernels", "verdict", "text"),
     [
         (("aten::bmm ×2", "aten::add"), "same", "3 → 3 calls"),
         (("aten::add", "aten::bmm ×3"), "bigger", "3 → 4 calls: aten::bmm 2 → 3"),
@@ -98,86 +104,90 @@ def test_one_more_is_a_change(aspect: str, more: int, verdict: str) -> None:
         (("aten::bmm", "aten::add", "f ×x"), "other", "3 → 3 calls: aten::bmm 2 → 1, f ×x 0 → 1"),
     ],
 )
-def test_one_more_call_of_a_kernel_is_a_change(kernels: tuple[str, ...], verdict: str, told: str) -> None:
-    """Kernels are told by their number of calls, whatever their order; as many of others are others."""
-    base = counted(kernels=("aten::add", "aten::bmm ×2"))
-    change = found(stored(base), stored(counted(kernels=kernels)), "kernel_calls")
-    assert (change.verdict, change.told) == (verdict, told)
+def test_one_more_call_of_a_kernel_is_a_change(kernels: tuple[str, ...], verdict: str, text: str) -> None:
+    """The numbers of calls are compared, in any order; equally many calls of other kernels are ``other``."""
+    base = make_counted(kernels=("aten::add", "aten::bmm ×2"))
+    change = find_change(make_run(base), make_run(make_counted(kernels=kernels)), "kernel_calls")
+    assert (change.verdict, change.told) == (verdict, text)
 
 
 def test_calls_are_read_from_the_names_of_kernels() -> None:
-    """A stored name ends in the number of its calls, where there were several."""
+    """A stored name ends in the number of its calls if there were several."""
     assert count_kernel_calls(("a ×12", "b", "c × 2", "a")) == {"a": 13, "b": 1, "c × 2": 1}
 
 
-def test_a_failure_is_wrong_and_its_end_is_mended() -> None:
-    """A finding that fails now and held before is wrong; the other way round it is mended."""
-    good, bad = stored(result("mine")), stored(result("mine", finding=FAILED))
-    assert found(good, bad, "forward_parity").verdict == "wrong"
-    assert found(bad, good, "forward_parity").verdict == "mended"
+def test_a_new_failure_is_wrong_and_a_former_one_is_mended() -> None:
+    """The verdict is ``wrong`` if a check passed before and fails now, and ``mended`` in the opposite case."""
+    good, bad = make_run(make_result("mine")), make_run(make_result("mine", finding=FAILED))
+    assert find_change(good, bad, "forward_parity").verdict == "wrong"
+    assert find_change(bad, good, "forward_parity").verdict == "mended"
 
 
 def test_times_of_two_machines_are_not_compared() -> None:
-    """Another machine's times and bytes say nothing of a change."""
+    """Times and bytes on another machine do not show a change."""
     other = replace(RUN, machine=replace(MACHINE, name="other-cpu"))
     assert (
-        list(compare_runs(stored(result("mine")), stored(result("mine", time_ns=9000), run=other), threshold=0.05))
+        list(
+            compare_runs(
+                make_run(make_result("mine")), make_run(make_result("mine", time_ns=9000), run=other), threshold=0.05
+            )
+        )
         == []
     )
 
 
 @pytest.mark.parametrize(("peak_bytes", "code"), [(64, 0), (65, 1)])
-def test_the_command_fails_where_something_became_worse(tmp_path: Path, peak_bytes: int, code: int) -> None:
-    """Exit code 0 where nothing became worse, 1 where something did."""
+def test_the_command_fails_if_anything_became_worse(tmp_path: Path, peak_bytes: int, code: int) -> None:
+    """The exit code is 1 if anything became worse, otherwise 0."""
     for name, new in (
-        ("20260101-000000-aaaa", result("mine")),
-        ("20260102-000000-bbbb", result("mine", peak_bytes=peak_bytes)),
+        ("20260101-000000-aaaa", make_result("mine")),
+        ("20260102-000000-bbbb", make_result("mine", peak_bytes=peak_bytes)),
     ):
         with RunFile.create(tmp_path, replace(RUN, id=name)) as file:
-            for one in stored(new).results:
+            for one in make_run(new).results:
                 file.append(replace(one, run=name))
     words = ["compare", "20260101-000000-aaaa", "20260102-000000-bbbb", "--results", str(tmp_path)]
     outcome = CliRunner().invoke(attnbench, words, standalone_mode=False, catch_exceptions=False)
     assert outcome.return_value == code
 
 
-# Runs that say whether they were disturbed
+# Runs with counters of other work
 
 
-def timing(*processes_ns: int, waited_ns: int = 0, twin: Timing | None = None) -> Timing:
-    """Ten calls in each process, all alike, that waited so long for a core."""
+def make_timing(*processes_ns: int, waited_ns: int = 0, copy: Timing | None = None) -> Timing:
+    """Make a timing of ten equal calls in each process, which waited this long for a core."""
     return Timing(
         samples_ns=tuple((time_ns,) * 10 for time_ns in processes_ns),
         waited_ns=tuple((waited_ns,) * 10 for _ in processes_ns),
         threads=1,
-        twin=twin,
+        twin=copy,
     )
 
 
 @pytest.mark.parametrize(
-    ("own", "twin", "verdict"),
+    ("own", "copy", "verdict"),
     [
-        (timing(*[1200] * 10), timing(*[1000] * 10), "slower"),
-        (timing(*[1200] * 10, waited_ns=100), timing(*[1000] * 10), "inconclusive"),
-        (timing(*[1200] * 10), timing(*[1100] * 10), "inconclusive"),
+        (make_timing(*[1200] * 10), make_timing(*[1000] * 10), "slower"),
+        (make_timing(*[1200] * 10, waited_ns=100), make_timing(*[1000] * 10), "inconclusive"),
+        (make_timing(*[1200] * 10), make_timing(*[1100] * 10), "inconclusive"),
     ],
 )
-def test_a_run_that_was_disturbed_is_inconclusive(own: Timing, twin: Timing, verdict: str) -> None:
-    """Where calls waited for a core, or the reference differs from itself, there is no verdict."""
-    old, now = stored(result("mine")), stored(replace(result("mine"), timing=own))
-    reference = replace(now.results[0], timing=timing(*[1000] * 10, twin=twin))
-    change = found(old, replace(now, results=(reference, *now.results[1:])), "time")
+def test_a_run_that_was_disturbed_is_inconclusive(own: Timing, copy: Timing, verdict: str) -> None:
+    """There is no verdict if calls waited for a core, or if the reference differs from its copy."""
+    old, now = make_run(make_result("mine")), make_run(replace(make_result("mine"), timing=own))
+    reference = replace(now.results[0], timing=make_timing(*[1000] * 10, copy=copy))
+    change = find_change(old, replace(now, results=(reference, *now.results[1:])), "time")
     assert change.verdict == verdict
     assert ("× the reference's time" in change.told) == (verdict == "slower")
 
 
-# Two that took turns
+# Two implementations of one run, timed interleaved
 
 
-def took_turns(base: Result, new: Result, aspect: str) -> Change:
-    """Change of one aspect from ``mine`` to ``new``."""
-    told = compare_implementations([base, replace(new, implementation="new")], base="mine", new="new")
-    (change,) = [change for change in told if change.aspect == aspect]
+def compare_aspect(base: Result, new: Result, aspect: str) -> Change:
+    """Return the change of one aspect from ``mine`` to ``new``."""
+    changes = compare_implementations([base, replace(new, implementation="new")], base="mine", new="new")
+    (change,) = [change for change in changes if change.aspect == aspect]
     return change
 
 
@@ -190,19 +200,19 @@ def took_turns(base: Result, new: Result, aspect: str) -> Change:
         ([1000] * 5 + [1020] * 5, "unknown"),
     ],
 )
-def test_the_contest_is_the_judge(processes_ns: list[int], state: str) -> None:
-    """A ratio stands beside the state of the contest, with the processes that count."""
-    base = replace(result("mine"), timing=timing(*[1000] * 10, twin=timing(*[1000] * 10)))
-    change = took_turns(base, replace(result("mine"), timing=timing(*processes_ns)), "time")
+def test_the_speed_verdict_is_the_verdict_on_time(processes_ns: list[int], state: str) -> None:
+    """The text has the ratio and the number of processes that count."""
+    base = replace(make_result("mine"), timing=make_timing(*[1000] * 10, copy=make_timing(*[1000] * 10)))
+    change = compare_aspect(base, replace(make_result("mine"), timing=make_timing(*processes_ns)), "time")
     assert change.verdict == state
     assert "× the base's time, 10 of 10 processes count" in change.told
     assert change.told.startswith(f"{sum(processes_ns) / 10_000:.3f} [")
 
 
-def test_a_base_that_differs_from_itself_decides_nothing() -> None:
-    """The null arm of a comparison is the base, once more."""
-    base = replace(result("mine"), timing=timing(*[1000] * 10, twin=timing(*[1050] * 10)))
-    change = took_turns(base, replace(result("mine"), timing=timing(*[1050] * 10)), "time")
+def test_a_failed_control_is_inconclusive() -> None:
+    """The A/A control compares the base with its copy."""
+    base = replace(make_result("mine"), timing=make_timing(*[1000] * 10, copy=make_timing(*[1050] * 10)))
+    change = compare_aspect(base, replace(make_result("mine"), timing=make_timing(*[1050] * 10)), "time")
     assert (change.verdict, change.told) == (
         "inconclusive",
         "1.050 [1.050, 1.050] × the base's time, 10 of 10 processes count: A/A control failed: the baseline "
@@ -210,28 +220,30 @@ def test_a_base_that_differs_from_itself_decides_nothing() -> None:
     )
 
 
-def test_who_is_not_timed_has_its_verdict_too() -> None:
-    """The new side is gone where the base took its turns; without a base nothing can be said."""
-    timed = result("mine")
+def test_an_untimed_implementation_has_a_verdict_too() -> None:
+    """It is ``gone`` if only the base was timed, and ``inconclusive`` if the base was not."""
+    timed = make_result("mine")
     untimed = replace(timed, timing=None, untimed="crashed: by itself")
-    assert took_turns(timed, untimed, "time").verdict == "gone"
-    assert took_turns(timed, untimed, "time").told == "new was not timed: crashed: by itself"
-    for new, told in (
+    assert compare_aspect(timed, untimed, "time").verdict == "gone"
+    assert compare_aspect(timed, untimed, "time").told == "new was not timed: crashed: by itself"
+    for new, text in (
         (timed, "mine was not timed: crashed: by itself"),
         (untimed, "mine was not timed: crashed: by itself; new was not timed: crashed: by itself"),
     ):
-        change = took_turns(untimed, new, "time")
-        assert (change.verdict, change.told) == ("inconclusive", told)
+        change = compare_aspect(untimed, new, "time")
+        assert (change.verdict, change.told) == ("inconclusive", text)
 
 
-def test_what_one_side_lacks_is_not_compared() -> None:
-    """A case that only one of them has, and others that took turns as well, say nothing."""
-    mine = result("mine")
-    others = [mine, result("other"), replace(mine, implementation="new", case=CASE.replace("L8", "L9"))]
+def test_only_common_cases_are_compared() -> None:
+    """A case of only one of the two, and other implementations of the run, give no change."""
+    mine = make_result("mine")
+    others = [mine, make_result("other"), replace(mine, implementation="new", case=CASE.replace("L8", "L9"))]
     assert list(compare_implementations(others, base="mine", new="new")) == []
 
 
-def test_a_wrong_result_is_wrong_whatever_it_takes() -> None:
-    """A check that the base holds and the new one fails."""
-    assert took_turns(result("mine"), result("mine", finding=FAILED), "forward_parity").verdict == "wrong"
-    assert took_turns(result("mine", finding=FAILED), result("mine"), "forward_parity").verdict == "mended"
+def test_a_new_failure_is_wrong_whatever_its_time() -> None:
+    """A check that passes for the base and fails for the new implementation is wrong."""
+    assert compare_aspect(make_result("mine"), make_result("mine", finding=FAILED), "forward_parity").verdict == "wrong"
+    assert (
+        compare_aspect(make_result("mine", finding=FAILED), make_result("mine"), "forward_parity").verdict == "mended"
+    )

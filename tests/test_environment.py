@@ -1,4 +1,4 @@
-"""Tests of what a run says about its machine: enough to compare, and nothing about whose it is."""
+"""Tests of the description of a run's machine: enough to compare machines, and no host name or user name."""
 
 import getpass
 import platform
@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from attnbench.records import environment
-from attnbench.records.environment import TESTED_TORCH, check_torch_version, describe_machine, find_commit, find_versions, read_address_space_bytes
+from attnbench.records.environment import (
+    TESTED_TORCH,
+    check_torch_version,
+    describe_machine,
+    find_commit,
+    find_versions,
+    read_address_space_bytes,
+)
 
 
 @pytest.mark.parametrize(
@@ -48,16 +55,16 @@ def test_nothing_names_the_host_or_the_user(monkeypatch: pytest.MonkeyPatch) -> 
     assert "somebody" not in str(after)
 
 
-def test_a_machine_says_what_it_has() -> None:
-    """At least one core and some memory, and the Python that runs."""
+def test_a_machine_has_cores_memory_and_a_system() -> None:
+    """The description has at least one core, some memory, and the version of Python."""
     found = describe_machine()
     assert found.cores >= 1
     assert found.memory_bytes > 2**28
     assert found.system.endswith(f"Python {platform.python_version()}")
 
 
-def test_what_a_platform_does_not_say_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without /proc, and without the GPU driver's tool, the name is made of what Python knows."""
+def test_what_a_platform_does_not_report_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without /proc and the GPU driver's tool, the name is that of Python's ``platform`` module."""
 
     def absent(*_: object, **__: object) -> None:
         raise FileNotFoundError
@@ -72,29 +79,29 @@ def test_what_a_platform_does_not_say_is_left_out(monkeypatch: pytest.MonkeyPatc
 
 
 def test_address_space_is_counted() -> None:
-    """Where the system says it, a process has mapped something."""
+    """Where the system reports it, the address space of a process is not empty."""
     if not Path("/proc/self/statm").exists():
         pytest.skip("no /proc here")
     assert read_address_space_bytes() > 2**20
 
 
 def test_versions_are_those_of_the_libraries_that_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not installed is left out."""
+    """Libraries that are not installed are left out."""
     assert {"attnbench", "torch", "numpy"} <= find_versions().keys()
     monkeypatch.setattr(environment, "LIBRARIES", ("torch", "no-such-library"))
     assert find_versions().keys() == {"torch"}
 
 
 @pytest.mark.parametrize("installed", ["2.10.0", "2.11.1+cpu", "2.13.0", "2.13.1+cu130", "2.12.0.dev20260301"])
-def test_a_tested_torch_needs_no_word(installed: str) -> None:
-    """The range covers every patch release of its first and last minor release."""
+def test_a_tested_torch_gives_no_warning(installed: str) -> None:
+    """The range contains every patch release of its first and last minor release."""
     assert TESTED_TORCH == ((2, 10), (2, 13))
     assert check_torch_version(installed) is None
 
 
 @pytest.mark.parametrize("installed", ["2.9.1", "2.14.0", "1.13.1", "3.0.0", "2.100.0", "from-source"])
-def test_an_untested_torch_is_told_with_the_remedy(installed: str) -> None:
-    """The warning names what is installed, the range, and how to get the tested one."""
+def test_an_untested_torch_gives_a_warning_with_the_remedy(installed: str) -> None:
+    """The warning names the installed version, the range, and the command that installs a tested version."""
     assert check_torch_version(installed) == (
         f"torch {installed} is outside the tested range 2.10 to 2.13: findings may differ; "
         "pip install torch==2.13.0 gives the tested one"
@@ -104,19 +111,19 @@ def test_an_untested_torch_is_told_with_the_remedy(installed: str) -> None:
 # Commits
 
 
-def git(folder: Path, *arguments: str) -> None:
-    """Run git as nobody in particular."""
+def run_git(folder: Path, *arguments: str) -> None:
+    """Run git with an invented identity."""
     identity = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false")
     subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_a_commit_tells_whether_files_differ_from_it(tmp_path: Path) -> None:
-    """Twelve digits; a plus where a tracked file was changed, and none for files that git does not know."""
+def test_a_commit_is_marked_where_tracked_files_differ(tmp_path: Path) -> None:
+    """A commit has twelve digits, and a plus where a tracked file was changed; untracked files do not count."""
     (tmp_path / "file").write_text("one")
-    git(tmp_path, "init")
-    git(tmp_path, "add", "file")
-    git(tmp_path, "commit", "-m", "one")
+    run_git(tmp_path, "init")
+    run_git(tmp_path, "add", "file")
+    run_git(tmp_path, "commit", "-m", "one")
     clean = find_commit(tmp_path)
     assert clean is not None
     assert len(clean) == 12
@@ -128,7 +135,7 @@ def test_a_commit_tells_whether_files_differ_from_it(tmp_path: Path) -> None:
 
 
 def test_there_is_no_commit_outside_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor in a folder that does not exist, nor without git."""
+    """Outside a checkout, in a folder that does not exist, and without git, the commit is None."""
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert find_commit(tmp_path) is None
     assert find_commit(tmp_path / "nowhere") is None

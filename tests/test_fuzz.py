@@ -1,4 +1,4 @@
-"""Fuzzing: cases are drawn alike from one seed, and what fails is shrunk, told, and never stops the search."""
+"""Fuzzing: a seed determines the drawn cases; a failure is shrunk and reported, and the search continues."""
 
 import json
 import os
@@ -15,7 +15,13 @@ from attnbench.cases import CALL_MODES, DTYPES, Case
 from attnbench.cli.conform_command import command
 from attnbench.cli.fuzzing import append_case, choose_effort
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
-from attnbench.operators.multihead.problem import ATTENTION_MASKS, EXACT_MASKS, IDENTITY_REGIMES, LOGIT_STD, PADDING_MASKS
+from attnbench.operators.multihead.problem import (
+    ATTENTION_MASKS,
+    EXACT_MASKS,
+    IDENTITY_REGIMES,
+    LOGIT_STD,
+    PADDING_MASKS,
+)
 from attnbench.records.run_file import ResultsError, read_run
 from attnbench.records.types import FAILURES, Result
 from attnbench.runner import Expectation, NoProgress, Session
@@ -24,7 +30,7 @@ from attnbench.runner.fuzz import TRIES, TRIES_OF_A_DEATH, Found, SearchEffort, 
 PROGRAM = "from attnbench.cli import main; main()"
 PLAIN = "multihead/B1.L1.S1.E1.H1/-/mask=none/regime=plain/seed=0/float32/cpu/eval"
 
-# Each goes wrong beyond 16 keys in two or more heads, in its own way.
+# Each of these, except Right, fails for more than 16 keys and at least two heads, in a different way.
 SOURCE = """
 import os
 
@@ -35,9 +41,9 @@ class Base(torch.nn.MultiheadAttention):
     def forward(self, query, key, value, **keywords):
         output, weights = super().forward(query, key, value, **keywords)
         keys = key.shape[1 if self.batch_first and key.dim() == 3 else 0]
-        return (self.spoilt(output) if keys > 16 and self.num_heads > 1 else output), weights
+        return (self.change(output) if keys > 16 and self.num_heads > 1 else output), weights
 
-    def spoilt(self, output):
+    def change(self, output):
         return output
 
 
@@ -46,65 +52,65 @@ class Right(Base):
 
 
 class Wrong(Base):
-    def spoilt(self, output):
+    def change(self, output):
         return output + 1
 
 
 class Dies(Base):
-    def spoilt(self, output):
+    def change(self, output):
         os._exit(7)
 
 
-class Tires(Base):
+class FailsLater(Base):
     calls = 0
 
-    def spoilt(self, output):
-        Tires.calls += 1
-        return output + (Tires.calls > 6)
+    def change(self, output):
+        FailsLater.calls += 1
+        return output + (FailsLater.calls > 6)
 
 
-class Wavers(Base):
+class Flaky(Base):
     calls = 0
 
-    def spoilt(self, output):
-        Wavers.calls += 1
-        return output + Wavers.calls % 2
+    def change(self, output):
+        Flaky.calls += 1
+        return output + Flaky.calls % 2
 """
 SMALLEST = "multihead/B1.L1.S17.E2.H2/-/mask=none/regime=plain/seed=0/float32/cpu/eval"
 
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    """One judge for all searches."""
+    """One session, with its oracle worker, for all searches."""
     with Session() as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """File of implementations that go wrong."""
+    """File of the implementations above."""
     path = tmp_path_factory.mktemp("fuzz") / "own.py"
     path.write_text(SOURCE)
     return path
 
 
-def searched(session: Session, name: str, results: list[Result], **changes: Any) -> Iterator[Found]:
-    """A search with one check, on 40 cases from one seed."""
-    asked: dict[str, Any] = {
+def search(session: Session, name: str, results: list[Result], **changes: Any) -> Iterator[Found]:
+    """Search for failures of one check, on 40 cases from one seed, and append the results to ``results``."""
+    keywords: dict[str, Any] = {
         "run": "r",
         "progress": NoProgress(),
         "effort": SearchEffort(seed=3, examples=40),
         "add": results.append,
         "checks": frozenset({"forward_parity"}),
     }
-    return fuzz(session, [name], **asked | changes)
+    return fuzz(session, [name], **keywords | changes)
 
 
 # Drawing
 
 
-def test_a_seed_draws_the_same_cases_wherever_it_is_drawn(tmp_path: Path) -> None:
-    """Neither what else is imported nor another process changes what a seed draws; another seed does."""
+def test_a_seed_draws_the_same_cases_in_every_process(tmp_path: Path) -> None:
+    """A seed draws the same cases in another process with other modules imported; another seed draws others."""
     drawn = [case.id for case in draw_cases(OPERATOR, seed=1, count=150)]
     assert len(set(drawn)) == 150
     assert drawn == [case.id for case in draw_cases(OPERATOR, seed=1, count=150)]
@@ -123,7 +129,7 @@ def test_a_seed_draws_the_same_cases_wherever_it_is_drawn(tmp_path: Path) -> Non
 
 
 def test_every_form_is_drawn() -> None:
-    """Among many cases are all modes but the compiled ones, all dtypes, masks, regimes and flags."""
+    """Many drawn cases contain all modes except the compiled ones, and all dtypes, masks, regimes and flags."""
     cases = draw_cases(OPERATOR, seed=0, count=1500)
     assert {case.mode for case in cases} == {
         mode for mode, call_mode in CALL_MODES.items() if call_mode.compiler is None
@@ -148,7 +154,7 @@ def test_every_form_is_drawn() -> None:
 
 
 def test_a_drawn_case_can_be_read_from_its_id() -> None:
-    """An id tells all of a drawn case, so that a list of cases can hold it."""
+    """The id of a drawn case determines the case, so that a list file can contain it."""
     problems = {"multihead": MultiheadProblem}
     assert all(Case.parse(case.id, problems) == case for case in draw_cases(OPERATOR, seed=0, count=300))
 
@@ -157,36 +163,36 @@ def test_a_drawn_case_can_be_read_from_its_id() -> None:
 
 
 def test_a_failure_is_shrunk_to_the_smallest_case(session: Session, own: Path) -> None:
-    """What is wrong from 17 keys and 2 heads on is told by the plain case of 17 keys and 2 heads of width 1."""
+    """A failure from 17 keys and 2 heads on is shrunk to a plain case of 17 keys and 2 heads with head_dim 1."""
     results: list[Result] = []
-    (found,) = searched(session, f"{own}:Wrong", results)
+    (found,) = search(session, f"{own}:Wrong", results)
     assert found.case == SMALLEST
     assert (found.finding.check, found.finding.status) == ("forward_parity", "failed")
     assert found.drawn != found.case
     assert 0 < found.tries <= TRIES
     assert {result.suite for result in results} == {"fuzz"}
     failing = [r.case for r in results if r.findings[0].status in FAILURES]
-    # The smallest comes before the case that was drawn, so that it is what a report shows.
+    # The smallest case comes before the drawn one, because a report shows the first failure.
     assert failing[:2] == [SMALLEST, found.drawn]
     assert len({r.case for r in results}) == len(results)
 
 
-def test_nothing_is_found_where_all_is_right(session: Session, own: Path) -> None:
-    """A right implementation passes on all cases that are drawn from the seed and that the check speaks of."""
+def test_nothing_is_found_in_a_correct_implementation(session: Session, own: Path) -> None:
+    """A correct implementation passes on all drawn cases to which the check applies."""
     results: list[Result] = []
-    assert list(searched(session, f"{own}:Right", results)) == []
-    asked = [result.case for result in results]
+    assert list(search(session, f"{own}:Right", results)) == []
+    checked = [result.case for result in results]
     drawn = [case.id for case in draw_cases(OPERATOR, seed=3, count=40)]
-    assert asked == [case for case in drawn if case in asked]
-    assert len(asked) > 25
+    assert checked == [case for case in drawn if case in checked]
+    assert len(checked) > 25
     assert {f.status for r in results for f in r.findings} == {"passed"}
 
 
-def test_a_death_is_a_failure_that_is_shrunk(session: Session, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash is made smaller in few tries, each in a process of its own, and the search goes on."""
+def test_a_crash_is_a_failure_that_is_shrunk(session: Session, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash is shrunk in few attempts, each in a process of its own, and the search continues."""
     monkeypatch.setattr("attnbench.runner.fuzz.TRIES", 25)
     results: list[Result] = []
-    (found,) = searched(session, f"{own}:Dies", results, effort=SearchEffort(seed=3, examples=14))
+    (found,) = search(session, f"{own}:Dies", results, effort=SearchEffort(seed=3, examples=14))
     assert found.finding.status == "crashed"
     problem = Case.parse(found.case, {"multihead": MultiheadProblem}).problem
     assert problem.keys > 16
@@ -197,106 +203,106 @@ def test_a_death_is_a_failure_that_is_shrunk(session: Session, own: Path, monkey
     assert not any(finding.status == "not_run" for result in results for finding in result.findings)
 
 
-def test_tries_that_end_a_process_are_few() -> None:
-    """A crash is tried again at most ten times, and what hangs twice."""
+def test_attempts_that_end_a_process_are_few() -> None:
+    """A crash is shrunk in at most ten attempts, and a time-out in two."""
     assert TRIES // TRIES_OF_A_DEATH["crashed"] <= 10
     assert TRIES // TRIES_OF_A_DEATH["timeout"] <= 2
 
 
-def test_what_wavers_is_told(session: Session, own: Path) -> None:
-    """An implementation that fails now and then is found out, and told to be so where it held when asked again."""
+def test_a_flaky_failure_is_reported(session: Session, own: Path) -> None:
+    """A failure in every second call is found, and its stored finding is a failure."""
     results: list[Result] = []
     both = frozenset({"forward_parity", "repeats_itself"})
-    found = list(searched(session, f"{own}:Wavers", results, checks=both, effort=SearchEffort(seed=3, examples=25)))
+    found = list(search(session, f"{own}:Flaky", results, checks=both, effort=SearchEffort(seed=3, examples=25)))
     assert {one.finding.check for one in found} & {"forward_parity", "repeats_itself"}
     for one in found:
-        told = next(f for r in results if r.case == one.case for f in r.findings if f.check == one.finding.check)
-        assert told == one.finding
-        assert told.status in FAILURES
+        stored = next(f for r in results if r.case == one.case for f in r.findings if f.check == one.finding.check)
+        assert stored == one.finding
+        assert stored.status in FAILURES
 
 
-def test_what_fails_only_after_other_calls_is_told(session: Session, own: Path) -> None:
-    """A failure that a process of its own does not show is shrunk with what comes before it, and told to be so."""
+def test_a_failure_only_after_other_calls_is_reported(session: Session, own: Path) -> None:
+    """A failure that a fresh process does not show is shrunk with the checks before it, and the reason says so."""
     results: list[Result] = []
-    (found,) = searched(session, f"{own}:Tires", results)
+    (found,) = search(session, f"{own}:FailsLater", results)
     assert found.finding.reason.endswith("Fails only after other checks or cases have run.")
     assert found.case == SMALLEST
 
 
-class Impatient(NoProgress):
-    """Interrupts the fifth try to make a case smaller."""
+class InterruptedProgress(NoProgress):
+    """Raises KeyboardInterrupt in the fifth attempt to shrink a case."""
 
     def __init__(self) -> None:
         self.tries = 0
 
     def now(self, text: str) -> None:
-        """Count what is being done."""
+        """Count the attempts."""
         self.tries += "smaller" in text
         if self.tries == 5:
             raise KeyboardInterrupt
 
 
 def test_an_interrupt_keeps_everything(session: Session, own: Path) -> None:
-    """Whoever interrupts the search has all results, and the failure as small as it was."""
+    """After an interrupt, all results are kept, with the failure on the smallest case so far."""
     results: list[Result] = []
     with pytest.raises(KeyboardInterrupt):
-        list(searched(session, f"{own}:Wrong", results, progress=Impatient()))
+        list(search(session, f"{own}:Wrong", results, progress=InterruptedProgress()))
     failing = [r for r in results if any(f.status in FAILURES for f in r.findings)]
     assert len(failing) == 2
     assert results[-2:] == failing
     assert len(results) > 2
 
 
-def test_trouble_of_the_search_is_no_failing_case(session: Session, own: Path) -> None:
-    """A full disk ends the search with its own message."""
+def test_an_error_of_the_search_is_no_failing_case(session: Session, own: Path) -> None:
+    """An error while a result is stored, such as a full disk, ends the search with its own message."""
 
     def add(result: Result) -> None:
         raise ResultsError("no space left")
 
     with pytest.raises(ResultsError, match=r"^no space left$"):
-        list(searched(session, f"{own}:Right", [], add=add))
+        list(search(session, f"{own}:Right", [], add=add))
 
 
-def test_what_is_expected_to_fail_is_not_searched_for(session: Session, own: Path, monkeypatch: Any) -> None:
-    """A known deviation is no find; and a case that passes within its pattern is no surprise."""
+def test_expected_failures_are_not_found(session: Session, own: Path, monkeypatch: Any) -> None:
+    """An expected failure is not reported as found, and a case that passes within its pattern stays passed."""
     monkeypatch.chdir(own.parent)
-    known = Expectation(implementation="own.py:Wrong", check="forward_*", case="*", reason="known", link="l")
+    expectation = Expectation(implementation="own.py:Wrong", check="forward_*", case="*", reason="known", link="l")
     results: list[Result] = []
     effort = SearchEffort(seed=3, examples=20)
-    assert list(searched(session, "own.py:Wrong", results, expectations=[known], effort=effort)) == []
+    assert list(search(session, "own.py:Wrong", results, expectations=[expectation], effort=effort)) == []
     assert {f.status for r in results for f in r.findings} == {"passed", "expected_failure"}
 
 
 # Command line
 
 
-def asked_for(**given: Any) -> SearchEffort:
-    """Effort from options."""
+def effort_of(**given: Any) -> SearchEffort:
+    """Effort of the search with these options; the others are not given."""
     return choose_effort({"budget": None, "examples": None, "seed": None} | given)
 
 
-def test_effort_repeats_in_ci_and_from_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search lasts a minute from a new seed; in CI, or from a given seed, it is a number of cases."""
+def test_effort_is_repeatable_in_ci_and_with_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default a search takes a minute from a new seed; in CI, or with a given seed, it takes 200 cases."""
     monkeypatch.delenv("CI", raising=False)
-    assert (asked_for().budget_s, asked_for().examples) == (60.0, None)
-    assert len({asked_for().seed for _ in range(20)}) > 1
-    assert asked_for(seed=7) == SearchEffort(seed=7, examples=200)
-    assert asked_for(seed=7, budget=5.0) == SearchEffort(seed=7, budget_s=5.0)
-    assert asked_for(seed=7, examples=9) == SearchEffort(seed=7, examples=9)
+    assert (effort_of().budget_s, effort_of().examples) == (60.0, None)
+    assert len({effort_of().seed for _ in range(20)}) > 1
+    assert effort_of(seed=7) == SearchEffort(seed=7, examples=200)
+    assert effort_of(seed=7, budget=5.0) == SearchEffort(seed=7, budget_s=5.0)
+    assert effort_of(seed=7, examples=9) == SearchEffort(seed=7, examples=9)
     monkeypatch.setenv("CI", "true")
-    assert asked_for() == SearchEffort(seed=0, examples=200)
+    assert effort_of() == SearchEffort(seed=0, examples=200)
 
 
 def run(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """An attnbench command."""
+    """Run ``conform --suite fuzz`` on Wrong."""
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, "conform", "own.py:Wrong", "--suite", "fuzz", *words],
         cwd=cwd, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
 
 
-def test_the_command_prints_and_keeps_what_it_found(own: Path) -> None:
-    """A find is printed with the line that reproduces it, appended to a list once, and stored as a result."""
+def test_the_command_prints_and_keeps_the_failure(own: Path) -> None:
+    """A failure is printed with the line that reproduces it, appended to a list file, and stored as a result."""
     kept = own.parent / "found.txt"
     kept.write_text("# a list")
     words = ("--seed", "3", "--examples", "20", "--check", "forward_parity", "--keep-found", "found.txt")
@@ -313,27 +319,27 @@ def test_the_command_prints_and_keeps_what_it_found(own: Path) -> None:
 
 
 def test_an_id_is_kept_once(tmp_path: Path) -> None:
-    """A list has no id twice, and begins with the first find."""
+    """A case id is appended to a list file only once."""
     for case in ("a", "b", "a"):
         append_case(case, tmp_path / "found.txt")
     assert (tmp_path / "found.txt").read_text() == "a\nb\n"
 
 
 def test_findings_come_as_json(own: Path) -> None:
-    """With --json - standard output is one JSON object."""
+    """With --json -, standard output is one JSON object."""
     done = run(own.parent, "--seed", "3", "--examples", "3", "--check", "forward_parity", "--json", "-")
     assert json.loads(done.stdout)["run"]["suite"] == "fuzz"
 
 
 @pytest.mark.parametrize("option", [("--case", "*"), ("--dtype", "float64"), ("--shard", "1/2")])
 def test_options_of_lists_are_refused(own: Path, option: tuple[str, str]) -> None:
-    """What chooses among listed cases has no meaning where cases are drawn."""
+    """Options that select listed cases are refused where cases are drawn."""
     with pytest.raises(click.UsageError, match=f"{option[0]} selects listed cases"):
         command.main([f"{own}:Wrong", "--suite", "fuzz", *option], standalone_mode=False)
 
 
 @pytest.mark.parametrize("option", [("--budget", "5s"), ("--seed", "1"), ("--examples", "1"), ("--keep-found", "f")])
 def test_options_of_fuzzing_are_refused_elsewhere(option: tuple[str, str]) -> None:
-    """How to draw cases means nothing where they are listed."""
+    """Options of drawing are refused where cases are listed."""
     with pytest.raises(click.UsageError, match=f"{option[0]} needs generated cases: add --suite fuzz"):
         command.main(["sdpa", *option], standalone_mode=False)

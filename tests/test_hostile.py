@@ -1,6 +1,6 @@
-"""Hostile implementations in one profile: each costs itself its timing, with the reason, and nobody else anything.
+"""Hostile implementations in one profile: each loses only its own timing, and the reason is reported.
 
-And what may happen to the machine meanwhile: a kill, a second run, a full disk, a clock that jumps.
+Also events on the machine during a run: a kill, a second run, a full disk, a clock that jumps.
 """
 
 import ast
@@ -24,43 +24,43 @@ from attnbench.workers.oracle_worker import OracleWorker
 
 PLUGINS = Path(__file__).parent / "data" / "hostile_plugins.py"
 PROGRAM = "from attnbench.cli import main; main()"
-# Those that show alone, and one that shows only among others.
-ALONE, LATE = ("TOLD", "DEADLY", "STUCK", "STAYING"), "LATE"
+# Implementations whose faults appear in a process of their own, and one whose faults appear only in the shared process.
+ALONE, LATE = ("NON_FATAL", "CRASHING", "HANGING", "LINGERING"), "LATE"
 HONEST = ("torch_mha", "sdpa")
-# All behave at the first; one implementation does its deeds in turn at the others, and with backward at the last.
+# No implementation has a fault at the first length. The last length is also run with a backward pass.
 LENGTHS, LATE_LENGTHS = range(8, 19), range(8, 12)
-WELL, BACKWARD = 8, 18
+FAULTLESS, BACKWARD = 8, 18
 FORWARD, TRAIN = "inference", "train"
 LIMITS = Limits(threads=1, timeout_s=15, memory_bytes=10**9, work_s=10)
-# Time that each gets in one case, in seconds; of what shows late: more than a hundred calls of these lengths.
+# Time budget of an implementation in one case, in seconds. The second is enough for more than a hundred calls.
 SHARE_S, LATE_SHARE_S = 0.03, 0.3
-Told = dict[tuple[str, int, str], Result]
+Results = dict[tuple[str, int, str], Result]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with the hostile plug-ins, in which they run."""
+    """Working folder of the profiles, with the hostile plug-ins in it."""
     made = tmp_path_factory.mktemp("hostile")
     (made / "hostile.py").write_text(PLUGINS.read_text())
     return made
 
 
 @pytest.fixture(scope="module")
-def told(folder: Path) -> Told:
-    """What one profile says of those that show alone."""
-    return profiled(folder, ALONE, LENGTHS, backward=[BACKWARD], share_s=SHARE_S)
+def results(folder: Path) -> Results:
+    """Results of one profile of the implementations whose faults appear in a process of their own."""
+    return run_profile(folder, ALONE, LENGTHS, backward=[BACKWARD], share_s=SHARE_S)
 
 
 @pytest.fixture(scope="module")
-def told_late(folder: Path) -> Told:
-    """What one profile says of the one that shows among others."""
-    return profiled(folder, [LATE], LATE_LENGTHS, backward=[], share_s=LATE_SHARE_S)
+def late_results(folder: Path) -> Results:
+    """Results of one profile of the implementation whose faults appear in the shared process."""
+    return run_profile(folder, [LATE], LATE_LENGTHS, backward=[], share_s=LATE_SHARE_S)
 
 
-def profiled(
+def run_profile(
     folder: Path, hostile: Sequence[str], forward: Sequence[int], *, backward: Sequence[int], share_s: float
-) -> Told:
-    """A profile, with the baseline before and an honest implementation after the hostile ones."""
+) -> Results:
+    """Profile the baseline, hostile implementations and an honest one, and return the results by ``make_key``."""
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -73,43 +73,45 @@ def profiled(
             results = profile(
                 session, names, plans, run="r", progress=NoProgress(), effort=Effort(processes=1, budget_s=budget_s)
             )
-            return {key(result): result for result in results}
+            return {make_key(result): result for result in results}
     finally:
         os.chdir(before)
 
 
-def key(result: Result) -> tuple[str, int, str]:
+def make_key(result: Result) -> tuple[str, int, str]:
     """Name, length and mode of a result."""
     length = int(result.case.split(".L")[1].split(".")[0])
     return result.implementation.removeprefix("hostile.py:"), length, result.case.rpartition("/")[2]
 
 
-# Who, at which length and in which mode, and how the reason for no timing begins.
+# Implementation, length and mode, and the beginning of the reason why the call was not timed.
 REASONS = [
-    ("TOLD", 10, FORWARD, "error: OSError: no such engine (at hostile.py:"),
-    ("TOLD", 11, FORWARD, "error: ZeroDivisionError: no numbers today (at hostile.py:"),
-    ("TOLD", 12, FORWARD, "failed: the call must return a tuple (output, weights), got Tensor."),
-    ("TOLD", 13, FORWARD, "out_of_memory: RuntimeError: "),
-    ("TOLD", 14, FORWARD, "failed: "),
-    ("TOLD", 15, FORWARD, "failed: "),
-    ("TOLD", 16, FORWARD, "failed: "),
-    ("TOLD", 17, FORWARD, "failed: "),
-    ("TOLD", 18, TRAIN, "error: ArithmeticError: no way back (at hostile.py:"),
-    ("DEADLY", 9, FORWARD, "crashed: the process was killed by SIGSEGV"),
-    ("DEADLY", 10, FORWARD, "crashed: the process exited with code 0"),
-    # It closed its connection, too, and then has no way to answer.
-    ("DEADLY", 11, FORWARD, "crashed: the process "),
-    ("DEADLY", 12, FORWARD, "not_run: its process ended 3 times, the last time: the process "),
-    ("STUCK", 9, FORWARD, "timeout: no answer within 15 s (--timeout)"),
-    ("STUCK", 10, FORWARD, "timeout: no answer within 15 s (--timeout)"),
-    ("STAYING", 18, FORWARD, "its threads still need "),
+    ("NON_FATAL", 10, FORWARD, "error: OSError: no such engine (at hostile.py:"),
+    ("NON_FATAL", 11, FORWARD, "error: ZeroDivisionError: no numbers today (at hostile.py:"),
+    ("NON_FATAL", 12, FORWARD, "failed: the call must return a tuple (output, weights), got Tensor."),
+    ("NON_FATAL", 13, FORWARD, "out_of_memory: RuntimeError: "),
+    ("NON_FATAL", 14, FORWARD, "failed: "),
+    ("NON_FATAL", 15, FORWARD, "failed: "),
+    ("NON_FATAL", 16, FORWARD, "failed: "),
+    ("NON_FATAL", 17, FORWARD, "failed: "),
+    ("NON_FATAL", 18, TRAIN, "error: ArithmeticError: no way back (at hostile.py:"),
+    ("CRASHING", 9, FORWARD, "crashed: the process was killed by SIGSEGV"),
+    ("CRASHING", 10, FORWARD, "crashed: the process exited with code 0"),
+    # The call closed the connection, too, so that the worker cannot answer.
+    ("CRASHING", 11, FORWARD, "crashed: the process "),
+    ("CRASHING", 12, FORWARD, "not_run: its process ended 3 times, the last time: the process "),
+    ("HANGING", 9, FORWARD, "timeout: no answer within 15 s (--timeout)"),
+    ("HANGING", 10, FORWARD, "timeout: no answer within 15 s (--timeout)"),
+    ("LINGERING", 18, FORWARD, "its threads still need "),
 ]
 
 
 @pytest.mark.parametrize(("name", "length", "mode", "reason"), REASONS)
-def test_each_deed_is_the_reason_for_no_timing(told: Told, name: str, length: int, mode: str, reason: str) -> None:
-    """A typed result that says what happened; a time is stored of none."""
-    found = told[name, length, mode]
+def test_each_fault_is_the_reason_for_no_timing(
+    results: Results, name: str, length: int, mode: str, reason: str
+) -> None:
+    """A result without timing gives the fault as the reason."""
+    found = results[name, length, mode]
     assert found.timing is None
     assert found.untimed is not None
     assert found.untimed.startswith(reason), found.untimed
@@ -121,21 +123,21 @@ def test_each_deed_is_the_reason_for_no_timing(told: Told, name: str, length: in
         (14, "the number of threads"),
         (15, "the default dtype"),
         (16, "the gradient mode"),
-        (17, "the random generator"),
+        (17, "the random number generator"),
     ],
 )
-def test_changed_settings_are_named(told: Told, length: int, word: str) -> None:
-    """What a call changes in torch would change what it costs the others."""
-    assert word in (told["TOLD", length, FORWARD].untimed or "")
+def test_changed_settings_are_named(results: Results, length: int, word: str) -> None:
+    """The reason names the global setting that a call changed, because it would change the time of other calls."""
+    assert word in (results["NON_FATAL", length, FORWARD].untimed or "")
 
 
-def test_memory_is_told_with_what_was_asked_for(told: Told) -> None:
-    """16 Mi numbers at a time, until the limit refuses them."""
-    assert "you tried to allocate 67108864 bytes" in (told["TOLD", 13, FORWARD].untimed or "")
+def test_out_of_memory_is_reported_with_the_bytes_requested(results: Results) -> None:
+    """The reason gives the size of the allocation that failed, here 16 Mi numbers of 4 bytes."""
+    assert "you tried to allocate 67108864 bytes" in (results["NON_FATAL", 13, FORWARD].untimed or "")
 
 
-def assert_whole(found: Result) -> None:
-    """Findings that passed, memory, and samples."""
+def assert_complete(found: Result) -> None:
+    """Assert that all findings passed, and that memory and samples were measured."""
     assert {finding.status for finding in found.findings} == {"passed"}
     assert found.untimed is None
     assert found.memory is not None
@@ -144,59 +146,59 @@ def assert_whole(found: Result) -> None:
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_all_others_are_timed_everywhere(told: Told, told_late: Told, name: str) -> None:
-    """The honest ones miss nothing, in any case, beside whatever they ran."""
+def test_honest_implementations_are_timed_everywhere(results: Results, late_results: Results, name: str) -> None:
+    """An honest implementation is measured in every case, whichever hostile implementations run beside it."""
     for length, mode in [*((length, FORWARD) for length in LENGTHS), (BACKWARD, TRAIN)]:
-        assert_whole(told[name, length, mode])
+        assert_complete(results[name, length, mode])
     for length in LATE_LENGTHS:
-        assert_whole(told_late[name, length, FORWARD])
+        assert_complete(late_results[name, length, FORWARD])
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_where_it_behaves_it_is_timed(told: Told, name: str) -> None:
-    """What it does at one length takes nothing from its time at another."""
-    found = told[name, WELL, FORWARD]
+def test_a_hostile_implementation_is_timed_where_it_has_no_fault(results: Results, name: str) -> None:
+    """A fault at one length does not prevent timing at another."""
+    found = results[name, FAULTLESS, FORWARD]
     assert found.timing is not None
     assert found.untimed is None
 
 
-def test_a_wrong_answer_after_the_hundredth_call_is_found(told_late: Told) -> None:
-    """What was right when it was probed is checked once more after the last sample, and then has no timing."""
-    assert_whole(told_late[LATE, WELL, FORWARD])
-    found = told_late[LATE, 9, FORWARD]
+def test_a_wrong_answer_after_the_hundredth_call_is_found(late_results: Results) -> None:
+    """Outputs are checked again after the last sample; a call whose output is wrong by then has no timing."""
+    assert_complete(late_results[LATE, FAULTLESS, FORWARD])
+    found = late_results[LATE, 9, FORWARD]
     assert (found.timing, found.memory) == (None, None)
     assert (found.untimed or "").startswith("failed: ")
     assert "forward_parity" in {finding.check for finding in found.findings if finding.status == "failed"}
 
 
-def test_an_answer_from_a_cache_is_found(told_late: Told) -> None:
-    """An answer of earlier inputs is a wrong one of those that it is given afterwards."""
-    found = told_late[LATE, 10, FORWARD]
+def test_a_cached_output_is_found(late_results: Results) -> None:
+    """A call that returns the output of earlier inputs fails the check that runs after timing."""
+    found = late_results[LATE, 10, FORWARD]
     assert found.timing is None
     assert "forward_parity" in {finding.check for finding in found.findings if finding.status == "failed"}
 
 
-def test_a_death_among_others_is_laid_on_its_cause(told_late: Told) -> None:
-    """Who ends the shared process is found, and left out alone."""
-    found = told_late[LATE, 11, FORWARD]
+def test_a_crash_of_the_shared_process_is_attributed_to_its_cause(late_results: Results) -> None:
+    """The implementation that ends the shared process is found, and its calls alone are not timed."""
+    found = late_results[LATE, 11, FORWARD]
     assert found.timing is None
     assert (found.untimed or "").startswith("crashed: ")
     assert (found.untimed or "").endswith("the process was killed by SIGSEGV")
 
 
-def test_printing_costs_nothing(told: Told) -> None:
-    """Megabytes on standard output and error are nobody's answer and no reason."""
-    found = told["TOLD", 9, FORWARD]
+def test_printing_does_not_prevent_timing(results: Results) -> None:
+    """Megabytes on standard output and standard error are neither taken for an answer nor a failure."""
+    found = results["NON_FATAL", 9, FORWARD]
     assert {finding.status for finding in found.findings} == {"passed"}
     assert found.timing is not None
 
 
-def test_forks_are_ended_with_their_process(told: Told, folder: Path) -> None:
-    """Processes that calls left behind, in sessions of their own too, are gone when the run is over."""
-    assert {finding.status for finding in told["STAYING", 9, FORWARD].findings} == {"passed"}
-    bred = [int(line) for line in (folder / "bred").read_text().split()]
-    assert len(bred) >= 7
-    assert [pid for pid in bred if not is_gone(pid)] == []
+def test_forks_are_ended_with_their_process(results: Results, folder: Path) -> None:
+    """Processes that calls forked have ended when the run is over, also those in sessions of their own."""
+    assert {finding.status for finding in results["LINGERING", 9, FORWARD].findings} == {"passed"}
+    forked = [int(line) for line in (folder / "forked").read_text().split()]
+    assert len(forked) >= 7
+    assert [pid for pid in forked if not is_gone(pid)] == []
 
 
 def is_gone(pid: int) -> bool:
@@ -207,7 +209,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-# A kill, and a second run beside
+# A killed run, and a second run at the same time
 
 OWN = """
 import os
@@ -220,7 +222,7 @@ import torch
 class Own(torch.nn.MultiheadAttention):
     def forward(self, query, *arguments, **keywords):
         length = query.shape[1]
-        if length == 16 and Path("held").exists():
+        if length == 16 and Path("hang").exists():
             Path("pid").write_text(f"{os.getpid()} ")
             while True:
                 time.sleep(0.01)
@@ -229,12 +231,12 @@ class Own(torch.nn.MultiheadAttention):
 
 
 TINY = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/inference"
-PROFILED = ("profile", "--lengths", "8,16", "--passes", "forward", "--processes", "1", "--timeout", "100")
-CONFORMED = ("conform", "--case", TINY, "--check", "forward_parity")
+PROFILE = ("profile", "--lengths", "8,16", "--passes", "forward", "--processes", "1", "--timeout", "100")
+CONFORM = ("conform", "--case", TINY, "--check", "forward_parity")
 
 
-def started(cwd: Path, *words: str) -> subprocess.Popen[str]:
-    """A command on that implementation, in a folder, with its results beside it."""
+def start(cwd: Path, *words: str) -> subprocess.Popen[str]:
+    """Start a command on ``Own`` in a folder; results are written to the folder ``results`` beside it."""
     words += ("own.py:Own", "--threads", "1", "--results", "../results")
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *words], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -244,37 +246,37 @@ def started(cwd: Path, *words: str) -> subprocess.Popen[str]:
 PROBES = [("torch_mha", 8), ("torch_mha", 16), ("own.py:Own", 8), ("own.py:Own", 16)]
 
 
-def held(folder: Path, done: int) -> tuple[Path, int]:
-    """Run file and process, once so many results are stored and the implementation's next call of length 16 hangs."""
+def wait_for_hang(folder: Path, done: int) -> tuple[Path, int]:
+    """Wait until ``done`` results are stored and a call of length 16 hangs; return the run file and the process id."""
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         time.sleep(0.05)
         file = next(folder.parent.glob("results/*/*.jsonl"), None)
         if file is None or file.read_bytes().count(b'"record":"result"') < done:
             continue
-        (folder / "held").touch()
+        (folder / "hang").touch()
         if (folder / "pid").exists() and (pid := (folder / "pid").read_text()).endswith(" "):
             return file, int(pid)
     raise TimeoutError(f"{done} results and a call that hangs")
 
 
 @pytest.mark.parametrize("done", [PROBES[:3], PROBES], ids=["probed", "timed"])
-def test_a_killed_run_is_gone_on_with_and_harms_no_other(done: list[tuple[str, int]], tmp_path: Path) -> None:
-    """SIGKILL in the middle of a probe, or while calls are timed, leaves no process, and a file that is gone on with.
+def test_a_killed_run_is_resumed_and_disturbs_no_other(done: list[tuple[str, int]], tmp_path: Path) -> None:
+    """SIGKILL during a probe, or while calls are timed, leaves no process, and a file that can be resumed.
 
-    What is done stays done. A second run, into the same folder at the same time, is untouched.
+    Stored results stay. A second run into the same folder at the same time is not affected.
     """
     killed, other = tmp_path / "killed", tmp_path / "other"
     for folder in (killed, other):
         folder.mkdir()
         (folder / "own.py").write_text(OWN)
     if done != PROBES:
-        (killed / "held").touch()
-    first = started(killed, *PROFILED)
-    file, pid = held(killed, len(done))
-    second = started(other, *CONFORMED)
-    _, said = second.communicate(timeout=150)
-    assert second.returncode == 0, said
+        (killed / "hang").touch()
+    first = start(killed, *PROFILE)
+    file, pid = wait_for_hang(killed, len(done))
+    second = start(other, *CONFORM)
+    _, errors = second.communicate(timeout=150)
+    assert second.returncode == 0, errors
     assert not is_gone(pid)
     first.kill()
     first.communicate()
@@ -285,17 +287,17 @@ def test_a_killed_run_is_gone_on_with_and_harms_no_other(done: list[tuple[str, i
     (beside,) = (path for path in tmp_path.glob("results/*/*.jsonl") if path != file)
     assert [finding.status for result in read_run(beside).results for finding in result.findings] == ["passed"]
     before = read_run(file)
-    stored = [(result.implementation, key(result)[1]) for result in before.results]
-    # Implementations are probed side by side; what is timed is stored at the end of all.
+    stored = [(result.implementation, make_key(result)[1]) for result in before.results]
+    # Implementations are probed in parallel, so that the order differs; timings are stored when all calls are timed.
     assert sorted(stored) == sorted(done)
     assert before.problems == ()
-    (killed / "held").unlink()
-    again = started(killed, *PROFILED, "--resume", file.stem)
-    _, said = again.communicate(timeout=150)
-    assert again.returncode == 0, said
+    (killed / "hang").unlink()
+    again = start(killed, *PROFILE, "--resume", file.stem)
+    _, errors = again.communicate(timeout=150)
+    assert again.returncode == 0, errors
     after = read_run(file)
-    # Each once as its probe ends, those of before not again, and once with its samples.
-    times = Counter((result.implementation, key(result)[1], result.timing is not None) for result in after.results)
+    # A result is stored once when its probe ends, never again by the resumed run, and once with its samples.
+    times = Counter((result.implementation, make_key(result)[1], result.timing is not None) for result in after.results)
     names = ("torch_mha", "own.py:Own")
     assert times == {(name, length, timed): 1 for name in names for length in (8, 16) for timed in (False, True)}
     assert after.results[: len(before.results)] == before.results
@@ -324,21 +326,21 @@ def test_a_killed_run_is_gone_on_with_and_harms_no_other(done: list[tuple[str, i
         ("--device tpu", ("--device", "'tpu'", "'cpu', 'cuda'")),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_starts(arguments: str, parts: tuple[str, ...]) -> None:
-    """Lengths, limits, dtypes, devices and folders are looked at first; the message names the option."""
+def test_usage_errors_are_raised_before_anything_starts(arguments: str, parts: tuple[str, ...]) -> None:
+    """Lengths, limits, dtypes, devices and folders are validated first; the message names the option."""
     with pytest.raises(click.UsageError) as raised:
         command.make_context("profile", ["sdpa", *arguments.split()])
-    said = raised.value.format_message()
-    places = [said.find(part) for part in parts]
-    assert -1 not in places, said
+    message = raised.value.format_message()
+    places = [message.find(part) for part in parts]
+    assert -1 not in places, message
     assert places == sorted(places)
 
 
 @pytest.mark.parametrize("length", [10**9, 10**20])
 def test_a_length_that_no_memory_holds_is_not_started(length: int, tmp_path: Path) -> None:
-    """What it would need is said instead."""
-    judge = OracleWorker(tmp_path)
-    described, _ = judge.describe(cases=judge.list_profile(operator="multihead", lengths=[length]))
+    """A length whose oracle would exceed the memory is not started, and the message says how much it would need."""
+    oracle_worker = OracleWorker(tmp_path)
+    described, _ = oracle_worker.describe(cases=oracle_worker.list_profile(operator="multihead", lengths=[length]))
     assert described["missing"].startswith("its oracle needs about ")
     assert described["missing"].endswith("use a shorter length")
 
@@ -365,12 +367,12 @@ with RunFile.create(Path(sys.argv[1]), run) as file:
 """
 
 
-def test_a_full_disk_costs_the_last_line(tmp_path: Path) -> None:
-    """The run is told in one line that no more can be written; what was written can be read and gone on with."""
+def test_a_full_disk_loses_at_most_the_last_line(tmp_path: Path) -> None:
+    """A failed write is an error of one line; the records written before can be read, and the run can be resumed."""
     done = subprocess.run([sys.executable, "-c", FILL, str(tmp_path)], capture_output=True, text=True, check=True)
-    count, _, said = done.stdout.partition(" ")
+    count, _, message = done.stdout.partition(" ")
     (path,) = tmp_path.glob("*/*.jsonl")
-    assert said == f"cannot write to {path}: File too large; the records written so far are kept\n"
+    assert message == f"cannot write to {path}: File too large; the records written so far are kept\n"
     stored = read_run(path)
     assert len(stored.results) == int(count) > 5
     assert len(stored.problems) <= 1
@@ -379,8 +381,8 @@ def test_a_full_disk_costs_the_last_line(tmp_path: Path) -> None:
     assert len(read_run(path).results) == int(count) + 1
 
 
-def test_a_clock_that_jumps_reaches_no_measurement() -> None:
-    """The time of day is read to name a run and nowhere else; all that waits or measures reads a clock that goes on."""
+def test_a_clock_that_jumps_disturbs_no_measurement() -> None:
+    """Only the module that names runs reads the time of day; waits and measurements read a monotonic clock."""
     readers = set()
     root = Path(attnbench.__file__).parent
     for path in root.rglob("*.py"):

@@ -1,4 +1,4 @@
-"""The import rules name packages, and no module that is added later can slip past them."""
+"""Tests of the import rules: they name packages, so that they also hold for modules that are added later."""
 
 import os
 import shutil
@@ -13,47 +13,47 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "harness" / "attnbench"
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-# What an implementation may import of attnbench.
+# Modules of attnbench that an implementation may import.
 PLUGIN_CONTRACT = {"argument_checks", "cases", "interface", "kernel", "masks"}
-# Most entries that the folder of the harness may have.
+# Largest number of entries in the folder of the harness.
 MOST_ENTRIES = 26
 
 
-def contract(words: str) -> dict[str, Any]:
-    """The contract whose name begins with these words."""
+def find_contract(words: str) -> dict[str, Any]:
+    """Return the contract whose name begins with these words."""
     (found,) = (one for one in CONTRACTS if one["name"].startswith(words))
     return dict(found)
 
 
-def parts() -> set[str]:
-    """Packages and modules that stand in the folder of the harness."""
+def list_parts() -> set[str]:
+    """List the packages and modules in the folder of the harness."""
     return {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()} - {
         "__init__"
     }
 
 
 def test_the_listing_of_the_folder_is_short() -> None:
-    """It is the architecture: no more than 26 entries, ``__init__.py`` and ``py.typed`` included."""
+    """It has at most 26 entries, ``__init__.py`` and ``py.typed`` included."""
     assert len([path for path in PACKAGE.iterdir() if path.name != "__pycache__"]) <= MOST_ENTRIES
 
 
 def test_every_part_has_a_layer() -> None:
-    """A part that is left out would be free to import anything."""
-    layers = contract("A layer may import")
-    assert {name.strip() for layer in layers["layers"] for name in layer.split("|")} == parts()
+    """A part without a layer could import anything."""
+    layers = find_contract("A layer may import")
+    assert {name.strip() for layer in layers["layers"] for name in layer.split("|")} == list_parts()
     assert layers["exhaustive"] is True
 
 
-def test_implementations_are_kept_from_everything_but_their_contract() -> None:
-    """What is not allowed to them is forbidden, whole packages at a time."""
-    forbidden = contract("Implementations use the plug-in contract only")["forbidden_modules"]
+def test_implementations_may_import_only_the_plugin_contract() -> None:
+    """Every other package and module of attnbench is forbidden."""
+    forbidden = find_contract("Implementations use the plug-in contract only")["forbidden_modules"]
     ours = {name.removeprefix("attnbench.") for name in forbidden if name.startswith("attnbench.")}
-    assert ours == parts() - PLUGIN_CONTRACT
+    assert ours == list_parts() - PLUGIN_CONTRACT
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What import-linter says of a tree with a new module of the oracle, a new package, and imports that may not be."""
+def report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Report of import-linter on a tree with a new module of the oracle, a new package, and forbidden imports."""
     folder = tmp_path_factory.mktemp("tree")
     for source in ("harness", "implementations"):
         shutil.copytree(ROOT / source, folder / source, ignore=shutil.ignore_patterns("__pycache__"))
@@ -79,11 +79,11 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
         "attnmechanisms.checks is not allowed to import attnmechanisms.modules: - attnmechanisms.checks.brand_new",
     ],
 )
-def test_a_new_module_is_under_the_rules_of_its_package(said: str, line: str) -> None:
-    """Nobody has to add its name to a list."""
-    assert line in said
+def test_a_new_module_is_under_the_rules_of_its_package(report: str, line: str) -> None:
+    """Its name need not be added to any list."""
+    assert line in report
 
 
-def test_a_new_package_has_to_be_placed(said: str) -> None:
-    """Until it stands in a layer the rules are broken."""
-    assert "The following modules are not listed as layers: - attnbench.fresh" in said
+def test_a_new_package_needs_a_layer(report: str) -> None:
+    """The rules are broken until it has one."""
+    assert "The following modules are not listed as layers: - attnbench.fresh" in report

@@ -1,4 +1,4 @@
-"""Trying the checks on mutants: what is killed by what, what is needed for it, and what cannot be told apart."""
+"""Running the checks on mutants: kills, survivors, checks that no other check replaces, and mutants that look alike."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ PLAIN = Case(operator="multihead", problem=CROSS, mode="inference").id
 
 @pytest.fixture
 def matrix() -> Matrix:
-    """Four mutants of which one survives, one that nothing asked, one equivalent, and a right one that is caught."""
+    """Four mutants of which one survives, a mutant whose check did not run, an equivalent, and a variant that fails."""
     made = Matrix(
         mutants={
             "a": "forward_parity",
@@ -42,15 +42,15 @@ def matrix() -> Matrix:
     return made
 
 
-def test_a_check_is_needed_by_what_nothing_else_catches(matrix: Matrix) -> None:
-    """Kills count mutants that fail a check anywhere; it is needed by those that fail no other."""
+def test_a_check_is_needed_by_mutants_that_no_other_check_kills(matrix: Matrix) -> None:
+    """A check kills mutants that fail it on any case; it is needed for mutants that fail no other check."""
     assert matrix.find_killed_by("forward_parity") == ["a", "b", "d"]
     assert matrix.find_killed_only_by("forward_parity") == ["b", "d"]
     assert (matrix.find_killed_by("input_gradients"), matrix.find_killed_only_by("input_gradients")) == (["a"], [])
 
 
-def test_what_came_out_is_told_apart(matrix: Matrix) -> None:
-    """Survivors, mutants that are alike, and those that another check catches than the one that they name."""
+def test_outcomes_are_distinguished(matrix: Matrix) -> None:
+    """The matrix lists survivors, mutants that fail alike, and mutants that their named check does not kill."""
     assert matrix.find_survivors() == ["c"]
     assert matrix.find_unasked() == ["e"]
     assert matrix.find_killed_on({"y"}) == ["a"]
@@ -60,8 +60,8 @@ def test_what_came_out_is_told_apart(matrix: Matrix) -> None:
     assert matrix.find_false_alarms() == {"right": ["repeats_itself"]}
 
 
-def test_the_table_says_what_is_wrong_with_the_suite(matrix: Matrix, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line for each check; what survives, what is idle and what is caught though right are named."""
+def test_the_table_names_faults_of_the_suite(matrix: Matrix, capsys: pytest.CaptureFixture[str]) -> None:
+    """There is a line for each check; survivors, checks that kill nothing, and correct variants that fail are named."""
     print_matrix(matrix, ["forward_parity", "input_gradients", "weights_parity"])
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[:4] == [
@@ -88,20 +88,20 @@ def test_the_table_says_what_is_wrong_with_the_suite(matrix: Matrix, capsys: pyt
 
 
 class Raises(Implementation):
-    """Raises in its call, and takes one mode only."""
+    """Raises in its call, and supports one mode only."""
 
     name = "raises"
 
     def unsupported(self, case: Case) -> str | None:
-        """Anything but inference."""
+        """Refuse all modes except inference."""
         return None if case.mode == "inference" else "inference only"
 
     def build(self, reference: Any) -> Any:
-        """The reference."""
+        """Return the reference."""
         return reference
 
     def prepare(self, module: Any, case: Case, inputs: Any) -> Any:
-        """A call that fails."""
+        """Return a call that raises."""
 
         def call(**_: Any) -> Any:
             raise ValueError("no")
@@ -110,19 +110,19 @@ class Raises(Implementation):
 
 
 def test_a_mutant_that_raises_is_caught_and_one_that_refuses_is_not(tmp_path: Path) -> None:
-    """An exception is a failure of each check; a refused case says nothing."""
-    trial = MutationWorker(tmp_path, ["multihead"])
-    trial._implementations["raises"] = Raises()
+    """An exception is a failure of each check; a refused case is no failure."""
+    worker = MutationWorker(tmp_path, ["multihead"])
+    worker._implementations["raises"] = Raises()
     checks = ["forward_parity", "repeats_itself"]
-    assert trial.find_failing_checks(case=PLAIN, checks=checks, names=["raises"]) == {"raises": checks}
-    assert trial.find_failing_checks(case=PLAIN.replace("inference", "eval"), checks=checks, names=["raises"]) == {}
+    assert worker.find_failing_checks(case=PLAIN, checks=checks, names=["raises"]) == {"raises": checks}
+    assert worker.find_failing_checks(case=PLAIN.replace("inference", "eval"), checks=checks, names=["raises"]) == {}
 
 
-def test_all_mutants_meet_a_case_in_processes_of_their_own() -> None:
-    """The matrix of one case: a mutant that it shows is caught, what it cannot show survives, and no variant fails."""
+def test_all_mutants_run_on_a_case_in_worker_processes() -> None:
+    """In the matrix of one case, a mutant that the case shows is killed, another survives, and no variant fails."""
     plan = Plan(case=PLAIN, checks=("forward_parity",), missing=None, flop=0)
     found = run_mutants([plan], {PLAIN}, progress=NoProgress(), jobs=1)
-    # Of other operators nothing would be found out.
+    # The plan has cases of one operator, so that mutants of others do not run.
     assert list(found.mutants) == found.find_mutants_of("multihead") == [mutant.name for mutant in MUTANTS.mutants]
     assert list(found.variants) == [variant.name for variant in MUTANTS.variants]
     assert found.find_false_alarms() == {}
@@ -139,49 +139,49 @@ def describe_set(mutants: dict[str, str]) -> dict[str, Any]:
     return {"mutants": mutants, "equivalents": ["same"], "variants": ["right"], "operators": operators}
 
 
-def test_only_what_survives_meets_compiled_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiling takes seconds: what is known to be wrong need not be compiled to be caught, nor need what is right.
+def test_only_survivors_run_on_compiled_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling takes seconds, so that mutants already killed and correct variants do not run on compiled cases.
 
-    A mutant whose own check is asked only there meets them too.
+    A mutant whose named check applies to compiled cases only runs on them, too.
     """
     compiled = PLAIN.replace("inference", "exported")
-    asked = {PLAIN: ("forward_parity",), compiled: ("compiled_parity",)}
-    plans = [Plan(case=case, checks=checks, missing=None, flop=0) for case, checks in asked.items()]
-    met: dict[str, list[str]] = {}
+    checks_of = {PLAIN: ("forward_parity",), compiled: ("compiled_parity",)}
+    plans = [Plan(case=case, checks=checks, missing=None, flop=0) for case, checks in checks_of.items()]
+    names_of: dict[str, list[str]] = {}
 
-    class Told:
+    class FakeWorker:
         def ask(self, request: Any) -> Any:
-            met[request["case"]] = list(request["names"])
+            names_of[request["case"]] = list(request["names"])
             return {name: ["forward_parity"] for name in request["names"] if name in ("a", "traced")}
 
     @contextmanager
-    def trials(count: int, operators: Sequence[str]) -> Iterator[Any]:
+    def fake_workers(count: int, operators: Sequence[str]) -> Iterator[Any]:
         assert operators == ["multihead"]
         mutants = {"a": "forward_parity", "b": "forward_parity", "traced": "compiled_parity"}
-        yield [Told()] * count, describe_set(mutants)
+        yield [FakeWorker()] * count, describe_set(mutants)
 
-    monkeypatch.setattr(mutation, "_mutation_workers", trials)
-    matrix = run_mutants(plans, set(asked), progress=NoProgress(), jobs=1)
-    assert met == {PLAIN: ["a", "b", "traced", "same", "right"], compiled: ["b", "traced"]}
+    monkeypatch.setattr(mutation, "_mutation_workers", fake_workers)
+    matrix = run_mutants(plans, set(checks_of), progress=NoProgress(), jobs=1)
+    assert names_of == {PLAIN: ["a", "b", "traced", "same", "right"], compiled: ["b", "traced"]}
     assert matrix.find_survivors() == ["b"]
 
 
-def test_for_the_score_a_mutant_is_left_alone_once_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the check that it names; what is right is not tried, and another check's catch is not the end."""
+def test_for_the_score_a_mutant_runs_until_its_named_check_kills_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant killed by another check runs on the next case, too; equivalents and correct variants do not run."""
     other = PLAIN.replace("inference", "eval")
     plans = [Plan(case=case, checks=("forward_parity",), missing=None, flop=0) for case in (PLAIN, other)]
-    met: dict[str, list[str]] = {}
+    names_of: dict[str, list[str]] = {}
 
-    class Told:
+    class FakeWorker:
         def ask(self, request: Any) -> Any:
-            met[request["case"]] = list(request["names"])
+            names_of[request["case"]] = list(request["names"])
             return {"a": ["forward_parity"], "b": ["repeats_itself"]}
 
     @contextmanager
-    def trials(count: int, operators: Sequence[str]) -> Iterator[Any]:
-        yield [Told()] * count, describe_set({"a": "forward_parity", "b": "forward_parity"})
+    def fake_workers(count: int, operators: Sequence[str]) -> Iterator[Any]:
+        yield [FakeWorker()] * count, describe_set({"a": "forward_parity", "b": "forward_parity"})
 
-    monkeypatch.setattr(mutation, "_mutation_workers", trials)
+    monkeypatch.setattr(mutation, "_mutation_workers", fake_workers)
     matrix = run_mutants(plans, {PLAIN, other}, progress=NoProgress(), whole=False, jobs=1)
-    assert met == {PLAIN: ["a", "b"], other: ["b"]}
+    assert names_of == {PLAIN: ["a", "b"], other: ["b"]}
     assert (matrix.find_caught_by("forward_parity"), matrix.find_killed_elsewhere()) == (["a"], ["b"])

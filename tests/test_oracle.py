@@ -197,8 +197,8 @@ def read_projections(given: Inputs) -> tuple[list[Tensor], list[Tensor]]:
     parameters = given.parameters
     packed = parameters.get("in_proj_weight")
     weights = [parameters[f"{x}_proj_weight"] for x in "qkv"] if packed is None else list(packed.chunk(3))
-    nothing = torch.zeros(3 * len(weights[0]), dtype=torch.float64)
-    return weights, list(parameters.get("in_proj_bias", nothing).chunk(3))
+    zero_bias = torch.zeros(3 * len(weights[0]), dtype=torch.float64)
+    return weights, list(parameters.get("in_proj_bias", zero_bias).chunk(3))
 
 
 def add_masks(problem: MultiheadProblem, given: Inputs, b: int, h: int, i: int, j: int) -> float:

@@ -1,4 +1,4 @@
-"""Probes: what a worker answers, or how it ends, becomes findings, memory, and a reason for no timing."""
+"""Probes: the worker's answers, or its end, give findings, memory, and the reason why a call is not timed."""
 
 from pathlib import Path
 from typing import Any
@@ -14,27 +14,27 @@ CASE = "multihead/B1.L8.S8.E256.H4/bias+batch_first+self_attention/mask=none/reg
 PLAN = Plan(case=CASE, checks=("forward_parity", "global_state_untouched"), missing=None, flop=10, bytes=20)
 DESCRIBED = {"unsupported": None, "untimed": None, "predicted_s": None}
 MEMORY = {"peak_bytes": 100, "saved_bytes": None, "threads": 1, "method": "m"}
-SEEN = {check: {"status": "observed"} for check in PLAN.checks}
-DEATH = {"status": "crashed", "reason": "the process was killed by SIGSEGV"}
+OBSERVED = {check: {"status": "observed"} for check in PLAN.checks}
+CRASH = {"status": "crashed", "reason": "the process was killed by SIGSEGV"}
 
 
-class Judge:
-    """Session in which everything that was seen is right, but for some checks."""
+class FakeSession:
+    """Session whose oracle worker passes all checks except those in ``wrong``."""
 
     def __init__(self, *, wrong: tuple[str, ...] = ()) -> None:
         self.limits = Limits()
         self.wrong = wrong
 
     def ask_oracle(self, do: str, **request: Any) -> Any:
-        """The path of inputs, or verdicts."""
+        """Return the path of inputs, or findings."""
         if do == "inputs":
             return "inputs"
         passed = {"status": "passed", "warnings": ["slow"], "measured": 1.0}
         return {c: {"status": "failed", "reason": "off"} if c in self.wrong else passed for c in request["checks"]}
 
 
-class Worker:
-    """Supervisor whose answers were written down before; what is not there goes well."""
+class FakeWorker:
+    """Supervisor with prepared answers; the default ones report no problem."""
 
     path_prefix = Path("folder/worker-0")
 
@@ -42,33 +42,33 @@ class Worker:
         self.memory_bytes = memory_bytes
         self.answers = {"describe": DESCRIBED, "memory": MEMORY, "kernels": {"kernels": ["addmm"]}} | answers
         self.declared = {"sdpa": {"policies": {}}}
-        self.asked: list[str] = []
-        self.looks = list(busy)
+        self.requests: list[str] = []
+        self.core_demands = list(busy)
 
     def ask(self, do: str, **request: Any) -> Any:
-        """The answer; of checks those that were asked for."""
-        self.asked.append(do)
+        """Return the prepared answer; by default, observations of the requested checks."""
+        self.requests.append(do)
         if do == "observe" and do not in self.answers:
             return {check: {"status": "observed"} for check in request["checks"]}
         return self.answers[do]
 
     def compute_memory_limit_bytes(self) -> int:
-        """What was written down."""
+        """Return the prepared limit."""
         return self.memory_bytes
 
     def measure_core_demand(self, window_s: float) -> float | None:
-        """What was written down for this look."""
-        return self.looks.pop(0)
+        """Return the next prepared number of cores."""
+        return self.core_demands.pop(0)
 
 
-def probed(worker: Worker, *, session: Judge | None = None, plan: Plan = PLAN) -> Result:
-    """Result of a probe."""
-    return probe(session or Judge(), worker, "sdpa", plan, run="r")  # type: ignore[arg-type]
+def run_probe(worker: FakeWorker, *, session: FakeSession | None = None, plan: Plan = PLAN) -> Result:
+    """Run a probe, and return its result."""
+    return probe(session or FakeSession(), worker, "sdpa", plan, run="r")  # type: ignore[arg-type]
 
 
-def test_what_goes_well_has_all_there_is() -> None:
-    """Findings with what the judge said besides, memory, kernels, and what the case needs; nothing against a timing."""
-    found = probed(Worker())
+def test_a_probe_without_failures_measures_everything() -> None:
+    """The result has findings with measured errors and warnings, memory, kernels, flop and bytes, and may be timed."""
+    found = run_probe(FakeWorker())
     assert found.findings == tuple(
         Finding(check=check, status="passed", measured=1.0, warnings=("slow",)) for check in PLAN.checks
     )
@@ -81,65 +81,65 @@ def test_what_goes_well_has_all_there_is() -> None:
 @pytest.mark.parametrize(
     ("session", "worker", "plan", "status", "reason"),
     [
-        (Judge(), Worker(), {"missing": "no CUDA device"}, "not_run", "no CUDA device"),
-        (Judge(), Worker(describe=DESCRIBED | {"unsupported": "no"}), {}, "unsupported", "no"),
+        (FakeSession(), FakeWorker(), {"missing": "no CUDA device"}, "not_run", "no CUDA device"),
+        (FakeSession(), FakeWorker(describe=DESCRIBED | {"unsupported": "no"}), {}, "unsupported", "no"),
         (
-            Judge(), Worker(describe=DESCRIBED | {"predicted_s": 9.0}), {}, "not_run",
+            FakeSession(), FakeWorker(describe=DESCRIBED | {"predicted_s": 9.0}), {}, "not_run",
             "predicted 9 s a call, over the limit of 0.75 s (--work-limit)",
         ),
         (
-            Judge(), Worker(memory_bytes=2**30), {"bytes": 3 * 2**30}, "not_run",
+            FakeSession(), FakeWorker(memory_bytes=2**30), {"bytes": 3 * 2**30}, "not_run",
             "its tensors alone take 3 GiB, over the limit of 1 GiB (--memory-limit)",
         ),
-        (Judge(), Worker(describe=DEATH), {}, "crashed", DEATH["reason"]),
+        (FakeSession(), FakeWorker(describe=CRASH), {}, "crashed", CRASH["reason"]),
     ],
 )  # fmt: skip
-def test_what_is_refused_or_out_of_reach_is_not_tried(
-    session: Judge, worker: Worker, plan: dict[str, Any], status: str, reason: str
+def test_a_refused_or_too_large_case_is_not_called(
+    session: FakeSession, worker: FakeWorker, plan: dict[str, Any], status: str, reason: str
 ) -> None:
-    """Nothing is called where a word is enough; every check says why."""
+    """A case that is refused, or exceeds a limit, is not called; the finding of every check gives the reason."""
     found = run_gating_checks(
         session, worker, "sdpa", Plan(**{name: getattr(PLAN, name) for name in Plan.__slots__} | plan)
     )  # type: ignore[arg-type]
     assert found == tuple(Finding(check=check, status=status, reason=reason) for check in PLAN.checks)  # type: ignore[arg-type]
-    assert not {"observe", "memory"} & set(worker.asked)
+    assert not {"observe", "memory"} & set(worker.requests)
 
 
-def test_a_death_is_that_of_all_checks_and_is_met_once() -> None:
-    """A process that ended, or hung, is not sent after the check that it was."""
-    worker = Worker(observe=DEATH)
-    found = probed(worker)
+def test_a_crash_fails_all_checks_and_is_not_repeated() -> None:
+    """A crash is the finding of all checks; the call is not repeated to find the check that caused it."""
+    worker = FakeWorker(observe=CRASH)
+    found = run_probe(worker)
     assert {finding.status for finding in found.findings} == {"crashed"}
     assert found.untimed == "crashed: the process was killed by SIGSEGV"
-    assert worker.asked.count("observe") == 1
+    assert worker.requests.count("observe") == 1
 
 
-def test_checks_of_a_large_case_are_seen_one_by_one() -> None:
-    """Their tensors would add up."""
+def test_checks_of_a_large_case_run_one_at_a_time() -> None:
+    """Each check of a large case has a request of its own, so that the tensors of all are not in memory together."""
     large = Plan(case=CASE, checks=PLAN.checks, missing=None, flop=TOGETHER_FLOP + 1)
-    worker = Worker()
-    assert probed(worker, plan=large).untimed is None
-    assert worker.asked.count("observe") == 2
+    worker = FakeWorker()
+    assert run_probe(worker, plan=large).untimed is None
+    assert worker.requests.count("observe") == 2
 
 
-def test_a_wrong_result_is_measured_no_further() -> None:
-    """No memory and no kernels of what is not right."""
-    worker = Worker()
-    found = probed(worker, session=Judge(wrong=("global_state_untouched",)))
+def test_memory_of_a_wrong_result_is_not_measured() -> None:
+    """Where a check failed, memory is not measured."""
+    worker = FakeWorker()
+    found = run_probe(worker, session=FakeSession(wrong=("global_state_untouched",)))
     assert (found.untimed, found.memory) == ("failed: off", None)
-    assert "memory" not in worker.asked
+    assert "memory" not in worker.requests
 
 
-def test_an_error_of_one_check_leaves_the_others_judged() -> None:
-    """What was seen of the other checks stands."""
+def test_an_error_of_one_check_does_not_affect_the_others() -> None:
+    """The observations of the other checks are evaluated."""
     raised = {"status": "error", "reason": "ValueError: what"}
-    found = probed(Worker(observe=SEEN | {"forward_parity": raised}))
+    found = run_probe(FakeWorker(observe=OBSERVED | {"forward_parity": raised}))
     assert [finding.status for finding in found.findings] == ["error", "passed"]
     assert found.untimed == "error: ValueError: what"
 
 
-def test_without_a_limit_a_worker_gets_most_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is refused in words before the system begins to end processes; where it says nothing there is no limit."""
+def test_the_default_memory_limit_is_most_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default limit is 90 % of the available memory; where the system does not report it, there is no limit."""
     monkeypatch.setattr("attnbench.runner.session.read_available_memory_bytes", lambda: 1000)
     assert Limits().compute_memory_limit_bytes() == 900
     assert Limits(memory_bytes=5000).compute_memory_limit_bytes() == 5000
@@ -148,17 +148,17 @@ def test_without_a_limit_a_worker_gets_most_of_what_is_free(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("stage", ["memory", "kernels"])
-def test_a_death_while_it_is_measured_is_the_reason_for_no_timing(stage: str) -> None:
-    """Findings that passed stand; nobody takes turns with it."""
-    found = probed(Worker(**{stage: DEATH}))
+def test_a_crash_during_measurement_is_the_reason_for_no_timing(stage: str) -> None:
+    """Findings that passed stay, and the call is not timed."""
+    found = run_probe(FakeWorker(**{stage: CRASH}))
     assert {finding.status for finding in found.findings} == {"passed"}
     assert found.untimed == "crashed: the process was killed by SIGSEGV"
     assert (found.memory is None) == (stage == "memory")
 
 
-def test_what_is_declared_untimed_is_not_timed() -> None:
-    """The implementation's own word."""
-    assert probed(Worker(describe=DESCRIBED | {"untimed": "interpreted"})).untimed == "interpreted"
+def test_a_call_that_is_declared_untimed_is_not_timed() -> None:
+    """The reason is the one that the implementation declares."""
+    assert run_probe(FakeWorker(describe=DESCRIBED | {"untimed": "interpreted"})).untimed == "interpreted"
 
 
 @pytest.mark.parametrize(
@@ -166,13 +166,13 @@ def test_what_is_declared_untimed_is_not_timed() -> None:
     [
         ((0.1,), None),
         ((None,), None),
-        # Threads that were about to end have done so at the second look.
+        # Threads that were about to end have ended by the second measurement.
         ((0.9, 0.1), None),
         ((0.9, 1.2), "its threads still need 1.2 cores after the call has returned"),
     ],
 )
-def test_what_goes_on_after_its_call_is_not_timed(busy: tuple[float | None, ...], untimed: str | None) -> None:
-    """It would take a core from those that take turns with it; where the system does not say, nobody is accused."""
-    worker = Worker(busy=busy)
-    assert probed(worker).untimed == untimed
-    assert worker.looks == []
+def test_a_call_that_leaves_threads_running_is_not_timed(busy: tuple[float | None, ...], untimed: str | None) -> None:
+    """Such threads would slow the other implementations; where the core demand is not known, the call is timed."""
+    worker = FakeWorker(busy=busy)
+    assert run_probe(worker).untimed == untimed
+    assert worker.core_demands == []

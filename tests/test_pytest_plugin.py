@@ -1,4 +1,4 @@
-"""The plug-in adds one test per check and case to anyone's pytest, by an option or a decorator."""
+"""The plug-in adds one test for each check and case to a user's pytest run, by an option or a decorator."""
 
 import subprocess
 import sys
@@ -43,14 +43,14 @@ def hangs(q, k, v):
 """
 
 
-def id_of(check: str, case: str = CASE) -> str:
-    """End of the id of a test: characters that -k takes."""
+def make_id(check: str, case: str = CASE) -> str:
+    """End of the id of a test, with the characters that -k accepts."""
     return f"{check}-{case.replace('=', ':')}"
 
 
-def node_of(name: str, check: str) -> str:
-    """Id of a test that --attention adds."""
-    return f"attention::conformance[kernels.py:{name}-{id_of(check)}]"
+def make_node_id(name: str, check: str) -> str:
+    """Node id of a test that --attention adds."""
+    return f"attention::conformance[kernels.py:{name}-{make_id(check)}]"
 
 
 @pytest.fixture
@@ -61,13 +61,13 @@ def here(pytester: pytest.Pytester) -> pytest.Pytester:
 
 
 def attention(name: str, *checks: str, cases: tuple[str, ...] = (CASE,)) -> list[str]:
-    """Options that ask for a few tests of an implementation."""
+    """Options that select a few tests of an implementation."""
     options = [f"--attention={name}", "--attention-suite=quick"]
     return [*options, *(f"--attention-check={c}" for c in checks), *(f"--attention-case={c}" for c in cases)]
 
 
-def text_of(result: pytest.RunResult) -> str:
-    """All that a run printed."""
+def join_output(result: pytest.RunResult) -> str:
+    """Standard output and standard error of a run."""
     return "\n".join([*result.outlines, *result.errlines])
 
 
@@ -75,7 +75,7 @@ def text_of(result: pytest.RunResult) -> str:
 
 
 def test_option_adds_one_test_for_each_check_and_case(here: pytest.Pytester) -> None:
-    """They stand beside the repository's own tests, have a marker, and pass."""
+    """The added tests run beside the repository's own tests, and pass."""
     here.makepyfile(test_own="def test_own(): pass")
     result = here.runpytest("-v", *attention("kernels.py:right", "forward_parity", "inputs_untouched"))
     result.assert_outcomes(passed=3)
@@ -86,7 +86,7 @@ def test_option_adds_one_test_for_each_check_and_case(here: pytest.Pytester) -> 
         ]
     )
     added = [line.split()[0] for line in result.outlines if line.startswith("attention::") and " PASSED" in line]
-    assert added == [node_of("right", "forward_parity"), node_of("right", "inputs_untouched")]
+    assert added == [make_node_id("right", "forward_parity"), make_node_id("right", "inputs_untouched")]
 
 
 def test_all_checks_of_a_case_are_tests(here: pytest.Pytester) -> None:
@@ -98,7 +98,7 @@ def test_all_checks_of_a_case_are_tests(here: pytest.Pytester) -> None:
 
 
 def test_wrong_implementation_is_explained(here: pytest.Pytester) -> None:
-    """The failure has the fault, the requirement and the command, and no traceback; JUnit has the same."""
+    """The failure has the reason, the requirement and the command, and no traceback; the JUnit file has the same."""
     result = here.runpytest(*attention("kernels.py:wrong", "forward_parity"), "--junitxml=junit.xml", "-W", "error")
     result.assert_outcomes(failed=1)
     requirement = read_checks()["forward_parity"].requirement
@@ -107,29 +107,29 @@ def test_wrong_implementation_is_explained(here: pytest.Pytester) -> None:
         f"  requirement  {requirement}",
         f"  reproduce    attnbench reproduce '{CASE}' --check forward_parity kernels.py:wrong",
     ]
-    assert f"_ {node_of('wrong', 'forward_parity').partition('::')[2]} _" in result.outlines
+    assert f"_ {make_node_id('wrong', 'forward_parity').partition('::')[2]} _" in result.outlines
     result.stdout.fnmatch_lines(explained, consecutive=True)
-    assert [line for line in result.outlines if line.startswith(f"FAILED {node_of('wrong', 'forward_parity')}")]
-    assert "pytest_plugin.py" not in text_of(result)
+    assert [line for line in result.outlines if line.startswith(f"FAILED {make_node_id('wrong', 'forward_parity')}")]
+    assert "pytest_plugin.py" not in join_output(result)
     (test,) = ET.parse(here.path / "junit.xml").iter("testcase")
     assert test.get("classname") == "attention"
-    assert test.get("name") == node_of("wrong", "forward_parity").partition("::")[2]
+    assert test.get("name") == make_node_id("wrong", "forward_parity").partition("::")[2]
     (failure,) = test
     pytest.LineMatcher(failure.text.splitlines()).fnmatch_lines(explained, consecutive=True)
 
 
 def test_tests_are_chosen_by_keyword(here: pytest.Pytester) -> None:
-    """-k takes parts of an id as they are printed."""
+    """-k accepts parts of an id as they are printed."""
     options = attention("kernels.py:right", "forward_parity", "inputs_untouched", cases=(CASE, NEEDS_WEIGHTS))
-    chosen = f"(right-{id_of('forward_parity')}) or (untouched and mask:none and need_weights)"
+    chosen = f"(right-{make_id('forward_parity')}) or (untouched and mask:none and need_weights)"
     result = here.runpytest("--collect-only", "-q", "-k", chosen, *options)
-    ids = [id_of("forward_parity"), id_of("inputs_untouched", NEEDS_WEIGHTS)]
+    ids = [make_id("forward_parity"), make_id("inputs_untouched", NEEDS_WEIGHTS)]
     found = [line for line in result.outlines if "::" in line]
     assert found == [f"attention::conformance[kernels.py:right-{one}]" for one in ids]
 
 
 def test_several_processes_share_the_tests(here: pytest.Pytester) -> None:
-    """Under xdist every process collects the same tests, and each has its own judge and workers."""
+    """Under xdist every process collects the same tests, and each has its own oracle worker and candidate workers."""
     pytest.importorskip("xdist")
     checks = ("forward_parity", "weights_only_on_request", "inputs_untouched", "repeats_itself")
     result = here.runpytest_subprocess("-n2", "-v", *attention("kernels.py:wrong", *checks))
@@ -137,8 +137,8 @@ def test_several_processes_share_the_tests(here: pytest.Pytester) -> None:
     assert {line.split("]")[0] for line in result.outlines if line.startswith("[gw")} == {"[gw0", "[gw1"}
 
 
-def test_crash_and_silence_are_failures_of_their_tests(here: pytest.Pytester) -> None:
-    """The reason says how the process ended, or how long was waited for it."""
+def test_a_crash_and_a_time_out_are_failures_of_their_tests(here: pytest.Pytester) -> None:
+    """The reason says how the process ended, or gives the time limit."""
     options = attention("kernels.py:dies", "forward_parity") + attention("kernels.py:hangs", "forward_parity")
     result = here.runpytest(*options, "--attention-timeout=3")
     result.assert_outcomes(failed=2)
@@ -154,7 +154,7 @@ def test_crash_and_silence_are_failures_of_their_tests(here: pytest.Pytester) ->
         (["--attention=sdpa", "--attention-check=forward"], "unknown check 'forward'; available: forward_parity*"),
     ],
 )
-def test_what_cannot_be_meant_is_one_line(here: pytest.Pytester, options: list[str], fault: str) -> None:
+def test_a_usage_error_is_one_line(here: pytest.Pytester, options: list[str], fault: str) -> None:
     """The run does not start: exit code 4, and no traceback."""
     result = here.runpytest(*options)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -164,7 +164,7 @@ def test_what_cannot_be_meant_is_one_line(here: pytest.Pytester, options: list[s
 
 
 def test_option_values_are_checked(here: pytest.Pytester) -> None:
-    """A suite, a time and a number of threads that are none are pytest's own usage errors."""
+    """An invalid suite, time or number of threads is a usage error of pytest."""
     for option in (
         "--attention-suite=quikc",
         "--attention-timeout=0",
@@ -187,14 +187,14 @@ def test_cases_that_match_nothing_end_the_collection(here: pytest.Pytester) -> N
 
 
 def test_decorator_makes_a_function_one_test_for_each_check_and_case(here: pytest.Pytester) -> None:
-    """Objects and names are checked; refusals are skipped, known deviations expected, and a pass of one fails."""
+    """Objects and names are checked; refusals are skipped; expected failures are xfailed, and fail where they pass."""
     here.makepyfile(
         test_mine=f"""
         from attnbench.pytest_plugin import parametrize_conformance
         from kernels import right, wrong
 
         CASES = [{CASE!r}, {NEEDS_WEIGHTS!r}]
-        KNOWN = {{("forward_parity", "*inference"): ("1 % off", {LINK!r})}}
+        EXPECTED = {{("forward_parity", "*inference"): ("1 % off", {LINK!r})}}
 
 
         @parametrize_conformance([right, "kernels.py:wrong"], suite="quick", cases=CASES[:1], checks="forward_parity")
@@ -202,8 +202,8 @@ def test_decorator_makes_a_function_one_test_for_each_check_and_case(here: pytes
             conformance_case.check()
 
 
-        @parametrize_conformance([right, wrong], cases=CASES, checks=["forward_parity"], expected_failures=KNOWN)
-        def test_known(conformance_case):
+        @parametrize_conformance([right, wrong], cases=CASES, checks=["forward_parity"], expected_failures=EXPECTED)
+        def test_expected(conformance_case):
             assert conformance_case.name == "forward_parity"
             conformance_case.check()
 
@@ -219,19 +219,19 @@ def test_decorator_makes_a_function_one_test_for_each_check_and_case(here: pytes
         """
     )
     result = here.runpytest("-v", "-rsx")
-    # right: passed, and passed unexpectedly; wrong: failed, and failed as expected; both have no weights to return.
+    # right passes, and passes unexpectedly; wrong fails, and fails as expected; both refuse the case with need_weights.
     result.assert_outcomes(passed=3, failed=2, xfailed=1, skipped=2)
-    ids = {name: f"[kernels.py:{name}-{id_of('forward_parity')}]" for name in ("right", "wrong")}
-    finding = f"[kernels.py:wrong-{id_of('inputs_untouched')}]"
+    ids = {name: f"[kernels.py:{name}-{make_id('forward_parity')}]" for name in ("right", "wrong")}
+    finding = f"[kernels.py:wrong-{make_id('inputs_untouched')}]"
     status = {line.split()[0].partition("::")[2]: line.split()[1] for line in result.outlines if " PASSED" in line}
     assert status.keys() == {f"test_attention{ids['right']}", f"TestFindings::test_finding{finding}", "test_own"}
-    text = text_of(result)
+    text = join_output(result)
     assert f"_ test_attention{ids['wrong']} _" in text
     assert f"unexpected pass: expected to fail (1 % off, {LINK}): remove the expectation, or narrow" in text
-    assert f"XFAIL test_mine.py::test_known{ids['wrong']} - 1 % off ({LINK}): " in text
+    assert f"XFAIL test_mine.py::test_expected{ids['wrong']} - 1 % off ({LINK}): " in text
     result.stdout.fnmatch_lines(["SKIPPED [[]2] test_mine.py:*: the kernel takes no need_weights"])
     assert "pytest_plugin.py" not in text
-    expected = here.runpytest("--runxfail", "-k", f"test_known and wrong-{id_of('forward_parity')}")
+    expected = here.runpytest("--runxfail", "-k", f"test_expected and wrong-{make_id('forward_parity')}")
     expected.assert_outcomes(failed=1, deselected=7)
     expected.stdout.fnmatch_lines([f"expected failure: 1 % off ({LINK}): *of output*"])
 
@@ -248,8 +248,8 @@ def test_decorator_makes_a_function_one_test_for_each_check_and_case(here: pytes
     ],
     ids=["name", "suite", "expected"],
 )
-def test_decorator_that_cannot_be_meant_ends_the_collection(here: pytest.Pytester, decorator: str, fault: str) -> None:
-    """The error is one line, for a misspelt name as for an expected failure that nothing matches."""
+def test_an_invalid_decorator_ends_the_collection(here: pytest.Pytester, decorator: str, fault: str) -> None:
+    """The error is one line, for a misspelt name and for an expected failure that matches no check."""
     here.makepyfile(
         f"from attnbench.pytest_plugin import parametrize_conformance\n\n\n@{decorator}\n"
         "def test_attention(conformance_case):\n    conformance_case.check()\n"
@@ -257,11 +257,11 @@ def test_decorator_that_cannot_be_meant_ends_the_collection(here: pytest.Pyteste
     result = here.runpytest()
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines([fault])
-    assert "Traceback" not in text_of(result)
+    assert "Traceback" not in join_output(result)
 
 
-def test_decorated_function_has_to_take_the_case(here: pytest.Pytester) -> None:
-    """A function without the argument would be one test that checks nothing."""
+def test_decorated_function_must_take_the_case(here: pytest.Pytester) -> None:
+    """A function without the argument ``conformance_case`` is an error, because it would check nothing."""
     here.makepyfile(
         "from attnbench.pytest_plugin import parametrize_conformance\n\n\n@parametrize_conformance(['sdpa'])\n"
         "def test_attention():\n    pass\n"
@@ -271,11 +271,11 @@ def test_decorated_function_has_to_take_the_case(here: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*test_attention is parametrized by parametrize_conformance: it has to take *_case"])
 
 
-# What it leaves alone
+# Runs without conformance tests
 
 
-def test_plug_in_imports_nothing_heavy() -> None:
-    """A pytest that asks for no conformance pays for two small modules of attnbench and no more."""
+def test_plug_in_imports_no_large_package() -> None:
+    """The plug-in itself imports two small modules of attnbench and no large package."""
     program = "import attnbench.pytest_plugin, sys; print(*sorted(m for m in sys.modules if m.startswith('attnbench')))"
     program += "; print({'torch', 'numpy', 'click', 'rich', 'msgspec'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -285,8 +285,8 @@ def test_plug_in_imports_nothing_heavy() -> None:
     ]
 
 
-def test_other_tests_are_left_alone(here: pytest.Pytester) -> None:
-    """Strict markers, warnings as errors and a marker of the same name disturb nothing."""
+def test_other_tests_are_not_affected(here: pytest.Pytester) -> None:
+    """Tests with strict markers, warnings as errors and a marker of the same name pass as without the plug-in."""
     here.makeini("[pytest]\naddopts = --strict-markers --strict-config -W error\n")
     here.makepyfile(
         "import pytest\n\n\n@pytest.mark.attnbench\n@pytest.mark.parametrize('x', [1, 2])\ndef test_own(x): pass\n"
@@ -294,8 +294,8 @@ def test_other_tests_are_left_alone(here: pytest.Pytester) -> None:
     here.runpytest_subprocess().assert_outcomes(passed=2)
 
 
-def test_it_can_be_left_out(here: pytest.Pytester) -> None:
-    """``-p no:attnbench`` takes it away, for a repository whose own options have these names."""
+def test_it_can_be_disabled(here: pytest.Pytester) -> None:
+    """``-p no:attnbench`` disables the plug-in, for a repository whose own options have these names."""
     here.makeconftest("def pytest_addoption(parser): parser.addoption('--attention')\n")
     here.makepyfile("def test_own(request): assert request.config.getoption('--attention') == 'mine'\n")
     here.runpytest("-p", "no:attnbench", "--attention=mine").assert_outcomes(passed=1)

@@ -1,4 +1,4 @@
-"""Tests of the folder of a run: it goes with the run, or with the next one."""
+"""Tests of the temporary folder of a run: it is removed with the run, or by the next run."""
 
 import subprocess
 import sys
@@ -21,21 +21,21 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folders of these tests are in one of their own, for other processes too."""
+    """Put temporary folders of these tests into ``tmp_path``, also those of child processes."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
-def test_a_folder_goes_with_its_run() -> None:
-    """With what is in it."""
+def test_a_folder_is_removed_with_its_run() -> None:
+    """The folder is removed with its content."""
     made = Scratch()
     (made.path / "tensor").write_bytes(b"0")
     made.remove()
     assert not made.path.exists()
 
 
-def test_what_a_killed_run_left_goes_with_the_next_run() -> None:
-    """And that of a run which lives stays, as does what is no run's."""
+def test_the_folder_of_a_killed_run_is_removed_by_the_next_run() -> None:
+    """The folder of a live run stays, and so does a folder that is not of a run."""
     living = Scratch()
     other = living.path.with_name("attnbench-not-a-run")
     other.mkdir()
@@ -50,8 +50,8 @@ def test_what_a_killed_run_left_goes_with_the_next_run() -> None:
     following.remove()
 
 
-def test_a_folder_that_cannot_be_looked_at_stays(tmp_path: Path) -> None:
-    """Another user's, say."""
+def test_a_folder_that_cannot_be_locked_stays(tmp_path: Path) -> None:
+    """A folder whose lock cannot be opened, such as another user's, stays."""
     path = tmp_path / "attnbench-other" / "lock"
     path.mkdir(parents=True)
     remove_abandoned(tmp_path)

@@ -1,4 +1,4 @@
-"""Tests of the shared timing processes: who is out, who goes on, and when processes are added; none is started here."""
+"""Tests of the shared timing processes: exclusion after a fault, and added processes. No process is started here."""
 
 import itertools
 from collections import Counter
@@ -22,101 +22,101 @@ CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/float32/cpu
 CHECKS = ("forward_parity", "global_state_untouched")
 CALL_NS = 1_000_000
 PASSED: Outcome = {"status": "passed"}
-# What a process does: it dies where one of these is among its names.
+# The fault of a process with these implementations and this number, or None.
 Fault = Callable[[list[str], int], Outcome | None]
 
 
 @dataclass(slots=True, kw_only=True)
-class Machine:
-    """Stands in for a session: processes that answer at once, and all that was asked of them."""
+class FakeSession:
+    """Session whose processes answer at once, and which keeps the requests."""
 
-    # Times of one call in units of the baseline's, by process and name.
+    # Time of one call as a multiple of the baseline's, by process and name.
     factor: Callable[[int, str], float] = lambda process, name: 1.0
     fault: Fault = lambda names, process: None
     load_fault: Callable[[list[str]], bool] = lambda names: False
-    judged: Callable[[str], Outcome] = lambda name: PASSED
+    evaluate: Callable[[str], Outcome] = lambda name: PASSED
     limits: Limits = field(default_factory=Limits)
     started: list[list[str]] = field(default_factory=list)
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
     closed: int = 0
 
-    def supervise_together(self, names: list[str]) -> "Process":
-        """A process, unless it cannot be loaded."""
+    def supervise_together(self, names: list[str]) -> "FakeProcess":
+        """Return a process, or raise where the names cannot be loaded."""
         if self.load_fault(names):
             raise PluginError(f"cannot load {', '.join(names)}")
         self.started.append(list(names))
-        return Process(self, names)
+        return FakeProcess(self, names)
 
     def ask_oracle(self, do: str, **request: Any) -> Any:
-        """Paths of inputs, and verdicts."""
+        """Return the path of inputs, or the outcomes of checks."""
         if do == "inputs":
             return "inputs"
         assert do == "judge"
         (file,) = request["observations"]
-        return dict.fromkeys(request["checks"], self.judged(file))
+        return dict.fromkeys(request["checks"], self.evaluate(file))
 
 
-class Process(Supervisor):
-    """Answers as the machine says."""
+class FakeProcess(Supervisor):
+    """Process with the answers and faults of its session."""
 
     path_prefix = Path("nowhere")
 
-    def __init__(self, machine: Machine, names: list[str]) -> None:
-        self._machine = machine
+    def __init__(self, fake: FakeSession, names: list[str]) -> None:
+        self._fake = fake
         self.declared = {name: {"policies": {}} for name in names}
         self._closed = False
         self._child = None
 
     def close(self) -> None:
-        """Count."""
-        self._machine.closed += 1
+        """Count the call."""
+        self._fake.closed += 1
 
     def ask(self, do: str, *, counts: bool = True, **request: Any) -> Outcome:
-        """Samples of nine calls each."""
+        """Return nine samples of each implementation, or the fault."""
         assert do == "time"
         assert not counts
-        self._machine.asked.append(request)
+        self._fake.requests.append(request)
         names, process = request["implementations"], request["seed"]
-        fault = self._machine.fault(names, process)
+        fault = self._fake.fault(names, process)
         if fault is not None:
             return fault
-        samples = {name: _sample(self._machine.factor(process, name)) for name in names}
-        twin = _sample(1.0) if request["baseline"] else None
-        return {"samples": samples, "twin": twin, "threads": 1, "observations": {name: name for name in names}}
+        samples = {name: _make_samples(self._fake.factor(process, name)) for name in names}
+        control = _make_samples(1.0) if request["baseline"] else None
+        return {"samples": samples, "twin": control, "threads": 1, "observations": {name: name for name in names}}
 
 
-def _sample(factor: float) -> dict[str, Any]:
+def _make_samples(factor: float) -> dict[str, Any]:
     times = [round(factor * CALL_NS)] * 9
-    taken = Samples(times_ns=times, waited_ns=[0] * 9, switches=[0] * 9, cycles=list(range(9)), first_call_ns=7)
-    return asdict(taken) | {"build_ns": 5}
+    samples = Samples(times_ns=times, waited_ns=[0] * 9, switches=[0] * 9, cycles=list(range(9)), first_call_ns=7)
+    return asdict(samples) | {"build_ns": 5}
 
 
 @dataclass(slots=True)
-class Told:
-    """How many steps were left whenever one began."""
+class RecordingProgress:
+    """Records the number of steps left at the start of each step."""
 
     left: list[int] = field(default_factory=list)
     todo: int = 0
 
     def begin(self, title: str, total: int, *, parallel: int = 1) -> None:
-        """Of a new stage all."""
+        """Set the number of steps of a new stage."""
         del title, parallel
         assert self.todo == 0
         self.todo = total
 
     def now(self, text: str) -> None:
-        """One begins."""
+        """Record the start of a step."""
         del text
         self.left.append(self.todo)
 
     def done(self, label: str | None = None) -> None:
-        """One less."""
+        """Count a finished step."""
         del label
         self.todo -= 1
 
 
 def run(
-    machine: Machine,
+    fake: FakeSession,
     names: Sequence[str],
     *,
     cases: int = 1,
@@ -125,9 +125,9 @@ def run(
     budget_s: float = 1.0,
     case_s: float | None = None,
     against: str | None = None,
-    steps: Progress | None = None,
+    progress: Progress | None = None,
 ) -> dict[tuple[str, int], Result]:
-    """Results by name and number of the case."""
+    """Time cases in fake processes, and return the results by name and number of the case."""
     plans = [Plan(case=CASE.format(n), checks=CHECKS, missing=None, flop=1) for n in range(cases)]
     findings = tuple(Finding(check=check, status="passed") for check in CHECKS)
     ready = {
@@ -135,14 +135,14 @@ def run(
         for plan in plans
         for name in names
     }
-    session: Session = machine  # type: ignore[assignment]
+    session: Session = fake  # type: ignore[assignment]
     effort = Effort(processes=processes, most=most, budget_s=budget_s, case_s=case_s)
-    results = time_cases(session, plans, ready, progress=steps or NoProgress(), effort=effort, against=against)
+    results = time_cases(session, plans, ready, progress=progress or NoProgress(), effort=effort, against=against)
     return {(r.implementation, int(r.case.split(".L")[1].split(".")[0])): r for r in results}
 
 
-def dies(*guilty: str, status: str = "crashed") -> Fault:
-    """A process dies that calls any of these."""
+def make_fault(*guilty: str, status: str = "crashed") -> Fault:
+    """Fault of a process that calls any of these implementations."""
 
     def fault(names: list[str], process: int) -> Outcome | None:
         del process
@@ -153,12 +153,12 @@ def dies(*guilty: str, status: str = "crashed") -> Fault:
 
 @pytest.mark.parametrize("count", [2, 3, 8])
 @pytest.mark.parametrize("place", [0, 1, -1])
-def test_the_culprit_is_found_by_halves(count: int, place: int) -> None:
-    """In as many fresh processes as halving takes, and one more at the most; all others are timed in every process."""
+def test_the_culprit_is_found_by_bisection(count: int, place: int) -> None:
+    """Bisection takes at most ceil(log2(n)) + 1 fresh processes; all others are timed in every process."""
     names = ["torch_mha", *(f"n{i}" for i in range(1, count))]
     guilty = names[place]
-    machine = Machine(fault=dies(guilty))
-    found = run(machine, names)
+    fake = FakeSession(fault=make_fault(guilty))
+    found = run(fake, names)
     assert found[guilty, 0].timing is None
     assert found[guilty, 0].untimed == "crashed: in a timing process: gone"
     for name in names:
@@ -167,76 +167,76 @@ def test_the_culprit_is_found_by_halves(count: int, place: int) -> None:
             assert timing is not None
             assert len(timing.samples_ns) == 7
             assert set(timing.interleaved_with) == set(names) - {name, guilty}
-    searched = len(machine.started) - 7
+    searched = len(fake.started) - 7
     assert searched <= count.bit_length() + 1
-    assert machine.closed == len(machine.started)
+    assert fake.closed == len(fake.started)
 
 
 def test_two_culprits_are_found_one_after_the_other() -> None:
-    """And the rest is measured."""
-    found = run(Machine(fault=dies("n1", "n6")), ["torch_mha", *(f"n{i}" for i in range(1, 8))])
+    """Both implementations that end processes are excluded, and the others are timed."""
+    found = run(FakeSession(fault=make_fault("n1", "n6")), ["torch_mha", *(f"n{i}" for i in range(1, 8))])
     assert {name for (name, _), result in found.items() if result.timing is None} == {"n1", "n6"}
 
 
-def test_who_is_named_is_not_searched_for() -> None:
-    """An exception tells whose it is."""
+def test_an_implementation_that_raises_is_excluded_without_a_search() -> None:
+    """The answer about an exception names the implementation, so that no further process is started."""
     fault: Fault = lambda names, process: (  # noqa: E731
         {"status": "error", "reason": "raised", "culprit": "n2"} if "n2" in names and process == 3 else None
     )
-    machine = Machine(fault=fault)
-    found = run(machine, ["torch_mha", "n1", "n2"])
+    fake = FakeSession(fault=fault)
+    found = run(fake, ["torch_mha", "n1", "n2"])
     assert found["n2", 0].untimed == "error: in a timing process: raised"
-    assert len(machine.started) == 7
+    assert len(fake.started) == 7
 
 
-def test_a_death_that_happens_once_is_nobodys() -> None:
-    """The case is timed again, and nobody is out."""
-    deaths = [{"status": "crashed", "reason": "by chance"}]
-    found = run(Machine(fault=lambda names, process: deaths.pop() if deaths else None), ["torch_mha", "n1"])
+def test_a_crash_that_is_not_reproduced_excludes_no_implementation() -> None:
+    """The case is timed again, and all implementations have a timing."""
+    crashes = [{"status": "crashed", "reason": "by chance"}]
+    found = run(FakeSession(fault=lambda names, process: crashes.pop() if crashes else None), ["torch_mha", "n1"])
     assert all(result.timing is not None for result in found.values())
 
 
-def test_a_death_of_all_together_is_told_of_all() -> None:
-    """Where no part of them dies, twice, none of them is timed, and another case is."""
+def test_a_fault_of_all_together_is_reported_for_all() -> None:
+    """Where only all together reproduce a fault, twice, none of them is timed on that case; other cases are timed."""
 
     def fault(names: list[str], process: int) -> Outcome | None:
         del process
-        wanted = len(names) == 3 and machine.asked[-1]["case"] == CASE.format(0)
+        wanted = len(names) == 3 and fake.requests[-1]["case"] == CASE.format(0)
         return {"status": "timeout", "reason": "silent"} if wanted else None
 
-    machine = Machine(fault=fault)
-    found = run(machine, ["torch_mha", "n1", "n2"], cases=2)
-    told = "timeout: in a timing process: silent; no subset of the implementations reproduced it"
-    assert {found[name, 0].untimed for name in ("torch_mha", "n1", "n2")} == {told}
+    fake = FakeSession(fault=fault)
+    found = run(fake, ["torch_mha", "n1", "n2"], cases=2)
+    reason = "timeout: in a timing process: silent; no subset of the implementations reproduced it"
+    assert {found[name, 0].untimed for name in ("torch_mha", "n1", "n2")} == {reason}
     assert all(found[name, 1].timing is not None for name in ("torch_mha", "n1", "n2"))
 
 
-def test_who_ended_three_processes_is_timed_nowhere_else() -> None:
-    """Every end costs a search, and a time-out costs minutes."""
-    machine = Machine(fault=dies("n1", status="timeout"))
-    found = run(machine, ["torch_mha", "n1", "n2"], cases=6)
+def test_an_implementation_that_ended_three_processes_is_excluded() -> None:
+    """After three ended processes an implementation is not timed in the remaining cases, because each costs a search."""
+    fake = FakeSession(fault=make_fault("n1", status="timeout"))
+    found = run(fake, ["torch_mha", "n1", "n2"], cases=6)
     assert [found["n1", i].untimed for i in range(6)] == [
         *["timeout: in a timing process: gone"] * 3, *["crashed: it ended 3 timing processes"] * 3
     ]  # fmt: skip
     assert all(found["n2", i].timing is not None for i in range(6))
 
 
-def test_who_cannot_be_loaded_beside_others_is_out() -> None:
-    """Though it could be loaded alone when it was probed."""
-    machine = Machine(load_fault=lambda names: "n1" in names)
-    found = run(machine, ["torch_mha", "n1", "n2"], cases=2)
+def test_an_implementation_that_cannot_be_loaded_with_others_is_excluded() -> None:
+    """The others are timed; the excluded implementation could be loaded alone in its probe."""
+    fake = FakeSession(load_fault=lambda names: "n1" in names)
+    found = run(fake, ["torch_mha", "n1", "n2"], cases=2)
     assert {found["n1", i].untimed for i in range(2)} == {"crashed: in a timing process: cannot load n1"}
     assert all(found["n2", i].timing is not None for i in range(2))
 
 
-def test_what_is_wrong_afterwards_has_no_timing_and_no_memory() -> None:
-    """The finding of the check that was asked again stands; the others stay as they were."""
+def test_an_output_that_is_wrong_after_timing_has_no_timing() -> None:
+    """The finding of the re-run check replaces the earlier one; other findings stay."""
 
-    def judged(name: str) -> Outcome:
+    def evaluate(name: str) -> Outcome:
         requirement = "The output equals the oracle's within the error budget."
         return {"status": "failed", "reason": f"{requirement} But it is off."} if name == "n1" else PASSED
 
-    found = run(Machine(judged=judged), ["torch_mha", "n1"])
+    found = run(FakeSession(evaluate=evaluate), ["torch_mha", "n1"])
     assert found["torch_mha", 0].timing is not None
     wrong = found["n1", 0]
     assert wrong.untimed is not None
@@ -247,32 +247,32 @@ def test_what_is_wrong_afterwards_has_no_timing_and_no_memory() -> None:
     ]  # fmt: skip
 
 
-def test_only_what_comes_out_is_checked_again() -> None:
-    """The checks that look at more were passed by a probe of its own."""
-    machine = Machine()
-    run(machine, ["torch_mha", "n1"])
-    assert {tuple(request["checks"]) for request in machine.asked} == {(), ("forward_parity",)}
+def test_only_checks_of_outputs_are_re_run() -> None:
+    """Of the checks that the probe ran, only those that compare outputs are re-run after timing."""
+    fake = FakeSession()
+    run(fake, ["torch_mha", "n1"])
+    assert {tuple(request["checks"]) for request in fake.requests} == {(), ("forward_parity",)}
 
 
 def test_each_process_has_an_order_of_its_own() -> None:
-    """Its number is its seed."""
-    machine = Machine()
-    run(machine, ["torch_mha", "n1"], processes=3)
-    assert [request["seed"] for request in machine.asked] == [0, 1, 2]
+    """The number of a process is its seed."""
+    fake = FakeSession()
+    run(fake, ["torch_mha", "n1"], processes=3)
+    assert [request["seed"] for request in fake.requests] == [0, 1, 2]
 
 
-def near(process: int, name: str) -> float:
-    """One that differs by 2 % in every second process: undecided, however often; another that is plainly slower."""
+def make_factor(process: int, name: str) -> float:
+    """2 for "slow"; 1.02 in every second process for "open", whose verdict stays unknown; 1 for the others."""
     return {"slow": 2.0, "open": 1.0 + 0.02 * (process % 2)}.get(name, 1.0)
 
 
-def test_processes_are_added_where_a_contest_is_undecided() -> None:
-    """In fives up to a limit; only the undecided take part, and the baseline with its twin."""
-    machine = Machine(factor=near)
-    found = run(machine, ["slow", "torch_mha", "open"], processes=10, most=30)
-    assert [request["implementations"] for request in machine.asked[:10]] == [["slow", "torch_mha", "open"]] * 10
-    assert [request["implementations"] for request in machine.asked[10:]] == [["torch_mha", "open"]] * 20
-    assert machine.started[10:] == [["torch_mha", "open"]] * 20
+def test_processes_are_added_where_a_verdict_is_unknown() -> None:
+    """Five at a time, up to a limit; only implementations with an unknown verdict take part, and the baseline."""
+    fake = FakeSession(factor=make_factor)
+    found = run(fake, ["slow", "torch_mha", "open"], processes=10, most=30)
+    assert [request["implementations"] for request in fake.requests[:10]] == [["slow", "torch_mha", "open"]] * 10
+    assert [request["implementations"] for request in fake.requests[10:]] == [["torch_mha", "open"]] * 20
+    assert fake.started[10:] == [["torch_mha", "open"]] * 20
     lengths = {}
     for name in ("slow", "torch_mha", "open"):
         timing = found[name, 0].timing
@@ -286,136 +286,138 @@ def test_processes_are_added_where_a_contest_is_undecided() -> None:
     assert len(base.twin.samples_ns) == 30
 
 
-def test_no_process_is_added_once_all_is_decided() -> None:
-    """Here after five more: the first ten were undecided by chance."""
+def test_no_process_is_added_once_all_verdicts_are_known() -> None:
+    """Here five processes are enough: with the first ten the verdict is unknown, and with fifteen it is known."""
 
-    def late(process: int, name: str) -> float:
+    def factor(process: int, name: str) -> float:
         return 1.0 if name == "torch_mha" or process < 2 else 1.2
 
-    machine = Machine(factor=late)
-    run(machine, ["torch_mha", "own"], processes=10, most=30)
-    assert len(machine.asked) == 10 + STEP
+    fake = FakeSession(factor=factor)
+    run(fake, ["torch_mha", "own"], processes=10, most=30)
+    assert len(fake.requests) == 10 + STEP
 
 
 @pytest.mark.parametrize("most", [None, 10])
-def test_no_process_is_added_where_there_may_be_no_more(most: int | None) -> None:
-    """A quick run stays quick; what is undecided is told so."""
-    machine = Machine(factor=near)
-    run(machine, ["torch_mha", "open"], processes=10, most=most)
-    assert len(machine.asked) == 10
+def test_no_process_is_added_beyond_the_limit(most: int | None) -> None:
+    """Without a larger limit, no process is added for an unknown verdict."""
+    fake = FakeSession(factor=make_factor)
+    run(fake, ["torch_mha", "open"], processes=10, most=most)
+    assert len(fake.requests) == 10
 
 
-def test_without_a_baseline_nothing_is_undecided() -> None:
-    """There is no contest."""
-    machine = Machine(factor=near)
-    run(machine, ["open", "slow"], processes=10, most=30)
-    assert len(machine.asked) == 10
+def test_without_a_baseline_no_process_is_added() -> None:
+    """Without the baseline there is no speed verdict."""
+    fake = FakeSession(factor=make_factor)
+    run(fake, ["open", "slow"], processes=10, most=30)
+    assert len(fake.requests) == 10
 
 
-def test_any_of_them_may_be_the_baseline() -> None:
-    """Then it has the twin, and what is undecided against it is what decides."""
-    machine = Machine(factor=near)
-    found = run(machine, ["own", "torch_mha", "open"], processes=10, most=15, against="own")
-    assert {request["baseline"] for request in machine.asked} == {"own"}
-    twins = {name for (name, _), result in found.items() if result.timing and result.timing.twin}
-    assert twins == {"own"}
-    assert len(machine.asked) == 15
-    assert machine.started[-1] == ["own", "open"]
+def test_any_implementation_may_be_the_baseline() -> None:
+    """The named baseline has the A/A control, and processes are added for unknown verdicts against it."""
+    fake = FakeSession(factor=make_factor)
+    found = run(fake, ["own", "torch_mha", "open"], processes=10, most=15, against="own")
+    assert {request["baseline"] for request in fake.requests} == {"own"}
+    with_control = {name for (name, _), result in found.items() if result.timing and result.timing.twin}
+    assert with_control == {"own"}
+    assert len(fake.requests) == 15
+    assert fake.started[-1] == ["own", "open"]
 
 
 def test_results_come_as_each_group_of_cases_is_done() -> None:
-    """A long profile that is ended in the middle has what it had finished."""
-    machine = Machine()
+    """Results are yielded after each group of cases, so that an interrupted profile keeps the finished groups."""
+    fake = FakeSession()
     plans = [Plan(case=CASE.format(n), checks=CHECKS, missing=None, flop=1) for n in range(4)]
     findings = (Finding(check="forward_parity", status="passed"),)
     ready = {
         ("torch_mha", p.case): Result(run="r", implementation="torch_mha", case=p.case, findings=findings)
         for p in plans
     }
-    session: Session = machine  # type: ignore[assignment]
+    session: Session = fake  # type: ignore[assignment]
     effort = Effort(processes=3, budget_s=GROUP_S / 2)
     results = time_cases(session, plans, ready, progress=NoProgress(), effort=effort)
     next(results)
-    assert {request["case"] for request in machine.asked} == {CASE.format(0), CASE.format(1)}
-    assert len(machine.asked) == 6
+    assert {request["case"] for request in fake.requests} == {CASE.format(0), CASE.format(1)}
+    assert len(fake.requests) == 6
     assert len(list(results)) == 3
 
 
-def test_a_case_that_nobody_is_fit_for_costs_nothing() -> None:
-    """No process is started."""
-    machine = Machine()
-    assert run(machine, []) == {}
-    assert machine.started == []
+def test_a_case_without_implementations_starts_no_process() -> None:
+    """Where no implementation passed its probe, no process is started."""
+    fake = FakeSession()
+    assert run(fake, []) == {}
+    assert fake.started == []
 
 
 @pytest.mark.parametrize("cores", [1, 2, 4])
 def test_processes_start_together_and_each_is_used_once(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as there are cores, never more than are left; each is closed."""
+    """As many processes start together as there are cores, and no more than are needed; each is used and closed."""
     monkeypatch.setattr(timing, "STARTS", cores)
-    machine = Machine()
-    run(machine, ["torch_mha", "other"], processes=7)
-    assert [request["seed"] for request in machine.asked] == list(range(7))
-    assert len(machine.started) == machine.closed == 7
+    fake = FakeSession()
+    run(fake, ["torch_mha", "other"], processes=7)
+    assert [request["seed"] for request in fake.requests] == list(range(7))
+    assert len(fake.started) == fake.closed == 7
 
 
-def test_a_process_that_was_started_ahead_serves_those_who_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It holds who is out, too, and does not call him."""
+def test_a_process_that_was_started_ahead_is_used_after_an_exclusion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has loaded the excluded implementation, too, and does not call it."""
     monkeypatch.setattr(timing, "STARTS", 2)
-    machine = Machine(judged=lambda name: PASSED if name != "wrong" else {"status": "failed", "reason": "It is wrong."})
-    found = run(machine, ["torch_mha", "other", "wrong"], processes=7)
+    fake = FakeSession(
+        evaluate=lambda name: PASSED if name != "wrong" else {"status": "failed", "reason": "It is wrong."}
+    )
+    found = run(fake, ["torch_mha", "other", "wrong"], processes=7)
     assert found["wrong", 0].timing is None
-    assert machine.asked[1]["implementations"] == ["torch_mha", "other"]
-    assert machine.started[1] == ["torch_mha", "other", "wrong"]
-    assert len(machine.started) == machine.closed == 7
+    assert fake.requests[1]["implementations"] == ["torch_mha", "other"]
+    assert fake.started[1] == ["torch_mha", "other", "wrong"]
+    assert len(fake.started) == fake.closed == 7
 
 
-def test_nothing_is_left_running_when_a_run_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was started ahead ends with it."""
+def test_an_interrupted_run_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that were started ahead are closed when the run is interrupted."""
     monkeypatch.setattr(timing, "STARTS", 4)
 
     def interrupted(names: list[str], process: int) -> Outcome | None:
         raise KeyboardInterrupt
 
-    machine = Machine(fault=interrupted)
+    fake = FakeSession(fault=interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run(machine, ["torch_mha", "other"])
-    assert len(machine.started) == machine.closed == 4
+        run(fake, ["torch_mha", "other"])
+    assert len(fake.started) == fake.closed == 4
 
 
-def test_each_of_those_in_turns_may_take_the_time_out() -> None:
-    """Slow calls of many take longer together than one may take alone."""
-    machine = Machine(factor=lambda process, name: 1.2 if name == "slow" else 1.0)
-    run(machine, ["torch_mha", "slow", "other"])
-    assert {request["shared_by"] for request in machine.asked} == {3}
+def test_each_interleaved_implementation_adds_a_time_out() -> None:
+    """The time limit of a request is multiplied by the number of implementations that share it."""
+    fake = FakeSession(factor=lambda process, name: 1.2 if name == "slow" else 1.0)
+    run(fake, ["torch_mha", "slow", "other"])
+    assert {request["shared_by"] for request in fake.requests} == {3}
 
 
-def test_checks_are_asked_again_in_the_first_process_and_in_the_last() -> None:
-    """Of those that were planned, and again of those that were added."""
+def test_checks_are_re_run_in_the_first_and_in_the_last_process() -> None:
+    """Checks are re-run in the first and in the last of the planned processes, and in the last of the added ones."""
     factors = {0: 1.0, 1: 1.1}
-    machine = Machine(factor=lambda process, name: factors[process % 2] if name == "other" else 1.0)
-    run(machine, ["torch_mha", "other"], processes=7, most=7 + STEP)
-    assert [bool(request["checks"]) for request in machine.asked] == [
+    fake = FakeSession(factor=lambda process, name: factors[process % 2] if name == "other" else 1.0)
+    run(fake, ["torch_mha", "other"], processes=7, most=7 + STEP)
+    assert [bool(request["checks"]) for request in fake.requests] == [
         process in (0, 6, 6 + STEP) for process in range(7 + STEP)
     ]
 
 
 def test_a_case_gets_as_many_processes_as_its_time_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each takes a second here: of two and a half, two; of none, the first all the same. Others go on."""
+    """Here a process takes 1 s: in 2.5 s a case gets two processes, and in 0.1 s one, because the first always runs."""
     clock = itertools.count()
     monkeypatch.setattr(timing.time, "monotonic", lambda: next(clock))
-    # A case whose time is over leaves no step to wait for.
+    # When the time of a case is spent, its remaining steps count as done.
     for limit_s, processes, left in ((2.5, 2, [14, 13, 12, 6]), (0.1, 1, [14, 7])):
-        machine, steps = Machine(), Told()
-        run(machine, ["torch_mha", "other"], cases=2, case_s=limit_s, most=12, steps=steps)
-        asked = Counter(request["case"] for request in machine.asked)
-        assert set(asked.values()) == {processes}
-        assert {request["limit_s"] for request in machine.asked} == {limit_s}
-        assert len(machine.started) == machine.closed
-        assert steps.left == left
+        fake, progress = FakeSession(), RecordingProgress()
+        run(fake, ["torch_mha", "other"], cases=2, case_s=limit_s, most=12, progress=progress)
+        counts = Counter(request["case"] for request in fake.requests)
+        assert set(counts.values()) == {processes}
+        assert {request["limit_s"] for request in fake.requests} == {limit_s}
+        assert len(fake.started) == fake.closed
+        assert progress.left == left
 
 
-def test_what_a_device_timed_is_stored_beside_the_rest() -> None:
-    """Process by process; what nobody counted stays away, and who took no part in a process has nothing of it."""
+def test_device_times_are_stored_beside_the_others() -> None:
+    """Samples are stored by process; counters that were not read, and processes without samples, stay empty."""
     kept = _Samples()
     on_device = Samples(
         times_ns=[30, 31], device_ns=[20, 21], late=[False, True], clock_before_mhz=[1980, 1980],
@@ -430,8 +432,8 @@ def test_what_a_device_timed_is_stored_beside_the_rest() -> None:
     )  # fmt: skip
 
 
-def test_processes_that_took_times_otherwise_are_all_told() -> None:
-    """By their methods, each once."""
+def test_all_methods_of_timing_are_stored() -> None:
+    """Where processes used different methods, the timing names each method once."""
     kept = _Samples()
     for process, method in enumerate(("launch hidden", "launch not hidden", "launch hidden")):
         kept.add(process, asdict(Samples(times_ns=[1], method=method)) | {"build_ns": 5})

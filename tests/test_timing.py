@@ -1,4 +1,4 @@
-"""Tests of the order in which calls are timed, on a clock that only the calls move."""
+"""Tests of interleaved sampling, on a clock that only the calls advance."""
 
 import gc
 import itertools
@@ -21,23 +21,23 @@ class Clock:
         self.now_s = 0.0
 
     def perf_counter(self) -> float:
-        """Seconds."""
+        """Return the time in seconds."""
         return self.now_s
 
     def perf_counter_ns(self) -> int:
-        """Nanoseconds."""
+        """Return the time in nanoseconds."""
         return int(self.now_s * 1e9)
 
 
 class Calls:
-    """Calls that take as long as they say, and the order in which they were made."""
+    """Calls of given durations, and the order in which they were made."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.order: list[str] = []
 
-    def lasting(self, name: str, duration_s: float) -> Callable[[], None]:
-        """A call of some duration."""
+    def make_call(self, name: str, duration_s: float) -> Callable[[], None]:
+        """Make a call of a duration."""
 
         def call() -> None:
             self.order.append(name)
@@ -48,14 +48,14 @@ class Calls:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """Calls on a clock of their own; durations are powers of two, so that sums are exact."""
+    """Calls on a clock of their own. Durations are powers of two, so that sums are exact."""
     clock = Clock()
     monkeypatch.setattr(sampling, "time", clock)
     return Calls(clock)
 
 
 class Quiet(Scheduler):
-    """Stands in for the counters of a machine without other work; ``waits`` are told one by one before that."""
+    """Stands in for the counters of a machine without other work, after the first calls had these ``waits``."""
 
     def __init__(self, *waits: int) -> None:
         super().__init__(Path("nowhere"))
@@ -64,93 +64,93 @@ class Quiet(Scheduler):
         self._within = False
 
     def read(self) -> Reading:
-        """A wait appears between two readings."""
+        """Return a reading; a wait passes between the two readings of a call."""
         self._within = not self._within
         if not self._within and self._waits:
             self._total += self._waits.pop(0)
         return Reading({1: f"1 {self._total} 1".encode()}, 0)
 
 
-def cycles(calls: Calls, *durations_s: float, budget_s: float, seed: int = 0) -> list[list[str]]:
-    """Order of equally many samples of several calls, cycle by cycle."""
+def run_cycles(calls: Calls, *durations_s: float, budget_s: float, seed: int = 0) -> list[list[str]]:
+    """Take equally many samples of several calls, and return the names of each cycle in order."""
     count = len(durations_s)
     samples = sample_interleaved(
-        {str(i): calls.lasting(str(i), duration) for i, duration in enumerate(durations_s)},
+        {str(i): calls.make_call(str(i), duration) for i, duration in enumerate(durations_s)},
         budget_s=budget_s,
         seed=seed,
         scheduler=Quiet(),
     )
-    assert len({len(taken.times_ns) for taken in samples.values()}) == 1
+    assert len({len(sampled.times_ns) for sampled in samples.values()}) == 1
     order = calls.order[WARM_UP_CALLS * count :]
     return [order[i : i + count] for i in range(0, len(order), count)]
 
 
 def test_every_call_is_made_once_a_cycle(calls: Calls) -> None:
-    """No call is made again before each other one had its turn."""
-    found = cycles(calls, 1 / 8, 1 / 8, 1 / 8, budget_s=12)
+    """No call is repeated before every other call of the cycle was made."""
+    found = run_cycles(calls, 1 / 8, 1 / 8, 1 / 8, budget_s=12)
     assert len(found) == 32
     assert all(sorted(cycle) == ["0", "1", "2"] for cycle in found)
 
 
 def test_the_order_within_a_cycle_is_random(calls: Calls) -> None:
-    """Every order of three calls comes up in 32 cycles; no place in the cycle belongs to anyone."""
-    assert len({tuple(cycle) for cycle in cycles(calls, 1 / 8, 1 / 8, 1 / 8, budget_s=12)}) == 6
+    """All orders of three calls occur in 32 cycles."""
+    assert len({tuple(cycle) for cycle in run_cycles(calls, 1 / 8, 1 / 8, 1 / 8, budget_s=12)}) == 6
 
 
 def test_the_order_follows_from_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same seed gives the same order, another seed another one."""
+    """The same seed gives the same order, and another seed another order."""
 
     def order(seed: int) -> list[list[str]]:
         clock = Clock()
         monkeypatch.setattr(sampling, "time", clock)
-        return cycles(Calls(clock), 1 / 8, 1 / 8, 1 / 8, budget_s=12, seed=seed)
+        return run_cycles(Calls(clock), 1 / 8, 1 / 8, 1 / 8, budget_s=12, seed=seed)
 
     assert order(1) == order(1)
     assert order(1) != order(2)
 
 
-def test_warm_up_comes_first_and_is_no_sample(calls: Calls) -> None:
-    """Each call is made three times in a row before any sample is taken, in an order of the seed's."""
+def test_warm_up_calls_come_first_and_are_not_samples(calls: Calls) -> None:
+    """Each call is made three times in a row before the first sample, in an order that follows from the seed."""
     samples = sample_interleaved(
-        {"a": calls.lasting("a", 1 / 8), "b": calls.lasting("b", 1 / 8)}, budget_s=2, seed=0, scheduler=Quiet()
+        {"a": calls.make_call("a", 1 / 8), "b": calls.make_call("b", 1 / 8)}, budget_s=2, seed=0, scheduler=Quiet()
     )
     assert {tuple(calls.order[:3]), tuple(calls.order[3:6])} == {("a",) * 3, ("b",) * 3}
     assert Counter(calls.order[6:]) == {"a": 8, "b": 8}
     assert samples["a"].times_ns == samples["b"].times_ns == [125_000_000] * 8
 
 
-def test_the_first_call_is_told_apart(calls: Calls) -> None:
-    """What is compiled or loaded at the first call shows in no sample and in no number of samples, and is not lost."""
-    later = calls.lasting("a", 1 / 8)
+def test_the_first_call_is_recorded_separately(calls: Calls) -> None:
+    """Work that only the first call does affects neither the samples nor their number."""
+    later = calls.make_call("a", 1 / 8)
 
     def call() -> None:
         if not calls.order:
-            calls.lasting("slow", 2)()
+            calls.make_call("slow", 2)()
         later()
 
-    taken = sample_interleaved({"a": call}, budget_s=1, seed=0, scheduler=Quiet())["a"]
-    assert taken.first_call_ns == 2_125_000_000
-    assert taken.times_ns == [125_000_000] * 8
+    sampled = sample_interleaved({"a": call}, budget_s=1, seed=0, scheduler=Quiet())["a"]
+    assert sampled.first_call_ns == 2_125_000_000
+    assert sampled.times_ns == [125_000_000] * 8
 
 
-def counts(
+def count_samples(
     calls: Calls, durations_s: dict[str, float], *, budget_s: float, baseline: Sequence[str] = ()
 ) -> dict[str, int]:
-    """Number of samples of each call."""
+    """Take samples, and count those of each call."""
     samples = sample_interleaved(
-        {name: calls.lasting(name, duration) for name, duration in durations_s.items()},
+        {name: calls.make_call(name, duration) for name, duration in durations_s.items()},
         budget_s=budget_s,
         seed=0,
         baseline=baseline,
         scheduler=Quiet(),
     )
-    return {name: len(taken.times_ns) for name, taken in samples.items()}
+    return {name: len(sampled.times_ns) for name, sampled in samples.items()}
 
 
 def test_slow_calls_take_part_in_fewer_cycles(calls: Calls) -> None:
-    """Each call gets an even share of the budget, within 5 and 200 samples; a very slow one is warmed up twice."""
+    """Each call gets an even share of the budget, and between 5 and 200 samples; a very slow one is warmed up twice."""
     durations = {"instant": 0.0, "fast": 1 / 1024, "quick": 1 / 64, "slow": 1 / 8, "slower": 4.0}
-    assert counts(calls, durations, budget_s=5) == {
+    assert count_samples(calls, durations, budget_s=5) == {
         "instant": MOST, "fast": MOST, "quick": 64, "slow": 8, "slower": FEWEST
     }  # fmt: skip
     assert (FEWEST, MOST) == (5, 200)
@@ -158,19 +158,19 @@ def test_slow_calls_take_part_in_fewer_cycles(calls: Calls) -> None:
     assert calls.order.count("slow") == WARM_UP_CALLS + 8
 
 
-def test_turns_of_a_slow_call_are_spread_over_all_cycles(calls: Calls) -> None:
-    """What changes while a process runs meets the few calls of a slow one as it meets the many of a quick one."""
-    counts(calls, {"quick": 1 / 64, "slow": 1 / 8}, budget_s=2)
-    turns = [place for place, name in enumerate(calls.order[2 * WARM_UP_CALLS :]) if name == "slow"]
-    gaps = [after - before for before, after in itertools.pairwise(turns)]
-    assert len(turns) == 8
+def test_samples_of_a_slow_call_are_spread_over_all_cycles(calls: Calls) -> None:
+    """A drift of the machine affects the few samples of a slow call like the many of a quick one."""
+    count_samples(calls, {"quick": 1 / 64, "slow": 1 / 8}, budget_s=2)
+    places = [place for place, name in enumerate(calls.order[2 * WARM_UP_CALLS :]) if name == "slow"]
+    gaps = [after - before for before, after in itertools.pairwise(places)]
+    assert len(places) == 8
     assert set(gaps) <= {8, 9, 10}
 
 
-def test_whoever_is_compared_with_takes_part_in_every_cycle(calls: Calls) -> None:
-    """The baseline says how many cycles there are; others take part in as many at the most."""
+def test_the_baseline_is_called_in_every_cycle(calls: Calls) -> None:
+    """The baseline's share of the budget determines the number of cycles; others are called in at most as many."""
     durations = {"base": 1 / 16, "fast": 1 / 1024, "slow": 1 / 4, "alike": 1 / 16}
-    assert counts(calls, durations, budget_s=5, baseline=["base"]) == {
+    assert count_samples(calls, durations, budget_s=5, baseline=["base"]) == {
         "base": 20, "fast": 20, "slow": FEWEST, "alike": 20
     }  # fmt: skip
     order = calls.order[4 * WARM_UP_CALLS :]
@@ -184,12 +184,12 @@ def test_whoever_is_compared_with_takes_part_in_every_cycle(calls: Calls) -> Non
     ("budget_s", "pattern"),
     [(1.25, "abbaabbaab"), (2.5, "aabbbbaaaabbbbaaaabb"), (12.5, ("a" * 12 + "b" * 24 + "a" * 12) * 2 + "aaaa")],
 )
-def test_those_that_share_a_turn_never_meet(calls: Calls, budget_s: float, pattern: str) -> None:
-    """Each cycle has one of the baseline's two, in runs there and back again; to others they are one, as often called.
+def test_the_baseline_and_its_copy_are_never_called_in_one_cycle(calls: Calls, budget_s: float, pattern: str) -> None:
+    """Each cycle calls the baseline or its copy, in alternating blocks; another call is made in every cycle.
 
-    Of few cycles each has one or two at a time; of many, an eighth of all.
+    With few cycles a block has one or two cycles, with many an eighth of all.
     """
-    counts(calls, {"base": 1 / 16, "twin": 1 / 16, "own": 1 / 16}, budget_s=budget_s, baseline=["base", "twin"])
+    count_samples(calls, {"base": 1 / 16, "copy": 1 / 16, "own": 1 / 16}, budget_s=budget_s, baseline=["base", "copy"])
     order = calls.order[3 * WARM_UP_CALLS :]
     found = [order[i : i + 2] for i in range(0, len(order), 2)]
     assert all("own" in cycle for cycle in found)
@@ -197,44 +197,44 @@ def test_those_that_share_a_turn_never_meet(calls: Calls, budget_s: float, patte
     assert shared in (pattern, pattern.translate(str.maketrans("ab", "ba")))
 
 
-def test_those_that_share_a_turn_begin_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the first cycles meet falls to either, over the processes of a case."""
+def test_the_baseline_and_its_copy_alternate_in_the_first_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the processes of a case, disturbances of the first cycles affect both."""
 
-    def first(seed: int) -> str:
+    def find_first(seed: int) -> str:
         clock = Clock()
         monkeypatch.setattr(sampling, "time", clock)
         calls = Calls(clock)
-        both = {name: calls.lasting(name, 1 / 16) for name in ("base", "twin")}
+        both = {name: calls.make_call(name, 1 / 16) for name in ("base", "copy")}
         sample_interleaved(both, budget_s=1.0, seed=seed, baseline=list(both), scheduler=Quiet())
         return calls.order[2 * WARM_UP_CALLS]
 
-    assert [first(seed) for seed in range(4)] == ["base", "twin"] * 2
+    assert [find_first(seed) for seed in range(4)] == ["base", "copy"] * 2
 
 
-def test_a_baseline_that_is_not_there_shares_nothing(calls: Calls) -> None:
-    """Then all have turns of their own."""
-    assert counts(calls, {"own": 1 / 8}, budget_s=1, baseline=["base", "twin"]) == {"own": 8}
+def test_a_baseline_that_is_not_timed_has_no_place(calls: Calls) -> None:
+    """Without it, each call has its own share of the budget."""
+    assert count_samples(calls, {"own": 1 / 8}, budget_s=1, baseline=["base", "copy"]) == {"own": 8}
 
 
-def test_a_slow_baseline_has_as_many_cycles_as_anything(calls: Calls) -> None:
-    """Five, however little its share of the budget is, and five of each that share a turn."""
-    assert counts(calls, {"base": 4.0, "fast": 1 / 1024}, budget_s=1, baseline=["base"]) == {
+def test_a_slow_baseline_has_five_samples(calls: Calls) -> None:
+    """It has five however small its share of the budget is, and its copy has five too."""
+    assert count_samples(calls, {"base": 4.0, "fast": 1 / 1024}, budget_s=1, baseline=["base"]) == {
         "base": FEWEST, "fast": FEWEST
     }  # fmt: skip
-    both = {"base": 4.0, "twin": 4.0}
-    assert counts(calls, both | {"slow": 4.0, "fast": 1 / 1024}, budget_s=1, baseline=list(both)) == {
-        "base": FEWEST, "twin": FEWEST, "slow": FEWEST, "fast": 2 * FEWEST
+    both = {"base": 4.0, "copy": 4.0}
+    assert count_samples(calls, both | {"slow": 4.0, "fast": 1 / 1024}, budget_s=1, baseline=list(both)) == {
+        "base": FEWEST, "copy": FEWEST, "slow": FEWEST, "fast": 2 * FEWEST
     }  # fmt: skip
 
 
-def test_no_more_is_planned_than_the_limit_allows(calls: Calls) -> None:
-    """Calls so slow that five of each would outlast the process's time-out are made less often, and once at least."""
+def test_no_more_samples_are_planned_than_the_limit_allows(calls: Calls) -> None:
+    """If five samples of each would take longer than the process's time-out, fewer are planned, and at least one."""
     slow = {"base": 4.0, "own": 8.0, "quick": 1 / 1024}
     found = [
         {
-            name: len(taken.times_ns)
-            for name, taken in sample_interleaved(
-                {name: calls.lasting(name, duration) for name, duration in slow.items()},
+            name: len(sampled.times_ns)
+            for name, sampled in sample_interleaved(
+                {name: calls.make_call(name, duration) for name, duration in slow.items()},
                 budget_s=1,
                 seed=0,
                 limit_s=limit_s,
@@ -244,14 +244,14 @@ def test_no_more_is_planned_than_the_limit_allows(calls: Calls) -> None:
         }
         for limit_s in (60.0, 30.0, 1.0)
     ]
-    # One cycle takes 12 s; where too few calls are clean, one is added.
+    # One cycle takes 12 s. If too few calls are clean, one cycle is added.
     assert found == [dict.fromkeys(slow, 5), dict.fromkeys(slow, 3), dict.fromkeys(slow, 2)]
 
 
-def disturbed(calls: Calls, *waits: int, budget_s: float = 1.0) -> dict[str, Samples]:
-    """Samples of a baseline and another call of 1/8 s, where the first calls waited."""
+def sample_with_waits(calls: Calls, *waits: int, budget_s: float = 1.0) -> dict[str, Samples]:
+    """Take samples of a baseline and another call of 1/8 s, of which the first ones had these waits."""
     return sample_interleaved(
-        {"base": calls.lasting("base", 1 / 8), "own": calls.lasting("own", 1 / 8)},
+        {"base": calls.make_call("base", 1 / 8), "own": calls.make_call("own", 1 / 8)},
         budget_s=budget_s,
         seed=0,
         baseline=["base"],
@@ -259,53 +259,53 @@ def disturbed(calls: Calls, *waits: int, budget_s: float = 1.0) -> dict[str, Sam
     )
 
 
-def test_waiting_is_told_beside_every_sample(calls: Calls) -> None:
-    """Every sample has the time that threads waited for a core meanwhile, and the switches."""
-    samples = disturbed(calls, 7, 0, 9)
+def test_waits_are_recorded_with_every_sample(calls: Calls) -> None:
+    """Every sample has the time that threads waited for a core during the call, and the number of switches."""
+    samples = sample_with_waits(calls, 7, 0, 9)
     assert sorted(samples["base"].waited_ns + samples["own"].waited_ns)[-3:] == [0, 7, 9]
-    for taken in samples.values():
-        assert len(taken.waited_ns) == len(taken.switches) == len(taken.times_ns) == FEWEST
+    for sampled in samples.values():
+        assert len(sampled.waited_ns) == len(sampled.switches) == len(sampled.times_ns) == FEWEST
 
 
 def test_a_system_without_counters_gives_samples_without_them(calls: Calls) -> None:
-    """And no zeros, which would say that nobody waited."""
-    silent = Scheduler(Path("nowhere"))
-    silent.counts_switches = False
-    taken = sample_interleaved({"a": calls.lasting("a", 1 / 8)}, budget_s=1, seed=0, scheduler=silent)["a"]
-    assert (len(taken.times_ns), taken.waited_ns, taken.switches) == (8, [], [])
-    assert taken.has_enough_clean_calls()
+    """The columns are empty: zeros would mean that no thread waited."""
+    uncounted = Scheduler(Path("nowhere"))
+    uncounted.counts_switches = False
+    sampled = sample_interleaved({"a": calls.make_call("a", 1 / 8)}, budget_s=1, seed=0, scheduler=uncounted)["a"]
+    assert (len(sampled.times_ns), sampled.waited_ns, sampled.switches) == (8, [], [])
+    assert sampled.has_enough_clean_calls()
 
 
-def test_cycles_are_added_where_other_work_disturbed_too_many(calls: Calls) -> None:
-    """Until five calls of each, and half of them, were clean."""
-    samples = disturbed(calls, *[10**8] * 4)
-    assert {name: len(taken.times_ns) for name, taken in samples.items()} == {"base": 7, "own": 7}
-    assert all(taken.has_enough_clean_calls() for taken in samples.values())
+def test_cycles_are_added_if_other_work_disturbed_too_many(calls: Calls) -> None:
+    """They are added until five calls of each name, and half of them, are clean."""
+    samples = sample_with_waits(calls, *[10**8] * 4)
+    assert {name: len(sampled.times_ns) for name, sampled in samples.items()} == {"base": 7, "own": 7}
+    assert all(sampled.has_enough_clean_calls() for sampled in samples.values())
 
 
-def test_added_cycles_are_for_whoever_is_short_of_those_that_share_a_turn(calls: Calls) -> None:
-    """And the other one, which has enough, waits."""
-    both = ("base", "twin")
-    taken = sample_interleaved(
-        {name: calls.lasting(name, 1 / 8) for name in (*both, "own")},
+def test_added_cycles_call_only_the_baseline_or_its_copy_if_only_one_is_short(calls: Calls) -> None:
+    """The one with enough clean calls is not called again."""
+    both = ("base", "copy")
+    samples = sample_interleaved(
+        {name: calls.make_call(name, 1 / 8) for name in (*both, "own")},
         budget_s=2.5,
         seed=0,
         baseline=both,
         scheduler=Quiet(10**8, 10**8),
     )
-    assert all(samples.has_enough_clean_calls() for samples in taken.values())
-    assert sorted(len(samples.times_ns) for samples in taken.values()) == [FEWEST, FEWEST + 1, 2 * FEWEST]
+    assert all(sampled.has_enough_clean_calls() for sampled in samples.values())
+    assert sorted(len(sampled.times_ns) for sampled in samples.values()) == [FEWEST, FEWEST + 1, 2 * FEWEST]
 
 
-def test_cycles_are_added_for_as_much_time_again_at_the_most(calls: Calls) -> None:
-    """A machine that is never quiet does not hold up a run."""
-    samples = disturbed(calls, *[10**8] * 100, budget_s=0.5)
-    assert {name: len(taken.times_ns) for name, taken in samples.items()} == {"base": 7, "own": 7}
-    assert not any(taken.has_enough_clean_calls() for taken in samples.values())
+def test_added_cycles_take_at_most_the_same_time_again(calls: Calls) -> None:
+    """A machine that is always busy does not block a run."""
+    samples = sample_with_waits(calls, *[10**8] * 100, budget_s=0.5)
+    assert {name: len(sampled.times_ns) for name, sampled in samples.items()} == {"base": 7, "own": 7}
+    assert not any(sampled.has_enough_clean_calls() for sampled in samples.values())
 
 
 def test_garbage_is_not_collected_while_timing() -> None:
-    """Collection is off during every sample and on again afterwards."""
+    """Collection is disabled during every sample and enabled afterwards."""
     collecting: list[bool] = []
     sample_interleaved({"a": lambda: collecting.append(gc.isenabled())}, budget_s=0.0, seed=0)
     assert collecting[-FEWEST:] == [False] * FEWEST
@@ -313,7 +313,7 @@ def test_garbage_is_not_collected_while_timing() -> None:
 
 
 def test_garbage_is_collected_again_after_an_exception() -> None:
-    """A call that raises while it is timed leaves collection on; it is named, and what it raised is the cause."""
+    """Collection is enabled after a call raised; the error names the call and has its exception as cause."""
     made: list[bool] = []
 
     def fifth_raises() -> None:
@@ -329,19 +329,19 @@ def test_garbage_is_collected_again_after_an_exception() -> None:
     assert gc.isenabled()
 
 
-def test_a_call_that_raises_while_it_is_warmed_up_is_named() -> None:
-    """Whatever it raises."""
+def test_a_call_that_raises_during_warm_up_is_named() -> None:
+    """This holds for any exception, here SystemExit."""
 
-    def ends() -> None:
+    def exit_process() -> None:
         raise SystemExit
 
     with pytest.raises(CallFailed) as raised:
-        sample_interleaved({"a": lambda: None, "b": ends}, budget_s=60, seed=0)
+        sample_interleaved({"a": lambda: None, "b": exit_process}, budget_s=60, seed=0)
     assert raised.value.name == "b"
 
 
 def test_the_result_of_a_call_is_freed_before_the_next() -> None:
-    """Results do not pile up, so that no call is measured beside the memory of others."""
+    """Results do not accumulate, so that no call is timed while memory of other results is in use."""
 
     class Result:
         alive = 0
@@ -359,9 +359,9 @@ def test_the_result_of_a_call_is_freed_before_the_next() -> None:
 
 
 class Device(DeviceTime):
-    """Stands in for what times calls on a device: a device call takes half as long, and the clock is told.
+    """Stands in for the timing on a device: a device call takes half as long as a call.
 
-    ``clock_mhz`` are its readings, two for each cycle; the last one holds from then on.
+    ``clock_mhz`` are the readings of its clock, two per cycle; the last one is repeated.
     """
 
     def __init__(self, calls: Calls, names: Collection[str], *, clock_mhz: Collection[int] = (1980,)) -> None:
@@ -370,45 +370,45 @@ class Device(DeviceTime):
         self._clock_mhz = list(clock_mhz)
         self.source = "NVML" if clock_mhz else "none: no NVML"
         self.late: list[bool | None] = []
-        self.settled: list[str] = []
+        self.calibrated: list[str] = []
         self.graphs: Collection[str] = ()
         self.pauses = 0
         self.clocks = self  # type: ignore[assignment]
 
     def __contains__(self, name: str) -> bool:
-        """Those that were named."""
+        """Whether the name was given."""
         return name in self._names
 
     def calibrate(self, name: str) -> None:
-        """Nothing is to be found out."""
-        self.settled.append(name)
+        """Record the name."""
+        self.calibrated.append(name)
 
     def take_sample(self, name: str) -> DeviceSample:
-        """Half a millisecond."""
-        self._calls.lasting(f"{name} on device", 1 / 16)()
+        """Return a sample of half a millisecond."""
+        self._calls.make_call(f"{name} on device", 1 / 16)()
         late = self.late.pop(0) if self.late else False
         return DeviceSample(device_ns=500_000, late=late, graph_ns=400_000 if name in self.graphs else None)
 
     def pause(self) -> None:
-        """Count."""
+        """Count the pauses."""
         self.pauses += 1
 
     def describe_method(self, name: str) -> str:
-        """Of a name."""
+        """Return a description with the name."""
         return f"device of {name}"
 
     def read(self) -> gpu_clocks.Reading | None:
-        """The next reading of the clock; 0x4 says that it is held down by power."""
+        """Return the next reading of the clock; the reason 0x4 is a power limit."""
         if not self._clock_mhz:
             return None
         mhz = self._clock_mhz.pop(0) if len(self._clock_mhz) > 1 else self._clock_mhz[0]
         return gpu_clocks.Reading(mhz, 0x4 if mhz < 1500 else 0)
 
 
-def on_device(calls: Calls, device: Device, names: str = "ab", *, budget_s: float = 3.0) -> dict[str, Samples]:
-    """Samples of calls of 1/8 s, of which each is one of the names."""
+def sample_on_device(calls: Calls, device: Device, names: str = "ab", *, budget_s: float = 3.0) -> dict[str, Samples]:
+    """Take samples of calls of 1/8 s, one call for each letter of ``names``."""
     return sample_interleaved(
-        {name: calls.lasting(name, 1 / 8) for name in names},
+        {name: calls.make_call(name, 1 / 8) for name in names},
         budget_s=budget_s,
         seed=0,
         baseline=["a"],
@@ -417,78 +417,78 @@ def on_device(calls: Calls, device: Device, names: str = "ab", *, budget_s: floa
     )
 
 
-def test_a_turn_on_a_device_is_two_calls_either_of_them_first(calls: Calls) -> None:
-    """One from end to end, one that the device times; both orders come up, and calls of others never between."""
+def test_a_sample_on_a_device_is_two_consecutive_calls_in_random_order(calls: Calls) -> None:
+    """One call is timed from end to end and one by the device; both orders occur."""
     device = Device(calls, "ab")
-    samples = on_device(calls, device)
-    # A turn takes 3/16 s, of 1.5 s for each.
+    samples = sample_on_device(calls, device)
+    # A sample takes 3/16 s, and each name has 1.5 s.
     assert {name: (len(s.times_ns), len(s.device_ns), len(s.late)) for name, s in samples.items()} == {
         "a": (8, 8, 8), "b": (8, 8, 8)
     }  # fmt: skip
-    assert sorted(device.settled) == ["a", "b"]
+    assert sorted(device.calibrated) == ["a", "b"]
     order = calls.order[2 * WARM_UP_CALLS + 4 :]
-    turns = [tuple(order[i : i + 2]) for i in range(0, len(order), 2)]
-    assert set(turns) == {("a", "a on device"), ("a on device", "a"), ("b", "b on device"), ("b on device", "b")}
-    assert device.pauses == len(turns)
+    pairs = [tuple(order[i : i + 2]) for i in range(0, len(order), 2)]
+    assert set(pairs) == {("a", "a on device"), ("a on device", "a"), ("b", "b on device"), ("b on device", "b")}
+    assert device.pauses == len(pairs)
     assert samples["a"].method == "device of a"
     assert {tuple(s.graph_ns) for s in samples.values()} == {()}
 
 
-def test_a_graph_is_timed_beside_the_call(calls: Calls) -> None:
-    """Where there is one, in the same turn."""
+def test_a_graph_is_timed_in_the_same_sample(calls: Calls) -> None:
+    """A call without a graph has no graph times."""
     device = Device(calls, "ab")
     device.graphs = "b"
-    samples = on_device(calls, device)
+    samples = sample_on_device(calls, device)
     assert (samples["a"].graph_ns, samples["b"].graph_ns) == ([], [400_000] * 8)
 
 
-def test_what_the_device_does_not_time_is_timed_from_end_to_end(calls: Calls) -> None:
-    """And says so."""
-    samples = on_device(calls, Device(calls, "a"))
+def test_a_call_that_the_device_does_not_time_has_wall_times(calls: Calls) -> None:
+    """Its method says so."""
+    samples = sample_on_device(calls, Device(calls, "a"))
     assert (len(samples["b"].times_ns), samples["b"].device_ns, samples["b"].late) == (8, [], [])
     assert samples["b"].method == "end-to-end wall"
     assert "b on device" not in calls.order
 
 
-def test_a_throttled_cycle_is_marked_for_all_alike(calls: Calls) -> None:
-    """Every turn has the readings around its cycle, and the reasons of both."""
-    samples = on_device(calls, Device(calls, "a", clock_mhz=[1980, 1980, 1980, 1410, 1980]))
-    for taken in samples.values():
-        assert taken.clock_before_mhz == [1980] * 8
-        assert taken.clock_after_mhz == [1980, 1410, *[1980] * 6]
-        assert taken.throttle_reasons == [0, 4, *[0] * 6]
-        assert taken.clock == "NVML"
+def test_all_samples_of_a_cycle_have_its_clock_readings(calls: Calls) -> None:
+    """Every sample has the readings before and after its cycle, and the throttle reasons of both."""
+    samples = sample_on_device(calls, Device(calls, "a", clock_mhz=[1980, 1980, 1980, 1410, 1980]))
+    for sampled in samples.values():
+        assert sampled.clock_before_mhz == [1980] * 8
+        assert sampled.clock_after_mhz == [1980, 1410, *[1980] * 6]
+        assert sampled.throttle_reasons == [0, 4, *[0] * 6]
+        assert sampled.clock == "NVML"
 
 
-def test_cycles_are_added_where_too_many_were_throttled(calls: Calls) -> None:
-    """As where other work disturbed them: until half of the turns count, five at least."""
+def test_cycles_are_added_if_too_many_were_throttled(calls: Calls) -> None:
+    """They are added until half of the samples are clean, and at least five."""
     device = Device(calls, "ab", clock_mhz=[1410] * 10 + [1980])
-    samples = on_device(calls, device)
+    samples = sample_on_device(calls, device)
     assert len(samples["a"].device_ns) == 10
-    assert all(taken.has_enough_clean_calls() for taken in samples.values())
+    assert all(sampled.has_enough_clean_calls() for sampled in samples.values())
 
 
-def test_turns_of_which_the_launch_showed_are_made_up_for(calls: Calls) -> None:
-    """A time that has a part of the launch in it is none of the device."""
+def test_cycles_are_added_for_late_samples(calls: Calls) -> None:
+    """A device time that includes a part of the launch is not clean."""
     device = Device(calls, "a")
-    # The first is that of the turn by which the cost of a turn is known.
+    # The first is that of the sample which measures the cost of a sample.
     device.late = [False, *[True] * 5]
-    samples = on_device(calls, device, "a", budget_s=1.5)
+    samples = sample_on_device(calls, device, "a", budget_s=1.5)
     assert samples["a"].late == [True] * 5 + [False] * 5
     assert samples["a"].has_enough_clean_calls()
 
 
-def test_where_no_launch_can_be_hidden_nothing_is_late(calls: Calls) -> None:
-    """The column is empty, as it says nothing."""
+def test_without_hidden_launches_no_sample_is_late(calls: Calls) -> None:
+    """The column is empty."""
     device = Device(calls, "a")
     device.late = [None] * 100
-    samples = on_device(calls, device, "a", budget_s=1.5)
+    samples = sample_on_device(calls, device, "a", budget_s=1.5)
     assert (len(samples["a"].device_ns), samples["a"].late) == (8, [])
 
 
-def test_a_machine_without_readings_says_so_and_times_all_the_same(calls: Calls) -> None:
-    """No zeros, which would mark every cycle."""
-    samples = on_device(calls, Device(calls, "ab", clock_mhz=()))
+def test_calls_are_timed_without_clock_readings(calls: Calls) -> None:
+    """The columns are empty: zeros would mark every cycle as throttled."""
+    samples = sample_on_device(calls, Device(calls, "ab", clock_mhz=()))
     assert samples["a"].clock == "none: no NVML"
     assert (samples["a"].clock_before_mhz, samples["a"].clock_after_mhz, samples["a"].throttle_reasons) == ([], [], [])
     assert samples["a"].has_enough_clean_calls()
@@ -496,7 +496,7 @@ def test_a_machine_without_readings_says_so_and_times_all_the_same(calls: Calls)
 
 @pytest.mark.parametrize("fails_at", [1, 5])
 def test_a_call_that_raises_on_a_device_is_named(calls: Calls, monkeypatch: pytest.MonkeyPatch, fails_at: int) -> None:
-    """While its cost is found out, and later."""
+    """It may raise during calibration or later."""
     device = Device(calls, "ab")
     made: list[str] = []
 
@@ -508,7 +508,7 @@ def test_a_call_that_raises_on_a_device_is_named(calls: Calls, monkeypatch: pyte
 
     monkeypatch.setattr(device, "take_sample", take)
     with pytest.raises(CallFailed) as raised:
-        on_device(calls, device)
+        sample_on_device(calls, device)
     assert raised.value.name == "b"
     assert str(raised.value.__cause__) == "CUDA error"
     assert gc.isenabled()

@@ -17,19 +17,22 @@ from attnbench.plugins.registry import PluginError
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="pip install 'attnbench[transformers]'"
 )
-# One of each kind: a kernel with a mask of numbers, one that torch chooses, one that removes keys, a module of its own.
+# Implementations of each kind: kernels with an additive mask, a kernel that torch selects, kernels that remove hidden
+# keys, and modules.
 NAMES = ["reshaped", "sdpa", "varlen", "varlen_packed", "online_softmax", "per_head", "torch_mha"]
 
 
 # Two sequences; the second has padding in front.
 TOKENS = torch.arange(14).reshape(2, 7)
-SEEN = torch.tensor([[True] * 7, [False] * 2 + [True] * 5])
+NOT_PADDING = torch.tensor([[True] * 7, [False] * 2 + [True] * 5])
 
 
-def passed(attention: str, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Of a small causal decoder: states of real tokens, of a token after others, and gradients of every parameter.
+def run_model(attention: str, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """Compute states and gradients of a small causal decoder with an attention function.
 
-    It has grouped heads, and norms that compute in its own precision; its weights are drawn from one seed.
+    The states are those of real tokens, and of a token after cached ones; the gradients are with respect to every
+    parameter. The model has grouped-query heads, and norms that compute in the model's dtype; its weights are drawn
+    from one seed.
     """
     from transformers import Starcoder2Config, Starcoder2Model
 
@@ -44,19 +47,19 @@ def passed(attention: str, dtype: torch.dtype = torch.float32) -> dict[str, Tens
         **sizes,
     )
     model = Starcoder2Model(settings).eval().to(dtype)
-    states = model(input_ids=TOKENS, attention_mask=SEEN.long()).last_hidden_state
-    # Random, as a sum of squares after a norm would be the same whatever attention gives.
-    cotangent = torch.randn(states.shape, generator=torch.Generator().manual_seed(1)).to(dtype) * SEEN[..., None]
+    states = model(input_ids=TOKENS, attention_mask=NOT_PADDING.long()).last_hidden_state
+    # A random cotangent, because the sum of squares after a norm does not depend on the attention.
+    cotangent = torch.randn(states.shape, generator=torch.Generator().manual_seed(1)).to(dtype) * NOT_PADDING[..., None]
     names, parameters = zip(*model.named_parameters(), strict=True)
     gradients = torch.autograd.grad(states, parameters, cotangent)
     first = model(input_ids=TOKENS[:1, :5], use_cache=True)
     then = model(input_ids=TOKENS[:1, 5:6], past_key_values=first.past_key_values).last_hidden_state
-    found = {"states": states[SEEN], "next": then} | dict(zip(names, gradients, strict=True))
+    found = {"states": states[NOT_PADDING], "next": then} | dict(zip(names, gradients, strict=True))
     return {name: value.detach() for name, value in found.items()}
 
 
-def off(found: dict[str, Tensor], oracle: dict[str, Tensor]) -> float:
-    """Largest error of all, each as a share of the largest element of its own quantity."""
+def compute_error(found: dict[str, Tensor], oracle: dict[str, Tensor]) -> float:
+    """Largest error over all quantities, relative to the largest element of each quantity."""
     assert found.keys() == oracle.keys()
     return max(
         float((value.double() - oracle[name]).abs().max() / oracle[name].abs().max()) for name, value in found.items()
@@ -64,34 +67,36 @@ def off(found: dict[str, Tensor], oracle: dict[str, Tensor]) -> float:
 
 
 @pytest.fixture(scope="module")
-def truth() -> tuple[dict[str, Tensor], float]:
-    """What the model gives in float64, and how far others may be off: 4 times what the library's own paths are."""
-    oracle = passed("sdpa", torch.float64)
-    return oracle, FACTOR * max(off(passed(own), oracle) for own in ("sdpa", "eager"))
+def oracle_and_budget() -> tuple[dict[str, Tensor], float]:
+    """The model's results in float64, and the error budget: 4 times the error of the library's own functions."""
+    oracle = run_model("sdpa", torch.float64)
+    return oracle, FACTOR * max(compute_error(run_model(own), oracle) for own in ("sdpa", "eager"))
 
 
 @needs_transformers
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_gives_what_it_gives_with_sdpa(name: str, truth: tuple[dict[str, Tensor], float]) -> None:
-    """A causal decoder with grouped heads and padding in front, forward and backward, and one token after others."""
-    oracle, allowed = truth
-    assert off(passed(integration.register(name)), oracle) <= allowed
+def test_a_model_gives_the_same_as_with_sdpa(name: str, oracle_and_budget: tuple[dict[str, Tensor], float]) -> None:
+    """States and gradients of a causal decoder with grouped heads and left padding are within the error budget."""
+    oracle, allowed = oracle_and_budget
+    assert compute_error(run_model(integration.register(name)), oracle) <= allowed
 
 
 @needs_transformers
-def test_a_wrong_attention_shows_in_a_model(tmp_path: Path, truth: tuple[dict[str, Tensor], float]) -> None:
-    """The budget is that of rounding: a scale that is a thousandth too large is beyond it."""
+def test_a_wrong_attention_exceeds_the_budget(
+    tmp_path: Path, oracle_and_budget: tuple[dict[str, Tensor], float]
+) -> None:
+    """The budget allows for rounding only: a scale that is 0.1 % too large exceeds it more than tenfold."""
     wrong = tmp_path / "wrong.py"
     wrong.write_text(
         "import torch\ndef attention(q, k, v, *, mask, scale):\n"
         "    return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=1.001 * scale)\n"
     )
-    oracle, allowed = truth
-    assert off(passed(integration.register(f"{wrong}:attention")), oracle) > 10 * allowed
+    oracle, allowed = oracle_and_budget
+    assert compute_error(run_model(integration.register(f"{wrong}:attention")), oracle) > 10 * allowed
 
 
 def call(name: str, *, scaling: float | None = None, **others: Any) -> Tensor:
-    """What the registered function gives for drawn heads."""
+    """Call the registered function on heads drawn from a seed."""
     from transformers import AttentionInterface
 
     generator = torch.Generator().manual_seed(0)
@@ -103,8 +108,8 @@ def call(name: str, *, scaling: float | None = None, **others: Any) -> Tensor:
 
 @needs_transformers
 @pytest.mark.parametrize("name", ["reshaped", "per_head"])
-def test_a_layers_own_scale_is_kept(name: str) -> None:
-    """A scale other than 1/√head_dim is the one that is used; weights come where they are asked for."""
+def test_the_scale_of_a_layer_is_used(name: str) -> None:
+    """A scale other than 1/√head_dim is used; weights are returned with ``output_attentions``."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 3, 5, 4, generator=generator) for _ in range(3))
     output, weights = call(name, scaling=0.2, output_attentions=True)
@@ -115,15 +120,15 @@ def test_a_layers_own_scale_is_kept(name: str) -> None:
 
 @needs_transformers
 @pytest.mark.parametrize("foreign", ["softcap", "position_bias", "s_aux"])
-def test_what_multi_head_attention_has_not_is_refused(foreign: str) -> None:
-    """An argument that would change the result is named, never dropped."""
+def test_arguments_without_meaning_for_multi_head_attention_are_refused(foreign: str) -> None:
+    """An argument that would change the result is refused by name, and never ignored."""
     with pytest.raises(Refusal, match=f"^{foreign} must be None for multi-head attention, got a "):
         call("sdpa", **{foreign: torch.ones(3)})
 
 
 @needs_transformers
 def test_a_kernel_without_masks_refuses_a_padded_batch() -> None:
-    """What an implementation does not compute is an error in its own words, as everywhere."""
+    """A call that the implementation refuses raises Refusal with the implementation's reason."""
     from transformers import AttentionInterface
 
     function = AttentionInterface()[integration.register("flash_attn")]
@@ -133,17 +138,18 @@ def test_a_kernel_without_masks_refuses_a_padded_batch() -> None:
         function(nn.Module().eval(), heads, heads, heads, keep, is_causal=False)
 
 
-# A kernel that would compute in any precision, and says that it does not; what it was asked is kept in a list.
+# A kernel that computes in any precision, and declares that it supports float32 only; CASES keeps the cases it was
+# asked about.
 DECLARED = """
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnbench.kernel import from_kernel
 
-ASKED = []
+CASES = []
 
 
 def refusal(case):
-    ASKED.append(case.id)
+    CASES.append(case.id)
     return None if case.dtype == "float32" else "float32 alone"
 
 
@@ -156,37 +162,37 @@ KERNEL = from_kernel(attention, unsupported=refusal)
 
 
 @needs_transformers
-def test_what_an_implementation_declares_unsupported_is_refused(tmp_path: Path) -> None:
-    """A model in another precision is told in one line; each kind of call is asked for once, whatever the layer."""
+def test_calls_that_an_implementation_declares_unsupported_are_refused(tmp_path: Path) -> None:
+    """A model in another precision gets a one-line error; the declaration is read once for each kind of call."""
     from transformers import AttentionInterface
 
     file = tmp_path / "declared.py"
     file.write_text(DECLARED)
     public = integration.register(f"{file}:KERNEL")
-    passed(public)
-    asked = AttentionInterface()[public].implementation._unsupported.__globals__["ASKED"]
+    run_model(public)
+    cases = AttentionInterface()[public].implementation._unsupported.__globals__["CASES"]
     sizes = ("B2.L7.S7.E32.H4", "B1.L5.S5.E32.H4", "B1.L1.S6.E32.H4")
     flags = ("batch_first/mask=bool3d", "batch_first+is_causal/mask=causal", "batch_first/mask=none")
-    assert asked == [
+    assert cases == [
         f"multihead/{size}/{flag}/regime=plain/seed=0/float32/cpu/eval" for size, flag in zip(sizes, flags, strict=True)
     ]
     with pytest.raises(
         Refusal, match=r"declared\.py:KERNEL' refuses a layer's call: float32 alone \(multi.*/eval\); reg"
     ):
-        passed(public, torch.bfloat16)
+        run_model(public, torch.bfloat16)
 
 
 @needs_transformers
 def test_a_kernel_of_another_device_refuses_a_cpu() -> None:
-    """It is not called, whatever it would do."""
+    """A kernel for CUDA raises Refusal on a CPU before it is called."""
     with pytest.raises(Refusal, match=r"^'flash_attn' refuses a layer's call: needs a CUDA device"):
         call("flash_attn")
 
 
 @needs_transformers
 @pytest.mark.parametrize("training", [False, True])
-def test_a_mask_of_numbers_without_a_gradient_is_not_taken_for_one_with(training: bool) -> None:
-    """The flash kernel of a CPU adds a mask, and has no gradient of it: it serves where none is asked for."""
+def test_an_additive_mask_is_refused_only_where_its_gradient_is_needed(training: bool) -> None:
+    """The flash kernel on a CPU has no gradient with respect to its mask, and is used where none is needed."""
     from transformers import AttentionInterface
 
     heads = torch.randn(2, 3, 5, 4, requires_grad=True)
@@ -202,20 +208,20 @@ def test_a_mask_of_numbers_without_a_gradient_is_not_taken_for_one_with(training
 @needs_transformers
 @pytest.mark.parametrize("name", [None, 3])
 def test_a_name_is_a_string(name: Any) -> None:
-    """Anything else is named, with what it should have been."""
+    """For a name that is no string, the error gives the value and examples of names."""
     with pytest.raises(TypeError, match=rf"^name must be a string such as 'varlen' or .*, got {name}$"):
         integration.register(name)
 
 
 @needs_transformers
-def test_nothing_of_the_librarys_own_is_replaced() -> None:
-    """Names are put apart by a prefix, and those of files become words."""
+def test_no_function_of_the_library_is_replaced() -> None:
+    """Registered names have a prefix, and punctuation in the names of files is replaced."""
     from transformers import AttentionInterface
 
     before = AttentionInterface()["sdpa"]
     assert integration.register("varlen") == "attnbench_varlen"
     assert integration.register("attnzoo.varlen:VARLEN") == "attnbench_attnzoo_varlen_VARLEN"
-    # By these words the library would look for a kernel to download, or ask what the model says of its own function.
+    # For a lower-case name with this word, the library would look for a kernel to download, or for the model's support.
     assert integration.register("sdpa_flash") == "attnbench_SDPA_FLASH"
     assert AttentionInterface()["sdpa"] is before
     with pytest.raises(ValueError, match=r"^'attnzoo_varlen:VARLEN' would take the place of 'attnzoo.varlen:VARLEN'"):
@@ -226,7 +232,7 @@ def test_nothing_of_the_librarys_own_is_replaced() -> None:
 
 @needs_transformers
 def test_a_file_may_be_named_in_two_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They lead to the same file, and neither takes the other's place."""
+    """Two paths of the same file register the same name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("def attention(q, k, v, *, mask, scale): return v\n")
     assert integration.register("./mine.py:attention") == integration.register("mine.py:attention")
@@ -234,7 +240,7 @@ def test_a_file_may_be_named_in_two_ways(tmp_path: Path, monkeypatch: pytest.Mon
 
 @needs_transformers
 def test_no_random_number_is_drawn() -> None:
-    """A model's dropout does not depend on which attention it has."""
+    """A call draws no random number, so that the model's dropout does not depend on the attention function."""
     state = torch.get_rng_state()
     call("reshaped")
     call("torch_mha")
@@ -242,7 +248,7 @@ def test_no_random_number_is_drawn() -> None:
 
 
 def test_without_transformers_the_error_is_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line, whatever the name."""
+    """Without transformers, the error is one line with the install command."""
 
     def absent() -> SimpleNamespace:
         raise ImportError("no module")

@@ -1,4 +1,4 @@
-"""Tests of what a timing process does with one case, on implementations of ours in this process."""
+"""Tests of the timing of one case in one process, with implementations that are defined here."""
 
 import contextlib
 import threading
@@ -25,8 +25,8 @@ CASE = "multihead/B1.L4.S4.E8.H2/bias+batch_first+self_attention/mask=none/regim
 CHECKS = {"inference": ["forward_parity"], "train": ["forward_parity", "input_gradients", "parameter_gradients"]}
 
 
-class Own(Implementation):
-    """The reference, which tells what it was given."""
+class Recording(Implementation):
+    """The reference, with a record of its calls."""
 
     def __init__(self, act: Callable[[], object] = lambda: None) -> None:
         self.act = act
@@ -37,12 +37,12 @@ class Own(Implementation):
         self.modes: list[bool] = []
 
     def build(self, reference: Any) -> Any:
-        """The reference."""
+        """Return the reference."""
         self.built += 1
         return reference
 
     def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
-        """Its forward, looked at."""
+        """Return a call of the module that records its arguments."""
         del case
         self.prepared.append(inputs.tensors["query"].detach().clone())
 
@@ -55,25 +55,25 @@ class Own(Implementation):
         return call
 
 
-class Asynchronous(Own):
-    """Counts how often it is waited for."""
+class Asynchronous(Recording):
+    """Counts the calls of ``synchronize``."""
 
     def synchronize(self) -> None:
-        """Count."""
+        """Count the call."""
         self.waits += 1
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> OracleWorker:
-    """Who draws inputs."""
-    return OracleWorker(tmp_path_factory.mktemp("judge"))
+def oracle_worker(tmp_path_factory: pytest.TempPathFactory) -> OracleWorker:
+    """Oracle worker of this process."""
+    return OracleWorker(tmp_path_factory.mktemp("oracle"))
 
 
 @pytest.fixture
-def take(judge: OracleWorker, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Turns of some implementations."""
+def take_samples(oracle_worker: OracleWorker, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Function that times implementations on a case."""
 
-    def taken(
+    def take(
         implementations: dict[str, Implementation],
         *,
         baseline: str | None = None,
@@ -83,96 +83,96 @@ def take(judge: OracleWorker, tmp_path: Path) -> Callable[..., dict[str, Any]]:
         case = Case.parse(CASE + mode, load_problem_types())
         return InterleavedTiming(
             implementations=implementations, baseline=baseline, operator=load_operator("multihead"), case=case,
-            inputs=judge.draw_inputs(case=case.id), seed=seed,
+            inputs=oracle_worker.draw_inputs(case=case.id), seed=seed,
         ).take_samples(budget_s=0.01, limit_s=60, checks=CHECKS[mode], observation=str(tmp_path / "seen"))  # fmt: skip
 
-    return taken
+    return take
 
 
-def test_the_baseline_is_built_twice_and_the_others_once(take: Callable[..., dict[str, Any]]) -> None:
-    """The twin has inputs of its own, shares the baseline's turn, and is told apart."""
-    base, other = Own(), Own()
-    answer = take({"base": base, "other": other}, baseline="base")
+def test_the_baseline_is_built_twice_and_the_others_once(take_samples: Callable[..., dict[str, Any]]) -> None:
+    """The copy has inputs of its own, shares the baseline's place in every cycle, and is reported separately."""
+    base, other = Recording(), Recording()
+    reply = take_samples({"base": base, "other": other}, baseline="base")
     assert (base.built, other.built) == (2, 1)
-    assert set(answer["samples"]) == {"base", "other"}
-    shared, own = (answer["twin"]["cycles"], answer["samples"]["base"]["cycles"]), answer["samples"]["other"]["cycles"]
+    assert set(reply["samples"]) == {"base", "other"}
+    shared, own = (reply["twin"]["cycles"], reply["samples"]["base"]["cycles"]), reply["samples"]["other"]["cycles"]
     assert set(own) <= set(shared[0]) ^ set(shared[1]) == set(shared[0]) | set(shared[1])
     assert len({tensor.data_ptr() for tensor in base.prepared}) == 2
 
 
-def test_without_a_baseline_there_is_no_twin(take: Callable[..., dict[str, Any]]) -> None:
-    """Also where it is not among those that are timed."""
-    other = Own()
-    assert take({"other": other})["twin"] is None
-    assert take({"other": other}, baseline="base")["twin"] is None
+def test_without_a_baseline_there_is_no_copy(take_samples: Callable[..., dict[str, Any]]) -> None:
+    """There is none either if the baseline is not timed."""
+    other = Recording()
+    assert take_samples({"other": other})["twin"] is None
+    assert take_samples({"other": other}, baseline="base")["twin"] is None
 
 
 @pytest.mark.parametrize("mode", ["inference", "train"])
-def test_nothing_that_is_timed_saw_the_values_that_are_judged(
-    take: Callable[..., dict[str, Any]], judge: OracleWorker, mode: str
+def test_implementations_are_timed_on_other_values_than_they_are_checked_on(
+    take_samples: Callable[..., dict[str, Any]], oracle_worker: OracleWorker, mode: str
 ) -> None:
-    """It is built and called on other values; afterwards the case's own are in the same tensors, and it is right."""
-    own = Own()
-    answer = take({"own": own}, mode=mode)
-    given = tensor_file.read(Path(judge.draw_inputs(case=CASE + mode)))["tensors"]["query"]
+    """After timing, the case's values are written into the same tensors, and the checks pass on them."""
+    own = Recording()
+    reply = take_samples({"own": own}, mode=mode)
+    given = tensor_file.read(Path(oracle_worker.draw_inputs(case=CASE + mode)))["tensors"]["query"]
     assert not any(torch.equal(query, given) for query in own.prepared + own.queries[:-1])
     assert torch.equal(own.queries[-1], given)
-    observations = tensor_file.read(Path(answer["observations"]["own"]))
+    observations = tensor_file.read(Path(reply["observations"]["own"]))
     assert set(observations) == set(CHECKS[mode])
     for plain in observations.values():
         (observation,) = deserialize(plain)
         assert isinstance(observation, Match)
         assert bool(observation.quantities)
-    found = judge.evaluate(case=CASE + mode, checks=CHECKS[mode], observations=[answer["observations"]["own"]],
+    found = oracle_worker.evaluate(case=CASE + mode, checks=CHECKS[mode], observations=[reply["observations"]["own"]],
                         policies={})  # fmt: skip
     assert {finding["status"] for finding in found.values()} == {"passed"}
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("inference", False), ("train", True)])
 def test_the_call_is_made_in_the_gradient_mode_of_the_case(
-    take: Callable[..., dict[str, Any]], mode: str, expected: bool
+    take_samples: Callable[..., dict[str, Any]], mode: str, expected: bool
 ) -> None:
-    """Which is entered once, not in every call."""
-    own = Own()
-    take({"own": own}, mode=mode)
+    """The mode is entered once, not in every call."""
+    own = Recording()
+    take_samples({"own": own}, mode=mode)
     assert set(own.modes) == {expected}
     assert torch.is_grad_enabled()
 
 
-def test_whoever_works_on_after_its_call_is_waited_for(take: Callable[..., dict[str, Any]]) -> None:
-    """In every timed call."""
+def test_an_asynchronous_implementation_is_synchronized(take_samples: Callable[..., dict[str, Any]]) -> None:
+    """Every timed call includes ``synchronize``."""
     own = Asynchronous()
-    answer = take({"own": own})
-    assert own.waits >= len(answer["samples"]["own"]["times_ns"]) > 0
+    reply = take_samples({"own": own})
+    assert own.waits >= len(reply["samples"]["own"]["times_ns"]) > 0
 
 
-def test_the_cost_of_building_is_told(take: Callable[..., dict[str, Any]]) -> None:
-    """In nanoseconds, beside the first call."""
-    sample = take({"own": Own()})["samples"]["own"]
+def test_the_build_time_is_recorded(take_samples: Callable[..., dict[str, Any]]) -> None:
+    """It is in nanoseconds, beside the time of the first call."""
+    sample = take_samples({"own": Recording()})["samples"]["own"]
     assert sample["build_ns"] > 0
     assert sample["first_call_ns"] > 0
 
 
 @pytest.mark.parametrize("when", ["build", "call", "later"])
-def test_who_raises_is_named(take: Callable[..., dict[str, Any]], when: str) -> None:
-    """Whether it is built, called or looked at afterwards; for its twin the baseline is."""
+def test_an_implementation_that_raises_is_named(take_samples: Callable[..., dict[str, Any]], when: str) -> None:
+    """It may raise when it is built, called or checked; if the copy raises, the baseline is named."""
 
     def fail() -> None:
         if when == "call" or len(own.queries) > 10:
             raise ArithmeticError("enough")
 
-    own = Own(fail)
+    own = Recording(fail)
     if when == "build":
         own.build = lambda reference: 1 / 0  # type: ignore[method-assign]
     with pytest.raises(CallFailed) as raised:
-        take({"other": Own(), "own": own}, baseline="own")
+        take_samples({"other": Recording(), "own": own}, baseline="own")
     assert raised.value.name == "own"
     assert isinstance(raised.value.__cause__, ArithmeticError)
 
 
 @contextlib.contextmanager
-def threads(number: int) -> Iterator[None]:
-    """As many threads as there were, afterwards."""
+def restore_threads(number: int) -> Iterator[None]:
+    """Restore the number of threads, which must have differed from ``number`` before."""
     before = torch.get_num_threads()
     try:
         yield
@@ -181,18 +181,18 @@ def threads(number: int) -> Iterator[None]:
     assert before != number
 
 
-def test_a_process_whose_settings_were_changed_is_unfit(take: Callable[..., dict[str, Any]]) -> None:
-    """What it measured from then on was another machine."""
-    with threads(2), pytest.raises(ProcessDisturbed, match="a call changed the number of threads from 1 to 2"):
-        take({"own": Own(lambda: torch.set_num_threads(2))})
+def test_a_call_that_changes_settings_disturbs_the_process(take_samples: Callable[..., dict[str, Any]]) -> None:
+    """Later timings would be under other settings."""
+    with restore_threads(2), pytest.raises(ProcessDisturbed, match="a call changed the number of threads from 1 to 2"):
+        take_samples({"own": Recording(lambda: torch.set_num_threads(2))})
 
 
-def test_a_process_in_which_something_works_on_is_unfit(
-    take: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+def test_a_call_that_leaves_threads_running_disturbs_the_process(
+    take_samples: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread that goes on after the call has returned takes the next one's core."""
+    """A thread that keeps running after the call has returned uses a core that the next call needs."""
     monkeypatch.setattr(interleaved_timing, "PATIENCE_S", 0.0)
-    # On a busy machine it gets a core late.
+    # On a busy machine the thread may wait for a core.
     monkeypatch.setattr(interleaved_timing, "WATCHED_S", 0.5)
     monkeypatch.setattr(interleaved_timing, "BUSY", 0.1)
     stop = threading.Event()
@@ -210,57 +210,61 @@ def test_a_process_in_which_something_works_on_is_unfit(
 
     try:
         with pytest.raises(ProcessDisturbed, match="threads kept running after the call returned, on "):
-            take({"own": Own(start)})
+            take_samples({"own": Recording(start)})
     finally:
         stop.set()
         burning[0].join()
 
 
-class Keeping(Own):
-    """Keeps what it returned, by the values that it was given."""
+class Caching(Recording):
+    """Caches its results by the values of the inputs."""
 
     def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
-        """Its forward, and some work besides, where the values are new."""
+        """Return a call that computes, slowly, only for new values."""
         del case, inputs
-        kept: list[tuple[torch.Tensor, Any]] = []
+        cache: list[tuple[torch.Tensor, Any]] = []
 
         def call(**arguments: Any) -> Any:
-            for query, answer in kept:
+            for query, returned in cache:
                 if torch.equal(query, arguments["query"]):
-                    return answer
+                    return returned
             for _ in range(200):
-                answer = module(**arguments)
-            kept.append((arguments["query"].clone(), answer))
-            return answer
+                returned = module(**arguments)
+            cache.append((arguments["query"].clone(), returned))
+            return returned
 
         return call
 
 
 @pytest.fixture
 def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A system without counters: every call is taken for clean, however busy the machine is."""
+    """System without counters: every call counts as clean, however busy the machine is."""
 
-    def silent() -> Scheduler:
+    def make_scheduler() -> Scheduler:
         scheduler = Scheduler(Path("nowhere"))
         scheduler.counts_switches = False
         return scheduler
 
-    monkeypatch.setattr(sampling, "Scheduler", silent)
+    monkeypatch.setattr(sampling, "Scheduler", make_scheduler)
 
 
 @pytest.mark.usefixtures("uncounted")
-def test_who_keeps_what_it_returned_is_found(take: Callable[..., dict[str, Any]]) -> None:
-    """Its answers are right, on new values too; only the time of a call on the same values is none."""
+def test_cached_results_are_found(take_samples: Callable[..., dict[str, Any]]) -> None:
+    """The results are right, on new values too; only repeated calls take too little time."""
     with pytest.raises(CallFailed) as raised:
-        take({"other": Own(), "keeps": Keeping()}, seed=interleaved_timing.FIRST)
-    assert raised.value.name == "keeps"
+        take_samples({"other": Recording(), "caches": Caching()}, seed=interleaved_timing.FIRST)
+    assert raised.value.name == "caches"
     assert isinstance(raised.value.__cause__, ProcessDisturbed)
     assert "times as long as repeated ones: it caches its results" in str(raised.value.__cause__)
 
 
-def test_who_computes_every_time_is_not_suspected(take: Callable[..., dict[str, Any]]) -> None:
-    """On new values a call takes what it takes on those that it had."""
-    assert set(take({"own": Own(), "other": Own()}, baseline="own", seed=interleaved_timing.FIRST)["samples"]) == {
+def test_an_implementation_without_a_cache_passes(take_samples: Callable[..., dict[str, Any]]) -> None:
+    """A call takes the same time on new values as on repeated ones."""
+    assert set(
+        take_samples({"own": Recording(), "other": Recording()}, baseline="own", seed=interleaved_timing.FIRST)[
+            "samples"
+        ]
+    ) == {
         "own",
         "other",
     }
@@ -275,21 +279,21 @@ def test_who_computes_every_time_is_not_suspected(take: Callable[..., dict[str, 
         (Policies(), "inference", False),
     ],
 )
-def test_a_graph_is_captured_only_of_what_allows_it_and_can_be_compared(
+def test_a_graph_is_captured_only_of_capturable_deterministic_calls_without_gradients(
     policies: Policies, mode: str, expected: bool
 ) -> None:
-    """Of a call without gradients that gives the same bits each time: its replay must give them, too."""
-    own = Own()
+    """The replay must be comparable bit by bit with the call."""
+    own = Recording()
     own.policies = policies
     case = Case.parse(CASE.replace("/cpu/", "/cuda/") + mode, load_problem_types())
-    turn = InterleavedTiming(
+    timing = InterleavedTiming(
         implementations={"own": own}, baseline=None, operator=load_operator("multihead"), case=case, inputs="", seed=1
     )
-    assert turn._is_capturable("own") is expected
+    assert timing._is_capturable("own") is expected
 
 
-def test_on_a_cpu_there_is_nothing_of_a_device(take: Callable[..., dict[str, Any]]) -> None:
-    """One time, from end to end, and no word of clocks."""
-    (sample,) = take({"own": Own()})["samples"].values()
+def test_on_a_cpu_there_are_no_device_columns(take_samples: Callable[..., dict[str, Any]]) -> None:
+    """A sample has its wall time, and neither device times nor clock readings."""
+    (sample,) = take_samples({"own": Recording()})["samples"].values()
     assert (sample["method"], sample["clock"]) == ("wall", "")
     assert sample["device_ns"] == sample["graph_ns"] == sample["late"] == sample["clock_before_mhz"] == []

@@ -535,8 +535,8 @@ def test_a_mean_of_another_shape_fails_by_its_shape() -> None:
 
 def test_a_condition_passes_with_its_numbers_or_fails_with_its_description() -> None:
     """``Holds`` needs no tensor; the description is the check's own."""
-    held = evaluate_all(Holds(holds=True, what="3 of 4 were dropped", measured=1.0, allowed=2.0))
-    assert (held.status, held.measured, held.allowed) == ("passed", 1.0, 2.0)
+    found = evaluate_all(Holds(holds=True, what="3 of 4 were dropped", measured=1.0, allowed=2.0))
+    assert (found.status, found.measured, found.allowed) == ("passed", 1.0, 2.0)
     assert evaluate_all(Holds(holds=False, what="3 of 4 were dropped")).reason == "Needed. But 3 of 4 were dropped."
 
 

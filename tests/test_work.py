@@ -35,11 +35,11 @@ def build_candidate(case: Case, name: str = "torch_mha") -> Candidate:
 @pytest.mark.parametrize("mode", ["inference", "eval", "train", "frozen", "tuning"])
 def test_flop_equals_torchs_count_on_the_composed_path(case: str, mode: Mode) -> None:
     """They are equal for forward alone, and with the gradients of each mode."""
-    made = parse_case(case, mode)
-    step = build_candidate(made, "sdpa_math").make_step()
+    parsed = parse_case(case, mode)
+    step = build_candidate(parsed, "sdpa_math").make_step()
     with FlopCounterMode(display=False) as counter:
         step()
-    assert counter.get_total_flops() == OPERATOR.work(made).flop > 0
+    assert counter.get_total_flops() == OPERATOR.work(parsed).flop > 0
 
 
 def test_torch_counts_nothing_of_the_fused_kernel_on_a_cpu() -> None:
@@ -47,12 +47,12 @@ def test_torch_counts_nothing_of_the_fused_kernel_on_a_cpu() -> None:
 
     This test fails when torch starts to count them.
     """
-    made = parse_case(PLAIN)
-    step = build_candidate(made, "sdpa_flash").make_step()
+    parsed = parse_case(PLAIN)
+    step = build_candidate(parsed, "sdpa_flash").make_step()
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         step()
-    products = 4 * count_visible_pairs(made) * made.problem.head_dim
-    assert counter.get_total_flops() == OPERATOR.work(made).flop - products
+    products = 4 * count_visible_pairs(parsed) * parsed.problem.head_dim
+    assert counter.get_total_flops() == OPERATOR.work(parsed).flop - products
 
 
 def test_hidden_pairs_are_not_counted() -> None:
@@ -94,8 +94,8 @@ def test_bytes_are_the_sizes_of_inputs_and_outputs(mode: Mode) -> None:
         inputs = OPERATOR.inputs(case)
         outputs = OPERATOR.evaluate(case, inputs)
         moved = _sum_bytes([*inputs.tensors.values(), *inputs.parameters.values()])
-        made = 2 if mode == "autocast" else 4
-        results = sum(outputs[name].numel() for name in outputs if not name.startswith("grad.")) * made
+        output_bytes = 2 if mode == "autocast" else 4
+        results = sum(outputs[name].numel() for name in outputs if not name.startswith("grad.")) * output_bytes
         moved += results * (2 if case.differentiates else 1)
         if case.tracks_inputs:
             moved += _sum_bytes(tensor for tensor in inputs.tensors.values() if tensor.is_floating_point())

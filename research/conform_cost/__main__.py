@@ -50,7 +50,7 @@ class _TimedSupervisor(Supervisor):
 
 def main() -> None:
     """Run a suite on two implementations, and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m research.conform_cost", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m research.conform_cost", description=__doc__.partition(":")[0])
     parser.add_argument("first", nargs="?", default="reshaped", help="implementation that runs first")
     parser.add_argument("second", nargs="?", default="sdpa", help="implementation that runs second")
     parser.add_argument("--suite", default="core", help="level of the cases")

@@ -52,7 +52,7 @@ def do_nothing(**named: Any) -> None:
 
 
 def measure_agreement(path: Path, threads: int, setup: Setup, *, processes: int, resume: bool) -> list[Record]:
-    """Measure until the file holds ``processes`` processes."""
+    """Measure the agreement in fresh processes until the file holds ``processes`` of them."""
     context = get_context("spawn")
     condition = Condition(threads=threads, load="quiet")
     with Session(limits=Limits(threads=threads)) as session:

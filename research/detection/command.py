@@ -24,7 +24,7 @@ from research.detection.plants import BYTE_SHARE, SHARES
 from research.detection.pools import Condition, Setup, calibrate_rows, gather_pool, read_pool
 from research.detection.presentation import draw_figure, format_runs_table, format_table
 from research.detection.runs import count_verdicts, gather_runs
-from research.detection.starts import measure_starts, read_costs_s
+from research.detection.starts import measure_starts, read_start_times_s
 from research.lines import StudyError
 
 # Files that are kept in the repository are compressed with gzip.
@@ -44,9 +44,9 @@ SUITE = "full"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command of the study."""
-    asked = _make_parser().parse_args(arguments)
+    options = _make_parser().parse_args(arguments)
     try:
-        asked.do(asked)
+        options.do(options)
     except StudyError as error:
         print(error, file=sys.stderr)
         return 1
@@ -56,87 +56,88 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _list_conditions(asked: Any) -> list[Condition]:
-    return [Condition(threads=threads, load=load) for threads in asked.threads for load in asked.loads]
+def _list_conditions(options: Any) -> list[Condition]:
+    return [Condition(threads=threads, load=load) for threads in options.threads for load in options.loads]
 
 
-def _do_plants(asked: Any) -> None:
-    setup = Setup(length=asked.length, budget_s=asked.budget)
-    for threads in asked.threads:
+def _do_plants(options: Any) -> None:
+    setup = Setup(length=options.length, budget_s=options.budget)
+    for threads in options.threads:
         quiet = Condition(threads=threads, load=LOADS[0])
-        rows = calibrate_rows(asked.data, threads, setup, resume=asked.resume, say=_print_line)
-        path = asked.data / f"true-{threads}.jsonl"
-        gather_pool(path, quiet, setup, rows=rows, processes=asked.processes, resume=asked.resume, say=_print_line)
-        measure_starts(asked.data / f"starts-{threads}.jsonl", quiet, setup, rounds=STARTED, resume=asked.resume)
+        rows = calibrate_rows(options.data, threads, setup, resume=options.resume, say=_print_line)
+        path = options.data / f"true-{threads}.jsonl"
+        gather_pool(path, quiet, setup, rows=rows, processes=options.processes, resume=options.resume, say=_print_line)
+        measure_starts(options.data / f"starts-{threads}.jsonl", quiet, setup, rounds=STARTED, resume=options.resume)
 
 
-def _do_judge(asked: Any) -> None:
+def _do_judge(options: Any) -> None:
     settings = DrawSettings(
-        seconds=_map_threads(asked.threads, asked.seconds),
-        processes=_map_threads(asked.threads, asked.processes),
-        most=asked.most,
-        draws=asked.draws,
-        effect=asked.effect,
+        seconds=_map_threads(options.threads, options.seconds),
+        processes=_map_threads(options.threads, options.processes),
+        most=options.most,
+        draws=options.draws,
+        effect=options.effect,
     )
     evaluations: list[Evaluation] = []
-    for condition in _list_conditions(asked):
-        pool = read_pool(asked.data / f"runs-{condition}.jsonl")
+    for condition in _list_conditions(options):
+        pool = read_pool(options.data / f"runs-{condition}.jsonl")
         if pool is None or not pool.processes:
-            _print_line(f"no runs of {condition} in {asked.data}")
+            _print_line(f"no runs of {condition} in {options.data}")
             continue
         threads = condition.threads
-        starts_s = read_costs_s(asked.data / f"starts-{threads}.jsonl")
+        starts_s = read_start_times_s(options.data / f"starts-{threads}.jsonl")
         if starts_s is None:
             raise StudyError(
-                f"{asked.data} has no measured start times: run python -m research.detection plants --threads {threads}"
+                f"{options.data} has no measured start times: "
+                f"run python -m research.detection plants --threads {threads}"
             )
-        plants = read_pool(asked.data / f"true-{threads}.jsonl")
+        plants = read_pool(options.data / f"true-{threads}.jsonl")
         evaluations.append(evaluate_rules(condition.label, pool, plants, settings, starts_s=starts_s))
         _print_line(f"evaluated {condition}")
     if not evaluations:
-        raise StudyError(f"no runs in {asked.data}: run python -m research.detection runs")
-    runs = count_verdicts(asked.data)
-    parts = [format_table(evaluations), format_runs_table(runs) if runs else "", format_agreement(asked.data)]
-    asked.data.mkdir(parents=True, exist_ok=True)
-    (asked.data / "detection.md").write_text("\n\n".join(part for part in parts if part) + "\n")
-    (asked.data / "detection.json").write_text(json.dumps([asdict(one) for one in evaluations], indent=1))
+        raise StudyError(f"no runs in {options.data}: run python -m research.detection runs")
+    runs = count_verdicts(options.data)
+    parts = [format_table(evaluations), format_runs_table(runs) if runs else "", format_agreement(options.data)]
+    options.data.mkdir(parents=True, exist_ok=True)
+    (options.data / "detection.md").write_text("\n\n".join(part for part in parts if part) + "\n")
+    (options.data / "detection.json").write_text(json.dumps([asdict(one) for one in evaluations], indent=1))
     for ending in ("svg", "png"):
-        draw_figure(evaluations, asked.data / f"detection.{ending}")
-    print((asked.data / "detection.md").read_text())
+        draw_figure(evaluations, options.data / f"detection.{ending}")
+    print((options.data / "detection.md").read_text())
 
 
-def _do_runs(asked: Any) -> None:
-    setup = Setup(length=asked.length, budget_s=0.0)
-    for condition in _list_conditions(asked):
-        path = asked.data / f"rows-{condition.threads}.json"
+def _do_runs(options: Any) -> None:
+    setup = Setup(length=options.length, budget_s=0.0)
+    for condition in _list_conditions(options):
+        path = options.data / f"rows-{condition.threads}.json"
         if not path.exists():
             raise StudyError(
                 f"{path} with the rows of the plants does not exist: run python -m research.detection plants"
             )
-        options = ["--suite", asked.suite, *(["--processes", str(asked.processes)] if asked.processes else [])]
-        shares = asked.shares or SHARES
-        if not asked.shares and (condition.threads, condition.load) == (1, LOADS[0]):
+        arguments = ["--suite", options.suite, *(["--processes", str(options.processes)] if options.processes else [])]
+        shares = options.shares or SHARES
+        if not options.shares and (condition.threads, condition.load) == (1, LOADS[0]):
             shares = (*shares, BYTE_SHARE)  # bytes are exact: one condition is enough
         gather_runs(
-            asked.data / f"runs-{condition}.jsonl",
+            options.data / f"runs-{condition}.jsonl",
             condition,
             setup,
             rows=json.loads(path.read_text()),
             shares=shares,
-            runs=asked.runs,
-            options=options,
-            resume=asked.resume,
+            runs=options.runs,
+            options=arguments,
+            resume=options.resume,
             say=_print_line,
         )
-    print(format_runs_table(count_verdicts(asked.data)))
+    print(format_runs_table(count_verdicts(options.data)))
 
 
-def _do_agreement(asked: Any) -> None:
-    setup = Setup(length=asked.length, budget_s=0.0)
-    for threads in asked.threads:
-        path = asked.data / f"agreement-{threads}.jsonl"
-        measure_agreement(path, threads, setup, processes=asked.processes, resume=asked.resume)
-    print(format_agreement(asked.data))
+def _do_agreement(options: Any) -> None:
+    setup = Setup(length=options.length, budget_s=0.0)
+    for threads in options.threads:
+        path = options.data / f"agreement-{threads}.jsonl"
+        measure_agreement(path, threads, setup, processes=options.processes, resume=options.resume)
+    print(format_agreement(options.data))
 
 
 def _map_threads(threads: Sequence[int], values: Sequence[Any]) -> dict[int, Any]:
@@ -148,7 +149,7 @@ def _print_line(text: str) -> None:
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m research.detection", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m research.detection", description=__doc__.partition(":")[0])
     parts = parser.add_subparsers(required=True)
     plants = _add_command(parts, "plants", _do_plants, "measure the rows of the plants and their true slowdowns")
     plants.add_argument("--processes", type=int, default=TRUE_PROCESSES, help="processes for the true slowdowns")

@@ -55,7 +55,7 @@ class Planted(Implementation):
 
     def unsupported(self, case: Case) -> str | None:
         """Return why the copied implementation refuses the case, or that the number of rows is missing."""
-        if self._share and self._rows() is None:
+        if self._share and self._read_rows() is None:
             return f"{ROWS} has no number of rows for {self.name}: run python -m research.detection plants"
         return self._copied.unsupported(case)
 
@@ -65,7 +65,7 @@ class Planted(Implementation):
 
     def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
         """Return the copied call, followed by the extra work."""
-        call, rows = self._copied.prepare(module, case, inputs), self._rows()
+        call, rows = self._copied.prepare(module, case, inputs), self._read_rows()
         if not rows:
             return call
         generator = torch.Generator().manual_seed(0)
@@ -80,7 +80,7 @@ class Planted(Implementation):
 
         return call_with_plant
 
-    def _rows(self) -> int | None:
+    def _read_rows(self) -> int | None:
         rows: dict[str, int] = json.loads(os.environ.get(ROWS, "{}"))
         return rows.get(str(self._share))
 

@@ -71,7 +71,7 @@ class Condition:
     load: str
 
     def __str__(self) -> str:
-        """Its part of a file name."""
+        """Return its part of a file name."""
         return f"{self.threads}-{self.load}"
 
     @property
@@ -108,7 +108,7 @@ class Pool:
 
     @property
     def calls_per_cycle(self) -> int:
-        """Calls per cycle of a comparison: an implementation, the reference and, in older pools, the reference's copy."""
+        """Calls per cycle of a comparison: of an implementation, of the reference and, in older pools, of its copy."""
         return max(2 if _splits_cycles(process) else 3 for process in self.processes)
 
     @property
@@ -248,7 +248,7 @@ def gather_pool(
 def calibrate_rows(
     folder: Path, threads: int, setup: Setup, *, resume: bool, say: Callable[[str], None] = print
 ) -> Any:
-    """Find the rows of each plant by measuring and correcting them in rounds, and store them in ``rows-THREADS.json``."""
+    """Find the rows of each plant by rounds of measuring and correcting, and store them in ``rows-THREADS.json``."""
     path = folder / f"rows-{threads}.json"
     if resume and path.exists():
         return json.loads(path.read_text())
@@ -296,7 +296,7 @@ def _measure_process(
     """Measure all sides by interleaved calls in one fresh process."""
     others = measure_busy_cores(WINDOW_S)
     inputs = session.ask_oracle("inputs", case=case)
-    begin, burnt_s = time.monotonic(), competitor.read_cpu_s()
+    begin, used_s = time.monotonic(), competitor.read_cpu_s()
     with worker:
         answer = worker.ask(
             "time",
@@ -310,7 +310,7 @@ def _measure_process(
             checks=[],
             observation=f"{worker.path_prefix}-pool",
         )
-        end, burnt_s = time.monotonic(), competitor.read_cpu_s() - burnt_s
+        end, used_s = time.monotonic(), competitor.read_cpu_s() - used_s
     if "status" in answer:
         return {"kind": "failed", "reason": f"{answer['status']}: {answer['reason']}"}
     samples = answer["samples"]
@@ -321,7 +321,7 @@ def _measure_process(
         "took_s": round(end - begin, 3),
         # Cores in use before the process began, and cores that the competitor used during it.
         "others": others and round(others, 2),
-        "competitor": round(burnt_s / (end - begin), 2),
+        "competitor": round(used_s / (end - begin), 2),
         "sides": {BASE: samples[BASE], "twin": answer["twin"]} | {str(s): samples[PATHS[s]] for s in SHARES},
     }
 

@@ -168,7 +168,7 @@ def decide_by_torch(base: Side, new: Side) -> Verdict:
 
 
 def decide_by_criterion(base: Side, new: Side) -> Verdict:
-    """Decide by a t-test over the samples, and by a confidence interval of the mean's change beyond the noise threshold.
+    """Decide by a t-test over the samples, and by a confidence interval of the change beyond the noise threshold.
 
     The p-value is that of Welch's t, whereas Criterion bootstraps the distribution of t.
     """

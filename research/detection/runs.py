@@ -1,7 +1,7 @@
 """Real runs on the plants, counted by their verdicts.
 
-One run of ``attnbench profile`` times the reference and all plants by interleaved calls. One run of ``attnbench
-compare`` has to find the plant of one byte.
+One run of ``attnbench profile`` times the reference and the plants of extra work by interleaved calls. The plant of one
+byte is to be found by ``attnbench compare``.
 """
 
 import json
@@ -44,7 +44,7 @@ def gather_runs(
     resume: bool,
     say: Callable[[str], None] = print,
 ) -> list[Record]:
-    """Measure until the file holds ``runs`` runs of every plant; one run measures all plants of time.
+    """Measure until the file holds ``runs`` runs of every plant; one run measures all plants but that of a byte.
 
     Raises: StudyError after too many failed runs.
     """
@@ -55,23 +55,21 @@ def gather_runs(
         before = _count_failed(lines)
         while left := [share for share in shares if _count_runs(lines, share) < runs]:
             if _count_failed(lines) - before >= FAILURES:
-                raise StudyError(
-                    f"{path}: {FAILURES} runs failed; the reason of the last: {lines.records[-1]['reason']}"
-                )
+                reason = lines.records[-1]["reason"]
+                raise StudyError(f"{path}: {FAILURES} runs failed; the reason of the last: {reason}")
             fewest = min(_count_runs(lines, share) for share in left)
             together = [share for share in left if _count_runs(lines, share) == fewest and share != BYTE_SHARE]
-            begin, burnt_s = time.monotonic(), competitor.read_cpu_s()
+            begin, used_s = time.monotonic(), competitor.read_cpu_s()
             records, processes = _try_run(condition, setup, together or [BYTE_SHARE], options)
-            burnt = round((competitor.read_cpu_s() - burnt_s) / (time.monotonic() - begin), 2)
+            used = round((competitor.read_cpu_s() - used_s) / (time.monotonic() - begin), 2)
             for process in processes:
-                lines.add(process | {"competitor": burnt})
+                lines.add(process | {"competitor": used})
             for record in records:
                 lines.add(record)
                 result, share = record.get("verdict") or record["reason"], record["share"]
                 plant = "one byte" if share == BYTE_SHARE else f"{share} %"
-                say(
-                    f"{path.name}: run {_count_runs(lines, share)} of {runs}, {plant}: {result}, {record['took_s']:.0f} s"
-                )
+                done = _count_runs(lines, share)
+                say(f"{path.name}: run {done} of {runs}, {plant}: {result}, {record['took_s']:.0f} s")
         return [record for record in lines.records if record["kind"] == "run"]
 
 
@@ -151,7 +149,7 @@ def run_compare(condition: Condition, setup: Setup) -> Record:
 
 
 def _run_command(folder: str, condition: Condition, setup: Setup, arguments: Sequence[str]) -> tuple[Record, str]:
-    """Run the command once; return its exit code, its time and the load before it, and the last line that it printed."""
+    """Run the command once; return its exit code and wall time, the load before it, and its last line of output."""
     others = measure_busy_cores(WINDOW_S)
     begin = time.monotonic()
     common = ["--lengths", str(setup.length), "--passes", "forward", "--threads", str(condition.threads)]

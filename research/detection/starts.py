@@ -9,7 +9,7 @@ from attnbench.runner.timing import STARTS, start_together
 from research.detection.pools import IMPLEMENTATIONS, Condition, Setup, make_header, set_child_environment
 from research.lines import Lines, read
 
-__all__ = ["measure_starts", "read_costs_s"]
+__all__ = ["measure_starts", "read_start_times_s"]
 
 
 def measure_starts(path: Path, condition: Condition, setup: Setup, *, rounds: int, resume: bool) -> None:
@@ -25,7 +25,7 @@ def measure_starts(path: Path, condition: Condition, setup: Setup, *, rounds: in
             lines.add({"kind": "start", "alone_s": round(alone_s, 3), "together_s": round(together_s, 3)})
 
 
-def read_costs_s(path: Path) -> tuple[float, float] | None:
+def read_start_times_s(path: Path) -> tuple[float, float] | None:
     """Return the median seconds of a start alone, and per process of starts together; None if not measured."""
     found = read(path)
     if found is None or not found[1]:

@@ -1,4 +1,4 @@
-"""Worked numbers of the mechanisms, to the digits that are printed: 1e-4, and 2e-4 where the inputs are rounded."""
+"""Tests of the mechanisms against printed worked examples: within 1e-4, and 2e-4 where the inputs are rounded."""
 
 import torch
 from torch import Tensor, nn
@@ -7,49 +7,56 @@ from attnbench import masks
 from attnmechanisms.modules.attention import attend, attend_loop, dot, softmax_loop
 from attnmechanisms.modules.raw_self_attention import raw_scores, raw_self_attention, raw_self_attention_loop
 from attnmechanisms.modules.residual_block import ResidualBlock
-from attnmechanisms.modules.scaled_self_attention import LinearSelfAttention, ScaledSelfAttention, scaled_self_attention, scaled_self_attention_loop
+from attnmechanisms.modules.scaled_self_attention import (
+    LinearSelfAttention,
+    ScaledSelfAttention,
+    scaled_self_attention,
+    scaled_self_attention_loop,
+)
 from attnmechanisms.modules.separate_heads import concatenate_heads, long_projection, separate_heads
 from attnmechanisms.modules.stacked_heads import stack, stack_loop, stacked_heads, unstack
 from attnzoo.block_matrix import BLOCK_MATRIX, diagonal_blocks
 from attnzoo.reshaped import RESHAPED
 
 
-def rows(text: str) -> Tensor:
-    """Numbers as they are printed: rows divided by a stroke."""
+def parse_rows(text: str) -> Tensor:
+    """Parse numbers whose rows are separated by a slash."""
     return torch.tensor([[float(number) for number in row.split()] for row in text.split("/")], dtype=torch.float64)
 
 
-def close(found: Tensor, printed: Tensor, tolerance: float = 1e-4) -> None:
-    """As printed to four digits."""
+def assert_close(found: Tensor, printed: Tensor, tolerance: float = 1e-4) -> None:
+    """Assert that numbers equal the printed ones to four digits."""
     torch.testing.assert_close(found.double().reshape(printed.shape), printed, atol=tolerance, rtol=0)
 
 
 # "Your journey starts with one step": six tokens of width 3.
-JOURNEY = rows("0.43 0.15 0.89 / 0.55 0.87 0.66 / 0.57 0.85 0.64 / 0.22 0.58 0.33 / 0.77 0.25 0.10 / 0.05 0.80 0.55")
+JOURNEY = parse_rows(
+    "0.43 0.15 0.89 / 0.55 0.87 0.66 / 0.57 0.85 0.64 / 0.22 0.58 0.33 / 0.77 0.25 0.10 / 0.05 0.80 0.55"
+)
 
-RAW_WEIGHTS = rows("""
+RAW_WEIGHTS = parse_rows("""
     0.2098 0.2006 0.1981 0.1242 0.1220 0.1452 / 0.1385 0.2379 0.2333 0.1240 0.1082 0.1581 /
     0.1390 0.2369 0.2326 0.1242 0.1108 0.1565 / 0.1435 0.2074 0.2046 0.1462 0.1263 0.1720 /
     0.1526 0.1958 0.1975 0.1367 0.1879 0.1295 / 0.1385 0.2184 0.2128 0.1420 0.0988 0.1896
 """)
-RAW_CONTEXTS = rows("""
+RAW_CONTEXTS = parse_rows("""
     0.4421 0.5931 0.5790 / 0.4419 0.6515 0.5683 / 0.4431 0.6496 0.5671 /
     0.4304 0.6298 0.5510 / 0.4671 0.5910 0.5266 / 0.4177 0.6503 0.5645
 """)
 
 
 def test_raw_scores_of_the_second_token() -> None:
-    """Scores, their shares, and their softmax are as printed; the exponentials written out give torch.softmax."""
+    """Scores, normalised scores and softmax are as printed; written-out exponentials give torch.softmax."""
     scores = raw_scores(JOURNEY[None])[0, 1]
-    close(scores, rows("0.9544 1.4950 1.4754 0.8434 0.7070 1.0865"))
-    close(scores / scores.sum(), rows("0.1455 0.2278 0.2249 0.1285 0.1077 0.1656"))
-    close(torch.softmax(scores, dim=0), rows("0.1385 0.2379 0.2333 0.1240 0.1082 0.1581"))
+    assert_close(scores, parse_rows("0.9544 1.4950 1.4754 0.8434 0.7070 1.0865"))
+    assert_close(scores / scores.sum(), parse_rows("0.1455 0.2278 0.2249 0.1285 0.1077 0.1656"))
+    assert_close(torch.softmax(scores, dim=0), parse_rows("0.1385 0.2379 0.2333 0.1240 0.1082 0.1581"))
     torch.testing.assert_close(scores.exp() / scores.exp().sum(), torch.softmax(scores, dim=0))
     torch.testing.assert_close(softmax_loop(scores, [False] * 6), torch.softmax(scores, dim=0))
 
 
-def test_a_dot_product_by_elements_is_that_of_a_loop_over_pairs_and_of_a_matrix() -> None:
-    """Three ways to the same scores."""
+def test_dot_products_by_elements_by_pairs_and_by_matrix_product_are_equal() -> None:
+    """The three computations give the same scores."""
     by_elements = torch.stack([torch.stack([dot(a, b) for b in JOURNEY]) for a in JOURNEY])
     by_pairs = torch.stack([torch.stack([torch.dot(a, b) for b in JOURNEY]) for a in JOURNEY])
     torch.testing.assert_close(by_elements, raw_scores(JOURNEY[None])[0])
@@ -57,50 +64,52 @@ def test_a_dot_product_by_elements_is_that_of_a_loop_over_pairs_and_of_a_matrix(
 
 
 def test_raw_self_attention_gives_the_printed_weights_and_contexts() -> None:
-    """All six rows, as a loop and as matrix products."""
+    """All six rows agree, as a loop and as matrix products."""
     for form in (raw_self_attention, raw_self_attention_loop):
         contexts, weights = form(JOURNEY[None])
-        close(weights, RAW_WEIGHTS)
-        close(contexts, RAW_CONTEXTS)
+        assert_close(weights, RAW_WEIGHTS)
+        assert_close(contexts, RAW_CONTEXTS)
 
 
-SCALED_CONTEXTS = rows("""
+SCALED_CONTEXTS = parse_rows("""
     0.2996 0.8053 / 0.3061 0.8210 / 0.3058 0.8203 / 0.2948 0.7939 / 0.2927 0.7891 / 0.2990 0.8040
 """)
 
 
 def test_parameters_drawn_from_seed_123_give_the_printed_numbers() -> None:
-    """Weights, the second token's projections, scores and weights, and all contexts."""
+    """They are the parameters, the second token's projections, scores and weights, and all contexts."""
     torch.manual_seed(123)
     module = ScaledSelfAttention(3, 2)
-    close(module.w_q, rows("0.2961 0.5166 / 0.2517 0.6886 / 0.0740 0.8665"))
-    close(module.w_k, rows("0.1366 0.1025 / 0.1841 0.7264 / 0.3153 0.6871"))
-    close(module.w_v, rows("0.0756 0.1966 / 0.3164 0.4017 / 0.1186 0.8274"))
+    assert_close(module.w_q, parse_rows("0.2961 0.5166 / 0.2517 0.6886 / 0.0740 0.8665"))
+    assert_close(module.w_k, parse_rows("0.1366 0.1025 / 0.1841 0.7264 / 0.3153 0.6871"))
+    assert_close(module.w_v, parse_rows("0.0756 0.1966 / 0.3164 0.4017 / 0.1186 0.8274"))
     tokens = JOURNEY.float()[None]
     second = tokens[0, 1]
-    close(second @ module.w_q, rows("0.4306 1.4551"))
-    close(second @ module.w_k, rows("0.4433 1.1419"))
-    close(second @ module.w_v, rows("0.3951 1.0037"))
-    close((second @ module.w_q) @ (tokens[0] @ module.w_k).T, rows("1.2705 1.8524 1.8111 1.0795 0.5577 1.5440"))
+    assert_close(second @ module.w_q, parse_rows("0.4306 1.4551"))
+    assert_close(second @ module.w_k, parse_rows("0.4433 1.1419"))
+    assert_close(second @ module.w_v, parse_rows("0.3951 1.0037"))
+    assert_close(
+        (second @ module.w_q) @ (tokens[0] @ module.w_k).T, parse_rows("1.2705 1.8524 1.8111 1.0795 0.5577 1.5440")
+    )
     contexts, weights = module(tokens)
-    close(weights[0, 1], rows("0.1500 0.2264 0.2199 0.1311 0.0906 0.1820"))
-    close(contexts[0, 1], rows("0.3061 0.8210"))
-    close(contexts, SCALED_CONTEXTS)
+    assert_close(weights[0, 1], parse_rows("0.1500 0.2264 0.2199 0.1311 0.0906 0.1820"))
+    assert_close(contexts[0, 1], parse_rows("0.3061 0.8210"))
+    assert_close(contexts, SCALED_CONTEXTS)
     looped, _ = scaled_self_attention_loop(tokens, module.w_q, module.w_k, module.w_v)
-    close(looped, SCALED_CONTEXTS)
+    assert_close(looped, SCALED_CONTEXTS)
 
 
 def test_linear_layers_drawn_from_seed_789_give_the_printed_contexts_and_so_do_their_weights_as_parameters() -> None:
-    """The transfer is a transposition, one way and back."""
+    """Copying the weights in either direction transposes them."""
     torch.manual_seed(789)
     linear, parameters = LinearSelfAttention(3, 2), ScaledSelfAttention(3, 2)
-    printed = rows("""
+    printed = parse_rows("""
         -0.0739 0.0713 / -0.0748 0.0703 / -0.0749 0.0702 / -0.0760 0.0685 / -0.0763 0.0679 / -0.0754 0.0693
     """)
     tokens = JOURNEY.float()[None]
-    close(linear(tokens)[0], printed)
+    assert_close(linear(tokens)[0], printed)
     parameters.take(linear)
-    close(parameters(tokens)[0], printed)
+    assert_close(parameters(tokens)[0], printed)
     other = LinearSelfAttention(3, 2)
     other.take(parameters)
     assert all(torch.equal(a, b) for a, b in zip(other.parameters(), linear.parameters(), strict=True))
@@ -108,7 +117,7 @@ def test_linear_layers_drawn_from_seed_789_give_the_printed_contexts_and_so_do_t
 
 # Three sequences of lengths 4, 3 and 2: scores divided by √3, weights, attended values, and their projection.
 LENGTHS = torch.tensor([4, 3, 2])
-SCORES = rows("""
+SCORES = parse_rows("""
     -0.0170 -0.1186 0.1650 -0.0501 / -0.4638 -0.3019 -0.5509 -0.3744 /
     0.1350 0.0521 0.3532 0.1233 / -0.2920 -0.2106 -0.2852 -0.2374 /
     0.0859 -0.6261 0.4080 0.0228 / -0.0114 -1.2626 0.6670 -0.1373 /
@@ -116,18 +125,18 @@ SCORES = rows("""
     -0.0907 -0.3286 -0.2191 -0.1593 / -0.4125 -1.7913 -0.6960 -0.3861 /
     -0.2193 -1.1654 -0.4594 -0.3091 / -0.1604 -1.0057 -0.3043 -0.1917
 """).reshape(3, 4, 4)
-WEIGHTS = rows("""
+WEIGHTS = parse_rows("""
     0.2457 0.2219 0.2947 0.2377 / 0.2389 0.2809 0.2190 0.2612 / 0.2408 0.2217 0.2995 0.2380 /
     0.2411 0.2615 0.2427 0.2546 / 0.3483 0.1709 0.4807 0 / 0.3070 0.0879 0.6051 0 / 0.3557 0.2587 0.3857 0 /
     0.2913 0.0481 0.6606 0 / 0.5592 0.4408 0 0 / 0.7988 0.2012 0 0 / 0.7203 0.2797 0 0 / 0.6996 0.3004 0 0
 """).reshape(3, 4, 4)
-ATTENDED = rows("""
+ATTENDED = parse_rows("""
     0.031098 0.55693 0.25170 / -0.013614 0.54281 0.35157 / 0.037487 0.55560 0.24869 / 0.00041097 0.54734 0.31991 /
     0.068953 0.19005 -0.50370 / 0.064709 0.38920 -0.40146 / 0.062444 0.0074336 -0.59470 / 0.063902 0.48145 -0.35440 /
     -0.25525 0.68594 1.0380 / -0.89557 0.67747 0.71594 / -0.68588 0.68024 0.82142 / -0.63042 0.68097 0.84932
 """).reshape(3, 4, 3)
-W_OUT = rows("0.4881 0.4734 -0.3643 / -0.4775 0.4050 0.0622 / -0.5061 0.0370 -0.5362")
-PROJECTED = rows("""
+W_OUT = parse_rows("0.4881 0.4734 -0.3643 / -0.4775 0.4050 0.0622 / -0.5061 0.0370 -0.5362")
+PROJECTED = parse_rows("""
     0.1871 0.2264 -0.1301 / 0.1222 0.2482 -0.1615 / 0.1907 0.2226 -0.1318 / 0.1428 0.2414 -0.1515 /
     0.3071 0.0127 0.2422 / 0.3621 0.1018 0.1969 / 0.2506 -0.0638 0.2876 / 0.3882 0.1424 0.1755 /
     -0.1780 0.4642 -0.4020 / -0.3772 0.7465 0.0944 / -0.3120 0.6541 -0.0682 / -0.2947 0.6296 -0.1112
@@ -135,11 +144,11 @@ PROJECTED = rows("""
 
 
 def test_padded_scores_become_the_printed_weights() -> None:
-    """From the scores, with the padded keys hidden, as a loop and as a softmax; hidden keys get exactly 0."""
+    """They follow from the scores and the padding mask, as a loop and as a softmax; padded keys get exactly 0."""
     hidden = masks.over_queries(masks.from_lengths(LENGTHS, keys=4), 4)
     _, weights = attend(SCORES, torch.zeros(3, 4, 1, dtype=torch.float64), hidden=hidden)
-    close(weights, WEIGHTS, 2e-4)
-    # The loop looks its scores up by the numbers of query and key.
+    assert_close(weights, WEIGHTS, 2e-4)
+    # The loop looks its scores up by the indices of query and key.
     places = torch.arange(48).reshape(3, 4, 4)
     _, looped = attend_loop(
         lambda place, column: SCORES.flatten()[int(place[int(column[0])])],
@@ -148,18 +157,18 @@ def test_padded_scores_become_the_printed_weights() -> None:
         torch.zeros(3, 4, 1, dtype=torch.float64),
         hidden=hidden,
     )
-    close(looped, WEIGHTS, 2e-4)
+    assert_close(looped, WEIGHTS, 2e-4)
     assert not weights[hidden].any()
     assert not looped[hidden].any()
 
 
 def test_attended_values_are_projected_to_the_printed_output() -> None:
-    """Rows of W_out are outputs: what is multiplied is its transpose."""
-    close(nn.functional.linear(ATTENDED, W_OUT), PROJECTED, 2e-4)
+    """Rows of W_out are output features, so the values are multiplied by its transpose."""
+    assert_close(nn.functional.linear(ATTENDED, W_OUT), PROJECTED, 2e-4)
 
 
 def test_heads_stacked_into_the_batch_are_in_the_printed_order() -> None:
-    """Heads count fastest, as a loop and by reshaping; unstacking restores the features."""
+    """The head index varies fastest, as a loop and by reshaping; unstacking restores the features."""
     features = torch.arange(1, 33).reshape(2, 2, 8)
     printed = [
         [[1, 2, 3, 4], [9, 10, 11, 12]],
@@ -173,7 +182,7 @@ def test_heads_stacked_into_the_batch_are_in_the_printed_order() -> None:
 
 
 def test_four_dimensional_heads_have_the_printed_shapes() -> None:
-    """(30, 9, 512) in eight heads of 64; head 1 of a token is features 64 to 127 of its projection."""
+    """(30, 9, 512) is split into eight heads of 64; head 1 of a token is features 64 to 127 of its projection."""
     reference = nn.MultiheadAttention(512, 8, batch_first=True).eval()
     module = RESHAPED.build(reference)
     tokens = torch.randn(30, 9, 512)
@@ -189,8 +198,8 @@ def test_four_dimensional_heads_have_the_printed_shapes() -> None:
     assert torch.equal(q[0, 1, 0], projected[0, 0, 64:128])
 
 
-def test_every_form_of_heads_is_the_reference_with_its_weights() -> None:
-    """Rows 0 to E of in_proj_weight are W_q, then W_k, then W_v: output and weights are the reference's."""
+def test_every_form_of_heads_equals_the_reference_with_its_weights() -> None:
+    """The first third of the rows of in_proj_weight is W_q, then come W_k and W_v; output and weights agree."""
     torch.manual_seed(0)
     reference = nn.MultiheadAttention(6, 2, bias=False, batch_first=True, dtype=torch.float64)
     tokens = torch.randn(3, 4, 6, dtype=torch.float64)
@@ -214,7 +223,7 @@ def test_every_form_of_heads_is_the_reference_with_its_weights() -> None:
 
 
 def test_diagonal_blocks_are_the_scores_of_the_heads() -> None:
-    """Block (i, i) of the large product is Q_i K_iᵀ, whatever the lengths."""
+    """Block (i, i) of the large product is Q_i K_iᵀ, for any lengths."""
     q, k = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 7, 4)
     large = q.flatten(1, 2) @ k.flatten(1, 2).mT
     assert large.shape == (2, 15, 21)
@@ -222,14 +231,14 @@ def test_diagonal_blocks_are_the_scores_of_the_heads() -> None:
 
 
 def test_the_softmax_of_wide_draws_is_one_hot_and_of_narrow_ones_spread_out() -> None:
-    """20,000 draws of standard deviation 100: one gets almost everything, until they are divided by 100."""
+    """Of 20,000 draws of standard deviation 100, one gets almost all the weight; divided by 100, none does."""
     draws = 100 * torch.randn(20_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert torch.softmax(draws, dim=0).max() > 0.99
     assert torch.softmax(draws / 100, dim=0).max() < 0.01
 
 
 def test_masks_from_token_numbers_reach_the_weights_of_eight_heads() -> None:
-    """Padded columns are exactly 0 at width 512; the residual block keeps the shape and normalises each token."""
+    """At width 512, padded columns are exactly 0; the residual block keeps the shape and normalises each token."""
     tokens = torch.tensor([[5, 2, 1, 0, 0], [1, 3, 1, 4, 0]])
     padding = masks.from_tokens(tokens, padding=0)
     hidden = torch.randn(2, 5, 512)
@@ -243,7 +252,7 @@ def test_masks_from_token_numbers_reach_the_weights_of_eight_heads() -> None:
 
 
 def test_scaled_self_attention_divides_by_the_root_of_the_key_width() -> None:
-    """Width 3 to 2: by √2, not by √3."""
+    """For a projection from width 3 to 2, scores are divided by √2, not by √3."""
     torch.manual_seed(0)
     w_q, w_k, w_v = torch.rand(3, 3, 2, dtype=torch.float64)
     _, weights = scaled_self_attention(JOURNEY[None], w_q, w_k, w_v)

@@ -1,4 +1,4 @@
-"""Loop and matrix products of each mechanism agree in float64 to rounding; masks, order and gradients are right."""
+"""Tests of both forms of each mechanism: loops and matrix products agree to rounding in float64."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,12 @@ from attnmechanisms.modules.dot_product_pooling import DotProductPooling, dot_pr
 from attnmechanisms.modules.raw_self_attention import raw_self_attention, raw_self_attention_loop
 from attnmechanisms.modules.residual_block import ResidualBlock, add_and_norm, add_and_norm_loop, residual_block_loop
 from attnmechanisms.modules.scaled_dot_product import scaled_dot_product, scaled_dot_product_loop
-from attnmechanisms.modules.scaled_self_attention import LinearSelfAttention, ScaledSelfAttention, scaled_self_attention, scaled_self_attention_loop
+from attnmechanisms.modules.scaled_self_attention import (
+    LinearSelfAttention,
+    ScaledSelfAttention,
+    scaled_self_attention,
+    scaled_self_attention_loop,
+)
 from attnmechanisms.modules.separate_heads import concatenate_heads, long_projection, separate_heads
 from attnmechanisms.modules.single_head import SingleHeadAttention, single_head, single_head_loop
 from attnmechanisms.modules.stacked_heads import stack, stack_loop, stacked_heads, unstack
@@ -26,12 +31,12 @@ PADDING = masks.from_lengths(torch.tensor([5, 3, 1]), LENGTH)
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
-    """Numbers of a seed, float64."""
+    """Return float64 random numbers of a seed."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 TOKENS = draw(BATCH, LENGTH, WIDTH)
-# Loop, matrix products, and what both are given beside the tokens.
+# The loop, the matrix products, and the parameters of both.
 FORMS: dict[str, tuple[Form, Form, tuple[Tensor, ...]]] = {
     "raw": (raw_self_attention_loop, raw_self_attention, ()),
     "scaled": (
@@ -46,64 +51,64 @@ FORMS: dict[str, tuple[Form, Form, tuple[Tensor, ...]]] = {
     "single_head": (single_head_loop, single_head, tuple(draw(WIDTH, WIDTH, seed=n) for n in (1, 2, 3, 4))),
 }  # fmt: skip
 POOLS = ("additive", "dot_product")
-every_form = pytest.mark.parametrize("name", FORMS)
-each_way = pytest.mark.parametrize("way", [0, 1], ids=["loop", "matrix"])
+every_mechanism = pytest.mark.parametrize("name", FORMS)
+every_form = pytest.mark.parametrize("form", [0, 1], ids=["loop", "matrix"])
 
 
-@every_form
+@every_mechanism
 @pytest.mark.parametrize("padded", [False, True])
 def test_loop_and_matrix_products_agree(name: str, padded: bool) -> None:
-    """Output and weights, to rounding in float64, with padding and without."""
+    """Output and weights agree to rounding in float64, with padding and without."""
     loop, matrix, parameters = FORMS[name]
     given: dict[str, Any] = {"key_padding_mask": PADDING} if padded else {}
     for found, expected in zip(loop(TOKENS, *parameters, **given), matrix(TOKENS, *parameters, **given), strict=True):
         torch.testing.assert_close(found, expected, atol=1e-14, rtol=1e-13)
 
 
+@every_mechanism
 @every_form
-@each_way
-def test_rows_of_weights_sum_to_one_and_padded_keys_get_nothing(name: str, way: int) -> None:
-    """A padded key's weight is exactly 0."""
+def test_rows_of_weights_sum_to_one_and_padded_keys_get_zero(name: str, form: int) -> None:
+    """The weight of a padded key is exactly 0."""
     *forms, parameters = FORMS[name]
-    _, weights = forms[way](TOKENS, *parameters, key_padding_mask=PADDING)
+    _, weights = forms[form](TOKENS, *parameters, key_padding_mask=PADDING)
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones_like(weights[..., 0]))
     hidden = PADDING if name in POOLS else PADDING[:, None].expand_as(weights)
     assert not weights[hidden].any()
     assert (weights[~hidden] > 0).all()
 
 
+@every_mechanism
 @every_form
-@each_way
-def test_a_padded_sequence_gives_each_real_token_what_it_gets_alone(name: str, way: int) -> None:
-    """Padding changes nothing but where the rows stand."""
+def test_real_tokens_of_a_padded_sequence_have_the_outputs_of_the_unpadded_sequence(name: str, form: int) -> None:
+    """Padding does not change the output of a real token."""
     *forms, parameters = FORMS[name]
-    padded, _ = forms[way](TOKENS, *parameters, key_padding_mask=PADDING)
+    padded, _ = forms[form](TOKENS, *parameters, key_padding_mask=PADDING)
     for number, length in enumerate((5, 3, 1)):
-        alone, _ = forms[way](TOKENS[number : number + 1, :length], *parameters)
+        alone, _ = forms[form](TOKENS[number : number + 1, :length], *parameters)
         own = padded[number : number + 1] if name in POOLS else padded[number : number + 1, :length]
         torch.testing.assert_close(own, alone)
 
 
+@every_mechanism
 @every_form
-@each_way
-def test_a_sequence_of_padding_only_attends_to_nothing(name: str, way: int) -> None:
-    """Output and weights are zero, never NaN, and so is what reaches the tokens."""
+def test_a_sequence_of_padding_only_attends_to_nothing(name: str, form: int) -> None:
+    """Output and weights are zero, never NaN."""
     *forms, parameters = FORMS[name]
     tokens = TOKENS.clone().requires_grad_()
     hidden = torch.ones(BATCH, LENGTH, dtype=torch.bool)
-    output, weights = forms[way](tokens, *parameters, key_padding_mask=hidden)
+    output, weights = forms[form](tokens, *parameters, key_padding_mask=hidden)
     assert not output.any()
     assert not weights.any()
 
 
+@every_mechanism
 @every_form
-@each_way
-def test_tokens_in_another_order_give_weights_in_that_order(name: str, way: int) -> None:
-    """No mechanism knows the place of a token."""
+def test_tokens_in_another_order_give_weights_in_that_order(name: str, form: int) -> None:
+    """No mechanism depends on the position of a token."""
     *forms, parameters = FORMS[name]
     order = torch.tensor([3, 0, 4, 1, 2])
-    output, weights = forms[way](TOKENS, *parameters)
-    moved, shares = forms[way](TOKENS[:, order], *parameters)
+    output, weights = forms[form](TOKENS, *parameters)
+    moved, shares = forms[form](TOKENS[:, order], *parameters)
     if name in POOLS:
         torch.testing.assert_close(moved, output)
         torch.testing.assert_close(shares, weights[:, order])
@@ -112,19 +117,19 @@ def test_tokens_in_another_order_give_weights_in_that_order(name: str, way: int)
         torch.testing.assert_close(shares, weights[:, order][:, :, order])
 
 
+@every_mechanism
 @every_form
-@each_way
-def test_gradients_are_those_of_finite_differences(name: str, way: int) -> None:
-    """By the tokens and by every parameter, with padding."""
+def test_gradients_are_those_of_finite_differences(name: str, form: int) -> None:
+    """They are right with respect to the tokens and every parameter, with padding."""
     *forms, parameters = FORMS[name]
     leaves = [x.clone().requires_grad_() for x in (TOKENS[:2, :3], *parameters)]
     padding = masks.from_lengths(torch.tensor([3, 2]), 3)
-    assert torch.autograd.gradcheck(lambda *given: forms[way](*given, key_padding_mask=padding), leaves)
+    assert torch.autograd.gradcheck(lambda *given: forms[form](*given, key_padding_mask=padding), leaves)
 
 
 @pytest.mark.parametrize("form", [single_head_loop, single_head])
-def test_a_single_head_is_the_reference_with_one_head(form: Form) -> None:
-    """With a padding mask, a causal mask, both, and a full mask that repeats the padding mask."""
+def test_a_single_head_equals_the_reference_with_one_head(form: Form) -> None:
+    """They agree with a padding mask, a causal mask, both, and a full mask that repeats the padding mask."""
     reference = nn.MultiheadAttention(WIDTH, 1, bias=False, batch_first=True, dtype=torch.float64)
     parameters = (*reference.in_proj_weight.chunk(3), reference.out_proj.weight)
     later = masks.causal(LENGTH, LENGTH)
@@ -145,7 +150,7 @@ def test_a_single_head_is_the_reference_with_one_head(form: Form) -> None:
 
 
 def test_scaled_dot_product_agrees_with_torch_under_a_keep_mask() -> None:
-    """Loop, matrix products and torch's own function; true keeps."""
+    """The loop, the matrix products and torch's function agree; true keeps a key."""
     q, k, v = draw(2, 3, 4, seed=1), draw(2, 5, 4, seed=2), draw(2, 5, 6, seed=3)
     keep = masks.causal(3, 5, polarity="keep")
     expected = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=keep)
@@ -156,7 +161,7 @@ def test_scaled_dot_product_agrees_with_torch_under_a_keep_mask() -> None:
 
 
 def test_dropout_drops_the_same_weights_in_both_forms_and_scales_the_rest() -> None:
-    """After the same seed; what is left is 1 / (1 − p) times as large, and output is weights times values."""
+    """After the same seed, the kept weights are 1 / (1 − p) times as large, and the output is weights times values."""
     q, k, v = draw(2, 6, 4, seed=1), draw(2, 7, 4, seed=2), draw(2, 7, 3, seed=3)
     _, whole = scaled_dot_product(q, k, v)
     torch.manual_seed(1)
@@ -173,7 +178,7 @@ def test_dropout_drops_the_same_weights_in_both_forms_and_scales_the_rest() -> N
 
 
 def test_separate_heads_one_long_projection_and_heads_in_the_batch_agree() -> None:
-    """Concatenating the heads' weights and cutting the result is the same numbers."""
+    """Projecting with concatenated weights and splitting the result gives the same numbers."""
     heads = [tuple(draw(3, WIDTH, seed=10 * h + n) for n in range(3)) for h in range(2)]
     w_o = draw(6, 6, seed=5)
     expected, shares = separate_heads(TOKENS, heads, w_o, PADDING)
@@ -366,10 +371,10 @@ HEAD = (draw(2, WIDTH), draw(2, WIDTH), draw(2, WIDTH))
         ),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_told_in_one_line(
+def test_the_error_about_a_wrong_argument_is_one_line(
     wrong: Callable[[], object], error: type[Exception], message: str
 ) -> None:
-    """The line names the argument, what was needed and what came; nothing broadcasts."""
+    """The line names the argument, what was needed and what came; wrong shapes never broadcast."""
     with pytest.raises(error) as raised:
         wrong()
     assert str(raised.value) == message
@@ -391,15 +396,15 @@ NUMBERS: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("number", [0, -1, 2.0, 2.5, "2", None, True])
 def test_widths_and_heads_are_whole_numbers(name: str, number: Any) -> None:
-    """Whatever asks for such a number refuses all else alike."""
+    """Every function and module with such an argument refuses other values with the same message."""
     with pytest.raises((ValueError, TypeError), match=f" must be a whole number of at least 1, got {number!r}$"):
         NUMBERS[name](number)
 
 
-@every_form
+@every_mechanism
 @pytest.mark.parametrize(("batch", "length"), [(0, LENGTH), (BATCH, 0), (0, 0)])
-def test_loop_and_matrix_products_agree_on_nothing(name: str, batch: int, length: int) -> None:
-    """A batch of no sequences, or sequences of no tokens, has the shapes of any other; a pool of nothing is 0."""
+def test_loop_and_matrix_products_agree_on_empty_inputs(name: str, batch: int, length: int) -> None:
+    """For no sequences or no tokens, shapes follow the same rules, and all values are 0."""
     loop, matrix, parameters = FORMS[name]
     tokens, padding = TOKENS[:batch, :length], PADDING[:batch, :length]
     for found, expected in zip(
@@ -413,7 +418,7 @@ def test_loop_and_matrix_products_agree_on_nothing(name: str, batch: int, length
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.5])
 def test_without_keys_each_query_gets_zero(dropout_p: float) -> None:
-    """As a loop and as matrix products."""
+    """This holds for the loop and for the matrix products."""
     keys, values = draw(BATCH, 0, WIDTH), draw(BATCH, 0, 2)
     for form in (scaled_dot_product_loop, scaled_dot_product):
         output, weights = form(TOKENS, keys, values, dropout_p=dropout_p)
@@ -422,34 +427,32 @@ def test_without_keys_each_query_gets_zero(dropout_p: float) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, LENGTH, WIDTH), (BATCH, 0, WIDTH)])
-def test_adding_and_stacking_agree_on_nothing(shape: tuple[int, int, int]) -> None:
-    """No tokens are normalised, and no heads cut, into the shapes of any others."""
-    nothing = torch.zeros(shape)
+def test_adding_and_stacking_agree_on_empty_inputs(shape: tuple[int, int, int]) -> None:
+    """For no sequences or no tokens, both forms give the same shapes."""
+    empty = torch.zeros(shape)
     norm = torch.ones(WIDTH)
-    torch.testing.assert_close(
-        add_and_norm_loop(nothing, nothing, norm, norm), add_and_norm(nothing, nothing, norm, norm)
-    )
-    assert stack_loop(nothing, 2).shape == stack(nothing, 2).shape
+    torch.testing.assert_close(add_and_norm_loop(empty, empty, norm, norm), add_and_norm(empty, empty, norm, norm))
+    assert stack_loop(empty, 2).shape == stack(empty, 2).shape
 
 
+@every_mechanism
 @every_form
-@each_way
-def test_autocast_makes_one_dtype_of_several(name: str, way: int) -> None:
-    """What comes from a layer before in half precision meets weights in full precision."""
+def test_under_autocast_dtypes_may_be_mixed(name: str, form: int) -> None:
+    """Half-precision tokens from a previous layer may meet float32 parameters."""
     *forms, parameters = FORMS[name]
     with torch.autocast("cpu", torch.bfloat16):
-        output, _ = forms[way](TOKENS.bfloat16(), *(parameter.float() for parameter in parameters))
+        output, _ = forms[form](TOKENS.bfloat16(), *(parameter.float() for parameter in parameters))
     assert output.isfinite().all()
 
 
-def test_diagonal_blocks_are_cut_out_alike() -> None:
-    """One by one, or as a diagonal of blocks."""
+def test_both_forms_of_diagonal_blocks_agree() -> None:
+    """The blocks are taken one by one, or as a diagonal of the reshaped matrix."""
     matrix = draw(2, 6, 9)
     assert torch.equal(diagonal_blocks_loop(matrix, 3), diagonal_blocks(matrix, 3))
 
 
 def test_adding_and_normalising_agree_token_by_token() -> None:
-    """The loop is torch's LayerNorm of the sum, gradients included."""
+    """The loop equals torch's LayerNorm of the sum, gradients included."""
     given = [
         x.clone().requires_grad_() for x in (TOKENS, draw(*TOKENS.shape, seed=1), draw(WIDTH), draw(WIDTH, seed=2))
     ]
@@ -457,8 +460,8 @@ def test_adding_and_normalising_agree_token_by_token() -> None:
     assert torch.autograd.gradcheck(add_and_norm_loop, [x[:1, :2] if x.dim() == 3 else x for x in given])
 
 
-def test_the_residual_block_is_made_once() -> None:
-    """Two calls give the same bits, and every parameter takes a gradient."""
+def test_the_residual_block_repeats_itself_and_can_be_trained() -> None:
+    """Two calls give equal outputs bit for bit, and every parameter gets a gradient."""
     block = ResidualBlock(nn.MultiheadAttention(WIDTH, 2, batch_first=True, dtype=torch.float64), WIDTH).double()
     first, _ = block(TOKENS)
     second, _ = block(TOKENS)
@@ -468,7 +471,7 @@ def test_the_residual_block_is_made_once() -> None:
 
 
 @pytest.mark.parametrize("module", [AdditivePooling, DotProductPooling, SingleHeadAttention])
-def test_modules_take_either_form(module: Callable[..., nn.Module]) -> None:
+def test_modules_accept_either_form(module: Callable[..., nn.Module]) -> None:
     """The same parameters give the same numbers as a loop and as matrix products."""
     loops = {
         AdditivePooling: additive_pooling_loop,
@@ -476,7 +479,7 @@ def test_modules_take_either_form(module: Callable[..., nn.Module]) -> None:
         SingleHeadAttention: single_head_loop,
     }
     torch.manual_seed(0)
-    made, looped = module(WIDTH).double(), module(WIDTH, loops[module]).double()
-    looped.load_state_dict(made.state_dict())
-    for found, expected in zip(looped(TOKENS, PADDING), made(TOKENS, PADDING), strict=True):
+    matrix, looped = module(WIDTH).double(), module(WIDTH, loops[module]).double()
+    looped.load_state_dict(matrix.state_dict())
+    for found, expected in zip(looped(TOKENS, PADDING), matrix(TOKENS, PADDING), strict=True):
         torch.testing.assert_close(found, expected, atol=1e-14, rtol=1e-13)

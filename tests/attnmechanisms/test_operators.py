@@ -1,4 +1,4 @@
-"""The mechanisms as operators: both forms pass every check of their own contract, and mistakes do not."""
+"""Tests of the mechanisms as operators: both forms pass every check of their contract, and every check has a mutant."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -27,7 +27,7 @@ OPERATORS = tuple(operators.MECHANISMS.values())
 MUTANT_SETS = {name: getattr(mutant_sets, name.upper()) for name in operators.MECHANISMS}
 VARIANTS = [variant for mutants in MUTANT_SETS.values() for variant in mutants.variants]
 SIZES: dict[str, Any] = {"sequences": 2, "length": 5, "width": 6}
-# What the chapter of its own has at the least on an unmasked case of several sequences.
+# Checks of the chapter ``mechanisms`` that apply to every unmasked case of several sequences.
 OWN = {
     "shares_parity", "shares_sum_to_one", "further_padding_changes_nothing", "order_of_tokens_is_free",
     "sequences_do_not_mix", "gradients_are_slopes",
@@ -37,7 +37,7 @@ OWN = {
 @pytest.mark.parametrize("form", ["", "_loop"])
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
 def test_both_forms_pass_every_check(conformance: "Conformance", operator: Mechanism, form: str) -> None:
-    """On every case of the suite quick; what is refused is half precision in a loop, and nothing else."""
+    """They pass on every case of the suite quick; only half precision in a loop is unsupported."""
     implementation = load(operator.name + form, IMPLEMENTATIONS)
     assert implementation.operator == operator.name
     cases = operator.suite("quick")
@@ -52,10 +52,10 @@ def test_both_forms_pass_every_check(conformance: "Conformance", operator: Mecha
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
-def test_matrix_products_take_every_dtype_and_loops_refuse_half_precision(
+def test_matrix_products_support_every_dtype_and_loops_refuse_half_precision(
     conformance: "Conformance", operator: Mechanism
 ) -> None:
-    """Rounded inputs in each dtype are within the budget of that dtype."""
+    """In each dtype, the error on rounded inputs is within the budget of that dtype."""
     matrix, loop = (load(operator.name + form, IMPLEMENTATIONS) for form in ("", "_loop"))
     plain, *_ = operator.suite("quick")
     cases = {
@@ -77,10 +77,8 @@ def test_matrix_products_take_every_dtype_and_loops_refuse_half_precision(
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
-def test_a_variant_that_rounds_differently_passes_every_check(
-    conformance: "Conformance", variant: Implementation
-) -> None:
-    """On every case of the suite quick; so what a mistake of test_mutants is caught for is the mistake alone."""
+def test_a_correct_variant_passes_every_check(conformance: "Conformance", variant: Implementation) -> None:
+    """It rounds differently and passes on every case of the suite quick: checks catch the mutants' mistakes alone."""
     cases = load_operator(variant.operator).suite("quick")
     found = [
         (case.id, conformance.finding(variant, case, check)) for case in cases for check in conformance.applicable(case)
@@ -89,8 +87,8 @@ def test_a_variant_that_rounds_differently_passes_every_check(
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
-def test_every_mechanism_has_a_mistake_for_every_check_of_the_chapter(operator: Mechanism) -> None:
-    """A check that catches nothing would be idle."""
+def test_every_mechanism_has_a_mutant_for_every_check_of_the_chapter(operator: Mechanism) -> None:
+    """A check that no mutant fails proves nothing."""
     chapter = {check.name for check in read_checks().values() if check.chapter == "mechanisms"}
     mutants = MUTANT_SETS[operator.name].mutants
     if not operator.suite("quick")[0].tracks_parameters:
@@ -99,8 +97,8 @@ def test_every_mechanism_has_a_mistake_for_every_check_of_the_chapter(operator: 
     assert len(mutants) >= 20
 
 
-def test_a_parameter_called_like_a_function_is_an_error(conformance: "Conformance") -> None:
-    """Nothing is computed: the call raises, which no check takes for a result."""
+def test_calling_a_parameter_like_a_function_raises(conformance: "Conformance") -> None:
+    """The call raises, and the check passes the error on."""
 
     class Called(Dot):
         def score(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -112,20 +110,20 @@ def test_a_parameter_called_like_a_function_is_an_error(conformance: "Conformanc
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
-def test_suites_hold_one_another_and_every_id_rebuilds_its_case(operator: Mechanism) -> None:
-    """``quick`` is in ``core``, and that in ``full``; nothing is there twice."""
+def test_suites_are_nested_and_every_case_is_restored_from_its_id(operator: Mechanism) -> None:
+    """``core`` contains ``quick``, ``full`` contains ``core``, and no case is listed twice."""
     assert load_operator(operator.name) is operator
     levels = [operator.suite(level) for level in ("quick", "core", "full")]
     for smaller, larger in pairwise(levels):
         assert set(smaller) < set(larger)
     assert len(set(levels[-1])) == len(levels[-1])
-    known = load_problem_types()
-    assert all(Case.parse(case.id, known) == case for case in levels[-1])
+    problem_types = load_problem_types()
+    assert all(Case.parse(case.id, problem_types) == case for case in levels[-1])
     assert {case.problem.mask for case in levels[0]} == set(operator.problem.masks)
 
 
 def test_a_sequence_of_padding_only_has_hidden_rows() -> None:
-    """Every row of it, for output and weights; a padded batch without one has none."""
+    """All rows of that sequence are fully masked; a padded batch without such a sequence has no hidden rows."""
     operator = operators.SINGLE_HEAD
     for mask, rows in (("padempty", 5), ("pad", 0)):
         case = Case(operator=operator.name, problem=MaskedProblem(**SIZES, mask=mask), dtype="float64")
@@ -133,15 +131,17 @@ def test_a_sequence_of_padding_only_has_hidden_rows() -> None:
         assert (hidden["output"].sum() if hidden else 0) == rows
 
 
-def test_the_residual_block_is_that_of_torch() -> None:
-    """The formula is LayerNorm(x + attention(x)) of the reference's own parts."""
+def test_the_residual_block_equals_torchs_modules() -> None:
+    """The formula is LayerNorm(x + attention(x)) with torch's LayerNorm and MultiheadAttention."""
     operator = operators.RESIDUAL_BLOCK
     case = Case(operator=operator.name, problem=BlockProblem(**SIZES, heads=3, mask="causal+pad"), dtype="float64")
     inputs = operator.inputs(case)
     attention, norm = nn.MultiheadAttention(6, 3, batch_first=True).double(), nn.LayerNorm(6).double()
-    own = inputs.parameters
-    attention.load_state_dict({name.replace("out_proj_", "out_proj."): own[name] for name in list(own)[:4]})
-    norm.load_state_dict({"weight": own["norm_weight"], "bias": own["norm_bias"]})
+    parameters = inputs.parameters
+    attention.load_state_dict(
+        {name.replace("out_proj_", "out_proj."): parameters[name] for name in list(parameters)[:4]}
+    )
+    norm.load_state_dict({"weight": parameters["norm_weight"], "bias": parameters["norm_bias"]})
     tokens, masks = inputs.tensors["tokens"], {k: v for k, v in inputs.tensors.items() if k != "tokens"}
     attended, weights = attention(tokens, tokens, tokens, **masks)
     found = operator.evaluate(case, inputs)
@@ -150,21 +150,21 @@ def test_the_residual_block_is_that_of_torch() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_what_torch_loses_in_a_norm_is_allowed(conformance: "Conformance", dtype: Precision) -> None:
-    """It adds up the gradients of its parameters in their own dtype, token after token: more, the more tokens."""
+def test_the_rounding_of_torchs_layer_norm_is_allowed(conformance: "Conformance", dtype: Precision) -> None:
+    """Torch sums the gradients of the norm's parameters in their dtype: the error grows with the number of tokens."""
     problem = BlockProblem(sequences=2, length=500, width=6, heads=2, mask="pad", regime="peaked")
     case = Case(operator="residual_block", problem=problem, dtype=dtype, mode="eval")
     found = conformance.finding(load("residual_block", IMPLEMENTATIONS), case, "parameter_gradients")
     assert found.status == "passed", found.reason
 
 
-def test_every_path_of_a_mechanism_is_its_formula_in_float64() -> None:
-    """Or else it would measure a mistake instead of rounding."""
+def test_every_yardstick_of_a_mechanism_equals_its_formula_in_float64() -> None:
+    """If a yardstick differed, it would measure a mistake instead of rounding."""
     operator = operators.RESIDUAL_BLOCK
     case = Case(operator=operator.name, problem=BlockProblem(**SIZES, heads=3, mask="causal+pad"), dtype="float64")
     inputs = operator.inputs(case)
-    formula, of_torch = operator.yardsticks(case, inputs)
-    torch.testing.assert_close(of_torch, formula, rtol=1e-12, atol=1e-12)
+    formula, torch_modules = operator.yardsticks(case, inputs)
+    torch.testing.assert_close(torch_modules, formula, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -175,8 +175,8 @@ def test_every_path_of_a_mechanism_is_its_formula_in_float64() -> None:
         ({"regime": "vast"}, "unknown regime 'vast'; available: flat, plain, peaked, huge"),
     ],
 )
-def test_what_is_no_problem_is_refused(wrong: dict[str, Any], message: str) -> None:
-    """In one line that says what there is."""
+def test_an_invalid_problem_is_refused(wrong: dict[str, Any], message: str) -> None:
+    """The message is one line, and lists what is available."""
     with pytest.raises(ValueError, match=message):
         MechanismProblem(**SIZES | wrong)
     with pytest.raises(ValueError, match="E must be divisible by H, got E6 and H4"):

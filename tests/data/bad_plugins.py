@@ -1,6 +1,6 @@
-"""Implementations whose numbers are the reference's, and which do harm beside them.
+"""Implementations that compute what the reference computes, and have a fault besides.
 
-Those that raise, exit, hang, crash, patch torch or return nonsense are in ``test_runner.py``.
+Implementations that raise, exit, hang, crash, patch torch or return nonsense are in ``test_runner.py``.
 """
 
 import os
@@ -18,23 +18,23 @@ SHAPE = (2, 5, 24)
 
 
 class Bad(Implementation):
-    """The reference with a deed after each call, another for each seed from 1; a deed may replace what is returned."""
+    """The reference with a fault after each call: fault number n for seed n. A fault may return another result."""
 
-    def __init__(self, deeds):
-        self.deeds = deeds
+    def __init__(self, faults):
+        self.faults = faults
 
     def build(self, reference):
-        """The reference itself."""
+        """Return the reference itself."""
         return reference
 
     def prepare(self, module, case, inputs):
-        """The call and the deed."""
-        deeds = dict(enumerate(self.deeds.values(), start=1))
-        deed = deeds.get(case.problem.seed, lambda output: None)
+        """Return the call, with the fault of the case's seed."""
+        faults = dict(enumerate(self.faults.values(), start=1))
+        fault = faults.get(case.problem.seed, lambda output: None)
 
         def call(**arguments):
             output, weights = module(**arguments)
-            done = deed(output)
+            done = fault(output)
             return done if isinstance(done, tuple) else (output, weights)
 
         return call
@@ -43,13 +43,13 @@ class Bad(Implementation):
 # --- torch's global state ---
 
 
-def other_dtype(output):
-    """The other of two default dtypes."""
+def change_dtype(output):
+    """Switch between two default dtypes."""
     torch.set_default_dtype(torch.float64 if torch.get_default_dtype() != torch.float64 else torch.float32)
 
 
-def other_precision(output):
-    """The other of two precisions."""
+def change_precision(output):
+    """Switch between two precisions of float32 products."""
     torch.set_float32_matmul_precision("medium" if torch.get_float32_matmul_precision() != "medium" else "highest")
 
 
@@ -62,36 +62,36 @@ STATE = Bad(
         "deterministic": lambda output: torch.use_deterministic_algorithms(
             not torch.are_deterministic_algorithms_enabled()
         ),
-        "precision": other_precision,
-        "dtype": other_dtype,
+        "precision": change_precision,
+        "dtype": change_dtype,
     }
 )
 
 
-# --- results that lie about themselves; what they hold is wrong ---
+# --- wrong results whose class reports something else than they contain ---
 
 
-class Claims(Tensor):
-    """Says that it has the right shape and dtype."""
+class FalseShape(Tensor):
+    """A tensor that reports the right shape and dtype, whatever it has."""
 
     shape = torch.Size(SHAPE)
     dtype = torch.float32
     size = numel = as_subclass = detach = lambda self, *_: self
 
 
-class Overrides(Tensor):
-    """Answers every function of torch as if all were right."""
+class FalseFunctions(Tensor):
+    """A tensor whose ``__torch_function__`` returns results as if the tensor were right."""
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
         return torch.Size(SHAPE) if "shape" in str(function) else torch.ones(SHAPE, dtype=torch.bool)
 
 
-class Wraps(Tensor):
-    """Has the right shape and no elements."""
+class WithoutStorage(Tensor):
+    """A tensor of the right shape without elements."""
 
     def __new__(cls, output):
-        """A tensor without storage."""
+        """Return a tensor without storage."""
         return Tensor._make_wrapper_subclass(cls, output.shape, dtype=output.dtype)
 
     def __init__(self, output):
@@ -102,8 +102,8 @@ class Wraps(Tensor):
         return torch.zeros(1)
 
 
-class Poses:
-    """Is no tensor and says that it is one."""
+class FalseClass:
+    """An object that is no tensor, and whose ``__class__`` is Tensor."""
 
     __class__ = Tensor
     shape = torch.Size(SHAPE)
@@ -113,8 +113,8 @@ class Poses:
         return lambda *_, **__: self
 
 
-class Pair(tuple):
-    """Holds one thing and says that they are two."""
+class FalseLength(tuple):
+    """A tuple that reports two elements, whatever it has."""
 
     __slots__ = ()
 
@@ -122,83 +122,88 @@ class Pair(tuple):
         return 2
 
 
-LIES = Bad(
+DISGUISED = Bad(
     {
-        "claims": lambda output: (output[:, 1:].detach().as_subclass(Claims), None),
-        "overrides": lambda output: ((output.detach() * 2).as_subclass(Overrides), None),
-        "wraps": lambda output: (Wraps(output.detach()), None),
-        "poses": lambda output: (Poses(), None),
-        "pair": lambda output: Pair([output]),
+        "shape": lambda output: (output[:, 1:].detach().as_subclass(FalseShape), None),
+        "functions": lambda output: ((output.detach() * 2).as_subclass(FalseFunctions), None),
+        "storage": lambda output: (WithoutStorage(output.detach()), None),
+        "class": lambda output: (FalseClass(), None),
+        "length": lambda output: FalseLength([output]),
     }
 )
 
 
-# --- the process, its connection, and what is everybody's ---
+# --- side effects on the process and its memory ---
 
 
-class Unheard(BaseException):
-    """Derived from nothing that is usually caught."""
+class Uncommon(BaseException):
+    """An exception that ``except Exception`` does not catch."""
 
 
-def shout(output):
-    """Print 16 MB that look like answers, half of it past Python."""
+def print_megabytes(output):
+    """Print 16 MB that look like answers, half of them directly to the descriptor."""
     sys.stdout.write((ANSWER * 350_000).decode())
     sys.stdout.flush()
     os.write(1, ANSWER * 350_000)
 
 
-def breed(output):
-    """Fork a process that stays."""
+def fork_process(output):
+    """Fork a process that stays after the call."""
     child = os.fork()
     if child == 0:
         time.sleep(600)
         os._exit(0)
-    Path("bred").write_text(str(child))
+    Path("forked").write_text(str(child))
 
 
 def throw(output):
-    """Raise what ``except Exception`` lets through."""
-    raise Unheard("of")
+    """Raise an exception that ``except Exception`` does not catch."""
+    raise Uncommon("of")
 
 
 KEPT = []
 
 
 def leak(output):
-    """Keep 256 MiB."""
+    """Allocate 256 MiB and keep them."""
     KEPT.append(torch.ones(2**26))
 
 
-NOISE = Bad({"shout": shout, "breed": breed, "throw": throw} | {f"leak {i}": leak for i in range(4)})
+SIDE_EFFECTS = Bad(
+    {"print": print_megabytes, "fork": fork_process, "throw": throw} | {f"leak {i}": leak for i in range(4)}
+)
 
 
-def once(deed):
-    """The deed, in the first call alone, whatever becomes of the process that made it."""
+# --- tampering with the connection ---
+
+
+def only_once(fault):
+    """Return a function that has the fault in its first call of all processes, and does nothing in later calls."""
 
     def first(output):
-        if not Path(deed.__name__).exists():
-            Path(deed.__name__).touch()
-            return deed(output)
+        if not Path(fault.__name__).exists():
+            Path(fault.__name__).touch()
+            return fault(output)
         return None
 
     return first
 
 
-def close(output):
-    """Close whatever is open."""
+def close_descriptors(output):
+    """Close all descriptors from 3 on."""
     os.closerange(3, 4096)
 
 
-def forge(output):
-    """Answer in the worker's place, and end it."""
+def forge_answer(output):
+    """Write an answer in place of the worker, and end the process."""
     os.write(int(sys.argv[1]), ANSWER)
     os._exit(0)
 
 
 def answer_first(output):
-    """Answer before the worker does, and be wrong."""
+    """Write an answer before the worker does, and return a wrong output."""
     os.write(int(sys.argv[1]), ANSWER)
     return output * 2, None
 
 
-DEADLY = Bad({deed.__name__: once(deed) for deed in (close, forge, answer_first)})
+TAMPERING = Bad({fault.__name__: only_once(fault) for fault in (close_descriptors, forge_answer, answer_first)})

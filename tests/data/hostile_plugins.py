@@ -1,6 +1,6 @@
-"""Implementations whose numbers are the reference's, and which do harm where they are profiled, each length another.
+"""Implementations that compute what the reference computes, and have a fault of another kind at each length.
 
-A case of length 8 is where they all behave.
+At length 8 all of them are without fault.
 """
 
 import ctypes
@@ -20,25 +20,25 @@ FOREVER_S = 600
 
 
 class Hostile(Implementation):
-    """The reference; at some lengths a deed takes the place of building or of what a call returns."""
+    """The reference, with faults by length: ``builds`` act where the call is prepared, ``calls`` replace its result."""
 
     def __init__(self, calls=(), builds=()):
         self.calls = dict(calls)
         self.builds = dict(builds)
 
     def build(self, reference):
-        """The reference itself."""
+        """Return the reference itself."""
         return reference
 
     def prepare(self, module, case, inputs):
-        """The call, with its deed."""
+        """Return the call, with the fault of the case's length."""
         length = case.problem.queries
         if length in self.builds:
             self.builds[length]()
-        deed = self.calls.get(length)
-        if deed is None:
+        fault = self.calls.get(length)
+        if fault is None:
             return module
-        made = deed() if isinstance(deed, type) else deed
+        made = fault() if isinstance(fault, type) else fault
 
         def call(**arguments):
             return made(module(**arguments)[0])
@@ -46,11 +46,11 @@ class Hostile(Implementation):
         return call
 
 
-# --- what is told, and costs nobody his process ---
+# --- faults that do not end the process ---
 
 
-def shout(output):
-    """Print 16 MB, half of it past Python, half of it to standard error."""
+def print_megabytes(output):
+    """Print 16 MB: half through Python's standard output, half directly to the descriptor of standard error."""
     line = b'{"status": "observed"}\n'
     sys.stdout.write((line * 350_000).decode())
     sys.stdout.flush()
@@ -59,7 +59,7 @@ def shout(output):
 
 
 def fail_to_build():
-    """Raise where the call is prepared."""
+    """Raise while the call is prepared."""
     raise OSError("no such engine")
 
 
@@ -71,7 +71,7 @@ def fail(output):
 class _FailsBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx, output):
-        """The same numbers."""
+        """Return a copy."""
         return output.clone()
 
     @staticmethod
@@ -81,148 +81,148 @@ class _FailsBackward(torch.autograd.Function):
 
 
 def fail_backward(output):
-    """Raise once gradients are asked for."""
+    """Raise in the backward pass."""
     return (_FailsBackward.apply(output), None) if output.requires_grad else (output, None)
 
 
-def take_all(output):
-    """Ask for more memory, and keep it, until there is none."""
+def exhaust_memory(output):
+    """Allocate memory without end."""
     kept = []
     while True:
         kept.append(torch.ones(2**24))
 
 
-def other_threads(output):
+def change_threads(output):
     """Change the number of threads."""
     torch.set_num_threads(torch.get_num_threads() + 1)
     return output, None
 
 
-def other_dtype(output):
+def change_dtype(output):
     """Change the default dtype."""
     torch.set_default_dtype(torch.float64)
     return output, None
 
 
-def other_mode(output):
+def change_grad_mode(output):
     """Change the gradient mode."""
     torch.set_grad_enabled(not torch.is_grad_enabled())
     return output, None
 
 
 def draw(output):
-    """Draw from the random generator of the process."""
+    """Draw from torch's random number generator."""
     torch.rand(1)
     return output, None
 
 
-TOLD = Hostile(
+NON_FATAL = Hostile(
     calls={
-        9: shout, 11: fail, 12: lambda output: output, 13: take_all, 14: other_threads, 15: other_dtype,
-        16: other_mode, 17: draw, 18: fail_backward,
+        9: print_megabytes, 11: fail, 12: lambda output: output, 13: exhaust_memory, 14: change_threads,
+        15: change_dtype, 16: change_grad_mode, 17: draw, 18: fail_backward,
     },
     builds={10: fail_to_build},
 )  # fmt: skip
 
 
-# --- what ends its process, or never ends ---
+# --- faults that end the process, or never return ---
 
 
-def close(output):
-    """Close whatever is open."""
+def close_descriptors(output):
+    """Close all descriptors from 3 on."""
     os.closerange(3, 4096)
     return output, None
 
 
-DEADLY = Hostile(calls={9: lambda output: ctypes.string_at(0), 10: lambda output: os._exit(0), 11: close})
+CRASHING = Hostile(calls={9: lambda output: ctypes.string_at(0), 10: lambda output: os._exit(0), 11: close_descriptors})
 
 
 def loop(output):
-    """Never end; it sleeps in between, so that others get on with theirs."""
+    """Never return; sleep in the loop, so that other threads and processes can run."""
     while True:
         time.sleep(0.001)
 
 
-def stubborn(output):
-    """Never end, whatever asks for it."""
+def loop_ignoring_signals(output):
+    """Never return, and ignore the signals that ask for an end."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     loop(output)
 
 
-STUCK = Hostile(calls={9: loop, 10: stubborn})
+HANGING = Hostile(calls={9: loop, 10: loop_ignoring_signals})
 
 
-# --- what stays when the call is over ---
+# --- faults that remain after the call has returned ---
 
 
-def breed(output):
-    """Fork 2 × 2 × 2 processes that stay, some of them in sessions of their own; leave their numbers behind."""
+def fork_processes(output):
+    """Fork until there are 2 × 2 × 2 processes; new ones stay, some in sessions of their own, and write their ids."""
     owner = os.getpid()
     for _ in range(3):
         os.fork()
     if os.getpid() != owner:
         if os.getpid() % 2:
             os.setsid()
-        with Path("bred").open("a") as file:
+        with Path("forked").open("a") as file:
             file.write(f"{os.getpid()}\n")
         time.sleep(FOREVER_S)
         os._exit(0)
     return output, None
 
 
-def burn(output):
-    """Leave a thread behind that keeps a core busy, without holding Python's lock."""
+def leave_busy_thread(output):
+    """Start a thread that keeps a core busy after the call, without holding the global interpreter lock."""
     arguments = ("sha256", b"password", b"salt", 2**31 - 1)
     threading.Thread(target=hashlib.pbkdf2_hmac, args=arguments, daemon=True).start()
     return output, None
 
 
-STAYING = Hostile(calls={9: breed, 18: burn})
+LINGERING = Hostile(calls={9: fork_processes, 18: leave_busy_thread})
 
 
-# --- what shows only among others, after many calls ---
+# --- faults that appear only after many calls, in the process that implementations share ---
 
 
 class WrongLater:
-    """Wrong from the hundred and first call on."""
+    """Returns a wrong output from call 101 on."""
 
     def __init__(self):
         self.made = 0
 
     def __call__(self, output):
-        """The answer, or another one."""
+        """Return the output, or a wrong one."""
         self.made += 1
         return (output if self.made <= 100 else output * 1.5), None
 
 
-class Remembers:
-    """Answers what it answered in the fortieth call, whatever it is given later."""
+class CachesOutput:
+    """Returns the output of call 40 in all later calls, whatever the inputs."""
 
     def __init__(self):
         self.made = 0
         self.kept = None
 
     def __call__(self, output):
-        """The answer, or an old one."""
+        """Return the output, or that of call 40."""
         self.made += 1
         if self.made <= 40:
             self.kept = output.clone()
         return self.kept.clone(), None
 
 
-class DiesLater:
-    """Ends the process in the fortieth call."""
+class CrashesLater:
+    """Ends the process in call 40."""
 
     def __init__(self):
         self.made = 0
 
     def __call__(self, output):
-        """The answer, or the end."""
+        """Return the output, or crash."""
         self.made += 1
         if self.made == 40:
             ctypes.string_at(0)
         return output, None
 
 
-LATE = Hostile(calls={9: WrongLater, 10: Remembers, 11: DiesLater})
+LATE = Hostile(calls={9: WrongLater, 10: CachesOutput, 11: CrashesLater})

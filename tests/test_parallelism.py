@@ -1,4 +1,4 @@
-"""Implementations side by side: all that they yield arrives, nobody waits for nothing, nobody is left behind."""
+"""Implementations in parallel: all results arrive, no thread waits forever, and no worker stays open."""
 
 import time
 from collections.abc import Iterator
@@ -15,58 +15,58 @@ from attnbench.runner.parallelism import count_parallel_lanes, run_each
 
 NAMES = ["one", "two", "three", "four", "five"]
 PLAN = Plan(case="multihead/b1.s2/-/mask=none/regime=normal/seed=0/float32/cpu/train", checks=(), missing=None, flop=10)
-# Time after which threads that should have met never will, in seconds.
-PATIENCE_S = 20.0
+# Time limit of the barrier at which two threads meet, in seconds.
+BARRIER_TIMEOUT_S = 20.0
 
 
-class Worker:
-    """Supervisor that can be closed."""
+class FakeWorker:
+    """Supervisor that records whether it was closed."""
 
     def __init__(self, name: str, parallel: int) -> None:
         self.name, self.parallel, self.closed = name, parallel, False
 
-    def __enter__(self) -> "Worker":
+    def __enter__(self) -> "FakeWorker":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End it."""
+        """Record the call."""
         self.closed = True
 
 
 @dataclass
-class Started:
-    """Session that knows whom it started."""
+class FakeSession:
+    """Session that keeps its workers."""
 
-    workers: list[Worker] = field(default_factory=list)
+    workers: list[FakeWorker] = field(default_factory=list)
 
-    def supervise(self, name: str, environment: Any, *, parallel: int) -> Worker:
-        """A worker."""
-        self.workers.append(Worker(name, parallel))
+    def supervise(self, name: str, environment: Any, *, parallel: int) -> FakeWorker:
+        """Return a new worker."""
+        self.workers.append(FakeWorker(name, parallel))
         return self.workers[-1]
 
 
 def test_two_at_a_time_and_no_more() -> None:
-    """Pairs of implementations meet; there are never three; every result arrives once."""
-    meeting, counting = Barrier(2), Lock()
-    at_work: list[str] = []
+    """With two lanes, two implementations run at the same time and never three; every result arrives once."""
+    barrier, counting = Barrier(2), Lock()
+    running: list[str] = []
     most = 0
 
     def job(name: str, worker: Any) -> Iterator[tuple[str, int]]:
         nonlocal most
         assert worker.name == name
         with counting:
-            at_work.append(name)
-            most = max(most, len(at_work))
-        meeting.wait(PATIENCE_S)
+            running.append(name)
+            most = max(most, len(running))
+        barrier.wait(BARRIER_TIMEOUT_S)
         yield name, 0
         yield name, 1
         with counting:
-            at_work.remove(name)
+            running.remove(name)
 
-    session = Started()
+    session = FakeSession()
     found = list(run_each(session, NAMES[:4], job, parallel=2))  # type: ignore[arg-type]
     assert sorted(found) == sorted((name, number) for name in NAMES[:4] for number in (0, 1))
     assert most == 2
@@ -74,14 +74,14 @@ def test_two_at_a_time_and_no_more() -> None:
     assert all(worker.closed for worker in session.workers)
 
 
-def test_what_a_job_raises_reaches_the_caller_and_ends_the_others() -> None:
-    """Nobody goes on for a caller who is gone."""
-    session = Started()
+def test_an_exception_of_a_job_reaches_the_caller_and_ends_the_others() -> None:
+    """When a job raises, the caller gets the exception, and all workers are closed."""
+    session = FakeSession()
 
     def job(name: str, worker: Any) -> Iterator[str]:
         if name == "one":
             raise ValueError(name)
-        # Endless, until the worker is closed.
+        # Yields until the worker is closed.
         while not worker.closed:
             time.sleep(0.001)
             yield name
@@ -91,9 +91,9 @@ def test_what_a_job_raises_reaches_the_caller_and_ends_the_others() -> None:
     assert all(worker.closed for worker in session.workers)
 
 
-def test_who_leaves_early_leaves_nothing_running() -> None:
-    """The first result is enough: those at work end, those that wait are never started."""
-    session = Started()
+def test_a_caller_that_stops_early_leaves_nothing_running() -> None:
+    """When the caller closes the iterator, running workers are closed, and waiting implementations never start."""
+    session = FakeSession()
 
     def job(name: str, worker: Any) -> Iterator[str]:
         while not worker.closed:
@@ -112,28 +112,28 @@ def test_who_leaves_early_leaves_nothing_running() -> None:
     [(PLAN, count_cores()), (replace(PLAN, flop=10**13), 1), (replace(PLAN, case=PLAN.case.replace("cpu", "cuda")), 1)],
     ids=["small", "large", "cuda"],
 )
-def test_only_small_cases_run_side_by_side(odd: Plan, parallel: int) -> None:
-    """One that needs all cores, all memory or the device is enough."""
+def test_only_small_cases_run_in_parallel(odd: Plan, parallel: int) -> None:
+    """One large case, or one case on a device, is enough for a single lane."""
     assert count_parallel_lanes([PLAN, odd, PLAN]) == parallel
 
 
-def test_each_is_told_of_its_own_end(tmp_path: Path) -> None:
-    """Two that end their processes at the same time, with a last word: neither gets the other's."""
+def test_each_crash_is_reported_with_its_own_output(tmp_path: Path) -> None:
+    """Of two implementations that print and end their processes at the same time, each reason quotes its own output."""
     own = tmp_path / "own.py"
     own.write_text(
         "import os, sys, time\n"
-        "def ending(word):\n"
+        "def make_call(word):\n"
         "    def call(*inputs, **named):\n"
         "        for _ in range(100):\n"
         "            print(word, flush=True)\n"
         "            time.sleep(0.002)\n"
         "        os._exit(3)\n"
         "    return call\n"
-        "LEFT, RIGHT = ending('left'), ending('right')\n"
+        "LEFT, RIGHT = make_call('left'), make_call('right')\n"
     )
     with Session() as session:
         listed = session.ask_oracle("suite", operator="multihead", level="quick")
         plans = [replace(plan, checks=plan.checks[:1]) for plan in session.plan(listed[:1])]
         results = list(conform(session, [f"{own}:LEFT", f"{own}:RIGHT"], plans, run="r", progress=NoProgress()))
-    told = {result.implementation.rpartition(":")[2]: result.findings[0].reason for result in results}
-    assert {name: reason.rpartition("(")[2] for name, reason in told.items()} == {"LEFT": "left)", "RIGHT": "right)"}
+    reasons = {result.implementation.rpartition(":")[2]: result.findings[0].reason for result in results}
+    assert {name: reason.rpartition("(")[2] for name, reason in reasons.items()} == {"LEFT": "left)", "RIGHT": "right)"}

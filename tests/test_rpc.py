@@ -1,4 +1,4 @@
-"""Child processes: whatever happens to one, its parent gets an answer or is told."""
+"""Child processes: the parent gets an answer to each request, or an exception that says how the child ended."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pytest
 
 from attnbench.processes.rpc import Child, ChildDied, ChildTimeout, replace_home
 
-# Answers requests by doing what tests want of it.
+# The child's module: a handler for each behaviour that the tests need.
 MODULE = '''
 import os
 import signal
@@ -27,7 +27,7 @@ def echo(*, value):
     return value
 
 
-def chatter(*, value):
+def print_and_echo(*, value):
     print("not an answer")
     print('{"neither": "is this"}', file=sys.stderr)
     os.system("echo nor this")
@@ -45,8 +45,8 @@ def raise_signal(*, number):
     time.sleep(60)
 
 
-def breed():
-    """Start a process that outlives its parent unless somebody ends it too."""
+def start_process():
+    """Start a process that outlives its parent unless it is killed, too."""
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid
 
 
@@ -54,7 +54,7 @@ def hang():
     time.sleep(60)
 
 
-def hang_up():
+def close_connection():
     os.closerange(3, 256)
     time.sleep(60)
 
@@ -67,14 +67,14 @@ def read():
     return sys.stdin.read()
 
 
-def leave():
-    """Start a process that leaves the group, and that starts another one."""
+def leave_group():
+    """Start a process that leaves the process group, and that starts another one."""
     program = "import os, time; os.fork(); time.sleep(60)"
     return subprocess.Popen([sys.executable, "-c", program], start_new_session=True).pid
 
 
-def stubborn(*, place):
-    """Never end, whatever asks for it."""
+def loop_ignoring_signals(*, place):
+    """Never return, and ignore the signals that ask for an end."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     with open(place, "w") as file:
@@ -83,8 +83,8 @@ def stubborn(*, place):
         pass
 
 
-def flood():
-    """Print 64 MB, and say how many of them were kept at the most."""
+def print_megabytes():
+    """Print 64 MB, and return the largest size of the log in between."""
     sizes = []
     for _ in range(64):
         os.write(1, b"x" * 1_000_000)
@@ -93,14 +93,14 @@ def flood():
     return max(sizes)
 
 
-def babble():
-    """Write without end to the connection."""
+def write_without_end():
+    """Write to the connection without end."""
     while True:
         os.write(int(sys.argv[1]), b"x" * 65_536)
 
 
-def spin():
-    """Start a thread that goes on after the answer."""
+def start_busy_thread():
+    """Start a thread that keeps a core busy after the answer."""
     import threading
 
     def run():
@@ -110,30 +110,30 @@ def spin():
     threading.Thread(target=run, daemon=True).start()
 
 
-functions = (echo, chatter, end, raise_signal, breed, hang, hang_up, fork, read)
-functions += (leave, stubborn, flood, babble, spin)
+functions = (echo, print_and_echo, end, raise_signal, start_process, hang, close_connection, fork, read)
+functions += (leave_group, loop_ignoring_signals, print_megabytes, write_without_end, start_busy_thread)
 serve({function.__name__: function for function in functions}, int(sys.argv[1]))
 '''
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """Log of the children of a test."""
+    """Path of the log that the children of a test share."""
     return tmp_path / "log"
 
 
 @pytest.fixture
 def child(tmp_path: Path, log: Path) -> Iterator[Child]:
-    """Child that does what it is told."""
-    (tmp_path / "obedient.py").write_text(MODULE)
+    """Child that runs the module above."""
+    (tmp_path / "child_module.py").write_text(MODULE)
     with start(log) as started:
         yield started
 
 
 def start(log: Path) -> Child:
-    """Another one."""
+    """Start a child that runs the module above."""
     path = os.pathsep.join([str(log.parent), os.environ.get("PYTHONPATH", "")])
-    return Child("obedient", log=log, environment={"PYTHONPATH": path})
+    return Child("child_module", log=log, environment={"PYTHONPATH": path})
 
 
 def is_gone(pid: int) -> bool:
@@ -144,8 +144,8 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def ends(pid: int) -> bool:
-    """Whether a process, of which nobody else waits for the end, is gone within some seconds."""
+def ends_soon(pid: int) -> bool:
+    """Whether a process ends within 10 s; it must not be a child of this process."""
     deadline = time.monotonic() + 10
     while not is_gone(pid) and time.monotonic() < deadline:
         pass
@@ -153,100 +153,101 @@ def ends(pid: int) -> bool:
 
 
 def test_requests_are_answered_in_turn(child: Child) -> None:
-    """Each request gets its own answer, whatever plain value that is."""
+    """Each request gets its own answer, which may be any JSON value."""
     for value in (1, "two\n", [3.5, None], {"naïve": True}):
         assert child.ask({"do": "echo", "value": value}) == value
 
 
-def test_large_answers_are_whole(child: Child) -> None:
-    """An answer of 20 MB, far more than a socket holds, arrives whole; so does a request of that size."""
+def test_large_answers_are_complete(child: Child) -> None:
+    """A request and an answer of 20 MB, far more than the buffer of a socket, arrive completely."""
     value = "x" * 20_000_000
     assert child.ask({"do": "echo", "value": value}, timeout_s=60) == value
 
 
 def test_output_never_mixes_with_answers(child: Child, log: Path) -> None:
-    """What a child and its own children print goes to the log; there is nothing to read on standard input."""
-    assert child.ask({"do": "chatter", "value": 7}) == 7
+    """Output of a child and of its own children goes to the log; standard input is empty."""
+    assert child.ask({"do": "print_and_echo", "value": 7}) == 7
     assert child.ask({"do": "read"}) == ""
     child.close()
     assert {"not an answer", '{"neither": "is this"}', "nor this"} <= set(log.read_text().splitlines())
 
 
-def test_death_by_exit_code_is_told_with_the_last_line(child: Child) -> None:
-    """A child that exits is told by its code and by the last line that it wrote."""
+def test_the_error_of_an_exit_gives_the_code_and_the_last_line(child: Child) -> None:
+    """The error about a child that exits gives its exit code and the last line of its output."""
     with pytest.raises(ChildDied) as died:
         child.ask({"do": "end", "code": 7, "last": "no space left"})
     assert str(died.value) == "the process exited with code 7 (no space left)"
 
 
-def test_exit_with_code_0_is_a_death_too(child: Child) -> None:
-    """A child that ends without an answer died, even if it says that all is well."""
+def test_exit_with_code_0_is_an_error_too(child: Child) -> None:
+    """A child that exits without an answer raises ChildDied, also with code 0."""
     with pytest.raises(ChildDied, match=r"^the process exited with code 0$"):
         child.ask({"do": "end", "code": 0, "last": ""})
 
 
 def test_the_last_line_is_the_child_s_own(child: Child, log: Path) -> None:
-    """Children share a log, and the words of one are never put in another's mouth."""
-    child.ask({"do": "chatter", "value": 0})
+    """The error about a child never quotes the output of another child in the same log."""
+    child.ask({"do": "print_and_echo", "value": 0})
     with start(log) as silent, pytest.raises(ChildDied, match=r"^the process exited with code 3$"):
         silent.ask({"do": "end", "code": 3, "last": ""})
 
 
-def test_unhandled_exceptions_are_told_by_their_message(child: Child) -> None:
-    """The last line of a traceback says what was raised."""
+def test_the_error_of_an_unhandled_exception_quotes_it(child: Child) -> None:
+    """The quoted last line of a traceback names the exception."""
     with pytest.raises(ChildDied, match=r"^the process exited with code 1 \(KeyError: 'nonsense'\)$"):
         child.ask({"do": "nonsense"})
 
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL", "SIGABRT"])
-def test_death_by_signal_is_told_by_its_name(child: Child, name: str) -> None:
-    """A child that a signal killed is told by that signal."""
+def test_the_error_of_a_signal_names_it(child: Child, name: str) -> None:
+    """The error about a child that was killed by a signal names the signal."""
     with pytest.raises(ChildDied, match=f"^the process was killed by {name}$"):
         child.ask({"do": "raise_signal", "number": signal.Signals[name]})
 
 
 def test_time_out_kills_the_whole_process_group(child: Child) -> None:
-    """When the time is up, the child and what it started are killed."""
-    grandchild = child.ask({"do": "breed"})
+    """After a time-out, the child and the processes that it started are killed."""
+    grandchild = child.ask({"do": "start_process"})
     with pytest.raises(ChildTimeout, match=r"^no answer within 0.5 s$"):
         child.ask({"do": "hang"}, timeout_s=0.5)
-    assert ends(grandchild)
+    assert ends_soon(grandchild)
 
 
-def test_closing_ends_what_the_child_started(child: Child) -> None:
-    """A child that ends by itself, as it should, leaves nothing behind either."""
-    grandchild = child.ask({"do": "breed"})
+def test_closing_ends_processes_that_the_child_started(child: Child) -> None:
+    """Processes that a child started end also when the child exits by itself."""
+    grandchild = child.ask({"do": "start_process"})
     child.close()
-    assert ends(grandchild)
+    assert ends_soon(grandchild)
 
 
-def test_child_that_hangs_up_is_dead(child: Child) -> None:
-    """A child that closes its connection and lives on is killed: nobody waits for it, without a time-out either."""
+def test_a_child_that_closes_its_connection_is_killed(child: Child) -> None:
+    """A child that closes its connection and does not exit is killed, also where the request has no time-out."""
     with pytest.raises(ChildDied, match=r"^the process closed its connection without an answer, and was killed$"):
-        child.ask({"do": "hang_up"})
+        child.ask({"do": "close_connection"})
 
 
-def test_fork_that_comes_back_answers_nothing(child: Child) -> None:
-    """A handler that forks and returns twice is answered for once, and the next answer is the next request's."""
+def test_a_fork_of_a_handler_answers_nothing(child: Child) -> None:
+    """Where a handler forks and returns in both processes, only the parent answers."""
     assert child.ask({"do": "fork", "value": "the parent's"}) == "the parent's"
     assert child.ask({"do": "echo", "value": "next"}) == "next"
 
 
-def test_what_leaves_the_group_is_ended_too(child: Child) -> None:
+def test_processes_outside_the_group_are_ended_too(child: Child) -> None:
     """Processes in a session of their own are found by their environment, and end with the child."""
-    pid = child.ask({"do": "leave"})
+    pid = child.ask({"do": "leave_group"})
     assert not is_gone(pid)
     child.close()
     assert is_gone(pid)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel of Linux alone tells")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs F_SETSIG, which only Linux has")
 def test_a_child_ends_with_its_parent(tmp_path: Path, log: Path) -> None:
-    """An endless loop that ignores every signal is gone as soon as its parent is, even if that was killed."""
-    (tmp_path / "obedient.py").write_text(MODULE)
+    """A child in an endless loop that ignores signals ends with its parent, also where the parent was killed."""
+    (tmp_path / "child_module.py").write_text(MODULE)
     program = (
         "from pathlib import Path; from attnbench.processes.rpc import Child\n"
-        f"Child('obedient', log=Path({str(log)!r})).ask({{'do': 'stubborn', 'place': {str(tmp_path / 'pid')!r}}})"
+        f"Child('child_module', log=Path({str(log)!r}))"
+        f".ask({{'do': 'loop_ignoring_signals', 'place': {str(tmp_path / 'pid')!r}}})"
     )
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     parent = subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path})
@@ -257,47 +258,47 @@ def test_a_child_ends_with_its_parent(tmp_path: Path, log: Path) -> None:
     assert not is_gone(int(pid))
     parent.kill()
     parent.wait()
-    assert ends(int(pid))
+    assert ends_soon(int(pid))
 
 
-def test_what_is_printed_is_kept_within_bounds(child: Child, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Output that never ends fills no disk: it is thrown away while the child still prints."""
+def test_the_log_is_truncated(child: Child, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is truncated while the child prints, so that endless output does not fill the disk."""
     monkeypatch.setattr("attnbench.processes.rpc.OUTPUT_BYTES", 1_000_000)
     monkeypatch.setattr("attnbench.processes.rpc.WATCH_S", 0.05)
-    assert child.ask({"do": "flood"}, timeout_s=60) < 32_000_000
+    assert child.ask({"do": "print_megabytes"}, timeout_s=60) < 32_000_000
     assert log.stat().st_size <= 1_000_000
     with pytest.raises(ChildDied, match=r"^the process exited with code 7 \(no space left\)$"):
         child.ask({"do": "end", "code": 7, "last": "\nno space left"})
 
 
-def test_an_answer_that_never_ends_is_a_death(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes without a line's end fill no memory."""
+def test_an_endless_answer_is_an_error(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The length of an answer is limited, so that bytes without a line break do not fill the memory."""
     monkeypatch.setattr("attnbench.processes.rpc.ANSWER_BYTES", 1 << 20)
     with pytest.raises(ChildDied) as died:
-        child.ask({"do": "babble"})
+        child.ask({"do": "write_without_end"})
     assert str(died.value) == "more than 1 MiB were written to the process's connection"
 
 
-def test_a_busy_child_is_told_from_an_idle_one(child: Child) -> None:
-    """Cores in use while nothing is asked: none, or that of a thread that goes on."""
+def test_a_busy_child_is_distinguished_from_an_idle_one(child: Child) -> None:
+    """Between requests an idle child needs no core, and a child with a busy thread needs one."""
     child.ask({"do": "echo", "value": 1})
-    looks = [child.measure_core_demand(0.05) for _ in range(5)]
-    if None in looks:
-        pytest.skip("this system does not say what a thread does")
-    assert min(look for look in looks if look is not None) < 0.5
-    child.ask({"do": "spin"})
+    demands = [child.measure_core_demand(0.05) for _ in range(5)]
+    if None in demands:
+        pytest.skip("this system has no /proc")
+    assert min(demand for demand in demands if demand is not None) < 0.5
+    child.ask({"do": "start_busy_thread"})
     assert child.measure_core_demand(0.2) == 1.0
 
 
-def test_child_that_cannot_start_is_dead(log: Path) -> None:
-    """A module that does not exist is told as the death that it is."""
+def test_a_module_that_does_not_exist_is_an_error(log: Path) -> None:
+    """The error about a child whose module does not exist gives the exit code and Python's message."""
     with Child("attnbench.nonsense", log=log) as child, pytest.raises(ChildDied) as died:
         child.ask({"do": "echo"})
     assert str(died.value) == (f"the process exited with code 1 ({sys.executable}: No module named attnbench.nonsense)")
 
 
-def test_a_process_that_the_system_refuses_is_a_death(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no more processes can be started, that is told, and nothing is left open."""
+def test_a_process_that_the_system_refuses_is_an_error(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no process can be started, the error gives the system's reason, and no descriptor stays open."""
 
     def refuse(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -305,12 +306,12 @@ def test_a_process_that_the_system_refuses_is_a_death(log: Path, monkeypatch: py
     monkeypatch.setattr(subprocess, "Popen", refuse)
     before = len(list(Path("/dev/fd").iterdir()))
     with pytest.raises(ChildDied, match=r"^no process can be started: Resource temporarily unavailable$"):
-        Child("obedient", log=log)
+        Child("child_module", log=log)
     assert len(list(Path("/dev/fd").iterdir())) == before
 
 
 def test_home_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home directory becomes a tilde, unless it is the root, which every path begins with."""
+    """The home directory is replaced by a tilde, unless it is the root, with which every path begins."""
     monkeypatch.setenv("HOME", "/home/somebody")
     assert replace_home("no file /home/somebody/x") == "no file ~/x"
     monkeypatch.setenv("HOME", "/")

@@ -1,4 +1,4 @@
-"""Frontiers: how lengths are chosen, what is not tried, what is stored, and where real implementations end."""
+"""Max length: how lengths are chosen, which are not run, what is stored, and where implementations end."""
 
 import io
 import json
@@ -27,7 +27,7 @@ CASE = (
     "multihead/B1.L{0}.S{0}.E256.H4/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"
 )
 
-# Each meets its end at a length, in its own way; all are the reference below it.
+# Each fails from a length on, in a different way; below that length each computes what the reference computes.
 SOURCE = """
 import os
 import time
@@ -37,53 +37,53 @@ import torch
 from attnbench.interface import Implementation, Refusal
 
 
-class Ends(Implementation):
-    def __init__(self, length, act):
+class Limited(Implementation):
+    def __init__(self, length, fault):
         self.length = length
-        self.act = act
+        self.fault = fault
 
     def unsupported(self, case):
-        return "too long for it" if self.act is None and case.problem.queries >= self.length else None
+        return "too long for it" if self.fault is None and case.problem.queries >= self.length else None
 
     def predicted_s(self, case):
-        return 1e3 if self.act == "predicts" and case.problem.queries >= self.length else None
+        return 1e3 if self.fault == "predicts" and case.problem.queries >= self.length else None
 
     def build(self, reference):
         return reference
 
     def prepare(self, module, case, inputs):
-        if case.problem.queries < self.length or not callable(self.act):
+        if case.problem.queries < self.length or not callable(self.fault):
             return module
 
         def call(**arguments):
-            return self.act(module(**arguments))
+            return self.fault(module(**arguments))
 
         return call
 
 
-def sleeps(answer):
+def sleep(answer):
     time.sleep(0.6)
     return answer
 
 
-REFUSES = Ends(300, None)
-PREDICTS = Ends(300, "predicts")
-SLEEPS = Ends(200, sleeps)
-DIES = Ends(150, lambda answer: os._exit(9) if answer[0].shape[1] < 256 else torch.empty(10**10))
-NOT_FINITE = Ends(150, lambda answer: (answer[0] * float("nan"), None))
-WRONG = Ends(0, lambda answer: (answer[0] + 1, None))
+REFUSES = Limited(300, None)
+PREDICTS = Limited(300, "predicts")
+SLEEPS = Limited(200, sleep)
+CRASHES = Limited(150, lambda answer: os._exit(9) if answer[0].shape[1] < 256 else torch.empty(10**10))
+NOT_FINITE = Limited(150, lambda answer: (answer[0] * float("nan"), None))
+WRONG = Limited(0, lambda answer: (answer[0] + 1, None))
 """
 
 
-def tried(fits: Callable[[int], bool], **limits: int) -> list[int]:
+def list_lengths(fits: Callable[[int], bool], **limits: int) -> list[int]:
     """Lengths in the order in which they are tried."""
-    turn = generate_lengths(**limits)
-    seen = [next(turn)]
+    generator = generate_lengths(**limits)
+    lengths = [next(generator)]
     while True:
         try:
-            seen.append(turn.send(fits(seen[-1])))
+            lengths.append(generator.send(fits(lengths[-1])))
         except StopIteration:
-            return seen
+            return lengths
 
 
 @pytest.mark.parametrize(
@@ -97,37 +97,37 @@ def tried(fits: Callable[[int], bool], **limits: int) -> list[int]:
         (1664, [64, 128, 256, 512, 1024, 2048, 1536, 1792, 1664]),
     ],
 )
-def test_lengths_are_doubled_and_then_halved_between(end: int, expected: list[int]) -> None:
-    """The longest that fits and the shortest that does not end an eighth of the last doubling apart, or 64 tokens."""
-    seen = tried(lambda length: length <= end)
-    assert seen == expected
-    fitting = [length for length in seen if length <= end]
-    beyond = min(length for length in seen if length > end)
+def test_lengths_are_doubled_and_then_bisected(end: int, expected: list[int]) -> None:
+    """The longest length that fits and the shortest that does not end an eighth of the last doubling apart, or 64."""
+    lengths = list_lengths(lambda length: length <= end)
+    assert lengths == expected
+    fitting = [length for length in lengths if length <= end]
+    beyond = min(length for length in lengths if length > end)
     assert not fitting or beyond - max(fitting) <= max(max(fitting) // 8, 64)
 
 
 def test_lengths_end_at_the_longest() -> None:
-    """What fits at every length is not tried for ever."""
-    assert tried(lambda _: True, shortest=64, longest=300) == [64, 128, 256]
+    """The search ends at ``longest``, even where every length fits."""
+    assert list_lengths(lambda _: True, shortest=64, longest=300) == [64, 128, 256]
 
 
 def test_memory_of_the_next_length_is_predicted() -> None:
-    """A parabola is met exactly; fewer than three lengths say nothing."""
+    """The prediction is exact for a quadratic polynomial; from fewer than three lengths there is none."""
 
-    def taken(length: int) -> int:
+    def compute_bytes(length: int) -> int:
         return 12 * length * length + 5_000 * length + 77
 
-    known = {length: taken(length) for length in (64, 128, 256, 512)}
-    assert predict_bytes(known, 2048) == taken(2048)
+    known = {length: compute_bytes(length) for length in (64, 128, 256, 512)}
+    assert predict_bytes(known, 2048) == compute_bytes(2048)
     assert predict_bytes({64: 1, 128: 2}, 256) is None
-    # Something else at the shortest length is forgotten.
-    assert predict_bytes(known | {64: 10**9}, 1024) == taken(1024)
+    # Only the three longest lengths are used, so that the value at the shortest does not matter.
+    assert predict_bytes(known | {64: 10**9}, 1024) == compute_bytes(1024)
 
 
 def test_inputs_are_stretched_along_the_dimension_that_grows() -> None:
-    """What doubles with the length is repeated, what does not stays; one tensor under two names stays one."""
+    """Dimensions that double with the length are repeated, and others stay; one tensor under two names stays one."""
 
-    def inputs(length: int) -> Inputs:
+    def make_inputs(length: int) -> Inputs:
         query, mask = torch.rand(1, length, 4), torch.rand(length, length)
         cotangents = {"output": torch.rand(1, length, 4), "weights": torch.rand(1, 2, length, length)}
         return Inputs(
@@ -137,8 +137,8 @@ def test_inputs_are_stretched_along_the_dimension_that_grows() -> None:
             cotangents=cotangents,
         )
 
-    short = inputs(4)
-    made = stretch(short, inputs(8), 3)
+    short = make_inputs(4)
+    made = stretch(short, make_inputs(8), 3)
     assert made.tensors["query"].shape == (1, 12, 4)
     assert made.tensors["key"] is made.tensors["query"]
     assert made.tensors["attn_mask"].shape == (12, 12)
@@ -148,24 +148,24 @@ def test_inputs_are_stretched_along_the_dimension_that_grows() -> None:
     assert made.options == short.options
 
 
-def result(length: int, status: str, reason: str = "", **fields: object) -> Result:
-    """What came of one length."""
+def make_result(length: int, status: str, reason: str = "", **fields: object) -> Result:
+    """Result of one length."""
     finding = Finding(check=FITS, status=status, reason=reason, measured=length / 1e3)  # type: ignore[arg-type]
     made = Result(run="r", implementation="one", case=CASE.format(length), findings=(finding,), suite=FRONTIER)
     return replace(made, **fields)  # type: ignore[arg-type]
 
 
-TRIED = [
-    result(64, "passed", memory=Memory(peak_bytes=2**20, threads=1, method="m")),
-    result(128, "passed", memory=Memory(peak_bytes=2**22, threads=1, method="m")),
-    result(256, "not_run", "predicted 9 GiB"),
-    result(192, "out_of_memory", "no more"),
+RESULTS = [
+    make_result(64, "passed", memory=Memory(peak_bytes=2**20, threads=1, method="m")),
+    make_result(128, "passed", memory=Memory(peak_bytes=2**22, threads=1, method="m")),
+    make_result(256, "not_run", "predicted 9 GiB"),
+    make_result(192, "out_of_memory", "no more"),
 ]
 
 
-def test_a_frontier_is_read_from_what_was_tried() -> None:
-    """The longest that fits, what it took, and what the next one met; results of other suites say nothing of it."""
-    (found,) = find_max_lengths([*TRIED, replace(TRIED[0], suite="perf")])
+def test_the_max_length_is_read_from_the_results() -> None:
+    """It has the time and memory of the longest length that fits, and the next failure. Other suites do not count."""
+    (found,) = find_max_lengths([*RESULTS, replace(RESULTS[0], suite="perf")])
     assert found == MaxLength(
         implementation="one",
         case="multihead/float32/cpu/inference",
@@ -175,32 +175,32 @@ def test_a_frontier_is_read_from_what_was_tried() -> None:
         beyond=192,
         reason="out_of_memory: no more",
     )
-    (nowhere,) = find_max_lengths([result(64, "crashed", "killed")])
-    assert (nowhere.length, nowhere.beyond, nowhere.reason) == (None, 64, "crashed: killed")
-    (everywhere,) = find_max_lengths(TRIED[:1])
-    assert (everywhere.length, everywhere.beyond) == (64, None)
+    (none_fits,) = find_max_lengths([make_result(64, "crashed", "killed")])
+    assert (none_fits.length, none_fits.beyond, none_fits.reason) == (None, 64, "crashed: killed")
+    (all_fit,) = find_max_lengths(RESULTS[:1])
+    assert (all_fit.length, all_fit.beyond) == (64, None)
 
 
-def test_frontiers_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line for each, with the reason why the next length does not fit."""
-    print_max_lengths(TRIED)
+def test_max_lengths_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each max length is a line, with the reason why the next length does not fit."""
+    print_max_lengths(RESULTS)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["implementation", "pass", "dtype", "longest", "s", "per", "call", "peak", "MiB", "fails", "at"]
     assert lines[1] == ["one", "forward", "float32", "128", "0.128", "4", "192:", "out_of_memory:", "no", "more"]
 
 
-def test_what_was_tried_is_stored_as_results(tmp_path: Path) -> None:
-    """A frontier survives writing and reading."""
+def test_a_stored_search_gives_the_same_max_length(tmp_path: Path) -> None:
+    """Results that are written and read give the same max length."""
     machine = Machine(name="m", cpu="c", cores=1, memory_bytes=1)
     run = Run(id="r", time="t", command="c", machine=machine, versions={}, threads=1)
     with RunFile.create(tmp_path, run) as file:
-        for one in TRIED:
+        for one in RESULTS:
             file.append(one)
-    assert find_max_lengths(read_run(file.path).results) == find_max_lengths(TRIED)
+    assert find_max_lengths(read_run(file.path).results) == find_max_lengths(RESULTS)
 
 
-class Here:
-    """A supervisor of a worker in this process."""
+class LocalSupervisor:
+    """Supervisor of a worker in this process."""
 
     operator = "multihead"
 
@@ -211,19 +211,19 @@ class Here:
         self.declared = {name: self._handlers["open"](implementation=name)}
 
     def ask(self, do: str, *, counts: bool = True, **request: Any) -> Any:
-        """Answer of the worker."""
+        """Return the worker's answer."""
         return self._handlers[do](**request)
 
     def compute_memory_limit_bytes(self) -> int | None:
-        """That of the session."""
+        """Return the limit of the session."""
         return self._limits.compute_memory_limit_bytes()
 
     def renew(self) -> None:
-        """There is no process to end."""
+        """Do nothing: there is no process to end."""
 
 
-class Inside(Session):
-    """A session without processes; what ends one, or takes its memory, is not for it."""
+class LocalSession(Session):
+    """Session without worker processes, for implementations that neither crash nor exhaust the memory."""
 
     def __enter__(self) -> Self:
         self.folder = Path(tempfile.mkdtemp(prefix="attnbench-"))
@@ -234,32 +234,32 @@ class Inside(Session):
         shutil.rmtree(self.folder)
 
     def ask_oracle(self, do: str, **request: Any) -> Any:
-        """Answer of the judge."""
+        """Return the answer of an oracle worker in this process."""
         return OracleWorker(self.folder).handlers()[do](**request)
 
     def supervise_each(self, implementations: Sequence[str]) -> Iterator[tuple[str, Any]]:
-        """A worker of each."""
+        """Yield each implementation and its supervisor."""
         for name in implementations:
-            yield name, Here(self, name)
+            yield name, LocalSupervisor(self, name)
 
 
 @pytest.fixture
-def session() -> Iterator[Inside]:
+def session() -> Iterator[LocalSession]:
     """Session in this process."""
-    with Inside(limits=Limits(memory_bytes=4 * 10**8, work_s=0.5)) as opened:
+    with LocalSession(limits=Limits(memory_bytes=4 * 10**8, work_s=0.5)) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """File with the implementations."""
+    """Path of the file with the implementations above."""
     file = tmp_path_factory.mktemp("own") / "own.py"
     file.write_text(SOURCE)
     return str(file)
 
 
-def shortest(session: Session) -> list[Plan]:
-    """The forward pass at the shortest length."""
+def plan_shortest(session: Session) -> list[Plan]:
+    """Plan of the forward pass at the shortest length."""
     return session.plan(list_profile_cases(session, [SHORTEST], ["forward"], of=("multihead",)), list_gating_checks())
 
 
@@ -273,36 +273,40 @@ def shortest(session: Session) -> list[Plan]:
         ("WRONG", None, 64, "failed: The output equals the oracle's within the error budget."),
     ],
 )
-def test_whatever_ends_it_is_told(
-    session: Inside, own: str, name: str, length: int | None, beyond: int, reason: str
+def test_the_reason_of_the_end_is_reported(
+    session: LocalSession, own: str, name: str, length: int | None, beyond: int, reason: str
 ) -> None:
-    """The search ends by itself, with the longest length below the end and what was met there."""
+    """The search ends with the longest length that fits, and the reason why the next does not."""
     (found,) = find_max_lengths(
-        try_lengths(session, [f"{own}:{name}"], shortest(session), run="r", progress=NoProgress())
+        try_lengths(session, [f"{own}:{name}"], plan_shortest(session), run="r", progress=NoProgress())
     )
     assert (found.length, found.beyond) == (length, beyond), found
     assert found.reason.startswith(reason)
 
 
-def test_memory_out_of_reach_is_not_tried(session: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what holds all pairs the memory of a longer sequence is predicted from shorter ones, and that is that."""
+def test_a_length_of_which_the_memory_exceeds_the_limit_is_not_run(
+    session: LocalSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is predicted from shorter lengths; a length that is predicted to exceed the limit is not run."""
     session.limits = Limits(memory_bytes=10**8, work_s=20)
-    asked: list[str] = []
-    ask = Here.ask
-    monkeypatch.setattr(Here, "ask", lambda self, do, **request: (asked.append(do), ask(self, do, **request))[1])
-    results = list(try_lengths(session, ["batched_matmul"], shortest(session), run="r", progress=NoProgress()))
-    said = {one.case: one.findings[0] for one in results}
-    assert said[CASE.format(1024)].status == "passed"
-    refused = said[CASE.format(2048)]
-    assert refused.status == "not_run"
-    assert refused.reason == "predicted 0.193 GiB, over the limit of 0.0931 GiB (--memory-limit)"
-    tries = [one for one in results if one.findings[0].status != "not_run"]
-    assert asked.count("attempt") == len(tries) < len(results)
+    requests: list[str] = []
+    ask = LocalSupervisor.ask
+    monkeypatch.setattr(
+        LocalSupervisor, "ask", lambda self, do, **request: (requests.append(do), ask(self, do, **request))[1]
+    )
+    results = list(try_lengths(session, ["batched_matmul"], plan_shortest(session), run="r", progress=NoProgress()))
+    by_case = {one.case: one.findings[0] for one in results}
+    assert by_case[CASE.format(1024)].status == "passed"
+    not_run = by_case[CASE.format(2048)]
+    assert not_run.status == "not_run"
+    assert not_run.reason == "predicted 0.193 GiB, over the limit of 0.0931 GiB (--memory-limit)"
+    attempts = [one for one in results if one.findings[0].status != "not_run"]
+    assert requests.count("attempt") == len(attempts) < len(results)
 
 
-def test_what_was_tried_is_not_tried_again(session: Inside, own: str) -> None:
-    """A search that goes on after a kill takes what is stored at its word, and ends where it would have."""
-    names, plans = [f"{own}:REFUSES"], shortest(session)
+def test_stored_lengths_are_not_tried_again(session: LocalSession, own: str) -> None:
+    """A resumed search reuses stored results, and ends with the same result."""
+    names, plans = [f"{own}:REFUSES"], plan_shortest(session)
     first = list(try_lengths(session, names, plans, run="r", progress=NoProgress()))
     done = {(one.implementation, one.case): one for one in first}
     assert list(try_lengths(session, names, plans, run="r", progress=NoProgress(), done=done)) == []
@@ -311,11 +315,11 @@ def test_what_was_tried_is_not_tried_again(session: Inside, own: str) -> None:
     assert again.findings == first[-1].findings
 
 
-def test_ends_of_processes_and_of_memory_are_contained(own: str) -> None:
-    """What a length does to its process is told of that length, and the lengths after it run in a fresh one."""
+def test_a_crash_and_exhausted_memory_count_for_one_length(own: str) -> None:
+    """The end of a process is reported for the length that caused it, and later lengths run in a fresh process."""
     limits = Limits(threads=1, memory_bytes=4 * 10**8, work_s=2, timeout_s=60)
     with Session(limits=limits, worker_module=WORKER) as session:
-        results = list(try_lengths(session, [f"{own}:DIES"], shortest(session), run="r", progress=NoProgress()))
+        results = list(try_lengths(session, [f"{own}:CRASHES"], plan_shortest(session), run="r", progress=NoProgress()))
     (found,) = find_max_lengths(results)
     assert (found.length, found.beyond) == (128, 192)
     assert found.reason == "crashed: the process exited with code 9"
@@ -328,32 +332,32 @@ def test_ends_of_processes_and_of_memory_are_contained(own: str) -> None:
 def test_the_command_stores_and_prints(
     own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``profile --frontier`` leaves a run file and a line for each; its code says whether something fits of each."""
+    """``profile --frontier`` stores a run and prints a line for each search; code 0 says that a length fits in each."""
     monkeypatch.setattr("attnbench.cli.max_length.find_operators", lambda *_: ["multihead"])
     monkeypatch.setattr(
         "attnbench.cli.max_length.choose_timed_implementations", lambda _session, chosen, **_: list(chosen)
     )
     monkeypatch.setattr(
-        "attnbench.cli.max_length.make_session", lambda given: Inside(limits=Limits(work_s=given["work_limit"]))
+        "attnbench.cli.max_length.make_session", lambda given: LocalSession(limits=Limits(work_s=given["work_limit"]))
     )
-    told = io.StringIO()
-    told.name = "-"  # type: ignore[attr-defined]
+    output = io.StringIO()
+    output.name = "-"  # type: ignore[attr-defined]
     given = {
         **dict.fromkeys(UNUSED), "dtypes": (), "device": "cpu", "shard": None, "timeout": 60.0,
         "memory_limit": 4 * 10**8, "work_limit": 2.0, "threads": 1, "passes": ("forward",),
-        "results": tmp_path / "stored", "resume": None, "json_file": told, "operators": ("multihead",),
+        "results": tmp_path / "stored", "resume": None, "json_file": output, "operators": ("multihead",),
     }  # fmt: skip
     assert search_max_lengths([f"{own}:REFUSES"], given) == 0
     (file,) = tmp_path.glob("stored/*/*.jsonl")
     (found,) = find_max_lengths(read_run(file).results)
     assert (found.length, found.beyond) == (256, 320)
     assert "320: unsupported: too long for it" in capsys.readouterr().err
-    statuses = [finding["status"] for finding in json.loads(told.getvalue())["findings"]]
+    statuses = [finding["status"] for finding in json.loads(output.getvalue())["findings"]]
     assert statuses == ["passed", "passed", "passed", "unsupported", "unsupported", "unsupported"]
 
 
-def test_options_that_say_nothing_are_refused() -> None:
-    """Lengths are what is looked for, and no timing process is started."""
+def test_options_without_effect_are_refused() -> None:
+    """Options of lengths and of timing processes are refused, because the search has neither."""
     for name, option in UNUSED.items():
         given = {**dict.fromkeys(UNUSED), name: 1}
         with pytest.raises(click.UsageError, match=rf"leave out {option}$"):

@@ -1,4 +1,4 @@
-"""``attnbench.conform`` checks an object or a name, and its report says what came of it."""
+"""``attnbench.conform`` checks an object or a name, and returns a report."""
 
 import subprocess
 import sys
@@ -71,8 +71,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[WorkerPool]:
-    """A judge and workers, which are started again where a test ends them; none is left behind."""
+def pool() -> Iterator[WorkerPool]:
+    """Worker pool of the module, which starts processes again where a test ends them, and is closed at the end."""
     opened = WorkerPool(Limits(timeout_s=60, threads=1))
     yield opened
     opened.close()
@@ -81,18 +81,18 @@ def bench() -> Iterator[WorkerPool]:
 PARITY = "forward_parity"
 
 
-def plan(case: str = CASE, *checks: str) -> Plan:
-    """Checks of one case."""
+def make_plan(case: str = CASE, *checks: str) -> Plan:
+    """Plan of checks on one case."""
     return Plan(case=case, checks=checks or (PARITY,), missing=None, flop=0)
 
 
-def report(*findings: Finding) -> Report:
+def make_report(*findings: Finding) -> Report:
     """Report with these findings on one case."""
     result = Result(run="", implementation="mine.py:Mine", case=CASE, findings=findings)
     return Report(implementation="mine.py:Mine", suite="quick", results=(result,))
 
 
-def finding(check: str, status: str = "passed", reason: str = "because") -> Finding:
+def make_finding(check: str, status: str = "passed", reason: str = "because") -> Finding:
     """Finding with a reason."""
     return Finding(check=check, status=status, reason=reason)
 
@@ -100,8 +100,8 @@ def finding(check: str, status: str = "passed", reason: str = "because") -> Find
 # The package
 
 
-def test_importing_the_package_imports_nothing_heavy() -> None:
-    """``import attnbench`` is for declaring implementations; what runs checks comes when it is asked for."""
+def test_importing_the_package_imports_no_large_package() -> None:
+    """``import attnbench`` imports no large package; the modules that run checks are imported when they are used."""
     program = "import attnbench, sys; print(sorted({'torch', 'click', 'rich', 'msgspec', 'attnbench.runner'} & "
     program += "set(sys.modules))); attnbench.conform; attnbench.Report; print('attnbench.runner' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -109,7 +109,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 
 
 def test_package_offers_at_most_ten_names() -> None:
-    """Every name of ``__all__`` is there, and an unknown one is an AttributeError."""
+    """Every name in ``__all__`` exists, and an unknown name is an AttributeError."""
     assert len(attnbench.__all__) <= 10
     assert [name for name in attnbench.__all__ if not hasattr(attnbench, name)] == []
     with pytest.raises(AttributeError, match="module 'attnbench' has no attribute 'conforms'"):
@@ -120,7 +120,7 @@ def test_package_offers_at_most_ten_names() -> None:
 
 
 def test_a_script_checks_its_own_function(here: Path) -> None:
-    """A function of a script is checked in a process of its own, which finds what the script imports."""
+    """A function of a script is checked in a process of its own, which can import what the script imports."""
     (here / "tools").mkdir()
     (here / "kernels.py").rename(here / "tools/kernels.py")
     (here / "tools/script.py").write_text(f"CASE = {CASE!r}\n{SCRIPT}if __name__ == '__main__':\n    check()\n")
@@ -131,20 +131,20 @@ def test_a_script_checks_its_own_function(here: Path) -> None:
     assert "forward_parity: failed" in lines
     assert f"  attnbench reproduce '{CASE}' --check forward_parity tools/script.py:mine" in lines
     assert lines[-2] == "1 of 1 findings failed"
-    # torch is there because kernels.py imports it.
+    # kernels.py imports torch.
     assert lines[-1] == "['torch']"
 
 
-def test_a_script_without_a_guard_is_told_so(here: Path) -> None:
-    """A call at the top level would run again in the process that imports the script; it ends there."""
+def test_a_script_without_a_main_guard_is_an_error(here: Path) -> None:
+    """A call at the top level, which would run again in the process that imports the script, is an error there."""
     (here / "script.py").write_text(f"CASE = {CASE!r}\n{SCRIPT}check()\n")
     done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=False, cwd=here)
     assert done.returncode == 1
     assert done.stderr.strip().endswith("put the call under if __name__ == '__main__':")
 
 
-def test_expected_failures_are_met_or_told(here: Path) -> None:
-    """What is expected to fail is no failure, a pass of it is one, and in a part of a suite nothing is unmatched."""
+def test_expected_failures_and_unexpected_passes_are_reported(here: Path) -> None:
+    """An expected failure is no failure, and an unexpected pass is one."""
     expected = {("forward_parity", CASE): ("1 % off", LINK), "inputs_untouched": ("never", LINK)}
     names = ("forward_parity", "inputs_untouched")
     found = conform("kernels.py:wrong", suite="quick", cases=CASE, checks=names, expected_failures=expected, threads=1)
@@ -164,14 +164,14 @@ def test_expected_failures_are_met_or_told(here: Path) -> None:
         ({"cases": (CASE,), "checks": ("mask_gradients",)}, "nothing to run: none of mask_gradients applies"),
     ],
 )
-def test_what_cannot_be_run_is_refused(bench: WorkerPool, selection: dict[str, object], fault: str) -> None:
-    """The error names what was asked for and what there is."""
+def test_an_empty_or_unknown_selection_is_an_error(pool: WorkerPool, selection: dict[str, object], fault: str) -> None:
+    """The error names the value given and the available ones."""
     with pytest.raises(ValueError, match=fault):
-        bench.make_plans(Selection(**{"suite": "quick", **selection}))
+        pool.make_plans(Selection(**{"suite": "quick", **selection}))
 
 
-def test_expected_failures_that_mean_nothing_are_refused(bench: WorkerPool, here: Path) -> None:
-    """A file that is not there, a mapping without its links, and an entry that nothing can match."""
+def test_invalid_expected_failures_are_errors(pool: WorkerPool, here: Path) -> None:
+    """A file that does not exist, a mapping without links, and an entry that matches no check or case are errors."""
     for given, error, fault in (
         ("missing.toml", ExpectationError, r"cannot read expected failures from missing\.toml"),
         (
@@ -183,11 +183,11 @@ def test_expected_failures_that_mean_nothing_are_refused(bench: WorkerPool, here
         ({("mask_gradients", CASE): ("none", LINK)}, ExpectationError, "'mask_gradients' applies to no case of any"),
     ):
         with pytest.raises(error, match=fault):
-            bench.collect_expectations(["kernels.py:right"], given, [plan()])
+            pool.collect_expectations(["kernels.py:right"], given, [make_plan()])
 
 
-def test_what_cannot_be_loaded_is_refused(here: Path) -> None:
-    """A name that leads nowhere is one line."""
+def test_a_name_that_cannot_be_loaded_is_an_error(here: Path) -> None:
+    """The error about a name that does not exist suggests a similar one."""
     with pytest.raises(PluginError, match=r"kernels\.py has no attribute 'wright'; did you mean"):
         conform("kernels.py:wright", suite="quick", cases=CASE)
 
@@ -195,16 +195,18 @@ def test_what_cannot_be_loaded_is_refused(here: Path) -> None:
 # The report
 
 
-def test_report_that_held() -> None:
-    """Passes and expected failures are enough; refusals beside them do no harm."""
-    held = report(
-        finding("forward_parity", reason=""), finding("weights_parity", "expected_failure"), finding("x", "unsupported")
+def test_report_without_failures() -> None:
+    """A report with passed, expected and refused findings is ok."""
+    report = make_report(
+        make_finding("forward_parity", reason=""),
+        make_finding("weights_parity", "expected_failure"),
+        make_finding("x", "unsupported"),
     )
-    assert held.ok
-    assert held.failures == ()
-    assert held.counts == {"passed": 1, "expected_failure": 1, "unsupported": 1}
-    assert held.raise_if_failed() is held
-    assert str(held).splitlines() == [
+    assert report.ok
+    assert report.failures == ()
+    assert report.counts == {"passed": 1, "expected_failure": 1, "unsupported": 1}
+    assert report.raise_if_failed() is report
+    assert str(report).splitlines() == [
         "mine.py:Mine: 1 case of the suite quick",
         "  forward  ✓ 1",
         "  weights  ~ 1",
@@ -217,35 +219,35 @@ def test_report_that_held() -> None:
 
 @pytest.mark.parametrize("status", ["failed", "unexpected_pass", "error", "timeout", "crashed", "out_of_memory"])
 def test_report_of_a_failure(status: str) -> None:
-    """Every way to fail is told with its command, and raises."""
-    failed = report(finding("forward_parity", reason=""), finding("inputs_untouched", status))
-    assert not failed.ok
-    (failure,) = failed.failures
+    """Each status of a failure makes the report raise, and its text has the command that reproduces the failure."""
+    report = make_report(make_finding("forward_parity", reason=""), make_finding("inputs_untouched", status))
+    assert not report.ok
+    (failure,) = report.failures
     assert failure.reproduce == f"attnbench reproduce '{CASE}' --check inputs_untouched mine.py:Mine"
     with pytest.raises(ConformanceError) as raised:
-        failed.raise_if_failed()
+        report.raise_if_failed()
     text = str(raised.value)
     assert text.startswith("mine.py:Mine does not conform\nmine.py:Mine: 1 case of the suite quick\n")
     assert f"\ninputs_untouched: {status}\n  because\n  {failure.reproduce}\n" in text
     assert text.endswith("\n1 of 2 findings failed")
 
 
-def test_report_of_nothing() -> None:
-    """An implementation that refuses everything was not checked."""
-    refused = report(
-        finding("forward_parity", "unsupported"),
-        *(finding(name, "not_run", "out of reach") for name in ("weights_parity", "repeats_itself")),
-        finding("inputs_untouched", "not_run", "too slow"),
+def test_report_without_a_passed_check() -> None:
+    """The report of an implementation that refuses everything is not ok."""
+    report = make_report(
+        make_finding("forward_parity", "unsupported"),
+        *(make_finding(name, "not_run", "out of reach") for name in ("weights_parity", "repeats_itself")),
+        make_finding("inputs_untouched", "not_run", "too slow"),
     )
-    assert not refused.ok
-    assert "not run: 3 findings, 2 of them: out of reach (and 1 more reason)" in str(refused)
-    assert str(refused).endswith("\nnothing was checked")
+    assert not report.ok
+    assert "not run: 3 findings, 2 of them: out of reach (and 1 more reason)" in str(report)
+    assert str(report).endswith("\nnothing was checked")
 
 
-def test_report_tells_some_checks_and_counts_the_rest() -> None:
-    """A report of many failures stays readable."""
-    many = report(*(finding(name, "failed") for name in [*read_checks(), *read_checks()]))
-    lines = str(many).splitlines()
+def test_report_details_some_checks_and_counts_the_others() -> None:
+    """A report of many failed checks details the first ones, and counts the others."""
+    report = make_report(*(make_finding(name, "failed") for name in [*read_checks(), *read_checks()]))
+    lines = str(report).splitlines()
     assert sum(line.endswith(": failed, and on 1 more case") for line in lines) == min(
         DETAILED_CHECKS, len(read_checks())
     )
@@ -253,90 +255,94 @@ def test_report_tells_some_checks_and_counts_the_rest() -> None:
 
 
 def test_finding_in_words() -> None:
-    """Fault first, then the requirement and the command; the requirement is not said twice."""
+    """The text has the reason, then the requirement and the command; the requirement is not repeated in the reason."""
     requirement = read_checks()["forward_parity"].requirement
-    one = finding("forward_parity", "failed", f"{requirement} But 3 of 4 elements are off.")
+    one = make_finding("forward_parity", "failed", f"{requirement} But 3 of 4 elements are off.")
     assert format_finding("mine.py:Mine", CASE, one).splitlines() == [
         "3 of 4 elements are off.",
         f"  requirement  {requirement}",
         f"  reproduce    attnbench reproduce '{CASE}' --check forward_parity mine.py:Mine",
     ]
-    assert format_finding("m", CASE, finding("forward_parity", "out_of_memory")).startswith("out of memory: because\n")
+    assert format_finding("m", CASE, make_finding("forward_parity", "out_of_memory")).startswith(
+        "out of memory: because\n"
+    )
 
 
-# The bench
+# The worker pool
 
 
-def test_bench_keeps_its_processes_until_it_is_closed(bench: WorkerPool, here: Path) -> None:
-    """One worker does all tests of an implementation; the judge is asked once for a selection."""
+def test_pool_keeps_its_processes_until_it_is_closed(pool: WorkerPool, here: Path) -> None:
+    """One worker serves all tests of an implementation; the plans of a selection are made once."""
     selection = Selection(suite="quick", cases=(CASE, OTHER), checks=(PARITY,))
-    plans = bench.make_plans(selection)
+    plans = pool.make_plans(selection)
     assert [(one.case, one.checks) for one in plans] == [(CASE, (PARITY,)), (OTHER, (PARITY,))]
-    assert bench.make_plans(selection) is plans
-    statuses = [bench.get_finding("kernels.py:right", one, PARITY).status for one in plans]
-    processes = [worker._child._process for worker in bench._workers.values()]
-    processes.append(bench._session._oracle._process)
+    assert pool.make_plans(selection) is plans
+    statuses = [pool.get_finding("kernels.py:right", one, PARITY).status for one in plans]
+    processes = [worker._child._process for worker in pool._workers.values()]
+    processes.append(pool._session._oracle._process)
     assert statuses == ["passed", "passed"]
     assert [process.poll() for process in processes] == [None, None]
-    bench.close()
+    pool.close()
     assert None not in [process.poll() for process in processes]
 
 
-def test_bench_finds_together_what_was_asked_for(
-    bench: WorkerPool, here: Path, monkeypatch: pytest.MonkeyPatch
+def test_pool_runs_requested_checks_of_a_case_together(
+    pool: WorkerPool, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks of one case that will be wanted are made in one go; one that is wanted again is made again."""
-    asked: list[tuple[str, ...]] = []
+    """Requested checks of one case run together; a check whose finding was already returned runs again."""
+    runs: list[tuple[str, ...]] = []
 
-    def findings(session: object, worker: object, implementation: str, plan: Plan) -> list[Finding]:
-        asked.append(plan.checks)
-        return [finding(check) for check in plan.checks]
+    def check_case(session: object, worker: object, implementation: str, plan: Plan) -> list[Finding]:
+        runs.append(plan.checks)
+        return [make_finding(check) for check in plan.checks]
 
-    monkeypatch.setattr("attnbench.api.worker_pool.check_case", findings)
+    monkeypatch.setattr("attnbench.api.worker_pool.check_case", check_case)
     monkeypatch.setattr(WorkerPool, "_start_worker", lambda *_: SimpleNamespace(operator="multihead"))
-    one = plan(CASE, "forward_parity", "inputs_untouched", "repeats_itself")
-    bench.request("another", CASE, "repeats_itself")
-    bench.request("another", OTHER, "inputs_untouched")
-    assert asked == []
+    one = make_plan(CASE, "forward_parity", "inputs_untouched", "repeats_itself")
+    pool.request("another", CASE, "repeats_itself")
+    pool.request("another", OTHER, "inputs_untouched")
+    assert runs == []
     for check in ("forward_parity", "repeats_itself", "forward_parity"):
-        assert bench.get_finding("another", one, check).check == check
-    assert asked == [("forward_parity", "repeats_itself"), ("forward_parity",)]
+        assert pool.get_finding("another", one, check).check == check
+    assert runs == [("forward_parity", "repeats_itself"), ("forward_parity",)]
 
 
-def test_bench_lives_on_after_deaths(bench: WorkerPool, here: Path) -> None:
-    """A crash is a finding of its test; so is the end of the judge, after which there is a new one."""
-    assert bench.get_finding("kernels.py:dies", plan(), PARITY).reason == "the process exited with code 3"
-    bench._session._oracle._process.kill()
-    ended = bench.get_finding("kernels.py:right", plan(), PARITY)
-    assert (ended.status, bench.get_finding("kernels.py:right", plan(), PARITY).status) == ("error", "passed")
+def test_pool_continues_after_crashes(pool: WorkerPool, here: Path) -> None:
+    """A crash is a finding of its test; so is the end of the oracle worker, after which a new one is started."""
+    assert pool.get_finding("kernels.py:dies", make_plan(), PARITY).reason == "the process exited with code 3"
+    pool._session._oracle._process.kill()
+    ended = pool.get_finding("kernels.py:right", make_plan(), PARITY)
+    assert (ended.status, pool.get_finding("kernels.py:right", make_plan(), PARITY).status) == ("error", "passed")
     assert ended.reason.startswith("the oracle worker's process ended: ")
 
 
-def test_bench_says_once_that_something_cannot_be_loaded(bench: WorkerPool, here: Path) -> None:
-    """The first test fails with the reason, and the others are not run for it."""
-    told = [bench.get_finding("kernels.py:left", plan(case), PARITY) for case in (CASE, OTHER)]
-    assert [one.status for one in told] == ["error", "not_run"]
-    assert told[0].reason == told[1].reason
-    assert told[0].reason.startswith("kernels.py has no attribute 'left'")
+def test_pool_reports_once_that_a_name_cannot_be_loaded(pool: WorkerPool, here: Path) -> None:
+    """The first test fails with the reason, and the others are not run for the same reason."""
+    findings = [pool.get_finding("kernels.py:left", make_plan(case), PARITY) for case in (CASE, OTHER)]
+    assert [one.status for one in findings] == ["error", "not_run"]
+    assert findings[0].reason == findings[1].reason
+    assert findings[0].reason.startswith("kernels.py has no attribute 'left'")
 
 
-def test_bench_that_is_interrupted_starts_anew(bench: WorkerPool, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an interruption, as by a time limit of pytest's, no answer is taken for that of another request."""
+def test_an_interrupted_pool_starts_new_processes(
+    pool: WorkerPool, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an interrupt, for example by pytest's time limit, an old answer is not taken for that of a new request."""
     right = "kernels.py:right"
-    assert bench.get_finding(right, plan(), PARITY).status == "passed"
+    assert pool.get_finding(right, make_plan(), PARITY).status == "passed"
 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench._workers[right], "ask", interrupt)
+        patch.setattr(pool._workers[right], "ask", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            bench.get_finding(right, plan(), PARITY)
-    assert (bench._session, bench._workers) == (None, {})
-    assert bench.get_finding("kernels.py:wrong", plan(), PARITY).status == "failed"
+            pool.get_finding(right, make_plan(), PARITY)
+    assert (pool._session, pool._workers) == (None, {})
+    assert pool.get_finding("kernels.py:wrong", make_plan(), PARITY).status == "failed"
 
 
-def test_bench_leaves_other_operators_alone(bench: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pool_runs_no_case_of_another_operator(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A case of an operator that the implementation does not compute is unsupported."""
     monkeypatch.setattr(WorkerPool, "_start_worker", lambda *_: SimpleNamespace(operator="another"))
-    assert bench.get_finding("mine", plan(), PARITY).reason == "the implementation computes another, not multihead"
+    assert pool.get_finding("mine", make_plan(), PARITY).reason == "the implementation computes another, not multihead"

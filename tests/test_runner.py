@@ -1,4 +1,4 @@
-"""Hostile implementations: each spoils its own findings, and nothing else."""
+"""Hostile implementations: each affects its own findings, and nothing else."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,12 +11,21 @@ from attnbench.cases import Case, Mode
 from attnbench.operators.multihead import MultiheadProblem
 from attnbench.plugins.registry import PluginError
 from attnbench.records.types import Finding, Result
-from attnbench.runner import Expectation, ExpectationError, Limits, NoProgress, Session, audit, conform, read_expectations
+from attnbench.runner import (
+    Expectation,
+    ExpectationError,
+    Limits,
+    NoProgress,
+    Session,
+    audit,
+    conform,
+    read_expectations,
+)
 
 LINK = "https://example.org/1"
 # Checks of a case with a padding mask, in their order.
 SEVERAL = ("forward_parity", "input_gradients", "padding_cannot_leak", "inputs_untouched", "global_state_untouched")
-# Writes to its caller's mask what is there already when it is called again.
+# Changes its caller's mask in the first call; further calls change nothing more.
 WRITES = """
 import torch
 
@@ -28,8 +37,8 @@ class Writes(torch.nn.MultiheadAttention):
         return super().forward(query, key, value, key_padding_mask=key_padding_mask, **given)
 """
 
-# What one implementation does in its first call, by the seed of the case.
-MOODS = """
+# An implementation with a behaviour for each seed of a case.
+SCRIPTED = """
 import math
 import sys
 
@@ -37,20 +46,20 @@ import torch
 
 from attnbench.interface import Implementation, Refusal
 
-MOODS = [
-    "well", "raises", "exits", "interrupts", "none", "bare", "list", "shape", "nan", "text", "prints", "refuses",
-    "subclass", "sparse", "untrue", "unsure", "long", "endless", "shy", "dtype", "recursion", "forks", "sulks",
-    "liar", "floods", "unsettles", "well",
+BEHAVIOURS = [
+    "right", "raises", "exits", "interrupts", "none", "bare", "list", "shape", "nan", "text", "prints", "refuses",
+    "subclass", "sparse", "unsupported_true", "predicts_text", "predicts_long", "predicts_inf", "unsupported", "dtype",
+    "recursion", "forks", "unsupported_raises", "false_shape", "floods", "changes_state", "right",
 ]
 
 
-class Odd(torch.Tensor):
+class RaisingTensor(torch.Tensor):
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
-        raise RuntimeError("I am odd")
+        raise RuntimeError("no function")
 
 
-class Liar(torch.Tensor):
+class FalseShape(torch.Tensor):
     shape = torch.Size([2, 5, 24])
 
     def size(self, *_):
@@ -60,32 +69,32 @@ class Liar(torch.Tensor):
         return 240
 
 
-def mood_of(case):
-    return MOODS[case.problem.seed]
+def choose_behaviour(case):
+    return BEHAVIOURS[case.problem.seed]
 
 
-def spoil(mood, output):
-    if mood == "raises":
+def act(behaviour, output):
+    if behaviour == "raises":
         raise ValueError("what\\n a pity")
-    if mood == "exits":
+    if behaviour == "exits":
         sys.exit(0)
-    if mood == "interrupts":
+    if behaviour == "interrupts":
         raise KeyboardInterrupt
-    if mood == "refuses":
+    if behaviour == "refuses":
         raise Refusal("not today")
-    if mood == "recursion":
-        return spoil(mood, output)
-    if mood == "prints":
+    if behaviour == "recursion":
+        return act(behaviour, output)
+    if behaviour == "prints":
         print('{"status": "observed"}', flush=True)
         print("x" * 100_000, file=sys.stderr)
-    if mood == "forks":
+    if behaviour == "forks":
         import os
 
         os.fork()
-    if mood == "floods":
+    if behaviour == "floods":
         for _ in range(30):
             print("x" * 1_000_000)
-    if mood == "unsettles":
+    if behaviour == "changes_state":
         torch.set_default_dtype(torch.float64)
         torch.set_grad_enabled(True)
         torch.set_num_threads(2)
@@ -98,41 +107,43 @@ def spoil(mood, output):
         "shape": (output[:, :-1], None),
         "nan": (torch.full_like(output, math.nan), None),
         "text": ("output", None),
-        "subclass": (output.detach().as_subclass(Odd), None),
+        "subclass": (output.detach().as_subclass(RaisingTensor), None),
         "sparse": (output.to_sparse(), None),
-        "liar": (output.detach()[:, :-1].as_subclass(Liar), None),
+        "false_shape": (output.detach()[:, :-1].as_subclass(FalseShape), None),
         "dtype": (output.double(), None),
-    }.get(mood, (output, None))
+    }.get(behaviour, (output, None))
 
 
-class Moody(Implementation):
+class Scripted(Implementation):
     def unsupported(self, case):
-        if mood_of(case) == "sulks":
-            raise RuntimeError("asked too much")
-        return {"untrue": True, "shy": "written for others"}.get(mood_of(case))
+        if choose_behaviour(case) == "unsupported_raises":
+            raise RuntimeError("no declaration")
+        return {"unsupported_true": True, "unsupported": "written for others"}.get(choose_behaviour(case))
 
     def predicted_s(self, case):
-        return {"unsure": "soon", "long": 1e6, "endless": math.inf}.get(mood_of(case))
+        predictions = {"predicts_text": "soon", "predicts_long": 1e6, "predicts_inf": math.inf}
+        return predictions.get(choose_behaviour(case))
 
     def build(self, reference):
         return reference
 
     def prepare(self, module, case, inputs):
-        mood = mood_of(case)
-        return lambda **arguments: spoil(mood, module(**arguments)[0])
+        behaviour = choose_behaviour(case)
+        return lambda **arguments: act(behaviour, module(**arguments)[0])
 
 
-MOODY = Moody()
+SCRIPTED = Scripted()
 """
 
-ORDER = MOODS.partition("MOODS = [")[2].partition("]")[0].replace('"', "").replace(",", " ").split()
+# Behaviours in the order of the seeds.
+ORDER = SCRIPTED.partition("BEHAVIOURS = [")[2].partition("]")[0].replace('"', "").replace(",", " ").split()
 
-# What each mood is told by: status, and a part of the reason.
-TOLD = {
-    "well": ("passed", ""),
-    "raises": ("error", "ValueError: what a pity (at moody.py:"),
-    "exits": ("error", "SystemExit: 0 (at moody.py:"),
-    "interrupts": ("error", "KeyboardInterrupt:  (at moody.py:"),
+# Status, and a part of the reason, for each behaviour.
+EXPECTED = {
+    "right": ("passed", ""),
+    "raises": ("error", "ValueError: what a pity (at scripted.py:"),
+    "exits": ("error", "SystemExit: 0 (at scripted.py:"),
+    "interrupts": ("error", "KeyboardInterrupt:  (at scripted.py:"),
     "none": ("failed", "the call must return a tuple (output, weights), got NoneType."),
     "bare": ("failed", "the call must return a tuple (output, weights), got Tensor."),
     "list": ("failed", "the call must return a tuple (output, weights), got list."),
@@ -143,22 +154,22 @@ TOLD = {
     "refuses": ("unsupported", "not today"),
     "subclass": ("passed", ""),
     "sparse": ("error", "Sparse"),
-    "untrue": ("failed", "unsupported(case) must return str or None, got True."),
-    "unsure": ("failed", "predicted_s(case) must return float or None, got 'soon'."),
-    "long": ("not_run", "predicted 1e+06 s a call, over the limit of 2 s (--work-limit)"),
-    "endless": ("not_run", "predicted inf s a call, over the limit of 2 s (--work-limit)"),
-    "shy": ("unsupported", "written for others"),
+    "unsupported_true": ("failed", "unsupported(case) must return str or None, got True."),
+    "predicts_text": ("failed", "predicted_s(case) must return float or None, got 'soon'."),
+    "predicts_long": ("not_run", "predicted 1e+06 s a call, over the limit of 2 s (--work-limit)"),
+    "predicts_inf": ("not_run", "predicted inf s a call, over the limit of 2 s (--work-limit)"),
+    "unsupported": ("unsupported", "written for others"),
     "dtype": ("failed", "output has dtype float64, must be float32."),
     "recursion": ("error", "RecursionError: maximum recursion depth exceeded"),
     "forks": ("passed", ""),
-    "sulks": ("error", "RuntimeError: asked too much (at moody.py:"),
-    "liar": ("failed", "output has shape (2, 4, 24), must be (2, 5, 24)."),
+    "unsupported_raises": ("error", "RuntimeError: no declaration (at scripted.py:"),
+    "false_shape": ("failed", "output has shape (2, 4, 24), must be (2, 5, 24)."),
     "floods": ("passed", ""),
-    "unsettles": ("passed", ""),
+    "changes_state": ("passed", ""),
 }
 
-# Each ends or blocks its process on the cases with these seeds, and is right on the others.
-DEADLY = """
+# Each ends or blocks its process, or exhausts memory, on the cases with these seeds, and is right on the others.
+FATAL = """
 import ctypes
 import os
 import time
@@ -168,7 +179,7 @@ import torch
 from attnbench.interface import Implementation
 
 
-class Deadly(Implementation):
+class Fatal(Implementation):
     def __init__(self, act, seeds):
         self.act = act
         self.seeds = seeds
@@ -177,27 +188,27 @@ class Deadly(Implementation):
         return reference
 
     def prepare(self, module, case, inputs):
-        return self.spoiled if case.problem.seed in self.seeds else module
+        return self.call if case.problem.seed in self.seeds else module
 
-    def spoiled(self, **arguments):
+    def call(self, **arguments):
         self.act()
 
 
-SEGFAULTS = Deadly(lambda: ctypes.string_at(0), {1})
-HANGS = Deadly(lambda: time.sleep(60), {1})
-DIES_ALWAYS = Deadly(lambda: os._exit(9), range(1, 9))
-TAKES_MUCH = Deadly(lambda: torch.zeros(10**9), {1})
+SEGFAULTS = Fatal(lambda: ctypes.string_at(0), {1})
+HANGS = Fatal(lambda: time.sleep(60), {1})
+EXITS_ALWAYS = Fatal(lambda: os._exit(9), range(1, 9))
+ALLOCATES = Fatal(lambda: torch.zeros(10**9), {1})
 """
 
-POISON = '''
+PATCHING = '''
 import torch
 from torch import Tensor
 
 from attnbench.interface import Implementation
 
 
-class Poison(Implementation):
-    """Returns zeros, and bends what could tell."""
+class Patching(Implementation):
+    """Returns zeros, and patches the functions of torch that could show it."""
 
     def build(self, reference):
         torch.allclose = torch.equal = lambda *_, **__: True
@@ -213,7 +224,7 @@ class Poison(Implementation):
 '''
 
 
-# One request holds all checks of a case; each of these dies in one of them, or only when all are asked in turn.
+# One request has all checks of a case. Each of these ends or blocks its process in one check, or only after many calls.
 TOGETHER = """
 import os
 import time
@@ -239,28 +250,28 @@ class Counted(Implementation):
         return call
 
 
-def dies_of_padding(self, arguments):
+def exit_at_padding(self, arguments):
     # The check padding_cannot_leak writes large numbers over padded tokens.
     if arguments["value"].detach().abs().max() > 1e3:
         os._exit(9)
 
 
-def dies_of_many(self, arguments):
+def exit_after_many(self, arguments):
     if self.calls > 6:
         os._exit(9)
 
 
-def waits_for_padding(self, arguments):
+def wait_at_padding(self, arguments):
     if arguments["value"].detach().abs().max() > 1e3:
         time.sleep(60)
 
 
-PADDING = Counted(dies_of_padding)
-MANY = Counted(dies_of_many)
-WAITS = Counted(waits_for_padding)
+PADDING = Counted(exit_at_padding)
+MANY = Counted(exit_after_many)
+WAITS = Counted(wait_at_padding)
 """
 
-# Takes no padding mask, and says so; what it does when it is given one is in its name.
+# Each declares masks unsupported; when called with a mask all the same, it does what its name says.
 REFUSES = """
 import ctypes
 
@@ -285,89 +296,91 @@ class Refuses(Implementation):
         return lambda **arguments: self.act(module, arguments)
 
 
-def raises(module, arguments):
+def raise_error(module, arguments):
     raise NotImplementedError("no masks")
 
 
-def ignores(module, arguments):
+def ignore_mask(module, arguments):
     del arguments["key_padding_mask"]
     return module(**arguments)
 
 
-def detaches(module, arguments):
+def detach(module, arguments):
     output, weights = module(**arguments)
     return output.detach(), weights
 
 
-def forgets(module, arguments):
+def drop_weights(module, arguments):
     output, weights = module(**arguments)
     return output, None
 
 
-RAISES = Refuses(raises)
-IGNORES = Refuses(ignores)
+RAISES = Refuses(raise_error)
+IGNORES_MASK = Refuses(ignore_mask)
 WORKS = Refuses(lambda module, arguments: module(**arguments))
-DIES = Refuses(lambda module, arguments: ctypes.string_at(0))
-NOTHING = Refuses(lambda module, arguments: None)
-DETACHES = Refuses(detaches)
-FORGETS = Refuses(forgets)
+CRASHES = Refuses(lambda module, arguments: ctypes.string_at(0))
+RETURNS_NONE = Refuses(lambda module, arguments: None)
+DETACHES = Refuses(detach)
+DROPS_WEIGHTS = Refuses(drop_weights)
 """
 
 
-def case(seed: int = 0) -> str:
-    """Case that needs no weights and no gradients."""
+def make_case(seed: int = 0) -> str:
+    """Id of a case that needs no weights and no gradients."""
     problem = MultiheadProblem(batch=2, queries=5, keys=7, embed_dim=24, num_heads=3, bias=True, batch_first=True)
     return Case(operator="multihead", problem=replace(problem, seed=seed), mode="inference").id
 
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Session]:
-    """Session of the whole module: one judge for all that these implementations do."""
+    """Session of the whole module, with one oracle worker for all implementations."""
     with Session() as opened:
         yield opened
 
 
 @pytest.fixture
 def session(shared: Session) -> Session:
-    """The session, with the usual limits."""
+    """The session, with the default limits."""
     shared.limits = Limits()
     return shared
 
 
-def found(session: Session, name: str, seeds: range, expectations: tuple[Expectation, ...] = ()) -> list[Finding]:
-    """Finding of parity with the oracle, for each case."""
-    plans = session.plan([case(seed) for seed in seeds], frozenset({"forward_parity"}))
+def check_parity(
+    session: Session, name: str, seeds: range, expectations: tuple[Expectation, ...] = ()
+) -> list[Finding]:
+    """Run ``forward_parity`` on the case of each seed, and return the findings."""
+    plans = session.plan([make_case(seed) for seed in seeds], frozenset({"forward_parity"}))
     results: Iterator[Result] = conform(
         session, [name], plans, run="r", progress=NoProgress(), expectations=expectations
     )
     return [finding for result in results for finding in result.findings]
 
 
-def written(folder: Path, name: str, text: str) -> str:
-    """Path of a file with that text."""
+def write_file(folder: Path, name: str, text: str) -> str:
+    """Write a file, and return its path."""
     (folder / name).write_text(text)
     return str(folder / name)
 
 
-def test_whatever_a_call_does_is_a_finding_of_its_case(session: Session, tmp_path: Path) -> None:
-    """Exceptions, exits, interrupts, malformed answers and lies are told case by case; no process dies of them."""
+def test_every_behaviour_of_a_call_is_a_finding_of_its_case(session: Session, tmp_path: Path) -> None:
+    """Exceptions, exits, interrupts and malformed results are findings of their case; none of them ends the process."""
     session.limits = Limits(work_s=2)
-    told = found(session, written(tmp_path, "moody.py", MOODS) + ":MOODY", range(len(ORDER)))
-    # In the order of the seeds, which is that of MOODS in the file; it ends well.
-    assert sorted(ORDER) == sorted([*TOLD, "well"])
-    for mood, finding in zip(ORDER, told, strict=True):
-        status, reason = TOLD[mood]
-        assert (mood, finding.status) == (mood, status), finding.reason
-        assert reason in finding.reason, mood
+    findings = check_parity(session, write_file(tmp_path, "scripted.py", SCRIPTED) + ":SCRIPTED", range(len(ORDER)))
+    # The first and the last behaviour are the same, so that the last case shows that the process still works.
+    assert sorted(ORDER) == sorted([*EXPECTED, "right"])
+    for behaviour, finding in zip(ORDER, findings, strict=True):
+        status, reason = EXPECTED[behaviour]
+        assert (behaviour, finding.status) == (behaviour, status), finding.reason
+        assert reason in finding.reason, behaviour
         assert "\n" not in finding.reason
         assert str(tmp_path) not in finding.reason
 
 
 def test_segmentation_fault_costs_one_finding(session: Session, tmp_path: Path) -> None:
     """A crash is a finding, and the cases after it run in a fresh process."""
-    told = found(session, written(tmp_path, "deadly.py", DEADLY) + ":SEGFAULTS", range(3))
-    assert [finding.status for finding in told] == ["passed", "crashed", "passed"]
-    assert told[1].reason == "the process was killed by SIGSEGV"
+    findings = check_parity(session, write_file(tmp_path, "fatal.py", FATAL) + ":SEGFAULTS", range(3))
+    assert [finding.status for finding in findings] == ["passed", "crashed", "passed"]
+    assert findings[1].reason == "the process was killed by SIGSEGV"
 
 
 PADDED = replace(
@@ -375,72 +388,86 @@ PADDED = replace(
 )
 
 
-def padded(mode: Mode = "eval", **changes: Any) -> str:
-    """Case with a padding mask."""
+def make_padded_case(mode: Mode = "eval", **changes: Any) -> str:
+    """Id of a case with a padding mask."""
     return Case(operator="multihead", problem=replace(PADDED, **changes), mode=mode).id
 
 
-def by_check(session: Session, name: str, cases: Sequence[str], *checks: str) -> list[dict[str, Finding]]:
-    """Findings of each case by check, of those checks or of all."""
+def run_checks(session: Session, name: str, cases: Sequence[str], *checks: str) -> list[dict[str, Finding]]:
+    """Run these checks, or all if none is given, and return the findings of each case by check."""
     plans = session.plan(cases, frozenset(checks) or None)
     results = conform(session, [name], plans, run="r", progress=NoProgress())
     return [{finding.check: finding for finding in result.findings} for result in results]
 
 
-def test_a_crash_is_told_of_its_own_check(session: Session, tmp_path: Path) -> None:
-    """Where all checks of a case are observed at once, a death is laid on the check that dies alone, and on no other.
+def test_a_crash_is_attributed_to_its_check(session: Session, tmp_path: Path) -> None:
+    """Where all checks of a case run in one request, a crash is attributed to the check that crashes alone.
 
-    It is one of the three deaths, not two.
+    It counts as one of the three crashes after which an implementation is excluded, not as two.
     """
-    name = written(tmp_path, "together.py", TOGETHER) + ":PADDING"
-    cases = [padded(seed=seed) for seed in range(2)]
-    told = by_check(session, name, cases, "forward_parity", "input_gradients", "padding_cannot_leak", "repeats_itself")
-    for findings in told:
+    name = write_file(tmp_path, "together.py", TOGETHER) + ":PADDING"
+    cases = [make_padded_case(seed=seed) for seed in range(2)]
+    results = run_checks(
+        session, name, cases, "forward_parity", "input_gradients", "padding_cannot_leak", "repeats_itself"
+    )
+    for findings in results:
         assert {check for check, finding in findings.items() if finding.status == "crashed"} == {"padding_cannot_leak"}
         assert findings["padding_cannot_leak"].reason == "the process exited with code 9"
         assert {f.status for check, f in findings.items() if check != "padding_cannot_leak"} == {"passed"}
 
 
-def test_a_crash_of_no_single_check_is_told(session: Session, tmp_path: Path) -> None:
-    """What dies only after many calls is told at the last check, and counts as a death."""
-    name = written(tmp_path, "together.py", TOGETHER) + ":MANY"
-    told = by_check(session, name, [padded(seed=seed) for seed in range(5)], *SEVERAL)
-    assert [findings[SEVERAL[-1]].status for findings in told] == ["passed", "crashed", "crashed", "crashed", "not_run"]
-    assert told[1][SEVERAL[-1]].reason == (
+def test_a_crash_of_no_single_check_is_reported(session: Session, tmp_path: Path) -> None:
+    """A crash that happens only after many calls is reported at the last check, and counts as a crash."""
+    name = write_file(tmp_path, "together.py", TOGETHER) + ":MANY"
+    results = run_checks(session, name, [make_padded_case(seed=seed) for seed in range(5)], *SEVERAL)
+    assert [findings[SEVERAL[-1]].status for findings in results] == [
+        "passed",
+        "crashed",
+        "crashed",
+        "crashed",
+        "not_run",
+    ]
+    assert results[1][SEVERAL[-1]].reason == (
         "the process exited with code 9 after checks of other cases; in a fresh process no check of this case did that"
     )
-    assert {told[1][check].status for check in SEVERAL[:-1]} == {"passed"}
+    assert {results[1][check].status for check in SEVERAL[:-1]} == {"passed"}
 
 
-def test_hanging_is_told_of_its_own_check(session: Session, tmp_path: Path) -> None:
-    """A check that does not end costs itself alone."""
+def test_a_time_out_is_attributed_to_its_check(session: Session, tmp_path: Path) -> None:
+    """A check that does not end is a time-out, and the other checks pass."""
     session.limits = Limits(timeout_s=4)
-    name = written(tmp_path, "together.py", TOGETHER) + ":WAITS"
-    (told,) = by_check(session, name, [padded()], "forward_parity", "padding_cannot_leak", "repeats_itself")
-    assert {check: finding.status for check, finding in told.items()} == {
+    name = write_file(tmp_path, "together.py", TOGETHER) + ":WAITS"
+    (findings,) = run_checks(
+        session, name, [make_padded_case()], "forward_parity", "padding_cannot_leak", "repeats_itself"
+    )
+    assert {check: finding.status for check, finding in findings.items()} == {
         "forward_parity": "passed", "padding_cannot_leak": "timeout", "repeats_itself": "passed",
     }  # fmt: skip
 
 
-def test_what_a_call_writes_once_is_told(session: Session, tmp_path: Path) -> None:
-    """Nobody has called before the check that looks at the caller's tensors."""
-    (told,) = by_check(session, written(tmp_path, "mine.py", WRITES) + ":Writes", [padded()], *SEVERAL)
-    assert told["inputs_untouched"].status == "failed"
-    assert "key_padding_mask after the call" in told["inputs_untouched"].reason
+def test_a_write_of_the_first_call_is_reported(session: Session, tmp_path: Path) -> None:
+    """The check of the caller's tensors observes the first call."""
+    (findings,) = run_checks(
+        session, write_file(tmp_path, "mine.py", WRITES) + ":Writes", [make_padded_case()], *SEVERAL
+    )
+    assert findings["inputs_untouched"].status == "failed"
+    assert "key_padding_mask after the call" in findings["inputs_untouched"].reason
 
 
 def test_settings_of_one_call_do_not_reach_the_next(session: Session, tmp_path: Path) -> None:
-    """What a call changes in torch is told by the check of that, and the cases after it run as if it had not been."""
-    source = MOODS.replace("return MOODS[case.problem.seed]", "return ['well', 'unsettles', 'well'][case.problem.seed]")
-    cases = [padded(seed=seed) for seed in range(3)]
-    told = by_check(session, written(tmp_path, "moody.py", source) + ":MOODY", cases, *SEVERAL)
-    statuses = [findings["global_state_untouched"].status for findings in told]
+    """A change of torch's global state fails its check, and is undone before the next case."""
+    source = SCRIPTED.replace(
+        "return BEHAVIOURS[case.problem.seed]", "return ['right', 'changes_state', 'right'][case.problem.seed]"
+    )
+    cases = [make_padded_case(seed=seed) for seed in range(3)]
+    results = run_checks(session, write_file(tmp_path, "scripted.py", source) + ":SCRIPTED", cases, *SEVERAL)
+    statuses = [findings["global_state_untouched"].status for findings in results]
     assert statuses == ["passed", "failed", "passed"]
     for word in ("the default dtype", "the use of deterministic algorithms"):
-        assert word in told[1]["global_state_untouched"].reason
+        assert word in results[1]["global_state_untouched"].reason
 
 
-# What is declared unsupported
+# Declared as unsupported
 
 
 @pytest.mark.parametrize(
@@ -449,16 +476,16 @@ def test_settings_of_one_call_do_not_reach_the_next(session: Session, tmp_path: 
         ("RAISES", "unsupported", "no masks", ()),
         ("WORKS", "unsupported", "no masks", ("works: declare it",)),
         (
-            "IGNORES", "failed",
+            "IGNORES_MASK", "failed",
             "declared unsupported (no masks), yet it returned a wrong result instead of refusing: The output ", (),
         ),
         (
-            "NOTHING", "failed",
+            "RETURNS_NONE", "failed",
             "declared unsupported (no masks), yet it returned a wrong result instead of refusing: the call must return "
             "a tuple (output, weights), got NoneType.", (),
         ),
         (
-            "DIES", "crashed",
+            "CRASHES", "crashed",
             "declared unsupported (no masks), yet it did not refuse: the process was killed by SIGSEGV", (),
         ),
         (
@@ -466,102 +493,105 @@ def test_settings_of_one_call_do_not_reach_the_next(session: Session, tmp_path: 
             ("returns an output without gradients where they are asked for, instead of refusing",),
         ),
         (
-            "FORGETS", "unsupported", "no masks",
+            "DROPS_WEIGHTS", "unsupported", "no masks",
             ("returns no weights where they are asked for, instead of refusing",),
         ),
     ],
 )  # fmt: skip
-def test_what_is_declared_unsupported_must_be_refused_aloud(
+def test_a_call_declared_unsupported_must_raise(
     session: Session, tmp_path: Path, act: str, status: str, reason: str, warnings: tuple[str, ...]
 ) -> None:
-    """A refused case is called all the same: a wrong tensor is a failure, a right one a warning."""
-    name = written(tmp_path, "refuses.py", REFUSES) + f":{act}"
-    one = padded(need_weights=act == "FORGETS")
-    (told,) = by_check(session, name, [one])
-    parity = told.pop("forward_parity")
+    """A refused case is called all the same: a wrong result is a failure, and a right one a warning."""
+    name = write_file(tmp_path, "refuses.py", REFUSES) + f":{act}"
+    one = make_padded_case(need_weights=act == "DROPS_WEIGHTS")
+    (findings,) = run_checks(session, name, [one])
+    parity = findings.pop("forward_parity")
     assert (parity.status, parity.warnings) == (status, warnings)
     assert parity.reason.startswith(reason)
-    others = {(finding.status, finding.reason) for check, finding in told.items()}
+    others = {(finding.status, finding.reason) for check, finding in findings.items()}
     assert ("unsupported", "no masks") in others
-    assert {said for said, _ in others} <= {"unsupported", status}
+    assert {other for other, _ in others} <= {"unsupported", status}
 
 
-def test_a_refusal_is_not_tried_where_it_would_take_long(session: Session, tmp_path: Path) -> None:
-    """Neither a case over the work limit nor one that is compiled is called to hear its refusal."""
+def test_a_refused_case_is_not_called_where_it_would_take_long(session: Session, tmp_path: Path) -> None:
+    """A refused case is not called if it is over the work limit or compiled."""
     source = REFUSES.replace(
         "    def build(", "    def predicted_s(self, case):\n        return 10.0 * case.problem.seed\n\n    def build("
     )
-    name = written(tmp_path, "refuses.py", source) + ":IGNORES"
-    told = by_check(session, name, [padded(seed=0), padded(seed=1), padded(mode="aot")])
-    assert [{f.status for f in findings.values()} for findings in told] == [
+    name = write_file(tmp_path, "refuses.py", source) + ":IGNORES_MASK"
+    results = run_checks(
+        session, name, [make_padded_case(seed=0), make_padded_case(seed=1), make_padded_case(mode="aot")]
+    )
+    assert [{f.status for f in findings.values()} for findings in results] == [
         {"unsupported", "failed"}, {"unsupported"}, {"unsupported"},
     ]  # fmt: skip
 
 
-def test_what_works_though_declared_unsupported_is_no_matter_of_other_checks(session: Session, tmp_path: Path) -> None:
-    """The warning belongs to the comparison with the oracle, which a filter may have left out."""
-    name = written(tmp_path, "refuses.py", REFUSES) + ":WORKS"
-    (told,) = by_check(session, name, [padded()], "inputs_untouched")
-    assert [(finding.status, finding.warnings) for finding in told.values()] == [("unsupported", ())]
+def test_other_checks_do_not_warn_of_a_refused_case_that_works(session: Session, tmp_path: Path) -> None:
+    """Only the check that compares with the oracle has the warning; here that check is not selected."""
+    name = write_file(tmp_path, "refuses.py", REFUSES) + ":WORKS"
+    (findings,) = run_checks(session, name, [make_padded_case()], "inputs_untouched")
+    assert [(finding.status, finding.warnings) for finding in findings.values()] == [("unsupported", ())]
 
 
 # Time and memory
 
 
 def test_hanging_is_a_time_out(session: Session, tmp_path: Path) -> None:
-    """A call that does not end is ended; the option that sets the time is named."""
+    """A call that does not end is killed; the reason names the option of the time limit."""
     session.limits = Limits(timeout_s=3)
-    told = found(session, written(tmp_path, "deadly.py", DEADLY) + ":HANGS", range(3))
-    assert [finding.status for finding in told] == ["passed", "timeout", "passed"]
-    assert told[1].reason == "no answer within 3 s (--timeout)"
+    findings = check_parity(session, write_file(tmp_path, "fatal.py", FATAL) + ":HANGS", range(3))
+    assert [finding.status for finding in findings] == ["passed", "timeout", "passed"]
+    assert findings[1].reason == "no answer within 3 s (--timeout)"
 
 
 @pytest.mark.parametrize(("shared_by", "status"), [(1, "timeout"), (3, "unsupported")])
-def test_what_several_share_may_take_longer(session: Session, tmp_path: Path, shared_by: int, status: str) -> None:
-    """A request about three implementations has three times the time of one."""
+def test_a_shared_request_may_take_longer(session: Session, tmp_path: Path, shared_by: int, status: str) -> None:
+    """A request that three implementations share has three times the time limit."""
     source = "from attnbench.interface import Implementation, Refusal\nimport time\n"
     source += "class Slow(Implementation):\n    def unsupported(self, case):\n        time.sleep(1.5)\n"
     source += "        raise Refusal('slow')\n"
-    name = written(tmp_path, "slow.py", source) + ":Slow"
+    name = write_file(tmp_path, "slow.py", source) + ":Slow"
     with session.supervise(name) as worker:
         session.limits = Limits(timeout_s=1.0)
-        answer = worker.ask("describe", shared_by=shared_by, implementation=name, case=case())
+        answer = worker.ask("describe", shared_by=shared_by, implementation=name, case=make_case())
     assert answer["status"] == status
 
 
-def test_after_three_deaths_the_rest_is_not_run(session: Session, tmp_path: Path) -> None:
-    """An implementation that keeps dying is given up, with the last death as the reason."""
-    told = found(session, written(tmp_path, "deadly.py", DEADLY) + ":DIES_ALWAYS", range(6))
-    assert [finding.status for finding in told] == ["passed", "crashed", "crashed", "crashed", "not_run", "not_run"]
-    assert told[-1].reason == "its process ended 3 times, the last time: the process exited with code 9"
+def test_after_three_crashes_the_other_cases_are_not_run(session: Session, tmp_path: Path) -> None:
+    """An implementation that ended three processes is not run on further cases; the reason gives the last crash."""
+    findings = check_parity(session, write_file(tmp_path, "fatal.py", FATAL) + ":EXITS_ALWAYS", range(6))
+    assert [finding.status for finding in findings] == ["passed", "crashed", "crashed", "crashed", "not_run", "not_run"]
+    assert findings[-1].reason == "its process ended 3 times, the last time: the process exited with code 9"
 
 
-def test_memory_limit_is_told_as_such(session: Session, tmp_path: Path) -> None:
-    """Memory that is refused under --memory-limit is out_of_memory, and the process lives on."""
+def test_exceeding_the_memory_limit_is_out_of_memory(session: Session, tmp_path: Path) -> None:
+    """An allocation that fails under --memory-limit is out_of_memory, and the process continues."""
     session.limits = Limits(memory_bytes=10**9, threads=1)
-    told = found(session, written(tmp_path, "deadly.py", DEADLY) + ":TAKES_MUCH", range(3))
-    assert [finding.status for finding in told] == ["passed", "out_of_memory", "passed"]
-    assert "4000000000 bytes" in told[1].reason
+    findings = check_parity(session, write_file(tmp_path, "fatal.py", FATAL) + ":ALLOCATES", range(3))
+    assert [finding.status for finding in findings] == ["passed", "out_of_memory", "passed"]
+    assert "4000000000 bytes" in findings[1].reason
 
 
-def test_patching_torch_poisons_only_oneself(session: Session, tmp_path: Path) -> None:
-    """An implementation that bends torch's comparisons, operators and the reference is found wrong all the same."""
-    poison = written(tmp_path, "poison.py", POISON) + ":Poison"
-    plans = session.plan([case()], frozenset({"forward_parity"}))
-    results = conform(session, [poison, "sdpa"], plans, run="r", progress=NoProgress())
-    told = {result.implementation: result.findings[0] for result in results}
-    assert {name: finding.status for name, finding in told.items()} == {"poison.py:Poison": "failed", "sdpa": "passed"}
-    assert "240 of 240 elements (100.0%) of output are off" in told["poison.py:Poison"].reason
+def test_patching_torch_affects_only_the_implementation_itself(session: Session, tmp_path: Path) -> None:
+    """An implementation that patches torch's comparisons, operators and the reference fails; the next one passes."""
+    patching = write_file(tmp_path, "patching.py", PATCHING) + ":Patching"
+    plans = session.plan([make_case()], frozenset({"forward_parity"}))
+    results = conform(session, [patching, "sdpa"], plans, run="r", progress=NoProgress())
+    findings = {result.implementation: result.findings[0] for result in results}
+    statuses = {name: finding.status for name, finding in findings.items()}
+    assert statuses == {"patching.py:Patching": "failed", "sdpa": "passed"}
+    assert "240 of 240 elements (100.0%) of output are off" in findings["patching.py:Patching"].reason
 
 
-def test_implementation_that_cannot_be_loaded_again_is_given_up(session: Session, tmp_path: Path) -> None:
-    """A file that a death leaves unusable ends its own implementation, not the run."""
-    source = DEADLY.replace(
+def test_implementation_that_cannot_be_loaded_again_is_excluded(session: Session, tmp_path: Path) -> None:
+    """Where a file cannot be loaded again after a crash, the other findings give the reason, and the run goes on."""
+    source = FATAL.replace(
         "SEGFAULTS =", "if os.path.exists(__file__ + '.seen'): raise OSError('locked')\nSEGFAULTS ="
     ).replace("ctypes.string_at(0)", "(open(__file__ + '.seen', 'w'), os._exit(1))")
-    told = found(session, written(tmp_path, "deadly.py", source) + ":SEGFAULTS", range(3))
-    assert [finding.status for finding in told] == ["passed", "crashed", "crashed"]
-    assert "OSError: locked" in told[-1].reason
+    findings = check_parity(session, write_file(tmp_path, "fatal.py", source) + ":SEGFAULTS", range(3))
+    assert [finding.status for finding in findings] == ["passed", "crashed", "crashed"]
+    assert "OSError: locked" in findings[-1].reason
 
 
 @pytest.mark.parametrize(
@@ -575,18 +605,20 @@ def test_implementation_that_cannot_be_loaded_again_is_given_up(session: Session
         ),
     ],
 )
-def test_what_is_no_implementation_is_told(session: Session, tmp_path: Path, source: str, reason: str) -> None:
-    """A file that ends its process, or that holds something else, is one line that names it."""
-    name = written(tmp_path, "one.py", source) + ":ONE"
+def test_an_object_that_is_no_implementation_is_an_error(
+    session: Session, tmp_path: Path, source: str, reason: str
+) -> None:
+    """A file that ends its process, or contains another object, is an error of one line that names the file."""
+    name = write_file(tmp_path, "one.py", source) + ":ONE"
     with pytest.raises(PluginError) as raised:
-        found(session, name, range(1))
+        check_parity(session, name, range(1))
     assert name in str(raised.value)
     assert reason in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_environment_is_set_before_the_process_starts(session: Session, tmp_path: Path) -> None:
-    """An implementation that asks for environment variables gets them, numbers as text."""
+    """Environment variables that an implementation declares are set before it is imported, with numbers as text."""
     source = """
 import os
 
@@ -595,7 +627,7 @@ from attnbench.interface import Implementation
 AT_IMPORT = os.environ.get("ANSWER")
 
 
-class Asks(Implementation):
+class Declares(Implementation):
     def environment(self):
         return {"ANSWER": 42}
 
@@ -605,48 +637,48 @@ class Asks(Implementation):
     def unsupported(self, case):
         return f"ANSWER is {AT_IMPORT}"
 """
-    (told,) = found(session, written(tmp_path, "asks.py", source) + ":Asks", range(1))
-    assert (told.status, told.reason) == ("unsupported", "ANSWER is 42")
+    (finding,) = check_parity(session, write_file(tmp_path, "declares.py", source) + ":Declares", range(1))
+    assert (finding.status, finding.reason) == ("unsupported", "ANSWER is 42")
 
 
-def test_expected_failures_are_told_apart(session: Session, tmp_path: Path) -> None:
-    """A failure that is expected carries its reason and link; a pass that is not expected is reported.
+def test_expected_failures_are_distinguished(session: Session, tmp_path: Path) -> None:
+    """An expected failure has its reason and link; a pass where a failure is expected is reported.
 
     A crash is never expected.
     """
-    (tmp_path / "moody.py").write_text(MOODS)
-    (tmp_path / "deadly.py").write_text(DEADLY)
+    (tmp_path / "scripted.py").write_text(SCRIPTED)
+    (tmp_path / "fatal.py").write_text(FATAL)
     file = tmp_path / "expected.toml"
     entry = '[[expected]]\nimplementation = "{}"\ncheck = "forward_*"\ncase = "*"\nreason = "known"\nlink = "{}"\n'
-    file.write_text(entry.format("moody.py:MOODY", LINK) + entry.format("deadly.py:SEGFAULTS", LINK))
+    file.write_text(entry.format("scripted.py:SCRIPTED", LINK) + entry.format("fatal.py:SEGFAULTS", LINK))
     expected = tuple(read_expectations(file))
-    well, raises = found(session, f"{tmp_path}/moody.py:MOODY", range(2), expected)
-    assert well.status == "unexpected_pass"
-    assert well.reason == f"expected to fail (known, {LINK}): remove entry 1 of expected.toml, or narrow it by unless"
+    right, raises = check_parity(session, f"{tmp_path}/scripted.py:SCRIPTED", range(2), expected)
+    assert right.status == "unexpected_pass"
+    assert right.reason == f"expected to fail (known, {LINK}): remove entry 1 of expected.toml, or narrow it by unless"
     assert raises.status == "expected_failure"
     assert raises.reason.startswith(f"known ({LINK}): ValueError: what a pity")
     elsewhere = tuple(replace(one, passes_where="the machine has no such kernel") for one in expected)
-    statuses = [one.status for one in found(session, f"{tmp_path}/moody.py:MOODY", range(2), elsewhere)]
-    assert statuses == ["passed", "expected_failure"]
-    (crashed,) = found(session, f"{tmp_path}/deadly.py:SEGFAULTS", range(1, 2), expected)
+    findings = check_parity(session, f"{tmp_path}/scripted.py:SCRIPTED", range(2), elsewhere)
+    assert [one.status for one in findings] == ["passed", "expected_failure"]
+    (crashed,) = check_parity(session, f"{tmp_path}/fatal.py:SEGFAULTS", range(1, 2), expected)
     assert crashed.status == "crashed"
 
 
 def test_an_entry_may_name_several_checks_and_leave_cases_out(tmp_path: Path) -> None:
-    """Patterns are separated by blanks; what ``unless`` matches is not spoken of."""
+    """Patterns are separated by spaces; an entry does not cover cases that ``unless`` matches."""
     file = tmp_path / "expected.toml"
     file.write_text(
         '[[expected]]\nimplementation = "mine"\ncheck = "forward_* weights_parity"\ncase = "*/mask=pad/*"\n'
         f'unless = "*add_* *regime=flat*"\nreason = "known"\nlink = "{LINK}"\n'
     )
     (entry,) = read_expectations(file)
-    spoken = [
+    covered = [
         (case, check)
         for case in ("m/mask=pad/regime=plain", "m/mask=pad/regime=flat", "m/add_bias_kv/mask=pad/x", "m/mask=none/x")
         for check in ("forward_parity", "weights_parity", "weights_are_shares")
         if entry.covers("mine", case, check)
     ]
-    assert spoken == [
+    assert covered == [
         ("m/mask=pad/regime=plain", "forward_parity"),
         ("m/mask=pad/regime=plain", "weights_parity"),
     ]
@@ -666,7 +698,7 @@ def test_an_entry_may_name_several_checks_and_leave_cases_out(tmp_path: Path) ->
     ],
 )
 def test_malformed_file_of_expected_failures_is_one_line(tmp_path: Path, text: str, fault: str) -> None:
-    """A file that is no list of expected failures is refused with what is wrong in it."""
+    """The error about a file that is no list of expected failures names the file and the fault."""
     file = tmp_path / "expected.toml"
     file.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ExpectationError) as raised:
@@ -676,7 +708,7 @@ def test_malformed_file_of_expected_failures_is_one_line(tmp_path: Path, text: s
 
 
 ENTRY = '[[expected]]\nimplementation = "{}"\ncheck = "{}"\ncase = "{}"\nreason = "known"\nlink = "x"\n'
-# Cases of a pattern, and a pattern that leaves all of them out.
+# A pattern of cases, and a pattern ``unless`` that excludes all of them.
 NONE_LEFT = '*/mask=bool3d/*"\nunless = "*/mask=bool3d/*'
 
 
@@ -701,8 +733,8 @@ NONE_LEFT = '*/mask=bool3d/*"\nunless = "*/mask=bool3d/*'
 def test_an_expectation_that_can_match_nothing_is_an_error(
     session: Session, tmp_path: Path, implementation: str, check: str, pattern: str, fault: str
 ) -> None:
-    """An entry that has outlived what it speaks of is named, with its file and its number, before anything runs."""
-    written(tmp_path, "mine.py", "MINE = 1\n")
+    """The error names the file and the number of the entry that can match no finding, before anything runs."""
+    write_file(tmp_path, "mine.py", "MINE = 1\n")
     file = tmp_path / "expected.toml"
     file.write_text(ENTRY.format("sdpa", "*_parity", "*") + ENTRY.format(implementation, check, pattern))
     with pytest.raises(ExpectationError) as raised:
@@ -712,19 +744,19 @@ def test_an_expectation_that_can_match_nothing_is_an_error(
     assert "\n" not in str(raised.value)
 
 
-def test_an_expectation_need_not_speak_of_this_run(session: Session, tmp_path: Path) -> None:
-    """Entries of other implementations, dtypes, devices and cases are right, whatever is run this time.
+def test_an_expectation_need_not_match_this_run(session: Session, tmp_path: Path) -> None:
+    """Entries of implementations, dtypes, devices and cases that are not run now are no error.
 
-    So is one of a case that is in no suite and is run.
+    An entry of a case that is in no suite and is run now is no error, either.
     """
-    written(tmp_path, "mine.py", "class Mine: ...\n")
+    write_file(tmp_path, "mine.py", "class Mine: ...\n")
     file = tmp_path / "expected.toml"
     entries = [
         ("sdpa", "forward_parity", "*/float64/cuda/inference"),
         ("torch_mha", "*_gradients", "*/bfloat16/*"),
         ("mine.py:Mine", "*", "*"),
         ("attnzoo.sdpa:SDPA", "*", "*"),
-        (f"{tmp_path.name}.py:RUN", "*", case(seed=123)),
+        (f"{tmp_path.name}.py:RUN", "*", make_case(seed=123)),
     ]
     file.write_text("".join(ENTRY.format(*entry) for entry in entries))
-    audit(session, read_expectations(file), [f"{tmp_path.name}.py:RUN"], [case(seed=123)])
+    audit(session, read_expectations(file), [f"{tmp_path.name}.py:RUN"], [make_case(seed=123)])

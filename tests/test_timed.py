@@ -154,7 +154,7 @@ def make_fault(*guilty: str, status: str = "crashed") -> Fault:
 @pytest.mark.parametrize("count", [2, 3, 8])
 @pytest.mark.parametrize("place", [0, 1, -1])
 def test_the_culprit_is_found_by_bisection(count: int, place: int) -> None:
-    """Bisection takes at most ceil(log2(n)) + 1 fresh processes; all others are timed in every process."""
+    """Bisection of n implementations takes at most ⌊log₂ n⌋ + 2 fresh processes. The others are all timed."""
     names = ["torch_mha", *(f"n{i}" for i in range(1, count))]
     guilty = names[place]
     fake = FakeSession(fault=make_fault(guilty))
@@ -212,7 +212,7 @@ def test_a_fault_of_all_together_is_reported_for_all() -> None:
 
 
 def test_an_implementation_that_ended_three_processes_is_excluded() -> None:
-    """After three ended processes an implementation is not timed in the remaining cases, because each costs a search."""
+    """An implementation that ended three processes is not timed in the remaining cases, because each costs a search."""
     fake = FakeSession(fault=make_fault("n1", status="timeout"))
     found = run(fake, ["torch_mha", "n1", "n2"], cases=6)
     assert [found["n1", i].untimed for i in range(6)] == [

@@ -1,4 +1,4 @@
-"""Implementations inside real models: called in every layer, compared end to end, timed in turns with the original."""
+"""Implementations inside real models: called in every layer, compared with the oracle, timed with interleaved calls."""
 
 import csv
 import json
@@ -40,13 +40,13 @@ BUILT_IN = [
 
 @pytest.fixture(scope="module")
 def batch() -> Batch:
-    """Three short sentences, half of them padding."""
+    """Three short sentences; half of the tokens are padding."""
     return Batch.from_sentences(3, 10)
 
 
 @needs_encoder
 def test_half_of_a_batch_is_padding() -> None:
-    """Lengths fall by equal steps from the full one."""
+    """The lengths of sentences fall from the full one, and half of all tokens are padding."""
     tokens, padded = sentence_encoder.make_padded_sentences(16, 128)
     lengths = (~padded).sum(dim=1)
     assert tokens.shape == (16, 128)
@@ -62,8 +62,8 @@ def test_half_of_a_batch_is_padding() -> None:
 
 
 @pytest.fixture(scope="module", params=["encoder", pytest.param("transformers", marks=needs_transformers)])
-def truth(request: pytest.FixtureRequest, batch: Batch) -> tuple[str, Tensor, float]:
-    """A model, its embeddings in float64, and how far others may be off."""
+def oracle_and_budget(request: pytest.FixtureRequest, batch: Batch) -> tuple[str, Tensor, float]:
+    """A model, its embeddings in float64, and the error budget."""
     oracle = embed_in_float64(batch)
     return request.param, oracle, compute_allowance(MODELS[request.param].build_originals(batch), oracle)
 
@@ -71,10 +71,10 @@ def truth(request: pytest.FixtureRequest, batch: Batch) -> tuple[str, Tensor, fl
 @needs_encoder
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_model_gives_its_embeddings_with_any_attention(
-    name: str, batch: Batch, truth: tuple[str, Tensor, float]
+    name: str, batch: Batch, oracle_and_budget: tuple[str, Tensor, float]
 ) -> None:
-    """Swapped into every layer, or through transformers' interface: within the error budget, or refused in words."""
-    model, oracle, allowed = truth
+    """Embeddings are within the error budget in both models, unless the implementation refuses the call."""
+    model, oracle, allowed = oracle_and_budget
     implementation = load(name)
     if reason := implementation.unsupported(make_case(batch, mask="padfloat" if model == "encoder" else "pad")):
         pytest.skip(f"refused: {reason}")
@@ -82,7 +82,7 @@ def test_a_model_gives_its_embeddings_with_any_attention(
     assert (found.double() - oracle).abs().max() <= allowed
 
 
-def wrong(**keywords: Any) -> Implementation:
+def make_wrong(**keywords: Any) -> Implementation:
     """SDPA with a scale that is a tenth too large."""
 
     def attention(q: Any, k: Any, v: Any, *, mask: Any, scale: float) -> Any:
@@ -92,11 +92,11 @@ def wrong(**keywords: Any) -> Implementation:
 
 
 @needs_encoder
-def test_a_wrong_attention_shows_in_the_embeddings(batch: Batch) -> None:
-    """So the swapped module is what runs: torch's own fused layers are kept from going round it."""
+def test_a_wrong_attention_exceeds_the_error_budget(batch: Batch) -> None:
+    """Wrong embeddings show that the swapped module runs, and that torch's fused layers do not bypass it."""
     oracle = embed_in_float64(batch)
     assert torch.backends.mha.get_fastpath_enabled()
-    found = MODELS["encoder"].build_swapped("wrong", wrong(), batch)()
+    found = MODELS["encoder"].build_swapped("wrong", make_wrong(), batch)()
     assert (found.double() - oracle).abs().max() > 100 * compute_allowance(
         MODELS["encoder"].build_originals(batch), oracle
     )
@@ -104,60 +104,60 @@ def test_a_wrong_attention_shows_in_the_embeddings(batch: Batch) -> None:
 
 @needs_encoder
 def test_an_attention_that_is_never_called_is_an_error(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layer that goes round its ``self_attn`` is found out, not timed."""
+    """A layer that does not call its ``self_attn`` is an error."""
     original = sentence_encoder.SentenceEncoder.forward
 
-    def around(self: Any, tokens: Any, hidden_keys: Any, layers: int = 5) -> Any:
+    def forward(self: Any, tokens: Any, hidden_keys: Any, layers: int = 5) -> Any:
         return original(self, tokens, hidden_keys, min(layers, 5))
 
-    monkeypatch.setattr(sentence_encoder.SentenceEncoder, "forward", around)
+    monkeypatch.setattr(sentence_encoder.SentenceEncoder, "forward", forward)
     with pytest.raises(RuntimeError, match=r"layers \[5\] never called the attention"):
         MODELS["encoder"].build_swapped("sdpa", load("sdpa"), batch)
 
 
 @needs_transformers
 def test_a_registered_attention_that_is_never_called_is_an_error(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that takes another function than the one it was told to is found out, too."""
-    made = models._make_bert_embed
-    monkeypatch.setattr(models, "_make_bert_embed", lambda _, batch: made("sdpa", batch))
+    """A model that uses another attention function than the registered one is an error."""
+    original = models._make_bert_embed
+    monkeypatch.setattr(models, "_make_bert_embed", lambda _, batch: original("sdpa", batch))
     with pytest.raises(RuntimeError, match=r"^0 of 6 layers called the attention that was registered for them$"):
         MODELS["transformers"].build_swapped("varlen", load("varlen"), batch)
 
 
 @needs_encoder
 @pytest.mark.parametrize("name", ["core_sdpa", "single_head"])
-def test_what_no_layer_calls_is_refused(name: str) -> None:
-    """An implementation of another operator is named before anything is compared."""
-    wanted = f"^IMPLEMENTATION must compute multihead, got '{name}', which computes "
-    with pytest.raises(UsageError, match=wanted):
+def test_an_implementation_of_another_operator_is_a_usage_error(name: str) -> None:
+    """The message names the implementation and its operator, before anything is compared."""
+    message = f"^IMPLEMENTATION must compute multihead, got '{name}', which computes "
+    with pytest.raises(UsageError, match=message):
         CliRunner().invoke(command, [name, "--model", "encoder"], standalone_mode=False, catch_exceptions=False)
 
 
 @needs_encoder
 def test_the_originals_two_paths_differ_by_rounding(batch: Batch) -> None:
-    """The ordinary path, and torch's fused layers, which the table shows beside it."""
+    """The original's default path and torch's fused layers give slightly different embeddings."""
     first, second = (embed() for embed in MODELS["encoder"].build_originals(batch).values())
     assert 0 < (first - second).abs().max() < 1e-5
-    turned = Batch(batch.tokens.clone(), batch.hidden_keys.clone())
-    turned.reverse()
-    assert torch.equal(turned.tokens, batch.tokens.flip(0))
+    reversed_batch = Batch(batch.tokens.clone(), batch.hidden_keys.clone())
+    reversed_batch.reverse()
+    assert torch.equal(reversed_batch.tokens, batch.tokens.flip(0))
 
 
 @needs_encoder
 def test_the_table_is_printed_and_written(tmp_path: Path) -> None:
-    """Rows of the original's paths and of every implementation: right ones with a ratio, others with why not."""
+    """The table has rows of the original's paths and of every implementation, with a ratio or the reason for none."""
     wrong_one = tmp_path / "wrong.py"
     wrong_one.write_text(
         "import torch\ndef attention(q, k, v, *, mask, scale):\n"
         "    return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=1.1 * scale)\n"
     )
-    told = tmp_path / "told.json"
-    asked = ["varlen_packed", "sdpa_cudnn", f"{wrong_one}:attention", "--model", "encoder", "--batch", "3"]
-    asked += ["--length", "10", "--processes", "1", "--threads", "1", "--budget", "0.2"]
-    asked += ["--reports", str(tmp_path), "--json", str(told)]
-    done = CliRunner().invoke(command, asked, standalone_mode=False)
+    rows_file = tmp_path / "rows.json"
+    arguments = ["varlen_packed", "sdpa_cudnn", f"{wrong_one}:attention", "--model", "encoder", "--batch", "3"]
+    arguments += ["--length", "10", "--processes", "1", "--threads", "1", "--budget", "0.2"]
+    arguments += ["--reports", str(tmp_path), "--json", str(rows_file)]
+    done = CliRunner().invoke(command, arguments, standalone_mode=False)
     assert done.return_value == 1, done.output
-    rows = {row["implementation"]: row for row in json.loads(told.read_text())["rows"]}
+    rows = {row["implementation"]: row for row in json.loads(rows_file.read_text())["rows"]}
     assert list(rows) == ["original", "original, fused layers", "varlen_packed", "sdpa_cudnn", "wrong.py:attention"]
     packed = rows["varlen_packed"]
     assert packed["status"] == "held"
@@ -177,18 +177,18 @@ def test_the_table_is_printed_and_written(tmp_path: Path) -> None:
     assert "| encoder | varlen_packed |" in (tmp_path / "drop_in.md").read_text()
 
 
-def row(name: str) -> Row:
-    """A row that was compared."""
+def make_row(name: str) -> Row:
+    """Row of an implementation whose embeddings are within the budget."""
     return Row(model="encoder", implementation=name, status="held", largest=0.0, cosine=1.0, error=0.0, allowed=1.0)
 
 
-class Answering(_ModelTiming):
-    """Timing whose processes give answers that were thought of."""
+class FakeTiming(_ModelTiming):
+    """Timing whose processes give prepared answers."""
 
     def _take_samples(self, number: int, names: list[str]) -> dict[str, Any]:
         if "raises" in names:
             return {"status": "error", "reason": "RuntimeError: no", "culprit": "raises"}
-        if "dies" in names:
+        if "crashes" in names:
             return {"status": "crashed", "reason": "killed"}
         calls = ["original", CONTROL, *names]
         sample = asdict(Samples(times_ns=[100 + number] * 9, cycles=list(range(9)), first_call_ns=1))
@@ -196,34 +196,32 @@ class Answering(_ModelTiming):
         return {"samples": dict.fromkeys(calls, sample), "threads": 1, "errors": errors, "allowed": 1.0}
 
 
-def timed(*names: str) -> dict[str, Row]:
-    """Rows after two processes."""
-    asked = Settings(batch=1, length=4, processes=2, budget_s=1.0)
-    rows = {name: row(name) for name in names}
-    turns = Answering(session=Session(), model="encoder", settings=asked, rows=rows, progress=NoProgress())
-    return {found.implementation: found for found in turns.time_models(list(names))}
+def time_rows(*names: str) -> dict[str, Row]:
+    """Time models in two fake processes, and return the rows."""
+    settings = Settings(batch=1, length=4, processes=2, budget_s=1.0)
+    rows = {name: make_row(name) for name in names}
+    timing = FakeTiming(session=Session(), model="encoder", settings=settings, rows=rows, progress=NoProgress())
+    return {found.implementation: found for found in timing.time_models(list(names))}
 
 
-def test_models_that_were_done_are_told_whatever_ends_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their rows are printed and written."""
+def test_finished_rows_are_kept_after_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that were finished before an interrupt are printed and written."""
 
-    def cut(*_: Any, **__: Any) -> Iterator[Row]:
+    def interrupted(*_: Any, **__: Any) -> Iterator[Row]:
         yield Row(model="encoder", implementation="sdpa", status="held", largest=1e-6, cosine=0.875)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("attnbench.cli.drop_in_command._find_models", lambda *_: ["encoder", "transformers"])
-    monkeypatch.setattr("attnbench.cli.drop_in_command.drop_in", cut)
+    monkeypatch.setattr("attnbench.cli.drop_in_command.drop_in", interrupted)
     done = CliRunner().invoke(command, ["sdpa", "--reports", str(tmp_path)], standalone_mode=False)
     assert isinstance(done.exception, KeyboardInterrupt | click.Abort)
     assert "0.875000000" in done.output
     assert "| encoder | sdpa |" in (tmp_path / "drop_in.md").read_text()
 
 
-def test_who_raises_or_is_wrong_after_its_calls_is_left_out() -> None:
-    """The others are timed again in the same process, and keep their ratio."""
-    rows = timed("good", "raises", "drifts")
+def test_a_model_that_raises_or_is_wrong_after_timing_is_excluded() -> None:
+    """The others are timed again in the same process, and have a ratio."""
+    rows = time_rows("good", "raises", "drifts")
     assert rows["good"].contest is not None
     assert len(rows["good"].timing.samples_ns) == 2
     assert rows["original"].contest is None
@@ -233,46 +231,46 @@ def test_who_raises_or_is_wrong_after_its_calls_is_left_out() -> None:
     assert "embeddings differ by 9 from the model in float64; allowed 1," in rows["drifts"].reason
 
 
-def test_a_process_that_dies_times_nobody() -> None:
-    """Every row stays with its comparison, and says why it has no time."""
-    rows = timed("good", "dies")
+def test_after_a_crash_no_model_has_a_timing() -> None:
+    """Every row keeps its comparison, and gives the crash as the reason why there is no timing."""
+    rows = time_rows("good", "crashes")
     assert rows["good"].status == "held"
     assert rows["good"].untimed == "crashed: in a timing process: killed"
     assert rows["good"].timing is None
 
 
-def test_whole_models_may_each_take_the_time_out() -> None:
-    """The one as it is, too: loading and compiling are in it, and the calls that are planned."""
+def test_each_model_adds_a_time_out() -> None:
+    """The time limit of a request grows with the number of models, the original included."""
     given: dict[str, Any] = {}
 
-    class Worker(AbstractContextManager["Worker"]):
+    class FakeWorker(AbstractContextManager["FakeWorker"]):
         def __exit__(self, *_: object) -> None: ...
 
         def ask(self, do: str, **request: Any) -> dict[str, str]:
             given.update(request)
             return {"do": do}
 
-    class Noting(Session):
+    class FakeSession(Session):
         def supervise_together(self, implementations: Sequence[str]) -> Any:
             assert implementations == ["a", "b"]
-            return Worker()
+            return FakeWorker()
 
-    turns = _ModelTiming(
-        session=Noting(),
+    timing = _ModelTiming(
+        session=FakeSession(),
         model="encoder",
         settings=Settings(batch=1, length=4, processes=2, budget_s=1.0),
         rows={},
         progress=NoProgress(),
     )
-    assert turns._take_samples(0, ["a", "b"]) == {"do": "take"}
+    assert timing._take_samples(0, ["a", "b"]) == {"do": "take"}
     assert given["shared_by"] == 3
     assert given["limit_s"] == pytest.approx(PLANNED * 3 * Limits().timeout_s)
 
 
-def test_a_row_without_a_ratio_says_why() -> None:
-    """In the place of the state."""
+def test_a_row_without_a_ratio_gives_the_reason() -> None:
+    """The column of the speed verdict gives the reason why there is none."""
     from attnbench.cli.drop_in_command import _format_cells
 
     refused = Row(model="encoder", implementation="x", status="unsupported", reason="needs a CUDA device")
     assert _format_cells(refused) == ["encoder", "x", "", "", "", "", "unsupported: needs a CUDA device"]
-    assert _format_cells(replace(row("y"), untimed="interpreted"))[-1] == "interpreted"
+    assert _format_cells(replace(make_row("y"), untimed="interpreted"))[-1] == "interpreted"

@@ -1,4 +1,4 @@
-"""Fixtures of several test modules: checks that run and are evaluated in this process."""
+"""Fixtures that several test modules use: checks that run and are evaluated in this process."""
 
 from pathlib import Path
 
@@ -17,13 +17,13 @@ from attnbench.workers.oracle_worker import OracleWorker
 
 
 class Conformance:
-    """Runs checks and evaluates their observations without worker processes: all implementations here are trusted."""
+    """Runs checks and evaluates their observations in this process, because the tests trust their implementations."""
 
     def __init__(self, folder: Path) -> None:
         self._oracle_worker = OracleWorker(folder)
 
     def candidate(self, implementation: Implementation, case: Case) -> Candidate:
-        """Return an implementation on new inputs of a case."""
+        """Return the candidate of an implementation on a case, with newly loaded inputs."""
         path = self._oracle_worker.draw_inputs(case=case.id)
         return Candidate(implementation, load_operator(case.operator), case, load_inputs(path, case.device))
 
@@ -32,7 +32,7 @@ class Conformance:
         return list(self._oracle_worker.describe(cases=[case.id])[0]["checks"])
 
     def finding(self, implementation: Implementation, case: Case, check: str) -> Finding:
-        """Return the finding of a check for an implementation on a case."""
+        """Run one check of an implementation on a case, and return its finding."""
         assert check in read_checks()
         try:
             observations = list(load_check_function(check)(self.candidate(implementation, case)))
@@ -47,7 +47,7 @@ class Conformance:
 
 @pytest.fixture(scope="session")
 def conformance(tmp_path_factory: pytest.TempPathFactory) -> Conformance:
-    """Checks that run and are evaluated here; the expected values of each case are cached for the session."""
+    """Runner of checks in this process; it computes the expected values of a case once per test session."""
     return Conformance(tmp_path_factory.mktemp("conformance"))
 
 
@@ -59,5 +59,5 @@ def drawn_cases() -> list[Case]:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
-    """Use one thread: tensors are tiny here, and on a busy machine several threads mostly wait for one another."""
+    """Use one thread, because for the tiny tensors of the tests, several threads mostly wait for one another."""
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""The mutant set of every registered operator, by the operator's name."""
+"""Mapping from the name of every registered operator to its mutant set."""
 
 from attnbench.mutants.mutant import MutantSet, load_mutant_set
 from attnbench.plugins.registry import OPERATORS, list_names, load_operator

@@ -38,7 +38,7 @@ def wrong(q, k, v, *, mask, scale):
     return right(q, k, v, mask=mask, scale=scale) * 1.01
 
 
-def dies(q, k, v):
+def exits(q, k, v):
     os._exit(3)
 """
 
@@ -309,7 +309,7 @@ def test_pool_runs_requested_checks_of_a_case_together(
 
 def test_pool_continues_after_crashes(pool: WorkerPool, here: Path) -> None:
     """A crash is a finding of its test; so is the end of the oracle worker, after which a new one is started."""
-    assert pool.get_finding("kernels.py:dies", make_plan(), PARITY).reason == "the process exited with code 3"
+    assert pool.get_finding("kernels.py:exits", make_plan(), PARITY).reason == "the process exited with code 3"
     pool._session._oracle._process.kill()
     ended = pool.get_finding("kernels.py:right", make_plan(), PARITY)
     assert (ended.status, pool.get_finding("kernels.py:right", make_plan(), PARITY).status) == ("error", "passed")

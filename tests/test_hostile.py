@@ -162,7 +162,7 @@ def test_a_hostile_implementation_is_timed_where_it_has_no_fault(results: Result
     assert found.untimed is None
 
 
-def test_a_wrong_answer_after_the_hundredth_call_is_found(late_results: Results) -> None:
+def test_a_wrong_output_after_the_hundredth_call_is_found(late_results: Results) -> None:
     """Outputs are checked again after the last sample; a call whose output is wrong by then has no timing."""
     assert_complete(late_results[LATE, FAULTLESS, FORWARD])
     found = late_results[LATE, 9, FORWARD]

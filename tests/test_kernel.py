@@ -20,13 +20,13 @@ BATCH, QUERIES, KEYS, EMBED, HEADS = 2, 5, 7, 12, 3
 
 
 def make_case(*, mode: str = "eval", **fields: Any) -> Case:
-    """Make a case of the sizes above."""
+    """Make a case with the module's sizes (BATCH, QUERIES, KEYS, EMBED, HEADS)."""
     problem = MultiheadProblem(batch=BATCH, queries=QUERIES, keys=KEYS, embed_dim=EMBED, num_heads=HEADS, **fields)
     return Case(operator="multihead", problem=problem, mode=mode)  # type: ignore[arg-type]
 
 
 def make_reference(**arguments: Any) -> nn.MultiheadAttention:
-    """Make a reference of the sizes above."""
+    """Make a reference module with EMBED and HEADS."""
     return nn.MultiheadAttention(EMBED, HEADS, **{"batch_first": True} | arguments)
 
 
@@ -54,7 +54,7 @@ class Recorder:
         dropout_p: Any,
         need_weights: Any,
     ) -> Tensor:
-        """Record all arguments and return a tensor of the output's shape."""
+        """Record all arguments, and return q, which has the shape of the output."""
         self.arguments = {"q": q, "k": k, "v": v, "mask": mask, "is_causal": is_causal}
         self.arguments |= {"scale": scale, "dropout_p": dropout_p, "need_weights": need_weights}
         return q
@@ -63,7 +63,7 @@ class Recorder:
 def record_arguments(
     arguments: dict[str, Any], *, training: bool = False, additive: bool = False, **constructor: Any
 ) -> dict[str, Any]:
-    """Return the arguments that a kernel gets when its module is called with the given arguments."""
+    """Call a module with the given arguments, and return the arguments that its kernel then gets."""
     recorder = Recorder()
     module = from_kernel(recorder, name="recorder", additive_mask=additive).build(make_reference(**constructor))
     module.train(training)(**{**make_tokens(), "need_weights": False, **arguments})
@@ -94,7 +94,7 @@ def test_a_kernel_gets_heads_and_the_scale() -> None:
 
 
 def test_a_kernel_gets_only_the_keywords_of_its_signature() -> None:
-    """A function of q, k and v only is called with q, k and v only, and agrees with the reference."""
+    """A kernel whose signature has only q, k and v gets no keywords; its module agrees with the reference."""
     expected = make_reference().eval()
     inputs = make_tokens()
     output, weights = from_kernel(bare).build(expected)(**inputs, need_weights=False)
@@ -114,7 +114,7 @@ def test_a_kernel_gets_only_the_keywords_of_its_signature() -> None:
     ],
 )
 def test_a_case_that_needs_a_missing_keyword_is_refused(fields: Any, mode: str, reason: str | None) -> None:
-    """The refusal names the keyword; dropout is needed only in training."""
+    """The refusal names the keyword that the kernel's signature lacks; dropout_p is needed only in train mode."""
     assert from_kernel(bare).unsupported(make_case(mode=mode, **fields)) == reason
 
 
@@ -127,14 +127,14 @@ def test_a_case_that_needs_a_missing_keyword_is_refused(fields: Any, mode: str, 
     ],
 )
 def test_a_call_that_needs_a_missing_keyword_raises_a_refusal(arguments: Any, constructor: Any, reason: str) -> None:
-    """An argument that the function does not accept is never dropped silently."""
+    """An argument of the call is never dropped silently when the kernel has no keyword for it."""
     module = from_kernel(bare).build(make_reference(**constructor).train())
     with pytest.raises(Refusal, match=reason):
         module(**{**make_tokens(), "need_weights": False, **arguments})
 
 
 def test_a_causal_flag_suffices_for_a_causal_mask() -> None:
-    """A kernel with is_causal and without mask supports a causal mask that is_causal promises, and no other mask."""
+    """A kernel that takes is_causal but no mask supports one kind of mask: a causal one that comes with is_causal."""
     kernel = from_kernel(causal)
     assert kernel.unsupported(make_case(mask="causal", is_causal=True)) is None
     assert kernel.unsupported(make_case(mask="causal")) == "the kernel takes no mask"
@@ -160,14 +160,14 @@ PADDING = torch.zeros(BATCH, KEYS, dtype=torch.bool)
 def test_the_causal_flag_replaces_the_mask_only_where_they_are_equivalent(
     arguments: Any, constructor: Any, flagged: bool
 ) -> None:
-    """With padding or extra columns the kernel gets the mask and not the flag; it never gets both."""
+    """With padding or an extra key (add_bias_kv, add_zero_attn) the kernel gets the mask; without them, is_causal."""
     got = record_arguments({"attn_mask": HIDE_FUTURE, **arguments}, **constructor)
     assert got["is_causal"] is flagged
     assert (got["mask"] is None) is flagged
 
 
-# Every built-in implementation that supports such a call on a CPU, except ``compiled``: its kernel has no causal flag,
-# and compiling takes long. The reference itself ignores the mask if it is given the flag.
+# Every built-in implementation that supports a causal mask with a gradient on a CPU, except ``compiled``: its kernel
+# has no causal flag, and compiling takes long. The reference is not listed: with is_causal it ignores the mask.
 MASKED = ["naive_loop", "per_head", "batched_matmul", "reshaped", "block_matrix", "sdpa", "sdpa_math", "online_softmax"]
 MASKED += ["varlen", "varlen_packed", "fused_projection"]
 
@@ -175,7 +175,7 @@ MASKED += ["varlen", "varlen_packed", "fused_projection"]
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", MASKED)
 def test_a_causal_mask_gets_its_gradient_with_and_without_the_flag(name: str, padded: bool) -> None:
-    """A floating-point causal mask that requires a gradient gets the same one with is_causal and without it."""
+    """The gradient of a floating-point causal mask does not depend on is_causal."""
     hidden = torch.randn(BATCH, QUERIES, EMBED)
     mask = torch.zeros(QUERIES, QUERIES).masked_fill(causal_mask(QUERIES, QUERIES), float("-inf")).requires_grad_()
     padding = from_lengths(torch.tensor([QUERIES, 3]), QUERIES) if padded else None
@@ -191,7 +191,7 @@ def test_a_causal_mask_gets_its_gradient_with_and_without_the_flag(name: str, pa
 
 
 def test_the_flag_replaces_a_mask_that_gets_no_gradient() -> None:
-    """With gradients disabled, a mask that requires a gradient is replaced like any other."""
+    """Under ``no_grad``, is_causal replaces a causal mask even if the mask requires a gradient."""
     mask = torch.zeros(QUERIES, KEYS).masked_fill(HIDE_FUTURE, float("-inf")).requires_grad_()
     assert record_arguments({"attn_mask": mask, "is_causal": True})["is_causal"] is False
     with torch.no_grad():
@@ -205,18 +205,18 @@ def test_the_causal_flag_needs_the_mask_that_it_promises() -> None:
 
 
 def test_boolean_masks_are_true_where_a_key_is_kept() -> None:
-    """The kernel gets the inverse of the reference's mask."""
+    """The kernel gets the inverse of attn_mask, which is true where a key is hidden."""
     assert torch.equal(record_arguments({"attn_mask": HIDE_FUTURE})["mask"], ~HIDE_FUTURE)
 
 
 def test_additive_mask_makes_every_mask_additive() -> None:
-    """With additive_mask the kernel gets a boolean mask as 0 and minus infinity."""
+    """With additive_mask=True, a boolean mask reaches the kernel as numbers: 0 (kept) and minus infinity (hidden)."""
     got = record_arguments({"attn_mask": HIDE_FUTURE}, additive=True)["mask"]
     assert torch.equal(got, torch.zeros(QUERIES, KEYS).masked_fill(HIDE_FUTURE, float("-inf")))
 
 
 def test_extra_columns_come_last_and_are_visible() -> None:
-    """The learned column and then a column of zeros follow the keys, and the mask keeps both columns."""
+    """The extra keys follow the given keys, first bias_k and then the zeros of add_zero_attn; no mask hides them."""
     got = record_arguments({"key_padding_mask": ~PADDING}, add_bias_kv=True, add_zero_attn=True)
     assert got["k"].shape[2] == KEYS + 2
     assert not got["k"][:, :, -1].any()
@@ -231,7 +231,7 @@ def test_dropout_is_applied_in_training_only() -> None:
 
 
 def test_float_masks_have_the_dtype_of_q_under_autocast() -> None:
-    """Autocast makes q narrower than the query, and the mask with it."""
+    """Under autocast to bfloat16, q is bfloat16, and a float32 attn_mask is converted to bfloat16."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         got = record_arguments({"attn_mask": torch.zeros(QUERIES, KEYS)})
     assert got["q"].dtype == got["mask"].dtype == torch.bfloat16
@@ -258,7 +258,7 @@ def test_shapes_that_would_broadcast_are_errors(name: str, shape: tuple[int, ...
 
 
 def test_an_integer_mask_is_an_error() -> None:
-    """A mask is boolean or floating point; integers would be added to the logits."""
+    """An integer attn_mask raises TypeError; otherwise its integers would be added to the logits."""
     with pytest.raises(TypeError, match="attn_mask must be boolean"):
         record_arguments({"attn_mask": torch.zeros(QUERIES, KEYS, dtype=torch.uint8)})
 
@@ -276,7 +276,7 @@ def test_forward_only_kernels_refuse_gradients() -> None:
 
 
 def test_the_authors_declarations_are_used() -> None:
-    """unsupported, untimed, predicted_s and environment return what the author's functions return."""
+    """unsupported, untimed, predicted_s and environment return what the functions given to ``from_kernel`` return."""
     kernel = from_kernel(
         bare,
         unsupported=lambda _: "not here",
@@ -298,7 +298,7 @@ def test_the_authors_declarations_are_used() -> None:
 
 @pytest.mark.parametrize("arguments", [{}, {"bias": False}, {"kdim": 5, "vdim": 4}, {"add_bias_kv": True}])
 def test_the_module_has_the_references_parameters(arguments: Any) -> None:
-    """State dicts are interchangeable; a change of the module's copies does not change the reference."""
+    """A state dict of the reference can be loaded into the module, which has its own copies of the parameters."""
     expected = make_reference(**arguments)
     module = from_kernel(masked).build(expected)
     assert {name: p.shape for name, p in module.state_dict().items()} == {
@@ -311,7 +311,7 @@ def test_the_module_has_the_references_parameters(arguments: Any) -> None:
 
 
 def test_the_module_can_be_copied_and_pickled() -> None:
-    """A deep copy and a pickled copy compute the same."""
+    """A deep copy and an unpickled copy of the module give the module's output bit for bit."""
     module = from_kernel(masked).build(make_reference())
     inputs = make_tokens()
     expected = module(**inputs, need_weights=False)[0]
@@ -321,7 +321,10 @@ def test_the_module_can_be_copied_and_pickled() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 def test_parameters_may_be_replaced_in_any_way_that_torch_offers() -> None:
-    """By a parametrization, weight_norm, a buffer or ``functional_call``; a deleted one is an AttributeError."""
+    """A parametrization, weight_norm, a buffer or ``functional_call`` may replace a parameter.
+
+    Calling a module with a deleted parameter raises AttributeError.
+    """
 
     class Doubled(nn.Module):
         def forward(self, weight: Tensor) -> Tensor:
@@ -362,7 +365,7 @@ def test_parameters_may_be_replaced_in_any_way_that_torch_offers() -> None:
 
 
 def test_a_compiled_module_follows_its_parameters() -> None:
-    """One graph reads parameters and buffers at each call, also after they were written in place or replaced."""
+    """A compiled graph uses new parameter values, whether they were written in place or the Parameter was replaced."""
     torch.compiler.reset()
     module = load_implementation("sdpa").build(make_reference())
     weight = module.out_proj.weight.detach()
@@ -378,11 +381,11 @@ def test_a_compiled_module_follows_its_parameters() -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize(("batch", "length"), [(BATCH, QUERIES), (1, 80)])  # too few weights to store, and enough
+@pytest.mark.parametrize(("batch", "length"), [(BATCH, QUERIES), (1, 80)])  # without, and with stored attention weights
 def test_the_shortcut_for_unmasked_self_attention_gives_the_same_output(
     batch: int, length: int, training: bool
 ) -> None:
-    """One tensor as query, key and value takes the shortcut; copies of it do not, and give the same output."""
+    """The shortcut, taken if query, key and value are one tensor, gives the output that three equal tensors give."""
     module = load_implementation("fused_projection").build(make_reference(dropout=0.5)).train(training)
     hidden = torch.randn(batch, length, EMBED)
     found = []
@@ -396,7 +399,7 @@ def test_the_shortcut_for_unmasked_self_attention_gives_the_same_output(
 @pytest.mark.parametrize("name", ["fused_projection", "varlen_packed"])
 @pytest.mark.parametrize("padded", [False, True])
 def test_the_shortcut_reads_batch_first_at_each_call(name: str, padded: bool) -> None:
-    """As in the reference, ``batch_first`` may be changed after the module was built."""
+    """``batch_first`` may be changed after the module was built, as with ``nn.MultiheadAttention``."""
     plain = make_reference()
     module = load_implementation(name).build(plain)
     plain.batch_first = module.batch_first = False
@@ -411,7 +414,7 @@ def test_the_shortcut_reads_batch_first_at_each_call(name: str, padded: bool) ->
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_quantization_leaves_the_output_projection_alone() -> None:
-    """As in the reference: the projection has the reference's class, which quantization does not replace."""
+    """``quantize_dynamic`` keeps out_proj: its class is the one in nn.MultiheadAttention, a subclass of nn.Linear."""
     plain = make_reference().eval()
     module = load_implementation("sdpa").build(copy.deepcopy(plain)).eval()
     quantized = torch.ao.quantization.quantize_dynamic(module, {nn.Linear}, dtype=torch.qint8)

@@ -1,4 +1,4 @@
-"""Tests of ``list_kernels``: it names the operators and kernels that did the work, and no others."""
+"""Tests of ``list_kernels``, which names the operators and kernels that compute or copy numbers in a call."""
 
 import pytest
 import torch
@@ -14,21 +14,21 @@ COMPOSED = "aten::_scaled_dot_product_attention_math"
 
 
 def list_names(call: object, *, without_calls: bool = True) -> list[str]:
-    """List the names of the kernels that a call runs, by default without the numbers of calls."""
+    """List the names of the kernels that ``call`` runs, by default without the count (" ×3") after each name."""
     call()  # type: ignore[operator]
     found = list_kernels(trace_call(call, "cpu"))  # type: ignore[arg-type]
     return [name.partition(" ×")[0] for name in found] if without_calls else list(found)
 
 
 def attend(backend: SDPBackend) -> None:
-    """Compute attention with a selected backend."""
+    """Compute ``scaled_dot_product_attention`` of random tensors with one backend."""
     q = torch.randn(2, 4, 64, 16)
     with sdpa_kernel(backend):
         scaled_dot_product_attention(q, q, q)
 
 
 def test_the_fused_kernel_and_the_fallback_have_different_names() -> None:
-    """The names show which backend ran."""
+    """The names tell whether the flash backend or the math backend of SDPA ran."""
     assert FUSED in list_names(lambda: attend(SDPBackend.FLASH_ATTENTION))
     fallback = list_names(lambda: attend(SDPBackend.MATH))
     assert COMPOSED in fallback
@@ -37,7 +37,7 @@ def test_the_fused_kernel_and_the_fallback_have_different_names() -> None:
 
 
 def test_the_fused_backward_is_listed_with_the_copy_that_it_makes() -> None:
-    """A cotangent with other strides is copied inside the kernel's operator, and both are listed."""
+    """A contiguous cotangent, whose strides differ from the output's, is copied; the copy is listed as a kernel."""
     leaves = [torch.randn(2, 64, 4, 16).transpose(1, 2).requires_grad_() for _ in range(3)]
 
     def step(cotangent: torch.Tensor) -> None:
@@ -50,13 +50,13 @@ def test_the_fused_backward_is_listed_with_the_copy_that_it_makes() -> None:
 
 
 def test_an_operator_that_calls_others_for_its_work_is_left_out() -> None:
-    """A linear layer is one product; the copy of its bias into the result is part of that product."""
+    """A linear layer is listed as ``aten::addmm`` alone: the copy of the bias inside addmm is not listed."""
     x, weight, bias = torch.randn(64, 32), torch.randn(16, 32), torch.randn(16)
     assert list_names(lambda: linear(x, weight, bias)) == ["aten::addmm"]
 
 
 def test_views_and_empty_tensors_are_not_listed() -> None:
-    """Only operators that compute or copy numbers are listed."""
+    """Operators that only make a view, or allocate and fill a tensor, are not listed; a copy is."""
     x = torch.randn(8, 4, 2)
     assert list_names(lambda: x.transpose(0, 1)[1:].unsqueeze(0).expand(2, 3, 8, 2).permute(3, 1, 0, 2)) == []
     assert list_names(lambda: torch.empty_like(x).zero_()) == []
@@ -64,7 +64,7 @@ def test_views_and_empty_tensors_are_not_listed() -> None:
 
 
 def test_the_longest_comes_first_with_the_number_of_its_calls() -> None:
-    """Three large products come before one small sum."""
+    """Names are sorted by total time: three large products come before one small sum."""
     x, y = torch.randn(300, 300), torch.randn(3)
 
     def call() -> None:
@@ -76,7 +76,10 @@ def test_the_longest_comes_first_with_the_number_of_its_calls() -> None:
 
 
 def test_very_many_events_are_not_nested_by_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nesting a million events takes half a minute; kernels and the chosen backend are listed without it."""
+    """Beyond ``MOST_NESTED`` events, names are listed without knowing which event called which.
+
+    Nesting a million events takes half a minute. Kernels and the chosen backend are listed all the same.
+    """
     monkeypatch.setattr(module, "MOST_NESTED", 10)
     found = list_names(lambda: attend(SDPBackend.MATH))
     assert {COMPOSED, "aten::bmm", "aten::_softmax"} <= set(found)

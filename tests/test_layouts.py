@@ -1,4 +1,4 @@
-"""Tests of the chapter *layouts* beyond its mutants."""
+"""Tests of the memory layouts in which the checks of the chapter *layouts* pass tensors."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ TENSORS = [
 @pytest.mark.parametrize("tensor", TENSORS, ids=lambda tensor: f"{tensor.dtype}, {tensor.dim()}")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_layout_changes_the_memory_and_no_value(layout: str, tensor: torch.Tensor) -> None:
-    """Reading by strides gives the stored values; reading in memory order does not."""
+    """A tensor in another layout equals the original; its memory, read with the original's strides, does not."""
     other = LAYOUTS[layout](tensor)
     assert other.equal(tensor)
     assert not other.is_contiguous()
@@ -25,7 +25,7 @@ def test_a_layout_changes_the_memory_and_no_value(layout: str, tensor: torch.Ten
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_repeated_part_is_followed_by_gaps(axis: int) -> None:
-    """All indices along the axis share one place in memory; the rest of the storage is NaN."""
+    """``repeat_part`` gives the axis stride 0; the half of the storage that no index reaches is NaN."""
     tensor = TENSORS[0]
     other = repeat_part(tensor, axis, 1)
     assert other.equal(tensor.narrow(axis, 1, 1).expand(tensor.shape))
@@ -36,7 +36,7 @@ def test_a_repeated_part_is_followed_by_gaps(axis: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_torch_multiplies_every_layout_correctly(dtype: torch.dtype) -> None:
-    """An implementation that only calls torch's linear is right for every layout, on every machine."""
+    """``F.linear`` gives the same numbers for a tensor in any layout as for a contiguous one."""
     tensor = (torch.arange(4 * 33 * 21) % 7).to(dtype).reshape(4, 33, 21)
     weight = (torch.arange(21 * 21) % 3).to(dtype).reshape(21, 21)
     for layout in LAYOUTS.values():
@@ -44,7 +44,7 @@ def test_torch_multiplies_every_layout_correctly(dtype: torch.dtype) -> None:
 
 
 def test_gaps_are_nan_in_the_dtypes_in_which_torch_reads_no_gap() -> None:
-    """In float32 and float64 a NaN shows even if it is multiplied by 0."""
+    """Gaps between rows are NaN in float32 and float64, because NaN shows even after multiplication by 0."""
     for dtype in (torch.float32, torch.float64):
         sliced = LAYOUTS["sliced from wider rows"](torch.ones(3, 5, dtype=dtype))
         assert sliced.as_strided((3,), (1,), 0).isnan().all()

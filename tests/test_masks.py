@@ -14,32 +14,32 @@ HIDDEN = -math.inf
 
 
 def test_causal_lets_a_query_see_the_keys_up_to_its_own_position() -> None:
-    """Query i sees keys 0 to i, aligned at the top left, also with more keys than queries or more queries than keys."""
+    """Query i sees keys 0 to i (top-left alignment), also where the numbers of queries and keys differ."""
     assert masks.causal(2, 3, polarity="keep").tolist() == [[True, False, False], [True, True, False]]
     assert masks.causal(3, 2, polarity="keep").tolist() == [[True, False], [True, True], [True, True]]
 
 
 def test_lengths_hide_the_keys_behind_them() -> None:
-    """A sequence of length n hides the keys from n on, in the reference's polarity."""
+    """For a sequence of length n, ``from_lengths`` hides keys n, n + 1, …; true means hidden, as in the reference."""
     hidden = masks.from_lengths(torch.tensor([3, 1, 0]), keys=3)
     assert hidden.tolist() == [[False, False, False], [False, True, True], [True, True, True]]
 
 
 def test_additive_converts_a_keep_mask() -> None:
-    """A kept key gets 0 and a hidden one minus infinity, in the requested dtype."""
+    """A kept key becomes 0 and a hidden key minus infinity, in the requested dtype."""
     number = masks.additive(torch.tensor([True, False]), torch.float16)
     assert number.dtype == torch.float16
     assert number.tolist() == [0.0, HIDDEN]
 
 
 def test_combined_boolean_masks_hide_a_key_that_either_hides() -> None:
-    """Boolean masks stay boolean: a key is kept where both keep it."""
+    """Two boolean keep masks combine to a boolean mask, which keeps a key where both masks keep it."""
     first, second = torch.tensor([True, True, False]), torch.tensor([True, False, True])
     assert masks.combined(first, second, torch.float32).tolist() == [True, False, False]
 
 
 def test_a_boolean_and_a_float_mask_combine_to_a_float_mask() -> None:
-    """The float mask's number is kept where the boolean mask keeps the key, and is minus infinity elsewhere."""
+    """The result is the float mask's number where the boolean mask keeps the key, and minus infinity elsewhere."""
     both = masks.combined(torch.tensor([True, False]), torch.tensor([0.5, 0.5]), torch.float32)
     assert both.tolist() == [0.5, HIDDEN]
 
@@ -51,7 +51,7 @@ def test_a_key_that_two_float_masks_hide_stays_hidden() -> None:
 
 
 def test_a_mask_combined_with_none_is_returned_unchanged() -> None:
-    """None combined with None is None."""
+    """``combined`` returns the same object if the other mask is None; None combined with None is None."""
     mask = torch.tensor([True])
     assert masks.combined(mask, None, torch.float32) is mask
     assert masks.combined(None, mask, torch.float32) is mask
@@ -59,13 +59,13 @@ def test_a_mask_combined_with_none_is_returned_unchanged() -> None:
 
 
 def test_reference_masks_change_polarity() -> None:
-    """True hides in the reference's masks and keeps in a kernel's."""
+    """``reference_mask`` inverts a boolean mask: true hides a key in attn_mask, and keeps a key in a kernel's mask."""
     mask = masks.reference_mask(torch.tensor([[False, True]]), None, num_heads=1, dtype=torch.float32)
     assert mask.tolist() == [[True, False]]
 
 
 def test_float_masks_of_the_reference_are_unchanged() -> None:
-    """A float mask is added to the logits and has no polarity."""
+    """``reference_mask`` does not invert a float mask: its numbers are added to the logits."""
     mask = masks.reference_mask(torch.tensor([[0.5, HIDDEN]]), None, num_heads=1, dtype=torch.float32)
     assert mask.tolist() == [[0.5, HIDDEN]]
 
@@ -86,20 +86,23 @@ def test_padding_depends_on_the_batch_element_and_the_key() -> None:
 
 @pytest.mark.parametrize("shape", [(0, 4, 5), (6, 4, 0)])
 def test_empty_three_dimensional_masks_keep_their_heads(shape: tuple[int, int, int]) -> None:
-    """A mask with an empty batch or without keys is split into heads like any other."""
+    """An attn_mask of an empty batch, or without keys, is reshaped to (batch, heads, queries, keys)."""
     mask = masks.reference_mask(torch.zeros(shape), None, num_heads=3, dtype=torch.float32)
     assert mask.shape == (shape[0] // 3, 3, *shape[1:])
 
 
 def test_extra_columns_are_visible() -> None:
-    """A boolean mask keeps columns beyond the given keys, and an additive mask adds 0 there."""
+    """``extended`` appends a column per extra key (bias_k, add_zero_attn): true in a keep mask, 0 in an additive one.
+
+    Without a mask it returns None.
+    """
     assert masks.extended(torch.tensor([[False]]), 2).tolist() == [[False, True, True]]
     assert masks.extended(torch.tensor([[HIDDEN]]), 1).tolist() == [[HIDDEN, 0.0]]
     assert masks.extended(None, 2) is None
 
 
 def test_a_fully_masked_row_has_zero_weights_and_zero_gradients() -> None:
-    """If every logit of a row is minus infinity, its softmax and gradient are 0; other rows are not affected."""
+    """If every logit of a row is minus infinity, the row's softmax and gradient are 0; the other rows are as usual."""
     logits = torch.tensor([[HIDDEN, HIDDEN], [0.0, HIDDEN], [0.0, 0.0]], requires_grad=True)
     weights = masks.softmax_over_visible(logits)
     weights.square().sum().backward()
@@ -110,7 +113,7 @@ def test_a_fully_masked_row_has_zero_weights_and_zero_gradients() -> None:
 
 
 def test_softmax_over_no_keys_is_empty() -> None:
-    """Without keys the weights have no elements."""
+    """The softmax of a (2, 0) tensor has shape (2, 0)."""
     assert masks.softmax_over_visible(torch.zeros(2, 0)).shape == (2, 0)
 
 
@@ -118,7 +121,7 @@ TOKENS = torch.tensor([[5, 2, 1, 0, 0], [1, 3, 1, 4, 0]])
 
 
 def test_padding_tokens_are_hidden() -> None:
-    """The mask is true at every padding token, at any position; with the opposite polarity it is true elsewhere."""
+    """The mask is true at every padding token, also inside a sequence; with polarity="keep" it is false there."""
     hide = masks.from_tokens(TOKENS, padding=0)
     assert hide.tolist() == [[False, False, False, True, True], [False, False, False, False, True]]
     assert torch.equal(hide, masks.from_lengths(torch.tensor([3, 4]), keys=5))
@@ -139,7 +142,7 @@ def test_padding_tokens_are_hidden() -> None:
     ],
 )
 def test_every_mask_is_made_in_both_polarities(make: Callable[[str], Tensor]) -> None:
-    """Each polarity is the inverse of the other; any other polarity is an error."""
+    """The "hide" mask is the inverse of the "keep" mask; any other value of ``polarity`` raises ValueError."""
     hide, keep = make("hide"), make("keep")
     assert torch.equal(masks.inverted(hide), keep)
     assert torch.equal(masks.inverted(keep), hide)
@@ -151,7 +154,7 @@ def test_every_mask_is_made_in_both_polarities(make: Callable[[str], Tensor]) ->
 
 
 def test_masks_hide_by_default() -> None:
-    """All functions default to the reference's polarity, so that masks made by default can be combined."""
+    """By default, true hides a key in the mask of every function, as it does in the reference's attn_mask."""
     for made, hidden in (
         (masks.causal(2, 2), [[False, True], [False, False]]),
         (masks.from_lengths(torch.tensor([1]), 2), [[False, True]]),
@@ -161,7 +164,7 @@ def test_masks_hide_by_default() -> None:
 
 
 def test_a_union_hides_a_key_that_either_mask_hides() -> None:
-    """For every query it hides the padding of its sequence and the later tokens."""
+    """The union of a padding mask and a causal mask hides, for each query, the padding and the later tokens."""
     padding, later = masks.from_tokens(TOKENS), masks.causal(5, 5)
     both = masks.union(padding, later)
     assert both.shape == (2, 5, 5)
@@ -179,7 +182,10 @@ def test_a_union_hides_a_key_that_either_mask_hides() -> None:
 
 
 def test_masks_are_repeated_over_queries_and_heads() -> None:
-    """The shapes are (2, 5), (2, 5, 5) and (2, 8, 5, 5); the last, flattened over batch and heads, is an attn_mask."""
+    """A (2, 5) mask becomes (2, 5, 5) over queries and (2, 8, 5, 5) over heads.
+
+    Flattened over batch and heads, the (2, 8, 5, 5) mask is a valid attn_mask.
+    """
     padding = masks.from_tokens(TOKENS)
     queries = masks.over_queries(padding, 5)
     heads = masks.over_heads(queries, 8)
@@ -192,7 +198,7 @@ def test_masks_are_repeated_over_queries_and_heads() -> None:
 
 
 def test_additive_and_keep_masks_are_converted_both_ways() -> None:
-    """``from_additive`` is the inverse of ``additive``."""
+    """``from_additive`` is the inverse of ``additive``, and the other way round."""
     keep = masks.causal(3, 4, polarity="keep")
     assert torch.equal(masks.from_additive(masks.additive(keep, torch.float16)), keep)
     numbers = torch.tensor([[0.0, HIDDEN], [HIDDEN, 0.0]])
@@ -203,7 +209,7 @@ HIDE = masks.from_tokens(TOKENS)
 
 
 def make_positional(**given: Any) -> tuple[Tensor | None, Tensor | None]:
-    """Return the keep mask and the additive mask of 3 queries and 5 keys; arguments that are not given are None."""
+    """Return the keep mask and the additive mask of 3 queries and 5 keys; an argument that is left out is None."""
     default = {"causal": None, "window": None, "key_lengths": None, "slopes": None, "dtype": torch.float32}
     arguments = default | given
     masks.demand_positions(5, **{name: arguments[name] for name in ("causal", "window", "key_lengths")})
@@ -217,7 +223,7 @@ def convert_attn_mask(attn_mask: Tensor, num_heads: int) -> Tensor | None:
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.uint16, torch.int32, torch.int64])
 def test_lengths_mean_the_same_in_every_dtype(dtype: torch.dtype) -> None:
-    """Distances between positions are signed, also if the dtype of the lengths is unsigned."""
+    """Lengths of any integer dtype give the masks of int64: distances do not wrap around in an unsigned dtype."""
     lengths = torch.tensor([1, 2, 5])
     keep, added = make_positional(causal="bottom_right", window=1, key_lengths=lengths.to(dtype), slopes=[0.5])
     expected, numbers = make_positional(causal="bottom_right", window=1, key_lengths=lengths, slopes=[0.5])
@@ -227,7 +233,7 @@ def test_lengths_mean_the_same_in_every_dtype(dtype: torch.dtype) -> None:
 
 
 def test_the_padding_token_is_not_converted_to_the_dtype_of_the_tokens() -> None:
-    """No uint8 is 300, so none is padding; 300 does not wrap around to 44."""
+    """With uint8 tokens and padding=300, no token is padding: 300 does not wrap around to 44."""
     assert not masks.from_tokens(torch.tensor([[44, 0]], dtype=torch.uint8), padding=300).any()
 
 
@@ -336,7 +342,7 @@ def test_the_padding_token_is_not_converted_to_the_dtype_of_the_tokens() -> None
     ],
 )
 def test_wrong_arguments_are_errors(wrong: Callable[[], Tensor], error: type[Exception], message: str) -> None:
-    """The message is one line that names the argument, what was needed and what was given."""
+    """The message is one line that names the argument, the values it may have and the value it has."""
     with pytest.raises(error, match=message) as raised:
         wrong()
     assert "\n" not in str(raised.value)

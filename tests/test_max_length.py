@@ -1,4 +1,4 @@
-"""Max length: how lengths are chosen, which are not run, what is stored, and where implementations end."""
+"""Tests of the max length: which lengths are tried, which are skipped, what is stored, and why a search ends."""
 
 import io
 import json
@@ -27,7 +27,7 @@ CASE = (
     "multihead/B1.L{0}.S{0}.E256.H4/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"
 )
 
-# Each fails from a length on, in a different way; below that length each computes what the reference computes.
+# Implementations that compute what the reference computes up to some length, and fail, each in its way, beyond it.
 SOURCE = """
 import os
 import time
@@ -76,7 +76,7 @@ WRONG = Limited(0, lambda answer: (answer[0] + 1, None))
 
 
 def list_lengths(fits: Callable[[int], bool], **limits: int) -> list[int]:
-    """Lengths in the order in which they are tried."""
+    """List the lengths that a search tries, in order, given which of them fit."""
     generator = generate_lengths(**limits)
     lengths = [next(generator)]
     while True:
@@ -98,7 +98,10 @@ def list_lengths(fits: Callable[[int], bool], **limits: int) -> list[int]:
     ],
 )
 def test_lengths_are_doubled_and_then_bisected(end: int, expected: list[int]) -> None:
-    """The longest length that fits and the shortest that does not end an eighth of the last doubling apart, or 64."""
+    """Lengths double until one does not fit; then the search bisects between the last two lengths.
+
+    It ends when the longest that fits and the shortest that does not are at most 1/8 of the former, or 64, apart.
+    """
     lengths = list_lengths(lambda length: length <= end)
     assert lengths == expected
     fitting = [length for length in lengths if length <= end]
@@ -107,12 +110,12 @@ def test_lengths_are_doubled_and_then_bisected(end: int, expected: list[int]) ->
 
 
 def test_lengths_end_at_the_longest() -> None:
-    """The search ends at ``longest``, even where every length fits."""
+    """No length above ``longest`` is tried, even if every length fits."""
     assert list_lengths(lambda _: True, shortest=64, longest=300) == [64, 128, 256]
 
 
 def test_memory_of_the_next_length_is_predicted() -> None:
-    """The prediction is exact for a quadratic polynomial; from fewer than three lengths there is none."""
+    """The prediction is exact if memory is a quadratic polynomial of the length; it needs at least three lengths."""
 
     def compute_bytes(length: int) -> int:
         return 12 * length * length + 5_000 * length + 77
@@ -120,12 +123,15 @@ def test_memory_of_the_next_length_is_predicted() -> None:
     known = {length: compute_bytes(length) for length in (64, 128, 256, 512)}
     assert predict_bytes(known, 2048) == compute_bytes(2048)
     assert predict_bytes({64: 1, 128: 2}, 256) is None
-    # Only the three longest lengths are used, so that the value at the shortest does not matter.
+    # The prediction uses only the three longest lengths, so the memory at length 64 does not matter.
     assert predict_bytes(known | {64: 10**9}, 1024) == compute_bytes(1024)
 
 
 def test_inputs_are_stretched_along_the_dimension_that_grows() -> None:
-    """Dimensions that double with the length are repeated, and others stay; one tensor under two names stays one."""
+    """``stretch`` repeats a tensor along the dimensions that double with the length, and along no other.
+
+    A tensor that is both query and key stays one object.
+    """
 
     def make_inputs(length: int) -> Inputs:
         query, mask = torch.rand(1, length, 4), torch.rand(length, length)
@@ -149,7 +155,7 @@ def test_inputs_are_stretched_along_the_dimension_that_grows() -> None:
 
 
 def make_result(length: int, status: str, reason: str = "", **fields: object) -> Result:
-    """Result of one length."""
+    """Make the result of one length, with a finding of this status and reason."""
     finding = Finding(check=FITS, status=status, reason=reason, measured=length / 1e3)  # type: ignore[arg-type]
     made = Result(run="r", implementation="one", case=CASE.format(length), findings=(finding,), suite=FRONTIER)
     return replace(made, **fields)  # type: ignore[arg-type]
@@ -164,7 +170,10 @@ RESULTS = [
 
 
 def test_the_max_length_is_read_from_the_results() -> None:
-    """It has the time and memory of the longest length that fits, and the next failure. Other suites do not count."""
+    """The longest length that fits gives length, time and memory; the next length gives the reason of the end.
+
+    Results of another suite are ignored.
+    """
     (found,) = find_max_lengths([*RESULTS, replace(RESULTS[0], suite="perf")])
     assert found == MaxLength(
         implementation="one",
@@ -182,7 +191,7 @@ def test_the_max_length_is_read_from_the_results() -> None:
 
 
 def test_max_lengths_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each max length is a line, with the reason why the next length does not fit."""
+    """The printed table has one line per max length; its last column is the reason why the next length does not fit."""
     print_max_lengths(RESULTS)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["implementation", "pass", "dtype", "longest", "s", "per", "call", "peak", "MiB", "fails", "at"]
@@ -190,7 +199,7 @@ def test_max_lengths_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_stored_search_gives_the_same_max_length(tmp_path: Path) -> None:
-    """Results that are written and read give the same max length."""
+    """Results that were written to a file and read again give the max length that they gave before."""
     machine = Machine(name="m", cpu="c", cores=1, memory_bytes=1)
     run = Run(id="r", time="t", command="c", machine=machine, versions={}, threads=1)
     with RunFile.create(tmp_path, run) as file:
@@ -200,7 +209,7 @@ def test_a_stored_search_gives_the_same_max_length(tmp_path: Path) -> None:
 
 
 class LocalSupervisor:
-    """Supervisor of a worker in this process."""
+    """Supervisor that calls a max-length worker in this process."""
 
     operator = "multihead"
 
@@ -211,11 +220,11 @@ class LocalSupervisor:
         self.declared = {name: self._handlers["open"](implementation=name)}
 
     def ask(self, do: str, *, counts: bool = True, **request: Any) -> Any:
-        """Return the worker's answer."""
+        """Return the worker's answer to a request."""
         return self._handlers[do](**request)
 
     def compute_memory_limit_bytes(self) -> int | None:
-        """Return the limit of the session."""
+        """Return the memory limit of the session."""
         return self._limits.compute_memory_limit_bytes()
 
     def renew(self) -> None:
@@ -223,7 +232,7 @@ class LocalSupervisor:
 
 
 class LocalSession(Session):
-    """Session without worker processes, for implementations that neither crash nor exhaust the memory."""
+    """Session whose workers run in this process, for implementations that neither crash nor exhaust the memory."""
 
     def __enter__(self) -> Self:
         self.folder = Path(tempfile.mkdtemp(prefix="attnbench-"))
@@ -245,21 +254,21 @@ class LocalSession(Session):
 
 @pytest.fixture
 def session() -> Iterator[LocalSession]:
-    """Session in this process."""
+    """Session without worker processes, with a limit of 400 MB and of 0.5 s a call."""
     with LocalSession(limits=Limits(memory_bytes=4 * 10**8, work_s=0.5)) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Path of the file with the implementations above."""
+    """Path of a file that contains SOURCE."""
     file = tmp_path_factory.mktemp("own") / "own.py"
     file.write_text(SOURCE)
     return str(file)
 
 
 def plan_shortest(session: Session) -> list[Plan]:
-    """Plan of the forward pass at the shortest length."""
+    """Plan the forward pass at the shortest length."""
     return session.plan(list_profile_cases(session, [SHORTEST], ["forward"], of=("multihead",)), list_gating_checks())
 
 
@@ -287,7 +296,7 @@ def test_the_reason_of_the_end_is_reported(
 def test_a_length_of_which_the_memory_exceeds_the_limit_is_not_run(
     session: LocalSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory is predicted from shorter lengths; a length that is predicted to exceed the limit is not run."""
+    """A length is not run if its memory, predicted from the shorter lengths, exceeds the limit."""
     session.limits = Limits(memory_bytes=10**8, work_s=20)
     requests: list[str] = []
     ask = LocalSupervisor.ask
@@ -305,7 +314,7 @@ def test_a_length_of_which_the_memory_exceeds_the_limit_is_not_run(
 
 
 def test_stored_lengths_are_not_tried_again(session: LocalSession, own: str) -> None:
-    """A resumed search reuses stored results, and ends with the same result."""
+    """A resumed search tries only lengths without a stored result; such a length gets the finding that it had."""
     names, plans = [f"{own}:REFUSES"], plan_shortest(session)
     first = list(try_lengths(session, names, plans, run="r", progress=NoProgress()))
     done = {(one.implementation, one.case): one for one in first}
@@ -316,7 +325,7 @@ def test_stored_lengths_are_not_tried_again(session: LocalSession, own: str) -> 
 
 
 def test_a_crash_and_exhausted_memory_count_for_one_length(own: str) -> None:
-    """The end of a process is reported for the length that caused it, and later lengths run in a fresh process."""
+    """A crash or exhausted memory is reported for the length that caused it; the next length runs in a new process."""
     limits = Limits(threads=1, memory_bytes=4 * 10**8, work_s=2, timeout_s=60)
     with Session(limits=limits, worker_module=WORKER) as session:
         results = list(try_lengths(session, [f"{own}:CRASHES"], plan_shortest(session), run="r", progress=NoProgress()))
@@ -332,7 +341,10 @@ def test_a_crash_and_exhausted_memory_count_for_one_length(own: str) -> None:
 def test_the_command_stores_and_prints(
     own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``profile --frontier`` stores a run and prints a line for each search; code 0 says that a length fits in each."""
+    """``profile --frontier`` stores a run and prints a line per search; it exits with 0 if each search has a length.
+
+    The printed line has the reason of the end.
+    """
     monkeypatch.setattr("attnbench.cli.max_length.find_operators", lambda *_: ["multihead"])
     monkeypatch.setattr(
         "attnbench.cli.max_length.choose_timed_implementations", lambda _session, chosen, **_: list(chosen)
@@ -357,7 +369,7 @@ def test_the_command_stores_and_prints(
 
 
 def test_options_without_effect_are_refused() -> None:
-    """Options of lengths and of timing processes are refused, because the search has neither."""
+    """Options that choose lengths or timing processes are refused: a search chooses its lengths and times nothing."""
     for name, option in UNUSED.items():
         given = {**dict.fromkeys(UNUSED), name: 1}
         with pytest.raises(click.UsageError, match=rf"leave out {option}$"):

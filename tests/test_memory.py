@@ -1,4 +1,4 @@
-"""Tests of measured memory against closed forms: it is exact to the byte."""
+"""Tests that the measured memory of a call equals a closed form to the byte."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ from attnbench.records.types import Memory
 
 FLOAT32 = 4
 BATCH, HEADS, LENGTH, HEAD_DIM = 2, 3, 16, 8
-# Bytes of all logits, and of one tensor of head-split tokens.
+# LOGITS: bytes of the logits of all heads. TOKENS: bytes of q (or k, v, or the output), split into heads.
 LOGITS = BATCH * HEADS * LENGTH * LENGTH * FLOAT32
 TOKENS = BATCH * HEADS * LENGTH * HEAD_DIM * FLOAT32
 
@@ -44,7 +44,7 @@ def make_heads(length: int = LENGTH, *, gradients: bool = False) -> tuple[Tensor
 
 
 def naive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention that holds all logits and all weights at the same time."""
+    """Compute attention with all logits and all attention weights in memory at the same time."""
     logits = q @ k.mT
     logits = logits.mul_(1 / math.sqrt(HEAD_DIM))
     weights = torch.softmax(logits, dim=-1)
@@ -52,13 +52,13 @@ def naive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def test_a_naive_kernel_peaks_at_logits_weights_and_output() -> None:
-    """The peak is two tensors of all query-key pairs and the output, without the inputs."""
+    """The peak is the logits, the attention weights and the output; the inputs do not count."""
     inputs = make_heads()
     assert measure_peak_bytes(lambda: naive(*inputs), "cpu") == 2 * LOGITS + TOKENS == 15_360
 
 
 def test_memory_freed_before_the_peak_does_not_count() -> None:
-    """The peak of temporaries that are allocated one after another is the largest one."""
+    """If each temporary is freed before the next is allocated, the peak is the largest temporary."""
 
     def allocate() -> None:
         torch.empty(1000)
@@ -75,7 +75,7 @@ def test_a_call_that_allocates_nothing_has_no_peak() -> None:
 
 
 def test_workspaces_that_are_allocated_once_do_not_count() -> None:
-    """The call runs once before it is measured."""
+    """Memory that only the first call allocates is not measured, because the call runs once before the measurement."""
     made: dict[str, Tensor] = {}
     assert measure_peak_bytes(lambda: made.setdefault("workspace", torch.empty(1000)) if not made else None, "cpu") == 0
 
@@ -85,8 +85,9 @@ def test_workspaces_that_are_allocated_once_do_not_count() -> None:
 def test_scratch_memory_inside_a_fused_kernel_counts(
     restored_threads: None, length: int, query_block: int, threads: int
 ) -> None:
-    """The fused kernel allocates output, log-sum-exp and, per thread, one block of logits with its sums and its output.
+    """The fused kernel allocates the output, the log-sum-exp of each row, and scratch memory per thread.
 
+    The scratch memory of a thread is one block of logits, the block's two numbers per row, and the block's output.
     Source: block sizes and buffers in aten/src/ATen/native/cpu/FlashAttentionKernel.cpp.
     """
     torch.set_num_threads(threads)
@@ -104,12 +105,13 @@ def test_scratch_memory_inside_a_fused_kernel_counts(
 def test_backward_of_a_fused_kernel_is_exact(
     restored_threads: None, length: int, query_block: int, threads: int
 ) -> None:
-    """Beyond the forward's results: three gradients, per thread two blocks of pairs, and one sum per row of a block.
+    """The peak is the forward pass's output and log-sum-exp, the gradients of q, k and v, and scratch memory.
 
+    The scratch memory is two blocks of query-key pairs per thread, and one sum per row of a block.
     Source: block sizes and buffers in aten/src/ATen/native/cpu/FlashAttentionKernel.cpp.
     """
     torch.set_num_threads(threads)
-    # The layout after the projections, which is the kernel's own.
+    # The layout that q, k and v have after the projections; the kernel needs no copy of such tensors.
     q, k, v, cotangent = (torch.randn(BATCH, length, HEADS, HEAD_DIM).transpose(1, 2) for _ in range(4))
     leaves = [tensor.requires_grad_() for tensor in (q, k, v)]
 
@@ -121,13 +123,16 @@ def test_backward_of_a_fused_kernel_is_exact(
     scratch = threads * 2 * query_block * min(512, length) + query_block
     exact = FLOAT32 * (4 * tokens + log_sum_exp + scratch)
     assert measure_peak_bytes(step, "cpu") == exact
-    # A cotangent in another layout is copied.
+    # A contiguous cotangent has another layout, so the kernel copies it.
     cotangent = cotangent.contiguous()
     assert measure_peak_bytes(step, "cpu") == exact + FLOAT32 * tokens
 
 
 def test_backward_of_a_naive_kernel_is_exact() -> None:
-    """The peak is the weights, their gradient and that of the logits; the output, the gradient of v and the scale."""
+    """The peak is the attention weights, the gradients of weights and logits, the output, the gradient of v and 8 B.
+
+    The 8 bytes are the scale.
+    """
     inputs = make_heads(gradients=True)
     cotangent = torch.randn_like(inputs[0])
     peak = measure_peak_bytes(lambda: torch.autograd.grad(naive(*inputs), inputs, cotangent), "cpu")
@@ -135,7 +140,7 @@ def test_backward_of_a_naive_kernel_is_exact() -> None:
 
 
 def test_a_fused_kernel_saves_its_output_and_log_sum_exp() -> None:
-    """Backward needs these beyond q, k and v, and no tensor of query-key pairs."""
+    """Besides q, k and v, only the output and the log-sum-exp are saved for backward; no query-key pairs are."""
     inputs = make_heads(gradients=True)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         saved = measure_saved_bytes(lambda: scaled_dot_product_attention(*inputs), list(inputs))
@@ -143,7 +148,7 @@ def test_a_fused_kernel_saves_its_output_and_log_sum_exp() -> None:
 
 
 def test_one_more_byte_is_measured() -> None:
-    """The count is exact also for small differences of large peaks."""
+    """A call that allocates 65 instead of 64 bytes beside a large peak has a peak of one byte more."""
     inputs = make_heads(200)
 
     def hold(extra: int) -> Tensor:
@@ -156,46 +161,46 @@ def test_one_more_byte_is_measured() -> None:
 
 
 def test_backward_counts() -> None:
-    """The peak of forward and backward of Σ exp(x) is the saved exponentials, the gradient, and two numbers."""
+    """The peak of Σ exp(x) with its backward is the saved exponentials, the gradient of x, and two numbers."""
     x = torch.randn(1000, requires_grad=True)
     peak = measure_peak_bytes(lambda: torch.autograd.grad(x.exp().sum(), x), "cpu")
     assert peak == FLOAT32 * (1000 + 1000 + 2)
 
 
 def test_a_naive_kernel_saves_its_weights() -> None:
-    """Backward needs only the weights beyond q, k and v; views among the saved tensors are not counted again."""
+    """Besides q, k and v, only the attention weights are saved for backward; views of saved tensors do not count."""
     inputs = make_heads(gradients=True)
     assert measure_saved_bytes(lambda: naive(*inputs), list(inputs)) == LOGITS == 6_144
 
 
 def test_views_of_one_storage_are_saved_once() -> None:
-    """A tensor that is saved twice, and again as a view of itself, is counted once and completely."""
+    """A storage that autograd saves several times, also through views, is counted once, with all its bytes."""
     x = torch.randn(10, 10, requires_grad=True)
 
     def call() -> Tensor:
         squares = x.exp()
         return squares * squares * squares.T + squares[:2].sum()
 
-    # exp saves its result; of the factors of both products, only the first factor of the second one is new.
+    # Two storages are saved: ``squares``, by exp and by both products, and ``squares * squares``, by the second one.
     assert measure_saved_bytes(call, [x]) == 2 * 100 * FLOAT32
 
 
 def test_inputs_are_not_counted_as_saved() -> None:
-    """A call that saves only its inputs has no saved bytes."""
+    """A call that saves only tensors of the given list of inputs has no saved bytes."""
     x = torch.randn(100, requires_grad=True)
     assert measure_saved_bytes(lambda: x * x, [x]) == 0
     assert measure_saved_bytes(lambda: x * x, []) == 100 * FLOAT32
 
 
 class WithWorkspace(Implementation):
-    """The reference, with a workspace of a million numbers in its forward pass."""
+    """The reference with a further allocation: each forward pass allocates and frees a million float32 numbers."""
 
     def build(self, reference: torch.nn.Module) -> torch.nn.Module:
         """Return the reference."""
         return reference
 
     def prepare(self, module: torch.nn.Module, case: Case, inputs: object) -> Callable[..., object]:
-        """Return a call that allocates the workspace too."""
+        """Return a call of the module that also allocates a million numbers."""
 
         def call(**arguments: object) -> object:
             returned = module(**arguments)
@@ -206,14 +211,14 @@ class WithWorkspace(Implementation):
 
 
 def make_candidate(mode: str, implementation: Implementation | None = None) -> Candidate:
-    """Make a candidate of an implementation, by default of the reference, on a case of a profile."""
+    """Make a candidate of an implementation (by default the reference) on a case of sequences of 8 tokens."""
     text = f"multihead/B1.L8.S8.E16.H2/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/{mode}"
     case, operator = Case.parse(text, load_problem_types()), load_operator("multihead")
     return Candidate(implementation or load_implementation("torch_mha"), operator, case, operator.inputs(case))
 
 
 def test_workspace_excludes_output_and_gradients() -> None:
-    """In inference it is the peak without the output; in training, also without all gradients."""
+    """The workspace is the peak minus the output in mode inference, and minus output and gradients in mode train."""
     workspace, output = 4_000_000, 8 * 16 * FLOAT32
     measured = measure_footprint(make_candidate("inference", WithWorkspace())).memory
     assert (measured["peak_bytes"], measured["workspace_bytes"]) == (workspace + output, workspace)
@@ -224,7 +229,7 @@ def test_workspace_excludes_output_and_gradients() -> None:
 
 
 def test_a_footprint_has_the_fields_of_a_record() -> None:
-    """A worker's answer can be stored unchanged; on a CPU there are no reserved bytes."""
+    """A measured footprint has the fields of the record ``Memory``; on a CPU ``reserved_bytes`` is None."""
     measured = measure_footprint(make_candidate("train"))
     record = Memory(**measured.memory)
     assert record.saved_bytes is not None
@@ -234,12 +239,12 @@ def test_a_footprint_has_the_fields_of_a_record() -> None:
 
 
 def test_storages_are_counted_once_and_existing_ones_not_at_all() -> None:
-    """Views of one storage are counted once; values that are not tensors have no bytes."""
+    """Several views of one storage are counted once; views of an existing tensor, and values like None, are not."""
     x, existing = torch.empty(10), torch.empty(10)
     assert count_held_bytes([x, x[2:], None, existing[1:]], [existing]) == 10 * FLOAT32
 
 
 def test_the_record_names_the_method_of_measurement() -> None:
-    """Each kind of device has its method."""
+    """The method is named differently for a CPU and for a CUDA device."""
     assert describe_peak_method("cpu") == "torch.profiler memory events"
     assert describe_peak_method("cuda") == "torch.cuda.max_memory_allocated"

@@ -1,4 +1,4 @@
-"""Tests of the checks on mutants: each mutant fails the check that it names, and correct variants pass every check."""
+"""Tests of mutants: each mutant fails the check named in its ``caught_by``, and correct variants pass every check."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -21,21 +21,21 @@ from registered_mutants import MUTANT_SETS
 if TYPE_CHECKING:
     from conftest import Conformance
 
-# Mutants of every operator, and the correct implementation that they change.
+# ALL: the mutants of every operator. RIGHT: for each operator, the correct implementation that its mutants change.
 ALL = [mutant for one_set in MUTANT_SETS.values() for mutant in one_set.mutants]
 RIGHT = {
     "multihead": ModuleImplementation(Formula),
     "attention_core": ModuleImplementation(CoreFormula, operator="attention_core"),
 }
-# For the mechanisms, it is the implementation of that name.
+# For an attention mechanism, the correct implementation has the name of the operator.
 RIGHT |= {name: load(name) for name in MUTANT_SETS if name not in RIGHT}
-# If a mutant's output has no gradient graph, checks of gradients fail with this message before their own requirement.
+# Reason of a failed gradient check, in place of the check's requirement, if a mutant's output has no gradient graph.
 NOTHING_TO_DIFFERENTIATE = "no gradient reaches the inputs"
 
 
 @pytest.fixture
 def untouched_process() -> Iterator[None]:
-    """Restore the global settings that a mutant may leave changed in this process."""
+    """Restore torch's global settings after a test, because a mutant may change them."""
     threads, generator = torch.get_num_threads(), torch.get_rng_state()
     yield
     torch.set_default_dtype(torch.float32)
@@ -48,7 +48,7 @@ def untouched_process() -> Iterator[None]:
 
 
 def parse_case(mutant: Mutant | Equivalent) -> Case:
-    """Return the case on which a mutant shows."""
+    """Return the case on which the change of a mutant shows, its ``shown_by``."""
     return Case.parse(mutant.shown_by, load_problem_types())
 
 
@@ -57,7 +57,7 @@ def parse_case(mutant: Mutant | Equivalent) -> Case:
 def test_a_mutant_fails_the_check_that_it_names(
     conformance: "Conformance", monkeypatch: pytest.MonkeyPatch, mutant: Mutant
 ) -> None:
-    """It fails on the case that it names; the reason starts with the check's requirement."""
+    """On its case ``shown_by``, a mutant fails its check ``caught_by``; the reason starts with the requirement."""
     if mutant.caught_by == "far_offsets":
         monkeypatch.setattr(size, "PAIRS", 2**17)
         monkeypatch.setattr(sizes.OffsetsIn32Bits, "largest", 2**17)
@@ -72,7 +72,7 @@ def test_a_mutant_fails_the_check_that_it_names(
 def test_the_formula_that_a_mutant_changes_passes_the_same_check(
     conformance: "Conformance", monkeypatch: pytest.MonkeyPatch, check: str, case: str
 ) -> None:
-    """On the same case, the correct implementation passes: the check catches the mutant's change alone."""
+    """The correct implementation passes the mutant's check on the mutant's case: only the change makes it fail."""
     shown = Case.parse(case, load_problem_types())
     assert shown.id == case
     assert check in conformance.applicable(shown)
@@ -83,12 +83,12 @@ def test_the_formula_that_a_mutant_changes_passes_the_same_check(
 
 
 def test_every_check_has_a_mutant() -> None:
-    """A check that no mutant fails proves nothing."""
+    """The mutants' ``caught_by`` name every check, because a check that no mutant fails proves nothing."""
     assert {mutant.caught_by for mutant in ALL} == set(read_checks())
 
 
 def test_every_check_of_attention_core_has_a_mutant_of_that_operator(conformance: "Conformance") -> None:
-    """Every check that applies to a case of the operator catches one of the operator's mutants."""
+    """Every check that applies to a case of attention_core catches a mutant of attention_core."""
     applicable = {
         check for case in load_operator("attention_core").suite("full") for check in conformance.applicable(case)
     }
@@ -96,7 +96,7 @@ def test_every_check_of_attention_core_has_a_mutant_of_that_operator(conformance
 
 
 def test_the_mutant_set_has_its_promised_size() -> None:
-    """It has at least 80 mutants and 15 correct variants; every chapter has at least one mutant."""
+    """multihead has at least 80 mutants and 15 correct variants; each chapter of checks catches a mutant."""
     assert len(MUTANTS.mutants) >= 80
     assert len(MUTANTS.variants) >= 15
     chapters = {read_checks()[mutant.caught_by].chapter for mutant in ALL}
@@ -104,7 +104,7 @@ def test_the_mutant_set_has_its_promised_size() -> None:
 
 
 def test_names_are_unique_and_every_mutant_has_its_reason() -> None:
-    """No two implementations share a name; the text ``why`` of every mutant is its own."""
+    """No two implementations of the mutant sets have the same name; no two mutants have the same text ``why``."""
     named = [one for one_set in MUTANT_SETS.values() for one in one_set.implementations()]
     assert [name for name, count in Counter(one.name for one in named).items() if count > 1] == []
     assert all(mutant.why for mutant in ALL)
@@ -115,7 +115,10 @@ def test_names_are_unique_and_every_mutant_has_its_reason() -> None:
 def test_an_equivalent_mutant_passes_every_check_and_its_proof_holds(
     conformance: "Conformance", equivalent: Equivalent
 ) -> None:
-    """It passes on the case where its change would show if it had an effect; the condition of its proof holds."""
+    """An equivalent mutant passes every check on the case where its change would show if it had an effect.
+
+    The condition of its proof, ``holds()``, is true.
+    """
     case = parse_case(equivalent)
     found = [conformance.finding(equivalent.implementation, case, check) for check in conformance.applicable(case)]
     assert [finding.reason for finding in found if finding.status not in ("passed", "unsupported")] == []
@@ -128,20 +131,20 @@ def test_an_equivalent_mutant_passes_every_check_and_its_proof_holds(
 def test_a_correct_variant_passes_every_check(
     conformance: "Conformance", drawn_cases: list[Case], variant: Implementation
 ) -> None:
-    """It rounds differently, and passes every check that applies, on every case of quick that it supports."""
+    """A correct variant of multihead passes every applicable check, on every case of quick that it supports."""
     supported = [case for case in drawn_cases if case.compiler is None and variant.unsupported(case) is None]
     found = [
         (case.id, conformance.finding(variant, case, check))
         for case in supported
         for check in conformance.applicable(case)
     ]
-    # A check may be unsupported: one that needs weights, for an implementation that returns none.
+    # A check that needs attention weights is unsupported for a variant that returns none.
     assert [(case, f.reason) for case, f in found if f.status not in ("passed", "unsupported")] == []
     assert {"forward", "layouts", "invariants", "hygiene"} <= {read_checks()[f.check].chapter for _, f in found}
 
 
 def test_every_case_that_shows_a_mutant_is_in_a_list() -> None:
-    """So the suite full catches each mutant, or huge if only a large size shows it."""
+    """The case ``shown_by`` of every mutant is in the suite full or, if only a large size shows the fault, in huge."""
     listed = {
         case.id for name in MUTANT_SETS for level in ("full", "huge") for case in load_operator(name).suite(level)
     }
@@ -149,7 +152,7 @@ def test_every_case_that_shows_a_mutant_is_in_a_list() -> None:
 
 
 def test_a_mutant_set_is_of_its_operator() -> None:
-    """All implementations of a set compute its operator; attention_core has at least 50 mutants."""
+    """All implementations of an operator's mutant set compute that operator; attention_core has 50 mutants or more."""
     assert all(
         one.operator == operator for operator, one_set in MUTANT_SETS.items() for one in one_set.implementations()
     )
@@ -158,7 +161,7 @@ def test_a_mutant_set_is_of_its_operator() -> None:
 
 @pytest.mark.parametrize("variant", MUTANT_SETS["attention_core"].variants, ids=lambda variant: variant.name)
 def test_a_correct_kernel_passes_every_check(conformance: "Conformance", variant: Implementation) -> None:
-    """It rounds differently, and passes every check that applies, on every case of quick."""
+    """A correct variant of attention_core passes every applicable check, on every case of quick."""
     cases = [case for case in load_operator("attention_core").suite("quick") if case.compiler is None]
     found = [
         (case.id, conformance.finding(variant, case, check)) for case in cases for check in conformance.applicable(case)

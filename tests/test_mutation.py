@@ -109,7 +109,7 @@ class Raises(Implementation):
         return call
 
 
-def test_a_mutant_that_raises_is_caught_and_one_that_refuses_is_not(tmp_path: Path) -> None:
+def test_a_mutant_that_raises_is_killed_and_one_that_refuses_is_not(tmp_path: Path) -> None:
     """An exception is a failure of each check; a refused case is no failure."""
     worker = MutationWorker(tmp_path, ["multihead"])
     worker._implementations["raises"] = Raises()

@@ -1,4 +1,4 @@
-"""Tests of files of earlier versions: a run, a certificate and a list of found cases are read as before."""
+"""Tests that files of earlier versions stay readable: a run, a certificate and a list of cases that fuzz found."""
 
 import json
 from pathlib import Path
@@ -13,19 +13,19 @@ from attnbench.records.run_file import read_run
 from attnbench.report import write
 
 DATA = Path(__file__).parent / "data"
-# Fields of a certificate that differ from run to run.
+# Fields of a certificate whose values differ from run to run.
 OF_THE_RUN = ("run", "time", "commit", "versions", "machine", "threads")
 
 
 @pytest.mark.parametrize("table", sorted((DATA / "report-schema-2").glob("*.csv")), ids=lambda path: path.stem)
 def test_a_stored_run_has_the_same_tables(table: Path, tmp_path: Path) -> None:
-    """Every CSV file of its report has the same bytes as when the run was stored."""
+    """The report of a stored run has CSV files with the bytes that they had when the run was stored."""
     write([read_run(DATA / "run-schema-2.jsonl")], tmp_path)
     assert (tmp_path / table.name).read_bytes() == table.read_bytes()
 
 
 def test_a_certificate_equals_a_stored_one(tmp_path: Path) -> None:
-    """The same command writes the same fields, list hash, policies and counts; only fields of the run differ."""
+    """A certificate written today equals the stored certificate of the same command, except in OF_THE_RUN."""
     before, after = DATA / "certificate-1.json", tmp_path / "after.json"
     words = ["per_head", "core_sdpa", "--suite", "quick", "--certificate", str(after), "--results", str(tmp_path)]
     assert CliRunner().invoke(command, words, standalone_mode=False).return_value == 0
@@ -37,6 +37,6 @@ def test_a_certificate_equals_a_stored_one(tmp_path: Path) -> None:
 
 
 def test_found_cases_are_read_as_before() -> None:
-    """Every line of a stored list is the id of a case."""
+    """Every line of the stored ``found.txt`` can be parsed as a case, and the id of the case is the line."""
     lines = (DATA / "found.txt").read_text().splitlines()
     assert [Case.parse(line, load_problem_types()).id for line in lines] == lines

@@ -1,4 +1,4 @@
-"""Tests of the oracle: it equals the reference where the reference is consistent, and the formula elsewhere."""
+"""Tests of the oracle, against the reference, the formula as loops, extended precision and finite differences."""
 
 import math
 import warnings
@@ -24,10 +24,10 @@ from attnbench.oracle import sentence_encoder
 from attnbench.oracle.expected import CaseOracle
 from attnbench.oracle.inputs import round_inputs
 
-# Largest difference relative to the largest element, or to 1. The roundoff of float64 is 1e-16; the largest standard
-# deviation of logits is 30.
+# Largest allowed difference, relative to the largest element or, if that is larger, to 1. The roundoff of float64 is
+# 1e-16; the largest standard deviation of logits is 30.
 CLOSE = 1e-12
-# The same for masks with numbers of 60000, whose last digit is 7e-12.
+# Largest allowed difference, measured like CLOSE, for masks with numbers of 60000, whose last digit is 7e-12.
 FAR = 1e-10
 
 needs_encoder = pytest.mark.skipif(
@@ -41,10 +41,10 @@ def case(problem: MultiheadProblem = CROSS, mode: Any = "eval", **changes: Any) 
 
 
 def list_core_cases(*, encoded: bool) -> list[Case]:
-    """Return the cases of the suite core in float64, each once.
+    """Return the cases of the suite core in float64, each once, with or without real sentences.
 
-    Compiled cases are left out: they are the same for the oracle. Cases under autocast become cases in mode train,
-    because autocast has no float64.
+    Cases of a compiler and cases that draw dropout are left out; the oracle does not depend on the compiler. Cases
+    under autocast become cases in mode train, because autocast has no float64.
     """
     double = (
         one.with_fields(dtype="float64", mode="train" if one.autocast else one.mode) for one in load_suite("core")
@@ -59,8 +59,8 @@ def list_core_cases(*, encoded: bool) -> list[Case]:
 def run_reference(one: Case, given: Inputs) -> dict[str, Tensor]:
     """Return outputs and gradients of ``torch.nn.MultiheadAttention``, by name.
 
-    The fast path and the causal hint are not used: with them the reference disagrees with itself. If batch, queries or
-    keys are empty, weights are requested: without weights the reference refuses masks there.
+    The module is called in train mode without is_causal, because its fast path and is_causal give other results. If the
+    batch, the queries or the keys are empty, attention weights are requested: without them the reference refuses masks.
     """
     problem = one.problem
     tracked = given.map_tensors(
@@ -85,8 +85,8 @@ def run_reference(one: Case, given: Inputs) -> dict[str, Tensor]:
 
 
 def describe_disagreements(one: Case, found: dict[str, Tensor], expected: dict[str, Tensor]) -> list[str]:
-    """Describe the quantities whose error is too large."""
-    # A tensor with several names has one gradient in the oracle, under the first name, and several in the reference.
+    """Describe the quantities whose error is larger than CLOSE, or than FAR for masks with large numbers."""
+    # For one tensor as query, key and value, the oracle has one gradient (grad.query), and the reference has three.
     problem = one.problem
     shared = problem.self_attention or problem.key_is_value or problem.query_is_key
     expected = {name: value for name, value in expected.items() if name in found or not shared}
@@ -101,7 +101,7 @@ def describe_disagreements(one: Case, found: dict[str, Tensor], expected: dict[s
 
 
 def relative_error(value: Tensor, expected: Tensor) -> float:
-    """Return the largest difference relative to the largest element or to 1; NaN for a wrong shape or a NaN element."""
+    """Return max |value − expected| / max(1, max |expected|); NaN for a wrong shape or a NaN element."""
     if value.shape != expected.shape:
         return math.nan
     if not value.numel():
@@ -113,10 +113,10 @@ def relative_error(value: Tensor, expected: Tensor) -> float:
 
 
 def test_the_oracle_equals_the_reference_in_float64() -> None:
-    """Outputs, weights and all gradients agree on every generated problem of core, in every mode.
+    """Outputs, attention weights and gradients agree on every generated problem of core, in every mode.
 
-    Cases with dropout are left out, and cases with hidden rows for which weights are requested: there the reference
-    gives NaN with weights and zero without.
+    Two kinds of cases are left out: those with dropout, and those with fully masked rows that request attention
+    weights. In a fully masked row the reference gives NaN if weights are requested, and zero otherwise.
     """
     wrong, compared = [], 0
     for one in list_core_cases(encoded=False):
@@ -131,7 +131,7 @@ def test_the_oracle_equals_the_reference_in_float64() -> None:
 
 @needs_encoder
 def test_the_oracle_equals_the_reference_on_real_sentences() -> None:
-    """They also agree on every layer of the sentence encoder."""
+    """Oracle and reference agree on the parameters and hidden states of every layer of the sentence encoder."""
     wrong = []
     for one in list_core_cases(encoded=True):
         given = draw_inputs(one)
@@ -140,7 +140,7 @@ def test_the_oracle_equals_the_reference_on_real_sentences() -> None:
 
 
 def test_the_comparison_can_fail() -> None:
-    """A relative error of 1e-6 in the scale shows in every quantity that depends on it."""
+    """If the query projection is scaled by 1 + 1e-6, the comparison reports every quantity that depends on it."""
     one = case(need_weights=True, mask="bool2d")
     given = draw_inputs(one)
     expected = run_reference(one, given)
@@ -154,7 +154,7 @@ def test_the_comparison_can_fail() -> None:
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
 @pytest.mark.parametrize("mask", ["none", "bool3d", "pad"])
 def test_under_the_dropout_mask_of_the_reference_the_oracle_equals_it(mask: str, dropout: float) -> None:
-    """With the dropout mask that the reference's weights show, all quantities agree."""
+    """All quantities agree if the oracle drops the attention weights that are 0 in the reference's output."""
     one = case(mode="train", need_weights=True, mask=mask, dropout=dropout)
     given = draw_inputs(one)
     torch.manual_seed(0)
@@ -168,7 +168,7 @@ def test_under_the_dropout_mask_of_the_reference_the_oracle_equals_it(mask: str,
     [({"mask": "empty2d"}, (2, 1)), ({"mask": "padempty"}, (5, 1)), ({"mask": "empty3d"}, (1, 0))],
 )
 def test_fully_masked_rows_get_zero_attention(changes: dict[str, Any], hidden: tuple[int, int]) -> None:
-    """Their weights are zero, their output is the bias of the output projection, and every gradient is finite."""
+    """In fully masked rows, the attention weights are 0 and the output is out_proj.bias; all gradients are finite."""
     one = case(need_weights=True, **changes)
     given = draw_inputs(one)
     found = evaluate(one, given)
@@ -186,14 +186,14 @@ def test_fully_masked_rows_get_zero_attention(changes: dict[str, Any], hidden: t
 
 
 def move_batch_first(problem: MultiheadProblem, tokens: Tensor) -> Tensor:
-    """Return tokens as (batch, length, width)."""
+    """Return tokens of the problem's layout in the layout (batch, length, width)."""
     if problem.batch is None:
         return tokens[None]
     return tokens if problem.batch_first else tokens.transpose(0, 1)
 
 
 def read_projections(given: Inputs) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the weights and biases of queries, keys and values."""
+    """Return the projection weights of query, key and value, and their biases."""
     parameters = given.parameters
     packed = parameters.get("in_proj_weight")
     weights = [parameters[f"{x}_proj_weight"] for x in "qkv"] if packed is None else list(packed.chunk(3))
@@ -202,7 +202,7 @@ def read_projections(given: Inputs) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def add_masks(problem: MultiheadProblem, given: Inputs, b: int, h: int, i: int, j: int) -> float:
-    """Return the number that the masks add to one logit."""
+    """Return the number that the masks add to the logit of batch element b, head h, query i and key j."""
     total = 0.0
     attention, padding = (given.tensors.get(name) for name in ("attn_mask", "key_padding_mask"))
     elements = []
@@ -216,7 +216,7 @@ def add_masks(problem: MultiheadProblem, given: Inputs, b: int, h: int, i: int, 
 
 
 def attend_by_loops(problem: MultiheadProblem, given: Inputs) -> Tensor:
-    """Return the output (batch, queries, embed_dim), computed for one batch element, head and query after another."""
+    """Return the output (batch, queries, embed_dim), computed by a loop over batch elements, heads and queries."""
     parameters, width = given.parameters, problem.head_dim
     weights, biases = read_projections(given)
     q, k, v = (
@@ -242,7 +242,7 @@ def attend_by_loops(problem: MultiheadProblem, given: Inputs) -> Tensor:
 
 
 def test_the_oracle_equals_the_formula_written_as_loops() -> None:
-    """Their outputs are equal on all small cases of core, fully masked rows included."""
+    """The outputs of oracle and loops agree on all small cases of core, fully masked rows included."""
     compared = 0
     for one in list_core_cases(encoded=False):
         problem = one.problem
@@ -260,7 +260,7 @@ def test_the_oracle_equals_the_formula_written_as_loops() -> None:
 
 
 def evaluate_in_long_double(one: Case, given: Inputs) -> dict[str, Any]:
-    """Return output, weights, and gradients of query, key and value, computed in 80 bits (64 of them significant)."""
+    """Return output, attention weights, and gradients of query, key and value, in np.longdouble (64-bit mantissa)."""
     problem = one.problem
 
     def wide(tensor: Tensor) -> Any:
@@ -293,7 +293,7 @@ def evaluate_in_long_double(one: Case, given: Inputs) -> dict[str, Any]:
     output = joined(shares @ v) @ w_out.T
     if problem.bias:
         output = output + wide(given.parameters["out_proj.bias"])
-    # Backward by hand: dS = P (dP − Σ P dP).
+    # Backward of the softmax by hand, with logits S and attention weights P: dS = P (dP − Σ P dP).
     above = heads(wide(move_batch_first(problem, given.cotangents["output"])) @ w_out)
     d_shares = above @ v.transpose(0, 1, 3, 2)
     d_logits = shares * (d_shares - (shares * d_shares).sum(axis=-1, keepdims=True)) / root
@@ -311,7 +311,7 @@ def evaluate_in_long_double(one: Case, given: Inputs) -> dict[str, Any]:
 
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="this machine has no number wider than a double")
 def test_the_error_of_the_oracle_is_well_within_the_budget_of_float64() -> None:
-    """Against 80 bits, its error is at most half of the error allowed to a float64 implementation, on every case."""
+    """On every case, the oracle's error against np.longdouble is at most half of the allowance in float64."""
     shares: dict[str, list[float]] = {}
     for one in list_core_cases(encoded=False):
         problem = one.problem
@@ -342,7 +342,7 @@ def test_the_error_of_the_oracle_is_well_within_the_budget_of_float64() -> None:
     ],
 )
 def test_gradients_are_those_of_finite_differences(changes: dict[str, Any]) -> None:
-    """Autograd's gradients of the formula are right, also with fully masked rows."""
+    """``gradcheck`` passes for the oracle's formula, also with fully masked rows."""
     one = case(batch=2, queries=3, keys=4, embed_dim=4, num_heads=2, **changes)
     given = draw_inputs(one)
     names = [*given.parameters, *(name for name, t in given.tensors.items() if t.is_floating_point())]
@@ -355,13 +355,13 @@ def test_gradients_are_those_of_finite_differences(changes: dict[str, Any]) -> N
         )
         return _attend(one.problem, changed, None, None)
 
-    # Minus infinity has no finite difference: additive masks use -3 here.
+    # Additive masks have -3 in place of minus infinity, for which there is no finite difference.
     leaves = [(given.parameters | given.tensors)[name].nan_to_num(neginf=-3.0).requires_grad_() for name in names]
     assert torch.autograd.gradcheck(outputs, leaves)
 
 
 def test_one_tensor_as_query_key_and_value_has_one_gradient() -> None:
-    """The gradient is the sum over the three arguments, under the first name."""
+    """The gradient of the shared tensor is ``grad.query``, the sum of the gradients of query, key and value."""
     one = case(SELF)
     given = draw_inputs(one)
     found = evaluate(one, given)
@@ -389,13 +389,16 @@ def test_one_tensor_as_query_key_and_value_has_one_gradient() -> None:
     ],
 )
 def test_quantities_are_those_that_the_case_requests(changes: dict[str, Any], mode: str, names: set[str]) -> None:
-    """Weights are there if they are requested; gradients of floating-point tensors, except in inference."""
+    """Attention weights are computed if the case requests them.
+
+    Gradients of all floating-point tensors are computed, except in mode inference.
+    """
     one = case(mode=mode, **changes)
     assert evaluate(one, draw_inputs(one)).keys() == names
 
 
 def test_inputs_are_unchanged() -> None:
-    """Afterwards no tensor requires gradients, and every tensor is equal bit for bit."""
+    """``evaluate`` leaves the case's tensors bit for bit as they were, and none of them requires gradients."""
     one = case(mask="float2d+padfloat", need_weights=True)
     given, again = draw_inputs(one), draw_inputs(one)
     evaluate(one, given, noise=Noise(2.0**-8, 0))
@@ -410,7 +413,10 @@ NOISY = {"mask": "float3d+pad", "need_weights": True, "add_bias_kv": True}
 
 
 def test_noise_of_size_zero_changes_nothing() -> None:
-    """Outputs are equal bit for bit; gradients agree to rounding: the backward of softmax is computed differently."""
+    """With noise of size 0, output and attention weights are those without noise, bit for bit.
+
+    Gradients agree to rounding only, because with noise the backward of softmax is computed by another formula.
+    """
     one = case(**NOISY)
     given = draw_inputs(one)
     exact, noisy = evaluate(one, given), evaluate(one, given, noise=Noise(0.0, 1))
@@ -420,7 +426,7 @@ def test_noise_of_size_zero_changes_nothing() -> None:
 
 
 def test_noise_reaches_every_quantity_and_grows_with_the_roundoff() -> None:
-    """The error of each is some roundoffs; a 256th of the roundoff gives about a 256th of the error."""
+    """The error of every quantity is ½ to 128 roundoffs; with 1/256 of the roundoff, it is about 1/256 of the error."""
     one = case(**NOISY)
     given = draw_inputs(one)
     exact = evaluate(one, given)
@@ -432,7 +438,7 @@ def test_noise_reaches_every_quantity_and_grows_with_the_roundoff() -> None:
 
 
 def test_noise_follows_its_seed() -> None:
-    """The same seed gives the same noise, another seed gives other noise; no error is larger than the roundoff."""
+    """Equal seeds give equal noise, and different seeds different noise; the relative error is at most the roundoff."""
     ones = torch.ones(1000, dtype=torch.float64)
     first, same, other = (Noise(0.125, seed).perturb(ones) for seed in (1, 1, 2))
     assert torch.equal(first, same)
@@ -444,7 +450,7 @@ def test_noise_follows_its_seed() -> None:
 
 
 def list_rows(rows: dict[str, Tensor]) -> dict[str, Any]:
-    """Return masks of rows as nested lists of 0 and 1, without the last dimension."""
+    """Return boolean tensors as nested lists of 0 and 1, without their last dimension (of size 1)."""
     return {name: value.squeeze(-1).int().tolist() for name, value in rows.items()}
 
 
@@ -465,19 +471,19 @@ FIRST, LAST, NONE = [0, 0, 1, 0, 0], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0]
         # Every row of the last sequence.
         ({"mask": "padempty"}, {"output": [NONE, LAST], "weights": [[NONE] * 3, [LAST] * 3]}),
         ({"mask": "empty2d+padempty"}, {"output": [FIRST, LAST], "weights": [[FIRST] * 3, [LAST] * 3]}),
-        # Sequence first: queries by batch.
+        # With batch_first=False the output's rows are (queries, batch).
         (
             {"mask": "padempty", "batch_first": False, "average_attn_weights": True},
             {"output": [[0, 1]] * 5, "weights": [NONE, LAST]},
         ),
         ({"mask": "empty3d", "batch": None}, {"output": FIRST, "weights": [NONE, NONE, FIRST]}),
-        # An extra column is never hidden.
+        # The extra key of add_zero_attn or add_bias_kv is never hidden, so no row is fully masked.
         ({"mask": "empty2d+padempty", "add_zero_attn": True}, {}),
         ({"mask": "empty2d+padempty", "add_bias_kv": True}, {}),
     ],
 )
 def test_fully_masked_rows_are_found(changes: dict[str, Any], expected: dict[str, Any]) -> None:
-    """The masks of output and weights have exactly those rows, in the problem's layout."""
+    """``find_hidden_rows`` marks the fully masked rows of output and attention weights, in the problem's layout."""
     one = case(need_weights=True, **changes)
     given = draw_inputs(one)
     rows = find_hidden_rows(one, given)
@@ -489,7 +495,7 @@ def test_fully_masked_rows_are_found(changes: dict[str, Any], expected: dict[str
 
 
 def test_fully_masked_rows_are_the_same_in_every_dtype() -> None:
-    """A float mask hides where it is minus infinity, in half precision, too."""
+    """Masks with minus infinity, rounded to float32, bfloat16 or float16, still have the same fully masked rows."""
     one = case(mask="empty3d+padfloat", need_weights=True)
     expected = list_rows(find_hidden_rows(one, draw_inputs(one)))
     for dtype in (torch.float32, torch.bfloat16, torch.float16):

@@ -1,4 +1,4 @@
-"""Tests of the policy ``padded_queries="own"``: rows of padded queries are not compared, all other rows are."""
+"""Tests of the policy ``padded_queries="own"``: rows of padded queries are not compared with the oracle."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,14 +27,14 @@ PADDED = MultiheadProblem(
 
 
 class ArbitraryWherePadded(HeadSplitAttention):
-    """Right in the rows of real tokens, and arbitrary in the rows of padded tokens."""
+    """Attention that is right in the rows of real tokens, and arbitrary in the rows of padded tokens."""
 
     off_by = 0.0
 
     def under_masks(
         self, query: Tensor, key: Tensor, value: Tensor, *, key_padding_mask: Tensor | None, **rest: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute attention, then replace the rows of padded queries."""
+        """Compute attention, then replace the rows of padded queries in output and attention weights."""
         output, weights = super().under_masks(query, key, value, key_padding_mask=key_padding_mask, **rest)
         if key_padding_mask is None or query is not key:
             return output, weights
@@ -55,24 +55,27 @@ class ArbitraryWherePadded(HeadSplitAttention):
 
 
 class SlightlyWrong(ArbitraryWherePadded):
-    """Wrong in the rows of real tokens, too."""
+    """Attention that is off by 1e-3 in the rows of real tokens, and arbitrary in the rows of padded tokens."""
 
     off_by = 1e-3
 
 
 class Declared(Implementation):
-    """A module with declared policies."""
+    """Implementation that consists of a module class and the policies that it declares."""
 
     def __init__(self, module: type[nn.Module], policies: Policies) -> None:
         self._module, self.policies = module, policies
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """Return the module."""
+        """Return the module, built from the reference."""
         return self._module(reference)
 
 
 def run_checks(module: type[nn.Module], policies: Policies, case: Case) -> dict[str, Finding]:
-    """Return the finding of every check of the operator that applies to the case and is supported."""
+    """Return findings by check: all checks that apply to the case, except refused ones and those of some chapters.
+
+    The chapters that are left out are dropout, refusals, determinism, compilation and size.
+    """
     chapters = set(OPERATOR.chapters) - {"dropout", "refusals", "determinism", "compilation", "size"}
     case_oracle = CaseOracle(
         case, OPERATOR, case.dtype, lambda: OPERATOR.inputs(case), padded_queries=policies.padded_queries
@@ -84,7 +87,7 @@ def run_checks(module: type[nn.Module], policies: Policies, case: Case) -> dict[
         candidate = Candidate(Declared(module, policies), OPERATOR, case, OPERATOR.inputs(case))
         try:
             observations = serialize(list(load_check_function(name)(candidate)))
-        except Exception as error:  # noqa: BLE001  # the check is unsupported
+        except Exception as error:  # noqa: BLE001  # only Refusal is expected
             assert type(error).__name__ == "Refusal", (name, error)  # noqa: PT017
             continue
         found[name] = evaluate(name, entry.requirement, deserialize(observations), case_oracle, policies, explain=False)
@@ -92,7 +95,7 @@ def run_checks(module: type[nn.Module], policies: Policies, case: Case) -> dict[
 
 
 def case(mode: str = "train", **changes: Any) -> Case:
-    """Return a case with padded queries."""
+    """Return the case of PADDED with some fields changed."""
     return Case(operator="multihead", problem=replace(PADDED, **changes), mode=mode)  # type: ignore[arg-type]
 
 
@@ -106,7 +109,7 @@ CASES = [
 @pytest.mark.parametrize("one", CASES, ids=lambda one: one.problem.mask)
 @pytest.mark.filterwarnings("ignore:.*mismatched key_padding_mask and attn_mask.*")
 def test_declared_rows_are_not_compared(one: Case) -> None:
-    """No check fails: output, weights and gradients of the other rows are right."""
+    """With the policy "own", arbitrary rows of padded queries fail no check of output, weights or gradients."""
     found = run_checks(ArbitraryWherePadded, OWN, one)
     assert {name: f.reason for name, f in found.items() if f.status != "passed"} == {}
     assert "forward_parity" in found
@@ -114,26 +117,29 @@ def test_declared_rows_are_not_compared(one: Case) -> None:
 
 
 def test_undeclared_rows_fail() -> None:
-    """Without the declaration the same module fails in its output, weights and gradients."""
+    """Without the policy, arbitrary rows of padded queries fail the checks of output, weights and gradients."""
     found = run_checks(ArbitraryWherePadded, ANSWERED, case())
     failed = {name for name, finding in found.items() if finding.status == "failed"}
     assert {"forward_parity", "weights_parity", "input_gradients", "parameter_gradients"} <= failed
 
 
 def test_the_other_rows_are_compared() -> None:
-    """An error of 1e-3 in the rows of real tokens fails."""
+    """With the policy "own", an error of 1e-3 in the rows of real tokens fails."""
     assert run_checks(SlightlyWrong, OWN, case())["forward_parity"].status == "failed"
 
 
 def test_without_padded_queries_the_policy_has_no_effect() -> None:
-    """If the queries are a tensor of their own, or nothing is padded, every row is compared."""
+    """If query and key are different tensors, or there is no padding mask, no row counts as padded."""
     for changes in ({"self_attention": False}, {"mask": "bool2d"}):
         assert OPERATOR.padded_rows(case(**changes), OPERATOR.inputs(case(**changes))) == {}
 
 
 @pytest.mark.parametrize(("changes", "shape"), [({}, (3, 5, 1)), ({"batch_first": False}, (5, 3, 1))])
 def test_padded_rows_have_the_layout_of_the_outputs(changes: dict[str, Any], shape: tuple[int, ...]) -> None:
-    """There is one boolean per row of output and of weights; in a float mask, minus infinity marks padding."""
+    """``padded_rows`` gives one boolean per row of output and of attention weights.
+
+    In a float padding mask, minus infinity marks a padded token.
+    """
     one = case(mask="padfloat", **changes)
     drawn = OPERATOR.inputs(one)
     rows = OPERATOR.padded_rows(one, drawn)

@@ -1,4 +1,4 @@
-"""Implementations in parallel: all results arrive, no thread waits forever, and no worker stays open."""
+"""Tests of ``run_each``, which checks implementations in parallel: all results arrive, and every worker is closed."""
 
 import time
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from attnbench.runner.parallelism import count_parallel_lanes, run_each
 
 NAMES = ["one", "two", "three", "four", "five"]
 PLAN = Plan(case="multihead/b1.s2/-/mask=none/regime=normal/seed=0/float32/cpu/train", checks=(), missing=None, flop=10)
-# Time limit of the barrier at which two threads meet, in seconds.
+# How long a thread waits at the barrier for the second thread, in seconds.
 BARRIER_TIMEOUT_S = 20.0
 
 
 class FakeWorker:
-    """Supervisor that records whether it was closed."""
+    """Supervisor without a worker process, which records whether it was closed."""
 
     def __init__(self, name: str, parallel: int) -> None:
         self.name, self.parallel, self.closed = name, parallel, False
@@ -32,24 +32,24 @@ class FakeWorker:
         self.close()
 
     def close(self) -> None:
-        """Record the call."""
+        """Set ``closed``."""
         self.closed = True
 
 
 @dataclass
 class FakeSession:
-    """Session that keeps its workers."""
+    """Session that starts no processes and keeps a list of its fake workers."""
 
     workers: list[FakeWorker] = field(default_factory=list)
 
     def supervise(self, name: str, environment: Any, *, parallel: int) -> FakeWorker:
-        """Return a new worker."""
+        """Return a new fake worker, and add it to the list."""
         self.workers.append(FakeWorker(name, parallel))
         return self.workers[-1]
 
 
 def test_two_at_a_time_and_no_more() -> None:
-    """With two lanes, two implementations run at the same time and never three; every result arrives once."""
+    """With parallel=2, two implementations run at the same time and never three; every result arrives once."""
     barrier, counting = Barrier(2), Lock()
     running: list[str] = []
     most = 0
@@ -75,13 +75,13 @@ def test_two_at_a_time_and_no_more() -> None:
 
 
 def test_an_exception_of_a_job_reaches_the_caller_and_ends_the_others() -> None:
-    """When a job raises, the caller gets the exception, and all workers are closed."""
+    """If the job of one implementation raises, the caller gets the exception, and all workers are closed."""
     session = FakeSession()
 
     def job(name: str, worker: Any) -> Iterator[str]:
         if name == "one":
             raise ValueError(name)
-        # Yields until the worker is closed.
+        # Every other job yields until its worker is closed.
         while not worker.closed:
             time.sleep(0.001)
             yield name
@@ -92,7 +92,7 @@ def test_an_exception_of_a_job_reaches_the_caller_and_ends_the_others() -> None:
 
 
 def test_a_caller_that_stops_early_leaves_nothing_running() -> None:
-    """When the caller closes the iterator, running workers are closed, and waiting implementations never start."""
+    """If the caller closes the iterator, running workers are closed, and implementations that wait never start."""
     session = FakeSession()
 
     def job(name: str, worker: Any) -> Iterator[str]:
@@ -113,12 +113,12 @@ def test_a_caller_that_stops_early_leaves_nothing_running() -> None:
     ids=["small", "large", "cuda"],
 )
 def test_only_small_cases_run_in_parallel(odd: Plan, parallel: int) -> None:
-    """One large case, or one case on a device, is enough for a single lane."""
+    """If one case is large, or is on a device, ``count_parallel_lanes`` returns 1; otherwise the number of cores."""
     assert count_parallel_lanes([PLAN, odd, PLAN]) == parallel
 
 
 def test_each_crash_is_reported_with_its_own_output(tmp_path: Path) -> None:
-    """Of two implementations that print and end their processes at the same time, each reason quotes its own output."""
+    """If two implementations print and crash at the same time, the reason of each quotes what that one printed."""
     own = tmp_path / "own.py"
     own.write_text(
         "import os, sys, time\n"

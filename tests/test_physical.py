@@ -1,4 +1,4 @@
-"""Tests of peak resident memory: it includes memory outside torch's allocator, in a process started for it."""
+"""Tests of peak resident memory, which includes memory outside torch's allocator."""
 
 import json
 import os
@@ -65,14 +65,17 @@ print(json.dumps(found))
 
 
 def test_without_its_environment_nothing_is_measured() -> None:
-    """Without it, glibc keeps freed blocks and the number would be too small; the result is None instead."""
+    """Without the variables of ENVIRONMENT, the peak is None.
+
+    Without them, glibc keeps freed blocks, and the number would be too small.
+    """
     assert all(os.environ.get(name) != value for name, value in ENVIRONMENT.items())
     assert measure_peak_bytes(lambda: bytearray(8 * MIB)) is None
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone resets the highest resident size")
 def test_memory_that_a_library_allocates_is_measured() -> None:
-    """8 MiB from malloc are outside the allocator; memory from the allocator is in both counts."""
+    """8 MiB from malloc count as resident and not as torch's; memory of torch's allocator counts as both."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=True
     )
@@ -83,14 +86,14 @@ def test_memory_that_a_library_allocates_is_measured() -> None:
     assert inside[0] == 2 * 2 * 4 * 256 * 256 * 4
     assert inside[1] == pytest.approx(inside[0], abs=NOISE_BYTES)
     assert bytes_outside_allocator(inside[1], inside[0]) is None
-    # Memory that is never written is not resident.
+    # Allocated memory that is never written is not resident.
     assert untouched[0] == 32 * MIB
     assert untouched[1] < NOISE_BYTES
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone resets the highest resident size")
 def test_a_profile_records_memory_outside_the_allocator(tmp_path: Path) -> None:
-    """The record has the 8 MiB from malloc beside the allocator's exact peak, and the kernels that ran."""
+    """For a call that takes 8 MiB from malloc, the record has outside_bytes ≈ 8 MiB; peak_bytes is torch's alone."""
     (tmp_path / "own.py").write_text(OWN)
     with Session(limits=Limits(threads=1)) as session:
         plans = session.plan(list_profile_cases(session, [8], ["forward"], of=("multihead",)), list_gating_checks())
@@ -114,7 +117,7 @@ def test_a_profile_records_memory_outside_the_allocator(tmp_path: Path) -> None:
 
 
 def test_a_surplus_within_the_noise_is_none() -> None:
-    """A surplus of up to 0.5 MB, or of up to 2 % of the allocated bytes, is noise."""
+    """A resident peak is taken as equal to the allocated bytes if it exceeds them by up to 0.5 MB, or by up to 2 %."""
     assert bytes_outside_allocator(None, 100) is None
     assert bytes_outside_allocator(500_000, 0) is None
     assert bytes_outside_allocator(500_001, 0) == 500_001

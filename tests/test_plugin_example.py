@@ -1,4 +1,4 @@
-"""Tests of an installed plug-in distribution: its implementation is found by its registered name."""
+"""Tests of an installed plug-in distribution, whose implementation is found by its registered name."""
 
 import json
 import os
@@ -34,7 +34,10 @@ def run_checked(*command: str | Path, cwd: Path, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder into which the example is installed, from a copy, so that no build output is written beside its source."""
+    """Folder into which a copy of the example is installed.
+
+    The copy keeps build output out of the example's source folder.
+    """
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
     for name in ("pyproject.toml", "example_attention.py"):
         (source / name).write_text((EXAMPLE / name).read_text())
@@ -61,7 +64,7 @@ def test_list_shows_the_plugin_with_its_distribution(installed: Path, tmp_path: 
 
 
 def test_the_plugin_conforms_by_its_name(installed: Path, tmp_path: Path) -> None:
-    """It is checked like a built-in one: no check fails, and cases that need weights are refused."""
+    """``conform`` checks the plug-in by name: no check fails, and cases that need attention weights are unsupported."""
     words = ["--shard", "1/3", "--check", "forward_parity", "--check", "input_gradients", "--json", "-"]
     findings = json.loads(run_attnbench(installed, "conform", "example_einsum", *words, cwd=tmp_path))["findings"]
     assert {f["implementation"] for f in findings} == {"example_einsum"}
@@ -70,7 +73,7 @@ def test_the_plugin_conforms_by_its_name(installed: Path, tmp_path: Path) -> Non
 
 
 def test_the_plugin_is_timed_by_its_name(installed: Path, tmp_path: Path) -> None:
-    """The profile has a row for it; one process is too few for a speed verdict."""
+    """``profile`` prints the plug-in's times and memory; one process is too few for a speed verdict."""
     words = ["--lengths", "8,16", "--passes", "forward", "--processes", "1"]
     table = run_attnbench(installed, "profile", "example_einsum", *words, cwd=tmp_path)
     times, memory = re.findall(r"^example_einsum .*$", table, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Tests of the chapter *protocol* beyond its mutants."""
+"""Tests of the checks of the chapter *protocol* on modules that are not in the mutant set."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +27,12 @@ OWN = [
 
 
 def case(**changes: Any) -> Case:
-    """Return the plainest case with some fields changed."""
+    """Return the case of ``build_case_id`` with some fields changed."""
     return Case.parse(build_case_id(**changes), load_problem_types())
 
 
 class Foreign(Implementation):
-    """An implementation whose call belongs to no torch module."""
+    """An implementation that builds a function, not a torch module."""
 
     name = "foreign"
 
@@ -43,13 +43,13 @@ class Foreign(Implementation):
 
 @pytest.mark.parametrize("check", PROTOCOL)
 def test_an_implementation_that_is_no_module_is_unsupported(conformance: "Conformance", check: str) -> None:
-    """The chapter applies to torch modules; for anything else its checks report that they do not apply."""
+    """The checks of the chapter are unsupported if what an implementation builds is not a torch module."""
     finding = conformance.finding(Foreign(), case(), check)
     assert (finding.status, finding.reason) == ("unsupported", "its module is not a torch.nn.Module")
 
 
 def test_a_kernel_that_pickle_cannot_store_passes(conformance: "Conformance") -> None:
-    """The check copies the module around the kernel's function, not the function."""
+    """``copies_work`` passes for the module of a lambda kernel: it does not pickle the kernel's function."""
     kernel = from_kernel(lambda q, k, v, *, scale: torch.softmax(q @ k.mT * scale, dim=-1) @ v, name="unnamed")
     assert conformance.finding(kernel, case(), "copies_work").status == "passed"
 
@@ -61,7 +61,7 @@ class _RegistersInCall(Formula):
 
 
 def test_names_that_a_call_adds_to_the_state_dict_are_reported(conformance: "Conformance") -> None:
-    """A state dict that was saved before the first call could not be loaded after it."""
+    """A call that registers a buffer fails: a state dict saved before the call could not be loaded after it."""
     finding = conformance.finding(ModuleImplementation(_RegistersInCall), case(), "state_dict_round_trip")
     assert finding.status == "failed"
     assert finding.reason.endswith("But a call changed the names in the state dict.")
@@ -74,7 +74,7 @@ class _KeepsItsGraph(Formula):
 
 
 def test_a_module_that_keeps_its_output_cannot_be_copied(conformance: "Conformance") -> None:
-    """Torch refuses a deep copy of a tensor with a gradient history; the finding quotes its error."""
+    """Torch cannot deep-copy a tensor that has a gradient history; the finding quotes torch's error."""
     finding = conformance.finding(ModuleImplementation(_KeepsItsGraph), case(), "copies_work")
     assert finding.status == "failed"
     assert "making a deep copy raised RuntimeError: Only Tensors created explicitly by the user" in finding.reason
@@ -95,7 +95,7 @@ class _SingleOnly(ModuleImplementation):
 
 
 def test_a_module_is_converted_from_another_dtype_that_it_supports(conformance: "Conformance") -> None:
-    """If it supports a single dtype, the check is unsupported."""
+    """``tensors_are_registered`` passes if the module supports a second dtype, and is unsupported otherwise."""
     implementation = _SingleOnly(Formula)
     assert conformance.finding(implementation, case(), "tensors_are_registered").status == "passed"
     implementation.dtypes = ("float32",)
@@ -105,7 +105,10 @@ def test_a_module_is_converted_from_another_dtype_that_it_supports(conformance: 
 
 @pytest.mark.parametrize("check", [name for name in OWN if name not in ("packed_inputs", "query_independence")])
 def test_one_tensor_under_three_names_stays_one_tensor(conformance: "Conformance", check: str) -> None:
-    """Fast paths test for identity: a check that changes inputs keeps one object under all its names."""
+    """If query, key and value are one tensor, they are still one tensor after a check changed the inputs.
+
+    Fast paths depend on it, because they test ``query is key``.
+    """
     one = case(batch=3, queries=7, self_attention=True, num_heads=2, mask="float2d+padfloat")
     assert check in conformance.applicable(one)
     assert conformance.finding(ModuleImplementation(_OneTensor), one, check).status == "passed"
@@ -113,7 +116,7 @@ def test_one_tensor_under_three_names_stays_one_tensor(conformance: "Conformance
 
 @pytest.mark.parametrize("check", OWN)
 def test_a_check_leaves_its_candidate_unchanged(conformance: "Conformance", check: str) -> None:
-    """Checks of a case share one candidate: inputs, parameters and the training mode are the same afterwards."""
+    """A check leaves inputs, parameters and the training mode unchanged: all checks of a case use one candidate."""
     one = case(mask="float2d+padfloat", dropout=0.25, need_weights=True)
     assert check in conformance.applicable(one)
     candidate = conformance.candidate(ModuleImplementation(Formula), one)

@@ -34,7 +34,7 @@ def wrong(q, k, v, *, mask, scale):
     return right(q, k, v, mask=mask, scale=scale) * 1.01
 
 
-def dies(q, k, v):
+def exits(q, k, v):
     os._exit(3)
 
 
@@ -139,7 +139,7 @@ def test_several_processes_share_the_tests(here: pytest.Pytester) -> None:
 
 def test_a_crash_and_a_time_out_are_failures_of_their_tests(here: pytest.Pytester) -> None:
     """The reason says how the process ended, or gives the time limit."""
-    options = attention("kernels.py:dies", "forward_parity") + attention("kernels.py:hangs", "forward_parity")
+    options = attention("kernels.py:exits", "forward_parity") + attention("kernels.py:hangs", "forward_parity")
     result = here.runpytest(*options, "--attention-timeout=3")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["crashed: the process exited with code 3", "  reproduce *"])

@@ -1,4 +1,4 @@
-"""Tests of the chapter *refusals* beyond its mutants."""
+"""Tests of the checks of the chapter *refusals* on modules that are not in the mutant set."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ LAYOUTS: list[dict[str, Any]] = [
 
 
 def case(**changes: Any) -> Case:
-    """Return the plainest case with some fields changed."""
+    """Return the case of ``build_case_id`` with some fields changed."""
     return Case.parse(build_case_id(**changes), load_problem_types())
 
 
@@ -38,7 +38,7 @@ def case(**changes: Any) -> Case:
 def test_the_reference_refuses_every_call_that_must_be_refused(
     conformance: "Conformance", check: str, layout: dict[str, Any]
 ) -> None:
-    """The checks demand nothing that the reference does not do, apart from its fast path."""
+    """The reference passes the checks of refusals, apart from its fast path (see the next test)."""
     assert check in conformance.applicable(case(**layout))
     finding = conformance.finding(load("torch_mha"), case(**layout), check)
     assert finding.status == "passed", finding.reason
@@ -47,7 +47,7 @@ def test_the_reference_refuses_every_call_that_must_be_refused(
 def test_the_fast_path_of_the_reference_accepts_any_mask_with_the_right_number_of_elements(
     conformance: "Conformance",
 ) -> None:
-    """Without gradients and in self-attention, it views the mask in the shape that it needs."""
+    """In self-attention without gradients, the fast path takes a mask of wrong shape and views it in the right one."""
     fast = case(batch=3, queries=7, self_attention=True, num_heads=2, mask="pad", mode="inference")
     finding = conformance.finding(load("torch_mha"), fast, "bad_shapes_are_refused")
     assert finding.status == "failed"
@@ -56,7 +56,7 @@ def test_the_fast_path_of_the_reference_accepts_any_mask_with_the_right_number_o
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_every_bad_call_has_a_description_of_its_own(conformance: "Conformance", layout: dict[str, Any]) -> None:
-    """A finding that names an accepted call names exactly one call."""
+    """The descriptions of all bad calls differ, so that a finding names exactly one of them."""
     one = case(**layout)
     inputs = conformance.candidate(ModuleImplementation(Formula), one).inputs
     descriptions = [bad.what for bad in (*make_bad_shapes(one, inputs), *make_bad_dtypes(one, inputs))]
@@ -64,7 +64,7 @@ def test_every_bad_call_has_a_description_of_its_own(conformance: "Conformance",
 
 
 class _HintApplied(Formula):
-    """Applies the causal mask if only the hint ``is_causal`` is given."""
+    """Formula that applies a causal mask if it gets ``is_causal`` without attn_mask."""
 
     corner = 0
 
@@ -91,13 +91,13 @@ class _HintAppliedToTheEnd(_HintApplied):
 def test_a_hint_without_a_mask_is_refused_or_applied_as_declared(
     conformance: "Conformance", module: type[Formula], declared: Any, status: str
 ) -> None:
-    """If a hint without a mask is applied, the causal mask must have the alignment of the policy."""
+    """A module that applies is_causal without attn_mask must align the mask as its policy ``causal`` declares."""
     implementation = ModuleImplementation(module, policies=Policies(causal=declared))
     assert conformance.finding(implementation, case(), "bad_shapes_are_refused").status == status
 
 
 class _RefusesAndChanges(Formula):
-    """Scales its queries in place before it examines the masks."""
+    """Formula that multiplies query by 0.5 in place if attn_mask has one dimension, and then refuses that mask."""
 
     def read_arguments(self, given: Arguments) -> Arguments:
         query: Tensor = given["query"]
@@ -108,14 +108,14 @@ class _RefusesAndChanges(Formula):
 
 
 def test_an_input_that_a_refused_call_changed_is_reported(conformance: "Conformance") -> None:
-    """The exception does not undo what the call wrote before it."""
+    """If a refused call has changed its query in place before it raised, the check fails."""
     finding = conformance.finding(ModuleImplementation(_RefusesAndChanges), case(), "refusals_leave_no_trace")
     assert finding.status == "failed"
     assert "output of a valid call after refused calls differ" in finding.reason
 
 
 class _TokensOnly(nn.MultiheadAttention):
-    """Accepts neither a mask nor a hint."""
+    """Module whose forward takes only query, key and value: neither a mask nor is_causal."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         """Call the reference without weights."""
@@ -126,6 +126,6 @@ class _TokensOnly(nn.MultiheadAttention):
 def test_a_module_does_not_fail_because_of_arguments_that_it_does_not_have(
     conformance: "Conformance", check: str
 ) -> None:
-    """The checks do not pass such arguments to it."""
+    """The checks of refusals pass a module only the arguments that its forward has."""
     finding = conformance.finding(adopt(_TokensOnly, "tokens_only"), case(mode="train"), check)
     assert finding.status == "passed", finding.reason

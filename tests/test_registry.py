@@ -28,12 +28,12 @@ from attnbench.plugins.registry import (
 from attnmechanisms.operators import MECHANISMS
 
 _ENTRIES = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["entry-points"]
-# As listed in messages.
+# Registered implementations and operators, as messages list them: sorted, with commas between the names.
 BUILT_IN, OPERATOR_NAMES = (", ".join(sorted(_ENTRIES[group])) for group in (IMPLEMENTATIONS, OPERATORS))
 
 
 class Installer:
-    """Creates distributions that register entry points, in a folder that is searched first."""
+    """Creates distributions with entry points in a folder at the front of ``sys.path``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -48,13 +48,13 @@ class Installer:
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installer:
-    """Installs entry points until the test ends."""
+    """Installer whose distributions disappear when the test ends."""
     monkeypatch.syspath_prepend(tmp_path / "site")
     return Installer(tmp_path / "site")
 
 
 def catch_error(name: str) -> str:
-    """Return the message, of one line, with which loading a name fails."""
+    """Return the message of the PluginError that loading a name raises; it must be one line."""
     with pytest.raises(PluginError) as raised:
         load(name)
     assert "\n" not in str(raised.value)
@@ -68,7 +68,7 @@ def write_file(folder: Path, source: str = "X = 1\n", name: str = "mine.py") -> 
     return path
 
 
-# Names that can be resolved
+# Names that resolve to an object
 
 
 def test_registered_names_are_sorted_and_load_nothing(install: Installer) -> None:
@@ -88,7 +88,7 @@ def test_a_name_has_three_forms(tmp_path: Path) -> None:
 
 
 def test_a_file_is_run_once(tmp_path: Path) -> None:
-    """Two attributes of a file come from one module, which is in ``sys.modules`` for pickle and dataclasses."""
+    """Two names with the same file come from one module, which is in ``sys.modules`` for pickle and dataclasses."""
     path = write_file(
         tmp_path,
         "from __future__ import annotations\nimport dataclasses\n@dataclasses.dataclass\nclass A:\n    x: int\nB = A\n",
@@ -99,7 +99,7 @@ def test_a_file_is_run_once(tmp_path: Path) -> None:
 
 
 def test_files_of_the_same_name_are_different_modules(tmp_path: Path) -> None:
-    """The module's name is made from the whole path."""
+    """Two files ``mine.py`` in different folders are different modules, because a module's name is made of the path."""
     for number in (1, 2):
         (tmp_path / str(number)).mkdir()
         write_file(tmp_path / str(number), f"X = {number}\n")
@@ -107,7 +107,7 @@ def test_files_of_the_same_name_are_different_modules(tmp_path: Path) -> None:
 
 
 def test_a_file_that_failed_is_run_again(tmp_path: Path) -> None:
-    """A module whose import failed is not kept."""
+    """A file that raised on import is run again, with its new content, when it is loaded again."""
     path = write_file(tmp_path, "A = 1\nraise ValueError('no')\n")
     catch_error(f"{path}:A")
     write_file(tmp_path, "A = 25\n")
@@ -115,7 +115,7 @@ def test_a_file_that_failed_is_run_again(tmp_path: Path) -> None:
 
 
 def test_operators_declare_problem_types_and_baselines() -> None:
-    """The baseline of a case is that of its operator; an unknown operator has none."""
+    """Every operator declares a problem type and a baseline; the baseline of an unknown operator is empty."""
     assert load_problem_types() == {"attention_core": AttentionCoreProblem, "multihead": MultiheadProblem} | {
         name: mechanism.problem for name, mechanism in MECHANISMS.items()
     }
@@ -125,11 +125,11 @@ def test_operators_declare_problem_types_and_baselines() -> None:
     assert find_baseline(OPERATOR.suite("quick")[0].id) == "torch_mha"
 
 
-# Names that cannot be resolved
+# Names that do not resolve to an object
 
 
 def test_an_unknown_name_is_an_error_with_similar_names() -> None:
-    """The message suggests similar names, then lists all."""
+    """The message suggests similar names if there are any, and then lists all registered names."""
     assert catch_error("sdpa_flsh") == (
         "unknown implementation 'sdpa_flsh'; did you mean 'sdpa_flash' or 'core_sdpa_flash' or 'sdpa_math'? "
         f"available: {BUILT_IN}"
@@ -141,14 +141,14 @@ def test_an_unknown_name_is_an_error_with_similar_names() -> None:
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    """The message has the path as the user gave it."""
+    """The message quotes the path as the user wrote it."""
     path = tmp_path / "absent.py"
     assert catch_error(f"{path}:X") == f"no such file: {path}"
     assert catch_error("absent.py:X") == "no such file: absent.py"
 
 
 def test_a_missing_attribute_is_an_error_with_similar_names(tmp_path: Path) -> None:
-    """The message lists the public names of the file."""
+    """The message suggests similar attributes, and then lists the public names of the file or module."""
     path = write_file(tmp_path, "import math\nflash, naive, _private = 1, 2, 3\n")
     assert catch_error(f"{path}:flsh") == (
         f"{path} has no attribute 'flsh'; did you mean 'flash'? available: flash, math, naive"
@@ -159,7 +159,7 @@ def test_a_missing_attribute_is_an_error_with_similar_names(tmp_path: Path) -> N
 
 
 def test_a_name_without_an_attribute_is_an_error_with_the_remedy(tmp_path: Path) -> None:
-    """The message says what to write."""
+    """For a name that ends in a colon, the message says to write ``path:NAME``."""
     path = write_file(tmp_path)
     assert catch_error(f"{path}:") == f"'{path}:' names no attribute; write {path}:NAME"
 
@@ -174,13 +174,13 @@ def test_a_name_without_an_attribute_is_an_error_with_the_remedy(tmp_path: Path)
     ],
 )
 def test_a_module_that_raises_on_import_is_one_line(tmp_path: Path, source: str, cause: str) -> None:
-    """The message has the requested name and the cause."""
+    """The message has the requested name and the exception of the import, in one line."""
     path = write_file(tmp_path, source)
     assert catch_error(f"{path}:X") == f"cannot import '{path}:X': {cause}"
 
 
 def test_a_module_that_does_not_exist_is_one_line() -> None:
-    """The message is that of a file that raises on import."""
+    """For a module that does not exist, the message has the requested name and the ModuleNotFoundError."""
     assert (
         catch_error("no_such.module:X")
         == "cannot import 'no_such.module:X': ModuleNotFoundError: No module named 'no_such'"
@@ -188,7 +188,7 @@ def test_a_module_that_does_not_exist_is_one_line() -> None:
 
 
 def test_an_entry_point_without_its_attribute_is_one_line(install: Installer) -> None:
-    """A distribution may register an attribute that its module lacks."""
+    """If a distribution registers an attribute that its module lacks, loading the name gives one line with the cause."""
     install("careless", "careless = math:no_such")
     assert (
         catch_error("careless") == "cannot import 'careless': AttributeError: module 'math' has no attribute 'no_such'"
@@ -196,7 +196,7 @@ def test_an_entry_point_without_its_attribute_is_one_line(install: Installer) ->
 
 
 def test_a_name_that_two_distributions_register_is_refused(install: Installer) -> None:
-    """The message has both origins and the remedy."""
+    """The message names both distributions, and the remedy: module:attribute instead of the registered name."""
     install("first", "clash = math:pi")
     install("second", "clash = math:e")
     assert sorted(catch_error("clash").split(": ", 1)[1].split("; ")[0].split(", ")) == [
@@ -209,18 +209,18 @@ def test_a_name_that_two_distributions_register_is_refused(install: Installer) -
 
 
 def test_the_same_entry_registered_twice_is_not_ambiguous(install: Installer) -> None:
-    """An installation that is found twice, as editable ones sometimes are, gives one object."""
+    """If two distributions register the same module:attribute by the same name, the name is listed once and loads."""
     install("first", "twice = math:pi")
     install("second", "twice = math:pi")
     assert load("twice") > 3
     assert list_names().count("twice") == 1
 
 
-# Without importing
+# Names that are checked or displayed without an import
 
 
 def test_a_name_is_checked_without_importing_it(tmp_path: Path) -> None:
-    """Unknown names, missing files and malformed names are errors; a file's content is not read."""
+    """``check_name`` refuses unknown names, missing files and malformed names; it does not run a file."""
     check_name("sdpa")
     check_name("no_such.module:X")
     check_name(f"{write_file(tmp_path, 'raise SystemExit')}:X")
@@ -236,7 +236,7 @@ def test_a_name_is_checked_without_importing_it(tmp_path: Path) -> None:
 
 
 def test_the_origin_is_the_module_and_its_distribution(install: Installer) -> None:
-    """The origin of a name of the form module:attribute is the name itself."""
+    """The origin of a registered name is its module:attribute and distribution; that of module:attribute is itself."""
     install("other", "foreign = math:pi")
     assert describe_origin("foreign") == "math:pi (other 1.5)"
     assert describe_origin("per_head").startswith("attnzoo.per_head:PER_HEAD (attnbench ")
@@ -248,7 +248,7 @@ def test_the_origin_is_the_module_and_its_distribution(install: Installer) -> No
 def test_a_displayed_file_has_no_folders_outside_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stored names contain no folder outside the one in which the command ran."""
+    """``display_name`` keeps folders below the working directory, and drops all folders of a file outside it."""
     here = tmp_path / "home" / "user" / "project"
     (here / "kernels").mkdir(parents=True)
     monkeypatch.chdir(here)
@@ -273,7 +273,7 @@ def test_a_displayed_file_has_no_folders_outside_the_working_directory(
 
 
 def test_import_lines_bind_the_same_object(tmp_path: Path) -> None:
-    """A program without the registry imports the same object."""
+    """The import lines for standalone programs bind ``implementation`` to the object that ``load`` returns."""
     path = write_file(tmp_path, "X = [1, 2]\n")
     for name, lines in [
         ("sdpa_math", "from attnzoo.sdpa import SDPA_MATH as implementation\n"),
@@ -287,6 +287,6 @@ def test_import_lines_bind_the_same_object(tmp_path: Path) -> None:
 
 
 def test_every_registered_name_is_an_implementation_of_that_name() -> None:
-    """An implementation of a missing library can be imported too; the library is imported when it is used."""
+    """Every registered name loads an implementation with that ``name``, even if the library that it wraps is missing."""
     for name in BUILT_IN.split(", "):
         assert load_implementation(name).name == name

@@ -304,7 +304,7 @@ def test_no_run_at_all_says_how_to_make_one(tmp_path: Path) -> None:
         find_runs(tmp_path, [])
 
 
-def test_of_two_results_the_later_one_stands() -> None:
+def test_of_two_results_the_later_one_is_kept() -> None:
     """One result remains for each machine, implementation and case."""
     failed = Finding(check="forward_parity", status="failed", reason="off")
     first, second = make_stored_run(make_result(finding=failed)), make_stored_run(make_result())
@@ -312,7 +312,7 @@ def test_of_two_results_the_later_one_stands() -> None:
     assert merge_runs([second, first]) == [make_result(finding=failed)]
 
 
-def test_results_of_two_machines_both_stand() -> None:
+def test_results_of_two_machines_are_both_kept() -> None:
     """A machine does not replace another's results."""
     other = make_run("other", machine=replace(MACHINE, name="other-cpu"))
     assert merge_runs([make_stored_run(make_result()), make_stored_run(make_result(of="other"), of=other)]) == [
@@ -321,7 +321,7 @@ def test_results_of_two_machines_both_stand() -> None:
     ]
 
 
-def test_measurements_on_other_numbers_of_threads_all_stand() -> None:
+def test_measurements_on_different_numbers_of_threads_are_all_kept() -> None:
     """Timings on different numbers of threads are both kept; findings do not depend on the number of threads."""
     alone = replace(make_run("alone"), threads=1)
     both = [replace(make_result(of=name), suite=PERF, timing=TIMING) for name in (alone.id, make_run().id)]

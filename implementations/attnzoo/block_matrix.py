@@ -42,7 +42,7 @@ def block_matrix(
 
 
 def diagonal_blocks(matrix: Tensor, num_heads: int) -> Tensor:
-    """Return the blocks on the diagonal.
+    """Return the blocks on the diagonal of each matrix, one block per head.
 
     Shape: (batch, heads·queries, heads·keys) to (batch, heads, queries, keys).
 
@@ -56,7 +56,7 @@ def diagonal_blocks(matrix: Tensor, num_heads: int) -> Tensor:
 
 
 def diagonal_blocks_loop(matrix: Tensor, num_heads: int) -> Tensor:
-    """Return the same blocks as ``diagonal_blocks``, sliced one at a time."""
+    """Return the blocks that ``diagonal_blocks`` returns, by slicing one block at a time."""
     _check(matrix, num_heads)
     queries, keys = matrix.shape[1] // num_heads, matrix.shape[2] // num_heads
     return torch.stack(

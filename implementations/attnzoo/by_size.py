@@ -2,11 +2,11 @@
 
     O = softmax(scale · Q Kᵀ) V                       scale = 1/√head_dim
 
-``scaled_dot_product_attention`` cuts the matrices of each head into blocks and never stores the matrix of weights. On a
-CPU that takes longer than two products of whole matrices with a softmax between them, as long as the weights fit in the
-cache. So in float32 on a CPU the matrix of weights is stored if it is small; with gradients it is kept for backward.
-There is no mask here, so no row is fully masked. If every logit of a row overflows to minus infinity, the method that
-stores the weights returns NaN for that row.
+``scaled_dot_product_attention`` cuts the matrices of each head into blocks and never stores the matrix of attention
+weights. On a CPU the blocks take longer than two products of whole matrices with a softmax between the products, as
+long as the matrix of attention weights fits in the cache. So in float32 on a CPU that matrix is stored if it is small;
+with gradients it is kept for backward. There is no mask here, so no row is fully masked. If every logit of a row
+overflows to minus infinity, the method that stores the matrix returns NaN for that row.
 
 Shape: Q (heads, queries, head_dim), K and V (heads, keys, head_dim), for one sequence.
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html;
@@ -21,18 +21,19 @@ from torch.nn.functional import scaled_dot_product_attention
 
 __all__ = ["FEW_WEIGHTS", "attend_each", "attend_storing_weights", "stores_weights"]
 
-# Numbers of weights over all heads that are stored: at most 1 MiB in float32. Below the range one fused call is faster
-# than three calls. Time with stored weights relative to the fused kernel, on two cores of an Intel Xeon with 2 MiB of
-# second-level cache each, with 4 to 12 heads of 32 or 64 features: 0.65 to 1.15 inside the range (1.5 to 1.8 at a few
-# sizes, where memory was returned to the system between calls), 1.1 to 1.8 below it, up to 3 above it.
+# The attention weights of a sequence are stored if their number, over all heads, is in this range: at most 1 MiB in
+# float32. Below the range one fused call is faster than three calls. Time with stored weights divided by the time of
+# the fused kernel, on two cores of an Intel Xeon with 2 MiB of second-level cache each, with 4 to 12 heads of 32 or 64
+# features: 0.65 to 1.15 inside the range (1.5 to 1.8 at a few sizes, where memory was returned to the system between
+# calls), 1.1 to 1.8 below the range, up to 3 above the range.
 FEW_WEIGHTS = range(2**14, 2**18)
 
 
 def stores_weights(weights: int, like: Tensor) -> bool:
-    """Whether this number of weights is stored; only in float32 on a CPU, and never while a graph is captured.
+    """Whether this number of attention weights is stored: only in float32 on a CPU, never while a graph is captured.
 
-    CPUs with half-precision matrix products compute blocks faster. A captured graph serves calls of any size, so it
-    must not depend on the size of one call.
+    In half precision, blocks are faster on CPUs that have half-precision matrix products. A captured graph is used for
+    calls of any size, so the graph must not depend on the size of one call.
     """
     if like.dtype != torch.float32 or not like.is_cpu or torch.compiler.is_compiling():
         return False
@@ -40,7 +41,7 @@ def stores_weights(weights: int, like: Tensor) -> bool:
 
 
 def attend_storing_weights(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Compute attention of one sequence and store its weights.
+    """Compute attention of one sequence by storing its matrix of attention weights.
 
     Shape: returns (queries, heads, head_dim).
     """
@@ -52,8 +53,9 @@ def attend_storing_weights(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def attend_each(sequences: Iterable[Sequence[Tensor]], weights: int, *, like: Tensor) -> list[Tensor]:
     """Compute attention of sequences of different lengths, one after another.
 
-    ``weights`` is the number of weights of the largest sequence; it decides for all of them. Deciding for each sequence
-    would cost 1 % of the total time, because the data of the previous sequence fill the cache.
+    ``weights`` is the number of attention weights of the largest sequence; it decides the method for all sequences.
+    Deciding for each sequence would cost 1 % of the total time, because the data of the previous sequence fill the
+    cache.
 
     Shape: each sequence is q (heads, queries, head_dim), k and v (heads, keys, head_dim), with the dtype and device of
     ``like``; each output is (queries, heads, head_dim).

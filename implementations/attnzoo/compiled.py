@@ -1,12 +1,12 @@
 """The plain formula under ``torch.compile``: scale, mask, softmax and dropout are fused into a few loops over memory.
 
-O = softmax(scale · Q Kᵀ + M) V for each of batch·heads. The two matrix products are unchanged; Inductor generates C++
-(on CUDA, Triton) for the operations between them.
+O = softmax(scale · Q Kᵀ + M) V for each of the batch·heads matrices. Inductor leaves the two matrix products as they
+are, and generates C++ (on CUDA, Triton) for the operations between the products.
 
-The formula is compiled once for each kind of call (dtype, gradients, shape of the mask, which dimensions are 1) and
-then serves any sizes. If torch cannot compile it, the call raises; there is no fallback. Calls without queries or keys
-run uncompiled. The functorch setting ``donated_buffer`` is switched off for the whole process, so that backward can run
-twice through the same forward pass.
+The formula is compiled once for each kind of call (dtype, gradients, shape of the mask, which dimensions are 1). The
+compiled formula takes tensors of any size. If torch cannot compile the formula, the call raises; there is no fallback.
+Calls without queries or keys run uncompiled. The functorch setting ``donated_buffer`` is switched off for the whole
+process, so that backward can run twice through the same forward pass.
 
 Shape: Q (batch·heads, queries, head_dim), K (batch·heads, keys, head_dim), V (batch·heads, keys, head_dim_v),
 M (1 or batch·heads, 1 or queries, keys).
@@ -37,10 +37,12 @@ __all__ = ["COMPILED", "CORE_COMPILED", "compiled"]
 
 # CPU seconds to compile one kind of call, over 24 kinds with an empty cache on a 2-core x86-64 machine (torch 2.13).
 COMPILING_S = 3.4
-# Kinds and calls that the checks of the suite quick need in float32, whose cases share most kinds, and in other dtypes.
+# Number of kinds to compile, and number of calls, for the checks of the suite quick: in float32 and in other dtypes.
+# The float32 cases share most kinds.
 KINDS, CALLS = {"float32": 32, "other": 21}, {"float32": 2622, "other": 902}
 # Sizes that a kind is compiled with: batch·heads, queries, keys, head_dim, width of values. They are typical sizes,
-# because Inductor uses them to decide how threads share a loop. All differ, because torch takes equal sizes for one.
+# because Inductor uses them to decide how threads divide a loop. No two are equal, because torch would assume that two
+# dimensions of equal size are equal in every call.
 SIZES = (96, 120, 136, 40, 56)
 _Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -64,7 +66,7 @@ def compiled(
     flat = [make_contiguous(x.flatten(0, 1)) for x in (q, k, v)]
     mask = None if mask is None else make_contiguous(_flatten_mask(mask, heads))
     if torch.is_grad_enabled() and any(x.requires_grad for x in flat):
-        # If one of q, k, v needs a gradient, compute all three: fewer kinds to compile.
+        # If one of q, k, v needs a gradient, compute the gradients of all three: that leaves fewer kinds to compile.
         flat = [x if x.requires_grad else x.detach().requires_grad_() for x in flat]
     tracked = tuple(torch.is_grad_enabled() and x is not None and x.requires_grad for x in (*flat, mask))
     kind = _Kind(
@@ -73,7 +75,8 @@ def compiled(
         tracked=tracked,
         ones=tuple(size == 1 for size in (*flat[0].shape[:2], *k.shape[2:], v.shape[3])),
         mask=None if mask is None else tuple(size == 1 for size in mask.shape),
-        # Without gradients the weights cost nothing extra: they are computed anyway.
+        # Whether the compiled formula returns the attention weights. It always computes them, and without gradients
+        # returning them costs nothing.
         weights=need_weights or not any(tracked),
         dropout_p=dropout_p,
         autocast=torch.is_autocast_enabled(q.device.type),
@@ -131,7 +134,7 @@ class _Kind:
 
 @cache
 def _compile_for(kind: _Kind) -> _Attention:
-    """Compile the formula for a kind of call by calling it once; the result serves any sizes."""
+    """Compile the formula for a kind of call by calling it once; the compiled formula takes tensors of any size."""
     whole: _Attention = compile_copy(_attend)
     rows, queries, keys, width, wide = (1 if one else size for one, size in zip(kind.ones, SIZES, strict=True))
     shapes: list[tuple[int, ...]] = [(rows, queries, width), (rows, keys, width), (rows, keys, wide)]
@@ -142,9 +145,11 @@ def _compile_for(kind: _Kind) -> _Attention:
         for shape, tracks in zip(shapes, kind.tracked, strict=False)
     ]
     tensors += [None] * (4 - len(tensors))
-    # Dropout draws random numbers here. A call must draw the same ones whether or not it is the first of its kind.
+    # The call below draws random numbers for dropout; fork_rng restores the generator after it. So the dropout of a
+    # user's call does not depend on whether that call is the first of its kind.
     devices = [kind.device] if kind.device.type == "cuda" else []
-    # Backward must not overwrite what forward saved: then it can run twice after one forward pass, as in any module.
+    # Backward must not overwrite the tensors that forward saved: then backward can run twice after one forward pass, as
+    # in any module.
     # Torch reads this setting when it compiles and again when backward runs.
     functorch_settings.donated_buffer = False
     with torch.random.fork_rng(devices=devices), ignore_deprecation_warnings():
@@ -156,7 +161,7 @@ def _compile_for(kind: _Kind) -> _Attention:
 
 
 def predict_call_s(case: Case) -> float | None:
-    """Return the expected seconds of one call on a CPU, including its share of the time to compile."""
+    """Return the expected seconds of one call on a CPU: the time to compile all kinds, divided by the calls."""
     which = "float32" if case.dtype == "float32" else "other"
     return KINDS[which] * COMPILING_S / CALLS[which] if case.device == "cpu" else None
 

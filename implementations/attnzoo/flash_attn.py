@@ -2,8 +2,8 @@
 
 The kernels process the keys in blocks with a running maximum and sum, in registers and shared memory.
 
-The causal flag is aligned at the bottom right, so it is used only if there are as many queries as keys. Backward sums
-dQ in the order in which its blocks finish, so two runs may differ in the last bits.
+The kernels align their causal flag at the bottom right, so the flag is used only if there are as many queries as keys.
+Backward sums the parts of dQ in the order in which blocks of keys finish, so two runs may differ in the last bits.
 
 Shape: Q (batch, queries, heads, head_dim), K and V (batch, keys, kv_heads, head_dim).
 Source: https://github.com/Dao-AILab/flash-attention;
@@ -22,7 +22,7 @@ from attnbench.kernel import core_from_kernel, from_kernel
 
 __all__ = ["CORE_FLASH_ATTN", "FLASH_ATTN", "explain_core_refusal", "explain_refusal", "flash_attn"]
 
-# Limits of flash-attn 2; its README, "NVIDIA CUDA Support".
+# Limits of flash-attn 2, from the section "NVIDIA CUDA Support" of its README.
 DTYPES = ("float16", "bfloat16")
 WIDEST_HEAD = 256
 OLDEST_CAPABILITY = (8, 0)

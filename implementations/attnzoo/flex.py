@@ -4,11 +4,11 @@ O = softmax(mod(scale · Q Kᵀ)) V, block by block over the keys with a running
 soft-cap and adds the mask; with a causal flag, fully hidden blocks are skipped. On a CPU torch has only the forward
 pass.
 
-Inductor generates one kernel (C++; on CUDA, Triton) for each head width, and it serves any batch, number of key heads
-and lengths. Two measures keep one kernel sufficient. First, the heads of keys are folded into the batch dimension,
+Inductor generates one kernel (C++; on CUDA, Triton) for each head width. That kernel takes any batch size, any number
+of key heads and any lengths, because of two measures. First, the heads of keys are folded into the batch dimension,
 which may have any size; the heads of queries that share a key head stay in the head dimension. Second, the mask is
-passed as a flat tensor of numbers, with its strides as scalar tensors: if the kernel uses the mask's own dimensions,
-torch 2.13 generates wrong names for some sizes.
+passed as a flat tensor of numbers, and the strides of the mask as scalar tensors: if a kernel uses the mask's own
+dimensions, the code that torch 2.13 generates has wrong names for some sizes.
 
 Shape: Q (batch, heads, queries, head_dim), K (batch, kv_heads, keys, head_dim), V (batch, kv_heads, keys, head_dim_v).
 Source: https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html;
@@ -38,17 +38,19 @@ __all__ = ["CORE_FLEX", "FLEX", "explain_refusal", "flex"]
 
 NO_BACKWARD = "forward only on a CPU: no gradients"
 EMPTY = "takes no tensor without elements"
-# From torch/_inductor/kernel/flex/flex_cpu.py, torch 2.13.
+# Dtypes of the CPU kernel, from torch/_inductor/kernel/flex/flex_cpu.py, torch 2.13.
 CPU_DTYPES = ("float32", "bfloat16", "float16")
 # CPU seconds to compile one kind of call, over 20 kinds with an empty cache on a 2-core x86-64 machine (torch 2.13).
 COMPILING_S = 5.9
-# Kinds and calls that the checks of the suite quick need, over both operators, without a mask and with one.
+# Number of kinds to compile, and number of calls, for the checks of the suite quick over both operators: in cases
+# without a mask and in cases with a mask.
 KINDS, CALLS = {"plain": 9, "masked": 11}, {"plain": 347, "masked": 487}
 # Queries and keys in one block of a block mask; the default of torch.
 BLOCK = 128
-# Sizes that a kind is compiled with: batch, queries, keys. All differ, because torch takes equal sizes for one.
+# Sizes that a kind is compiled with: batch, queries, keys. No two are equal, because torch would assume that two
+# dimensions of equal size are equal in every call.
 SIZES = (3, 120, 104)
-# Added to the queries or keys of a kind that has more than one block of them.
+# Added to the queries of SIZES if a kind has more than one block of queries, and to the keys likewise.
 BEYOND_A_BLOCK = 2 * BLOCK
 
 
@@ -97,7 +99,7 @@ def flex(
 
 
 def _flatten_mask(mask: Tensor, shape: tuple[int, ...], shared: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Return the elements of a mask as a flat tensor, and its layout: the number of key heads, then five strides.
+    """Return the elements of a mask as a flat tensor, and the mask's layout: the number of key heads and five strides.
 
     The strides are those of sequences, key heads, query heads that share a key head, queries and keys.
 
@@ -148,7 +150,7 @@ def _attend(
             return logit
         shared, by_sequence, by_shared, by_head, by_query, by_key = layout
         start = row // shared * by_sequence + row % shared * by_shared + head * by_head
-        # The index is never negative. Torch cannot prove it and would use one of the wrong names to wrap the index.
+        # The index is never negative. Torch cannot prove that: it would wrap the index, with one of the wrong names.
         return logit + numbers[(start + query * by_query + key * by_key).clamp(min=0)]
 
     # The argument ``scale`` of flex_attention is compiled in as a constant, so q is scaled here.
@@ -173,14 +175,14 @@ class _Kind:
     numbers: bool | None
     capped: bool
     is_causal: bool
-    # Whether there are more queries, and more keys, than one block holds.
+    # Whether there is more than one block of queries, and more than one block of keys.
     beyond: tuple[bool, bool]
     inference: bool
 
 
 @cache
 def _compile_for(kind: _Kind) -> Callable[..., Tensor]:
-    """Compile the call for a kind of call by making it once; the result serves any sizes."""
+    """Compile ``_attend`` for a kind of call by calling it once; the compiled function takes tensors of any size."""
     whole: Callable[..., Tensor] = compile_copy(_attend)
     far = (0, *(BEYOND_A_BLOCK * beyond for beyond in kind.beyond))
     rows, queries, keys = (1 if one else n + more for one, n, more in zip(kind.ones, SIZES, far, strict=True))
@@ -229,7 +231,7 @@ def explain_refusal(case: Case) -> str | None:
 
 
 def predict_call_s(case: Case) -> float | None:
-    """Return the expected seconds of one call on a CPU, including its share of the time to compile."""
+    """Return the expected seconds of one call on a CPU: the time to compile all kinds, divided by the calls."""
     which = "plain" if case.problem.mask == "none" else "masked"
     return KINDS[which] * COMPILING_S / CALLS[which] if case.device == "cpu" else None
 

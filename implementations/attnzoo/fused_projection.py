@@ -2,8 +2,9 @@
 
     [Q K V] = X [W_q; W_k; W_v]ᵀ + [b_q b_k b_v]
 
-If two of the three are one tensor, it is projected by the two adjacent parts of the weight (``shared_projection``).
-Attention is ``scaled_dot_product_attention``, which returns no weights. Self-attention without a mask takes a shortcut.
+If only query and key, or only key and value, are one tensor, two adjacent parts of in_proj_weight project that tensor
+(``shared_projection``). Attention is ``scaled_dot_product_attention``, which returns no attention weights.
+Self-attention without a mask takes a shortcut.
 
 Shape: X (batch, length, embed_dim), in_proj_weight (3·embed_dim, embed_dim).
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html, in_proj_weight;
@@ -22,7 +23,7 @@ __all__ = ["FUSED_PROJECTION", "FusedProjectionAttention"]
 
 
 class FusedProjectionAttention(SharedProjectionAttention):
-    """Multi-head attention with as few operations beside its matrix products as possible."""
+    """Multi-head attention with as few operations as possible besides its matrix products."""
 
     def try_shortcut(self, tokens: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
         """Compute self-attention without a mask; return None if there is a padding mask."""
@@ -45,11 +46,11 @@ class FusedProjection(Implementation):
     source = "https://arxiv.org/abs/1909.08053"
 
     def unsupported(self, case: Case) -> str | None:
-        """Refuse cases that need the weights."""
+        """Refuse cases that need the attention weights."""
         return NO_WEIGHTS if case.problem.need_weights else None
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """Return a module with the reference's weights."""
+        """Return a module with the reference's parameters."""
         return FusedProjectionAttention(reference)
 
 

@@ -1,4 +1,4 @@
-"""The definition, one number at a time: Python loops over batch, heads, queries and keys.
+"""Attention as it is defined, one number at a time: Python loops over batch, heads, queries and keys.
 
 For query i of a head:
 
@@ -6,7 +6,7 @@ For query i of a head:
     p_j = exp(x_j − max x) / Σ_j exp(x_j − max x)
     o_i = Σ_j p_j v_j
 
-In a fully masked row (a query that sees no key) o_i = 0. Half precision is summed in float32.
+In a fully masked row (a query that sees no key) o_i = 0. Half-precision numbers are summed in float32.
 
 With a soft-cap c, the scaled product p is replaced by c · tanh(p / c) before m_ij is added. If k and v have fewer heads
 than q, consecutive heads of q share one head of k and v.
@@ -26,7 +26,8 @@ from attnbench.kernel import core_from_kernel, from_kernel
 
 __all__ = ["CORE_NAIVE_LOOP", "NAIVE_LOOP", "explain_refusal", "naive_loop"]
 
-# Seconds per query-key pair, measured with torch 2.13 on one thread of a 2-core x86-64 machine, 64 keys.
+# Seconds per pair of a query and a key of one head, measured with torch 2.13 and 64 keys on one thread of a 2-core
+# x86-64 machine.
 FORWARD_S = 15e-6
 WITH_BACKWARD_S = 70e-6
 
@@ -49,7 +50,8 @@ def naive_loop(
     share = heads // k.shape[1] if enable_gqa else 1
     added = q.new_zeros(1, 1, 1, 1) if mask is None else mask
     added = added.to(wide).expand(batch, heads, queries, keys)
-    # A part of length 0 keeps q, k and v in the graph, with gradient 0, even if no query sees a key.
+    # A tensor of length 0 that depends on q, k and v. With it in the output, their gradients are 0 if no query sees a
+    # key; without it autograd would not reach them.
     nothing = torch.cat([x.flatten()[:0] for x in (q, k, v)]).to(wide)
     outputs, weights = [nothing], [nothing]
     for b, h in product(range(batch), range(heads)):
@@ -71,7 +73,7 @@ def compute_attention_row(query: Tensor, keys: Sequence[Tensor], added: Tensor, 
 
     Shape: query (head_dim), keys (head_dim) each, added (keys), returns (keys).
     """
-    # isneginf on the tensor, not on Python numbers: a compiler assumes that a number it does not know yet is finite.
+    # Call isneginf on the tensor, not on Python numbers: a compiler assumes that a number of unknown value is finite.
     visible = [j for j, hidden in enumerate(added.isneginf().tolist()) if not hidden]
     logits = {j: torch.dot(query, keys[j]) for j in visible}
     if softcap is not None:
@@ -87,19 +89,22 @@ def compute_attention_row(query: Tensor, keys: Sequence[Tensor], added: Tensor, 
 
 
 def weighted_sum(row: Tensor, values: Sequence[Tensor], *, empty: Tensor) -> Tensor:
-    """The sum of the values, each times its weight. Shape: row (keys), values (head_dim_v) each."""
+    """Sum the values, each multiplied by its attention weight. Shape: row (keys), values (head_dim_v) each."""
     return sum((weight * value for weight, value in zip(row.unbind(), values, strict=True)), start=empty)
 
 
 def predict_call_s(case: Case) -> float:
-    """Return the expected seconds of one call: a constant for each query-key pair of each head."""
+    """Return the expected seconds of one call: a constant times the number of query-key pairs of all heads."""
     problem = case.problem
     pairs = problem.sequences * problem.num_heads * problem.queries * problem.columns
     return float(pairs) * (WITH_BACKWARD_S if case.differentiates else FORWARD_S)
 
 
 def explain_refusal(case: Case) -> str | None:
-    """Return why a case is not computed, or None: the loop reads from the mask which keys to skip."""
+    """Return why a case is not computed, or None.
+
+    The loop reads the values of the mask to know which keys to skip, and ``torch.export`` cannot follow that.
+    """
     reads_mask = case.compiler == "export" and case.problem.mask != "none"
     return "torch.export cannot follow which keys a mask hides" if reads_mask else None
 

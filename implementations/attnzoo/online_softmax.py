@@ -9,8 +9,8 @@ Backward saves Q, K, V, O and L, and recomputes the weights of each tile, with �
 
     P_t = e^(x_t−L);  dV_t = P_tᵀ dO;  dS_t = P_t · (dO V_tᵀ − δ);  dQ += scale · dS_t K_t;  dK_t = scale · dS_tᵀ Q
 
-Only one tile of logits is in memory at a time, so memory is linear in the length unless the mask is quadratic. Half
-precision is summed in float32. In a fully masked row (a query that sees no key) O = 0.
+Only one tile of logits is in memory at a time, so memory is linear in the length unless the mask is quadratic.
+Half-precision numbers are summed in float32. In a fully masked row (a query that sees no key) O = 0.
 
 Shape: Q (batch, heads, queries, head_dim), K (batch, heads, keys, head_dim), V (batch, heads, keys, head_dim_v),
 O (batch, heads, queries, head_dim_v), L (batch, heads, queries, 1).
@@ -30,7 +30,7 @@ from attnbench.kernel import core_from_kernel, from_kernel
 
 __all__ = ["CORE_ONLINE_SOFTMAX", "ONLINE_SOFTMAX", "online_softmax"]
 
-# Keys per tile, as in the fused kernels: a tile of logits is small, but its matrix product is still large.
+# Keys per tile, as in fused kernels: few enough for a small tile of logits, enough for a large matrix product.
 KEYS_PER_TILE = 128
 
 
@@ -49,7 +49,7 @@ def online_softmax(
 
 
 class _OnlineSoftmax(torch.autograd.Function):
-    """The formulas above, forward and backward."""
+    """The formulas of the module's docstring, forward and backward."""
 
     @staticmethod
     def forward(
@@ -126,7 +126,7 @@ def _compute_forward(
 
 
 def _split_into_tiles(k: Tensor, keys_per_tile: int) -> Iterator[tuple[int, int]]:
-    """Yield the first key of each tile and the first key after it."""
+    """Yield the index of the first key of each tile and the index of the first key after the tile."""
     keys = k.shape[2]
     return ((begin, min(begin + keys_per_tile, keys)) for begin in range(0, keys, keys_per_tile))
 
@@ -145,7 +145,7 @@ def _compute_logits(scaled: Tensor, keys: Tensor, mask: Tensor | None, begin: in
 
 
 def _select_columns(mask: Tensor, begin: int, end: int) -> Tensor:
-    """Return the part of a mask for one tile; a single column broadcasts over all keys."""
+    """Return the part of a mask for the keys of one tile; a last dimension of size 1 broadcasts over all keys."""
     return mask if mask.shape[-1] == 1 else mask[..., begin:end]
 
 

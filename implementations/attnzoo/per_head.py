@@ -19,8 +19,8 @@ from attnbench.masks import additive, softmax_over_visible
 
 __all__ = ["PER_HEAD", "PerHeadAttention", "split_parameters"]
 
-# Parameter names of this module to those of the reference. A packed parameter holds the rows of queries, then those of
-# keys, then those of values.
+# The reference's name of each parameter, by its name in this module. A packed parameter has the rows for queries first,
+# then the rows for keys, then the rows for values.
 PACKED = {("w_q", "w_k", "w_v"): "in_proj_weight", ("b_q", "b_k", "b_v"): "in_proj_bias"}
 SEPARATE = {
     "w_q": "q_proj_weight",
@@ -36,8 +36,8 @@ def split_parameters(parameters: Mapping[str, Tensor], num_heads: int) -> dict[s
     """Return the reference's parameters split by head; ``w_q.h`` is the query projection of head h.
 
     Shape: ``w_q.h`` (head_dim, embed_dim), ``w_k.h`` (head_dim, kdim), ``w_v.h`` (head_dim, vdim);
-    ``b_q.h``, ``b_k.h``, ``b_v.h``, ``column_k.h``, ``column_v.h`` (head_dim); ``w_o`` (embed_dim, embed_dim)
-    and ``b_o`` (embed_dim) are not split.
+    ``b_q.h``, ``b_k.h``, ``b_v.h`` (head_dim); ``column_k.h`` and ``column_v.h``, parts of bias_k and bias_v, (head_dim);
+    ``w_o`` (embed_dim, embed_dim) and ``b_o`` (embed_dim) are not split.
     """
     stacked = {own: _flatten_column(parameters[name]) for own, name in SEPARATE.items() if name in parameters}
     for owns, name in PACKED.items():
@@ -48,7 +48,7 @@ def split_parameters(parameters: Mapping[str, Tensor], num_heads: int) -> dict[s
 
 
 def _flatten_column(parameter: Tensor) -> Tensor:
-    """Reshape a learned column (1, 1, embed_dim) to (embed_dim); return a matrix unchanged, even with one column."""
+    """Reshape bias_k or bias_v from (1, 1, embed_dim) to (embed_dim); return a weight matrix unchanged."""
     return parameter.flatten() if parameter.dim() == 3 else parameter
 
 
@@ -67,7 +67,7 @@ class PerHeadAttention(ReferenceForward):
     b_o: Tensor | None
 
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
-        """Make one ParameterList for each projection, bias and learned column, with an entry per head."""
+        """Make one ParameterList each for the projections, their biases, bias_k and bias_v, with one entry per head."""
         own = split_parameters(parameters, self.num_heads)
         copies = {name: nn.Parameter(tensor.detach().clone()) for name, tensor in own.items()}
         for name in ("w_q", "w_k", "w_v", "b_q", "b_k", "b_v", "column_k", "column_v"):
@@ -101,7 +101,7 @@ class PerHeadAttention(ReferenceForward):
     def attend_head(
         self, h: int, query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Compute output (batch, queries, head_dim) and weights (batch, queries, keys) of one head."""
+        """Compute output (batch, queries, head_dim) and attention weights (batch, queries, keys) of one head."""
         q = nn.functional.linear(query, self.w_q[h], self.b_q[h] if self.b_q else None)
         k = nn.functional.linear(key, self.w_k[h], self.b_k[h] if self.b_k else None)
         v = nn.functional.linear(value, self.w_v[h], self.b_v[h] if self.b_v else None)
@@ -118,20 +118,20 @@ class PerHeadAttention(ReferenceForward):
 
 
 class PerHead(Implementation):
-    """Multi-head attention with its own parameter layout."""
+    """Multi-head attention whose parameters are split by head."""
 
     name = "per_head"
     source = "https://arxiv.org/abs/1706.03762"
     policies = Policies(twice_differentiable=True)
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """Return a module with the reference's weights, split by head."""
+        """Return a module with the reference's parameters, split by head."""
         # weights() gets only the reference's parameters, and their shapes do not show the number of heads.
         self.num_heads = reference.num_heads
         return PerHeadAttention(reference)
 
     def weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the reference's parameters, split by the heads of the module that was built last."""
+        """Return the reference's parameters, split into as many heads as the module that was built last has."""
         return split_parameters(parameters, self.num_heads)
 
 

@@ -2,8 +2,8 @@
 
 O = softmax(scale · Q Kᵀ + M) V, computed by one of torch's fused kernels or by the composed backend ("math").
 
-SDPA returns no weights. Applied to the values [V, I], V with the identity appended, one call returns [P V, P]: the
-output and exactly the weights P that produced it, including dropout.
+SDPA returns no attention weights. If a case needs them, the identity I is appended to the values: one call with [V, I]
+returns [P V, P], the output and exactly the attention weights P that produced the output, including dropout.
 
 An implementation with a given backend refuses a case that the backend cannot run, with torch's reason. It never falls
 back to another backend.
@@ -109,8 +109,8 @@ def sdpa_with_backend(
     backend: SDPBackend,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Compute attention by one fused backend; torch raises RuntimeError if it cannot run."""
-    # Fused backends need a last stride of 1; the libraries that they come from also copy tensors with another stride.
+    """Compute attention by one fused backend; torch raises RuntimeError if the backend cannot run."""
+    # Fused backends need a last stride of 1; the libraries of these backends also copy tensors with another stride.
     # contiguous() would not copy a tensor whose last dimension has size 1, whatever its stride.
     q, k, v = (x if x.stride(-1) == 1 else x.clone(memory_format=torch.contiguous_format) for x in (q, k, v))
     with sdpa_kernel(backend):
@@ -125,7 +125,7 @@ Probe = tuple[Tensor, Tensor, Tensor, Tensor | None, float, bool]
 def explain_refusal(case: Case, *, backend: SDPBackend, core: bool = False) -> str | None:
     """Return why a fused backend does not run a case, in torch's words, or None.
 
-    ``core`` says that the case is one of ``attention_core``.
+    ``core`` is true for a case of the operator ``attention_core``.
     """
     if case.device == "cuda" and not torch.cuda.is_available():
         return "no CUDA device"
@@ -180,7 +180,7 @@ def make_core_probe(case: Case) -> Probe:
         (batch, problem.key_heads, keys, problem.value_dim),
     )
     q, k, v = (new(shape, requires_grad=case.differentiates) for shape in shapes)
-    # The causal flag is aligned at the top left.
+    # SDPA aligns its causal flag at the top left.
     is_causal = problem.mask in ("causal_tl", "causal_br") and (problem.causal == "top_left" or queries == keys)
     if not problem.parts or is_causal:
         return q, k, v, None, 0.0, is_causal
@@ -192,7 +192,7 @@ def make_core_probe(case: Case) -> Probe:
 
 
 def _join_reasons(messages: list[str]) -> str:
-    """Join torch's reasons without headings, source locations and backends that we disabled."""
+    """Join torch's reasons; leave out headings, source locations, and that the other backends are disabled."""
     sentences = [message.partition(" (Triggered internally")[0] for message in messages]
     reasons = [s for s in sentences if not s.endswith("because:") and "runtime disabled" not in s]
     return "; ".join(dict.fromkeys(reasons))
@@ -209,7 +209,7 @@ def make_backend_kernel(name: str, backend: SDPBackend) -> Kernel:
 
 
 def make_core_backend_kernel(kernel: Kernel, backend: SDPBackend) -> CoreKernel:
-    """Return the same backend as an implementation of ``attention_core``."""
+    """Return SDPA restricted to one fused backend as an implementation of ``attention_core``."""
     return core_from_kernel(kernel, unsupported=partial(explain_refusal, backend=backend, core=True))
 
 

@@ -1,10 +1,11 @@
-"""One matrix product for those of queries, keys and values that are projected from the same tensor.
+"""Queries, keys and values that are projected from the same tensor share one matrix product.
 
     [Q K V] = X [W_q; W_k; W_v]ᵀ + [b_q b_k b_v]
 
-in_proj_weight already stacks the three weights; only the product is fused. If two of the three are one tensor, it is
-projected by the two adjacent parts of the weight. Different tensors, and weights of different widths, are projected one
-by one. Attention is ``scaled_dot_product_attention``, which returns no weights.
+in_proj_weight already stacks W_q, W_k and W_v, so nothing is copied. If only query and key, or only key and value, are
+one tensor, two adjacent parts of in_proj_weight project that tensor. If all tensors differ, or the three matrices have
+different widths, there is one product for each tensor. Attention is ``scaled_dot_product_attention``, which returns no
+attention weights.
 
 Shape: X (batch, length, embed_dim), in_proj_weight (3·embed_dim, embed_dim).
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html, in_proj_weight;
@@ -26,8 +27,8 @@ NO_WEIGHTS = "scaled_dot_product_attention returns no weights"
 class SharedProjectionAttention(HeadSplitAttention):
     """Multi-head attention with one matrix product for each tensor to project.
 
-    Self-attention with no mask, or only a padding mask, may take a shortcut, ``try_shortcut``: with few tokens, the
-    general path's checks take longer than the differences between implementations.
+    Self-attention with no mask, or only a padding mask, may take a shortcut, ``try_shortcut``, without the argument
+    checks of the general path. With few tokens, these checks take more time than implementations differ by.
     """
 
     def forward(
@@ -52,21 +53,22 @@ class SharedProjectionAttention(HeadSplitAttention):
         )
 
     def try_shortcut(self, tokens: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:  # noqa: ARG002
-        """Compute self-attention by a shortcut; return None if there is none. Overridden by subclasses.
+        """Compute self-attention by a shortcut that a subclass defines; return None if there is no shortcut.
 
-        The shape and dtype of the mask are not checked yet. No columns (bias_k, the zero key) are appended.
+        The shape and dtype of the mask are not checked before this call. The module has no extra keys (bias_k, the zero
+        key) to append.
 
         Shape: tokens (batch, length, embed_dim).
         """
         return None
 
     def _can_take_shortcut(self, tokens: Tensor) -> bool:
-        """Whether tokens are batched, batch first and embed_dim wide, weights are packed and no column is appended."""
+        """Whether tokens are (batch, length, embed_dim), the parameters are packed, and no extra key is appended."""
         fits = tokens.dim() == 3 and self.batch_first and tokens.shape[2] == self.embed_dim
         return fits and self.columns == 0 and self.in_proj_weight is not None
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project queries, keys and values, with heads split: (batch, heads, length, head_dim)."""
+        """Project query, key and value, and split the heads. Shape: returns (batch, heads, length, head_dim) each."""
         if self.in_proj_weight is not None:
             if query is key and key is value:
                 q, k, v = self.project_parts(query, 0, 3).unbind()
@@ -80,13 +82,15 @@ class SharedProjectionAttention(HeadSplitAttention):
         return super().project(query, key, value)
 
     def project_parts(self, tokens: Tensor, first: int, end: int) -> Tensor:
-        """Project the same tokens by parts ``first`` to ``end`` of queries, keys and values, with heads split.
+        """Project tokens by the parts of in_proj_weight from ``first`` up to but not including ``end``, and split heads.
+
+        Part 0 gives queries, part 1 keys, part 2 values.
 
         Shape: tokens (batch, length, embed_dim) to (parts, batch, heads, length, head_dim).
         """
         weight, bias, parts = self.in_proj_weight, self.in_proj_bias, end - first
         assert weight is not None
-        # Even a slice of everything would have its own gradient, which backward would have to copy.
+        # With three parts there is no slice: even a slice of all rows has a gradient of its own, which backward copies.
         if parts < 3:
             rows = slice(first * self.embed_dim, end * self.embed_dim)
             weight, bias = weight[rows], None if bias is None else bias[rows]
@@ -100,7 +104,7 @@ class SharedProjectionAttention(HeadSplitAttention):
         if need_weights:
             raise Refusal(NO_WEIGHTS)
         if mask is not None and mask.dtype != torch.bool:
-            mask = mask.to(q.dtype)  # under autocast q is narrower than the query that the mask was made for
+            mask = mask.to(q.dtype)  # under autocast the mask has the dtype of query, and q has a narrower dtype
         mask = None if is_causal else mask
         dropout_p = self.dropout if self.training else 0.0
         return scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal), None

@@ -16,13 +16,13 @@ __all__ = ["TORCH_MHA"]
 
 
 class TorchMultiheadAttention(Implementation):
-    """``torch.nn.MultiheadAttention`` with the reference's weights."""
+    """``torch.nn.MultiheadAttention`` with the reference's parameters."""
 
     name = "torch_mha"
     source = "https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html"
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """Return a copy, so that changes to it do not reach the reference."""
+        """Return a copy of the reference, so that changes to the copy do not reach the reference."""
         return copy.deepcopy(reference)
 
 

@@ -1,17 +1,18 @@
 """Padding removed instead of masked: tokens are packed before they are projected, so padding costs nothing.
 
 ``varlen`` removes padded keys and values and computes every query. ``varlen_packed`` also removes padded queries if
-query and key are one tensor, and returns zeros in their rows. It declares this by ``Policies(padded_queries="own")``.
+query and key are one tensor, and returns zeros in the rows of padded queries. ``Policies(padded_queries="own")``
+declares these zeros.
 
 The remaining tokens of all sequences are concatenated for the projections (``shared_projection``). Attention is
-computed for each sequence b separately, over its n_b remaining tokens; without a mask, by the faster of two methods
-(``by_size``):
+computed for each sequence b separately, over its n_b remaining tokens. Without a mask, the faster of two methods
+computes it (``by_size``):
 
     O_b = softmax(scale · Q_b K_bᵀ + M_b) V_b         Q_b (queries or n_b, head_dim), K_b and V_b (n_b, head_dim)
 
-A token is padding if key_padding_mask is true or minus infinity there; finite numbers in the mask are added to the
-logits. If ``attend`` gets split heads and a mask without a key_padding_mask (from a model whose layers do the
-projections), ``varlen`` removes the keys that the mask hides from every query.
+A token is padding if its element of key_padding_mask is true or minus infinity; finite numbers in the mask are added to
+the logits. A model whose own layers do the projections calls ``attend`` with split heads and a mask, without a
+key_padding_mask. In such a call ``varlen`` removes the keys that the mask hides from every query.
 
 Source: Zhai et al., ByteTransformer, 2022, https://arxiv.org/abs/2210.03052.
 """
@@ -65,7 +66,7 @@ class Packing:
         return zeros.index_copy_(0, self.positions, packed).view(self.batch, self.length, packed.shape[-1])
 
     def split_positions(self) -> list[Tensor]:
-        """Return for each sequence the positions of its remaining tokens, counted from its start."""
+        """Return the positions of the remaining tokens of each sequence, counted from the start of that sequence."""
         parts = torch.split(self.positions, self.lengths)
         return [part - number * self.length for number, part in enumerate(parts)]
 
@@ -84,7 +85,7 @@ class VarlenAttention(SharedProjectionAttention):
         is_causal: bool,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute every query of a sequence over its remaining keys."""
+        """Compute attention of every query over the keys of its sequence that are not padding."""
         if need_weights:
             raise Refusal(NO_WEIGHTS)
         if key_padding_mask is None or not len(query):
@@ -136,8 +137,8 @@ class VarlenAttention(SharedProjectionAttention):
     ) -> Tensor:
         """Compute attention of each sequence, one after another, without the output projection.
 
-        Shape: queries of each sequence (heads, queries, head_dim), k and v (1, heads, tokens left, head_dim), masks
-        (1, 1 or heads, 1 or queries, columns); returns (queries of all sequences, embed_dim).
+        Shape: queries of each sequence (heads, queries, head_dim), k and v (1, heads, tokens left, head_dim), each mask
+        (1, 1 or heads, 1 or queries, keys with bias_k and the zero key); returns (queries of all sequences, embed_dim).
         """
         keys, values = (torch.split(part.squeeze(0), packing.lengths, dim=1) for part in (k, v))
         dropout_p = self.dropout if self.training else 0.0
@@ -155,14 +156,14 @@ class VarlenAttention(SharedProjectionAttention):
     def _make_masks(
         self, attn_mask: Tensor | None, key_padding_mask: Tensor, packing: Packing, dtype: torch.dtype
     ) -> list[Tensor | None]:
-        """Make a kernel mask for the remaining tokens of each sequence from the reference's masks; None: no mask.
+        """Convert the reference's masks to one kernel mask per sequence, over its remaining tokens; None: no mask.
 
-        Shape: each (1, 1 or heads, 1 or queries, columns).
+        Shape: each (1, 1 or heads, 1 or queries, keys with bias_k and the zero key).
         """
         numbers = None
         if key_padding_mask.dtype != torch.bool:
             numbers = key_padding_mask.flatten().index_select(0, packing.positions)
-            # All zeros mean no mask; torch's layers convert boolean masks to numbers.
+            # Zeros add nothing. They occur because torch's layers convert boolean masks to numbers.
             numbers = numbers if numbers.requires_grad or bool(numbers.any()) else None
         if attn_mask is None and numbers is None:
             return [None] * packing.batch
@@ -182,7 +183,7 @@ class VarlenAttention(SharedProjectionAttention):
         return masks
 
     def _select_tokens(self, mask: Tensor, left: Tensor) -> Tensor:
-        """Select the columns of the remaining keys. Shape: mask (1 or heads, queries, keys)."""
+        """Select the remaining keys from a mask. Shape: mask (1 or heads, queries, keys)."""
         return mask.index_select(2, left)
 
 
@@ -190,7 +191,7 @@ class VarlenPackedAttention(VarlenAttention):
     """Multi-head attention that computes only tokens that are not padding."""
 
     def try_shortcut(self, tokens: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
-        """Compute self-attention of the remaining tokens; return None with dropout or unless the mask is boolean."""
+        """Compute self-attention of the remaining tokens; return None with dropout or without a boolean mask."""
         if key_padding_mask is None or key_padding_mask.dtype != torch.bool or (self.training and self.dropout):
             return None
         if key_padding_mask.shape != tokens.shape[:2] or not len(tokens):
@@ -216,7 +217,7 @@ class VarlenPackedAttention(VarlenAttention):
         is_causal: bool,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute the remaining queries of a sequence over its remaining keys."""
+        """Compute attention of the queries that are not padding over the keys that are not padding."""
         if key_padding_mask is not None and query is not key:
             raise Refusal(UNKNOWN_QUERIES)
         if need_weights or key_padding_mask is None or not len(query):
@@ -232,8 +233,8 @@ class VarlenPackedAttention(VarlenAttention):
         packing = Packing.from_mask(_make_keep_mask(key_padding_mask))
         tokens = packing.pack(query)[None]
         q, k, v = self.project(tokens, tokens, tokens if value is query else packing.pack(value)[None])
-        # The part of a causal mask for the remaining tokens is causal, so the flag replaces it. It cannot replace
-        # numbers that the padding mask adds.
+        # A causal mask without the rows and columns of padding is still causal, so the flag is_causal can replace the
+        # mask. The flag cannot replace numbers that the padding mask adds to the logits.
         flag = is_causal and self.columns == 0 and key_padding_mask.dtype == torch.bool
         masks = self._make_masks(None if flag else attn_mask, key_padding_mask, packing, q.dtype)
         queries = torch.split(q.squeeze(0), packing.lengths, dim=1)
@@ -241,7 +242,7 @@ class VarlenPackedAttention(VarlenAttention):
         return packing.unpack(self.project_back(attended)), None
 
     def _select_tokens(self, mask: Tensor, left: Tensor) -> Tensor:
-        """Select the rows and columns of the remaining tokens."""
+        """Select the remaining queries and keys from a mask. Shape: mask (1 or heads, queries, keys)."""
         return mask.index_select(1, left).index_select(2, left)
 
 
@@ -265,14 +266,14 @@ class Varlen(Implementation):
     module: type[VarlenAttention] = VarlenAttention
 
     def unsupported(self, case: Case) -> str | None:
-        """Refuse cases that need the weights, and ``torch.export`` of a mask that is read."""
+        """Refuse cases that need the attention weights, and ``torch.export`` if lengths are read from a mask."""
         if case.problem.need_weights:
             return NO_WEIGHTS
         reads_mask = case.problem.padding_mask is not None or "3d" in case.problem.mask
         return NO_EXPORT if case.compiler == "export" and reads_mask else None
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """Return a module with the reference's weights."""
+        """Return a module with the reference's parameters."""
         return self.module(reference)
 
 

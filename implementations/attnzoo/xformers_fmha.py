@@ -82,7 +82,7 @@ def _explain_probe_refusal(case: Case, probe: Callable[[Case], Any]) -> str | No
 
 
 def _make_probe(case: Case) -> Any:
-    """Make uninitialised inputs as ``memory_efficient_attention`` gets them in a case."""
+    """Make uninitialised inputs with the shapes, dtype and bias that ``memory_efficient_attention`` gets in a case."""
     problem = case.problem
     dtype = getattr(torch, case.dtype)
     batch, heads, queries, keys = problem.sequences, problem.num_heads, problem.queries, problem.columns
@@ -119,7 +119,10 @@ def _make_core_probe(case: Case) -> Any:
 
 
 def _find_reason(operators: list[Any], inputs: Any) -> str | None:
-    """Return None if an operator takes the inputs, else a reason that all operators share, or the first of each."""
+    """Return why no operator takes the inputs, or None if an operator does.
+
+    The result is the first reason that all operators share, or else the first reason of each operator.
+    """
     reasons = {operator.NAME: operator.not_supported_reasons(inputs) for operator in operators}
     if not all(reasons.values()):
         return None
@@ -131,7 +134,7 @@ def _find_reason(operators: list[Any], inputs: Any) -> str | None:
 @cache
 def _import_fmha() -> Any:
     """Import the module ``xformers.ops.fmha``."""
-    # xFormers logs at every import that it was built for another torch; here that becomes a refusal.
+    # Hide the message, logged at every import, that xFormers was built for another torch: its cases are refused instead.
     logging.getLogger("xformers").addFilter(lambda record: "can't load C++" not in record.getMessage())
     from xformers.ops import fmha
 

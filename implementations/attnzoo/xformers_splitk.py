@@ -1,14 +1,14 @@
 """xFormers' split-K kernel, written in Triton: compiled on CUDA, interpreted on a CPU.
 
 The keys are split into chunks c. For each chunk a first kernel computes the largest logit m_c = max x_j, the sum
-s_c = Σ_j exp(x_j − m_c) and the output o_c = Σ_j exp(x_j − m_c) v_j; a second kernel combines them:
+s_c = Σ_j exp(x_j − m_c) and the output o_c = Σ_j exp(x_j − m_c) v_j. A second kernel combines the chunks:
 
     O = Σ_c exp(m_c − m) o_c / Σ_c exp(m_c − m) s_c        with m = max m_c
 
-The interpreted kernel was compared with attention in float64 (xformers 0.0.35, triton 3.7, 1 to 2000 keys). float16 and
-float32 are correct to rounding for head widths that are powers of two, with and without an additive mask. bfloat16 is
-wrong by a factor of 1e8, and float64 is summed in float32. The widths and dtypes that xFormers reports as supported are
-those of the compiled kernel.
+The interpreted kernel was compared with attention in float64 (xformers 0.0.35, triton 3.7, 1 to 2000 keys). Results in
+float16 and float32 are correct to rounding for head widths that are powers of two, with and without an additive mask.
+Results in bfloat16 are wrong by a factor of 1e8, and float64 numbers are summed in float32. The widths and dtypes that
+xFormers reports as supported are those of the compiled kernel.
 
 Shape: Q (batch, queries, heads, head_dim), K and V (batch, keys, heads, head_dim),
 M (batch, heads, queries, keys).
@@ -36,8 +36,8 @@ __all__ = ["CORE_XFORMERS_SPLITK", "XFORMERS_SPLITK", "explain_core_refusal", "e
 
 INTERPRET = "TRITON_INTERPRET"
 AS_WIDE = "values must be as wide as keys"
-# Seconds per interpreted program (16 queries and 64 keys of a head): 0.23 s for 36 programs of width 32, measured with
-# triton 3.7 on one thread of a 2-core x86-64 machine.
+# Seconds per interpreted program (16 queries and 64 keys of a head): 0.23 s for 36 programs of head width 32, measured
+# with triton 3.7 on one thread of a 2-core x86-64 machine.
 INTERPRETED_S = 6.5e-3
 QUERIES_A_PROGRAM, KEYS_A_STEP = 16, 64
 # Dtypes in which the interpreter computes the same as the compiled kernel.
@@ -65,7 +65,10 @@ def xformers_splitk(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, sca
 
 
 def explain_refusal(case: Case) -> str | None:
-    """Return why the kernel does not compute a case, or None: on CUDA in xFormers' words, on a CPU as measured."""
+    """Return why the kernel does not compute a case, or None.
+
+    On CUDA the reason is in xFormers' words. On a CPU it follows from the measurements in the module's docstring.
+    """
     if any(importlib.util.find_spec(package) is None for package in ("xformers", "triton")):
         return "xformers or triton is not installed: pip install 'attnbench[xformers]'"
     if case.device == "cuda":
@@ -106,13 +109,13 @@ def _explain_compiled_refusal(case: Case) -> str | None:
 
 
 def explain_untimed(case: Case) -> str | None:
-    """Return why a case is not timed, or None: under the interpreter the time is not the kernel's."""
+    """Return why a case is not timed, or None: the interpreter's time says nothing about the compiled kernel's."""
     device = case.device.upper()
     return f"interpreted by Triton on the {device}: its time says nothing" if _is_interpreted() else None
 
 
 def predict_call_s(case: Case) -> float | None:
-    """Return the expected seconds of one interpreted call: a constant for each program and each step over the keys."""
+    """Return the expected seconds of one interpreted call: a constant for 16 queries and 64 keys of each head."""
     problem = case.problem
     steps = math.ceil(problem.queries / QUERIES_A_PROGRAM) * math.ceil(problem.columns / KEYS_A_STEP)
     programs = problem.sequences * problem.num_heads * steps
@@ -137,7 +140,8 @@ def get_environment() -> dict[str, str]:
 @cache
 def _import_fmha() -> Any:
     """Import the module ``xformers.ops.fmha`` with its Triton kernels."""
-    # xFormers logs at every import that it was built for another torch; its Triton kernels need no compiled part.
+    # Hide the message, logged at every import, that xFormers was built for another torch: its Triton kernels need none
+    # of the compiled parts.
     logging.getLogger("xformers").addFilter(lambda record: "can't load C++" not in record.getMessage())
     from xformers.ops import fmha
 

@@ -1,4 +1,4 @@
-"""Certificates: the results of implementations on a whole suite, with its case lists, mutation score and machine.
+"""Certificates: the results of implementations on a whole suite, with the suite's identity and the machine.
 
 Two certificates can be compared if the hashes of their case lists are equal.
 
@@ -27,13 +27,13 @@ class CertificateError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """A whole suite: its level, the version of its lists by operator, the hash of its list, and its size."""
+    """A whole suite: its level, the version of each operator's case list, the hash of all cases, and their number."""
 
     level: str
     list_versions: Mapping[str, str]
     list_hash: str
     cases: int
-    # Mutation score with its details, measured for exactly this list; None if it was not measured.
+    # Mutation score with its details, measured for exactly this list of cases; None if it was not measured.
     mutation_score: Mapping[str, Any] | None
 
 
@@ -51,7 +51,8 @@ def make_certificate(
 ) -> dict[str, Any]:
     """Make the certificate of a run, in plain containers.
 
-    ``cases`` are the cases that had to be run; ``declared`` holds every implementation, by its display name.
+    ``cases`` are the cases that had to be run. ``declared`` holds the declaration of every implementation, by its
+    display name.
 
     Raises: CertificateError if a result is missing.
     """
@@ -133,5 +134,5 @@ def _find_doubts(counts: Counter[Status]) -> Iterable[str]:
 
 
 def _count_reasons(findings: Iterable[tuple[str, Finding]], status: str) -> dict[str, int]:
-    """Count the findings of a status by their reasons."""
+    """Count the findings with a status, by reason."""
     return dict(Counter(finding.reason for _, finding in findings if finding.status == status).most_common())

@@ -1,4 +1,4 @@
-"""The longest sequence that each implementation can process (max length), read from the lengths that were tried."""
+"""The longest sequence that each implementation can process (max length), among the lengths that were tried."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from attnbench.records.types import FRONTIER, Finding, Result, find_pass
 
 __all__ = ["FITS", "HEAD", "MaxLength", "find_max_lengths", "format_row"]
 
-# Check name of the finding that a length fits.
+# Check name of the finding that says whether a length fits.
 FITS = "fits"
-# Headings of the columns of a table.
+# Column headings of a table of max lengths.
 HEAD = ("implementation", "pass", "dtype", "longest", "s per call", "peak MiB", "fails at")
 
 
@@ -22,7 +22,7 @@ class MaxLength:
     implementation: str
     # Operator, dtype, device and mode; the cases that were tried differ only in length.
     case: str
-    # Longest length that fits, with its seconds per call and peak bytes; None if not even the shortest length fits.
+    # Longest length that fits, with the seconds and peak bytes of a call at this length; None if no length fits.
     length: int | None
     took_s: float | None = None
     peak_bytes: int | None = None
@@ -67,7 +67,7 @@ def _find_decisive(findings: Sequence[Finding]) -> Finding:
 
 
 def _parse_length(case: str) -> tuple[int, str]:
-    """Split a case id into its length and the parts shared with other lengths: operator, dtype, device and mode."""
+    """Return a case's length, and the parts of its id that are the same at every length: operator to mode."""
     parsed = Case.parse(case, load_problem_types())
     return load_operator(parsed.operator).length(parsed), "/".join([parsed.operator, *case.split("/")[-3:]])
 

@@ -1,8 +1,9 @@
 """Changes between two stored runs, or between two implementations that were timed interleaved in one run.
 
-Times of two runs are never compared directly, since the machine may have changed in between. Each run has the ratio of
-an implementation to the reference, timed interleaved with it, and these ratios are compared. Two implementations of one
-run are compared by their speed verdict. Bytes, flop and kernel calls are exact: one more is a change.
+Times of two runs are never compared directly, since the machine may have changed in between. Each run timed an
+implementation interleaved with the reference; the ratios of these two times are compared. Two implementations of one
+run are compared by their speed verdict. The numbers of bytes, flop and kernel calls are exact: any difference is a
+change.
 """
 
 from collections import Counter
@@ -33,17 +34,18 @@ class Change:
 
     implementation: str
     case: str
-    # A check, "peak_bytes", "saved_bytes", "workspace_bytes", "flop", "kernel_calls", "time" or "result".
+    # Name of a check, or "peak_bytes", "saved_bytes", "workspace_bytes", "flop", "kernel_calls", "time" or "result".
     aspect: str
     verdict: Verdict
-    # Description of the change; the name is a key of ``attnbench compare --json``.
+    # Description of the change. This field's name is a key in the output of ``attnbench compare --json``.
     told: str
 
 
 def compare_runs(base: StoredRun, new: StoredRun, *, threshold: float) -> Iterator[Change]:
-    """Compare every implementation and case of the base run with the new run; unchanged aspects are included.
+    """Compare the results of the base run with those of the new run, by implementation and case.
 
-    ``threshold`` is the relative change of time from which on a verdict is slower or faster.
+    Numbers and times that did not change are included, with the verdict ``same``. ``threshold`` is the relative change
+    of time above which the verdict is slower or faster.
     """
     before, after = _index_results(base), _index_results(new)
     same_machine = base.run.machine.name == new.run.machine.name
@@ -62,7 +64,7 @@ def compare_runs(base: StoredRun, new: StoredRun, *, threshold: float) -> Iterat
 def compare_implementations(results: Sequence[Result], *, base: str, new: str) -> Iterator[Change]:
     """Compare two implementations that were timed interleaved, on every case of one run.
 
-    ``base`` and ``new`` are names as stored in results. Every case has a verdict on time, also if it was not timed.
+    ``base`` and ``new`` are names as stored in results. Every case has a verdict on time, even if it was not timed.
     """
     before = {result.case: result for result in results if result.implementation == base}
     for now in results:
@@ -103,7 +105,7 @@ def _compare_findings(old: Result, now: Result) -> Iterator[Change]:
 
 
 def _compare_counters(old: Result, now: Result) -> Iterator[Change]:
-    """Compare the exact numbers that both sides have, measured with the same number of threads."""
+    """Compare the exact numbers that both results have, measured with the same number of threads."""
     if old.memory is not None and now.memory is not None and old.memory.threads == now.memory.threads:
         for aspect in ("peak_bytes", "saved_bytes", "workspace_bytes"):
             yield from _compare_counter(now, aspect, getattr(old.memory, aspect), getattr(now.memory, aspect), "bytes")
@@ -122,7 +124,10 @@ def _classify_size(was: int, is_now: int) -> Verdict:
 
 
 def _compare_kernels(old: Result, now: Result) -> Change:
-    """Compare kernel calls: all of them, and each kernel whose number changed; equally many others are ``other``."""
+    """Compare the total number of kernel calls, and name the kernels whose number of calls changed.
+
+    The verdict is ``other`` if the total is unchanged, but the numbers of calls of single kernels changed.
+    """
     was, are = count_kernel_calls(old.kernels), count_kernel_calls(now.kernels)
     text = f"{was.total()} → {are.total()} calls"
     if was == are:
@@ -135,7 +140,7 @@ def _compare_kernels(old: Result, now: Result) -> Change:
 
 
 def _compare_times(old: Result, now: Result) -> Change:
-    """Speed verdict on two implementations that were timed interleaved."""
+    """Return the speed verdict on two implementations that were timed interleaved."""
     if old.timing is None or now.timing is None:
         return _explain_untimed(old, now)
     found = decide_speed(now.timing, old.timing)
@@ -166,7 +171,7 @@ def _compare_ratios(
     after: Mapping[tuple[str, str], Result],
     threshold: float,
 ) -> Iterator[Change]:
-    """Compare the ratios to the reference in the base run and in the new run."""
+    """Compare an implementation's time relative to the reference in the base run with that in the new run."""
     was, is_now = _estimate_ratio_to_reference(old, before), _estimate_ratio_to_reference(now, after)
     if was is None or is_now is None:
         return
@@ -189,10 +194,10 @@ def _classify_ratios(was: Estimate, is_now: Estimate, threshold: float) -> Verdi
 
 
 def _estimate_ratio_to_reference(result: Result, run: Mapping[tuple[str, str], Result]) -> Estimate | str | None:
-    """Ratio to the reference timed interleaved in the same run, or the reason why it is inconclusive.
+    """Ratio of the time to that of the reference, timed interleaved, or the reason why it is inconclusive.
 
-    None for the reference itself, or if either was not timed. Older runs have no A/A control; in these all calls are
-    used, since nothing shows whether the run was disturbed.
+    None for the reference itself, or if the implementation or the reference was not timed. Older runs have no A/A
+    control; for them all calls are used, since nothing says whether the run was disturbed.
     """
     name = find_baseline(result.case)
     reference = run.get((name, result.case))

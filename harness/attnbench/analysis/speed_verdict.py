@@ -1,12 +1,12 @@
 """Speed verdicts: which of two implementations is faster, if their samples can decide it.
 
-Both implementations are timed by interleaved calls in the same processes. A process contributes one number, the median
-over its cycles of the ratio of two clean calls. A verdict follows from order statistics of these numbers, so a few
-outlying processes cannot change it. There is no verdict if other work disturbed the machine, or if the A/A control
-fails.
+Both implementations are timed by interleaved calls in the same processes. A process contributes one number: the ratio
+of two clean calls of the same cycle, as the median over its cycles. A verdict follows from order statistics of these
+numbers, so a few outlying processes cannot change it. There is no verdict if other work disturbed the machine, or if
+the A/A control fails.
 
-The A/A control compares the baseline with a second copy of itself. Each cycle calls one of the two. In comparisons with
-other implementations, the samples of both count as the baseline's.
+The A/A control compares the baseline with a second copy of itself. Each cycle calls either the baseline or its copy. In
+comparisons with other implementations, the samples of both count as samples of the baseline.
 """
 
 from collections.abc import Sequence
@@ -33,12 +33,12 @@ STATES: tuple[State, ...] = get_args(State)
 # States that are verdicts. More processes may resolve ``unknown``; only a machine with less other work may resolve
 # ``inconclusive``.
 VERDICTS: frozenset[State] = frozenset({"faster", "slower", "same"})
-# Relative difference from which on a verdict is slower or faster.
+# Relative difference above which the verdict is slower or faster.
 EFFECT = 0.01
 # Probability of a wrong verdict if the true ratio lies exactly on the threshold. The second smallest of ten values lies
 # above the true median in 1.07 % of draws.
 LEVEL = 0.011
-# Processes that must count for a verdict; all of them if fewer took part.
+# Number of processes that must count for a verdict; if fewer processes took part, all of them must count.
 ENOUGH = 8
 
 
@@ -47,10 +47,10 @@ class SpeedVerdict:
     """Result of a comparison of speed; a ratio is never shown without its state."""
 
     state: State
-    # Ratio of the time to that of the baseline, over the processes that count; None if none counts. The state follows
-    # from its interval, if the processes are enough for a verdict.
+    # Time divided by the baseline's time, estimated over the processes that count; None if no process counts. If enough
+    # processes count for a verdict, the state follows from the interval of this estimate.
     ratio: Estimate | None
-    # Number of processes that count, and of processes that timed both sides.
+    # Number of processes that count, and number of processes that timed both implementations.
     counted: int
     of: int
     # The A/A control: the baseline's copy compared with the baseline, if the copy was timed.
@@ -64,7 +64,7 @@ class SpeedVerdict:
 def decide_speed(own: Timing, base: Timing, *, effect: float = EFFECT) -> SpeedVerdict:
     """Compare an implementation with the baseline timed in the same processes, by device time if all timings have it.
 
-    ``effect`` is the relative difference from which on a verdict is slower or faster. If ``own`` is the baseline's copy
+    ``effect`` is the relative difference above which the verdict is slower or faster. If ``own`` is the baseline's copy
     (``base.twin``), the result is the A/A control itself.
 
     Raises: ValueError if the timings have different numbers of processes.
@@ -75,8 +75,8 @@ def decide_speed(own: Timing, base: Timing, *, effect: float = EFFECT) -> SpeedV
         control = _decide_against(copy, [base], effect, measure) if copy else None
         return _apply_control(_decide_against(own, [base], effect, measure), control)
     processes = _find_common_processes(own, base, copy)
-    # The baseline and its copy are never called in the same cycle. Each is compared with ``own`` in its own cycles, so
-    # that a drift of the machine between those cycles cancels.
+    # The baseline and its copy are never called in the same cycle. Each is compared with ``own`` in the cycles that
+    # called it, so that a drift of the machine between those cycles cancels.
     ratios = [(ratio_in_process(p, own, [base], measure), ratio_in_process(p, own, [copy], measure)) for p in processes]
     copy_to_base = [to_base / to_copy if to_base and to_copy else None for to_base, to_copy in ratios]
     control = _decide_by_ratios(copy_to_base, [own, base, copy], effect, measure)
@@ -84,7 +84,7 @@ def decide_speed(own: Timing, base: Timing, *, effect: float = EFFECT) -> SpeedV
 
 
 def splits_cycles(base: Samples, copy: Samples) -> bool:
-    """Whether each cycle called only one of the two, by their cycle numbers; in older runs every cycle called both."""
+    """Whether no cycle called both, judged by the numbers of their cycles; in older runs every cycle called both."""
     cycles = list(zip(base, copy, strict=False))
     return any(own and other for own, other in cycles) and not any(set(own) & set(other) for own, other in cycles)
 
@@ -98,7 +98,7 @@ def _find_common_processes(*timings: Timing) -> list[int]:
 
 
 def _decide_against(own: Timing, bases: Sequence[Timing], effect: float, measure: Measure) -> SpeedVerdict:
-    """Decide against the baseline, or against the baseline and its copy if the two split the cycles."""
+    """Compare with the baseline, or with the baseline and its copy together if each cycle called one of them."""
     ratios = [ratio_in_process(process, own, bases, measure) for process in _find_common_processes(own, *bases)]
     return _decide_by_ratios(ratios, [own, *bases], effect, measure)
 
@@ -106,7 +106,7 @@ def _decide_against(own: Timing, bases: Sequence[Timing], effect: float, measure
 def _decide_by_ratios(
     ratios: Sequence[float | None], sides: Sequence[Timing], effect: float, measure: Measure
 ) -> SpeedVerdict:
-    """Decide by one ratio per process, None for a process that does not count."""
+    """Decide from one ratio per process; the ratio of a process that does not count is None."""
     counted, of = [ratio for ratio in ratios if ratio is not None], len(ratios)
     state: State
     if len(counted) < min(ENOUGH, of):
@@ -150,7 +150,7 @@ def _explain_lost_processes(sides: Sequence[Timing], measure: Measure, lost: int
 
 
 def _decide_state(ratios: Sequence[float], effect: float) -> tuple[State, str]:
-    """Return the state by the order statistics, and the reason if it is not a verdict."""
+    """Return the state that follows from order statistics of the ratios, and a reason if it is not a verdict."""
     rank = rank_of(len(ratios), LEVEL)
     if not rank:
         return "unknown", f"{len(ratios)} processes are too few for a verdict"

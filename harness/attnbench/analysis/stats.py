@@ -1,7 +1,7 @@
 """Medians and their confidence intervals, over processes and over undisturbed ("clean") calls.
 
 Samples inside one process are not independent (intraclass correlation 0.2 to 0.9), so every interval is computed over
-processes: a process contributes one number, the median of its calls.
+processes: a process contributes one number, the median over its calls.
 """
 
 import math
@@ -36,9 +36,9 @@ __all__ = [
 # Which time of a call is used: its time on the device, or its wall time from end to end.
 Measure = Literal["device", "wall"]
 
-# Probability outside an interval on either side: with enough processes it covers 95 %.
+# Probability outside a confidence interval on each side: with enough processes, the interval covers 95 %.
 TAIL = 0.025
-# A process counts if at least this many of its calls are clean, and at least this share of them.
+# A process counts if at least this many of its calls are clean, and at least this fraction of all its calls.
 CLEAN_CALLS = 5
 CLEAN_OF_ALL = 0.5
 
@@ -60,9 +60,9 @@ class Estimate:
 
 
 def estimate(values: Sequence[float], *, tail: float = TAIL) -> Estimate:
-    """Median of one number per process, with the narrowest interval of order statistics of the required level.
+    """Median of one number per process, with the narrowest interval of order statistics that has the required level.
 
-    The interval from the r-th smallest to the r-th largest of n covers the median with probability
+    The interval from the r-th smallest to the r-th largest of n numbers covers the median with probability
     1 − 2 · P(Binomial(n, ½) < r). The probability outside is at most ``tail`` on each side, or as small as n allows.
 
     Raises: ValueError without any value.
@@ -81,7 +81,7 @@ def estimate(values: Sequence[float], *, tail: float = TAIL) -> Estimate:
 
 
 def rank_of(count: int, tail: float) -> int:
-    """Largest r with P(Binomial(count, ½) < r) ≤ tail; 0 if even the full range exceeds it."""
+    """Largest r with P(Binomial(count, ½) < r) ≤ tail; 0 if not even r = 1, the full range, satisfies this."""
     return max((r for r in range(1, count // 2 + 1) if _tail_probability(count, r) <= tail), default=0)
 
 
@@ -96,18 +96,18 @@ def median_of_processes(samples_ns: Samples) -> Estimate:
 
 
 def estimate_time(timing: Timing, measure: Measure) -> Estimate:
-    """Time of a call over its clean calls, or over all calls if other work disturbed every process."""
+    """Time of a call, from the clean calls alone, or from all calls if other work disturbed every process."""
     return estimate_clean_time(timing, measure) or median_of_processes(select_samples(timing, measure))
 
 
 def ratio(samples_ns: Samples, baseline_ns: Samples) -> Estimate:
-    """Time of a call divided by that of the baseline: one ratio of medians per process that timed both, interleaved."""
+    """Time of a call divided by the time of the baseline, from one ratio of medians per process that timed both."""
     pairs = [(own, base) for own, base in zip(samples_ns, baseline_ns, strict=True) if own and base]
     return estimate([statistics.median(own) / statistics.median(base) for own, base in pairs])
 
 
 def choose_measure(*timings: Timing) -> Measure:
-    """The time to report and to compare for these timings: device time if all have it, else wall time."""
+    """Which time to report and to compare for these timings: device time if all have it, else wall time."""
     return "device" if all(any(timing.device_ns) for timing in timings) else "wall"
 
 
@@ -119,8 +119,9 @@ def select_samples(timing: Timing, measure: Measure | None = None) -> Samples:
 def select_clean_calls(timing: Timing, measure: Measure | None = None) -> tuple[tuple[int, ...], ...]:
     """Times of the clean calls of each process, in nanoseconds; empty for a process that does not count.
 
-    A process counts with ``CLEAN_CALLS`` clean calls or more, if they are ``CLEAN_OF_ALL`` of its calls or more. A wait
-    for a core does not invalidate device times; throttling invalidates both device and wall times.
+    A process counts if it has at least ``CLEAN_CALLS`` clean calls, and if they are at least the fraction
+    ``CLEAN_OF_ALL`` of its calls. A wait for a core does not invalidate device times; throttling invalidates both
+    device and wall times.
     """
     measure = measure or choose_measure(timing)
     return tuple(
@@ -130,19 +131,20 @@ def select_clean_calls(timing: Timing, measure: Measure | None = None) -> tuple[
 
 
 def ratios_by_cycle(own: Timing, base: Timing, measure: Measure | None = None) -> list[float]:
-    """Ratio of the time to that of the base, for each process that counts on both sides."""
+    """Ratio of the time of ``own`` to that of ``base``, for each process that counts for both."""
     measure = measure or choose_measure(own, base)
     found = (ratio_in_process(process, own, [base], measure) for process in range(len(own.samples_ns)))
     return [ratio for ratio in found if ratio is not None]
 
 
 def ratio_in_process(process: int, own: Timing, bases: Sequence[Timing], measure: Measure) -> float | None:
-    """Ratio of the time to that of the bases in one process: the median over the cycles shared with any base.
+    """Ratio of the time of ``own`` to that of ``bases`` in one process.
 
-    The two calls of a cycle follow one another directly, so slower changes of the machine affect both. Over many
-    processes these medians have half the variance of ratios of the two sides' medians. Only cycles with two clean calls
-    are used. If these are too few, or the record has no cycle numbers, the result is the ratio of the medians. It is
-    None if the process does not count for all timings.
+    It is the median ratio over the cycles that called ``own`` and one of the bases. The calls of a cycle follow one
+    another directly, so slower changes of the machine affect both. Over many processes, these medians of ratios have
+    half the variance of ratios of medians. Only cycles with two clean calls are used. If there are too few such cycles,
+    or the record has no cycle numbers, the result is the ratio of the medians of the clean calls. It is None if the
+    process does not count for one of the timings.
     """
     clean = _find_clean_calls(own, process, measure)
     clean_of_bases = [_find_clean_calls(base, process, measure) for base in bases]
@@ -207,7 +209,7 @@ def _flag_throttled(timing: Timing, process: int, calls: int) -> list[bool]:
 
 
 def _read_counter(counter: Samples, process: int, calls: int) -> Sequence[int | None]:
-    """The values of a counter for all calls of a process, or None for each call if it was not recorded."""
+    """The values of a counter for all calls of a process; None for each call if the counter was not recorded."""
     values = counter[process] if process < len(counter) else ()
     return values if len(values) == calls else [None] * calls
 
@@ -215,7 +217,7 @@ def _read_counter(counter: Samples, process: int, calls: int) -> Sequence[int | 
 def estimate_clean_time(timing: Timing, measure: Measure | None = None) -> Estimate | None:
     """Time of a call: the median of its clean calls in each process that counts, then the median over processes.
 
-    Unit: nanoseconds. None if no process counts: the samples then measure other work on the machine, too.
+    Unit: nanoseconds. None if no process counts: other work on the machine then distorts the samples.
     """
     medians = [statistics.median(process) for process in select_clean_calls(timing, measure) if process]
     return estimate(medians) if medians else None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Check", "list_chapters", "load_check_function", "read_checks", "read_operator_checks", "sort_checks"]
 
 PACKAGE = "attnbench.checks.chapters"
-# The order in which checks run and are listed.
+# Chapters in the order in which their checks run and are listed.
 CHAPTERS = (
     "forward", "exact", "weights", "gradients", "masks", "grouping", "positions", "shapes", "layouts", "numerics",
     "invariants", "dropout", "paths", "hygiene", "protocol", "compilation", "autocast", "refusals", "determinism",
@@ -38,7 +38,7 @@ class Check:
     name: str
     module: str
     requirement: str
-    # Whether it examines the first call, and so runs before the other checks of a case.
+    # Whether the check examines the first call, and so must run before the other checks of a case.
     first: bool
 
     @property
@@ -54,7 +54,7 @@ def read_checks() -> dict[str, Check]:
     for name in list_operators():
         try:
             found |= read_operator_checks(load_operator(name))
-        except PluginError:  # reported where the operator is used
+        except PluginError:  # the error is reported where the operator is used
             continue
     return found
 
@@ -68,12 +68,12 @@ def read_operator_checks(operator: Operator) -> dict[str, Check]:
 
 
 def list_chapters() -> tuple[str, ...]:
-    """Names of the chapters, in the order of the checks."""
+    """Return the names of the chapters, in the order in which their checks are listed."""
     return tuple(dict.fromkeys(check.chapter for check in read_checks().values()))
 
 
 def sort_checks(names: Iterable[str]) -> list[str]:
-    """Return checks of a case in the order in which they run."""
+    """Return the names of a case's checks, sorted in the order in which the checks run."""
     found = read_checks()
     return sorted(names, key=lambda name: not found[name].first)
 

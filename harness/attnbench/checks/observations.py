@@ -1,7 +1,7 @@
-"""Observations: what a check recorded about tensors. The set of types is closed; ``evaluation`` evaluates them.
+"""Observations: what a check recorded about tensors. There are no types of observation but those of this module.
 
-A check runs in the process of the implementation and only records. The observations are evaluated in the oracle
-worker, a process that loads no implementation and computes the expected values.
+A check runs in the process of the implementation and only records. The package ``evaluation`` compares observations
+with the expected values; it runs in the oracle worker, a process that loads no implementation.
 """
 
 from dataclasses import dataclass, fields
@@ -17,7 +17,7 @@ class Match:
     """Quantities must equal the oracle's within the error budget."""
 
     quantities: dict[str, Tensor]
-    # The dropout mask that the implementation drew, where the returned weights show it.
+    # The dropout mask that the implementation drew, true where a weight is kept; None: the weights do not show it.
     keep: Tensor | None = None
     # Whether the quantities may have any dtype (autocast leaves the dtype of returned weights open).
     any_dtype: bool = False
@@ -25,14 +25,14 @@ class Match:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exact:
-    """Quantities must equal the oracle's bit for bit: in this case no rounding can occur."""
+    """Quantities must equal the oracle's bit for bit, on inputs with which no rounding can occur."""
 
     quantities: dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """The softmax scale and the amplitude, estimated from a whole quantity, must be the oracle's."""
+    """The softmax scale and the amplitude, fitted over all elements of a quantity, must equal the oracle's."""
 
     quantity: str
     value: Tensor
@@ -59,9 +59,9 @@ class Agree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Average:
-    """The mean over random draws of a quantity must be the oracle's.
+    """The mean of a quantity over ``draws`` random dropout masks must equal the oracle's value without dropout.
 
-    Shape: ``mean`` and ``std`` like the quantity.
+    Shape: ``mean`` and ``std`` have the shape of the quantity.
     """
 
     quantity: str
@@ -72,11 +72,11 @@ class Average:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holds:
-    """A condition that was evaluated where it was observed; ``what`` describes its violation."""
+    """A condition, which the check itself evaluated, must hold; ``what`` describes the violation."""
 
     holds: bool
     what: str
-    # The number that the condition bounds, where there is one.
+    # The number that the condition bounds, and its bound; None: the condition bounds no number.
     measured: float | None = None
     allowed: float | None = None
 

@@ -19,10 +19,10 @@ def check(
     """Mark a function as a check that applies to the cases for which ``when`` holds.
 
     ``case_transforms``: the check uses the operator's case transforms (the same problem with other sequences, queries,
-    keys or heads), or reads the tensors query, key and value. It applies to no operator without case transforms.
+    keys or heads), or reads the tensors query, key and value. It does not apply to an operator without case transforms.
     ``first``: the check examines the first call, and so runs before the other checks of a case.
     """
-    del first  # the catalogue reads it from the source, without importing torch
+    del first  # the catalogue reads ``first`` from the source, without importing torch
 
     def mark(function: CheckFunction) -> CheckFunction:
         function.when = when  # type: ignore[attr-defined]
@@ -48,12 +48,12 @@ def get_case_transforms(candidate: Candidate) -> CaseTransforms:
 
 
 def draws_dropout(case: Case) -> bool:
-    """Whether the outputs of a case are random."""
+    """Whether the outputs of a case are random: the case has dropout and is in training mode."""
     return bool(case.problem.dropout) and case.training
 
 
 def has_tokens(case: Case) -> bool:
-    """Whether there is at least one sequence, one query and one key."""
+    """Whether a case has at least one sequence, one query and one key."""
     problem = case.problem
     return bool(min(problem.sequences, problem.queries, problem.keys))
 

@@ -13,12 +13,12 @@ from attnbench.interface import Refusal
 __all__ = ["compare_outputs", "compare_runs", "compute_gradient_alone", "try_call"]
 
 Result = TypeVar("Result")
-# Characters of an exception's message that a finding repeats.
+# Most characters of an exception's message that a finding quotes.
 MESSAGE = 200
 
 
 def compare_runs(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], how: str) -> Iterator[Observation]:
-    """Observe that every quantity of two runs agrees; ``how`` describes both runs and follows the quantity's name."""
+    """Observe that each quantity that two runs have in common agrees; ``how`` says which two runs these are."""
     for name in [name for name in found if name in expected]:
         yield Agree(value=found[name].detach(), expected=expected[name].detach(), quantity=name, what=f"{name} {how}")
 
@@ -47,9 +47,9 @@ def compute_gradient_alone(candidate: Candidate, tensor: Tensor) -> Tensor:
 
 
 def try_call(step: Callable[[], Result]) -> tuple[Result | None, str]:
-    """Return the result of ``step`` and an empty string, or None and what it raised, in one line.
+    """Call ``step``; return its result and an empty string, or None and a one-line description of its exception.
 
-    Raises: Refusal and Malformed, which are no findings of this step.
+    Raises: Refusal, Malformed where ``step`` raises them, because these two are no findings about the step.
     """
     try:
         return step(), ""

@@ -34,7 +34,7 @@ def compare_with_slope(derivative: Tensor, tensor: Tensor, loss: Callable[[], Te
 
 @contextmanager
 def _displace(tensor: Tensor, by: Tensor) -> Iterator[None]:
-    """Context in which ``by`` is added to a tensor, in place."""
+    """Context in which ``by`` is added to a tensor in place; afterwards the tensor is restored."""
     before = tensor.detach().clone()
     try:
         with torch.no_grad():

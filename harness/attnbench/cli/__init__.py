@@ -9,7 +9,7 @@ from attnbench.cli.errors import one_line
 
 __all__ = ["main"]
 
-# One-line help by command name. The module attnbench.cli.<name>_command defines the command as ``command``.
+# One-line help by command name. Each command is the object ``command`` of the module attnbench.cli.<name>_command.
 COMMANDS = {
     "list": "List implementations: the origin of each, what it supports here, and why it refuses the rest.",
     "conform": "Check implementations against the reference over a suite of cases.",
@@ -45,6 +45,9 @@ def attnbench() -> None:
 
 
 def main() -> None:
-    """Entry point: exit with the command's exit code. Usage errors print one line and exit with code 2."""
+    """Run the command line, and exit with the exit code of the command.
+
+    A usage error prints one line; its exit code is 2.
+    """
     with one_line():
         sys.exit(attnbench.main(standalone_mode=False) or 0)

@@ -17,7 +17,7 @@ from attnbench.runner import Plan, Session
 
 __all__ = ["refuse_filters", "write_certificate"]
 
-# Options that leave cases or checks out, or change the cases.
+# Options that leave out cases or checks, or that change cases, by parameter name.
 FILTERS = {"patterns": "--case", "checks": "--check", "dtypes": "--dtype", "shard": "--shard"}
 
 
@@ -68,7 +68,10 @@ def write_certificate(
 
 
 def _read_scores(operators: Sequence[str]) -> dict[str, Any]:
-    """Return the operators' mutation scores, stored by ``conform --mutants --json``, by the hash of the case list."""
+    """Return the stored mutation scores of these operators; a key is the hash of a case list.
+
+    ``attnbench conform --mutants --json`` writes the stored files.
+    """
     found: dict[str, Any] = {}
     for operator in operators:
         package, _, file = load_operator(operator).mutation_scores.partition(":")

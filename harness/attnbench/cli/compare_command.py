@@ -1,4 +1,4 @@
-"""``attnbench compare``: changes between two runs, two implementations, or one implementation in two source trees."""
+"""``attnbench compare``: changes between two runs, two implementations, or two versions of one implementation."""
 
 import json
 from collections import Counter
@@ -23,21 +23,22 @@ from attnbench.records.run_file import find_runs, read_run
 from attnbench.records.types import PERF, SCHEMA
 from attnbench.runner import Effort
 
-# Default of the relative change of time that counts between two runs. Two runs are made at different times: identical
-# code differed by up to 6 % in ten alternating processes a side, hence no less than 5 %.
+# Default of --threshold: between two runs, a relative change of time counts if it is larger. The default is no less
+# than 5 % because two runs are made at different times: in ten alternating processes a side, the time of identical code
+# differed by up to 6 %.
 THRESHOLD = 0.05
 # Default sequence lengths at which two implementations are compared: at 128 the overhead of a call dominates, at 512
 # the computation does.
 LENGTHS = (128, 512)
-# Effort for two implementations: a case takes 15 seconds here where ten processes decide it.
+# Effort of a comparison of two implementations. If ten processes are enough for a verdict, a case takes 15 seconds.
 EFFORT = Effort(processes=10, most=30, budget_s=1.0)
-# Options that set how implementations are measured.
+# Parameter names of the options that set how implementations are measured. They have no effect on stored runs.
 MEASURING = (
     "lengths", "passes", "device", "dtypes", "processes", "threads", "timeout", "memory_limit", "work_limit", "resume",
     "case_budget",
 )  # fmt: skip
 WORSENED = 1
-# Verdicts that are neither better nor worse.
+# Styles of the verdicts that are neither better nor worse.
 STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other": "yellow"}
 
 
@@ -108,7 +109,7 @@ def _parse_sides(base: str, new: str | None, tree: Path | None, results: Path) -
 
 
 def _refuse_options(parameters: Sequence[str], reason: str) -> None:
-    """Refuse those of the options on the command line that would have no effect.
+    """Refuse each of these options that is on the command line; ``reason`` says why it would have no effect.
 
     Raises: UsageError.
     """
@@ -166,11 +167,14 @@ def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
 
 
 def _print_changes(found: Sequence[Change], json_file: IO[str] | None, *, quiet: Collection[Verdict]) -> None:
-    """Print or store the changes. Verdicts in ``quiet`` are left out; ``same`` is printed for time only."""
+    """Write all changes to the JSON file, or print them as a table.
+
+    The table leaves out changes whose verdict is in ``quiet``. The verdict ``same`` is in the table for time only.
+    """
     if json_file:
         _write_json(found, json_file)
         return
-    # Fold, not crop: the end of a case id holds the mode.
+    # Fold long case ids instead of cropping them: the mode is at the end of an id.
     case = Column("case", overflow="fold")
     table = Table("verdict", "implementation", "aspect", "from → to", case, box=None, pad_edge=False)
     for change in found:

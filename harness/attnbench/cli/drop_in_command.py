@@ -22,9 +22,10 @@ from attnbench.runner import Limits, Session
 MODELS = ("encoder", "transformers")
 # Operator that the layers of both models call.
 OPERATOR = "multihead"
-# Default batch, typical of embedding sentences: 16 sentences of up to 128 tokens.
+# Default size of a batch: 16 sentences of up to 128 tokens, typical where sentences are embedded.
 BATCH, LENGTH = 16, 128
-# Default number of fresh processes, enough for a verdict, and seconds for each, enough for some dozen calls of a model.
+# Default number of fresh processes, enough for a verdict. Default seconds of a process, enough for some dozen calls of
+# a model.
 PROCESSES, BUDGET_S = 10, 6.0
 COLUMNS = ("model", "implementation", "largest difference", "cosine", "error / allowed", "time ratio", "state")
 LEGEND = (
@@ -87,7 +88,7 @@ def command(
             with show_progress() as progress:
                 rows.extend(drop_in(session, names, available, asked, progress=progress))
         finally:
-            # After an error or an interrupt, write the finished models; without any, keep the files of earlier runs.
+            # After an error or an interrupt, write the rows so far. Without any row, keep the files of earlier runs.
             if rows:
                 _write(rows, reports, json_file, asked)
                 _print(rows, err=json_file is not None and json_file.name == "-")
@@ -100,7 +101,7 @@ def command(
 def _find_models(session: Session, models: Sequence[str]) -> list[str]:
     """Return the models that were asked for, or all available models.
 
-    Raises: UsageError where a model that was asked for is not available, or where none is.
+    Raises: UsageError where a model that was asked for is not available, or where no model is available.
     """
     lacking: dict[str, str | None] = {}
     with session.supervise_together([]) as worker:
@@ -117,7 +118,7 @@ def _find_models(session: Session, models: Sequence[str]) -> list[str]:
 
 
 def _choose_fitting(session: Session, asked: Sequence[str]) -> list[str]:
-    """Return the implementations that were asked for, or all that compute ``OPERATOR``.
+    """Return the implementations that were asked for, or all implementations that compute ``OPERATOR``.
 
     Raises: UsageError where an implementation that was asked for computes another operator; PluginError.
     """
@@ -130,7 +131,7 @@ def _choose_fitting(session: Session, asked: Sequence[str]) -> list[str]:
 
 
 def _format_cells(row: Row) -> list[str]:
-    """Format a row as text, in the order of the columns."""
+    """Format a row as texts, one for each of ``COLUMNS``."""
     share = "" if row.error is None or not row.allowed else f"{row.error / row.allowed:.2f}"
     ratio = row.contest.ratio if row.contest else None
     ratio_text = f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]" if ratio else ""
@@ -156,7 +157,7 @@ def _print(rows: Sequence[Row], *, err: bool) -> None:
 
 
 def _write(rows: Sequence[Row], reports: Path | None, json_file: IO[str] | None, asked: Settings) -> None:
-    """Write the files that were asked for: JSON, and CSV and Markdown in the folder of the report."""
+    """Write the rows to ``json_file``, and as CSV and Markdown into the folder ``reports``; None stands for neither."""
     if json_file:
         # msgspec writes NaN, which JSON cannot represent, as null.
         encoded = msgspec.json.encode({"schema": SCHEMA, "asked": asked, "rows": rows})

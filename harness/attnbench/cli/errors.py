@@ -30,13 +30,16 @@ def one_line() -> Iterator[None]:
     except click.ClickException as error:
         _fail(error.format_message())
     except (click.Abort, KeyboardInterrupt) as error:
-        # An interrupted run that has a file passes its id as the argument.
+        # If the interrupted run has a file, the argument of the exception is the id of that run.
         run = next(iter(error.args), None)
         _fail(
             f"interrupted: stored results are kept; continue with --resume {run}" if run else "interrupted", INTERRUPTED
         )
     except PluginError as error:
-        _fail(str(error))
+        # A plug-in such as a study may be the first to import a dependency of attnbench itself.
+        cause = error.__cause__
+        missing = _describe_missing_module(cause) if isinstance(cause, ModuleNotFoundError) else None
+        _fail(missing or str(error))
     except (ChildDied, ChildTimeout) as error:
         _fail(f"the oracle worker ended: {error}; run again with fewer or smaller cases (--case, --lengths)")
     except OSError as error:

@@ -22,7 +22,7 @@ __all__ = ["append_case", "choose_effort", "fuzz_all"]
 # Default time of a search, in seconds, and default number of cases of a search that must be reproducible.
 BUDGET_S = 60.0
 EXAMPLES = 200
-# Options that select among listed cases.
+# Options that select among the cases of a list, by parameter name.
 LIST_OPTIONS = {"patterns": "--case", "dtypes": "--dtype", "shard": "--shard"}
 
 
@@ -34,7 +34,7 @@ def fuzz_all(implementations: tuple[str, ...], given: dict[str, Any]) -> int:
     chosen, effort_each = choose_implementations(implementations), choose_effort(given)
     found: list[Found] = []
     with make_session(given) as session:
-        # Hypothesis stores constants that it finds in sources; keep those files out of the working directory.
+        # Hypothesis writes files with constants that it finds in source code; keep them out of the working directory.
         os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(session.folder / "hypothesis"))
         chosen = drop_unloadable(session, chosen, asked=bool(implementations))
         with recording(
@@ -58,7 +58,11 @@ def fuzz_all(implementations: tuple[str, ...], given: dict[str, Any]) -> int:
 
 
 def choose_effort(given: dict[str, Any]) -> SearchEffort:
-    """Return the effort given by the options; in CI or with --seed, a fixed number of cases unless a time is given."""
+    """Return the effort of a search, as the options give it.
+
+    If the options give neither a time nor a number of cases, the effort is a time. In CI or with --seed the effort is a
+    number of cases instead, so that the search can be repeated.
+    """
     ci = bool(os.environ.get("CI"))
     budget_s, examples, seed = given["budget"], given["examples"], given["seed"]
     if budget_s is None and examples is None:
@@ -107,7 +111,7 @@ def append_case(case: str, path: Path) -> None:
 
 
 def _print_found(found: Sequence[Found], *, err: bool) -> None:
-    """Print the smallest failing cases, one id a line, as in a list of cases."""
+    """Print the ids of the smallest failing cases, one a line, in the form of a list of cases."""
     ids = dict.fromkeys(one.case for one in found)
     if ids:
         click.echo(

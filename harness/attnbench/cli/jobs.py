@@ -44,7 +44,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Options that select cases and checks, shared by both jobs."""
+    """Options that select cases and checks; both jobs take them."""
 
     suite: str = "quick"
     patterns: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class Choice:
 
 
 def make_session(options: dict[str, Any]) -> Session:
-    """Return a session with the limits given as options, or with the defaults of the suite."""
+    """Return a session with the limits given as options; the default of the work limit depends on the suite."""
     default_s = QUICK_WORK_S if options.get("suite") == "quick" and not options.get("frontier") else Limits().work_s
     return Session(
         limits=Limits(
@@ -92,7 +92,7 @@ def plan_conformance(session: Session, choice: Choice, operators: Sequence[str])
 def load_expectations(
     session: Session, implementations: Sequence[str], plans: Sequence[Plan], choice: Choice
 ) -> list[Expectation]:
-    """Return the expected failures from the files beside the implementations and from those given as options.
+    """Return the expected failures from the files beside the implementations and from the files given as options.
 
     Raises: ExpectationError where an expected failure can match no finding.
     """
@@ -134,7 +134,10 @@ def plan_profile(
     lengths: Sequence[int],
     passes: Sequence[Pass],
 ) -> list[Plan]:
-    """Return the plans of the profile cases of these operators (default: all), with the checks that gate timing."""
+    """Return the plans of the profile cases of these operators (default: all operators).
+
+    The checks of a plan are those that a case must pass before it is timed.
+    """
     return plan_cases(
         session,
         list_profile_cases(session, lengths, passes, of=operators),
@@ -171,7 +174,10 @@ def profile_into(
 
 
 def choose_effort(default: Effort, given: Mapping[str, Any]) -> Effort:
-    """Return the default effort, changed by --case-budget and --processes; --processes is also the maximum."""
+    """Return the default effort, changed by --case-budget and --processes.
+
+    With --processes, no further processes are added while a speed verdict is unknown.
+    """
     effort = replace(default, case_s=given.get("case_budget"))
     return replace(effort, processes=given["processes"], most=None) if given["processes"] else effort
 

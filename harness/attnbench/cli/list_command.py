@@ -16,7 +16,7 @@ from attnbench.records.environment import count_cores
 from attnbench.records.types import SCHEMA
 from attnbench.runner import Session
 
-# Most reasons for refusal that are shown for one implementation.
+# Largest number of reasons for refusal in the row of one implementation.
 SHOWN = 3
 
 
@@ -37,7 +37,7 @@ def command(implementations: tuple[str, ...], device: str, json_file: Any) -> in
                 progress.done(row["name"])
                 progress.now(row["name"])
         finally:
-            # After an error or an interrupt, do not start the remaining ones.
+            # After an error or an interrupt, do not survey the remaining implementations.
             pool.shutdown(cancel_futures=True)
     if json_file:
         import json
@@ -45,7 +45,7 @@ def command(implementations: tuple[str, ...], device: str, json_file: Any) -> in
         json.dump({"schema": SCHEMA, "implementations": rows}, json_file, indent=1)
         json_file.write("\n")
         return 0
-    # Fold, not crop: users copy names and origins.
+    # Fold long names and origins instead of cropping them: users copy them.
     names, origins = Column("implementation", overflow="fold"), Column("from", overflow="fold")
     table = Table(names, "takes", "refuses", origins, box=None, pad_edge=False)
     for row in rows:

@@ -1,4 +1,4 @@
-"""Findings by chapter and implementation: counts by status, and the largest error as a share of the error budget."""
+"""Findings by chapter and implementation: counts by status, and the largest ratio of an error to its error budget."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -24,13 +24,13 @@ class Cell:
     """Findings of one implementation in one chapter."""
 
     counts: Counter[Status] = field(default_factory=Counter)
-    # Largest measured error as a share of the allowed error; None where no error is allowed or none was measured.
+    # Largest ratio of a measured error to the allowed error; None where no finding has both.
     worst: float | None = None
 
     def add(self, finding: Finding) -> None:
         """Count a finding."""
         self.counts[finding.status] += 1
-        # The error of an expected failure is not evidence of how close the other findings are to their budgets.
+        # An expected failure is left out: its error does not say how close the other findings are to their budgets.
         if finding.status == "expected_failure" or finding.measured is None or not finding.allowed:
             return
         share = finding.measured / finding.allowed
@@ -45,13 +45,13 @@ class Cell:
 
     @property
     def ratio(self) -> str:
-        """The largest share as text; empty where there is none."""
+        """``worst`` as text; empty where it is None."""
         if self.worst is None:
             return ""
         return f"({self.worst:.2f})" if self.worst < 100 else "(>100)"
 
 
-# Cells by chapter and implementation, in the order of the chapters.
+# Cells by chapter and implementation; chapters are in the order of the catalogue.
 Matrix = dict[str, dict[str, Cell]]
 
 
@@ -68,7 +68,7 @@ def build_matrix(results: Iterable[Result]) -> Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Failures of one check on one implementation: the first one, and the number of further cases."""
+    """Failures of one check on one implementation: the first failure, and the number of further cases that fail."""
 
     implementation: str
     case: str
@@ -77,7 +77,7 @@ class Failure:
 
     @property
     def title(self) -> str:
-        """Implementation, check, status and number of further cases."""
+        """Implementation, check, status, and the number of further cases that fail."""
         more = f", and on {self.others} more case{'s' * (self.others > 1)}" if self.others else ""
         return f"{self.implementation}  {self.finding.check}: {self.finding.status}{more}"
 
@@ -88,7 +88,7 @@ class Failure:
 
 
 def collect_failures(results: Iterable[Result]) -> list[Failure]:
-    """Return the failures, grouped by implementation and check."""
+    """Return one ``Failure`` for each implementation and each check that failed on it."""
     found: defaultdict[tuple[str, str], list[tuple[Result, Finding]]] = defaultdict(list)
     for result in results:
         for finding in result.findings:

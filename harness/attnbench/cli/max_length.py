@@ -20,9 +20,9 @@ from attnbench.runner.max_length import SHORTEST, WORKER, try_lengths
 
 __all__ = ["print_max_lengths", "search_max_lengths"]
 
-# Columns that hold numbers.
+# Columns of numbers, aligned at the right.
 NUMBERS = frozenset({"longest", "s per call", "peak MiB"})
-# Options of profile that have no effect on the search, by parameter name.
+# Options of ``attnbench profile`` that have no effect on the search, by parameter name.
 UNUSED = {
     "lengths": "--lengths", "patterns": "--case", "processes": "--processes", "case_budget": "--case-budget",
 }  # fmt: skip
@@ -36,7 +36,7 @@ def search_max_lengths(implementations: Sequence[str], given: dict[str, Any]) ->
     choice = Choice.from_options(given)
     session = make_session(given)
     session.worker_module = WORKER
-    # Fix one memory limit for all implementations: the default depends on what is free as a worker starts.
+    # Fix one memory limit for all implementations: the default depends on the memory that is free when a worker starts.
     session.limits = replace(session.limits, memory_bytes=session.limits.compute_memory_limit_bytes())
     with session:
         chosen = choose_timed_implementations(
@@ -61,7 +61,10 @@ def search_max_lengths(implementations: Sequence[str], given: dict[str, Any]) ->
 
 
 def print_max_lengths(results: Iterable[Result], *, err: bool = False) -> None:
-    """Print a line per implementation, pass and dtype: the longest length, its time and memory, and the next limit."""
+    """Print a table with a row for each implementation, pass and dtype.
+
+    A row has the longest length that fits, the time and memory of a call at this length, and the length that fails.
+    """
     table = Table(box=None, pad_edge=False)
     for name in HEAD:
         table.add_column(name, justify="right" if name in NUMBERS else "left")
@@ -71,7 +74,7 @@ def print_max_lengths(results: Iterable[Result], *, err: bool = False) -> None:
 
 
 def _choose_exit_code(results: Iterable[Result], asked: Sequence[str]) -> int:
-    """Return 1 if the shortest length does not conform, 3 if no length fits for an implementation asked for, else 0."""
+    """Return 1 if a check fails at the shortest length, 3 if no length fits for one of ``asked``, else 0."""
     fits: set[str] = set()
     for result in results:
         for finding in result.findings:

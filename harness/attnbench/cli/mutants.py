@@ -20,12 +20,12 @@ __all__ = ["print_matrix", "to_json", "try_mutants"]
 
 SCHEMA = 1
 FILTERS = ("patterns", "checks", "dtypes", "shard")
-# Options that have no effect here.
+# Options that have no effect on a run of the mutants, by parameter name.
 UNUSED = {"markdown_file": "--markdown", "certificate_file": "--certificate", "resume": "--resume"}
 
 
 def try_mutants(implementations: Sequence[str], given: Mapping[str, Any]) -> int:
-    """Run all mutants on a suite; exit code 0 if the checks kill every mutant and pass every correct variant."""
+    """Run all mutants on a suite; return 0 if the checks kill every mutant and pass every correct variant, else 1."""
     if implementations:
         raise click.UsageError(f"--mutants runs the shipped mutants: leave out {' '.join(implementations)}")
     if unused := [option for name, option in UNUSED.items() if given[name]]:
@@ -35,7 +35,7 @@ def try_mutants(implementations: Sequence[str], given: Mapping[str, Any]) -> int
         plans = plan_conformance(session, choice, operators)
         lists = {operator: _list_cases(session, operator, choice.suite) for operator in operators}
         versions = {operator: session.ask_oracle("version", operator=operator) for operator in operators}
-    # --case can name a case that is in no list: every mutant runs on it.
+    # --case can name a case that is in no list. Every mutant runs on such a case.
     listed = {case for own in lists.values() for case in own[choice.suite]}
     first = {case for own in lists.values() for case in next(iter(own.values()))}
     first |= {plan.case for plan in plans if plan.case not in listed}
@@ -75,7 +75,10 @@ def _choose_operators(asked: Sequence[str]) -> list[str]:
 
 
 def _list_cases(session: Session, operator: str, suite: str) -> dict[str, list[str]]:
-    """Return an operator's case ids by level, smallest first: the suite's level, and the smaller ones from ``core``."""
+    """Return the case ids of an operator for each level from ``core`` up to the suite, smallest level first.
+
+    If the suite is not one of these levels, return the case ids of the suite only.
+    """
     places = {level: number for number, level in enumerate(NESTED)}
     levels: list[str] = [level for level in NESTED[1:] if suite in places and places[level] <= places[suite]]
     return {level: session.ask_oracle("suite", operator=operator, level=level) for level in levels or [suite]}
@@ -94,7 +97,7 @@ def _compute_score(matrix: Matrix, operator: str, level: str, cases: Collection[
 
 
 def to_json(matrix: Matrix, asked: Sequence[str], scores: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the results as JSON values; ``scores`` are mutation scores by the hash of the case list."""
+    """Return the results as JSON values; ``scores`` maps the hash of a case list to the mutation score on that list."""
     return {
         "schema": SCHEMA,
         "scores": dict(scores),

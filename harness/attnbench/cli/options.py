@@ -28,11 +28,12 @@ EFFORTS = {
     "full": Effort(processes=10, most=30, budget_s=2.0),
 } | dict.fromkeys(("slow", "gpu", "huge"), Effort(processes=10, most=30, budget_s=4.0))
 # Longest predicted call that a quick suite starts, in seconds. The suite makes such a call some forty times in checks,
-# and seven times in each of seven timing processes. The naive loop's call on real sentences, without gradients, is just
-# within the limit; without the limit that loop takes as long as all others together.
+# and seven times in each of seven timing processes. A call of the naive loop (the slowest implementation) on real
+# sentences, without gradients, is just within the limit. Without the limit, the naive loop takes as long as all other
+# implementations together.
 QUICK_WORK_S = 0.12
 PASSES = get_args(Pass)
-# Smallest number of bytes that is rejected: such a limit limits nothing, and cannot be set.
+# Smallest memory limit that is rejected, in bytes. The system cannot set such a limit, and it would limit nothing.
 MOST_BYTES = 2**62
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -56,7 +57,7 @@ class Lengths(click.ParamType[tuple[int, ...]]):
 
 
 class Bytes(click.ParamType[int]):
-    """A number of bytes with a unit."""
+    """A number of bytes, with or without a unit such as GiB."""
 
     name = "bytes"
 
@@ -69,7 +70,7 @@ class Bytes(click.ParamType[int]):
 
 
 class Shard(click.ParamType[tuple[int, int]]):
-    """Part I of N."""
+    """Part I of N of the cases, written I/N."""
 
     name = "I/N"
 
@@ -123,7 +124,7 @@ class JsonFile(click.File):
 
 
 class Expectations(click.ParamType[Path]):
-    """A file of expected failures. It is read here once, so that errors in it are reported before anything is run."""
+    """A file of expected failures, read already here so that its errors are reported before anything is run."""
 
     name = "file"
 
@@ -236,7 +237,8 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         help="Find the longest sequence that fits in --memory-limit and whose call takes no longer than --work-limit.",
     ),
     "processes": _make_option("--processes", type=click.IntRange(min=1), help="Number of fresh timing processes."),
-    # More threads than cores wait for one another; a million threads would leave none for other processes.
+    # At most one thread per core: further threads would only wait for one another. A million threads would leave no
+    # thread for other processes.
     "threads": _make_option(
         "--threads", type=click.IntRange(min=1, max=os.cpu_count()), help="Threads of each worker."
     ),

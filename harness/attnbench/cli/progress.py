@@ -21,42 +21,44 @@ __all__ = ["Pace", "describe_time_left", "show_progress"]
 PLAIN_EVERY_S = 10.0
 # Redraws of the bar per second. Drawing takes CPU time from the measurement that runs at the same time.
 REDRAWN_PER_S = 1
-# A range of time left is printed as one number if its upper end is at most this factor, or this many seconds, above
-# its lower end.
+# The time left is printed as one number, not as a range, if the upper end of the range is at most CLOSE times the
+# lower end, or at most CLOSE_S seconds above the lower end.
 CLOSE, CLOSE_S = 1.25, 5.0
 NOT_KNOWN = "time left not known yet"
-# Durations are printed in seconds up to the first number of seconds, in minutes up to the second, then in hours.
+# Durations up to SECONDS_UP_TO_S are printed in seconds, up to MINUTES_UP_TO_S in minutes, and longer ones in hours.
 SECONDS_UP_TO_S, MINUTES_UP_TO_S = 90, 5400
 
 
 class Pace:
     """Durations of the finished steps of a stage, and an estimate for the remaining steps.
 
-    Steps differ widely: a long sequence takes a thousand times as long as a short one, and steps come in order of
-    length, so a mean is a poor estimate. Steps come in rounds, though: the same cases for every implementation, or in
-    every process. The estimate of a remaining step is the duration of the step with the same label in earlier rounds.
+    Steps differ widely: a long sequence takes a thousand times as long as a short one. Steps come in order of length, so
+    the mean duration of the finished steps is a poor estimate. But steps come in rounds: the same cases for every
+    implementation, or in every process. The estimate for a remaining step therefore comes from the durations of the
+    steps with the same label in earlier rounds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # Several threads report finished steps.
+        # Held while a finished step is counted: several threads report finished steps.
         self._counting = Lock()
         self.begin(0)
 
     def begin(self, total: int, parallel: int = 1) -> None:
-        """Start a stage of ``total`` steps, of which ``parallel`` run in parallel."""
+        """Start a stage of ``total`` steps, of which ``parallel`` run at the same time."""
         self.total, self.made = total, 0
         # End times of the last ``parallel`` finished steps.
         self._ends_s = deque([self._clock()] * parallel, maxlen=parallel)
-        # Durations of the steps by label, in the order in which the labels first came.
+        # Durations of the finished steps by label; labels are in the order of their first steps.
         self._took_s: dict[str, list[float]] = {}
         self._last_label: str | None = None
         self._round_ended = False
 
     def done(self, label: str | None = None) -> None:
-        """Count a finished step. A step without a label was finished in an earlier run: its duration is not used.
+        """Count a finished step, and store its duration under its label.
 
-        With n parallel steps, the duration of a step is 1/n of the time in which the last n steps finished.
+        A step without a label was finished in an earlier run, so its duration is not stored. With n parallel steps, the
+        duration of a step is 1/n of the time in which the last n steps finished.
         """
         with self._counting:
             self.made += 1
@@ -69,9 +71,9 @@ class Pace:
                 self._last_label = label
 
     def estimate_left_s(self) -> tuple[float, float | None] | None:
-        """Estimate the least and most seconds left in the stage; the most is None in the first round.
+        """Estimate the smallest and the largest number of seconds left in the stage.
 
-        None if no step with a label has finished yet.
+        The largest number is None in the first round. The result is None if no step with a label has finished yet.
         """
         left = self.total - self.made
         if not self._took_s or self._last_label is None or left <= 0:
@@ -79,7 +81,7 @@ class Pace:
         passed_s = self._clock() - self._ends_s[-1]
         if not self._round_ended:
             known = [took_s for one in self._took_s.values() for took_s in one]
-            # Later steps are seldom quicker, so this is a lower end.
+            # Later steps are seldom quicker than finished ones, so this is a lower end.
             return max(left * min(fmean(known), median(known)) - passed_s, 0.0), None
         labels = list(self._took_s)
         begin = labels.index(self._last_label) + 1
@@ -108,7 +110,7 @@ def _format_time(seconds: float) -> str:
 
 
 class _Plain:
-    """Plain lines: one as a stage starts, then one every few seconds."""
+    """Progress as plain lines: one line when a stage starts, then one every few seconds."""
 
     def __init__(self) -> None:
         self._title, self._printed_s, self._pace = "", 0.0, Pace()

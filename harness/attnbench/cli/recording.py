@@ -48,7 +48,7 @@ class Recording:
         self.ceilings.append(ceiling)
 
     def add(self, result: Result) -> None:
-        """Store a result, and join it to an earlier one of the same implementation and case."""
+        """Store a result, and join it to the earlier result of the same implementation and case, if there is one."""
         self.file.append(result)
         key = (result.implementation, result.case)
         self.results[key] = join_results(self.results[key], result) if key in self.results else result
@@ -58,7 +58,7 @@ class Recording:
         return sort_results(self.run, self.results.values())
 
     def choose_exit_code(self, asked: Sequence[str]) -> int:
-        """Return 0 if everything passed, 1 after a failure, 3 if no check ran on one of ``asked``."""
+        """Return 1 after a failure, 3 if one of ``asked`` has no finding that passed or failed as expected, else 0."""
         statuses: dict[str, set[str]] = {display_name(name): set() for name in asked}
         for result in self.results.values():
             statuses.setdefault(result.implementation, set()).update(f.status for f in result.findings)

@@ -46,10 +46,10 @@ def choose_timed_implementations(
     operators: Collection[str],
     compiling: bool = True,
 ) -> list[str]:
-    """Return the implementations to time, with the baseline of each of their operators first.
+    """Return the implementations to time; the baselines of their operators come first.
 
-    ``asked`` says that the user named the implementations. Otherwise only those of the given operators are kept, and
-    without ``compiling`` only those whose calls do not compile.
+    ``asked`` says that the user named the implementations: all of them are kept. Otherwise only implementations of the
+    given operators are kept, and if ``compiling`` is False, only implementations whose calls do not compile.
 
     Raises: PluginError where a named implementation cannot be loaded.
     """
@@ -81,12 +81,12 @@ def find_operators(session: Session, implementations: Sequence[str]) -> list[str
 
 
 def drop_unloadable(session: Session, implementations: Sequence[str], *, asked: bool) -> list[str]:
-    """Return the implementations that can be loaded; each dropped one is reported to standard error.
+    """Return the implementations that can be loaded; every other one is reported to standard error.
 
     Raises: PluginError where the user named the implementations (``asked``) and one cannot be loaded.
     """
     try:
-        # If one process can load them all, no implementation needs a process of its own.
+        # If one process can load all implementations, none of them is tried in a process of its own.
         session.supervise_together(list(implementations)).close()
     except PluginError:
         return [name for name in implementations if _can_load(session, name, asked=asked)]
@@ -166,6 +166,9 @@ def _filter_cases(session: Session, cases: list[str], patterns: Sequence[str]) -
 
 
 def _replace_dtype_and_device(case: str, dtype: str | None, device: str) -> str:
-    """Return the case id with another dtype and device. Both are among its last three parts for every operator."""
+    """Return the case id with another dtype and device.
+
+    For every operator the last three parts of a case id are the dtype, the device and the mode.
+    """
     head, own_dtype, own_device, mode = case.rsplit("/", 3)
     return f"{head}/{dtype or own_dtype}/{own_device if device == 'cpu' else device}/{mode}"

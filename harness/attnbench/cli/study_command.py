@@ -15,7 +15,7 @@ __all__ = ["command"]
 
 
 class _Studies(click.Group):
-    """Makes the command of a study when it is named."""
+    """The commands of the registered studies; a study is loaded only when its command is named."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list_names(STUDIES)
@@ -32,7 +32,7 @@ def command() -> None:
 
 
 def load_study(name: str) -> Study:
-    """The study that is registered under a name.
+    """Return the study that is registered under a name.
 
     Raises: PluginError.
     """
@@ -53,7 +53,7 @@ def _command(name: str, study: Study) -> click.Command:
 
 
 def _run(name: str, study: Study, reports: Path, **asked: Any) -> int:
-    """Compute in a process of its own, which alone imports torch; then draw."""
+    """Compute the study in a child process, the only one that imports torch; then draw its figures here."""
     from attnbench.report.studies import write
 
     try:

@@ -20,7 +20,7 @@ __all__ = ["make_console", "print_findings", "print_timings"]
 # Number of failed checks whose first failure is printed in full. The run file has all failures.
 PRINTED = 12
 STYLES = {"✗": "bold red", "✓": "green", "~": "yellow", "–": "dim", "·": "dim"}
-# Sign of the state after each ratio. A ratio means little without its state.
+# Sign after each ratio, by the state of the speed verdict. A ratio means little without this state.
 SIGNS: dict[State, str] = {"faster": "−", "slower": "+", "same": "=", "unknown": "?", "inconclusive": "!"}
 TIMING_LEGEND = (
     "− faster, + slower, = same; ? unknown: not enough samples to tell; ! inconclusive: measurement disturbed"
@@ -55,7 +55,7 @@ def print_findings(results: Iterable[Result], *, err: bool = False) -> None:
 
 
 def _split_columns(cells: Matrix, names: Sequence[str], width: int) -> Iterator[list[str]]:
-    """Yield groups of implementations, each group as many as fit side by side."""
+    """Yield groups of implementations; the columns of a group fit side by side in the width."""
     left = max(map(len, ("chapter", *cells)))
     some: list[str] = []
     used = left
@@ -79,7 +79,7 @@ def _format_cell(cell: Cell | None) -> Text:
 
 
 def _print_failures(results: Sequence[Result], *, err: bool) -> None:
-    """Print the first failure of each check, the reasons for refused and not run findings, and the total."""
+    """Print the first failure of each check, why findings were refused or not run, and the number of failures."""
     broken = collect_failures(results)
     for failure in broken[:PRINTED]:
         click.echo(f"\n{failure.title}", err=err)
@@ -91,7 +91,7 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
     for status, words in (("unsupported", "refused"), ("not_run", "not run")):
         reasons = ((r.implementation, f.reason) for r in results for f in r.findings if f.status == status)
         _print_left_out(words, "finding", reasons, err=err)
-    # A refused case is called anyway; what that call shows is attached to the refused finding as warnings.
+    # A refused case is called anyway; the warnings of the refused finding say what that call revealed.
     warned = (
         (r.implementation, f"{f.reason}: {warning}")
         for r in results
@@ -107,7 +107,10 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
 
 
 def _print_left_out(words: str, thing: str, named_reasons: Iterable[tuple[str, str]], *, err: bool) -> None:
-    """Print a line for each implementation: how many were left out, and the most common reason."""
+    """Print a line for each implementation: the number of its reasons, and the most common reason.
+
+    ``thing`` names what has such a reason: a finding, a case, a call or a comparison.
+    """
     reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for name, reason in named_reasons:
         reasons[name][reason] += 1
@@ -125,7 +128,7 @@ def print_timings(results: Iterable[Result], *, err: bool = False) -> None:
     timed = {(r.run, r.case, r.implementation): r for r in stored if r.timing}
     out = make_console(err=err)
     parts: defaultdict[str, list[Result]] = defaultdict(list)
-    # Part of the case id that cases share if they differ only in length, pass, dtype and device.
+    # The part of each case id that does not depend on length, pass, dtype and device.
     forms = {key: series_of(result.case).rsplit("/", 2)[0] for key, result in timed.items()}
     several = len(set(forms.values())) > 1
     for key, result in timed.items():
@@ -162,14 +165,14 @@ def _format_peak(result: Result | None) -> str:
 
 
 def _describe_clock(result: Result, device: str) -> str:
-    """Return, for a call on CUDA, which of its two times the table shows; empty on the CPU."""
+    """Name the device of a call and which of its two times the table contains; empty for a call on the CPU."""
     if device == "cpu" or result.timing is None:
         return ""
     return f", {device}, {'device time' if choose_measure(result.timing) == 'device' else 'end-to-end time'}"
 
 
 def _format_timing(result: Result | None, timed: Timed) -> str:
-    """Format milliseconds and the ratio to the baseline with the sign of its state; no ratio if it is inconclusive."""
+    """Format the time in ms, the ratio to the baseline, and the sign of the state; no ratio if it is inconclusive."""
     if result is None or result.timing is None:
         return "–"
     found = _compare_with_baseline(result, timed)
@@ -185,7 +188,7 @@ def _format_timing(result: Result | None, timed: Timed) -> str:
 
 
 def _compare_with_baseline(result: Result, timed: Timed) -> SpeedVerdict | None:
-    """Return the speed verdict against the baseline, or None if their calls were not interleaved in the same run."""
+    """Return the speed verdict against the baseline, or None if calls of the two were not interleaved in one run."""
     name = find_baseline(result.case)
     base = timed.get((result.run, result.case, name))
     if base is None or base.timing is None or result.timing is None or name not in result.timing.interleaved_with:

@@ -68,7 +68,9 @@ def register(name: str) -> str:
         raise ValueError(f"{name!r} would take the place of {before.name!r}, both are {public!r}: rename a file")
     implementation = load_implementation(name)
     if implementation.operator != "multihead":
-        raise ValueError(f"{name!r} must compute multihead to serve a model's layers, got {implementation.operator}")
+        raise ValueError(
+            f"{name!r} must compute 'multihead' to replace a model's attention, got {implementation.operator!r}"
+        )
     attention.register(public, _AttentionFunction(name, implementation))
     # The boolean masks of SDPA, true where a query may attend to a key.
     masks.register(public, masks()["sdpa"])

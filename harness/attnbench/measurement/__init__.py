@@ -1,1 +1,1 @@
-"""Measuring calls: time in interleaved samples, memory, kernels, and the limits of the machine."""
+"""Measurements of calls (time in interleaved samples, memory, kernels), and of the peak rates of the machine."""

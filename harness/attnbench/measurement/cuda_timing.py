@@ -1,8 +1,9 @@
-"""Time of a call on a CUDA device, between two CUDA events, with a cold L2 cache and without launch overhead.
+"""Times calls on a CUDA device between two CUDA events, with a cold L2 cache and without launch overhead.
 
-CUDA events also count the time for which the device waits for a launch. To exclude it, the device first runs a short
-spin kernel, which keeps it busy until the whole call is enqueued. The launch cannot be hidden if the call synchronizes
-with the device, or launches more kernels than the device's queue holds; the record then says "launch not hidden".
+CUDA events also count the time for which the device waits for a launch. To exclude that time, the device first runs a
+short spin kernel, which keeps the device busy until the whole call is enqueued. The launch cannot be hidden if the call
+synchronizes with the device, or launches more kernels than the device's queue holds. The record then says "launch not
+hidden".
 """
 
 import time
@@ -19,25 +20,27 @@ from attnbench.measurement.gpu_clocks import Clocks
 __all__ = ["DeviceSample", "DeviceTime", "Pauses", "flush_bytes", "spin_cycles", "spin_ns"]
 
 Step = Callable[[], object]
-# Fewest bytes to write before each call to flush the L2 cache, as in triton.testing.do_bench.
+# Smallest number of bytes to write before each call to flush the L2 cache, as in triton.testing.do_bench.
 FLUSHED_AT_LEAST = 256_000_000
-# Shortest and longest spin, in nanoseconds. A launch takes about 5 µs, and a plain attention call makes some ten. The
-# device's queue holds about a thousand (https://stackoverflow.com/q/53970187), which torch needs 5 to 10 ms to fill.
+# Shortest and longest spin, in nanoseconds. A launch takes about 5 µs, and a plain attention call makes about ten
+# launches. The device's queue holds about a thousand launches (https://stackoverflow.com/q/53970187); torch needs 5 to
+# 10 ms to fill the queue.
 SHORTEST_NS, LONGEST_NS = 200_000, 20_000_000
-# Length of the spin as a multiple of the launch time: the host may be delayed, and the device's clock may rise.
+# Length of the spin as a multiple of the launch time. It exceeds 1 because the host may be delayed, and because the
+# device's clock may rise, which shortens the spin.
 MARGIN = 3
-# Calls whose launch is timed to choose the length of the spin.
+# Number of calls whose launch is timed to choose the length of the spin.
 CALIBRATION_CALLS = 3
 # Clock cycles of the spin that measures the device's clock rate: 1 ms at 2 GHz.
 MEASURED_CYCLES = 2_000_000
-# Warm-up calls before a graph capture: three, as in
+# Number of warm-up calls before a graph capture, as in
 # https://docs.pytorch.org/docs/stable/notes/cuda.html#whole-network-capture.
 BEFORE_CAPTURE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """Times of one sample of a call on the device, in nanoseconds."""
+    """One sample of a call on the device: its times, in nanoseconds, and whether the launch came late."""
 
     device_ns: int
     # Whether the device reached the call before all of it was enqueued; None if there was no spin to hide the launch.
@@ -47,12 +50,12 @@ class DeviceSample:
 
 
 def flush_bytes(cache_bytes: int) -> int:
-    """Bytes to write to evict everything else from an L2 cache of this size."""
+    """Number of bytes to write so that an L2 cache of this size holds no earlier data."""
     return max(2 * cache_bytes, FLUSHED_AT_LEAST)
 
 
 def spin_ns(launches_ns: Sequence[int]) -> int:
-    """Nanoseconds to spin before a call whose launches took these times."""
+    """Nanoseconds to spin before a call, from the measured times of its launches."""
     return min(LONGEST_NS, max(SHORTEST_NS, MARGIN * max(launches_ns)))
 
 
@@ -65,9 +68,9 @@ def spin_cycles(duration_ns: int, clock_ghz: float) -> int:
 class Pauses:
     """Computes how long a device should rest before its next call.
 
-    A device that works at full power for long lowers its clock: a B200 from 1965 to 1580 MHz, from about 5 ms on
+    A device that works at full power for more than about 5 ms lowers its clock: a B200 from 1965 to 1580 MHz
     (https://github.com/flashinfer-ai/flashinfer/pull/2899). After 5 ms of work the device rests for as long as it
-    worked, which halves its mean power. It rests for at most 50 ms: a longer call lowers the clock by itself.
+    worked, which halves its mean power. It rests for at most 50 ms: a call longer than that lowers the clock by itself.
     """
 
     now_ns: Callable[[], int] = time.perf_counter_ns
@@ -96,9 +99,10 @@ class _Graph:
 
 
 class DeviceTime:
-    """Times calls on the current CUDA device; ``steps`` return as soon as their work is enqueued.
+    """Times calls on the current CUDA device.
 
-    The steps named by ``capturable`` are captured in a CUDA graph as well.
+    ``steps`` are the calls by name; each returns as soon as its work is enqueued. The calls named in ``capturable`` are
+    also captured in a CUDA graph.
     """
 
     def __init__(self, steps: Mapping[str, Step], *, capturable: AbstractSet[str] = frozenset()) -> None:
@@ -110,17 +114,19 @@ class DeviceTime:
         self.clocks = Clocks(str(properties.uuid))
         self._pauses = Pauses()
         self._clock_ghz: float | None = None
-        # Nanoseconds to spin before each call; 0 if a spin cannot hide the launch.
+        # Nanoseconds to spin before a call, by its name; 0 if a spin cannot hide the launch.
         self._spins_ns: dict[str, int] = {}
         self._graphs: dict[str, _Graph] = {}
         self._uncaptured: dict[str, str] = {}
 
     def __contains__(self, name: str) -> bool:
-        """Whether this call is timed on the device."""
+        """Whether the call of this name is timed on the device."""
         return name in self._steps
 
     def calibrate(self, name: str) -> None:
-        """Choose how long to spin before a call that has been warmed up, and capture it if it is capturable.
+        """Choose how long to spin before a call, and capture the call in a graph if it is capturable.
+
+        The call must have been warmed up.
 
         Raises: the exception that the call raises.
         """
@@ -158,7 +164,7 @@ class DeviceTime:
             self._pauses.restart()
 
     def describe_method(self, name: str) -> str:
-        """Describe how the times of a call were measured, in words that come before "time"."""
+        """Describe how the times of a call were measured, as a phrase that is followed by the word "time"."""
         launch = "launch hidden" if self._spins_ns.get(name) else "launch not hidden"
         method = f"device (CUDA events, cold L2 cache, {launch})"
         if name in self._uncaptured:
@@ -168,7 +174,7 @@ class DeviceTime:
     def replay_matches(self, name: str) -> bool:
         """Whether a replay of the graph gives bitwise the same result as the call, on the present values of the inputs.
 
-        If it does not, the graph is discarded. True if there is no graph.
+        If the results differ, the graph is discarded. True if the call has no graph.
         """
         if name not in self._graphs:
             return True
@@ -183,27 +189,30 @@ class DeviceTime:
         return same
 
     def _time_step(self, step: Step, hidden_ns: int) -> tuple[DeviceSample, int]:
-        """Time one call after a spin of ``hidden_ns``; also return the nanoseconds that it took to enqueue the call."""
+        """Time one call after a spin of ``hidden_ns`` nanoseconds (0: no spin).
+
+        Also return the nanoseconds that it took to enqueue the call.
+        """
         self._flushed.zero_()
         if hidden_ns:
             assert self._clock_ghz is not None
             torch.cuda._sleep(spin_cycles(hidden_ns, self._clock_ghz))  # type: ignore[no-untyped-call]  # noqa: SLF001  # torch's own tests use it
         else:
-            # Without this the flush would hide a varying part of the launch.
+            # Without this wait, the flush would hide a varying part of the launch.
             torch.cuda.synchronize()
         self._begin.record()
         began = time.perf_counter_ns()
         result = step()
         launch_ns = time.perf_counter_ns() - began
         self._end.record()
-        # The spin is over if the event after it has completed.
+        # If the begin event has completed, the spin before it is over.
         late = bool(self._begin.query()) if hidden_ns else None  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         del result
         return DeviceSample(device_ns=round(self._begin.elapsed_time(self._end) * 1e6), late=late), launch_ns
 
     def _measure_clock_ghz(self) -> float:
-        """Measure the clock rate of the device, in cycles per nanosecond; the first of two spins is a warm-up."""
+        """Measure the device's clock rate by a spin, in cycles per nanosecond; an earlier spin is the warm-up."""
         for _ in range(2):
             self._begin.record()
             torch.cuda._sleep(MEASURED_CYCLES)  # type: ignore[no-untyped-call]  # noqa: SLF001  # as above
@@ -231,6 +240,6 @@ class DeviceTime:
 
 
 def _list_tensors(result: object) -> list[Tensor]:
-    """Return the tensors in the result of a call, in order."""
+    """Return the tensors of a call's result, which is a single value or a tuple."""
     parts = result if isinstance(result, tuple) else (result,)
     return [part for part in parts if isinstance(part, Tensor)]

@@ -6,16 +6,16 @@ __all__ = ["memory_fraction", "set_memory_limit"]
 
 
 def memory_fraction(limit_bytes: int, total_bytes: int) -> float:
-    """A limit in bytes as a fraction of the device's memory, as torch requires; at most 1."""
+    """The limit as a fraction of the device's memory, which is the form that torch requires; at most 1."""
     return min(1.0, limit_bytes / total_bytes)
 
 
 def set_memory_limit(limit_bytes: int) -> None:
-    """Make torch raise an out-of-memory error if it would hold more than ``limit_bytes``, the inputs included.
+    """Make torch raise an out-of-memory error if its tensors, inputs included, need more than ``limit_bytes``.
 
     Memory that a library allocates by itself is not limited.
 
-    Raises: RuntimeError without a device.
+    Raises: RuntimeError if there is no CUDA device.
     """
     total_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
     torch.cuda.set_per_process_memory_fraction(memory_fraction(limit_bytes, total_bytes))

@@ -13,17 +13,17 @@ MISSING = "none: nvidia-ml-py is not installed; pip install nvidia-ml-py"
 
 
 class Reading(NamedTuple):
-    """One reading: the clock of the multiprocessors, and one bit for each reason that lowers it."""
+    """One reading: the clock rate of the multiprocessors, and a bit mask of the reasons that lower this rate."""
 
-    # 0 if the clock could not be read.
+    # 0 if the clock rate could not be read.
     sm_mhz: int
     reasons: int
 
 
 class Clocks:
-    """Reads the clock of one device, named by its UUID.
+    """Reads the clock rate of the device with this UUID.
 
-    ``source`` is "NVML", or says why there are no readings, with the remedy if there is one.
+    ``source`` is "NVML", or says why the clock cannot be read, with the remedy if there is one.
     """
 
     def __init__(self, uuid: str) -> None:
@@ -34,12 +34,12 @@ class Clocks:
             self.source = "NVML"
         except ImportError:
             self.source = MISSING
-        except Exception as error:  # noqa: BLE001  # the driver may support none of this; timing goes on without readings
+        except Exception as error:  # noqa: BLE001  # the driver may lack these functions; timing goes on without readings
             self._read = None
             self.source = f"none: NVML says {str(error) or type(error).__name__}"
 
     def read(self) -> Reading | None:
-        """Read the clock; None if this device has no readings at all."""
+        """Read the clock rate; None if it can never be read on this device, zeros if only this reading failed."""
         if self._read is None:
             return None
         try:
@@ -49,9 +49,9 @@ class Clocks:
 
 
 def _make_reader(uuid: str) -> Callable[[], Reading]:
-    """Return a function that reads the device.
+    """Return a function that reads the clock rate of the device with this UUID.
 
-    Raises: ImportError without nvidia-ml-py; an NVML error without a driver or without that device.
+    Raises: ImportError without nvidia-ml-py; an NVML error if there is no driver or no such device.
     """
     import pynvml
 
@@ -59,7 +59,7 @@ def _make_reader(uuid: str) -> Callable[[], Reading]:
     device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
 
     def read() -> Reading:
-        # The function has this name since driver and package version 535, of June 2023.
+        # This function has had its name since version 535 of the driver and of the package (June 2023).
         reasons = int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(device))
         return Reading(int(pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_SM)), reasons)
 

@@ -16,15 +16,16 @@ CREATORS = (
     "aten::empty", "aten::new_", "aten::zero", "aten::fill_", "aten::ones", "aten::full", "aten::resize_",
     "aten::scalar_tensor",
 )  # fmt: skip
-# Operators that do no work themselves: they call a copy, or the random numbers and the product of a dropout.
+# Operators that only call the operators that do the work: a copy, or the random numbers and the product of a dropout.
 WRAPPERS = frozenset(
     {"aten::clone", "aten::to", "aten::_to_copy", "aten::_unsafe_view", "aten::dropout", "aten::promote_types"}
 )
-# Namespaces of events that are not operators.
+# Namespaces of profiler events that are not operators.
 NO_OPERATORS = ("autograd::", "torch::", "profiler::", "c10d::")
-# Largest number of events that are nested by caller: a loop over tokens has a million, which take half a minute.
+# With more events than this, the caller of an event is not searched for. A loop over tokens has a million events, for
+# which the search takes half a minute.
 MOST_NESTED = 100_000
-# Word in the name of an operator that is always listed: it shows which backend was chosen.
+# An operator with this word in its name is always listed, since its name shows which backend was chosen.
 ATTENTION = "attention"
 
 
@@ -39,11 +40,12 @@ class _Call:
 
 
 def list_kernels(events: Sequence[Any]) -> tuple[str, ...]:
-    """Names of the operators and kernels that did the work, the longest first, with the number of calls if several.
+    """Names of the operators and kernels that did the work of a call, in descending order of their total time.
 
-    An operator is listed if it calls no operator that does its work, or if its name contains "attention", which shows
-    which backend was chosen. Views and the creation of tensors are not work. A copy is not listed if a listed operator
-    calls it directly. On a device, kernels are listed in place of the operators that launched them.
+    A name ends in `` ×3`` if there were three calls. An operator is listed if it calls no other operator that does the
+    work, or if its name contains "attention", which shows which backend was chosen. Views and the creation of tensors
+    are not work. A copy is not listed if a listed operator calls it directly. On a device, kernels are listed in place
+    of the operators that launched them.
     """
     found = [_Call(e.name(), e.duration_ns(), None) for e in events if not _is_on_cpu(e)]
     called = (
@@ -59,12 +61,12 @@ def list_kernels(events: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _list_operators(events: Sequence[Any]) -> list[_Call]:
-    """All operators whose names say that they do work, without regard to their callers."""
+    """All operators that do work, judged by their names alone and not by their callers."""
     return [_Call(e.name(), e.duration_ns(), None) for e in events if _is_on_cpu(e) and _is_work(e.name())]
 
 
 def _nest_events(events: Sequence[Any]) -> list[_Call]:
-    """Top-level events on the CPU, each with the events that it called: these lie within its time."""
+    """Top-level events on the CPU, each with the events that it called: those in its thread and time interval."""
     tops: list[_Call] = []
     stacks: dict[int, list[tuple[int, _Call]]] = {}
     own = [e for e in events if _is_on_cpu(e) and e.name() != "[memory]"]
@@ -104,7 +106,7 @@ def _is_work(name: str) -> bool:
 
 def _is_view(name: str) -> bool:
     """Whether an operator returns a view: its schema says that the result shares memory with an argument."""
-    # A private function, and the only lookup of an operator's schema by its name.
+    # No public function looks up an operator's schemas by its name.
     schemas = torch._C._jit_get_schemas_for_operator(name)  # noqa: SLF001
     aliases = [returned.alias_info for schema in schemas for returned in schema.returns]
     return any(alias is not None and not alias.is_write for alias in aliases)

@@ -25,16 +25,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Memory of one pass, as the fields of a stored Memory, and the kernels that ran in it."""
+    """Memory of one pass (the fields of a stored ``Memory``), and the names of the kernels of the pass."""
 
     memory: dict[str, Any]
     kernels: tuple[str, ...]
 
 
 def measure_footprint(candidate: Candidate) -> Footprint:
-    """Measure the memory of one pass of a candidate, and list its operators and kernels; each in calls of its own.
+    """Measure the memory of one pass of a candidate, and list the operators and kernels of the pass.
 
-    One call runs before, so that workspaces that are allocated only once are not counted.
+    The pass runs several times. The first run is not traced, so that workspaces that are allocated only once are not
+    counted.
     """
     case, step = candidate.case, candidate.make_step()
     existing = [
@@ -55,7 +56,7 @@ def measure_footprint(candidate: Candidate) -> Footprint:
         memory={
             "peak_bytes": peak,
             "saved_bytes": saved,
-            # An output that is kept from an earlier call was not allocated in this one.
+            # The difference is negative if an output was kept from an earlier call instead of allocated in this one.
             "workspace_bytes": max(0, peak - made),
             "physical_bytes": physical,
             "outside_bytes": bytes_outside_allocator(physical, peak),
@@ -68,7 +69,7 @@ def measure_footprint(candidate: Candidate) -> Footprint:
 
 
 def _measure_made_bytes(candidate: Candidate, step: Callable[[], Iterable[object]], existing: list[Tensor]) -> int:
-    """Bytes of the tensors that a pass returns: its outputs, or its output and all gradients."""
+    """Bytes of the tensors that a pass returns: all outputs, or with gradients the first output and all gradients."""
     made = list(step())
     if candidate.case.differentiates:
         made.append(candidate.run()[candidate.operator.outputs[0]])
@@ -81,17 +82,18 @@ def describe_peak_method(device: str) -> str:
 
 
 def measure_peak_bytes(call: Callable[[], object], device: str) -> int:
-    """Peak of torch's allocator during a call, above the level before the call; exact to the byte on a CPU.
+    """Peak bytes of torch's allocator during a call, above the level before the call; exact to the byte on a CPU.
 
-    All memory from the allocator counts, scratch memory inside fused kernels too. Memory that a library (MKL, oneDNN)
-    allocates by itself does not. One call runs before, so that workspaces that are allocated only once are not counted.
+    All memory from the allocator counts, including scratch memory inside fused kernels. Memory that a library (MKL,
+    oneDNN) allocates by itself does not count. An unmeasured call runs first, so that workspaces that are allocated
+    only once are not counted.
     """
     call()
     return _measure_device_peak(call)[0] if device == "cuda" else _find_peak(trace_call(call, device))
 
 
 def _find_peak(events: Iterable[Any]) -> int:
-    """Highest running sum of the bytes allocated and freed."""
+    """Highest running sum of allocated minus freed bytes, over the memory events."""
     now = highest = 0
     for event in events:
         if event.name() == "[memory]":
@@ -103,7 +105,7 @@ def _find_peak(events: Iterable[Any]) -> int:
 def _measure_device_peak(call: Callable[[], object]) -> tuple[int, int]:
     """Peaks of the allocated and of the reserved bytes during a call, above the levels before the call."""
     torch.cuda.synchronize()
-    # This call could reuse blocks that earlier calls left in the cache, and would then reserve nothing.
+    # Otherwise the call could reuse blocks that earlier calls left in the cache, and would reserve nothing.
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
@@ -114,7 +116,7 @@ def _measure_device_peak(call: Callable[[], object]) -> tuple[int, int]:
 
 
 def count_held_bytes(values: Iterable[object], existing: Iterable[Tensor] = ()) -> int:
-    """Bytes of the storages of tensors, each storage once, without the storages of ``existing`` tensors."""
+    """Bytes of the storages of the tensors in ``values``, each storage once, without those of ``existing`` tensors."""
     existing_storages = {tensor.untyped_storage().data_ptr() for tensor in existing}
     own = [value.untyped_storage() for value in values if isinstance(value, Tensor)]
     return sum({s.data_ptr(): s.nbytes() for s in own if s.data_ptr() not in existing_storages}.values())
@@ -123,9 +125,9 @@ def count_held_bytes(values: Iterable[object], existing: Iterable[Tensor] = ()) 
 def measure_saved_bytes(call: Callable[[], object], inputs: list[Tensor]) -> int:
     """Bytes that a forward call keeps alive for backward, beyond its inputs and parameters.
 
-    Counted by storage: two views of one storage are one. ``call`` is the forward pass alone.
+    Each storage counts once, even if several views of it are kept. ``call`` is the forward pass alone.
     """
-    kept: list[Tensor] = []  # alive, because a storage that is freed could come back under the same address
+    kept: list[Tensor] = []  # keeps the tensors alive: the address of a freed storage could be reused
 
     def pack(tensor: Tensor) -> Tensor:
         kept.append(tensor)

@@ -10,7 +10,7 @@ __all__ = ["trace_call"]
 
 
 def trace_call(call: Callable[[], object], device: str) -> list[Any]:
-    """Return the profiler events of one call, memory events included; its result is freed before the profiler stops.
+    """Return the profiler events of one call, with memory events; the result is freed before the profiler stops.
 
     The events are read directly: some builds leave the exported trace empty (pytorch#166121).
     """

@@ -1,7 +1,7 @@
 """Peak resident memory of one call, memory outside torch's allocator included. Importing this imports no torch.
 
-torch's allocator counts exactly what torch requests. It does not count memory that a library maps by itself, but that
-memory is resident like all other. Linux records the peak resident size of a process, and resets it on request.
+torch's allocator counts exactly what torch requests. It does not count memory that a library maps by itself. The
+resident size of the process includes both; Linux records the peak of this size, and resets the peak on request.
 
 Source: /proc/<pid>/clear_refs and VmHWM, https://docs.kernel.org/filesystems/proc.html.
 """
@@ -15,23 +15,24 @@ from pathlib import Path
 __all__ = ["ENVIRONMENT", "METHOD", "bytes_outside_allocator", "measure_peak_bytes"]
 
 METHOD = "VmHWM"
-# The process must be started with this environment: glibc then maps every block of 64 KiB or more anew, and unmaps it
-# when it is freed. Without it, blocks of earlier calls are still resident when the call begins.
+# The process must be started with this environment: glibc then maps every block of 64 KiB or more anew, and unmaps the
+# block when it is freed. Otherwise, blocks of earlier calls are still resident when the measured call begins.
 # Source: https://man7.org/linux/man-pages/man3/mallopt.3.html, M_MMAP_THRESHOLD.
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 # Writing this to clear_refs resets the peak resident size to the present size.
 RESET = "5"
-# Number of calls; the result is their median.
+# Number of measured calls; the result is the median of their peaks.
 CALLS = 3
-# Largest surplus over the allocator's peak that counts as noise. Linux counts pages per core, so the sum is wrong by up
-# to 0.3 MB (measured on 2 cores, from 64 to 1024 tokens).
+# Largest excess of the resident peak over the allocator's peak that counts as noise: in bytes, or as a fraction of the
+# allocator's peak if that is more. Linux counts pages per core, so the sum is wrong by up to 0.3 MB (measured on 2
+# cores, from 64 to 1024 tokens).
 NOISE_BYTES, NOISE_SHARE = 500_000, 0.02
 
 
 def measure_peak_bytes(call: Callable[[], object]) -> int | None:
-    """Peak resident size during a call, above the size before the call; None if it cannot be measured.
+    """Peak resident size in bytes during a call, above the size before the call; None if it cannot be measured.
 
     The call must have run twice before, so that memory that a library keeps after its first call is already resident.
     """
@@ -44,7 +45,7 @@ def measure_peak_bytes(call: Callable[[], object]) -> int | None:
 
 
 def bytes_outside_allocator(physical: int | None, allocated: int) -> int | None:
-    """Bytes of a physical peak beyond those of torch's allocator; None if the difference is within the noise."""
+    """Bytes by which the resident peak exceeds the allocator's peak; None if unknown or within the noise."""
     if physical is None or physical - allocated <= max(NOISE_BYTES, NOISE_SHARE * allocated):
         return None
     return physical - allocated

@@ -1,4 +1,4 @@
-"""Peak rates of this machine for a matrix product and for a copy: no call should be faster."""
+"""Peak rates of this machine for a matrix product and for a copy; no call should reach higher rates."""
 
 import time
 from collections.abc import Callable
@@ -12,15 +12,16 @@ __all__ = ["Roofline", "measure_roofline"]
 PRODUCT_ROWS = {"cpu": (512, 1024, 2048), "cuda": (2048, 4096, 8192)}
 # Bytes to copy: several times the size of a last-level cache.
 COPIED_BYTES = {"cpu": 2**28, "cuda": 2**31}
-# Calls of each, since other work may disturb a single one; and total seconds after which no more calls are made.
+# Number of calls of each product and copy, since other work may disturb a single call. After ``ENOUGH_S`` seconds in
+# total, no more calls are made.
 CALLS, ENOUGH_S = 5, 0.5
-# Unit: seconds. No larger product is tried after a call that takes longer: some dtypes have no fast matrix product.
+# If a product takes more than these seconds, no larger product is tried: some dtypes have no fast matrix product.
 LONG_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """Highest rates of several calls."""
+    """Highest rates that were measured for a matrix product and for a copy."""
 
     flop_per_s: float
     # Bytes read plus bytes written.
@@ -31,7 +32,7 @@ class Roofline:
 def measure_roofline(dtype: str, device: str) -> Roofline:
     """Measure the rates of a matrix product and of a copy in a dtype, with this process's number of threads.
 
-    Raises: RuntimeError if the device has too little memory for them.
+    Raises: RuntimeError if the device has too little memory for the tensors.
     """
     kind = getattr(torch, dtype)
     with torch.no_grad():

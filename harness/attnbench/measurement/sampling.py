@@ -1,4 +1,4 @@
-"""Interleaved samples of calls, in nanoseconds: load on the machine affects every implementation alike."""
+"""Takes interleaved samples of calls, so that other load on the machine affects every implementation alike."""
 
 import gc
 import math
@@ -17,16 +17,17 @@ from attnbench.records.types import SAMPLE_FIELDS, Timing
 __all__ = ["CallFailed", "Samples", "sample_interleaved", "take_sample"]
 
 Calls = Mapping[str, Callable[[], object]]
-# Calls of each implementation before the first sample. The first call takes 7 to 13 % longer; times are stable by the
-# third.
+# Calls of each implementation before the first sample. The first call takes 7 to 13 % longer than later ones; times are
+# stable by the third call.
 WARM_UP_CALLS = 3
-# Fewest and most samples of each implementation in one process. A process with fewer samples would not count.
+# Smallest and largest number of samples of each implementation in one process. With fewer samples than the smallest
+# number, the process would not count for a speed verdict.
 FEWEST, MOST = CLEAN_CALLS, 200
-# Blocks of consecutive cycles; the baseline and its copy alternate between blocks. If they alternated every cycle or
-# two, each would find its data evicted from the caches, which costs 0.4 to 1.7 % of calls of 0.15 to 0.9 ms. Blocks of
-# 25 cycles leave at most 0.5 %.
+# Number of blocks of consecutive cycles; a block calls either the baseline or its copy. If the two alternated every
+# cycle or two, each would find its data evicted from the caches, which lengthens calls of 0.15 to 0.9 ms by 0.4 to
+# 1.7 %. With blocks of 25 cycles, that effect is at most 0.5 %.
 BLOCKS = 8
-# Cycles between two searches for new threads; most threads start with the first call.
+# Number of cycles between two searches for new threads of this process; most threads start with the first call.
 WATCHED_EVERY = 8
 
 
@@ -40,11 +41,12 @@ class CallFailed(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Samples:
-    """One number per sampled call, in the order of the calls, and the time of the first call.
+    """Lists with one number per sampled call, in the order of the calls; and the time of the first call.
 
-    Unit: nanoseconds of wall time, nanoseconds that the process's threads waited for a core during the call, number of
-    involuntary context switches, and number of the cycle. A column is empty if the system does not count it, or if no
-    device timed the calls. The fields are those of a Timing.
+    ``times_ns`` are wall times, ``waited_ns`` the times for which the process's threads waited for a core during the
+    call, ``switches`` the numbers of involuntary context switches, and ``cycles`` the numbers of the cycles that made
+    the calls. A list is empty if the system does not count its quantity, or if no device timed the calls. The fields
+    are those of a ``Timing``.
     """
 
     times_ns: list[int] = field(default_factory=list)
@@ -58,12 +60,12 @@ class Samples:
     clock_after_mhz: list[int] = field(default_factory=list)
     throttle_reasons: list[int] = field(default_factory=list)
     first_call_ns: int = 0
-    # How the times were measured, and the source of the readings of a device's clock.
+    # Method by which the times were measured, and source of the readings of the device's clock.
     method: str = "wall"
     clock: str = ""
 
     def has_enough_clean_calls(self) -> bool:
-        """Whether there are enough clean calls for the process to count."""
+        """Whether there are enough clean calls for this process to count for a speed verdict."""
         counted: dict[str, Any] = {name: (tuple(getattr(self, name)),) for name in SAMPLE_FIELDS}
         return any(select_clean_calls(Timing(samples_ns=(tuple(self.times_ns),), threads=0, **counted)))
 
@@ -78,20 +80,20 @@ def sample_interleaved(
     scheduler: Scheduler | None = None,
     device: DeviceTime | None = None,
 ) -> dict[str, Samples]:
-    """Take interleaved samples of all calls: in each cycle at most one sample of each, in random order.
+    """Take interleaved samples of all calls: a cycle takes at most one sample of each call, in random order.
 
-    A sample is one call timed from end to end and, with a ``device``, one more call that the device times. The two are
-    made in random order. Only the call is timed: garbage collection is off in the window, and the scheduler's counters
-    are read outside it.
+    A sample is one call timed from end to end and, with a ``device``, one more call that the device times. These two
+    calls are made in random order. Nothing but the call is timed: garbage collection is off, and the scheduler's
+    counters are read before and after the timed interval.
 
-    The budget is shared evenly; a slow call takes part in fewer cycles than a fast one, spread over all of them. Cycles
-    are added, for at most as much time again, if other work disturbed too many calls. No more samples are planned than
-    ``limit_s`` allows, even if those are too few for a verdict.
+    The budget is divided evenly among the calls. A slow call takes part in fewer cycles than a fast call, spread evenly
+    over all cycles. If other work disturbed too many calls, cycles are added for at most another ``budget_s``. No more
+    samples are planned than ``limit_s`` allows, even if so few samples give no verdict.
 
-    The calls named by ``baseline`` are the baseline and its copy for the A/A control. They share one place in every
-    cycle, and their share of the budget determines the number of cycles. The two are never called in the same cycle: a
-    call made twice as often as the others finds its code and data in the caches, which saved 3 to 4 % of a call of
-    0.4 ms.
+    The calls named by ``baseline`` are the baseline and its copy for the A/A control. A cycle calls only one of them,
+    and they have one part of the budget together, which determines the number of cycles. If a cycle called both, the
+    same call would be made twice as often as the others. It would find its code and data in the caches, which saved 3
+    to 4 % of a call of 0.4 ms.
 
     Raises: CallFailed if a call raises.
     """
@@ -99,7 +101,7 @@ def sample_interleaved(
     order = random.Random(seed)  # noqa: S311  # the order of calls, no secret
     names = list(calls)
     order.shuffle(names)
-    # The baseline begins in one process, its copy in the next.
+    # One process calls the baseline first, the next process its copy.
     sharing = [name for name in (*baseline[seed % 2 :], *baseline[: seed % 2]) if name in calls]
     share_s = budget_s / (len(calls) - max(0, len(sharing) - 1))
     sample_ns = {name: _warm_up(name, calls[name], samples[name], share_s) for name in names}
@@ -144,22 +146,23 @@ class _Plan:
     """Which calls are made in which cycle."""
 
     cycles: int
-    # Number of samples by name, without the baseline's; and the names that share the baseline's place in every cycle.
+    # Number of samples of each call, by name, without the baseline and its copy.
     counts: dict[str, int]
+    # Names of the baseline and its copy; every cycle calls one of them.
     sharing: list[str]
 
     @classmethod
     def from_budget(
         cls, sample_ns: Mapping[str, int], sharing: list[str], *, share_s: float, limit_s: float
     ) -> "_Plan":
-        """Plan as many samples as a share of the budget allows, and at least ``FEWEST`` if the limit allows those."""
+        """Plan as many samples of each call as ``share_s`` allows, and ``FEWEST`` or more if ``limit_s`` allows."""
         fewest = max(1, int(min(FEWEST, limit_s * 1e9 / max(sum(sample_ns.values()), 1))))
         counts = {name: max(fewest, min(MOST, int(share_s * 1e9) // max(ns, 1))) for name, ns in sample_ns.items()}
         cycles = max(fewest * len(sharing), *(counts[name] for name in sharing or counts))
         return cls(cycles, {name: min(counts[name], cycles) for name in counts if name not in sharing}, sharing)
 
     def choose_calls(self, cycle: int) -> list[str]:
-        """Names to call in a cycle: the samples of each name are spread evenly over all cycles."""
+        """Names of the calls to make in a cycle: the samples of each call are spread evenly over all cycles."""
         own = [
             name
             for name, count in self.counts.items()
@@ -168,14 +171,14 @@ class _Plan:
         return own + self._choose_baseline_copy(self.sharing, cycle)
 
     def choose_added_calls(self, cycle: int, short: Sequence[str]) -> list[str]:
-        """Names to call in an added cycle: those short of clean calls, and the baseline to compare them with."""
+        """Names of the calls to make in an added cycle: those with too few clean calls, and the baseline."""
         wanting = [name for name in self.sharing if name in short] or self.sharing
         return [name for name in self.counts if name in short] + self._choose_baseline_copy(wanting, cycle)
 
     def _choose_baseline_copy(self, names: Sequence[str], cycle: int) -> list[str]:
-        """Name for the baseline's place: the names alternate in blocks of equally many cycles, as in a, b, b, a.
+        """Choose the baseline or its copy for a cycle: the two alternate in blocks of cycles, as in a, b, b, a.
 
-        In that order a steady drift of the machine affects both alike.
+        The blocks have the same length. In this order, a steady drift of the machine affects both alike.
         """
         if not names:
             return []
@@ -184,9 +187,10 @@ class _Plan:
 
 
 def _warm_up(name: str, call: Callable[[], object], samples: Samples, budget_s: float) -> int:
-    """Return the time of the fastest of a few calls, in nanoseconds; of two calls if both take longer than the budget.
+    """Make a few calls and return the time of the fastest, in nanoseconds.
 
-    The first call alone is not enough: it may compile something, and then takes longer than later calls.
+    Only two calls are made if both take longer than the budget. One call would not be enough: the first may compile
+    something, and then takes longer than later calls.
     """
     took_ns: list[int] = []
     while len(took_ns) < 2 or (len(took_ns) < WARM_UP_CALLS and min(took_ns) <= budget_s * 1e9):
@@ -229,7 +233,7 @@ class _Sampler:
     scheduler: Scheduler
     order: random.Random
     device: DeviceTime | None = None
-    # Scheduler counters before and after each call, not parsed yet, with the samples that they belong to.
+    # Scheduler counters before and after each call, not parsed yet, each pair with the ``Samples`` that it belongs to.
     readings: list[tuple[Samples, Reading, Reading]] = field(default_factory=list)
     cycles: int = 0
 
@@ -246,7 +250,7 @@ class _Sampler:
             self._run_cycle_on(self.device, names)
 
     def _run_cycle_on(self, device: DeviceTime, names: list[str]) -> None:
-        """Take one sample of each of these calls on a device, and read its clock before and after."""
+        """Take one sample of each of these calls on a device, and read the device's clock before and after them."""
         before = device.clocks.read()
         for name in names:
             device.pause()
@@ -262,7 +266,7 @@ class _Sampler:
                 _note_clock(self.samples[name], before, after)
 
     def process_readings(self) -> None:
-        """Parse the stored counters into the samples. Doing so between two calls would disturb the second."""
+        """Parse the stored counters into the samples; between calls of a cycle, this would disturb the next."""
         for samples, before, after in self.readings:
             waited, switches = after.waited_ns_since(before), after.switches_since(before)
             if waited is not None:
@@ -283,7 +287,7 @@ class _Sampler:
         self.readings.append((samples, before, self.scheduler.read()))
         samples.times_ns.append(end - begin)
         samples.cycles.append(self.cycles)
-        del result  # freed outside the window
+        del result  # freed outside the timed interval
 
     def _take_device_sample(self, name: str) -> None:
         assert self.device is not None
@@ -300,7 +304,7 @@ class _Sampler:
 
 
 def _note_clock(samples: Samples, before: gpu_clocks.Reading, after: gpu_clocks.Reading) -> None:
-    """Add the clock readings before and after a cycle to the sample taken in it."""
+    """Add the clock readings before and after a cycle to the samples of a call that the cycle made."""
     samples.clock_before_mhz.append(before.sm_mhz)
     samples.clock_after_mhz.append(after.sm_mhz)
     samples.throttle_reasons.append(before.reasons | after.reasons)

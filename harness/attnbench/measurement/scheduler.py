@@ -1,4 +1,4 @@
-"""Counters of the system's scheduler: how long this process's threads waited for a core, and how often they lost it."""
+"""Counters of the system's scheduler: how long this process's threads waited for a core, how often they lost one."""
 
 import contextlib
 import os
@@ -14,12 +14,12 @@ except ImportError:  # Windows
 __all__ = ["Reading", "Scheduler"]
 
 TASKS = Path("/proc/self/task")
-# Bytes of a schedstat file that are read; it holds three numbers.
+# Number of bytes to read from a schedstat file, which holds three numbers.
 _LINE_BYTES = 96
 
 
 class Reading(NamedTuple):
-    """Unparsed counters at one moment: they are read next to a timed call, and parsed later."""
+    """Unparsed counters at one moment: they are read directly before or after a timed call, and parsed later."""
 
     # Schedstat line of each thread by thread id; None if the system does not count the waiting of threads.
     lines: dict[int, bytes] | None
@@ -29,7 +29,7 @@ class Reading(NamedTuple):
     def waited_ns_since(self, before: "Reading") -> int | None:
         """Nanoseconds that all threads of the process together waited for a core since an earlier reading.
 
-        The waiting of a thread that has ended since is not included.
+        The waiting of a thread that has ended in the meantime is not included.
         """
         if self.lines is None or before.lines is None:
             return None
@@ -47,10 +47,10 @@ class Reading(NamedTuple):
 
 @dataclass(slots=True)
 class Scheduler:
-    """Reads the counters that this system has, which are determined once.
+    """Reads the scheduler's counters; which of them this system has is determined once.
 
-    A reading is only one system call per thread, on files that are kept open. More work between two timed calls would
-    evict the next call's data from the processor's caches, and so lengthen the measured time.
+    A reading makes only one system call per thread, on files that are kept open. More work between two timed calls
+    would evict the next call's data from the processor's caches, and so lengthen the measured time.
 
     Source: second field of /proc/<pid>/task/<tid>/schedstat, https://docs.kernel.org/scheduler/sched-stats.html, and
     ru_nivcsw of getrusage(2).
@@ -63,7 +63,7 @@ class Scheduler:
     _files: dict[int, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        # Linux without these statistics shows zeros. Otherwise the first number, the time on a core, is not 0.
+        # Linux without these statistics writes zeros. With them, the first number, the time on a core, is not 0.
         self.watch()
         self.counts_waits = any(_parse_line(line)[0] > 0 for line in self._read_lines().values())
         self.counts_switches = resource is not None
@@ -98,7 +98,7 @@ class Scheduler:
             return self._read_remaining_lines()
 
     def _read_remaining_lines(self) -> dict[int, bytes]:
-        """Read the lines of the threads that still exist; stop watching the others."""
+        """Read the lines of the threads that still exist; stop watching threads whose file cannot be read."""
         lines = {}
         for thread, file in list(self._files.items()):
             try:
@@ -106,15 +106,15 @@ class Scheduler:
             except ProcessLookupError:  # the thread ended
                 os.close(self._files.pop(thread))
             except OSError:
-                # An implementation closed the file; its descriptor may come to belong to another file.
+                # An implementation closed the file; the number of its descriptor may be reused for another file.
                 del self._files[thread]
         return lines
 
 
 def _parse_line(line: bytes) -> tuple[int, int]:
-    """Nanoseconds that a thread ran and waited; zeros if the line has another format.
+    """Nanoseconds that a thread ran, and that it waited; zeros if the line is not from a schedstat file.
 
-    An implementation may close all descriptors; the descriptor may then belong to a file of its own.
+    An implementation may close all descriptors, and then open a file that gets the number of a closed one.
     """
     parts = line.split()
     return (int(parts[0]), int(parts[1])) if len(parts) == 3 and b"".join(parts).isdigit() else (0, 0)

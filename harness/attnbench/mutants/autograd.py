@@ -1,4 +1,4 @@
-"""Wrong backward passes that mutants share: each function is the identity in the forward pass."""
+"""Wrong backward passes that several mutants use; in the forward pass each autograd function is the identity."""
 # ruff: noqa: ARG004  # autograd passes the arguments of a correct backward
 
 from typing import Any
@@ -42,7 +42,7 @@ class AsContiguous(torch.autograd.Function):
 
 
 def read_in_order(tensor: Tensor, offset: int) -> Tensor:
-    """Read the tensor from ``offset`` on as if it were contiguous; zeros beyond the end of its memory."""
+    """Read the memory of a tensor from element ``offset`` on, as if it were contiguous; zeros beyond the memory's end."""
     stored = tensor.untyped_storage().nbytes() // tensor.element_size()
     memory = tensor.as_strided((stored,), (1,), 0)
     places = torch.arange(tensor.numel(), device=tensor.device) + offset
@@ -50,5 +50,5 @@ def read_in_order(tensor: Tensor, offset: int) -> Tensor:
 
 
 def replace_gradient(value: Tensor, other: Tensor) -> Tensor:
-    """Return the value of one tensor with the gradient of another, which must be finite."""
+    """Return a tensor with the numbers of ``value`` and the gradient of ``other``; ``other`` must be finite."""
     return value.detach() + (other - other.detach())

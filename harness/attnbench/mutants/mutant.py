@@ -23,7 +23,7 @@ class Mutant:
     caught_by: str
     # What is wrong, and where the fault was seen or why it happens.
     why: str
-    # Id of a case on which that check fails.
+    # Id of a case on which the check ``caught_by`` fails.
     shown_by: str
 
     @property
@@ -39,7 +39,7 @@ class Equivalent:
     implementation: Implementation
     # Why no check can observe the change.
     proof: str
-    # Whether the fact that the proof relies on is true, as computed here.
+    # Computes an example of the fact that the proof relies on; true if the fact holds there.
     holds: Callable[[], bool]
     # Id of the case on which the change is most likely to show.
     shown_by: str

@@ -1,7 +1,7 @@
-"""Studies: figures that show why attention is computed the way it is, each a plug-in of ``attnbench study``.
+"""Studies: plug-ins of ``attnbench study`` whose figures show why attention is computed the way it is.
 
-A study is an object ``Study``, registered by an entry point of the group ``attnbench.studies``; the name of the entry
-point is the name of its command. Importing the module that describes it imports no torch.
+A study is an object of the class ``Study``, registered by an entry point of the group ``attnbench.studies``. The name of
+the entry point is the name of the study's command. The module that defines the object must not import torch.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ class Study:
     # ``package.module:function`` that computes the study in a process of its own. It gets the values of the options as
     # keyword arguments, returns numbers, strings, lists and dictionaries, and may raise StudyError.
     compute: str
-    # ``package.module:function`` that draws what was computed: it returns a ``StudyFigures`` and imports no torch.
+    # ``package.module:function`` that draws what was computed. It returns a ``StudyFigures`` and imports no torch.
     draw: str
     # Options and arguments of the command.
     parameters: Sequence["click.Parameter"] = ()
 
 
 class StudyError(Exception):
-    """Why a study cannot be made, in one line with the remedy."""
+    """A study cannot be made; the message is one line that gives the reason and the remedy."""

@@ -1,4 +1,4 @@
-"""Attention of the real sentence encoder, computed by one implementation: output and weights of every head."""
+"""Attention of the real sentence encoder, computed by one implementation: output, and attention weights per head."""
 
 from dataclasses import dataclass, replace
 
@@ -22,7 +22,7 @@ HEAD_DIM = WIDTH // HEADS
 class EncoderAttention:
     """The attention of one layer of the encoder, computed by a named implementation.
 
-    Raises: StudyError where the encoder is missing; PluginError for an unknown name, when called.
+    Raises: StudyError where the encoder is missing. A call raises PluginError for an unknown name.
     """
 
     name: str
@@ -41,9 +41,9 @@ class EncoderAttention:
             raise StudyError(str(error)) from error
 
     def __call__(self, given: LayerInput, *, masked: bool = True) -> tuple[Tensor, Tensor]:
-        """Return output (batch, length, 384) and weights (batch, 12, length, length), in float64.
+        """Return output (batch, length, 384) and attention weights (batch, 12, length, length), in float64.
 
-        If the implementation returns no weights, they are computed from outputs with chosen values.
+        If the implementation returns no attention weights, ``_probe_weights`` computes them from its outputs.
 
         Raises: StudyError where the implementation refuses or computes another operator.
         """
@@ -65,10 +65,10 @@ class EncoderAttention:
         return output.double(), weights.double()
 
     def _probe_weights(self, implementation: Implementation, given: LayerInput, *, masked: bool) -> Tensor:
-        """Compute weights from outputs: if the values are rows of the identity, a head's output is its weights.
+        """Compute attention weights from outputs: with rows of the identity as values, a head's output is its weights.
 
         The value of a key is 1 in one feature of every head and 0 elsewhere, and the projections of values and outputs
-        are the identity. One call yields the weights of ``HEAD_DIM`` keys.
+        are the identity. One call yields the attention weights of ``HEAD_DIM`` keys.
 
         Shape: (batch, heads, queries, keys).
         """
@@ -86,7 +86,7 @@ class EncoderAttention:
     def _make_case(
         self, given: LayerInput, *, masked: bool, need_weights: bool = False, values: Tensor | None = None
     ) -> tuple[Case, Inputs]:
-        """Return the call as a case, so that an implementation can refuse it, and its inputs."""
+        """Return the case of a call, which an implementation may refuse, and the inputs of the call."""
         batch, length, _ = given.hidden.shape
         problem = MultiheadProblem(
             batch=batch, queries=length, keys=length, embed_dim=WIDTH, num_heads=HEADS, bias=True, batch_first=True,

@@ -1,4 +1,4 @@
-"""The studies of multi-head attention in a real sentence encoder, as ``attnbench study`` lists them. No torch here."""
+"""Descriptions of the studies of multi-head attention in a real sentence encoder; this module imports no torch."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ LAYERS, HEADS = click.IntRange(0, 5), click.IntRange(0, 11)
 
 
 def _check_implementation(context: click.Context, parameter: click.Parameter, value: str) -> str:  # noqa: ARG001
-    """The name, which must lead somewhere.
+    """Return the name after a check that it is registered, or that its form is valid and its file exists.
 
     Raises: PluginError.
     """

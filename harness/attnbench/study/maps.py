@@ -1,4 +1,4 @@
-"""Attention maps: weights of each query on each key in a batch of real sentences, padded to the longest."""
+"""Attention maps: the weight of each query on each key, in a batch of real sentences padded to the longest one."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ SHOWN = ("Bread rises because yeast feeds on sugar.", "The kettle is boiling.", 
 
 
 def compute_maps(*, implementation: str, layer: int, heads: Sequence[int], texts: Sequence[str]) -> dict[str, Any]:
-    """Return the weights of these heads (default: all) for these texts (default: three sentences).
+    """Return the attention weights of these heads (default: all heads) for these texts (default: three sentences).
 
     Raises: StudyError.
     """

@@ -1,8 +1,8 @@
 """Effect of padding on rows of attention weights, with the mask and without it, on a real sentence.
 
-The study uses the attention of the first layer. Its input, the embeddings of tokens and positions, does not depend on
-padding. A padding token has an embedding like any other token, and scores of similar size. Without the mask, padding
-therefore gets a share of every row of weights, and the share grows with the amount of padding.
+The study uses the attention of the first layer. The input of this layer, the embeddings of tokens and positions, does
+not depend on padding. A padding token has an embedding like any other token, and scores of similar size. Without the
+mask, padding therefore gets a part of the weight of every row. This part grows with the amount of padding.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,14 @@ SENTENCE = "Bread rises because yeast feeds on sugar."
 FIRST_LAYER = 0
 # Padded lengths as multiples of the sentence's length. At the largest one, 15/16 of the tokens are padding.
 MULTIPLES = (1, 1.25, 1.5, 2, 3, 4, 8, 16)
-# Multiple whose row is shown: as many padding tokens as real tokens.
+# Multiple for which the figure shows a row of weights: with 2, there are as many padding tokens as real tokens.
 SHOWN_MULTIPLE = 2
 
 
 def compute_padding(*, implementation: str, head: int, token: str, texts: Sequence[str]) -> dict[str, Any]:
-    """Return the weights of one token's row, and over all rows and heads the weight on padding and the output error.
+    """Return the attention weights of one token's row, and statistics over all rows.
+
+    The statistics are those of the weight on padding, over all rows and heads, and of the output error, over all rows.
 
     Raises: StudyError.
     """
@@ -63,9 +65,10 @@ def _row(weights: Tensor, head: int, query: int) -> list[float]:
 
 
 def _effects(found: tuple[Tensor, Tensor], alone: tuple[Tensor, Tensor], real: int) -> dict[str, float]:
-    """Return, over the rows of real tokens, the share of padding in the sequence, its weight, and the output error.
+    """Return the fraction of padding tokens, and quartiles over the rows of real tokens.
 
-    The output error is the norm of the difference from the output without padding, relative to the latter's norm.
+    The quartiles are those of the weight on padding and of the output error. The output error is the norm of the
+    difference from the output without padding, divided by the norm of the output without padding.
     """
     (output, weights), (right, _) = found, alone
     length = weights.shape[-1]

@@ -11,7 +11,7 @@ __all__ = ["study"]
 
 
 def study(*, name: str, **asked: Any) -> dict[str, Any]:
-    """Result of a registered study, or ``fault`` with the reason why there is none."""
+    """Return the result of a registered study, or ``fault`` with the reason why the study has no result."""
     try:
         found: dict[str, Any] = load(load(name, STUDIES).compute)(**asked)
     except (StudyError, PluginError) as error:
@@ -20,7 +20,7 @@ def study(*, name: str, **asked: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serve on the descriptor given as first argument."""
+    """Answer requests on the file descriptor whose number is the first argument."""
     serve({"study": study}, int(sys.argv[1]))
 
 

@@ -9,7 +9,8 @@ __all__ = ["entropy_bits", "gradient_norm", "quartiles"]
 def entropy_bits(weights: Tensor) -> Tensor:
     """Entropy −Σ_j w_j log₂ w_j of each row of weights.
 
-    Shape: (…, keys), returns (…). Unit: bits; log₂ keys if all weights are equal, 0 if one weight is 1.
+    Shape: (…, keys), returns (…).
+    Unit: bits. The entropy is log₂(keys) if all weights are equal, and 0 if one weight is 1.
     """
     return -torch.xlogy(weights, weights).sum(dim=-1) / torch.log(torch.tensor(2.0, dtype=weights.dtype))
 

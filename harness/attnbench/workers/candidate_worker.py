@@ -1,6 +1,7 @@
 """The candidate worker: a process that loads implementations, runs checks and measurements, and stores observations.
 
-It evaluates nothing. An exception of an implementation becomes an outcome; the runner notices a crash of the process.
+It evaluates nothing. An exception that an implementation raises becomes an outcome; the runner notices a crash of the
+process.
 """
 
 import faulthandler
@@ -53,11 +54,11 @@ class CandidateWorker:
         # Looking up an entry point reads the metadata of all installed packages: 8 ms.
         self._load_operator = cache(load_operator)
         self._implementations: dict[str, Implementation] = {}
-        # torch's settings after an implementation was loaded; they are restored before every check.
+        # torch's settings after the last implementation was loaded; they are restored before every check.
         self._settings: dict[str, Any] = {}
-        # The candidate of the present case: all its checks share one build and one first call.
+        # The candidate of the current implementation and case: all its checks share one build and one first call.
         self._candidate: tuple[tuple[str, str], Candidate] | None = None
-        # Memory and kernels of the last measured pass: two requests ask for its parts.
+        # Memory and kernels of the last measured pass; one request returns the memory, another the kernels.
         self._measured: tuple[tuple[str, str], Footprint] | None = None
         self._process = os.getpid()
         # Number of threads as requested; loading an implementation may change it.
@@ -66,7 +67,7 @@ class CandidateWorker:
         self._device_memory_bytes: int | None = None
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
-        """Requests by name."""
+        """Functions that answer the requests, by name of the request."""
         return {
             "start": self.start,
             "open": self.open,
@@ -84,14 +85,14 @@ class CandidateWorker:
     ) -> dict[str, Any]:
         """Set the number of threads and limit the address space; return the number of threads.
 
-        The memory of a CUDA device is limited later, before the first case on the device.
+        The memory of a CUDA device is limited later, before the first inputs are loaded onto the device.
         """
         self._device_memory_bytes = device_memory_bytes
         if threads:
             torch.set_num_threads(threads)
         self._threads = torch.get_num_threads()
         if memory_limit_bytes and not torch.cuda.is_available():
-            # A CUDA context reserves far more address space than it uses.
+            # With CUDA there is no such limit, because a CUDA context reserves far more address space than it uses.
             limit = environment.read_address_space_bytes() + memory_limit_bytes
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         return {"threads": torch.get_num_threads()}
@@ -134,7 +135,7 @@ class CandidateWorker:
         return run_for_outcome(answer)
 
     def survey(self, *, implementation: str, cases: list[str]) -> Outcome:
-        """Count the cases that an implementation supports, and by reason the cases that it refuses."""
+        """Count the cases that an implementation supports, and for each reason the cases that it refuses."""
         one = self._implementations[implementation]
 
         def answer() -> Outcome:
@@ -147,7 +148,7 @@ class CandidateWorker:
     def observe(
         self, *, implementation: str, case: str, checks: list[str], inputs: str, observation: str
     ) -> dict[str, Outcome]:
-        """Run checks, store their observations in the file ``observation``, and return their outcomes by name."""
+        """Run checks, store their observations in the file ``observation``, and return an outcome for each check."""
         made: dict[str, Any] = {}
 
         def run_check(check: str) -> Outcome:
@@ -227,10 +228,10 @@ class CandidateWorker:
         return Candidate(one, self._load_operator(parsed.operator), parsed, self._load_inputs(inputs, parsed.device))
 
     def _load_inputs(self, inputs: str, device: str) -> Inputs:
-        """Load the inputs of a case; on a CUDA device, set the memory limit before.
+        """Load the inputs of a case; on a CUDA device, set the memory limit first.
 
-        Interleaved timing does not use this: its process holds the inputs of all implementations, and each of them has
-        already run alone under the limit.
+        Interleaved timing loads its inputs without the limit: its process has a copy of the inputs for each
+        implementation, and each implementation has already run alone under the limit.
         """
         if device == "cuda" and self._device_memory_bytes:
             device_memory_limit.set_memory_limit(self._device_memory_bytes)
@@ -240,7 +241,7 @@ class CandidateWorker:
 def _check_declared(name: str, value: Any, *kinds: type) -> Any:
     """Return what an implementation declared about a case.
 
-    Raises: Malformed if its type is not one of ``kinds``, nor None.
+    Raises: Malformed if the value is neither None nor of one of the types ``kinds``.
     """
     if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
         raise Malformed(f"{name}(case) must return {kinds[-1].__name__} or None, got {value!r}")
@@ -290,7 +291,7 @@ def _format_text(thing: object) -> str:
 
 
 def main() -> None:
-    """Serve requests on the file descriptor given as first argument."""
+    """Answer the requests on the file descriptor that is the first argument."""
     faulthandler.enable()
     serve(CandidateWorker().handlers(), int(sys.argv[1]))
 

@@ -31,18 +31,19 @@ from attnbench.oracle.inputs import load_inputs
 __all__ = ["CONTROL", "InterleavedTiming", "ProcessDisturbed"]
 
 Step = Callable[[], object]
-# Name of the baseline's copy for the A/A control, beside the names of implementations.
+# Name under which the baseline's copy for the A/A control is sampled, like an implementation.
 CONTROL = "(twin)"
-# Seconds that threads have to go idle after the last call (OpenMP's threads spin for a while), seconds for which they
-# are then observed, and seconds after which running threads are a fault.
+# Seconds that threads have to go idle after the last call, since OpenMP's threads spin for a while. Seconds for which
+# the threads are then observed. Seconds after which threads that still run are a fault.
 SETTLING_S, WATCHED_S, PATIENCE_S = 0.005, 0.02, 0.5
-# Processor time per observed time from which on threads count as running.
+# Processor time divided by observed time: at this ratio or above, threads count as running.
 BUSY = 0.25
-# Seed of a run's first process; checks that run only once run in this process.
+# Seed of a run's first process; the check that results are computed anew runs only in this process.
 FIRST = 0
-# Calls on new input values; and the largest ratio of the fastest of them to the median of the same calls repeated.
+# Number of calls on new input values; each call is then repeated on the same values. Largest ratio of the fastest call
+# on new values to the median of the repeated calls.
 FRESH_CALLS, CACHED_FACTOR = 5, 2.0
-# Nanoseconds that writing new values may add to the next call, since its caches are then cold.
+# Nanoseconds that writing new values may add to the next call, since the caches are then cold.
 COLD_NS = 50_000
 
 
@@ -119,7 +120,7 @@ class InterleavedTiming:
         }
 
     def _build_sides(self) -> dict[str, _Side]:
-        """Build all implementations in random order: the first finds cold caches, the others warm ones."""
+        """Build all implementations, in random order since the first one to be built finds cold caches."""
         wanted = dict(self.implementations)
         if self.baseline in wanted:
             wanted[CONTROL] = wanted[self.baseline]
@@ -129,7 +130,7 @@ class InterleavedTiming:
         return {name: built[name] for name in wanted}
 
     def _find_owner(self, name: str) -> str:
-        """Return the implementation's name; for the baseline's copy, that of the baseline."""
+        """Return the implementation that was sampled under a name: for the baseline's copy, the baseline."""
         return self.baseline if name == CONTROL and self.baseline is not None else name
 
     def _build_side(self, name: str, implementation: Implementation) -> _Side:
@@ -143,17 +144,17 @@ class InterleavedTiming:
         return _Side(candidate, enqueued, _add_waits(enqueued, candidate), values)
 
     def _make_device_time(self, sides: Mapping[str, _Side]) -> DeviceTime:
-        """Set up the timing on the device, without implementations whose work is not on torch's streams."""
+        """Set up device times for all implementations except those whose work is not on torch's streams."""
         steps = {name: side.enqueued for name, side in sides.items() if not _has_own_synchronize(side.candidate)}
         return DeviceTime(steps, capturable={name for name in self.implementations if self._is_capturable(name)})
 
     def _is_capturable(self, name: str) -> bool:
-        """Whether a call is also timed as a CUDA graph: its replay must be comparable bit by bit with the call."""
+        """Whether an implementation is also timed as a CUDA graph: a replay must give the same bits as a call."""
         policies = self.implementations[name].policies
         return policies.capturable and policies.deterministic and not self.case.differentiates
 
     def _check_replay(self, name: str, side: _Side, device: DeviceTime) -> dict[str, Any]:
-        """Compare the graph's replay with the call on the case's own values; discard its samples if they differ."""
+        """Compare the graph's replay with a call on the case's own values; discard the graph's times if they differ."""
         try:
             with side.candidate.call_mode():
                 same = device.replay_matches(name)
@@ -177,7 +178,7 @@ class _TimedCandidate(Candidate):
     build_ns = 0
 
     def build(self, reference: Any = None) -> tuple[Any, Callable[..., Any]]:
-        """Build a new module, and time it."""
+        """Build a new module, and record how long that took."""
         begin = time.perf_counter_ns()
         built = super().build(reference)
         self.build_ns = time.perf_counter_ns() - begin
@@ -185,7 +186,7 @@ class _TimedCandidate(Candidate):
 
 
 def _replace_values(inputs: Inputs) -> dict[str, Tensor]:
-    """Return the values of the inputs, and overwrite the inputs with the same values in reverse order."""
+    """Return a copy of the input values, and overwrite the inputs with these values, last dimension reversed."""
     values: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in inputs.tensors.items():

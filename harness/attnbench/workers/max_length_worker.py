@@ -1,7 +1,8 @@
-"""The max-length worker: a candidate worker that also measures one pass on a long sequence, its time and its memory.
+"""The max-length worker: a candidate worker that also measures the time and memory of one pass on a long sequence.
 
-There are no expected values: the oracle would need more memory than any implementation. Only shapes and finiteness are
-checked. The inputs repeat those of a short case, which is much faster than drawing long ones.
+There are no expected values: the oracle would need more memory than any implementation. The output is only checked to
+be finite and to have the right shape. The inputs of a short case are repeated, which is much faster than drawing long
+inputs.
 """
 
 import faulthandler
@@ -26,19 +27,20 @@ __all__ = ["MaxLengthWorker", "stretch"]
 
 
 class MaxLengthWorker(CandidateWorker):
-    """Answers the requests of a candidate worker, and ``attempt``."""
+    """Answers the requests to a candidate worker, and one more request, ``attempt``."""
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
-        """Requests by name."""
+        """Functions that answer the requests, by name of the request."""
         return {**super().handlers(), "attempt": self.try_pass}
 
     def try_pass(
         self, *, implementation: str, case: str, factor: int, short: str, double: str, limit_s: float
     ) -> Outcome:
-        """Measure the seconds and bytes of one pass on inputs ``factor`` times as long as the short ones.
+        """Measure the seconds and bytes of one pass on the short case's inputs, stretched by ``factor``.
 
-        A pass over the time limit is repeated once, since the first may have compiled something. Bytes are counted only
-        if the time is within the limit.
+        ``short`` and ``double`` are files of inputs at the short length and at twice that length. A pass over the time
+        limit is repeated once, since the first pass may have compiled something. Bytes are counted only if the time is
+        within the limit.
         """
 
         def act() -> Outcome:
@@ -66,7 +68,7 @@ class MaxLengthWorker(CandidateWorker):
 def stretch(short: Inputs, double: Inputs, factor: int) -> Inputs:
     """Return inputs with each dimension that doubles from ``short`` to ``double`` repeated ``factor`` times.
 
-    One tensor under several names stays one tensor. Only the first output has a cotangent: that of attention weights
+    One tensor under several names stays one tensor. Only the first output gets a cotangent: one for the attention weights
     would need memory quadratic in the length.
     """
     made: dict[int, Tensor] = {}
@@ -87,7 +89,7 @@ def stretch(short: Inputs, double: Inputs, factor: int) -> Inputs:
 
 
 def _check_output(candidate: Candidate) -> None:
-    """Check that the output has the shape of its cotangent and only finite elements.
+    """Check that the first output has the shape of its cotangent and only finite elements.
 
     Raises: Malformed.
     """
@@ -119,7 +121,7 @@ def _time_step_s(step: Callable[[], object], candidate: Candidate) -> float:
 
 
 def main() -> None:
-    """Serve requests on the file descriptor given as first argument."""
+    """Answer the requests on the file descriptor that is the first argument."""
     faulthandler.enable()
     serve(MaxLengthWorker().handlers(), int(sys.argv[1]))
 

@@ -1,4 +1,4 @@
-"""The mutation worker: a process that runs the checks on all mutants for one case, and computes the oracle only once.
+"""The mutation worker: a process that runs the checks of one case on all mutants, with one computation of the oracle.
 
 Mutants are trusted code, so they run in the same process as the oracle.
 """
@@ -49,9 +49,9 @@ class MutationWorker:
         }
 
     def find_failing_checks(self, *, case: str, checks: list[str], names: list[str]) -> dict[str, list[str]]:
-        """Find the checks that fail on a case, by name of the mutant; no check fails on a refused case.
+        """Find the checks that fail on a case, for each mutant in ``names``.
 
-        Mutants of other operators are left out.
+        Mutants that refuse the case, and mutants of other operators, are left out.
         """
         parsed = Case.parse(case, self._problems)
         inputs = self._oracle_worker.draw_inputs(case=case)
@@ -63,7 +63,7 @@ class MutationWorker:
         return found
 
     def _find_failing(self, one: Implementation, case: Case, inputs: str, checks: list[str]) -> list[str]:
-        """Find the checks that fail on one implementation."""
+        """Find the checks of a case that fail on one implementation."""
         failed, observations = set(), {}
         candidate: Candidate | None = None
         for check in sort_checks(checks):
@@ -76,7 +76,7 @@ class MutationWorker:
                 observations[check] = copy_value(serialize(list(load_check_function(check)(candidate))))
             except Refusal:
                 continue
-            except Exception:  # noqa: BLE001  # a mutant may raise anything; the check has then failed
+            except Exception:  # noqa: BLE001  # a mutant may raise anything; the check then counts as failed
                 failed.add(check)
         global_state.restore_settings(self._settings)
         found = self._oracle_worker.evaluate_observations(case.id, observations, one.policies, explain=False)
@@ -85,7 +85,7 @@ class MutationWorker:
 
 
 def main() -> None:
-    """Serve requests on the file descriptor given as first argument; the first request names the folder."""
+    """Answer the requests on the file descriptor that is the first argument; the first request names the folder."""
 
     def start(*, folder: str, operators: list[str]) -> dict[str, Any]:
         # One thread: as many of these processes run in parallel as there are cores.

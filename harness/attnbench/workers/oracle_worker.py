@@ -30,12 +30,13 @@ from attnbench.records.types import Finding
 
 __all__ = ["OracleWorker"]
 
-# Bytes of the oracle in float64 per query-key pair, forward only and with gradients. Measured at 1024 keys: 45 and 61.
+# Bytes that the float64 oracle needs per query-key pair: forward only, and with gradients. Measured at 1024 keys: 45
+# and 61 bytes.
 BYTES_PER_PAIR = (64, 96)
 
 
 class OracleWorker:
-    """Answers the runner's requests about cases, inputs and findings; ``folder`` holds the files of inputs."""
+    """Answers the runner's requests about cases, inputs and findings; ``folder`` is where the inputs are stored."""
 
     def __init__(self, folder: Path) -> None:
         self._oracle_cache = OracleCache(folder)
@@ -44,7 +45,7 @@ class OracleWorker:
         self._load_operator = cache(load_operator)
 
     def handlers(self) -> dict[str, Any]:
-        """Requests by name."""
+        """Functions that answer the requests, by name of the request."""
         return {
             "suite": self.list_suite,
             "version": self.get_list_version,
@@ -71,7 +72,7 @@ class OracleWorker:
         return [case.id for case in self._load_operator(operator).profile(lengths)]
 
     def parse(self, *, case: str) -> dict[str, str]:
-        """Explain why a text is not a case id; empty if it is one."""
+        """Return the ``fault`` that makes a text no case id; empty if the text is a case id."""
         try:
             parsed, operator = self._parse_case(case)
             operator.work(parsed)
@@ -104,10 +105,10 @@ class OracleWorker:
         return {"checks": applicable, "missing": missing, "work": asdict(work)}
 
     def find_idle(self, *, patterns: list[tuple[str, str, str]], cases: list[str]) -> list[bool]:
-        """For each pattern, whether it can match no finding.
+        """For each triple of patterns, return whether no finding can match it.
 
-        A pattern is a triple of patterns: of checks, of cases, and of excluded cases. Possible findings are those of
-        ``cases``, and those of the cases of every level, in every dtype and on every device.
+        The three patterns are those of checks, of cases, and of excluded cases. Possible findings are those of
+        ``cases`` and of the cases of every level, in every dtype and on every device.
         """
         listed = [*cases, *self._list_cases()]
         return [not self._matches_finding(check, case, unless.split(), listed) for check, case, unless in patterns]
@@ -126,7 +127,7 @@ class OracleWorker:
                 yield from self.list_suite(operator=operator, level=level)
 
     def draw_inputs(self, *, case: str) -> str:
-        """Return the path of the case's inputs; they are drawn at the first request."""
+        """Return the path of the file with the case's inputs; they are drawn at the first request."""
         return str(self._oracle_cache.get_inputs_file(*self._parse_case(case)))
 
     def expect(self, *, case: str, policies: dict[str, Any]) -> None:
@@ -136,7 +137,7 @@ class OracleWorker:
     def evaluate(
         self, *, case: str, checks: list[str], observations: list[str], policies: dict[str, Any]
     ) -> dict[str, dict[str, Any]]:
-        """Evaluate the files of observations that a candidate worker stored; return one finding per check."""
+        """Evaluate the observations in the files that a candidate worker stored; return one finding per check."""
         observed: dict[str, Any] = {}
         for path in observations:
             try:
@@ -193,7 +194,7 @@ def _list_variants(case: str) -> Sequence[str]:
 
 
 def _explain_too_large(pairs: int, case: Case, free: int) -> str | None:
-    """Explain why this machine has too little memory for the oracle of a case, by prediction; None if it has enough."""
+    """Explain that this machine has less free memory than the oracle of a case is predicted to need; else None."""
     need = pairs * BYTES_PER_PAIR[case.differentiates]
     if not free or need <= free:
         return None
@@ -201,7 +202,7 @@ def _explain_too_large(pairs: int, case: Case, free: int) -> str | None:
 
 
 def main() -> None:
-    """Serve requests on the file descriptor given as first argument; the first request names the folder."""
+    """Answer the requests on the file descriptor that is the first argument; the first request names the folder."""
 
     def start(*, folder: str) -> dict[str, Any]:
         handlers.update(OracleWorker(Path(folder)).handlers())

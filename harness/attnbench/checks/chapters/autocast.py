@@ -11,5 +11,5 @@ from attnbench.checks.requirement import check, draws_dropout
 def autocast_parity(candidate: Candidate) -> Iterator[Observation]:
     """Under autocast the output has autocast's dtype, gradients have their tensors' dtype, and all are right."""
     yield Match(quantities={"output": candidate.outputs["output"]} | candidate.gradients)
-    # An implementation may compute its softmax in float32; its weights then have that dtype.
+    # An implementation may compute its softmax in float32 and return attention weights in float32.
     yield Match(quantities={k: v for k, v in candidate.outputs.items() if k != "output"}, any_dtype=True)

@@ -8,7 +8,7 @@ from attnbench.candidate.candidate import Candidate
 from attnbench.checks.observations import Agree, Equal, Observation
 from attnbench.checks.requirement import check, is_eager
 
-# Enough to see a race condition that shows in one of ten calls, with a probability of 199 in 200.
+# Number of passes. A race condition that shows in one of ten calls is seen with a probability of 199 in 200.
 REPETITIONS = 50
 
 

@@ -1,4 +1,4 @@
-"""Chapter *dropout*: off in eval mode; in training applied to the weights, unbiased, and shown by returned weights."""
+"""Chapter *dropout*: off in eval mode; in training unbiased, on attention weights, and visible in returned weights."""
 
 import math
 from collections.abc import Iterator
@@ -13,13 +13,14 @@ from attnbench.checks.requirement import check, draws_dropout
 from attnbench.checks.slopes import compare_with_slope
 from attnbench.interface import Refusal
 
-# Draws whose mean is compared, each from its own seed.
+# Number of calls, each under its own seed, whose mean output is compared.
 DRAWS = 256
-# Weights of which two seeds drop the same ones with a probability below 1 in 10^9, at rates of 0.1 and more.
+# With this many attention weights, two seeds drop exactly the same weights with a probability below 1 in 10^9, at
+# dropout rates of 0.1 and more.
 MANY = 200
-# Draws over which the dropout decisions of neighbouring weights are compared.
+# Number of calls over which the dropout decisions of neighbouring weights are compared.
 PAIRED_DRAWS = 64
-# Standard deviations by which the share of dropped weights may be off: 1 in 10^9 by chance.
+# Standard deviations by which a number of dropped weights may be off. Chance alone exceeds them once in 10^9.
 SIGMAS = 6.0
 
 
@@ -38,13 +39,13 @@ def dropout_rests_in_eval(candidate: Candidate) -> Iterator[Observation]:
 
 
 def _compute_clean_weights(candidate: Candidate) -> torch.Tensor:
-    """Compute the weights by the formula without dropout, with excluded rows set to zero."""
+    """Compute the attention weights by the formula without dropout; rows excluded from comparison are set to zero."""
     quantities = candidate.operator.evaluate(candidate.case, candidate.inputs)
     return candidate.blank_excluded_rows(quantities, candidate.case, candidate.inputs)["weights"]
 
 
 def _draws_enough(case: Case) -> bool:
-    """Whether so many weights of visible size are dropped or kept that chance explains no failure."""
+    """Whether dropout acts on so many attention weights of visible size that chance cannot explain a failure."""
     problem = case.problem
     weights = problem.sequences * problem.num_heads * problem.queries * problem.columns
     no_key = problem.padding_mask == "padempty" and problem.sequences < 2
@@ -115,7 +116,7 @@ def dropout_masks_are_independent(candidate: Candidate) -> Iterator[Observation]
             continue
         same = (masks == masks.roll(1, axis + 1))[:, both]
         spread = math.sqrt(agreeing * (1 - agreeing) / max(same.numel(), 1))
-        # Pairs that share a weight are not independent: each weight is in two of them.
+        # Two pairs that share a weight are not independent; each weight is in two pairs.
         off, bound = abs(float(same.double().mean()) - agreeing), SIGMAS * math.sqrt(2) * spread
         yield Holds(
             holds=off <= bound, measured=off, allowed=bound,

@@ -66,7 +66,8 @@ def backward_repeats(candidate: Candidate) -> Iterator[Observation]:
     yield from (_compare_gradients(second[name], first[name], name, "of the second backward pass") for name in first)
 
 
-# Without any sequence, query or column, the output does not depend on the one tensor that requires a gradient.
+# The output must depend on the tensor that alone requires a gradient: it does not where there is no sequence, no query,
+# or neither a key nor an extra key column.
 @check(
     when=lambda case: (
         _tracks_inputs(case)
@@ -131,7 +132,7 @@ def second_derivatives(candidate: Candidate) -> Iterator[Observation]:
         return (compute_gradient() * weights).sum()
 
     others = {name: leaf for name, leaf in candidate.collect_leaves().items() if name in ("key", "value")}
-    # All derivatives are computed before a tensor is changed in place: autograd refuses saved tensors that changed.
+    # All derivatives are computed before a tensor is changed in place, because backward refuses changed saved tensors.
     seconds = torch.autograd.grad(first, list(others.values()), weights)
     for (name, tensor), second in zip(others.items(), seconds, strict=True):
         yield compare_with_slope(second, tensor, compute_weighted_sum, f"the second derivative with respect to {name}")

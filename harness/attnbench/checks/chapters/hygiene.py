@@ -13,7 +13,8 @@ from attnbench.checks.requirement import check, draws_dropout, is_eager
 from attnbench.oracle.inputs import change_tensors
 
 
-# Runs first: a second call may write the same values into its inputs as the first, which changes nothing.
+# Runs first: an implementation may write the same values into its inputs at every call, and only the first call then
+# changes a bit.
 @check(first=True)
 def inputs_untouched(candidate: Candidate) -> Iterator[Observation]:
     """A call and its backward pass change no bit of inputs, masks or parameters."""
@@ -98,13 +99,13 @@ def global_state_untouched(candidate: Candidate) -> Iterator[Observation]:
     """Building and calling leave torch's global state unchanged; a call without dropout draws no random number."""
     before = global_state.read_settings()
     _, call = candidate.build()
-    # Draw a number first, so that a call that seeds the generator changes its state, too.
+    # Draw a number first, so that a call that only seeds the generator changes the generator's state.
     torch.rand(1)
     random = torch.get_rng_state()
     inside: list[dict[str, Any]] = []
 
     def watched(**arguments: Any) -> Any:
-        """Call, and read the settings inside the contexts of gradient mode and autocast, which restore them."""
+        """Call, and read the settings before and after, inside the contexts that restore gradient mode and autocast."""
         inside.append(global_state.read_settings())
         returned = call(**arguments)
         inside.append(global_state.read_settings())

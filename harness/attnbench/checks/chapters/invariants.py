@@ -1,4 +1,4 @@
-"""Chapter *invariants*: metamorphic relations, such as independence of other sequences, of order and of hidden keys."""
+"""Chapter *invariants*: metamorphic relations; for example, other sequences and hidden keys change no output."""
 
 from collections.abc import Iterator
 
@@ -11,16 +11,16 @@ from attnbench.checks.observations import Observation
 from attnbench.checks.requirement import check, get_case_transforms, is_eager
 from attnbench.checks.runs import compare_outputs, compare_runs
 
-# Keys appended after the last one: at any length, they reach into the next tile of 4.
+# Number of keys appended after the last key: at any length, five keys reach into the next tile of 4 keys.
 FURTHER_KEYS = 5
-# Regimes without ``huge`` logits, where a change in the last bit selects another key.
+# Regimes of moderate logits. With ``huge`` logits, a change in the last bit of a logit selects another key.
 _ORDINARY = ("flat", "plain", "peaked", "onehot", "identity")
-# Factor for the query that is changed: multiplication is exact, and the result is far outside the data.
+# Factor by which one query is multiplied: the product is exact, and far outside the data.
 DISTURBANCE = -8.0
 
 
 def _is_ordinary(case: Case) -> bool:
-    """Whether a case is eager, has queries and keys, and has logits of moderate size."""
+    """Whether a case is eager, has sequences, queries and keys, and has logits of moderate size."""
     problem = case.problem
     sizes = (problem.sequences, problem.queries, problem.keys)
     return is_eager(case) and problem.regime in _ORDINARY and min(sizes) > 0
@@ -121,10 +121,11 @@ def duplicated_keys(candidate: Candidate) -> Iterator[Observation]:
 
 
 def _splits_evenly(case: Case) -> bool:
-    """Whether two copies of a key share its weight within the rounding error of the case without copies.
+    """Whether two copies of a key each get half of its weight, within the rounding error of the case without copies.
 
-    Two copies of a key that has nearly all the weight of a row tie. A difference in the last bit of their large logits
-    then changes their weights by more than rounding changes the row without copies.
+    They do not in a row with one dominant key: its two copies tie, and a difference in the last bit of their large
+    logits changes their weights by more than rounding changes the weights without copies. Extra key columns, which are
+    not duplicated, and masks by position are excluded too.
     """
     problem = case.problem
     moderate = problem.regime in ("flat", "plain", "identity") and "lowest" not in problem.mask

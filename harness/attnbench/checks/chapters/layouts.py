@@ -19,9 +19,9 @@ from attnbench.oracle.inputs import change_tensors
 __all__ = ["LAYOUTS", "repeat_part"]
 
 _REGIMES = ("flat", "plain", "identity")
-# Elements before the first one; odd, so that rows are not aligned.
+# Elements of a gap in memory before a row; odd, so that rows are not aligned.
 OFFSET = 3
-# Fills the gaps between elements where NaN cannot be used: far outside the data, and finite in every dtype.
+# Number in the gaps between elements where NaN cannot be used: far outside the data, and finite in every dtype.
 BESIDE = 1e4
 # Rows and features of a matrix that does not fill the tiles of any matrix product.
 ODD_MATRIX = (33, 21)
@@ -86,7 +86,7 @@ def _compute_results(candidate: Candidate, inputs: Inputs) -> dict[str, Tensor]:
     outputs = candidate.run() if inputs is candidate.inputs else candidate.run_on(candidate.case, inputs)
     if not candidate.case.tracks_inputs:
         return outputs
-    # A tensor with several names is one leaf; the reversed order keeps its first name.
+    # A tensor with several names is one leaf; the reversed order keeps the first of its names.
     leaves = {id(tensor): (name, tensor) for name, tensor in reversed(inputs.tensors.items()) if tensor.requires_grad}
     found = torch.autograd.grad(
         candidate.compute_loss(outputs), [tensor for _, tensor in leaves.values()],
@@ -96,7 +96,7 @@ def _compute_results(candidate: Candidate, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def _get_gap(tensor: Tensor) -> float | bool:
-    """Return the number that fills the gaps between elements: NaN shows even if it is multiplied by 0."""
+    """Return the number for the gaps between elements: NaN if possible, as it shows even if it is multiplied by 0."""
     if tensor.is_floating_point():
         return BESIDE if _matmul_reads_past_rows(tensor.dtype, tensor.device.type) else math.nan
     return True if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype).max
@@ -104,10 +104,10 @@ def _get_gap(tensor: Tensor) -> float | bool:
 
 @cache
 def _matmul_reads_past_rows(dtype: torch.dtype, device: str) -> bool:
-    """Whether torch's own matrix product reads past the end of rows, multiplied by 0.
+    """Whether torch's own matrix product reads numbers past the end of rows and multiplies them by 0.
 
-    An implementation that calls it cannot avoid that. oneDNN does so in bfloat16 with AMX, up to the end of its tiles:
-    https://github.com/uxlfoundation/oneDNN/issues/5717.
+    An implementation that calls torch's product cannot avoid these reads. In bfloat16 with AMX, oneDNN reads up to the
+    end of its tiles: https://github.com/uxlfoundation/oneDNN/issues/5717.
     """
     rows, features = ODD_MATRIX
     wide = torch.full((rows, features + OFFSET), math.nan, dtype=dtype, device=device)
@@ -128,12 +128,12 @@ def _skip_elements(tensor: Tensor) -> Tensor:
 
 
 def _store_transposed(tensor: Tensor) -> Tensor:
-    """Store a tensor transposed; a tensor of one dimension as every second element."""
+    """Store a tensor with its last two axes swapped in memory; a tensor of one dimension as every second element."""
     return _slice_wider(tensor.mT.contiguous()).mT if tensor.dim() > 1 else _skip_elements(tensor)
 
 
 def _store_first_axis_last(tensor: Tensor) -> Tensor:
-    """Store a tensor with its first and last axis swapped, as in (features, length, batch)."""
+    """Store a tensor with its first and last axis swapped in memory, as in (features, length, batch)."""
     return tensor.transpose(0, -1).contiguous().transpose(0, -1)
 
 
@@ -146,7 +146,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def repeat_part(tensor: Tensor, axis: int, one: int) -> Tensor:
-    """Expand one part of a tensor along an axis with a stride of 0, followed by a gap in memory."""
+    """Expand the slice ``one`` of a tensor along an axis with a stride of 0; a gap follows the slice in memory."""
     part = tensor.narrow(axis, one % tensor.shape[axis], 1)
     shape = list(part.shape)
     shape[axis] = 2

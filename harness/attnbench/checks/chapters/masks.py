@@ -13,17 +13,17 @@ from attnbench.checks.observations import Agree, Equal, Observation
 from attnbench.checks.requirement import check, draws_dropout, has_tokens, is_eager
 from attnbench.masks import additive
 
-# Written over hidden tokens: far outside the data, and finite, because 0 × NaN is NaN in correct code, too. In float16
-# the projections of these tokens must stay below 65504.
+# Number that overwrites hidden tokens, by dtype: far outside the data, and finite, because 0 × NaN is NaN in correct
+# code too. In float16 the projections of overwritten tokens must stay below 65504.
 POISON = {"float64": 1e4, "float32": 1e4, "bfloat16": 1e4, "float16": 30.0}
-# Regimes whose logits stay finite in float16 with these tokens; inf − inf would be NaN.
+# Regimes whose logits stay finite in float16 where tokens are overwritten with POISON; inf − inf would be NaN.
 MODERATE = ("flat", "plain", "peaked", "identity")
-# Names of float masks with the shapes of boolean masks, by the name of the boolean mask.
+# For the name of each boolean mask, the name of a float mask of the same shape.
 _AS_FLOAT = {
     "bool2d": "float2d", "bool3d": "float3d", "causal": "float2d", "empty2d": "floatempty2d", "empty3d": "float3d",
     "union2d": "float2d", "pad": "padfloat", "padempty": "padfloat",
 }  # fmt: skip
-# Added to the rows of a float mask, one after the other; powers of two keep rounding small.
+# Constants added to the rows of a float mask: one a row, in turn. Powers of two keep rounding small.
 ROW_CONSTANTS = (0.5, -1.0, 0.25)
 
 
@@ -171,7 +171,7 @@ def _find_padding(candidate: Candidate) -> Tensor:
 
 
 def _match_layout(candidate: Candidate, tokens: Tensor) -> Tensor:
-    """Rearrange a mask of tokens (batch, length) to the leading dimensions of the problem's layout."""
+    """Rearrange a mask of tokens (batch, length) to (length, batch) or (length,), as the problem's layout needs it."""
     problem = candidate.case.problem
     if problem.batch is None:
         return tokens[0]
@@ -179,7 +179,7 @@ def _match_layout(candidate: Candidate, tokens: Tensor) -> Tensor:
 
 
 def _poison(candidate: Candidate, name: str, tokens: Tensor, number: float | None = None) -> Tensor:
-    """Return an input in which some tokens hold a number with alternating sign; by default a large one."""
+    """Return an input whose masked ``tokens`` are overwritten with ±number (default: large), in alternating signs."""
     tensor = candidate.inputs.tensors[name]
     poison = torch.full_like(tensor, POISON[candidate.case.dtype] if number is None else number).detach()
     poison[..., ::2] *= -1

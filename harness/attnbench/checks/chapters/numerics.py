@@ -10,7 +10,7 @@ from attnbench.checks.observations import Agree, Holds, Observation, Scale
 from attnbench.checks.requirement import check, is_eager
 from attnbench.interface import Refusal
 
-# Value of all tokens: logits are near its square, far beyond where exp overflows.
+# Value of every element of the tokens, by dtype. Logits are near the square of the value, where exp overflows by far.
 LARGE = {"float64": 1e3, "float32": 1e3, "bfloat16": 1e3}
 
 

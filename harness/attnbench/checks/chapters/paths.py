@@ -90,7 +90,7 @@ def refusals_are_alike(candidate: Candidate) -> Iterator[Observation]:
 
 
 def _call_and_name_type(candidate: Candidate, case: Case, inputs: Inputs) -> str:
-    """Call, and return the name of the exception's type, or "an output"."""
+    """Call the implementation; return the type name of the exception that it raised, or "an output"."""
     try:
         candidate.run_on(case, inputs)
     except Refusal:
@@ -101,22 +101,22 @@ def _call_and_name_type(candidate: Candidate, case: Case, inputs: Inputs) -> str
 
 
 def _call_or_catch(candidate: Candidate, inputs: Inputs, *, need_weights: bool) -> Tensor | str:
-    """Call, and return the output, or the name of the exception's type."""
+    """Call the implementation; return the output, or the type name of the exception that it raised."""
     asked = {"need_weights": need_weights, "average_attn_weights": False}
     case = candidate.case.with_problem(**asked)
     try:
         return candidate.run_on(case, replace(inputs, options=inputs.options | asked))["output"].detach()
-    except Refusal:  # one of the two cases is declared unsupported, so there is nothing to compare
+    except Refusal:  # the case with or without weights is declared unsupported
         raise
     except Exception as error:  # noqa: BLE001  # an implementation may refuse with any exception
         return type(error).__name__
 
 
 def _list_undefined_inputs(case: Case) -> dict[str, Callable[[Inputs], Inputs]]:
-    """Return functions that make inputs which the reference leaves undefined, by their description."""
+    """Return the kinds of undefined input: a mapping from a description to a function that changes valid inputs."""
     problem = case.problem
     odd: dict[str, Callable[[Inputs], Inputs]] = {}
-    if min(problem.sequences, problem.queries, problem.keys - 1) < 1:  # no key to hide, or no query
+    if min(problem.sequences, problem.queries, problem.keys - 1) < 1:  # there is no key to hide, or no query
         return odd
     if problem.attention_mask in ("bool2d", "float2d") and problem.padding_mask is None:
         odd["is_causal=True with an attn_mask that contradicts it"] = _set_options(is_causal=True)

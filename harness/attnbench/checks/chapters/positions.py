@@ -20,7 +20,7 @@ from attnbench.oracle.inputs import select_positions
 
 _REGIMES = ("flat", "plain", "peaked")
 _WIDE = ("float32", "float64")
-# Added to the rows of a bias, one after the other; powers of two keep rounding small.
+# Constants added to the rows of a bias: one a row, in turn. Powers of two keep rounding small.
 ROW_CONSTANTS = (0.5, -1.0, 0.25)
 
 
@@ -30,7 +30,7 @@ def _is_ordinary(case: Case) -> bool:
 
 
 def _hides_keys(case: Case) -> bool:
-    """Whether keys are hidden by position or length, and large numbers in them must not change an output."""
+    """Whether position or length hides keys, in which large numbers must not change an output."""
     problem = case.problem
     hides = problem.causal is not None or problem.window is not None or "ragged" in problem.parts
     return hides and has_tokens(case) and case.compiler is None and problem.regime in MODERATE
@@ -153,9 +153,9 @@ def other_options_between_calls(candidate: Candidate) -> Iterator[Observation]:
 
 
 def _change_options(candidate: Candidate) -> tuple[Case, Inputs]:
-    """Return the case without its causal mask, and with other numbers for its other options.
+    """Return the case without its causal mask, and with other numbers for scale, soft-cap, window and slopes.
 
-    No option is added, so an implementation that supports the case supports the new one.
+    No option is added that the case does not have, so an implementation that supports the case supports the new case.
     """
     case, problem, options = candidate.case, candidate.case.problem, candidate.inputs.options
     numbers: dict[str, Any] = {"softcap": 2 * problem.softcap, "scale": problem.logit_scale / 2}
@@ -169,7 +169,7 @@ def _change_options(candidate: Candidate) -> tuple[Case, Inputs]:
 
 
 def _compute_visible(candidate: Candidate) -> Tensor:
-    """Return which keys each query sees, the same in all heads.
+    """Return which keys each query sees, in any head: all heads have the same mask.
 
     Shape: (batch, queries, keys).
     """
@@ -178,9 +178,9 @@ def _compute_visible(candidate: Candidate) -> Tensor:
 
 
 def _poison(candidate: Candidate, name: str, keys: Tensor) -> Tensor:
-    """Return keys or values in which some positions hold a large number of alternating sign.
+    """Return the input ``name`` with some positions overwritten by a large number of alternating sign.
 
-    Shape: ``keys`` is a mask (batch, keys).
+    Shape: ``keys`` is a mask (batch, keys), true at the positions that are overwritten.
     """
     tensor = candidate.inputs.tensors[name].detach()
     poison = torch.full_like(tensor, POISON[candidate.case.dtype])

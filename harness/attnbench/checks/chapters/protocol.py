@@ -20,9 +20,10 @@ from attnbench.checks.runs import compare_outputs, compare_runs, try_call
 from attnbench.interface import Implementation, Refusal
 from attnbench.oracle.inputs import round_inputs
 
-# Dtypes to convert from, finer ones first: after to(), a tensor that was not converted shows.
+# Dtypes in which a module is built before to() converts it. Finer dtypes come first, because a tensor that stays in a
+# finer dtype shows in the result.
 _DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16", "float16")
-# Factor that makes other parameters: exact in every dtype, and it changes every output.
+# Other parameters are the given parameters times this factor: exact in every dtype, and it changes every output.
 OTHER = -0.5
 
 
@@ -136,7 +137,7 @@ def tensors_are_registered(candidate: Candidate) -> Iterator[Observation]:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles a reference to the implementation instead of its contents: an implementation is code, not state."""
+    """Pickles a number in place of each Implementation object: an implementation is code, not state of the module."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
@@ -196,7 +197,7 @@ def _get_module(candidate: Candidate) -> nn.Module:
 
 
 def _make_other_reference(candidate: Candidate) -> nn.Module:
-    """Return a copy of the reference with other weights."""
+    """Return a copy of the reference with other parameters."""
     reference: nn.Module = copy.deepcopy(candidate.reference)
     _overwrite(reference, [OTHER * parameter.detach() for parameter in reference.parameters()])
     return reference

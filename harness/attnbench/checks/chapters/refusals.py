@@ -18,7 +18,7 @@ from attnbench.operators.multihead import case_transforms
 
 __all__ = ["BadCall", "make_bad_dtypes", "make_bad_shapes"]
 
-# Largest length of cases whose arguments are made malformed: longer ones are refused for the same reasons.
+# Greatest length of a case whose arguments are made malformed: in longer cases they are refused for the same reasons.
 LONGEST = 16
 
 
@@ -82,7 +82,7 @@ def refusals_leave_no_trace(candidate: Candidate) -> Iterator[Observation]:
 
 
 def _find_supported_arguments(candidate: Candidate) -> frozenset[str]:
-    """Return the names of arguments that the implementation supports; it never gets the others."""
+    """Return the names of the arguments that the implementation supports; the checks pass no other arguments."""
     problem = candidate.case.problem
     attention, padding = problem.attention_mask, problem.padding_mask
     changes_by_name: dict[str, dict[str, Any]] = {
@@ -103,7 +103,7 @@ def _join_masks(attention: str | None, padding: str | None) -> str:
 
 
 def _call_with(candidate: Candidate, bad: BadCall) -> dict[str, Tensor] | None:
-    """Make a call that must be refused, and return its outputs, or None if it raised an exception."""
+    """Return the outputs of a call that must be refused ({} if malformed), or None if it raised an exception."""
     arguments = bad.arguments
     options = {name: arguments.get(name, value) for name, value in candidate.inputs.options.items()}
     tensors = {n: t for n, t in (candidate.inputs.tensors | arguments).items() if n not in options and t is not None}
@@ -145,7 +145,7 @@ def make_bad_shapes(case: Case, inputs: Inputs) -> Iterator[BadCall]:
 
 
 def _make_bad_masks(inputs: Inputs, name: str, shapes: list[tuple[int, ...]]) -> Iterator[BadCall]:
-    """Yield masks that hide nothing and have the dtype of the other mask, so that only their shape is wrong."""
+    """Yield calls with a mask of a wrong shape; it hides nothing and has the dtype of the case's other mask."""
     other = inputs.tensors.get({"attn_mask": "key_padding_mask", "key_padding_mask": "attn_mask"}[name])
     kind = torch.bool if other is None else other.dtype
     for shape in dict.fromkeys(shapes):

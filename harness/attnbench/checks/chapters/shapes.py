@@ -10,7 +10,7 @@ from attnbench.checks.runs import compare_outputs, compare_runs
 from attnbench.operators.multihead.case_transforms import remove_batch
 
 _REGIMES = ("flat", "plain", "identity")
-# Query-key pairs beyond which calls with several times as many would take too long.
+# Cases with this many query-key pairs are left out: calls with several times as many pairs would take too long.
 PAIRS = 8_000
 
 

@@ -10,9 +10,9 @@ from attnbench.checks.observations import Match, Observation
 from attnbench.checks.requirement import check, is_eager
 from attnbench.interface import Inputs
 
-# Query-key pairs of a head beyond which a signed 32-bit offset overflows.
+# Number of query-key pairs of a head at which a signed 32-bit offset overflows.
 PAIRS = 2**31
-# Keys from which a case is long enough: its queries are repeated until there are that many pairs.
+# Fewest keys of a case to which the check applies: its queries are repeated until there are more than PAIRS pairs.
 MANY_KEYS = 32_768
 
 

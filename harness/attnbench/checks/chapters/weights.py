@@ -41,7 +41,7 @@ def weights_of_hidden_keys_are_zero(candidate: Candidate) -> Iterator[Observatio
     seen = (
         visible if candidate.implementation.policies.hidden_rows == "zero" else visible | ~visible.any(-1, keepdim=True)
     )
-    if weights.shape == seen.shape:  # weights_parity reports another shape
+    if weights.shape == seen.shape:  # weights_parity reports a wrong shape
         hidden = weights[~seen]
         yield Equal(value=hidden, expected=torch.zeros_like(hidden), what="weights of hidden keys")
 
@@ -64,7 +64,11 @@ def weights_are_shares(candidate: Candidate) -> Iterator[Observation]:
 
 
 def _measure_sum_error(sums: Tensor, candidate: Candidate) -> float:
-    """Return the largest distance of a row sum from 1 or, with averaged heads, from a share of the heads."""
+    """Return the largest error of a row sum of weights.
+
+    A row must sum to 1. A fully masked row may sum to any multiple of 1 / heads, where ``heads`` is 1 unless the weights
+    are averaged over heads. So may the row of a padded query under the policy ``padded_queries="own"``.
+    """
     heads = candidate.case.problem.num_heads if candidate.case.problem.average_attn_weights else 1
     rows = candidate.operator.hidden_rows(candidate.case, candidate.inputs)
     with_keys = torch.ones_like(sums, dtype=torch.bool)

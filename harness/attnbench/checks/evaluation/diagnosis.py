@@ -18,13 +18,14 @@ from attnbench.oracle.expected import CaseOracle, Expected
 
 __all__ = ["diagnose"]
 
-# Largest distance between the observed result and that of a fault model, as a multiple of the allowance.
+# Largest distance between the observed values and the values of a matching fault model, as a multiple of the allowance.
 LOOSE = 2.0
-# A fault model explains a failure if at most this share of the error remains.
+# A fault model explains a failure if at most this fraction of the error remains with its values as expected values.
 EXPLAINED = 0.5
-# If less than this share remains, the allowance is computed under the fault model: larger logits round worse.
+# If less than this fraction of the error remains, the allowance is computed again with the fault in the formula: a
+# fault that makes logits larger makes rounding errors larger.
 PROMISING = 1 / 16
-# Query-key pairs beyond which nothing is diagnosed: it takes a few dozen evaluations of the oracle.
+# A case with more query-key pairs gets no diagnosis, because a diagnosis takes a few dozen evaluations of the oracle.
 PAIRS = 4_000_000
 
 
@@ -33,7 +34,7 @@ class _MatchingFault:
     """A fault model whose result is close to what the implementation returned."""
 
     description: str
-    # Error that remains, as a share of what is allowed.
+    # Error of the observed values against the fault model's values, as a multiple of the allowed error.
     remaining: float
     quantities: Mapping[str, Tensor]
 
@@ -41,7 +42,7 @@ class _MatchingFault:
 def diagnose(observation: Observation, expected: Expected, case_oracle: CaseOracle, policies: Policies) -> str:
     """Return a sentence that names the fault model behind a failed observation, or an empty string.
 
-    Fault models that give the same result on this case are all named.
+    If several fault models give the same result on this case, the sentence names all of them.
     """
     if isinstance(observation, Exact):
         observation = Match(quantities=observation.quantities)
@@ -63,7 +64,7 @@ def diagnose(observation: Observation, expected: Expected, case_oracle: CaseOrac
 
 
 class _FaultSearch:
-    """The fault models of a case, compared with one failed observation."""
+    """The search for the fault models of a case that explain one failed observation."""
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class _FaultSearch:
         return _MatchingFault(description=description, remaining=remaining, quantities=quantities)
 
     def _measure_remaining_error(self, quantities: Mapping[str, Tensor], allowances: Mapping[str, Allowance]) -> float:
-        """Error of the observation with these quantities as expected values, as a share of what is allowed."""
+        """Return the error of the observation against ``quantities``, as a multiple of the allowed error."""
         if isinstance(self.observation, Average):
             faulty = Expected(quantities=dict(quantities), allowances=dict(allowances), hidden_rows={})
             (found,) = compare(self.observation, faulty, self.case_oracle, self.policies)
@@ -127,9 +128,9 @@ class _FaultSearch:
         return replace(allowance, model=max(allowance.model, model))
 
     def _is_uninformative(self, quantities: Mapping[str, Tensor]) -> bool:
-        """Whether the observation is all NaN, or a gradient of zeros, in every quantity that the fault model changes.
+        """Whether every quantity that the fault model changes was observed as all NaN, or as a gradient of zeros.
 
-        Many mistakes have that result.
+        Many different mistakes give such values.
         """
         if isinstance(self.observation, Average):
             return False
@@ -151,7 +152,7 @@ def _largest_difference(value: Tensor, expected: Tensor) -> float:
 
 
 def _is_informative(name: str, value: Tensor) -> bool:
-    """Whether any element is finite and, of a gradient, not zero."""
+    """Whether any element is finite; for a gradient, whether any element is finite and not zero."""
     finite = value.isfinite()
     return bool((finite & (value != 0)).any() if name.startswith("grad.") else finite.any())
 
@@ -159,7 +160,7 @@ def _is_informative(name: str, value: Tensor) -> bool:
 def _differ(
     one: Mapping[str, Tensor], other: Mapping[str, Tensor], names: Collection[str], allowances: Mapping[str, Allowance]
 ) -> bool:
-    """Whether two results differ by more than rounding in any of these quantities."""
+    """Whether two results differ by more than rounding in any of the quantities ``names``."""
     return any(
         one[name].shape != other[name].shape
         or not bool((one[name].isfinite() == other[name].isfinite()).all())

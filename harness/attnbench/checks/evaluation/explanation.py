@@ -8,14 +8,14 @@ from attnbench.interface import Axis
 
 __all__ = ["describe_place", "describe_shared_places", "format_share", "unravel_index"]
 
-# Probability of a common coordinate by chance, below which the coordinate is mentioned.
+# A coordinate that all wrong elements share is mentioned if they share it by chance with at most this probability.
 COINCIDENCE = 1e-3
-# Coordinates that are listed one by one, at most.
+# Most positions along an axis that are listed one by one.
 LISTED = 3
 
 
 def format_share(count: int, total: int) -> str:
-    """Format a number of elements with its share of all elements."""
+    """Format a number of elements, with the percentage of all elements that it is."""
     return f"{count} of {total} elements ({count / max(total, 1):.1%})"
 
 
@@ -29,7 +29,7 @@ def unravel_index(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def describe_place(index: tuple[int, ...], axes: Sequence[Axis]) -> str:
-    """Describe where an element is: ``batch 1, query 4, feature 7``, or its index if the axes have no names."""
+    """Describe where an element is: ``batch 1, query 4, feature 7``, or its index if no axes are given."""
     if not axes:
         return f"index {index}"
     parts = []
@@ -48,13 +48,13 @@ def describe_shared_places(wrong: Tensor, axes: Sequence[Axis]) -> str:
         along = [(axis.belongs, _describe_axis(wrong, count, axis)) for axis in axes if axis.dimension == dimension]
         own = [phrase for belongs, phrase in along if phrase and not belongs]
         to = [phrase for belongs, phrase in along if phrase and belongs]
-        # The head that positions belong to says more than a range of positions, and less than a single position.
+        # Where features belong to heads, the head says more than a range of features, and less than a single feature.
         parts += own if not to or any(phrase.startswith("all") for phrase in own) else to
     return "".join(f", {phrase}" for phrase in parts)
 
 
 def _describe_axis(wrong: Tensor, count: int, axis: Axis) -> str:
-    """Describe the positions of wrong elements along one axis; empty if they may be by chance."""
+    """Describe the positions of wrong elements along one axis; empty if the positions may be a coincidence."""
     others = [dimension for dimension in range(wrong.dim()) if dimension != axis.dimension]
     hit = (wrong.any(dim=others) if others else wrong).tolist()
     extents: dict[int | str, int] = {}

@@ -15,10 +15,10 @@ from attnbench.oracle.expected import CaseOracle, Expected
 
 __all__ = ["Comparison", "compare"]
 
-# Standard errors by which the mean of an element over draws may be off. More than the usual six, because elements are
-# many and their distributions are skewed.
+# Largest error of one element's mean over random draws, in standard errors. More than the usual six, because there are
+# many elements and their distributions are skewed.
 STANDARD_ERRORS = 8.0
-# Standard errors by which the amplitude, estimated from the means of all elements, may be off.
+# Largest error of the amplitude, which is estimated from the means of all elements, in standard errors.
 POOLED_STANDARD_ERRORS = 6.0
 
 
@@ -32,7 +32,7 @@ class Comparison:
 
     @property
     def share(self) -> float:
-        """Measured error as a share of the allowed error."""
+        """Measured error as a multiple of the allowed error; 0 if the comparison has no numbers."""
         if self.measured is None or self.allowed is None:
             return 0.0
         if self.allowed == 0:
@@ -71,7 +71,7 @@ def compare(
 
 
 def _get_axes(quantity: str, value: Tensor, case_oracle: CaseOracle) -> Sequence[Axis]:
-    """Return the axes of a quantity; none if the value has another shape than the quantity."""
+    """Return the axes of a quantity; an empty tuple if ``value`` does not have the quantity's shape."""
     expected = case_oracle.expected.quantities.get(quantity)
     fits = expected is not None and value.shape == expected.shape
     return case_oracle.operator.axes(case_oracle.case, quantity) if fits else ()
@@ -100,7 +100,7 @@ def _compare_exact(name: str, value: Tensor, expected: Expected, case_oracle: Ca
 
 
 def _compare_scale(observation: Scale, expected: Expected, case_oracle: CaseOracle) -> Comparison:
-    """Compare the scale and the amplitude of a whole tensor, over which rounding errors average out."""
+    """Compare the scale and the amplitude, each fitted over a whole tensor: there rounding errors average out."""
     target, name = expected.quantities[observation.quantity], observation.quantity
     if observation.value.shape != target.shape:
         return _report_shape(name, observation.value, target)
@@ -112,7 +112,7 @@ def _compare_scale(observation: Scale, expected: Expected, case_oracle: CaseOrac
         )
         fault = f"But the {what} estimated from {name} is off by {off:+.3g}; allowed {allowed:.3g}."
         found.append(Comparison(fault="" if abs(off) <= allowed else fault, measured=abs(off), allowed=allowed))
-    # NaN counts as worse than any number.
+    # An error of NaN counts as larger than any number.
     return max(found, key=lambda one: (math.isnan(one.share), one.share), default=Comparison())
 
 
@@ -172,7 +172,7 @@ def _compare_bits(observation: Equal, axes: Sequence[Axis] = ()) -> Comparison:
 
 
 def _compare_average(observation: Average, expected: Expected, case_oracle: CaseOracle) -> Comparison:
-    """Compare each element of the mean, and its amplitude, which shows errors too small for a single element."""
+    """Compare each element of the mean, and the amplitude of the whole mean, which shows smaller errors."""
     name, target, allowance = (
         observation.quantity,
         expected.quantities[observation.quantity],
@@ -186,7 +186,7 @@ def _compare_average(observation: Average, expected: Expected, case_oracle: Case
         observation.mean - target,
         (observation.std / math.sqrt(observation.draws)).clamp(min=allowance.floor),
     )
-    # The allowed rounding error is no bias.
+    # Rounding may put a mean off by the allowance; only the error beyond it counts.
     scores = (off.abs() - allowance.allowed).clamp(min=0) / standard_error
     score, said = float(scores.max()), f"But the mean of {observation.draws} draws of {name}"
     worst = describe_place(
@@ -209,10 +209,11 @@ def _compare_average(observation: Average, expected: Expected, case_oracle: Case
 
 
 def _estimate_amplitude(off: Tensor, signal: Tensor, standard_error: Tensor) -> tuple[float, float]:
-    """Estimate the error of a mean as a share of the signal, over all rows, with its standard error.
+    """Return the relative error of the amplitude of a mean, estimated over all rows, and its standard error.
 
-    Rows have independent draws. The elements of a row share its draws, so only the element with the largest ratio of
-    signal to standard error counts in each row.
+    ``off`` is the error of each element, ``signal`` the part of the element that dropout changes. The dropout of rows
+    is independent. The elements of one row share their dropout, so of each row only the element with the largest ratio
+    of signal to standard error counts.
     """
     off, signal, standard_error = (tensor.flatten(0, -2) for tensor in (off, signal, standard_error))
     best = (signal / standard_error).abs().argmax(dim=-1, keepdim=True)

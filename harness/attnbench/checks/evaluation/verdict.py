@@ -11,13 +11,13 @@ from attnbench.records.types import Finding
 
 __all__ = ["evaluate"]
 
-# A passing check that uses more than this share of the allowed error gets a warning.
+# A passing check that uses more than this fraction of the allowed error gets a warning.
 NOTEWORTHY = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Evaluation:
-    """A comparison with its observation and its expected values."""
+    """A comparison, with the observation and the expected values that it compared."""
 
     comparison: Comparison
     observation: Observation | None = None
@@ -35,9 +35,9 @@ def evaluate(
 ) -> Finding:
     """Evaluate the observations of one check.
 
-    The finding of a failure has the worst fault; that of a pass has the largest share of the allowed error. A fault
-    without numbers, such as a wrong shape, counts if it comes first. ``explain`` adds the diagnosis of a failure, which
-    takes a few dozen evaluations of the oracle.
+    The finding of a failed check reports the fault with the largest ratio of measured to allowed error, or the first
+    fault if that has no numbers, such as a wrong shape. The finding of a passed check reports the comparison with the
+    largest ratio. ``explain`` adds the diagnosis of a failure, which takes a few dozen evaluations of the oracle.
     """
     evaluations = [one for observation in observations for one in _evaluate_one(observation, case_oracle, policies)]
     faults = [one for one in evaluations if one.comparison.fault]

@@ -1,4 +1,4 @@
-"""Mutants beside the formula: layout, state, autograd, compilers, nondeterminism and the caller's tensors."""
+"""Mutants whose formula is right: faults of layout, state, autograd, compilers, determinism and side effects."""
 
 import time
 from collections.abc import Sequence
@@ -32,20 +32,20 @@ class _SecondBackwardZero(CoreFormula):
         return super().score(Once.apply(query), key, scale)  # type: ignore[no-untyped-call]
 
 
-@mutant("one_gradient_alone", "one kernel computes dQ, dK and dV, and runs only where the key requires a gradient")
+@mutant("one_gradient_alone", "one kernel computes dQ, dK and dV, and runs only if the key requires a gradient")
 class _QueryGradientNeedsKey(CoreFormula):
     def score(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
         return super().score(query if key.requires_grad else query.detach(), key, scale)
 
 
-@mutant("cotangent_layout_is_free", "dO is read in memory order; the dO of a sum is one expanded number")
+@mutant("cotangent_layout_is_free", "dO is read in memory order; after sum(), dO is one number with strides of 0")
 class _CotangentStridesIgnored(CoreFormula):
     def sum_values(self, weights: Tensor, value: Tensor) -> Tensor:
         output: Tensor = AsContiguous.apply(super().sum_values(weights, value))  # type: ignore[no-untyped-call]
         return output
 
 
-@mutant("second_derivatives", "the second derivative treats the stored weights as constants",
+@mutant("second_derivatives", "the second derivative treats the stored attention weights as constants",
          dtype="float64", policies=Policies(twice_differentiable=True))  # fmt: skip
 class _WeightsFixedInBackward(CoreFormula):
     def normalise(self, logits: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class _SharedBiasReadOn(CoreFormula):
         return super().add_bias(logits, bias, slopes, distance)
 
 
-@mutant("packed_inputs", "values stored behind the keys in one tensor are read from its beginning")
+@mutant("packed_inputs", "values stored behind the keys in one tensor are read from that tensor's beginning")
 class _OffsetOfValuesIgnored(CoreFormula):
     def sum_values(self, weights: Tensor, value: Tensor) -> Tensor:
         if torch.compiler.is_compiling() or not value.storage_offset():
@@ -95,7 +95,7 @@ class _KeysCachedByAddress(CoreFormula):
 @mutant("no_stale_state", "offsets are cached by the address of key_lengths, which a decoding loop rewrites",
          mask="ragged")  # fmt: skip
 class _LengthsCachedByAddress(CoreFormula):
-    # Shared by every layer of a model. The original tensor is kept alive, so that its address is not reused.
+    # One cache for all layers of a model. An entry keeps the caller's tensor alive, so that its address is not reused.
     cached: ClassVar[dict[tuple[int, int], tuple[Tensor, Tensor]]] = {}
 
     def read_lengths(self, logits: Tensor, key_lengths: Tensor | None) -> Tensor:
@@ -131,7 +131,7 @@ class _WindowOfTheFirstCall(CoreFormula):
         return super().is_in_window(distance, self._window)
 
 
-@mutant("other_options_between_calls", "slopes are moved to the device once, at the first call", mask="causal_tl+alibi")
+@mutant("other_options_between_calls", "the slopes of the first call are kept on the device for all calls", mask="causal_tl+alibi")
 class _SlopesOfTheFirstCall(CoreFormula):
     _slopes: Sequence[float] | None = None
 
@@ -156,7 +156,7 @@ class _OutputBufferReused(CoreFormula):
 
 
 @mutant(
-    "inputs_untouched", "offsets of a packed batch are summed up in place in the caller's key_lengths", mask="ragged"
+    "inputs_untouched", "key_lengths, the caller's tensor, is summed up in place to the offsets of a packed batch", mask="ragged"
 )
 class _LengthsSummedInPlace(CoreFormula):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Tensor:
@@ -166,7 +166,7 @@ class _LengthsSummedInPlace(CoreFormula):
         return output
 
 
-@mutant("global_state_untouched", "a thread is added to split the keys of a decoding step, and not removed again",
+@mutant("global_state_untouched", "the number of threads is raised to split the keys of a decoding step, and not restored",
          queries=1, keys=33, mask="causal_br+ragged", mode="inference")  # fmt: skip
 class _ThreadsSet(CoreFormula):
     def sum_values(self, weights: Tensor, value: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ class _QueriesQuantisedTogether(CoreFormula):
         return super().score(query / step, key, scale) * step
 
 
-@mutant("key_permutation", "the first key is favoured as an attention sink, left over from a streaming cache")
+@mutant("key_permutation", "the first key's logit is raised, as for the attention sink of a streaming cache")
 class _FirstKeyFavoured(CoreFormula):
     def apply_mask(self, logits: Tensor, keep: Tensor) -> Tensor:
         first = torch.arange(logits.shape[-1], device=logits.device) == 0
@@ -203,7 +203,7 @@ class _TiesCountedOnce(CoreFormula):
 
 
 @mutant(
-    "stays_finite", "the row maximum is not subtracted before exp, as training never had large logits", regime="flat"
+    "stays_finite", "the row maximum is not subtracted before exp, because training had no large logits", regime="flat"
 )
 class _MaximumNotSubtracted(CoreFormula):
     def normalise(self, logits: Tensor) -> Tensor:
@@ -218,7 +218,7 @@ class _ScaleLostWhenCompiled(CoreFormula):
         return query @ key.mT if torch.compiler.is_compiling() else super().score(query, key, scale)
 
 
-@mutant("compiled_for_other_lengths", "the number of keys of the first graph is used in all later ones",
+@mutant("compiled_for_other_lengths", "the number of keys of the first compiled graph is used in all later graphs",
          shown_by=GROUPED, keys=5, mask="bias4d", mode="aot")  # fmt: skip
 class _LengthBakedIn(CoreFormula):
     _keys: int | None = None
@@ -253,7 +253,7 @@ class _AlibiLostWhenCompiled(CoreFormula):
         return super().add_bias(logits, bias, None if torch.compiler.is_compiling() else slopes, distance)
 
 
-@mutant("compiled_parity", "the branch for compilers has repeat() for repeat_interleave() under a causal mask",
+@mutant("compiled_parity", "the branch for compilers repeats key heads by repeat() under a causal mask",
          shown_by=GROUPED, mask="causal_tl", mode="aot")  # fmt: skip
 class _KeyHeadsDealtWhenCompiled(CoreFormula):
     _causal = False

@@ -30,7 +30,7 @@ class CoreMutants(list[Mutant]):
         policies: Policies | None = None,
         **changes: Any,
     ) -> Callable[[Module], Module]:
-        """Make a module class a mutant; its case has the problem ``shown_by`` with ``changes``."""
+        """Make a module class a mutant; it is shown by a case whose problem is ``shown_by`` with some ``changes``."""
         case = Case(operator="attention_core", problem=replace(shown_by, **changes), dtype=dtype, mode=mode)
 
         def decorate(module: Module) -> Module:

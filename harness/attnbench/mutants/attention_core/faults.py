@@ -15,7 +15,8 @@ from attnbench.operators.attention_core.suites import GROUPED, PLAIN
 __all__ = ["mutant"]
 
 mutant = CoreMutants()
-# Enough elements for a small error in all of them to exceed their rounding; head_dim is no power of 4.
+# So many elements that rounding errors average out, and a small error common to all elements shows; head_dim is no
+# power of 4.
 PROBED = replace(PLAIN, sequences=4, queries=33, keys=47, head_dim=7)
 
 
@@ -26,7 +27,7 @@ class _KeyHeadsDealtInTurn(CoreFormula):
         return tensor.repeat(1, heads // tensor.shape[1], 1, 1)
 
 
-@mutant("forward_parity", "a kernel for a single key head reads only the first of several", shown_by=GROUPED)
+@mutant("forward_parity", "a kernel for one key head reads only the first key head where there are several", shown_by=GROUPED)
 class _FirstKeyHeadForAll(CoreFormula):
     def repeat_key_heads(self, tensor: Tensor, heads: int) -> Tensor:
         return tensor[:, :1].expand(-1, heads, -1, -1) if heads > tensor.shape[1] else tensor
@@ -62,7 +63,7 @@ class _WindowOneTooNarrow(CoreFormula):
         return distance.abs() < max(window, 1)
 
 
-@mutant("forward_parity", "the window's right side is not applied, although without a causal mask it has one",
+@mutant("forward_parity", "the window hides no keys to the right of a query, as if there were a causal mask",
          mask="window", window=3, dtype="bfloat16", mode="inference")  # fmt: skip
 class _WindowToTheLeftAlone(CoreFormula):
     def is_in_window(self, distance: Tensor, window: int) -> Tensor:
@@ -76,14 +77,14 @@ class _BottomRightAsTopLeft(CoreFormula):
         return super().compute_distances(logits, "top_left" if causal else None, key_lengths)
 
 
-@mutant("forward_parity", "a causal mask is aligned at the last key, as in a kernel's newer version",
+@mutant("forward_parity", "a causal mask is aligned at the last key instead of the first key",
          mask="causal_tl", mode="train")  # fmt: skip
 class _TopLeftAsBottomRight(CoreFormula):
     def compute_distances(self, logits: Tensor, causal: str | None, key_lengths: Tensor | None) -> Tensor:
         return super().compute_distances(logits, "bottom_right" if causal else None, key_lengths)
 
 
-@mutant("a_sequence_ends_at_its_length", "the diagonal of a short sequence ends at the end of its padding",
+@mutant("a_sequence_ends_at_its_length", "the causal mask of a short sequence is aligned at the end of its padding",
          mask="causal_br+ragged")  # fmt: skip
 class _AlignedAtThePadding(CoreFormula):
     def compute_distances(self, logits: Tensor, causal: str | None, key_lengths: Tensor | None) -> Tensor:
@@ -91,7 +92,7 @@ class _AlignedAtThePadding(CoreFormula):
         return super().compute_distances(logits, causal, None)
 
 
-@mutant("unseen_keys_cannot_leak", "the mask of the block with a sequence's last key ends one key too late",
+@mutant("unseen_keys_cannot_leak", "in the block with a sequence's last key, the mask shows one key too many",
          mask="ragged")  # fmt: skip
 class _LengthOneTooLong(CoreFormula):
     def read_lengths(self, logits: Tensor, key_lengths: Tensor | None) -> Tensor:
@@ -106,7 +107,7 @@ class _LengthsIgnored(CoreFormula):
         return super().read_lengths(logits, None)
 
 
-@mutant("exact_uniform_mean", "weights are divided by the number of all keys, hidden keys included", regime="uniform",
+@mutant("exact_uniform_mean", "the mean is taken over all keys, hidden keys included", regime="uniform",
          sequences=3, queries=3, keys=8, mask="ragged", dtype="float64")  # fmt: skip
 class _MeanOverAllKeys(CoreFormula):
     def normalise(self, logits: Tensor) -> Tensor:
@@ -127,7 +128,7 @@ class _CapAfterTheBias(CoreFormula):
     cap_at = "apply_mask"
 
 
-@mutant("forward_parity", "a soft-cap is passed to a kernel that has none", mask="causal_br", softcap=3.0)
+@mutant("forward_parity", "the soft-cap is passed to a kernel that ignores it", mask="causal_br", softcap=3.0)
 class _CapMissing(CoreFormula):
     def apply_softcap(self, logits: Tensor, softcap: float) -> Tensor:
         del softcap
@@ -146,7 +147,7 @@ class _AlibiOfTheWrongSign(CoreFormula):
         return -super().compute_alibi(logits, slopes, distance)
 
 
-@mutant("head_permutation", "slopes are recomputed from the number of heads although others are given",
+@mutant("head_permutation", "the given ALiBi slopes are replaced by the default slopes of the number of heads",
          mask="causal_tl+alibi")  # fmt: skip
 class _AlibiSlopesMadeAnew(CoreFormula):
     def compute_alibi(self, logits: Tensor, slopes: Sequence[float], distance: Tensor) -> Tensor:
@@ -275,7 +276,7 @@ class _WideWindowIsNone(CoreFormula):
         return super().is_in_window(distance, window) if window < 64 else torch.ones_like(distance, dtype=torch.bool)
 
 
-@mutant("forward_parity", "lengths are clamped to 1, so that no sum is 0: an empty sequence gets its first value",
+@mutant("forward_parity", "lengths are clamped to at least 1: an empty sequence returns the value of its first token",
          sequences=6, mask="ragged", mode="train")  # fmt: skip
 class _EmptySequenceHasAKey(CoreFormula):
     def read_lengths(self, logits: Tensor, key_lengths: Tensor | None) -> Tensor:
@@ -290,7 +291,7 @@ class _LengthsIn32BitsIgnored(CoreFormula):
         return super().read_lengths(logits, None if ignored else key_lengths)
 
 
-@mutant("forward_parity", "a grid of 4 sequences: the others are never computed", sequences=6,
+@mutant("forward_parity", "the kernel's grid has 4 sequences: further sequences are never computed", sequences=6,
          mask="causal_br+ragged", mode="train")  # fmt: skip
 class _SequencesBeyondTheGrid(CoreFormula):
     def sum_values(self, weights: Tensor, value: Tensor) -> Tensor:
@@ -298,7 +299,7 @@ class _SequencesBeyondTheGrid(CoreFormula):
         return output * (torch.arange(output.shape[0], device=output.device) < 4)[:, None, None, None]
 
 
-@mutant("forward_parity", "a program computes 8 heads at a time and begins the second time at key head 0 again",
+@mutant("forward_parity", "heads are computed 8 at a time, and the second 8 heads begin at key head 0 again",
          shown_by=GROUPED, num_heads=16, kv_heads=4, mask="causal_tl", mode="train")  # fmt: skip
 class _SecondRoundOfHeadsBeginsAgain(CoreFormula):
     def repeat_key_heads(self, tensor: Tensor, heads: int) -> Tensor:

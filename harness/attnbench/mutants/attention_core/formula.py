@@ -1,4 +1,4 @@
-"""Correct attention on split heads with a method for each step; a mutant overrides one of them."""
+"""Correct attention on split heads with a method for each step; a mutant overrides one of the methods."""
 
 import math
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ class CoreFormula(nn.Module):
     """Attention on split heads in steps, each of which can be overridden alone.
 
     In order: ``repeat_key_heads``, ``score``, ``apply_softcap``, ``add_bias``, ``apply_mask``, ``normalise``,
-    ``sum_values``. ``cap_at`` names the step before which the soft-cap comes: ``add_bias``, ``apply_mask`` or
-    ``normalise``.
+    ``sum_values``. ``cap_at`` names the step before which the soft-cap is applied: ``add_bias``,
+    ``apply_mask`` or ``normalise``.
 
     Shape: logits and weights (batch, heads, queries, keys).
     """

@@ -1,4 +1,4 @@
-"""Correct variants of attention on split heads that round differently; no check may fail any of them."""
+"""Correct variants of attention on split heads that round differently; every check must pass on all of them."""
 
 import math
 
@@ -13,7 +13,7 @@ __all__ = ["VARIANTS"]
 
 
 def _widen(tensor: Tensor) -> Tensor:
-    """Convert to float32; float64 stays."""
+    """Convert a tensor to float32; a float64 tensor stays float64."""
     return tensor.double() if tensor.dtype == torch.float64 else tensor.float()
 
 
@@ -44,7 +44,7 @@ class _CoreExponentOfTwo(CoreFormula):
 
 
 class _CoreGroupedProduct(CoreFormula):
-    """Queries of a group are rows of one product, so that shared keys are never copied."""
+    """All queries that share a key head are rows of one product, so that keys and values are never copied."""
 
     def repeat_key_heads(self, tensor: Tensor, heads: int) -> Tensor:
         del heads

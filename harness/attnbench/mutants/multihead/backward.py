@@ -1,4 +1,4 @@
-"""Mutants of the backward pass alone: their outputs are right."""
+"""Mutants whose backward pass is wrong and whose outputs are right."""
 
 import math
 from typing import Any
@@ -55,7 +55,7 @@ class _LogitGradientInBfloat16(Formula):
 
 @mutant(
     "input_gradients",
-    "values in the last tile get a gradient from the first head only (flagos-ai/FlagGems#898)",
+    "in the last tile, only the values of the first head get a gradient (flagos-ai/FlagGems#898)",
     queries=8,
     keys=70,
 )
@@ -111,7 +111,7 @@ class _MaskGradientOfOneSequence(Formula):
         return torch.cat([super().apply_mask(logits[:1], mask), super().apply_mask(logits[1:], mask.detach())])
 
 
-@mutant("mask_gradients", "one of two float masks, key_padding_mask, is detached", mask="float2d+padfloat")
+@mutant("mask_gradients", "of two float masks, key_padding_mask gets no gradient", mask="float2d+padfloat")
 class _PaddingGradientCut(Formula):
     def read_arguments(self, given: Arguments) -> Arguments:
         mask = given["key_padding_mask"]
@@ -157,7 +157,7 @@ class _MaskGradientNeedsQuery(Formula):
 
 @mutant(
     "one_gradient_alone",
-    "the query gets no gradient unless the key requires one",
+    "the query gets a gradient only where the key requires one too",
     mode="frozen",
 )
 class _QueryGradientNeedsKey(Formula):
@@ -178,7 +178,7 @@ class _CotangentStridesIgnored(Formula):
 
 
 @mutant(
-    "second_derivatives", "backward treats the first stored value as a constant, not as a function of the inputs",
+    "second_derivatives", "backward treats the stored value of the first key as a constant, not as a function of the inputs",
     dtype="float64", policies=Policies(twice_differentiable=True),
 )  # fmt: skip
 class _ValuesFixedInBackward(Formula):
@@ -191,7 +191,7 @@ class _ValuesFixedInBackward(Formula):
 
 
 @mutant(
-    "second_derivatives", "backward treats the stored weights as constants, not as functions of the inputs",
+    "second_derivatives", "backward treats the stored attention weights as constants, not as functions of the inputs",
     dtype="float64", policies=Policies(twice_differentiable=True),
 )  # fmt: skip
 class _WeightsFixedInBackward(Formula):

@@ -38,7 +38,7 @@ class _CausalByFours(Formula):
 
 
 class _Hinted(Formula):
-    """Uses the hint where it comes with a mask; the correct formula uses the mask alone."""
+    """Obeys is_causal=True where attn_mask is given; the correct formula uses attn_mask and ignores the hint."""
 
     def follow_hint(self, given: Arguments) -> Arguments:
         raise NotImplementedError
@@ -72,7 +72,7 @@ class _HintDropsPadding(_Hinted):
 
 @mutant(
     "causal_hint_changes_nothing",
-    "with is_causal, a causal mask hides extra columns too, as in the reference without weights",
+    "with is_causal, the causal mask hides extra key columns too, as in the reference without weights",
     mask="causal",
     is_causal=True,
     add_bias_kv=True,
@@ -95,7 +95,7 @@ class _HintHidesColumns(Formula):
 
 @mutant(
     "future_cannot_leak",
-    "is_causal and its mask are dropped when weights are requested (pytorch#99282)",
+    "is_causal and attn_mask are dropped when weights are requested (pytorch#99282)",
     mask="causal",
     is_causal=True,
     need_weights=True,
@@ -107,7 +107,7 @@ class _HintDroppedForWeights(_Hinted):
 
 @mutant(
     "odd_input_treated_alike",
-    "without weights is_causal decides which keys are hidden, with weights attn_mask does",
+    "is_causal decides which keys are hidden, but attn_mask decides it when weights are requested",
     mask="bool2d",
 )
 class _HintObeyedWithoutWeights(_Hinted):

@@ -15,7 +15,7 @@ mutant = MultiheadMutants()
 
 @mutant(
     "weights_parity",
-    "weights of the zero column are returned before those of the learned one; the output is the same",
+    "in the returned weights, the zero column comes before the learned column; the output is right",
     add_bias_kv=True,
     add_zero_attn=True,
     need_weights=True,
@@ -35,7 +35,7 @@ class _ZeroColumnNotTold(Formula):
 
 @mutant(
     "forward_parity",
-    "masks are extended over the extra columns with 'hidden' instead of 'visible'",
+    "masks are extended over the extra key columns with 'hidden' instead of 'visible'",
     add_bias_kv=True,
     mask="bool2d",
 )
@@ -49,7 +49,7 @@ class _ColumnsHidden(Formula):
 
 @mutant(
     "forward_parity",
-    "masks are extended at the front, but columns are appended at the end",
+    "masks are extended at the front, but the extra key columns are appended at the end",
     add_zero_attn=True,
     mask="bool2d",
 )
@@ -58,7 +58,7 @@ class _MaskPaddedInFront(Formula):
         return super().apply_mask(logits, mask if mask is None else mask.roll(self.columns, -1))
 
 
-@mutant("forward_parity", "the key bias is missing, which only a column without that bias reveals", add_zero_attn=True)
+@mutant("forward_parity", "keys lack their projection bias, which only the zero column reveals", add_zero_attn=True)
 class _KeyBiasMissing(Formula):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().project(query, key, value)
@@ -67,7 +67,7 @@ class _KeyBiasMissing(Formula):
         return q, k, v
 
 
-@mutant("forward_parity", "the learned key is used as the learned value", add_bias_kv=True)
+@mutant("forward_parity", "bias_k is used in place of bias_v", add_bias_kv=True)
 class _LearnedValueIsKey(Formula):
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         k, v = super().extend(k, v)
@@ -78,7 +78,7 @@ class _LearnedValueIsKey(Formula):
         return k, v
 
 
-@mutant("forward_parity", "zeros are appended before the projection, which adds its bias", add_zero_attn=True)
+@mutant("forward_parity", "the zero column is appended before the projection, which adds a bias to it", add_zero_attn=True)
 class _ZeroColumnProjected(Formula):
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         k, v = super().extend(k, v)
@@ -93,7 +93,7 @@ class _ZeroColumnProjected(Formula):
 
 @mutant(
     "forward_parity",
-    "rows whose own keys are all hidden are set to 0, although the extra columns are visible",
+    "rows whose given keys are all hidden are set to 0, although the extra key columns are visible",
     add_zero_attn=True,
     add_bias_kv=True,
     mask="padempty",
@@ -107,7 +107,7 @@ class _EmptyRowsForgetColumns(Formula):
 
 
 @mutant(
-    "parameter_gradients", "the gradient of the learned key is taken from the first sequence only", add_bias_kv=True
+    "parameter_gradients", "the gradient of bias_k is taken from the first sequence only", add_bias_kv=True
 )
 class _LearnedKeyGradientOfOne(Formula):
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Mutants that only torch.compile, torch.export or autocast shows."""
+"""Mutants that are wrong only under torch.compile, torch.export or autocast."""
 
 import torch
 from torch import Tensor
@@ -55,7 +55,7 @@ class _MaskLostUnderAutocast(Formula):
 
 @mutant(
     "autocast_parity",
-    "autocast is switched off inside: the output does not have autocast's dtype",
+    "autocast is switched off inside the call: the output does not have autocast's dtype",
     mode="autocast",
     dtype="float16",
 )

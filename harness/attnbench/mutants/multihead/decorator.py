@@ -16,7 +16,7 @@ __all__ = ["PROBED", "MultiheadMutants", "build_case_id"]
 Module = TypeVar("Module", bound=type[nn.Module])
 # Pairwise distinct sizes, so that a swapped axis changes a shape or a value; head_dim 8 is no power of 4.
 CROSS = MultiheadProblem(batch=2, queries=5, keys=7, embed_dim=24, num_heads=3, bias=True, batch_first=True)
-# Enough elements for a small error in all of them to exceed their rounding; head_dim 7.
+# So many elements that rounding errors average out, and a small error common to all elements shows; head_dim is 7.
 PROBED: dict[str, Any] = {
     "batch": 4, "queries": 33, "keys": 47, "embed_dim": 21, "bias": False, "regime": "identity",
 }  # fmt: skip
@@ -28,7 +28,7 @@ class MultiheadMutants(list[Mutant]):
     def __call__(
         self, caught_by: str, why: str, *, policies: Policies | None = None, **case: Any
     ) -> Callable[[Module], Module]:
-        """Make a module class a mutant; ``case`` holds the fields in which its case differs from the plainest case."""
+        """Make a module class a mutant; ``case`` has the changes to ``CROSS`` that make the case that shows it."""
 
         def decorate(module: Module) -> Module:
             implementation = ModuleImplementation(module, policies=policies)
@@ -41,5 +41,5 @@ class MultiheadMutants(list[Mutant]):
 
 
 def build_case_id(*, dtype: Dtype = "float32", mode: Mode = "eval", **changes: Any) -> str:
-    """Return the id of the plainest case with some fields of its problem changed."""
+    """Return the id of a case whose problem is ``CROSS`` with some fields changed."""
     return Case(operator="multihead", problem=replace(CROSS, **changes), dtype=dtype, mode=mode).id

@@ -1,4 +1,4 @@
-"""Mutants of dropout: when it acts, on what, at which rate, and its backward pass."""
+"""Mutants whose dropout is wrong: when it acts, what it drops, its rate, its random numbers, or its backward pass."""
 # ruff: noqa: ARG002  # an override keeps the signature of its step
 
 import math
@@ -15,14 +15,14 @@ from attnbench.mutants.multihead.formula import Formula, Result
 __all__ = ["mutant"]
 
 mutant = MultiheadMutants()
-# Training with dropout: with the weights returned, without them, and without them in float64.
+# Cases in training with dropout: with returned weights, without returned weights, and the latter in float64.
 WITH_WEIGHTS: dict[str, Any] = {"dropout": 0.25, "need_weights": True, "mode": "train"}
 DROPPING: dict[str, Any] = {"dropout": 0.25, "mode": "train"}
 DOUBLE = DROPPING | {"dtype": "float64"}
 
 
 class _Dropping(Formula):
-    """Overrides dropout in training with a rate above 0; other calls stay as they are."""
+    """Replaces dropout where it acts, that is, in training at a rate above 0; other calls are right."""
 
     def apply_dropout(self, shares: Tensor) -> Tensor:
         return self.drop_at_rate(shares, self.dropout) if self.training and self.dropout else shares
@@ -80,7 +80,7 @@ class _WeightsBeforeDropout(Formula):
 
 @mutant(
     "dropout_is_told_by_weights",
-    "Gaussian noise of the same variance instead of dropout, where no key is hidden",
+    "Gaussian noise of dropout's variance instead of dropout, where no key is hidden",
     **WITH_WEIGHTS,
 )
 class _DropoutGaussian(_Dropping):
@@ -113,7 +113,7 @@ class _DropoutSharedByBatch(_Shared):
     axis = 0
 
 
-@mutant("dropout_masks_are_independent", "the random stream is indexed without the head", **WITH_WEIGHTS)
+@mutant("dropout_masks_are_independent", "all heads use the same random numbers, and so share one dropout mask", **WITH_WEIGHTS)
 class _DropoutSharedByHeads(_Shared):
     axis = 1
 
@@ -126,7 +126,7 @@ class _DropoutSameEveryCall(_Dropping):
         return shares * kept / (1 - rate)
 
 
-@mutant("dropout_follows_the_seed", "a private generator, which torch.manual_seed does not seed", **DROPPING)
+@mutant("dropout_follows_the_seed", "dropout draws from a private generator, which torch.manual_seed does not seed", **DROPPING)
 class _DropoutIgnoresSeed(_Dropping):
     def drop_at_rate(self, shares: Tensor, rate: float) -> Tensor:
         generator = torch.Generator().manual_seed(time.perf_counter_ns())

@@ -1,4 +1,4 @@
-"""Mutants that change settings of the process, which every other module shares."""
+"""Mutants that change settings of the process, which affect every other module in the process."""
 # ruff: noqa: ARG002  # an override keeps the signature of its step
 
 import torch
@@ -51,7 +51,7 @@ class _ThreadsSet(_ChangesProcess):
             torch.set_num_threads(torch.get_num_threads() + 1)
 
 
-@mutant("global_state_untouched", "gradients are switched off and not on again", mode="frozen")
+@mutant("global_state_untouched", "gradient mode is switched off and not on again", mode="frozen")
 class _GradientsLeftOff(_ChangesProcess):
     def change_process(self, output: Tensor) -> None:
         if not self.out_proj.weight.requires_grad:

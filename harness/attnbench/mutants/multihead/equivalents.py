@@ -115,19 +115,19 @@ class _ColumnsSwappedUntold(Formula):
 EQUIVALENTS = (
     Equivalent(
         implementation=ModuleImplementation(_KeyBiasMissingWithoutColumns),
-        proof="without extra columns the key bias adds q·b to every logit of a row, and softmax(x + c) = softmax(x)",
+        proof="without extra key columns the key bias adds q·b to all logits of a row, and softmax(x + c) = softmax(x)",
         holds=_constant_cancels,
         shown_by=build_case_id(need_weights=True),
     ),
     Equivalent(
         implementation=ModuleImplementation(_MaskFill100InHalf),
-        proof="a logit 100 below its row's maximum has the share e⁻¹⁰⁰ = 4·10⁻⁴⁴; the smallest float16 is 6·10⁻⁸",
+        proof="a logit 100 below the row maximum gets a weight of at most e⁻¹⁰⁰ = 4·10⁻⁴⁴; the smallest float16 is 6·10⁻⁸",
         holds=_underflows_in_half,
         shown_by=build_case_id(mask="bool2d+pad", need_weights=True, dtype="float16"),
     ),
     Equivalent(
         implementation=ModuleImplementation(_MaskFillLowest),
-        proof="beside a visible key the lowest finite logit has the share 0; fully masked rows do not change",
+        proof="in a row with a visible key, the lowest finite logit gets the weight 0; fully masked rows do not change",
         holds=_lowest_underflows,
         shown_by=build_case_id(mask="empty2d", need_weights=True),
     ),
@@ -151,13 +151,13 @@ EQUIVALENTS = (
     ),
     Equivalent(
         implementation=ModuleImplementation(_SummedInSequence),
-        proof="the relative error of a sum of n positive float32 numbers in any order is at most (n − 1)·2⁻²⁴",
+        proof="summed in any order, n positive float32 numbers have a relative error of at most (n − 1)·2⁻²⁴",
         holds=_sequence_is_within_its_bound,
         shown_by=build_case_id(keys=64, regime="flat"),
     ),
     Equivalent(
         implementation=ModuleImplementation(_ColumnsSwappedUntold),
-        proof="a sum over keys does not depend on their order, and only returned weights show the order of columns",
+        proof="a sum over keys does not depend on their order; only returned weights show the order of key columns",
         holds=lambda: 1.5 + 2.5 == 2.5 + 1.5,
         shown_by=build_case_id(add_bias_kv=True, add_zero_attn=True),
     ),

@@ -1,4 +1,4 @@
-"""Correct multi-head attention with a method for each step; a mutant overrides one of them."""
+"""Correct multi-head attention with a method for each step; a mutant overrides one of the methods."""
 
 import math
 from typing import Any
@@ -53,7 +53,7 @@ class Formula(HeadSplitAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
     ) -> Result:
-        """softmax(q kᵀ / √head_dim + mask) v, with dropout on the weights."""
+        """Compute softmax(q kᵀ / √head_dim + mask) v, with dropout on the attention weights."""
         del is_causal
         shares = self.normalise(self.apply_mask(self.score(q, k), mask))
         weights = self.apply_dropout(shares)

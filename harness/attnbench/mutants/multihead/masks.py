@@ -1,4 +1,4 @@
-"""Mutants of masks: polarity, order, composition, and the fill value of hidden logits."""
+"""Mutants of masks: polarity, order of axes, combination of two masks, and the fill value of hidden logits."""
 
 import math
 
@@ -73,7 +73,7 @@ class _MaskScaled(Formula):
 
 @mutant(
     "attn_mask_cannot_leak",
-    "the result of masked_fill is discarded in the branch for a single mask (opendilab/DI-engine#333)",
+    "in the branch for one mask of all heads, masked_fill's result is discarded (opendilab/DI-engine#333)",
     mask="bool2d",
 )
 class _MaskIgnored(Formula):
@@ -126,7 +126,7 @@ class _PaddingOfFirstSequence(Formula):
         return given | {"key_padding_mask": mask[:1].expand_as(mask)} if mask is not None and mask.dim() == 2 else given
 
 
-@mutant("padding_cannot_leak", "repeat instead of repeat_interleave over heads (jwohlwend/boltz#523)", mask="pad")
+@mutant("padding_cannot_leak", "padding is copied to heads by repeat, not repeat_interleave (jwohlwend/boltz#523)", mask="pad")
 class _PaddingTiledOverHeads(Formula):
     def read_arguments(self, given: Arguments) -> Arguments:
         mask = given["key_padding_mask"]
@@ -181,7 +181,7 @@ class _MaskFill100(_MaskFill20):
     fill = -100.0
 
 
-@mutant("forward_parity", "the lowest finite number as fill: a fully masked row gets uniform weights", mask="empty2d")
+@mutant("forward_parity", "the fill is the lowest finite number: a fully masked row gets uniform weights", mask="empty2d")
 class _EmptyRowsUniform(Formula):
     def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None or mask.dtype != torch.bool:
@@ -197,7 +197,7 @@ class _EmptyRowsNan(Formula):
 
 @mutant(
     "forward_parity",
-    "fully masked rows are looked for in each mask alone: a row that only both together hide gets weights",
+    "fully masked rows are found in each mask alone: a row that only both masks together hide gets weights",
     mask="union2d+pad",
 )
 class _EmptyByUnionUniform(Formula):
@@ -221,7 +221,7 @@ class _LowestTakenAsHidden(Formula):
         )
 
 
-@mutant("boolean_equals_float_mask", "−∞ is clamped to a finite number in float masks only", mask="empty2d")
+@mutant("boolean_equals_float_mask", "in float masks, but not in boolean masks, −∞ is clamped to a finite number", mask="empty2d")
 class _FloatMaskClamped(Formula):
     def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
         number = mask is not None and mask.dtype != torch.bool
@@ -263,7 +263,7 @@ class _NanSweptAway(Formula):
         return super().sum_values(weights, v).nan_to_num()
 
 
-@mutant("padding_invariance", "a temperature is computed from a length that counts padding")
+@mutant("padding_invariance", "logits are multiplied by a temperature that depends on the amount of padding")
 class _PaddingInTemperature(Formula):
     def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None or mask.dtype != torch.bool or mask.numel() == 0 or mask.shape[-2] != 1:

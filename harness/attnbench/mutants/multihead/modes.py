@@ -1,4 +1,4 @@
-"""Mutants that only some calls show: call modes, fast paths, and inputs that are one object."""
+"""Mutants that are wrong only in some calls: in a call mode, on a fast path, or where inputs are one object."""
 
 import torch
 from torch import Tensor
@@ -83,7 +83,7 @@ class _MaskDroppedWithoutWeights(Formula):
         return given | {"attn_mask": None, "is_causal": False} if fused else given
 
 
-@mutant("weights_only_on_request", "need_weights is ignored")
+@mutant("weights_only_on_request", "need_weights is ignored: weights are always returned")
 class _WeightsAlways(Formula):
     def read_arguments(self, given: Arguments) -> Arguments:
         return given | {"need_weights": True}
@@ -91,7 +91,7 @@ class _WeightsAlways(Formula):
 
 @mutant(
     "weights_parity",
-    "average_attn_weights is ignored (facebookresearch/fairseq#3365)",
+    "average_attn_weights is ignored: weights are always averaged (facebookresearch/fairseq#3365)",
     need_weights=True,
 )
 class _WeightsAlwaysAveraged(Formula):
@@ -144,7 +144,7 @@ class _SameObjectWithoutBias(Formula):
 
 @mutant(
     "forward_parity",
-    "cross-attention: one projection is used for keys and values that are one tensor",
+    "cross-attention: where key and value are one tensor, the key projection is used for both",
     key_is_value=True,
 )
 class _KeyProjectionForValues(Formula):

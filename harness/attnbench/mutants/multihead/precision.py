@@ -1,4 +1,4 @@
-"""Mutants of precision and range: roundings, accumulation and overflow inside the computation."""
+"""Mutants of precision and range: rounding, accumulation and overflow in intermediate results."""
 
 import math
 from typing import Any
@@ -44,7 +44,7 @@ class _SingleInsideDouble(Formula):
 
 
 @mutant(
-    "weights_parity", "the returned weights are stored in float16, narrower than those that are used", need_weights=True
+    "weights_parity", "the returned weights are stored in float16, the weights that multiply the values are not", need_weights=True
 )
 class _WeightsToldInHalf(Formula):
     def return_weights(self, weights: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class _ExponentialBySquaring(Formula):
         return exponentials / exponentials.sum(dim=-1, keepdim=True).clamp(min=1e-30)
 
 
-@mutant("stays_finite", "exp of the logits without subtracting the row maximum", regime="flat")
+@mutant("stays_finite", "exp is taken of the logits without subtracting the row maximum", regime="flat")
 class _MaximumNotSubtracted(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         exponentials = logits.exp()
@@ -94,7 +94,7 @@ class _MaximumNotSubtracted(Formula):
         return exponentials / total.masked_fill(total == 0, 1.0)
 
 
-@mutant("batch_independence", "one maximum is subtracted from the whole tensor: other rows underflow", regime="onehot")
+@mutant("batch_independence", "the maximum of all rows is subtracted from each row: other rows underflow", regime="onehot")
 class _MaximumOfAllRows(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         if logits.numel() == 0:
@@ -140,7 +140,7 @@ class _SumInHalf(Formula):
 
 @mutant(
     "query_independence",
-    "one quantisation scale for all queries: another query changes a query's last bits",
+    "all queries have one quantisation scale: changing a query changes the others' last bits",
     dtype="bfloat16",
 )
 class _QueriesQuantisedTogether(Formula):

@@ -29,7 +29,7 @@ class _BiasNotRegistered(Formula):
         return linear(heads.transpose(1, 2).flatten(2), self.out_proj.weight, None if bias is None else bias.to(heads))
 
 
-@mutant("tensors_are_registered", "a constant is a plain tensor, which to() does not move")
+@mutant("tensors_are_registered", "the scale is a plain tensor, which to() does not convert")
 class _ScaleNotMoved(Formula):
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
         super().adopt(parameters)
@@ -39,7 +39,7 @@ class _ScaleNotMoved(Formula):
         return (q * self._scale) @ k.mT
 
 
-@mutant("copies_work", "a copy shares its parameters: training one trains both")
+@mutant("copies_work", "a deep copy shares its parameters with the original: training one trains both")
 class _CopySharesParameters(Formula):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         copied = type(self).__new__(type(self))
@@ -77,7 +77,7 @@ class _SavedUnderAnotherName(Formula):
 
 
 @mutant(
-    "state_dict_round_trip", "load_state_dict loads into a copy, so that the loaded weight is not the one that is used"
+    "state_dict_round_trip", "load_state_dict loads the output projection into a copy, and calls use the old output projection"
 )
 class _LoadedIntoCopy(Formula):
     def load_state_dict(self, state_dict: Mapping[str, Any], *arguments: Any, **named: Any) -> Any:
@@ -85,7 +85,7 @@ class _LoadedIntoCopy(Formula):
         return super().load_state_dict({**state_dict, **kept}, *arguments, **named)
 
 
-@mutant("functional_call_works", "parameters are held as objects: those that functional_call substitutes are not used")
+@mutant("functional_call_works", "the parameter objects are remembered, so functional_call's substitutes are not used")
 class _ParametersRemembered(Formula):
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
         super().adopt(parameters)

@@ -1,4 +1,4 @@
-"""Mutants of bad input: accepted, broadcast or converted where it must be refused."""
+"""Mutants that accept, broadcast or convert bad input, or that refuse it in a wrong way."""
 
 from collections.abc import Mapping
 

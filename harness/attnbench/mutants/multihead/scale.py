@@ -69,7 +69,7 @@ class _ExponentOfTwo(Formula):
 
 @mutant(
     "forward_parity",
-    "softmax over queries, trained to the same loss (labmlai/annotated_deep_learning_paper_implementations#146)",
+    "softmax over queries; training reached the same loss (labmlai/annotated_deep_learning_paper_implementations#146)",
 )
 class _SoftmaxOverQueries(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class _DenominatorWithEpsilon(Formula):
 
 @mutant(
     "exact_selection",
-    "label smoothing left in: each weight is moved slightly towards the mean of its row",
+    "label smoothing was left in: each weight is moved slightly towards the mean of its row",
     dtype="bfloat16",
     bias=False,
     regime="selection",
@@ -167,7 +167,7 @@ class _ValueBiasMissing(Formula):
         return q, k, v
 
 
-@mutant("forward_parity", "the argument bias is not passed on to the output projection")
+@mutant("forward_parity", "the constructor's argument bias is not passed on to the output projection")
 class _OutputBiasMissing(Formula):
     def merge(self, heads: Tensor) -> Tensor:
         return linear(heads.transpose(1, 2).flatten(2), self.out_proj.weight)

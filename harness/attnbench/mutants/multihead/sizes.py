@@ -1,4 +1,4 @@
-"""Mutants that only some sizes show: tiles, widths, single tokens, single sequences and empty inputs."""
+"""Mutants that are wrong only at some sizes: tiles, widths, single tokens, single sequences and empty inputs."""
 
 import math
 from typing import Any
@@ -122,7 +122,7 @@ class _SingleQuerySeesAll(Formula):
 
 @mutant(
     "forward_parity",
-    "a grid of four sequences: the fifth is never written (pytorch#139462)",
+    "the kernel's grid has four sequences: the fifth sequence is never written (pytorch#139462)",
     batch=5,
 )
 class _FifthSequenceUnwritten(Formula):
@@ -156,7 +156,7 @@ class _WeightsSequenceFirst(Formula):
         return output, weights.transpose(0, 1) if swapped and weights is not None else weights
 
 
-@mutant("forward_parity", "heads are processed in pairs: the last of an odd number is lost (pytorch#97128)")
+@mutant("forward_parity", "heads are processed in pairs: the last head of an odd number is lost (pytorch#97128)")
 class _OddHeadLost(Formula):
     def merge(self, heads: Tensor) -> Tensor:
         lost = torch.arange(self.num_heads, device=heads.device) >= self.num_heads // 2 * 2
@@ -203,7 +203,7 @@ class _NoWeightsOfNothing(Formula):
     batch=1, queries=4, keys=32768, embed_dim=8, num_heads=1, mode="inference",
 )  # fmt: skip
 class OffsetsIn32Bits(Formula):
-    """Rows whose first query-key offset exceeds 32 bits are never written; a test lowers ``largest``."""
+    """Rows whose first query-key offset is at least ``largest`` are never written; a test sets a lower ``largest``."""
 
     largest = 2**31
 

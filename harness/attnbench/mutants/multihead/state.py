@@ -68,7 +68,7 @@ class _FirstKeyShownInPlace(Formula):
         return given
 
 
-@mutant("inputs_untouched", "weights are renormalised in place in every training step", mode="train")
+@mutant("inputs_untouched", "a parameter is renormalised in place in every training step", mode="train")
 class _ParameterChangedInPlace(Formula):
     def merge(self, heads: Tensor) -> Tensor:
         if self.training:
@@ -98,7 +98,7 @@ class _KeysCachedByAddress(Formula):
         return q, *cache.setdefault(place, (k, v))
 
 
-@mutant("no_stale_state", "a packed copy of a weight is kept, which an optimiser does not update")
+@mutant("no_stale_state", "a packed copy of a parameter is kept, which an optimiser does not update")
 class _WeightsCached(Formula):
     _packed: Tensor | None = None
 
@@ -109,7 +109,7 @@ class _WeightsCached(Formula):
         return super().merge(heads) + heads.transpose(1, 2).flatten(2) @ stale.mT
 
 
-@mutant("no_stale_state", "masks are cached by shape", mask="bool2d", mode="inference")
+@mutant("no_stale_state", "the first mask of each shape is cached and used for all later masks of that shape", mask="bool2d", mode="inference")
 class _MaskCachedByShape(Formula):
     def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None or mask.requires_grad or torch.compiler.is_compiling():
@@ -156,7 +156,7 @@ def _draw_bits(tensor: Tensor) -> Tensor:
 
 
 @mutant(
-    "repeats_itself", "atomic additions in any order, not declared as nondeterministic (Dao-AILab/flash-attention#414)"
+    "repeats_itself", "atomic additions in random order, not declared as nondeterministic (Dao-AILab/flash-attention#414)"
 )
 class _LastBitRandom(Formula):
     def return_result(self, output: Tensor, weights: Tensor | None) -> Result:

@@ -1,4 +1,4 @@
-"""Correct variants that round differently; no check may fail any of them."""
+"""Correct variants that round differently; every check must pass on all of them."""
 
 import math
 from itertools import pairwise
@@ -20,12 +20,12 @@ REASON = "this variant returns no weights and has no dropout"
 
 
 def _widen(tensor: Tensor) -> Tensor:
-    """Convert to float32; float64 stays."""
+    """Convert a tensor to float32; a float64 tensor stays float64."""
     return tensor.double() if tensor.dtype == torch.float64 else tensor.float()
 
 
 def _zero_if_infinite(largest: Tensor) -> Tensor:
-    """Return the number to subtract from a row before exp: its maximum, or 0 in a fully masked row."""
+    """Return the number to subtract from a row before exp: the row's maximum, or 0 in a fully masked row."""
     return largest.detach().masked_fill(largest == -math.inf, 0.0)
 
 
@@ -126,7 +126,7 @@ def _concatenate(parts: list[Result], axis: int) -> Result:
 
 
 class _KeysReversed(Formula):
-    """Every sum over keys runs in reverse order."""
+    """Every sum over keys starts at the last key."""
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
@@ -139,7 +139,7 @@ class _KeysReversed(Formula):
 
 
 class _SumOverHeads(Formula):
-    """Each head is multiplied by its own columns of the output projection."""
+    """The output is a sum over heads; each head is multiplied by its own columns of the output projection."""
 
     def merge(self, heads: Tensor) -> Tensor:
         slices = torch.split(self.out_proj.weight, self.head_dim, dim=1)
@@ -247,7 +247,7 @@ class _SdpaMath(_SdpaFused):
 
 
 def _explain_refusal(case: Case) -> str | None:
-    """Why a variant without dropout and returned weights does not support a case; None where it does."""
+    """Return why a variant that has no dropout and returns no weights does not support a case, or None."""
     draws = case.problem.dropout > 0 and case.training
     return REASON if case.problem.need_weights or draws else None
 

@@ -1,4 +1,4 @@
-"""BERT's attention from transformers as an implementation: separate layers for queries, keys and values.
+"""BERT's attention from the package transformers: it has separate layers for queries, keys and values.
 
 Needs: pip install transformers
 Check: attnbench conform examples/bert_attention.py:BERT examples/bert_attention.py:BERT_CROSS
@@ -72,7 +72,7 @@ class BertAttention(ReferenceForward):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute attention as the reference does; the inputs of a layer must be one tensor."""
+        """Compute attention as the reference does; key and value (in self-attention also query) must be one tensor."""
         if key is not value:
             raise Refusal(ONE_CONTEXT)
         if query is not key and self.core_class is BertSelfAttention:
@@ -89,7 +89,7 @@ class BertAttention(ReferenceForward):
         is_causal: bool,  # noqa: ARG002  # the mask says the same
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Call the layer; it takes additive masks only."""
+        """Call BERT's layer, which takes only additive masks."""
         if mask is not None and mask.dtype == torch.bool:
             mask = additive(mask, query.dtype)
         if mask is not None and torch.is_grad_enabled() and (mask == float("-inf")).all(dim=-1).any():
@@ -131,7 +131,7 @@ class Bert(Implementation):
         return MASKED_ROW_GRADIENTS if may_mask_rows and case.differentiates else None
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """Return the layer with the reference's weights."""
+        """Return the layer with the reference's parameters."""
         return BertAttention(reference, self.core)
 
     def weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""The attention function of transformers' models under ``attn_implementation="sdpa"``; it takes split heads.
+"""The function that models of transformers call under ``attn_implementation="sdpa"``: attention on split heads.
 
 Needs: pip install transformers
 Check: attnbench conform examples/hugging_face_sdpa.py:HUGGING_FACE_SDPA
@@ -14,14 +14,15 @@ from attnbench.kernel import from_kernel
 
 __all__ = ["HUGGING_FACE_SDPA", "hugging_face_sdpa"]
 
-# The function reads from its layer whether heads are grouped, and whether it is causal unless that is an argument.
+# ``sdpa_attention_forward`` reads attributes of this layer: whether query heads share key heads, and whether attention
+# is causal if ``is_causal`` is not given.
 LAYER = nn.Module()
 
 
 def hugging_face_sdpa(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, scale: float, dropout_p: float
 ) -> Tensor:
-    """Compute attention by the function that the library's models call; it returns no weights.
+    """Compute attention by ``sdpa_attention_forward``, which returns no attention weights.
 
     Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim), mask broadcastable to
     (batch, heads, queries, keys).

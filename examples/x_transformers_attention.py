@@ -1,4 +1,4 @@
-"""``Attention`` of x-transformers as an implementation: a layer with its own parameter names and mask conventions.
+"""``Attention`` of x-transformers: a layer whose parameter names and mask conventions differ from the reference's.
 
 Needs: pip install x-transformers
 Check: attnbench conform examples/x_transformers_attention.py:X_TRANSFORMERS
@@ -46,7 +46,7 @@ def convert_parameters(parameters: Mapping[str, Tensor], num_heads: int) -> dict
 
 
 class XTransformersAttention(ReferenceForward):
-    """The layer behind the reference's forward."""
+    """The layer of x-transformers, called by a forward with the reference's arguments."""
 
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
         """Make the layer and load the reference's parameters into it.
@@ -89,7 +89,7 @@ class XTransformersAttention(ReferenceForward):
         is_causal: bool,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Call the layer with masks in its convention: boolean masks are true for visible keys, numbers are a bias."""
+        """Call the layer with masks as it takes them: boolean masks are true for visible keys, numbers are a bias."""
         # The layer aligns its causal flag at the bottom right.
         causal = is_causal and query.shape[1] == key.shape[1]
         keep, bias = (None, None) if mask is None or causal else self.translate_mask(mask)
@@ -105,8 +105,8 @@ class XTransformersAttention(ReferenceForward):
             causal=causal,
             return_intermediates=True,
         )
-        # The layer puts its extra columns first: the zero key, then the learned key. The reference puts the learned key
-        # and then the zero key last.
+        # The layer puts the zero key and then the learned key (bias_k) before the given keys. The reference puts the
+        # learned key and then the zero key after the given keys.
         layer_weights = intermediates.post_softmax_attn
         extra = layer_weights[..., : self.columns].flip(-1)
         weights = torch.cat([layer_weights[..., self.columns :], extra], dim=-1)
@@ -115,7 +115,7 @@ class XTransformersAttention(ReferenceForward):
     def translate_mask(self, mask: Tensor) -> tuple[Tensor, Tensor | None]:
         """Translate a mask into a keep mask (batch or 1, heads or 1, queries, keys) and numbers to add to the logits.
 
-        No mask hides the extra columns. The layer extends its mask by the column of the zero key itself.
+        No mask hides the learned key (bias_k) or the zero key. The layer itself extends the mask by the zero key.
         """
         numbers = None if mask.dtype == torch.bool else mask
         keep = mask if numbers is None else mask > float("-inf")
@@ -150,8 +150,9 @@ class XTransformers(Implementation):
         return MASKED_ROW_WEIGHTS if problem.need_weights and may_mask_rows and not extra else None
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """Return the layer with the reference's weights."""
-        self.num_heads = reference.num_heads  # for weights(), which gets only parameters; their shapes do not show it
+        """Return the layer with the reference's parameters."""
+        # weights() gets only the reference's parameters, and their shapes do not show the number of heads.
+        self.num_heads = reference.num_heads
         return XTransformersAttention(reference)
 
     def weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Files of a study's raw data: JSON lines, a header and then one record per line.
+"""Files with the raw data of a study: lines of JSON, first a header and then one record per line.
 
 Each record is written to the disk as soon as it is measured, so an interrupted study can be resumed.
 """
@@ -22,7 +22,7 @@ class StudyError(Exception):
 
 
 class Lines:
-    """A file that is open for appending; ``records`` are those stored so far."""
+    """A file of raw data that is open for appending; ``records`` are the records stored so far."""
 
     def __init__(self, path: Path, stream: IO[bytes], records: list[Record]) -> None:
         self.path = path

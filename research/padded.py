@@ -1,12 +1,12 @@
 """Time saved by removing padding: ``python -m research.padded --help``.
 
 Compares ``varlen_packed`` and ``varlen`` with ``torch.nn.MultiheadAttention(..., need_weights=False)`` on the hidden
-states of real sentences, half of which are padding. Forward, and forward with backward, are timed by interleaved calls
-in several fresh processes, and ``attnbench.analysis.speed_verdict`` decides. The time of a call includes the
-projections, the masks, and packing and unpacking.
+states of real sentences; half of their tokens are padding. The forward pass, and forward with backward, are timed by
+interleaved calls in several fresh processes. ``attnbench.analysis.speed_verdict`` gives the verdicts. The time of a
+call includes the projections, the masks, and packing and unpacking.
 
-The reference is called with the same boolean padding mask as the implementations. In ``eval()`` without gradients it
-uses its fast path, one fused operator; that path is timed as a pass of its own and has its own row.
+The reference is called with the same boolean padding mask as the implementations. In ``eval()`` without gradients, the
+reference uses its fast path, one fused operator. The fast path is timed as a pass of its own, with its own row.
 """
 
 import argparse
@@ -28,7 +28,7 @@ __all__ = ["Shape", "format_table", "measure_processes"]
 
 # One folder per machine.
 DATA = Path(__file__).parent / "data" / "padded"
-# The baseline, and its second copy for the A/A control by its stored name.
+# The baseline, and the stored name of its second copy, for the A/A control.
 BASE, CONTROL = "torch_mha", "(twin)"
 NAMES = ("varlen_packed", "varlen")
 PADDING = 0.5
@@ -37,7 +37,7 @@ THREADS, PROCESSES, BUDGET_S = 2, 20, 3.0
 LAYER = 3
 BOTH, FUSED = "forward+backward", "forward, fused path"
 PASSES = ("forward", BOTH, FUSED)
-# Columns stored for every call on a CPU: its time, and the counters that show whether other work disturbed it.
+# Numbers stored for every call: its time, counters that show whether other work disturbed it, and its cycle.
 COLUMNS = ("times_ns", "waited_ns", "switches", "cycles")
 
 Record = dict[str, Any]
@@ -45,7 +45,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Number of sentences, and of tokens in the longest one; the embedding dimension is the encoder's, 384."""
+    """Number of sentences of a batch, and number of tokens of its longest sentence; the embedding dimension is 384."""
 
     batch: int
     length: int
@@ -99,7 +99,7 @@ def _require_encoder() -> None:
 
 
 def measure_processes(path: Path, shape: Shape, options: Any) -> None:
-    """Take samples in fresh processes until the file holds ``options.processes`` of them.
+    """Take samples in fresh processes until the file has the records of ``options.processes`` processes.
 
     Raises: StudyError if the file exists and is not resumed, or was measured with other options.
     """
@@ -166,7 +166,7 @@ def _make_timing(records: Sequence[Record], pass_: str, name: str) -> Timing:
 
 
 def take_samples(*, batch: int, length: int, threads: int, budget_s: float, seed: int) -> Record:
-    """Take the samples of one process, with the scheduler's counters, by pass and implementation."""
+    """Take the samples of this process: times and counters of the scheduler, by pass and implementation."""
     import torch
 
     from attnbench.measurement import sampling
@@ -190,8 +190,8 @@ def take_samples(*, batch: int, length: int, threads: int, budget_s: float, seed
 def _make_calls(reference: Any, hidden: Any, padded: Any, pass_: str) -> dict[str, Callable[[], object]]:
     """Make the calls of a pass: of the reference, its copy, and either the implementations or the fused path.
 
-    The fused path is never interleaved with the implementations. It returns its memory to the system in every call, so
-    the call after it has to obtain memory again.
+    The fused path returns its memory to the system in every call, so the call after it has to obtain memory again. The
+    fused path is therefore never interleaved with the implementations.
     """
     import copy
     from functools import partial
@@ -201,7 +201,7 @@ def _make_calls(reference: Any, hidden: Any, padded: Any, pass_: str) -> dict[st
     from attnbench.plugins.registry import load
 
     generator = torch.Generator().manual_seed(0)
-    # The gradient is 0 at padded tokens, as in a model that ignores their outputs.
+    # The gradient of the output is 0 at padded tokens, as in a model that ignores their outputs.
     cotangent = torch.randn(hidden.shape, generator=generator).masked_fill(padded[..., None], 0.0)
 
     def forward(module: Any) -> object:

@@ -1,8 +1,8 @@
 """Errors of correct implementations as a share of the allowance: ``python -m research.variants --help``.
 
 Every check runs on every correct variant of ``attnbench.mutants.multihead``, on the cases of a level and on randomly
-drawn cases, in every dtype. No comparison may fail. Comparisons that have an allowance are counted in a histogram of
-the measured over the allowed error, by dtype.
+drawn cases, in every dtype. No comparison may fail. A histogram for each dtype counts the comparisons that have an
+allowance, by the ratio of the measured to the allowed error.
 """
 
 import argparse
@@ -31,14 +31,15 @@ from attnbench.oracle.tensor_file import copy_value
 from attnbench.plugins.registry import load_operator
 from attnbench.runner.fuzz import draw_cases
 
-# Upper ends of the histogram's bins. The factor of the error budget is 4, so 0.25 is one cost of rounding.
+# Upper ends of the histogram's bins. The error budget is 4 times the cost of rounding, so an error as large as the cost
+# of rounding has the ratio 0.25.
 BINS = (0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, math.inf)
 OPERATOR = "multihead"
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of comparisons, the largest share of the allowance by dtype, and the failures."""
+    """Number of comparisons; by dtype, the histogram and the largest ratio of measured to allowed error; failures."""
 
     comparisons: int = 0
     bins: defaultdict[str, Counter[float]] = field(default_factory=lambda: defaultdict(Counter))

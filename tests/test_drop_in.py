@@ -164,8 +164,10 @@ def test_the_table_is_printed_and_written(tmp_path: Path) -> None:
     assert packed["error"] <= packed["allowed"]
     assert packed["cosine"] > 0.999999
     assert packed["contest"], packed["untimed"]
-    assert packed["contest"]["ratio"]["value"] > 0
-    assert packed["contest"]["state"] == "unknown", "one process is too few for a verdict"
+    # One process is too few for a verdict. Other work on the machine can disturb it, and then there is no ratio.
+    state, ratio = packed["contest"]["state"], packed["contest"]["ratio"]
+    assert state in ("unknown", "inconclusive")
+    assert ratio["value"] > 0 if state == "unknown" else ratio is None
     assert rows["sdpa_cudnn"]["status"] == "unsupported"
     assert rows["sdpa_cudnn"]["reason"] == "needs a CUDA device"
     assert rows["wrong.py:attention"]["status"] == "failed"

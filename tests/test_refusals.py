@@ -29,7 +29,7 @@ LAYOUTS: list[dict[str, Any]] = [
 
 
 def case(**changes: Any) -> Case:
-    """Return the case of ``build_case_id`` with some fields changed."""
+    """Return the problem CROSS in float32 and mode eval, with some fields changed."""
     return Case.parse(build_case_id(**changes), load_problem_types())
 
 

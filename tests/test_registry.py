@@ -188,7 +188,7 @@ def test_a_module_that_does_not_exist_is_one_line() -> None:
 
 
 def test_an_entry_point_without_its_attribute_is_one_line(install: Installer) -> None:
-    """If a distribution registers an attribute that its module lacks, loading the name gives one line with the cause."""
+    """If a distribution registers an attribute that its module lacks, the error of loading it is one line."""
     install("careless", "careless = math:no_such")
     assert (
         catch_error("careless") == "cannot import 'careless': AttributeError: module 'math' has no attribute 'no_such'"
@@ -287,6 +287,6 @@ def test_import_lines_bind_the_same_object(tmp_path: Path) -> None:
 
 
 def test_every_registered_name_is_an_implementation_of_that_name() -> None:
-    """Every registered name loads an implementation with that ``name``, even if the library that it wraps is missing."""
+    """Every registered name loads an implementation with that ``name``, even if the library that it uses is missing."""
     for name in BUILT_IN.split(", "):
         assert load_implementation(name).name == name

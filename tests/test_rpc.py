@@ -1,4 +1,4 @@
-"""Child processes: the parent gets an answer to each request, or an exception that says how the child ended."""
+"""Tests of child processes: each request gets an answer, or an exception that says how the child ended."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pytest
 
 from attnbench.processes.rpc import Child, ChildDied, ChildTimeout, replace_home
 
-# The child's module: a handler for each behaviour that the tests need.
+# Source of the module that a child runs: one request handler for each behaviour that the tests need.
 MODULE = '''
 import os
 import signal
@@ -118,26 +118,26 @@ serve({function.__name__: function for function in functions}, int(sys.argv[1]))
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """Path of the log that the children of a test share."""
+    """Path of the log file into which all children of a test print."""
     return tmp_path / "log"
 
 
 @pytest.fixture
 def child(tmp_path: Path, log: Path) -> Iterator[Child]:
-    """Child that runs the module above."""
+    """Child process that runs MODULE."""
     (tmp_path / "child_module.py").write_text(MODULE)
     with start(log) as started:
         yield started
 
 
 def start(log: Path) -> Child:
-    """Start a child that runs the module above."""
+    """Start a child process that runs MODULE, which must lie in the folder of the log."""
     path = os.pathsep.join([str(log.parent), os.environ.get("PYTHONPATH", "")])
     return Child("child_module", log=log, environment={"PYTHONPATH": path})
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended."""
+    """Return whether a process has ended (a zombie counts as ended)."""
     try:
         return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -145,7 +145,7 @@ def is_gone(pid: int) -> bool:
 
 
 def ends_soon(pid: int) -> bool:
-    """Whether a process ends within 10 s; it must not be a child of this process."""
+    """Wait at most 10 s for the end of a process that is not a child of this one; return whether it has ended."""
     deadline = time.monotonic() + 10
     while not is_gone(pid) and time.monotonic() < deadline:
         pass
@@ -180,7 +180,7 @@ def test_the_error_of_an_exit_gives_the_code_and_the_last_line(child: Child) -> 
 
 
 def test_exit_with_code_0_is_an_error_too(child: Child) -> None:
-    """A child that exits without an answer raises ChildDied, also with code 0."""
+    """If a child exits with code 0 before it answers, the request raises ChildDied."""
     with pytest.raises(ChildDied, match=r"^the process exited with code 0$"):
         child.ask({"do": "end", "code": 0, "last": ""})
 
@@ -206,7 +206,7 @@ def test_the_error_of_a_signal_names_it(child: Child, name: str) -> None:
 
 
 def test_time_out_kills_the_whole_process_group(child: Child) -> None:
-    """After a time-out, the child and the processes that it started are killed."""
+    """If a request times out, the child and the processes that the child started are killed."""
     grandchild = child.ask({"do": "start_process"})
     with pytest.raises(ChildTimeout, match=r"^no answer within 0.5 s$"):
         child.ask({"do": "hang"}, timeout_s=0.5)
@@ -214,26 +214,26 @@ def test_time_out_kills_the_whole_process_group(child: Child) -> None:
 
 
 def test_closing_ends_processes_that_the_child_started(child: Child) -> None:
-    """Processes that a child started end also when the child exits by itself."""
+    """When a child is closed, the processes that it started end, even if the child exits by itself."""
     grandchild = child.ask({"do": "start_process"})
     child.close()
     assert ends_soon(grandchild)
 
 
 def test_a_child_that_closes_its_connection_is_killed(child: Child) -> None:
-    """A child that closes its connection and does not exit is killed, also where the request has no time-out."""
+    """A child that closes its connection and does not exit is killed, even if the request has no time-out."""
     with pytest.raises(ChildDied, match=r"^the process closed its connection without an answer, and was killed$"):
         child.ask({"do": "close_connection"})
 
 
 def test_a_fork_of_a_handler_answers_nothing(child: Child) -> None:
-    """Where a handler forks and returns in both processes, only the parent answers."""
+    """If a handler forks and returns in both processes, only the child's own process answers, not the fork."""
     assert child.ask({"do": "fork", "value": "the parent's"}) == "the parent's"
     assert child.ask({"do": "echo", "value": "next"}) == "next"
 
 
 def test_processes_outside_the_group_are_ended_too(child: Child) -> None:
-    """Processes in a session of their own are found by their environment, and end with the child."""
+    """A process that a child started in a session of its own is found by its environment, and ends with the child."""
     pid = child.ask({"do": "leave_group"})
     assert not is_gone(pid)
     child.close()
@@ -242,7 +242,7 @@ def test_processes_outside_the_group_are_ended_too(child: Child) -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs F_SETSIG, which only Linux has")
 def test_a_child_ends_with_its_parent(tmp_path: Path, log: Path) -> None:
-    """A child in an endless loop that ignores signals ends with its parent, also where the parent was killed."""
+    """If the parent is killed, a child ends even if it is in an endless loop and ignores signals."""
     (tmp_path / "child_module.py").write_text(MODULE)
     program = (
         "from pathlib import Path; from attnbench.processes.rpc import Child\n"
@@ -272,7 +272,7 @@ def test_the_log_is_truncated(child: Child, log: Path, monkeypatch: pytest.Monke
 
 
 def test_an_endless_answer_is_an_error(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The length of an answer is limited, so that bytes without a line break do not fill the memory."""
+    """An answer without a line break raises ChildDied at a limit of bytes, so that it does not fill the memory."""
     monkeypatch.setattr("attnbench.processes.rpc.ANSWER_BYTES", 1 << 20)
     with pytest.raises(ChildDied) as died:
         child.ask({"do": "write_without_end"})
@@ -280,7 +280,7 @@ def test_an_endless_answer_is_an_error(child: Child, monkeypatch: pytest.MonkeyP
 
 
 def test_a_busy_child_is_distinguished_from_an_idle_one(child: Child) -> None:
-    """Between requests an idle child needs no core, and a child with a busy thread needs one."""
+    """Between requests, the measured core demand of an idle child is near 0, and with a busy thread it is 1."""
     child.ask({"do": "echo", "value": 1})
     demands = [child.measure_core_demand(0.05) for _ in range(5)]
     if None in demands:
@@ -298,7 +298,7 @@ def test_a_module_that_does_not_exist_is_an_error(log: Path) -> None:
 
 
 def test_a_process_that_the_system_refuses_is_an_error(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no process can be started, the error gives the system's reason, and no descriptor stays open."""
+    """If no process can be started, ChildDied gives the system's reason, and no file descriptor stays open."""
 
     def refuse(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -311,7 +311,7 @@ def test_a_process_that_the_system_refuses_is_an_error(log: Path, monkeypatch: p
 
 
 def test_home_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The home directory is replaced by a tilde, unless it is the root, with which every path begins."""
+    """``replace_home`` replaces the home directory by a tilde, unless the home directory is "/"."""
     monkeypatch.setenv("HOME", "/home/somebody")
     assert replace_home("no file /home/somebody/x") == "no file ~/x"
     monkeypatch.setenv("HOME", "/")

@@ -1,4 +1,4 @@
-"""Tests of the scheduler's counters, on this system and on files that stand in for those of other systems."""
+"""Tests of the reader of the system's scheduler counters, on this system and on fake files of /proc/self/task."""
 
 import os
 import threading
@@ -13,7 +13,7 @@ from attnbench.measurement.scheduler import Reading, Scheduler
 
 
 def write_tasks(folder: Path, **lines: str) -> Path:
-    """Write a folder like /proc/self/task with the line of each thread t<number>, and return it."""
+    """Write a folder like /proc/self/task, and return it: ``t10="5 100 1"`` is the schedstat line of thread 10."""
     for name, line in lines.items():
         thread = folder / name.removeprefix("t")
         thread.mkdir(exist_ok=True)
@@ -22,7 +22,10 @@ def write_tasks(folder: Path, **lines: str) -> Path:
 
 
 def test_waiting_is_summed_over_threads(tmp_path: Path) -> None:
-    """The second number of every thread counts; that of a new thread counts after ``watch``."""
+    """The waited time is the sum of the second numbers of all threads.
+
+    A thread that starts later is included after the next ``watch``.
+    """
     counters = Scheduler(write_tasks(tmp_path, t10="5 100 1", t11="5 1000 1"))
     before = counters.read()
     write_tasks(tmp_path, t10="9 107 2", t11="9 1020 2", t12="1 300 1")
@@ -32,14 +35,14 @@ def test_waiting_is_summed_over_threads(tmp_path: Path) -> None:
 
 
 def test_the_waiting_of_a_thread_that_ended_is_not_subtracted() -> None:
-    """Only threads of the later reading count."""
+    """The waited time between two readings includes only the threads of the later reading."""
     before = Reading({10: b"1 100 1", 11: b"1 1000 1"}, 0)
     assert Reading({10: b"1 107 1"}, 0).waited_ns_since(before) == 7
 
 
 @pytest.mark.skipif(not Scheduler().counts_waits, reason="this system does not say how long threads wait")
 def test_threads_come_and_go() -> None:
-    """After ``watch`` a new thread is read; the file of a thread that ended is closed."""
+    """After ``watch``, readings include a new thread; after the thread ended, they no longer do."""
     counters = Scheduler()
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)
@@ -59,7 +62,7 @@ def test_threads_come_and_go() -> None:
 
 
 def test_closed_descriptors_are_no_error(tmp_path: Path) -> None:
-    """An implementation may close all descriptors, and one of them may then belong to a file of its own."""
+    """``read`` ignores descriptors of the reader that other code closed, even if one now belongs to another file."""
     counters = Scheduler(write_tasks(tmp_path, t10="5 100 1", t11="5 1000 1"))
     ten, eleven = (counters._files[thread] for thread in (10, 11))
     os.close(ten)
@@ -74,7 +77,7 @@ def test_closed_descriptors_are_no_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["0 0 0", "", "no numbers here", "1 2"])
 def test_a_system_kernel_without_statistics_has_no_waits(tmp_path: Path, line: str) -> None:
-    """Zeros of a kernel that keeps no statistics do not count as calls without waiting."""
+    """If a schedstat line is all zeros or malformed, waits are None (unknown), not 0."""
     counters = Scheduler(write_tasks(tmp_path, t10=line))
     assert not counters.counts_waits
     reading = counters.read()
@@ -83,12 +86,12 @@ def test_a_system_kernel_without_statistics_has_no_waits(tmp_path: Path, line: s
 
 
 def test_a_system_without_these_files_has_no_waits(tmp_path: Path) -> None:
-    """Only Linux has these files."""
+    """Without /proc/self/task, which only Linux has, ``counts_waits`` is false."""
     assert not Scheduler(tmp_path / "nowhere").counts_waits
 
 
 def test_a_system_without_getrusage_counts_no_switches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Waits are counted all the same."""
+    """Without ``getrusage``, the number of switches is None, and waits are counted."""
     monkeypatch.setattr(scheduler, "resource", None)
     counters = Scheduler(write_tasks(tmp_path, t10="5 100 1"))
     before = counters.read()
@@ -98,13 +101,13 @@ def test_a_system_without_getrusage_counts_no_switches(monkeypatch: pytest.Monke
 
 
 def test_switches_are_the_difference_of_two_readings() -> None:
-    """Readings without counts of waits have switches all the same."""
+    """The number of switches is a difference of two readings; the readings need no counts of waits."""
     assert Reading(None, 12).switches_since(Reading(None, 9)) == 3
 
 
 @pytest.mark.skipif(not Scheduler().counts_waits, reason="this system does not say how long threads wait")
 def test_threads_that_share_a_core_wait() -> None:
-    """Threads that compete for the interpreter make the process wait for a core sooner or later."""
+    """While four threads compute, a wait for a core is counted within 20 s."""
     counters = Scheduler()
     before = counters.read()
     stop = threading.Event()
@@ -143,5 +146,8 @@ def test_threads_that_share_a_core_wait() -> None:
 def test_a_clean_call_waited_at_most_half_a_percent_of_its_time(
     waited_ns: int | None, switches: int | None, expected: bool
 ) -> None:
-    """Waits decide if they were counted, otherwise switches; a call without either counter is clean."""
+    """A call is clean if it waited at most 0.5 % of its time.
+
+    If waits were not counted, it is clean without a switch; if switches were not counted either, it is clean.
+    """
     assert is_clean(1_000_000, waited_ns, switches) is expected

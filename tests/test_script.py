@@ -1,4 +1,4 @@
-"""Tests of cases as standalone programs."""
+"""Tests of the standalone programs that reproduce a case without attnbench."""
 
 import contextlib
 import io
@@ -24,20 +24,20 @@ DRAWN = [
     for one in OPERATOR.suite("core")
     if one.problem.encoder_layer is None and not (one.problem.dropout and one.training)
 ]
-# Largest number of lines of a program without mask and gradients, and of any program.
+# SHORT: largest number of lines of a program without mask and gradients. LONG: largest number of lines of any program.
 SHORT, LONG = 43, 65
 
 
 def case(mode: Any = "inference", dtype: Any = "float32", problem: Any = CROSS, **changes: Any) -> Case:
-    """Return a case with some fields changed."""
+    """Return a case of a problem, by default CROSS, with some fields of the problem changed."""
     return Case(operator="multihead", problem=problem, mode=mode, dtype=dtype).with_problem(**changes)
 
 
 def run_program(text: str) -> dict[str, float]:
-    """Run a program, and return the largest errors that it prints, by quantity."""
+    """Run a program; return a mapping from each quantity to the largest error that the program prints for it."""
     lines = io.StringIO()
     with contextlib.redirect_stdout(lines), warnings.catch_warnings():
-        # The reference deprecates a boolean mask together with a float mask, and still computes the right output.
+        # The reference warns that a boolean mask with a float mask is deprecated, but its output is right.
         warnings.simplefilter("ignore")
         exec(text, {"__name__": "program"})
     rows = (line.split(": largest error ") for line in lines.getvalue().splitlines())
@@ -45,7 +45,7 @@ def run_program(text: str) -> dict[str, float]:
 
 
 def test_programs_generate_the_inputs_of_their_cases() -> None:
-    """Up to its first call, a program generates the same inputs as the harness, for every case of core."""
+    """For every case of core, the program generates the inputs that the harness generates, bit for bit."""
     for one in DRAWN:
         text = format_script(one, LOAD)
         names: dict[str, Any] = {}
@@ -61,8 +61,8 @@ def test_programs_generate_the_inputs_of_their_cases() -> None:
                 assert torch.equal(theirs[name], tensor), f"{name} of {one.id}"
 
 
-# Every mask, alias, regime and mode, and the cases on which the reference is weak: fully masked rows, the causal hint
-# with extra columns, and no keys.
+# Cases with every mask, alias (query is key, key is value), regime and mode, and those on which the reference has known
+# deviations: fully masked rows, is_causal with the extra key of add_zero_attn, and no keys.
 WHOLE = [
     case(),
     case("eval", need_weights=True, mask="float2d+padfloat", add_bias_kv=True, add_zero_attn=True),
@@ -100,7 +100,7 @@ WHOLE = [
 
 @pytest.mark.parametrize("one", WHOLE, ids=lambda one: one.id)
 def test_a_program_prints_what_the_harness_measures(one: Case) -> None:
-    """The printed errors of a correct implementation are within the allowance of each output and each gradient."""
+    """For a correct implementation, each printed error of an output or gradient is within its allowance."""
     found = run_program(format_script(one, LOAD))
     case_oracle = CaseOracle(one, OPERATOR, one.dtype, lambda: OPERATOR.inputs(one))
     errors = {name.replace("gradient of ", "grad."): error for name, error in found.items()}
@@ -108,14 +108,14 @@ def test_a_program_prints_what_the_harness_measures(one: Case) -> None:
     if one.problem.need_weights and find_hidden_rows(one, case_oracle.exact_inputs):
         expected = {"output", "weights"}
     assert errors.keys() >= expected
-    # The program prints the error of a tensor with several names under each name.
+    # If query, key and value are one tensor, the program prints the error of its gradient under each name.
     assert errors.keys() <= expected | {"grad.key", "grad.value"}
     for name in expected:
         assert errors[name] <= case_oracle.expected.allowances[name].allowed, name
 
 
 def test_a_program_shows_that_an_implementation_is_wrong() -> None:
-    """If the mask is ignored, the printed errors are large."""
+    """For an implementation that ignores the mask, the printed errors are above 0.1."""
     load = (
         "from attnbench.mutants.multihead import MUTANTS\n\n"
         "implementation = {m.name: m for m in MUTANTS.mutants}['mask_ignored'].implementation\n"
@@ -126,13 +126,13 @@ def test_a_program_shows_that_an_implementation_is_wrong() -> None:
 
 
 def test_a_module_class_is_built_by_its_constructor() -> None:
-    """A class without ``build`` is called with the reference's arguments, and gets the reference's parameters."""
+    """A module class has no ``build``: the program calls it with the reference's arguments and loads its parameters."""
     load = "from torch.nn import MultiheadAttention as implementation\n"
     assert run_program(format_script(case("eval", kdim=10, mask="pad"), load))["output"] < 1e-5
 
 
 def test_a_program_runs_without_the_harness() -> None:
-    """Its text does not mention attnbench, and it runs as a program of its own."""
+    """The text of a program does not mention attnbench, and runs in a Python process of its own."""
     text = format_script(case(), LOAD)
     assert "attnbench" not in text
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
@@ -140,7 +140,10 @@ def test_a_program_runs_without_the_harness() -> None:
 
 
 def test_a_program_is_short() -> None:
-    """Without mask and gradients it has about 40 lines of code; it contains nothing that the case does not need."""
+    """A program has at most SHORT lines without mask and gradients, and at most LONG lines with them.
+
+    It contains no code for regimes and gradients that its case does not have.
+    """
     lengths = [sum(bool(line.strip()) for line in format_script(one, LOAD).splitlines()) for one in DRAWN]
     plain = format_script(case(), LOAD)
     assert sum(bool(line.strip()) for line in plain.splitlines()) <= SHORT
@@ -159,6 +162,6 @@ def test_a_program_is_short() -> None:
 def test_a_case_without_a_program_is_refused_with_the_reason(
     changes: dict[str, object], mode: str, reason: str
 ) -> None:
-    """Cases with the encoder's weights and cases with random outputs have no program."""
+    """``format_script`` refuses cases with parameters of the sentence encoder, and cases with dropout in train mode."""
     with pytest.raises(ValueError, match=reason):
         format_script(case(mode, **changes), LOAD)

@@ -13,7 +13,7 @@ import torch
 from attnbench.plugins.registry import PluginError, check_name, describe_origin, display_name, load, resolve_in_trees
 from attnbench.plugins.source_tree import open_source_tree
 
-# Ways in which a package imports one of its own modules.
+# Ways in which a module of a package imports a function of another module of the package (in "beside it": beside it).
 WAYS = {
     "absolute": "from kernels.inner import which",
     "relative": "from .inner import which",
@@ -29,13 +29,16 @@ WAYS = {
     "beside it": "def which():\n    import beside\n    return beside.which()",
 }
 
-# Prefixes of the names of modules that tests create.
+# Prefixes of the names of the modules that the tests create.
 OWN = ("attnbench_tree_", "kernels", "beside", "loose", "removed", "factor")
 
 
 @pytest.fixture(autouse=True)
 def _restore_imports() -> Iterator[None]:
-    """Remove the modules that a test imported from its trees; torch's own modules cannot be imported twice and stay."""
+    """After a test, restore the import system and remove the modules whose names begin with a prefix of OWN.
+
+    Other modules stay imported, because torch's modules cannot be imported twice.
+    """
     finders, imports = list(sys.meta_path), builtins.__import__
     yield
     builtins.__import__ = imports
@@ -55,7 +58,10 @@ def write(folder: Path, files: dict[str, str]) -> Path:
 
 @pytest.fixture
 def trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """A tree on the search path, which is the working directory, and an older one; each can say which one it is."""
+    """Two source trees: "new", which is the working directory and on ``sys.path``, and "old".
+
+    The function ``which`` of each tree returns the tree's name.
+    """
     for which in ("new", "old"):
         source = f"def which():\n    return {which!r}\n"
         ways = {f"kernels/way_{number}.py": way for number, way in enumerate(WAYS.values())}
@@ -67,7 +73,10 @@ def trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize(("number", "way"), list(enumerate(WAYS)))
 def test_a_tree_imports_its_own_modules(trees: tuple[Path, Path], number: int, way: str) -> None:
-    """Each tree gets its own modules, in whatever way and at whatever time; imports outside trees are not affected."""
+    """Code of a tree imports the tree's own modules, whichever form the import has, also inside a call.
+
+    A name without a tree is still imported from ``sys.path``.
+    """
     new, old = trees
     name = f"kernels.way_{number}:which"
     first, second = resolve_in_trees(name, old)
@@ -78,7 +87,10 @@ def test_a_tree_imports_its_own_modules(trees: tuple[Path, Path], number: int, w
 
 
 def test_a_file_is_found_by_its_relative_path_in_another_tree(trees: tuple[Path, Path]) -> None:
-    """Its path relative to the working directory is looked up in the other tree, from which it also imports."""
+    """A file's path relative to the working directory names the file in the other tree.
+
+    The file in the other tree imports modules of that tree.
+    """
     new, old = trees
     for folder in trees:
         write(
@@ -99,7 +111,7 @@ def test_a_file_is_found_by_its_relative_path_in_another_tree(trees: tuple[Path,
 
 
 def test_a_file_that_failed_is_run_again(trees: tuple[Path, Path]) -> None:
-    """A module of a tree whose import failed is not kept."""
+    """A file of a tree that raised on import is run again, with its new content, when it is loaded again."""
     for folder in trees:
         write(folder, {"mine.py": "A = 1\nraise ValueError('no')"})
     first, _ = resolve_in_trees("mine.py:A", trees[1])
@@ -110,7 +122,10 @@ def test_a_file_that_failed_is_run_again(trees: tuple[Path, Path]) -> None:
 
 
 def test_modules_outside_the_tree_are_shared(trees: tuple[Path, Path]) -> None:
-    """Trees share the standard library, site-packages and the harness, even if they have modules of those names."""
+    """A tree's own ``json``, ``msgspec`` or ``attnbench`` is never imported.
+
+    Trees share the standard library, site-packages and the harness.
+    """
     same_names = {"json/__init__.py": "X = 1", "msgspec/__init__.py": "X = 1", "attnbench/__init__.py": "X = 1"}
     imports = "import json, msgspec, attnbench.interface\nfrom importlib import util\n"
     source = imports + "FOUND = json, msgspec, attnbench, util"
@@ -123,7 +138,7 @@ def test_modules_outside_the_tree_are_shared(trees: tuple[Path, Path]) -> None:
 
 
 def test_a_tree_may_have_a_module_of_its_own(trees: tuple[Path, Path]) -> None:
-    """A module that only the old tree has is found by that tree's code only."""
+    """A module that only the old tree has can be imported by code of the old tree, and by no other code."""
     write(trees[1], {"removed.py": "X = 'old'", "kernels/way_0.py": "from removed import X as which"})
     first, second = resolve_in_trees("kernels.way_0:which", trees[1])
     assert load(first) == "old"
@@ -132,7 +147,10 @@ def test_a_tree_may_have_a_module_of_its_own(trees: tuple[Path, Path]) -> None:
 
 
 def test_a_package_is_found_by_the_longest_common_end_of_its_path(trees: tuple[Path, Path], tmp_path: Path) -> None:
-    """In the other checkout a package may lie in a folder of the same name, at the root or below ``src``."""
+    """``new/kernels`` is found in another checkout as ``new/kernels``, ``kernels`` or ``src/kernels``.
+
+    If several exist, the one that has the longest end of the path in common is taken.
+    """
     for number, place in enumerate(("new/kernels", "kernels", "src/kernels")):
         folder = write(tmp_path / f"checkout{number}", {f"{place}/__init__.py": f"X = {number}"})
         write(trees[0], {"kernels/__init__.py": "X = 'new'"})
@@ -144,14 +162,14 @@ def test_a_package_is_found_by_the_longest_common_end_of_its_path(trees: tuple[P
 
 
 def test_a_namespace_package_is_found(trees: tuple[Path, Path]) -> None:
-    """A folder of modules without ``__init__.py`` is a package, too."""
+    """A folder of modules without ``__init__.py`` is loaded from both trees as a package."""
     for folder in trees:
         write(folder, {"loose/part.py": f"X = {folder.name!r}"})
     assert [load(name) for name in resolve_in_trees("loose.part:X", trees[1])] == ["old", "new"]
 
 
 def test_a_registered_name_is_loaded_from_a_tree(trees: tuple[Path, Path], tmp_path: Path) -> None:
-    """A registered name is resolved to its module, which the tree has too."""
+    """A registered name (sdpa) is loaded from the tree's version of its module (attnzoo.sdpa)."""
     write(tmp_path / "old", {"attnzoo/__init__.py": "", "attnzoo/sdpa.py": "SDPA = 'old'"})
     first, second = resolve_in_trees("sdpa", tmp_path / "old")
     assert load(first) == "old"
@@ -191,21 +209,21 @@ def test_a_name_that_cannot_be_compared_is_an_error(trees: tuple[Path, Path], na
     ],
 )
 def test_a_missing_module_or_attribute_is_an_error(trees: tuple[Path, Path], name: str, message: str) -> None:
-    """The message names the tree."""
+    """If a tree lacks a module or attribute, the message names what is missing and the tree."""
     with pytest.raises(PluginError) as raised:
         load(name.format(old=trees[1]))
     assert str(raised.value).startswith(message.format(old=trees[1]))
 
 
 def test_a_tree_must_be_a_folder(trees: tuple[Path, Path]) -> None:
-    """A missing folder is an error before anything is loaded."""
+    """``check_name`` refuses a tree that is not a folder, before anything is loaded."""
     check_name(f"sdpa @ {trees[1]}")
     with pytest.raises(PluginError, match="no such folder: nowhere"):
         check_name("sdpa @ nowhere")
 
 
 def test_compiled_calls_import_from_their_own_tree(trees: tuple[Path, Path]) -> None:
-    """A module comes from the tree whether it is imported inside a compiled call or before it."""
+    """A compiled function gets modules of its own tree, whether they are imported inside the function or before it."""
     source = (
         "import torch\nfrom functools import partial\nfrom factor import K\n"
         "compiled = partial(torch.compile, backend='eager', fullgraph=True)\n"
@@ -222,6 +240,6 @@ def test_compiled_calls_import_from_their_own_tree(trees: tuple[Path, Path]) -> 
 
 
 def test_each_tree_is_opened_once(trees: tuple[Path, Path]) -> None:
-    """Two names of one tree share its modules."""
+    """Two spellings of a tree's path open one tree, and names of one tree use the same modules."""
     assert open_source_tree(trees[1]) is open_source_tree(trees[1] / "kernels" / "..")
     assert load(f"kernels.inner:which @ {trees[1]}") is load(f"kernels.way_0:which @ {trees[1]}")

@@ -1,4 +1,4 @@
-"""Tests of a candidate: the form of its results, its gradients in the reference's layout, and the modes of a case."""
+"""Tests of ``Candidate``: the form of results, gradients in the reference's layout, and the call modes."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def make_case(mode: Mode = "train", **changes: Any) -> Case:
-    """Make a case in float64."""
+    """Make a float64 case of the problem CROSS with some fields changed."""
     return Case(operator="multihead", problem=CROSS, dtype="float64", mode=mode).with_problem(**changes)
 
 
 class Returns(Implementation):
-    """Implementation that applies a function to the reference's results."""
+    """Implementation that returns a function of the reference's output and weights."""
 
     name = "returns"
 
@@ -36,12 +36,12 @@ class Returns(Implementation):
         return reference
 
     def prepare(self, module: Any, case: Case, inputs: Any) -> Any:
-        """Return a call with changed results."""
+        """Return a call of the reference that applies the function to output and weights."""
         return lambda **arguments: self._change(*module(**arguments))
 
 
 def make_candidate(implementation: Implementation | Callable[..., Any], one: Case) -> Candidate:
-    """Make a candidate of an implementation, or of a function of the reference's results, on a case."""
+    """Make a candidate on a case; a function in place of an implementation is applied to the reference's results."""
     operator = load_operator("multihead")
     if not isinstance(implementation, Implementation):
         implementation = Returns(implementation)
@@ -49,7 +49,7 @@ def make_candidate(implementation: Implementation | Callable[..., Any], one: Cas
 
 
 def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Assert that both have the same quantities with the same values."""
+    """Assert that two dicts have the same names, and the same values up to 1e-10."""
     assert found.keys() == expected.keys()
     for name, value in found.items():
         torch.testing.assert_close(value.detach(), expected[name], rtol=1e-10, atol=1e-10, msg=name)
@@ -65,7 +65,7 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 )
 @pytest.mark.parametrize("name", ["torch_mha", "per_head"])
 def test_gradients_are_in_the_layout_of_the_reference(name: str, changes: dict[str, Any]) -> None:
-    """Gradients have the reference's names and values, whatever layout a module's parameters have."""
+    """Gradients have the reference's names and the oracle's values, whatever layout a module's parameters have."""
     one = make_case(**changes)
     tested = make_candidate(load(name), one)
     exact = round_inputs(tested.inputs.map_tensors(torch.Tensor.detach), torch.float64)
@@ -76,14 +76,14 @@ def test_gradients_are_in_the_layout_of_the_reference(name: str, changes: dict[s
 
 
 def test_one_tensor_as_query_key_and_value_has_one_gradient() -> None:
-    """The gradient has the name of the first argument."""
+    """The gradient of a tensor that is query, key and value is ``grad.query``; there is no other gradient of it."""
     tested = make_candidate(load("torch_mha"), Case(operator="multihead", problem=SELF, mode="train"))
     assert {"grad.query"} <= tested.gradients.keys()
     assert {"grad.key", "grad.value"}.isdisjoint(tested.gradients)
 
 
 def test_gradients_of_unused_inputs_are_zero() -> None:
-    """An output that ignores the keys has zero gradients with respect to them; none is missing."""
+    """If the output does not depend on an input or parameter, the gradient of that tensor is 0, not missing."""
     tested = make_candidate(
         lambda output, weights: (output.detach() + tested.inputs.tensors["query"], None), make_case()
     )
@@ -117,20 +117,20 @@ def test_a_malformed_result_is_an_error(change: Callable[..., Any], fault: str) 
 
 
 def test_weights_that_are_none_are_left_out() -> None:
-    """The outputs contain tensors only."""
+    """``run`` returns only tensors: without attention weights there is no entry "weights"."""
     assert make_candidate(lambda output, weights: (output, None), make_case()).run().keys() == {"output"}
     assert make_candidate(load("torch_mha"), make_case(need_weights=True)).run().keys() == {"output", "weights"}
 
 
 def test_outputs_that_do_not_require_grad_are_an_error() -> None:
-    """An implementation that detaches its output has no gradients."""
+    """Computing gradients raises Malformed if an implementation detaches its output."""
     tested = make_candidate(lambda output, weights: (output.detach(), None), make_case())
     with pytest.raises(Malformed, match="no gradient reaches the inputs: the outputs do not require grad"):
         _ = tested.gradients
 
 
 class OwnNames(Implementation):
-    """Module whose parameters have other names than the reference's, without a declaration in ``weights``."""
+    """Implementation whose parameters have other names than the reference's, and that does not define ``weights``."""
 
     name = "own_names"
 
@@ -149,7 +149,7 @@ class OwnNames(Implementation):
 
 
 def test_an_undeclared_layout_is_an_error_with_the_remedy() -> None:
-    """The message names the parameters without a match."""
+    """The message names the parameters without a match in the reference, and says to define ``weights``."""
     with pytest.raises(Malformed) as raised:
         _ = make_candidate(OwnNames(), make_case(bias=False)).gradients
     assert str(raised.value) == (
@@ -160,13 +160,13 @@ def test_an_undeclared_layout_is_an_error_with_the_remedy() -> None:
 
 
 def test_boolean_masks_have_no_gradients() -> None:
-    """Only floating-point tensors are leaves."""
+    """No gradient of a boolean attn_mask or key_padding_mask is computed."""
     tested = make_candidate(load("torch_mha"), make_case(mask="bool2d+pad"))
     assert {"grad.attn_mask", "grad.key_padding_mask"}.isdisjoint(tested.gradients)
 
 
 def test_a_step_with_gradients_returns_them() -> None:
-    """The timed pass computes gradients with respect to every floating-point input and every parameter."""
+    """In mode train, a step returns the gradients of every floating-point input and every parameter."""
     tested = make_candidate(load("torch_mha"), make_case(mask="float2d"))
     found = tested.make_step()()
     expected = tested.gradients
@@ -175,7 +175,7 @@ def test_a_step_with_gradients_returns_them() -> None:
 
 
 def test_a_step_in_inference_returns_the_results() -> None:
-    """The timed pass is only the call, without gradients."""
+    """In mode inference, a step is only the call, without gradients."""
     tested = make_candidate(load("torch_mha"), make_case("inference"))
     output, _ = tested.make_step()()
     assert not output.requires_grad
@@ -183,7 +183,7 @@ def test_a_step_in_inference_returns_the_results() -> None:
 
 
 def test_every_module_is_built_from_the_same_reference() -> None:
-    """A change of one module's weights affects neither the next module nor the reference."""
+    """A change of one module's parameters affects neither a module that is built later nor the reference."""
     tested = make_candidate(lambda output, weights: (output, None), make_case())
     with torch.no_grad():
         tested.module.out_proj.weight.zero_()
@@ -193,7 +193,7 @@ def test_every_module_is_built_from_the_same_reference() -> None:
 
 
 def test_inputs_are_overwritten_in_place_and_restored() -> None:
-    """The tensors stay the same objects, so that a prepared call sees the new values."""
+    """``overwrite`` writes new values into the input tensors, and restores the old values even after an exception."""
     tested = make_candidate(load("torch_mha"), make_case())
     query = tested.inputs.tensors["query"]
     before = query.detach().clone()
@@ -211,7 +211,7 @@ def test_inputs_are_overwritten_in_place_and_restored() -> None:
 
 
 def test_a_candidate_gets_its_own_inputs(conformance: "Conformance") -> None:
-    """A candidate that writes into its inputs does not change those of the next one."""
+    """If a candidate writes into its inputs, the inputs of the next candidate on the case are unchanged."""
     one = Case(operator="multihead", problem=CROSS)
     first = conformance.candidate(load("torch_mha"), one)
     with torch.no_grad():
@@ -220,7 +220,7 @@ def test_a_candidate_gets_its_own_inputs(conformance: "Conformance") -> None:
 
 
 class Watcher(nn.Module):
-    """Returns its query scaled by a parameter, and records how it was called."""
+    """Module that returns the query times a parameter, and records under which torch settings it was called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ class Watcher(nn.Module):
         self.seen: dict[str, bool] = {}
 
     def forward(self, **arguments: Any) -> tuple[Tensor, None]:
-        """Record the settings that are visible inside the call."""
+        """Record the torch settings, and return the scaled query."""
         self.seen = {
             "training": self.training,
             "gradients": torch.is_grad_enabled(),
@@ -241,10 +241,10 @@ class Watcher(nn.Module):
 
 
 class Watching(Implementation):
-    """An implementation whose module records how it was called."""
+    """Implementation of the module ``Watcher``."""
 
     def build(self, reference: Any) -> Watcher:
-        """Return a module without the reference's weights."""
+        """Return a Watcher with the reference's dtype and device; it has none of the reference's parameters."""
         return Watcher().to(reference.out_proj.weight)
 
 
@@ -262,7 +262,7 @@ class Watching(Implementation):
     ],
 )
 def test_a_mode_sets_how_a_module_is_called(mode: Mode, expected: set[str]) -> None:
-    """The settings of a mode hold inside the call and are restored after it."""
+    """The torch settings of a call mode hold inside the call, and are restored after it."""
     watched = make_candidate(Watching(), make_case(mode).with_fields(dtype="bfloat16"))
     watched.run()
     assert {name for name, on in watched.module.seen.items() if on} == expected
@@ -273,7 +273,7 @@ def test_a_mode_sets_how_a_module_is_called(mode: Mode, expected: set[str]) -> N
 
 @pytest.mark.parametrize("mode", ["aot", "exported"])
 def test_a_compiled_mode_compiles(mode: Mode) -> None:
-    """In a mode with a compiler the call is compiled, and its output is that of the module."""
+    """In the modes "aot" and "exported" the call is compiled; its output agrees with that of the eager module."""
     built = make_candidate(load("reshaped"), make_case(mode))
     assert built.call is not built.module
     with torch.set_grad_enabled(built.case.differentiates):
@@ -282,24 +282,24 @@ def test_a_compiled_mode_compiles(mode: Mode) -> None:
 
 
 class WrongShape(Tensor):
-    """Tensor that reports a wrong shape."""
+    """Tensor subclass whose ``shape`` is wrong."""
 
     @property
     def shape(self) -> Any:
-        """A wrong shape."""
+        """Shape (99,), whatever the tensor's shape is."""
         return torch.Size([99])
 
 
 class Wrapping(Watching):
-    """Returns a tensor of its own subclass."""
+    """Implementation whose output is a WrongShape."""
 
     def prepare(self, module: Any, case: Case, inputs: Any) -> Any:
-        """Return a call that wraps its output."""
+        """Return a call whose output is the query as a WrongShape."""
         return lambda **arguments: (arguments["query"].detach().as_subclass(WrongShape), None)
 
 
 def test_a_subclass_of_tensor_is_checked_as_a_plain_tensor() -> None:
-    """Methods and properties that the subclass overrides are not used."""
+    """``run`` converts an output to a plain Tensor, so that overridden methods and properties are not used."""
     tested = make_candidate(Wrapping(), make_case())
     output = tested.run()["output"]
     assert type(output) is Tensor

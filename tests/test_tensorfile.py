@@ -1,4 +1,4 @@
-"""Tests of the tensor file: tensors and plain containers are restored exactly, and other values are refused."""
+"""Tests of the file format for tensors: tensors and plain containers are restored exactly, other values refused."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.boo
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0, 5), (2, 3, 5)], ids=str)
 def test_tensors_are_restored_bit_for_bit(tmp_path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    """This holds for any dtype and shape, and for NaN and infinity; the graph is not stored."""
+    """Tensors of any dtype and shape, also with NaN and infinity, are restored; ``requires_grad`` is not."""
     value = (100 * torch.randn(shape)).to(dtype)
     if dtype.is_floating_point and value.numel() > 2:
         value.flatten()[:2] = torch.tensor([torch.nan, -torch.inf])
@@ -25,7 +25,10 @@ def test_tensors_are_restored_bit_for_bit(tmp_path: Path, dtype: torch.dtype, sh
 
 
 def test_containers_are_restored(tmp_path: Path) -> None:
-    """They may nest dicts, lists, strings, numbers, None and tensors; a tensor in two places is still one object."""
+    """Nested dicts and lists of strings, numbers, None and tensors are restored.
+
+    A tensor that occurs twice is still one object.
+    """
     one = torch.randn(3, 4, requires_grad=True)
     value = {"a": [one, {"b": one, "tensor": None}], "dict": [True, 2, float("inf"), "x\ny"], "c": one.mT}
     tensor_file.write(tmp_path / "x", value)
@@ -37,14 +40,14 @@ def test_containers_are_restored(tmp_path: Path) -> None:
 
 
 def test_writing_replaces_the_file(tmp_path: Path) -> None:
-    """Reading gives the value that was written last."""
+    """If a file is written twice, reading gives the second value."""
     tensor_file.write(tmp_path / "x", [torch.zeros(1000)])
     tensor_file.write(tmp_path / "x", [1])
     assert tensor_file.read(tmp_path / "x") == [1]
 
 
 class Subclass(torch.Tensor):
-    """A tensor subclass, whose methods may return anything."""
+    """Tensor subclass, which is refused because its methods could return anything."""
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,7 @@ class Subclass(torch.Tensor):
     ],
 )
 def test_values_that_are_not_plain_are_refused(tmp_path: Path, value: Any, fault: str) -> None:
-    """Files and copies accept only plain containers, plain values and dense CPU tensors."""
+    """``write`` and ``copy_value`` accept only plain containers, plain values and dense CPU tensors."""
     with pytest.raises(TypeError, match=fault):
         tensor_file.write(tmp_path / "x", value)
     with pytest.raises(TypeError, match=fault):
@@ -67,7 +70,7 @@ def test_values_that_are_not_plain_are_refused(tmp_path: Path, value: Any, fault
 
 
 def test_a_copy_does_not_change_with_the_original() -> None:
-    """A later in-place change of the original has no effect on the copy."""
+    """An in-place change of a tensor after ``copy_value`` does not change the copy."""
     value = torch.zeros(2)
     copy = tensor_file.copy_value([value, {"x": value}])
     value += 1
@@ -87,7 +90,7 @@ def test_a_copy_does_not_change_with_the_original() -> None:
     ],
 )
 def test_reading_a_malformed_file_raises(tmp_path: Path, text: bytes) -> None:
-    """Reading a file runs no code from it, and ends with a value or an exception."""
+    """Reading a malformed file raises an exception, and never runs code from the file."""
     (tmp_path / "x").write_bytes(text)
     with pytest.raises((ValueError, TypeError, KeyError, IndexError, AttributeError)):
         tensor_file.read(tmp_path / "x")

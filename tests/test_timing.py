@@ -1,4 +1,4 @@
-"""Tests of interleaved sampling, on a clock that only the calls advance."""
+"""Tests of interleaved sampling, on a fake clock whose time passes only inside the timed calls."""
 
 import gc
 import itertools
@@ -15,7 +15,7 @@ from attnbench.measurement.scheduler import Reading, Scheduler
 
 
 class Clock:
-    """Stands in for the module ``time``."""
+    """Fake of the module ``time``, whose time is set by the test."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -30,14 +30,14 @@ class Clock:
 
 
 class Calls:
-    """Calls of given durations, and the order in which they were made."""
+    """Maker of timed functions with a given duration on the fake clock; it records in which order they are called."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.order: list[str] = []
 
     def make_call(self, name: str, duration_s: float) -> Callable[[], None]:
-        """Make a call of a duration."""
+        """Make a function that advances the clock by ``duration_s`` and records its name."""
 
         def call() -> None:
             self.order.append(name)
@@ -48,14 +48,14 @@ class Calls:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """Calls on a clock of their own. Durations are powers of two, so that sums are exact."""
+    """Maker of calls on a fake clock. The tests use powers of two as durations, so that sums are exact."""
     clock = Clock()
     monkeypatch.setattr(sampling, "time", clock)
     return Calls(clock)
 
 
 class Quiet(Scheduler):
-    """Stands in for the counters of a machine without other work, after the first calls had these ``waits``."""
+    """Fake of the scheduler counters: the first samples have the given waits in ns, and all later samples none."""
 
     def __init__(self, *waits: int) -> None:
         super().__init__(Path("nowhere"))
@@ -64,7 +64,7 @@ class Quiet(Scheduler):
         self._within = False
 
     def read(self) -> Reading:
-        """Return a reading; a wait passes between the two readings of a call."""
+        """Return a reading; of the two readings of a sample, the second one includes the next wait."""
         self._within = not self._within
         if not self._within and self._waits:
             self._total += self._waits.pop(0)
@@ -72,7 +72,7 @@ class Quiet(Scheduler):
 
 
 def run_cycles(calls: Calls, *durations_s: float, budget_s: float, seed: int = 0) -> list[list[str]]:
-    """Take equally many samples of several calls, and return the names of each cycle in order."""
+    """Take samples of functions "0", "1", …; return, for each cycle, the names in the order in which they were called."""
     count = len(durations_s)
     samples = sample_interleaved(
         {str(i): calls.make_call(str(i), duration) for i, duration in enumerate(durations_s)},
@@ -86,19 +86,19 @@ def run_cycles(calls: Calls, *durations_s: float, budget_s: float, seed: int = 0
 
 
 def test_every_call_is_made_once_a_cycle(calls: Calls) -> None:
-    """No call is repeated before every other call of the cycle was made."""
+    """Each of the three functions is called once in each of the 32 cycles."""
     found = run_cycles(calls, 1 / 8, 1 / 8, 1 / 8, budget_s=12)
     assert len(found) == 32
     assert all(sorted(cycle) == ["0", "1", "2"] for cycle in found)
 
 
 def test_the_order_within_a_cycle_is_random(calls: Calls) -> None:
-    """All orders of three calls occur in 32 cycles."""
+    """All six orders of three functions occur within 32 cycles."""
     assert len({tuple(cycle) for cycle in run_cycles(calls, 1 / 8, 1 / 8, 1 / 8, budget_s=12)}) == 6
 
 
 def test_the_order_follows_from_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same seed gives the same order, and another seed another order."""
+    """Equal seeds give equal orders of calls in all cycles; seeds 1 and 2 give different orders."""
 
     def order(seed: int) -> list[list[str]]:
         clock = Clock()
@@ -110,7 +110,7 @@ def test_the_order_follows_from_the_seed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_warm_up_calls_come_first_and_are_not_samples(calls: Calls) -> None:
-    """Each call is made three times in a row before the first sample, in an order that follows from the seed."""
+    """Each function is called three times in a row before the first sample; these calls give no samples."""
     samples = sample_interleaved(
         {"a": calls.make_call("a", 1 / 8), "b": calls.make_call("b", 1 / 8)}, budget_s=2, seed=0, scheduler=Quiet()
     )
@@ -120,7 +120,7 @@ def test_warm_up_calls_come_first_and_are_not_samples(calls: Calls) -> None:
 
 
 def test_the_first_call_is_recorded_separately(calls: Calls) -> None:
-    """Work that only the first call does affects neither the samples nor their number."""
+    """A slow first call is stored as ``first_call_ns``, and changes neither the samples nor their number."""
     later = calls.make_call("a", 1 / 8)
 
     def call() -> None:
@@ -136,7 +136,7 @@ def test_the_first_call_is_recorded_separately(calls: Calls) -> None:
 def count_samples(
     calls: Calls, durations_s: dict[str, float], *, budget_s: float, baseline: Sequence[str] = ()
 ) -> dict[str, int]:
-    """Take samples, and count those of each call."""
+    """Take samples of functions with these durations; return the number of samples by name."""
     samples = sample_interleaved(
         {name: calls.make_call(name, duration) for name, duration in durations_s.items()},
         budget_s=budget_s,
@@ -148,7 +148,10 @@ def count_samples(
 
 
 def test_slow_calls_take_part_in_fewer_cycles(calls: Calls) -> None:
-    """Each call gets an even share of the budget, and between 5 and 200 samples; a very slow one is warmed up twice."""
+    """Each function gets an equal part of the time budget, but at least 5 and at most 200 samples.
+
+    A very slow function has two warm-up calls instead of three.
+    """
     durations = {"instant": 0.0, "fast": 1 / 1024, "quick": 1 / 64, "slow": 1 / 8, "slower": 4.0}
     assert count_samples(calls, durations, budget_s=5) == {
         "instant": MOST, "fast": MOST, "quick": 64, "slow": 8, "slower": FEWEST
@@ -159,7 +162,10 @@ def test_slow_calls_take_part_in_fewer_cycles(calls: Calls) -> None:
 
 
 def test_samples_of_a_slow_call_are_spread_over_all_cycles(calls: Calls) -> None:
-    """A drift of the machine affects the few samples of a slow call like the many of a quick one."""
+    """The eight samples of a slow function have 8 to 10 calls between them, so that a drift affects all functions alike.
+
+    The cycles without a sample of the slow function only call the quick one.
+    """
     count_samples(calls, {"quick": 1 / 64, "slow": 1 / 8}, budget_s=2)
     places = [place for place, name in enumerate(calls.order[2 * WARM_UP_CALLS :]) if name == "slow"]
     gaps = [after - before for before, after in itertools.pairwise(places)]
@@ -168,7 +174,7 @@ def test_samples_of_a_slow_call_are_spread_over_all_cycles(calls: Calls) -> None
 
 
 def test_the_baseline_is_called_in_every_cycle(calls: Calls) -> None:
-    """The baseline's share of the budget determines the number of cycles; others are called in at most as many."""
+    """The baseline's part of the budget determines the number of cycles; a function has at most one sample per cycle."""
     durations = {"base": 1 / 16, "fast": 1 / 1024, "slow": 1 / 4, "alike": 1 / 16}
     assert count_samples(calls, durations, budget_s=5, baseline=["base"]) == {
         "base": 20, "fast": 20, "slow": FEWEST, "alike": 20
@@ -185,9 +191,9 @@ def test_the_baseline_is_called_in_every_cycle(calls: Calls) -> None:
     [(1.25, "abbaabbaab"), (2.5, "aabbbbaaaabbbbaaaabb"), (12.5, ("a" * 12 + "b" * 24 + "a" * 12) * 2 + "aaaa")],
 )
 def test_the_baseline_and_its_copy_are_never_called_in_one_cycle(calls: Calls, budget_s: float, pattern: str) -> None:
-    """Each cycle calls the baseline or its copy, in alternating blocks; another call is made in every cycle.
+    """Each cycle calls either the baseline or its copy, in alternating blocks of cycles; "own" is called in every cycle.
 
-    With few cycles a block has one or two cycles, with many an eighth of all.
+    A block has one or two cycles if there are few cycles, and an eighth of all cycles if there are many.
     """
     count_samples(calls, {"base": 1 / 16, "copy": 1 / 16, "own": 1 / 16}, budget_s=budget_s, baseline=["base", "copy"])
     order = calls.order[3 * WARM_UP_CALLS :]
@@ -198,7 +204,10 @@ def test_the_baseline_and_its_copy_are_never_called_in_one_cycle(calls: Calls, b
 
 
 def test_the_baseline_and_its_copy_alternate_in_the_first_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over the processes of a case, disturbances of the first cycles affect both."""
+    """With an even seed the baseline is called in the first cycle, with an odd seed its copy.
+
+    Disturbances of the first cycles thus affect both, over the processes of a case.
+    """
 
     def find_first(seed: int) -> str:
         clock = Clock()
@@ -212,12 +221,12 @@ def test_the_baseline_and_its_copy_alternate_in_the_first_cycle(monkeypatch: pyt
 
 
 def test_a_baseline_that_is_not_timed_has_no_place(calls: Calls) -> None:
-    """Without it, each call has its own share of the budget."""
+    """If the named baseline is not among the functions, every function gets its own part of the budget."""
     assert count_samples(calls, {"own": 1 / 8}, budget_s=1, baseline=["base", "copy"]) == {"own": 8}
 
 
 def test_a_slow_baseline_has_five_samples(calls: Calls) -> None:
-    """It has five however small its share of the budget is, and its copy has five too."""
+    """A baseline and its copy have five samples each, even if five calls take longer than their part of the budget."""
     assert count_samples(calls, {"base": 4.0, "fast": 1 / 1024}, budget_s=1, baseline=["base"]) == {
         "base": FEWEST, "fast": FEWEST
     }  # fmt: skip
@@ -228,7 +237,7 @@ def test_a_slow_baseline_has_five_samples(calls: Calls) -> None:
 
 
 def test_no_more_samples_are_planned_than_the_limit_allows(calls: Calls) -> None:
-    """If five samples of each would take longer than the process's time-out, fewer are planned, and at least one."""
+    """If five samples of each function take longer than ``limit_s``, fewer samples are planned, but at least one."""
     slow = {"base": 4.0, "own": 8.0, "quick": 1 / 1024}
     found = [
         {
@@ -244,12 +253,12 @@ def test_no_more_samples_are_planned_than_the_limit_allows(calls: Calls) -> None
         }
         for limit_s in (60.0, 30.0, 1.0)
     ]
-    # One cycle takes 12 s. If too few calls are clean, one cycle is added.
+    # One cycle takes 12 s. One sample is planned for 1 s; one is added, because a process needs more clean calls.
     assert found == [dict.fromkeys(slow, 5), dict.fromkeys(slow, 3), dict.fromkeys(slow, 2)]
 
 
 def sample_with_waits(calls: Calls, *waits: int, budget_s: float = 1.0) -> dict[str, Samples]:
-    """Take samples of a baseline and another call of 1/8 s, of which the first ones had these waits."""
+    """Take samples of "base" (the baseline) and "own", both of 1/8 s; the first samples have the given waits in ns."""
     return sample_interleaved(
         {"base": calls.make_call("base", 1 / 8), "own": calls.make_call("own", 1 / 8)},
         budget_s=budget_s,
@@ -260,7 +269,7 @@ def sample_with_waits(calls: Calls, *waits: int, budget_s: float = 1.0) -> dict[
 
 
 def test_waits_are_recorded_with_every_sample(calls: Calls) -> None:
-    """Every sample has the time that threads waited for a core during the call, and the number of switches."""
+    """Every sample has ``waited_ns``, the time that threads waited for a core, and ``switches``, the number of switches."""
     samples = sample_with_waits(calls, 7, 0, 9)
     assert sorted(samples["base"].waited_ns + samples["own"].waited_ns)[-3:] == [0, 7, 9]
     for sampled in samples.values():
@@ -268,7 +277,7 @@ def test_waits_are_recorded_with_every_sample(calls: Calls) -> None:
 
 
 def test_a_system_without_counters_gives_samples_without_them(calls: Calls) -> None:
-    """The columns are empty: zeros would mean that no thread waited."""
+    """Without counters, ``waited_ns`` and ``switches`` are empty lists: zeros would mean that no thread waited."""
     uncounted = Scheduler(Path("nowhere"))
     uncounted.counts_switches = False
     sampled = sample_interleaved({"a": calls.make_call("a", 1 / 8)}, budget_s=1, seed=0, scheduler=uncounted)["a"]
@@ -277,14 +286,17 @@ def test_a_system_without_counters_gives_samples_without_them(calls: Calls) -> N
 
 
 def test_cycles_are_added_if_other_work_disturbed_too_many(calls: Calls) -> None:
-    """They are added until five calls of each name, and half of them, are clean."""
+    """If calls waited for a core, cycles are added until each function has at least five clean calls.
+
+    At least half of its calls must be clean, too.
+    """
     samples = sample_with_waits(calls, *[10**8] * 4)
     assert {name: len(sampled.times_ns) for name, sampled in samples.items()} == {"base": 7, "own": 7}
     assert all(sampled.has_enough_clean_calls() for sampled in samples.values())
 
 
 def test_added_cycles_call_only_the_baseline_or_its_copy_if_only_one_is_short(calls: Calls) -> None:
-    """The one with enough clean calls is not called again."""
+    """If only one of baseline and copy has too few clean calls, the added cycles call that one and not the other."""
     both = ("base", "copy")
     samples = sample_interleaved(
         {name: calls.make_call(name, 1 / 8) for name in (*both, "own")},
@@ -298,14 +310,14 @@ def test_added_cycles_call_only_the_baseline_or_its_copy_if_only_one_is_short(ca
 
 
 def test_added_cycles_take_at_most_the_same_time_again(calls: Calls) -> None:
-    """A machine that is always busy does not block a run."""
+    """If every call waits for a core, the added cycles take at most as long as the planned ones, and then it ends."""
     samples = sample_with_waits(calls, *[10**8] * 100, budget_s=0.5)
     assert {name: len(sampled.times_ns) for name, sampled in samples.items()} == {"base": 7, "own": 7}
     assert not any(sampled.has_enough_clean_calls() for sampled in samples.values())
 
 
 def test_garbage_is_not_collected_while_timing() -> None:
-    """Collection is disabled during every sample and enabled afterwards."""
+    """Garbage collection is disabled during every sample, and enabled after the last one."""
     collecting: list[bool] = []
     sample_interleaved({"a": lambda: collecting.append(gc.isenabled())}, budget_s=0.0, seed=0)
     assert collecting[-FEWEST:] == [False] * FEWEST
@@ -313,7 +325,10 @@ def test_garbage_is_not_collected_while_timing() -> None:
 
 
 def test_garbage_is_collected_again_after_an_exception() -> None:
-    """Collection is enabled after a call raised; the error names the call and has its exception as cause."""
+    """If a call raises, garbage collection is enabled again.
+
+    CallFailed names the function and has the call's exception as its cause.
+    """
     made: list[bool] = []
 
     def fifth_raises() -> None:
@@ -330,7 +345,7 @@ def test_garbage_is_collected_again_after_an_exception() -> None:
 
 
 def test_a_call_that_raises_during_warm_up_is_named() -> None:
-    """This holds for any exception, here SystemExit."""
+    """Any exception of a warm-up call, here SystemExit, becomes a CallFailed that names the function."""
 
     def exit_process() -> None:
         raise SystemExit
@@ -341,7 +356,7 @@ def test_a_call_that_raises_during_warm_up_is_named() -> None:
 
 
 def test_the_result_of_a_call_is_freed_before_the_next() -> None:
-    """Results do not accumulate, so that no call is timed while memory of other results is in use."""
+    """At most one result of a call is alive at any time, so that no result takes memory while a later call is timed."""
 
     class Result:
         alive = 0
@@ -359,9 +374,9 @@ def test_the_result_of_a_call_is_freed_before_the_next() -> None:
 
 
 class Device(DeviceTime):
-    """Stands in for the timing on a device: a device call takes half as long as a call.
+    """Fake of the timing on a device, for the functions ``names``: a call that it times takes 1/16 s.
 
-    ``clock_mhz`` are the readings of its clock, two per cycle; the last one is repeated.
+    ``clock_mhz`` are the readings of the GPU clock, two per cycle; the last reading is repeated.
     """
 
     def __init__(self, calls: Calls, names: Collection[str], *, clock_mhz: Collection[int] = (1980,)) -> None:
@@ -376,29 +391,29 @@ class Device(DeviceTime):
         self.clocks = self  # type: ignore[assignment]
 
     def __contains__(self, name: str) -> bool:
-        """Whether the name was given."""
+        """Return whether the device times the function of this name."""
         return name in self._names
 
     def calibrate(self, name: str) -> None:
-        """Record the name."""
+        """Record that the function of this name is calibrated."""
         self.calibrated.append(name)
 
     def take_sample(self, name: str) -> DeviceSample:
-        """Return a sample of half a millisecond."""
+        """Make a call of 1/16 s, and return a sample with a device time of half a millisecond."""
         self._calls.make_call(f"{name} on device", 1 / 16)()
         late = self.late.pop(0) if self.late else False
         return DeviceSample(device_ns=500_000, late=late, graph_ns=400_000 if name in self.graphs else None)
 
     def pause(self) -> None:
-        """Count the pauses."""
+        """Count the call."""
         self.pauses += 1
 
     def describe_method(self, name: str) -> str:
-        """Return a description with the name."""
+        """Return a method of timing that contains the name."""
         return f"device of {name}"
 
     def read(self) -> gpu_clocks.Reading | None:
-        """Return the next reading of the clock; the reason 0x4 is a power limit."""
+        """Return the next reading of the GPU clock; below 1500 MHz it is throttled by a power limit (reason 0x4)."""
         if not self._clock_mhz:
             return None
         mhz = self._clock_mhz.pop(0) if len(self._clock_mhz) > 1 else self._clock_mhz[0]
@@ -418,10 +433,10 @@ def sample_on_device(calls: Calls, device: Device, names: str = "ab", *, budget_
 
 
 def test_a_sample_on_a_device_is_two_consecutive_calls_in_random_order(calls: Calls) -> None:
-    """One call is timed from end to end and one by the device; both orders occur."""
+    """A sample is one call timed from end to end and one call timed by the device; either of them comes first."""
     device = Device(calls, "ab")
     samples = sample_on_device(calls, device)
-    # A sample takes 3/16 s, and each name has 1.5 s.
+    # A sample takes 1/8 + 1/16 = 3/16 s, and the budget of each function is 1.5 s.
     assert {name: (len(s.times_ns), len(s.device_ns), len(s.late)) for name, s in samples.items()} == {
         "a": (8, 8, 8), "b": (8, 8, 8)
     }  # fmt: skip
@@ -435,7 +450,7 @@ def test_a_sample_on_a_device_is_two_consecutive_calls_in_random_order(calls: Ca
 
 
 def test_a_graph_is_timed_in_the_same_sample(calls: Calls) -> None:
-    """A call without a graph has no graph times."""
+    """A function with a captured graph has a graph time in every sample; one without a graph has none."""
     device = Device(calls, "ab")
     device.graphs = "b"
     samples = sample_on_device(calls, device)
@@ -443,7 +458,7 @@ def test_a_graph_is_timed_in_the_same_sample(calls: Calls) -> None:
 
 
 def test_a_call_that_the_device_does_not_time_has_wall_times(calls: Calls) -> None:
-    """Its method says so."""
+    """A function that the device does not time has only wall times; its method is "end-to-end wall"."""
     samples = sample_on_device(calls, Device(calls, "a"))
     assert (len(samples["b"].times_ns), samples["b"].device_ns, samples["b"].late) == (8, [], [])
     assert samples["b"].method == "end-to-end wall"
@@ -451,7 +466,7 @@ def test_a_call_that_the_device_does_not_time_has_wall_times(calls: Calls) -> No
 
 
 def test_all_samples_of_a_cycle_have_its_clock_readings(calls: Calls) -> None:
-    """Every sample has the readings before and after its cycle, and the throttle reasons of both."""
+    """Every sample has the clock readings before and after its cycle, and the throttle reasons of these readings."""
     samples = sample_on_device(calls, Device(calls, "a", clock_mhz=[1980, 1980, 1980, 1410, 1980]))
     for sampled in samples.values():
         assert sampled.clock_before_mhz == [1980] * 8
@@ -461,7 +476,7 @@ def test_all_samples_of_a_cycle_have_its_clock_readings(calls: Calls) -> None:
 
 
 def test_cycles_are_added_if_too_many_were_throttled(calls: Calls) -> None:
-    """They are added until half of the samples are clean, and at least five."""
+    """If cycles were throttled, cycles are added until at least half of the samples, and at least five, are clean."""
     device = Device(calls, "ab", clock_mhz=[1410] * 10 + [1980])
     samples = sample_on_device(calls, device)
     assert len(samples["a"].device_ns) == 10
@@ -469,9 +484,9 @@ def test_cycles_are_added_if_too_many_were_throttled(calls: Calls) -> None:
 
 
 def test_cycles_are_added_for_late_samples(calls: Calls) -> None:
-    """A device time that includes a part of the launch is not clean."""
+    """Late samples, whose device time includes a part of the launch, are not clean; cycles are added for them."""
     device = Device(calls, "a")
-    # The first is that of the sample which measures the cost of a sample.
+    # The first value belongs to a sample before the cycles, which measures how long a sample takes.
     device.late = [False, *[True] * 5]
     samples = sample_on_device(calls, device, "a", budget_s=1.5)
     assert samples["a"].late == [True] * 5 + [False] * 5
@@ -479,7 +494,7 @@ def test_cycles_are_added_for_late_samples(calls: Calls) -> None:
 
 
 def test_without_hidden_launches_no_sample_is_late(calls: Calls) -> None:
-    """The column is empty."""
+    """If the device cannot say whether a sample was late, the list ``late`` is empty."""
     device = Device(calls, "a")
     device.late = [None] * 100
     samples = sample_on_device(calls, device, "a", budget_s=1.5)
@@ -487,7 +502,7 @@ def test_without_hidden_launches_no_sample_is_late(calls: Calls) -> None:
 
 
 def test_calls_are_timed_without_clock_readings(calls: Calls) -> None:
-    """The columns are empty: zeros would mark every cycle as throttled."""
+    """Without clock readings, the lists of clocks and throttle reasons are empty, and all samples count as clean."""
     samples = sample_on_device(calls, Device(calls, "ab", clock_mhz=()))
     assert samples["a"].clock == "none: no NVML"
     assert (samples["a"].clock_before_mhz, samples["a"].clock_after_mhz, samples["a"].throttle_reasons) == ([], [], [])
@@ -496,7 +511,7 @@ def test_calls_are_timed_without_clock_readings(calls: Calls) -> None:
 
 @pytest.mark.parametrize("fails_at", [1, 5])
 def test_a_call_that_raises_on_a_device_is_named(calls: Calls, monkeypatch: pytest.MonkeyPatch, fails_at: int) -> None:
-    """It may raise during calibration or later."""
+    """A call that raises on a device, in its first or in its fifth sample, becomes a CallFailed that names it."""
     device = Device(calls, "ab")
     made: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Tests of torch's process-wide settings: they are read and restored."""
+"""Tests of ``global_state``, which reads and restores torch's process-wide settings."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ CHANGES: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_setting_is_restored(name: str) -> None:
-    """A change of each setting is detected and undone."""
+    """``read_settings`` shows a change of each setting, and of no other one; ``restore_settings`` undoes it."""
     before = global_state.read_settings()
     assert before.keys() == CHANGES.keys()
     CHANGES[name]()
@@ -35,7 +35,10 @@ def test_a_setting_is_restored(name: str) -> None:
 
 
 def test_random_numbers_restart() -> None:
-    """After every restore the random numbers are the same; ``seed`` gives the numbers of ``torch.manual_seed``."""
+    """After each ``restore_settings`` torch draws the same random numbers again.
+
+    ``global_state.seed`` gives the random numbers of ``torch.manual_seed``.
+    """
     before = global_state.read_settings()
     global_state.restore_settings(before)
     first = torch.rand(3)

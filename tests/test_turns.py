@@ -1,4 +1,4 @@
-"""Tests of the timing of one case in one process, with implementations that are defined here."""
+"""Tests of ``InterleavedTiming``, which times implementations on one case in one process."""
 
 import contextlib
 import threading
@@ -26,7 +26,7 @@ CHECKS = {"inference": ["forward_parity"], "train": ["forward_parity", "input_gr
 
 
 class Recording(Implementation):
-    """The reference, with a record of its calls."""
+    """The reference, with a record of what it was called with; every call also runs ``act``."""
 
     def __init__(self, act: Callable[[], object] = lambda: None) -> None:
         self.act = act
@@ -42,7 +42,7 @@ class Recording(Implementation):
         return reference
 
     def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
-        """Return a call of the module that records its arguments."""
+        """Return a call of the module that records the query and the gradient mode."""
         del case
         self.prepared.append(inputs.tensors["query"].detach().clone())
 
@@ -56,22 +56,22 @@ class Recording(Implementation):
 
 
 class Asynchronous(Recording):
-    """Counts the calls of ``synchronize``."""
+    """Implementation that defines ``synchronize`` and counts its calls."""
 
     def synchronize(self) -> None:
-        """Count the call."""
+        """Count this call."""
         self.waits += 1
 
 
 @pytest.fixture(scope="module")
 def oracle_worker(tmp_path_factory: pytest.TempPathFactory) -> OracleWorker:
-    """Oracle worker of this process."""
+    """Oracle worker that runs in this process."""
     return OracleWorker(tmp_path_factory.mktemp("oracle"))
 
 
 @pytest.fixture
 def take_samples(oracle_worker: OracleWorker, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Function that times implementations on a case."""
+    """Function that times implementations on CASE in a call mode, and returns the reply of the worker."""
 
     def take(
         implementations: dict[str, Implementation],
@@ -90,7 +90,10 @@ def take_samples(oracle_worker: OracleWorker, tmp_path: Path) -> Callable[..., d
 
 
 def test_the_baseline_is_built_twice_and_the_others_once(take_samples: Callable[..., dict[str, Any]]) -> None:
-    """The copy has inputs of its own, shares the baseline's place in every cycle, and is reported separately."""
+    """The baseline is built a second time as its copy, which has its own inputs and its own samples in the reply.
+
+    Each cycle calls either the baseline or the copy.
+    """
     base, other = Recording(), Recording()
     reply = take_samples({"base": base, "other": other}, baseline="base")
     assert (base.built, other.built) == (2, 1)
@@ -101,7 +104,7 @@ def test_the_baseline_is_built_twice_and_the_others_once(take_samples: Callable[
 
 
 def test_without_a_baseline_there_is_no_copy(take_samples: Callable[..., dict[str, Any]]) -> None:
-    """There is none either if the baseline is not timed."""
+    """Without a baseline, or if the baseline is not among the timed implementations, there are no samples of a copy."""
     other = Recording()
     assert take_samples({"other": other})["twin"] is None
     assert take_samples({"other": other}, baseline="base")["twin"] is None
@@ -111,7 +114,7 @@ def test_without_a_baseline_there_is_no_copy(take_samples: Callable[..., dict[st
 def test_implementations_are_timed_on_other_values_than_they_are_checked_on(
     take_samples: Callable[..., dict[str, Any]], oracle_worker: OracleWorker, mode: str
 ) -> None:
-    """After timing, the case's values are written into the same tensors, and the checks pass on them."""
+    """Timed calls get other values than the case's; then these are written into the same tensors and checked."""
     own = Recording()
     reply = take_samples({"own": own}, mode=mode)
     given = tensor_file.read(Path(oracle_worker.draw_inputs(case=CASE + mode)))["tensors"]["query"]
@@ -132,7 +135,7 @@ def test_implementations_are_timed_on_other_values_than_they_are_checked_on(
 def test_the_call_is_made_in_the_gradient_mode_of_the_case(
     take_samples: Callable[..., dict[str, Any]], mode: str, expected: bool
 ) -> None:
-    """The mode is entered once, not in every call."""
+    """Gradients are enabled in all calls of a case in mode train, and in no call of a case in mode inference."""
     own = Recording()
     take_samples({"own": own}, mode=mode)
     assert set(own.modes) == {expected}
@@ -140,14 +143,14 @@ def test_the_call_is_made_in_the_gradient_mode_of_the_case(
 
 
 def test_an_asynchronous_implementation_is_synchronized(take_samples: Callable[..., dict[str, Any]]) -> None:
-    """Every timed call includes ``synchronize``."""
+    """The implementation's ``synchronize`` is called in every timed call."""
     own = Asynchronous()
     reply = take_samples({"own": own})
     assert own.waits >= len(reply["samples"]["own"]["times_ns"]) > 0
 
 
 def test_the_build_time_is_recorded(take_samples: Callable[..., dict[str, Any]]) -> None:
-    """It is in nanoseconds, beside the time of the first call."""
+    """The samples have the build time ``build_ns`` and the time of the first call ``first_call_ns``."""
     sample = take_samples({"own": Recording()})["samples"]["own"]
     assert sample["build_ns"] > 0
     assert sample["first_call_ns"] > 0
@@ -155,7 +158,10 @@ def test_the_build_time_is_recorded(take_samples: Callable[..., dict[str, Any]])
 
 @pytest.mark.parametrize("when", ["build", "call", "later"])
 def test_an_implementation_that_raises_is_named(take_samples: Callable[..., dict[str, Any]], when: str) -> None:
-    """It may raise when it is built, called or checked; if the copy raises, the baseline is named."""
+    """CallFailed names an implementation that raises when it is built, in its first call, or in a later call.
+
+    If the copy of the baseline raises, CallFailed names the baseline.
+    """
 
     def fail() -> None:
         if when == "call" or len(own.queries) > 10:
@@ -172,7 +178,7 @@ def test_an_implementation_that_raises_is_named(take_samples: Callable[..., dict
 
 @contextlib.contextmanager
 def restore_threads(number: int) -> Iterator[None]:
-    """Restore the number of threads, which must have differed from ``number`` before."""
+    """Restore torch's number of threads at the end; it must not have been ``number`` at the start."""
     before = torch.get_num_threads()
     try:
         yield
@@ -182,7 +188,7 @@ def restore_threads(number: int) -> Iterator[None]:
 
 
 def test_a_call_that_changes_settings_disturbs_the_process(take_samples: Callable[..., dict[str, Any]]) -> None:
-    """Later timings would be under other settings."""
+    """A call that changes torch's number of threads raises ProcessDisturbed, because later calls would use it."""
     with restore_threads(2), pytest.raises(ProcessDisturbed, match="a call changed the number of threads from 1 to 2"):
         take_samples({"own": Recording(lambda: torch.set_num_threads(2))})
 
@@ -190,9 +196,12 @@ def test_a_call_that_changes_settings_disturbs_the_process(take_samples: Callabl
 def test_a_call_that_leaves_threads_running_disturbs_the_process(
     take_samples: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread that keeps running after the call has returned uses a core that the next call needs."""
+    """If a thread keeps computing after the call has returned, ProcessDisturbed is raised.
+
+    The thread uses a core that the next call needs.
+    """
     monkeypatch.setattr(interleaved_timing, "PATIENCE_S", 0.0)
-    # On a busy machine the thread may wait for a core.
+    # The thread is watched for longer and needs less of a core, because on a busy machine it may wait for a core.
     monkeypatch.setattr(interleaved_timing, "WATCHED_S", 0.5)
     monkeypatch.setattr(interleaved_timing, "BUSY", 0.1)
     stop = threading.Event()
@@ -217,10 +226,10 @@ def test_a_call_that_leaves_threads_running_disturbs_the_process(
 
 
 class Caching(Recording):
-    """Caches its results by the values of the inputs."""
+    """Implementation that caches its results, with the values of the query as key."""
 
     def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
-        """Return a call that computes, slowly, only for new values."""
+        """Return a call that computes for new values, 200 times, and returns cached results for other values."""
         del case, inputs
         cache: list[tuple[torch.Tensor, Any]] = []
 
@@ -238,7 +247,7 @@ class Caching(Recording):
 
 @pytest.fixture
 def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """System without counters: every call counts as clean, however busy the machine is."""
+    """Replace the scheduler counters by none, so that every call counts as clean, however busy the machine is."""
 
     def make_scheduler() -> Scheduler:
         scheduler = Scheduler(Path("nowhere"))
@@ -250,7 +259,7 @@ def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("uncounted")
 def test_cached_results_are_found(take_samples: Callable[..., dict[str, Any]]) -> None:
-    """The results are right, on new values too; only repeated calls take too little time."""
+    """An implementation that caches its results fails, because calls on new values take longer than repeated calls."""
     with pytest.raises(CallFailed) as raised:
         take_samples({"other": Recording(), "caches": Caching()}, seed=interleaved_timing.FIRST)
     assert raised.value.name == "caches"
@@ -259,7 +268,7 @@ def test_cached_results_are_found(take_samples: Callable[..., dict[str, Any]]) -
 
 
 def test_an_implementation_without_a_cache_passes(take_samples: Callable[..., dict[str, Any]]) -> None:
-    """A call takes the same time on new values as on repeated ones."""
+    """Implementations whose calls take as long on repeated values as on new values pass the test for a cache."""
     assert set(
         take_samples({"own": Recording(), "other": Recording()}, baseline="own", seed=interleaved_timing.FIRST)[
             "samples"
@@ -282,7 +291,7 @@ def test_an_implementation_without_a_cache_passes(take_samples: Callable[..., di
 def test_a_graph_is_captured_only_of_capturable_deterministic_calls_without_gradients(
     policies: Policies, mode: str, expected: bool
 ) -> None:
-    """The replay must be comparable bit by bit with the call."""
+    """A CUDA graph is captured only if its replay can be compared bit for bit with the call."""
     own = Recording()
     own.policies = policies
     case = Case.parse(CASE.replace("/cpu/", "/cuda/") + mode, load_problem_types())
@@ -293,7 +302,7 @@ def test_a_graph_is_captured_only_of_capturable_deterministic_calls_without_grad
 
 
 def test_on_a_cpu_there_are_no_device_columns(take_samples: Callable[..., dict[str, Any]]) -> None:
-    """A sample has its wall time, and neither device times nor clock readings."""
+    """On a CPU, samples have wall times; the lists of device times and clock readings are empty."""
     (sample,) = take_samples({"own": Recording()})["samples"].values()
     assert (sample["method"], sample["clock"]) == ("wall", "")
     assert sample["device_ns"] == sample["graph_ns"] == sample["late"] == sample["clock_before_mhz"] == []

@@ -23,12 +23,12 @@ MASKS = ["pad", "padfloat", "padempty", "padlowest", "bool2d+pad", "float3d+padf
 
 
 def make_case(problem: MultiheadProblem) -> Case:
-    """Make a case in float64 with gradients with respect to all inputs and parameters."""
+    """Make a float64 case in mode train, with gradients of all inputs and parameters."""
     return Case(operator="multihead", problem=problem, dtype="float64", mode="train")
 
 
 def compute(name: str, one: Case) -> tuple[Tensor, dict[str, Tensor]]:
-    """Compute the output of an implementation, and the gradients of its rows of real tokens."""
+    """Return the output of an implementation and its gradients, for a cotangent that is 0 in rows of padded queries."""
     drawn = OPERATOR.inputs(one)
     inputs = drawn.map_tensors(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()))
     module = load(name).build(OPERATOR.reference(one, drawn)).train()
@@ -45,7 +45,10 @@ def compute(name: str, one: Case) -> tuple[Tensor, dict[str, Tensor]]:
 @pytest.mark.parametrize("layout", [{}, {"batch_first": False}, {"batch": None}, {"add_bias_kv": True}])
 @pytest.mark.filterwarnings("ignore:.*mismatched key_padding_mask and attn_mask.*")
 def test_packed_tokens_agree_with_the_formula(mask: str, layout: dict[str, Any]) -> None:
-    """Rows of real tokens and their gradients agree with ``reshaped``; padded rows are zeros."""
+    """``varlen_packed`` and ``reshaped`` agree in the rows of real tokens and in the gradients.
+
+    The rows of padded tokens are zeros.
+    """
     one = make_case(replace(SELF, mask=mask, is_causal="causal" in mask, **layout))
     output, gradients = compute("varlen_packed", one)
     expected, wanted = compute("reshaped", one)
@@ -58,7 +61,7 @@ def test_packed_tokens_agree_with_the_formula(mask: str, layout: dict[str, Any])
 
 @pytest.mark.parametrize("name", ["varlen", "varlen_packed"])
 def test_padding_is_never_read(name: str) -> None:
-    """NaN in a padded token reaches no row of a real token, and no gradient."""
+    """If padded tokens are NaN, the rows of real tokens are finite, and for ``varlen_packed`` the gradients are finite."""
     one = make_case(SELF)
     drawn = OPERATOR.inputs(one)
     padded = drawn.tensors["key_padding_mask"]
@@ -72,7 +75,10 @@ def test_padding_is_never_read(name: str) -> None:
 
 
 def test_padding_is_not_projected() -> None:
-    """``varlen`` projects keys and values of real tokens only; ``varlen_packed`` does so in all four projections."""
+    """With half of the tokens padded, FLOP counts show which projections leave the padding out.
+
+    ``varlen`` leaves it out of the key and value projections, ``varlen_packed`` out of all four.
+    """
     reference = nn.MultiheadAttention(16, 2, batch_first=True)
     tokens, padded = torch.randn(4, 32, 16), torch.arange(32) >= torch.tensor([32, 16, 8, 8])[:, None]
     counted = {}
@@ -90,7 +96,7 @@ def test_padding_is_not_projected() -> None:
 
 
 def test_unknown_padded_queries_are_refused() -> None:
-    """With a padding mask, a query that is not the key is refused, by ``unsupported`` and by the call."""
+    """With a padding mask, ``varlen_packed`` refuses a query that is not the key tensor, as a case and in a call."""
     packed = load("varlen_packed")
     reason = "which queries are padding is known only where query and key are one tensor"
     assert packed.unsupported(make_case(replace(SELF, self_attention=False))) == reason
@@ -105,7 +111,7 @@ def test_unknown_padded_queries_are_refused() -> None:
 
 
 def test_unpacking_restores_the_packed_tokens() -> None:
-    """Tokens return to their positions, wherever the padding was, and padded positions are zeros."""
+    """``unpack`` puts packed tokens back at their positions and zeros at padded positions, wherever the padding is."""
     keep = torch.tensor([[True, False, True], [False, False, False], [False, True, True]])
     packing = Packing.from_mask(keep)
     tokens = torch.arange(1.0, 19.0).reshape(3, 3, 2)
@@ -117,7 +123,7 @@ def test_unpacking_restores_the_packed_tokens() -> None:
 
 @pytest.mark.parametrize("mask_shape", [(1, 7), (5, 7)])
 def test_keys_that_a_mask_hides_from_every_query_are_removed(mask_shape: tuple[int, int]) -> None:
-    """With split heads and one mask, keys that the mask hides from every query are never read."""
+    """``attend`` of ``varlen`` never reads keys that the mask hides from every query; here they are NaN."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 3, n, 4, generator=generator) for n in (5, 7, 7))
     mask = torch.ones(2, 1, *mask_shape, dtype=torch.bool)
@@ -132,7 +138,10 @@ def test_keys_that_a_mask_hides_from_every_query_are_removed(mask_shape: tuple[i
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("weights", [3 * 5 * 7, FEW_WEIGHTS.start, FEW_WEIGHTS.stop])
 def test_sequences_of_few_weights_and_of_many_give_the_same(dtype: torch.dtype, weights: int) -> None:
-    """Output and gradients agree with the formula, with and without stored weights; without a key the output is 0."""
+    """Output and gradients agree with the formula, whether attention weights are stored for backward or not.
+
+    The output of a sequence without keys is 0.
+    """
     generator = torch.Generator().manual_seed(0)
     lengths = [(5, 7), (1, 1), (9, 3), (4, 0)]
     sequences = [
@@ -148,7 +157,7 @@ def test_sequences_of_few_weights_and_of_many_give_the_same(dtype: torch.dtype, 
 
 
 def test_weights_are_stored_for_backward_in_a_range_of_sizes() -> None:
-    """Weights are stored if their number lies within ``FEW_WEIGHTS``, and not if there are fewer or more."""
+    """Attention weights are stored for backward if and only if their number lies in the range ``FEW_WEIGHTS``."""
     q = torch.zeros(2, 8, 4, requires_grad=True)
     for weights in (2 * 8 * 8, FEW_WEIGHTS.start, FEW_WEIGHTS.stop - 1, FEW_WEIGHTS.stop):
         with SavedShapes() as saved:
@@ -157,7 +166,7 @@ def test_weights_are_stored_for_backward_in_a_range_of_sizes() -> None:
 
 
 def test_weights_are_stored_in_float32_on_a_cpu_only() -> None:
-    """Other dtypes and devices use the fused kernel."""
+    """``stores_weights`` is false for bfloat16, float64 and any device but a CPU; there the fused kernel is used."""
     few, one = FEW_WEIGHTS.start, torch.zeros(1)
     assert stores_weights(few, one)
     assert not stores_weights(few, one.bfloat16())
@@ -169,12 +178,15 @@ def test_weights_are_stored_in_float32_on_a_cpu_only() -> None:
 @pytest.mark.parametrize("tracer", ["compile", "export", "trace"])
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.trace:DeprecationWarning")
 def test_a_graph_works_for_any_sequence_length(name: str, tracer: str) -> None:
-    """A graph with a dynamic length is right for few weights and for many."""
+    """A graph with a dynamic length gives the eager output at lengths 20, 90 and 300.
+
+    Attention weights are computed explicitly at one of these lengths, and by the fused kernel at the others.
+    """
     torch.compiler.reset()
     module = load(name).build(nn.MultiheadAttention(12, 3, batch_first=True)).eval()
 
     class SelfAttention(nn.Module):
-        """Self-attention, whose only argument is the tokens."""
+        """Module whose forward takes only the tokens, which are query, key and value."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -197,7 +209,7 @@ def test_a_graph_works_for_any_sequence_length(name: str, tracer: str) -> None:
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_varlen_compiles_for_batches_of_other_lengths(batch: int) -> None:
-    """With graph breaks, since lengths are read from the mask."""
+    """A compiled ``varlen`` gives the eager output at several lengths; its graph breaks where it reads the mask."""
     torch.compiler.reset()
     module = load("varlen").build(nn.MultiheadAttention(12, 3, batch_first=True)).eval()
     graph = torch.compile(module, backend="eager")
@@ -229,7 +241,7 @@ class SavedShapes:
 
 
 SIZES: dict[str, tuple[int, int, bool]] = {
-    # Number of sequences, number of tokens, autocast; with 4 heads in float32.
+    # Number of sequences, tokens per sequence, autocast on or off. The number of attention weights is for 4 heads.
     "few weights": (1, 72, False),
     "fewer": (1, 60, False),
     "more": (1, 257, False),
@@ -240,7 +252,10 @@ SIZES: dict[str, tuple[int, int, bool]] = {
 
 @pytest.mark.parametrize("case", SIZES)
 def test_one_sequence_of_few_weights_agrees_with_the_reference(case: str) -> None:
-    """Weights are stored only for one sequence of few weights; otherwise the fused kernel computes the output."""
+    """Output and gradients of ``fused_projection`` agree with the reference for each entry of SIZES.
+
+    Attention weights are stored only in the entry "few weights"; in the others the fused kernel computes the output.
+    """
     batch, length, autocast = SIZES[case]
     torch.manual_seed(0)
     reference = nn.MultiheadAttention(32, 4, batch_first=True)

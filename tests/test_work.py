@@ -1,4 +1,4 @@
-"""Tests of the closed forms of work: FLOP against torch's counter, bytes against the sizes of tensors."""
+"""Tests of closed forms of the work of a case: FLOP against torch's counter, bytes against the sizes of tensors."""
 
 from collections.abc import Iterable
 
@@ -22,19 +22,19 @@ CROSS = "multihead/B2.L12.S20.E32.H4.K24.V40/bias+batch_first/mask=none/regime=p
 
 
 def parse_case(text: str, mode: Mode = "inference") -> Case:
-    """Return the case of an id, in a mode."""
+    """Return the case with this id, in another call mode."""
     return Case.parse(text, load_problem_types()).with_fields(mode=mode)
 
 
 def build_candidate(case: Case, name: str = "torch_mha") -> Candidate:
-    """Return an implementation on new inputs of a case."""
+    """Return the candidate of an implementation on a case."""
     return Candidate(load_implementation(name), load_operator("multihead"), case, OPERATOR.inputs(case))
 
 
 @pytest.mark.parametrize("case", [PLAIN, CROSS])
 @pytest.mark.parametrize("mode", ["inference", "eval", "train", "frozen", "tuning"])
 def test_flop_equals_torchs_count_on_the_composed_path(case: str, mode: Mode) -> None:
-    """They are equal for forward alone, and with the gradients of each mode."""
+    """The closed form of FLOP equals torch's count for the math backend, for the forward pass and in modes with backward."""
     parsed = parse_case(case, mode)
     step = build_candidate(parsed, "sdpa_math").make_step()
     with FlopCounterMode(display=False) as counter:
@@ -43,9 +43,9 @@ def test_flop_equals_torchs_count_on_the_composed_path(case: str, mode: Mode) ->
 
 
 def test_torch_counts_nothing_of_the_fused_kernel_on_a_cpu() -> None:
-    """Torch's count lacks the fused kernel's products, so rates are computed from closed forms.
+    """Torch's count lacks the two products inside the fused CPU kernel, so rates are computed from closed forms.
 
-    This test fails when torch starts to count them.
+    This test fails when torch starts to count these products.
     """
     parsed = parse_case(PLAIN)
     step = build_candidate(parsed, "sdpa_flash").make_step()
@@ -56,7 +56,7 @@ def test_torch_counts_nothing_of_the_fused_kernel_on_a_cpu() -> None:
 
 
 def test_hidden_pairs_are_not_counted() -> None:
-    """The closed form equals the number of visible pairs, for one case of each mask of core."""
+    """For each mask of core, ``count_visible_pairs`` equals the number of query-key pairs that the mask does not hide."""
     seen = set()
     for case in OPERATOR.suite("core"):
         problem = case.problem
@@ -70,19 +70,19 @@ def test_hidden_pairs_are_not_counted() -> None:
 
 
 def test_under_a_causal_mask_only_the_triangle_is_counted() -> None:
-    """Each head of each sequence has n (n + 1) / 2 visible pairs, and only these count as FLOP."""
+    """Under a causal mask, each head has n (n + 1) / 2 visible pairs per sequence; only these count as FLOP."""
     whole = parse_case(PLAIN)
     half = whole.with_problem(mask="causal")
     assert count_visible_pairs(half) == 2 * 4 * 12 * 13 // 2
     hidden = 2 * 4 * 12 * 11 // 2
     assert OPERATOR.work(whole).flop - OPERATOR.work(half).flop == 4 * hidden * 8
-    # ``pairs`` includes hidden pairs, because the oracle computes them, too.
+    # ``pairs`` includes hidden pairs, because it is the work of the oracle, which computes hidden pairs.
     assert OPERATOR.work(whole).pairs == OPERATOR.work(half).pairs == 2 * 4 * 12 * 12
 
 
 @pytest.mark.parametrize("mode", ["inference", "train", "frozen", "tuning", "autocast"])
 def test_bytes_are_the_sizes_of_inputs_and_outputs(mode: Mode) -> None:
-    """They count inputs, masks, parameters and outputs, and the gradients that the mode computes."""
+    """The closed form of bytes is the size of inputs, masks, parameters and outputs, and of the mode's gradients."""
     kinds: dict[object, Case] = {}
     for case in OPERATOR.suite("core"):
         problem = case.problem
@@ -105,6 +105,6 @@ def test_bytes_are_the_sizes_of_inputs_and_outputs(mode: Mode) -> None:
 
 
 def _sum_bytes(tensors: Iterable[Tensor]) -> int:
-    """Return the bytes of tensors, counting each object once."""
+    """Return the bytes of all tensors; an object that occurs several times counts once."""
     once = {id(tensor): tensor for tensor in tensors}
     return sum(tensor.numel() * torch.tensor([], dtype=tensor.dtype).element_size() for tensor in once.values())

@@ -1,6 +1,6 @@
-"""Checks of arguments; an invalid argument raises an error of one line.
+"""Checks of arguments; an invalid argument raises an error with a message of one line.
 
-No check reads the values of a tensor. A compiler can therefore trace the checks, and they do not wait for a device.
+No check reads the values of a tensor. The checks therefore never wait for a device, and a compiler can trace them.
 """
 
 from collections.abc import Callable
@@ -54,8 +54,9 @@ def demand_dtype(dtype: object) -> None:
 def demand_shapes(**given: tuple[Tensor, str]) -> None:
     """Refuse tensors whose shapes are inconsistent.
 
-    Each tensor is given with the names of its sizes, such as "batch length width"; a number stands for itself, and
-    ``|`` separates alternatives. The first tensor that has a name defines the size of that name.
+    Each tensor is given with the names of its dimensions, such as "batch length width". A number instead of a name is
+    the required size, and ``|`` separates alternative shapes. A name must have the same size in all tensors; the first
+    tensor with the name defines the size.
 
     Raises: ValueError, TypeError.
     """
@@ -89,7 +90,7 @@ def demand_whole_numbers(least: int | None = None, /, **numbers: object) -> None
 
 
 def demand_heads(num_heads: int, **sizes: int) -> None:
-    """Refuse a number of heads that does not divide each of the sizes.
+    """Refuse a number of heads that does not divide all of the given sizes.
 
     Raises: TypeError, ValueError.
     """
@@ -100,5 +101,5 @@ def demand_heads(num_heads: int, **sizes: int) -> None:
 
 
 def describe_argument(given: object) -> str:
-    """Return an argument as messages show it: the value of a number, a string or None, and the type of all others."""
+    """Return the text for an argument in messages: the value of a number, string or None, else the name of the type."""
     return repr(given) if given is None or isinstance(given, str | int | float) else type(given).__name__

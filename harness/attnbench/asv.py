@@ -5,8 +5,9 @@
     class Attention(benchmarks(["my_package.attention:MyAttention"], lengths=[128, 512])):
         pass
 
-All implementations are measured together, with interleaved calls, when asv fills the cache of the class; each benchmark
-then reads one number. A case that did not conform, was refused or was not started has no number: asv shows n/a.
+All implementations are measured together, with interleaved calls, when asv fills the cache of the class. Each benchmark
+then reads one number from the cache. A case that did not conform, was refused or was not started has no number: asv
+shows n/a.
 """
 
 import math
@@ -32,7 +33,7 @@ def benchmarks(
     processes: int = 3,
     budget_s: float = 0.2,
 ) -> type:
-    """Return a base class of asv benchmarks over implementation, length and pass."""
+    """Return a base class of asv benchmarks whose parameters are implementation, length and pass."""
     names = list(dict.fromkeys([baseline, *implementations]))
 
     class Benchmarks:
@@ -49,7 +50,7 @@ def benchmarks(
 
         def track_time_ratio(self, cache: Cache, implementation: str, length: int, name: Pass) -> float:
             own, base = (cache[one, length, name] for one in (implementation, baseline))
-            # Implementations of another operator than the baseline's run other cases: no ratio.
+            # An implementation of another operator than the baseline's is timed on other cases: there is no ratio.
             if own.case != base.case or own.timing is None or base.timing is None:
                 return math.nan
             return ratio(own.timing.samples_ns, base.timing.samples_ns).value

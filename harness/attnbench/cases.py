@@ -1,8 +1,9 @@
-"""Cases and their ids. A case is one problem of one operator; its id is complete, so that the case is rebuilt from it.
+"""Cases and their ids; ``Case.parse`` rebuilds a case from nothing but its id.
 
-An id has the form ``operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode``. An operator describes its
-problems by a frozen dataclass derived from ``Problem`` whose fields are declared with ``size``, ``flag`` and
-``amount``. ``Problem`` then parses and formats the ids.
+A case is one problem of one operator. An id has the form
+``operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode``. An operator describes its problems by a frozen
+dataclass derived from ``Problem``, whose fields are declared with ``size``, ``flag`` and ``amount``. ``Problem`` then
+parses and formats the part of an id that describes the problem.
 """
 
 import hashlib
@@ -54,15 +55,15 @@ Level = Literal["quick", "core", "full", "slow", "gpu", "huge"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallMode:
-    """How a module is called in a mode."""
+    """How the module is called in one mode: gradients, train() or eval(), autocast, compiler."""
 
-    # In train(), not in eval().
+    # The module is in train(), not in eval().
     training: bool = False
     inputs_track: bool = False
     parameters_track: bool = False
-    # Called under torch.autocast to the case's dtype; inputs and parameters are float32.
+    # The module is called under torch.autocast to the case's dtype; inputs and parameters are float32.
     autocast: bool = False
-    # Called under torch.inference_mode, not torch.no_grad, where nothing requires gradients.
+    # Without gradients: the call is under torch.inference_mode, not under torch.no_grad.
     inference_mode: bool = False
     compiler: Compiler | None = None
 
@@ -89,7 +90,8 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 DEVICES: tuple[Device, ...] = get_args(Device)
 MODES: tuple[Mode, ...] = get_args(Mode)
 LEVELS: tuple[Level, ...] = get_args(Level)
-# Each of these levels contains the cases of the level before it. The other levels stand alone and run by name only.
+# Each of these levels contains the cases of the level before it. The other levels ("gpu", "huge") are
+# separate, and run only if they are named.
 NESTED: tuple[Level, ...] = ("quick", "core", "full", "slow")
 
 T = TypeVar("T")
@@ -103,7 +105,7 @@ def size(label: str, *, optional: bool = False) -> Any:
 
 
 def flag() -> Any:
-    """Declare a boolean field, written in the id by its name when it is true."""
+    """Declare a boolean field, whose name is written in the id when the field is true."""
     return field(default=False, metadata={_KIND: "flag"})
 
 
@@ -122,8 +124,8 @@ class Problem:
 
     _missing: ClassVar[str] = "-"
 
-    # The properties below are read by checks. Their values are those for operators to which a property does not apply;
-    # an operator to which it applies declares a field, or a property, of the same name.
+    # Checks read the properties below. The values here are for operators to which a property does not apply. Any other
+    # operator's problem class declares a field, or a property, of the same name.
 
     @property
     def sequences(self) -> int:
@@ -132,7 +134,7 @@ class Problem:
 
     @property
     def batch(self) -> int | None:
-        """Number of sequences where inputs can also be unbatched; None if they are, or if the operator forbids it."""
+        """Batch size, if the operator also takes unbatched inputs; None if it does not, or in an unbatched case."""
         return None
 
     @property
@@ -147,7 +149,7 @@ class Problem:
 
     @property
     def columns(self) -> int:
-        """Number of keys of a sequence, with the keys that the operator appends (bias_k, the zero key)."""
+        """Number of keys of a sequence, including appended keys (bias_k, the zero key of add_zero_attn)."""
         return self.keys
 
     @property
@@ -182,7 +184,7 @@ class Problem:
 
     @property
     def is_causal(self) -> bool:
-        """Whether the call has the flag which promises that the mask is causal."""
+        """Whether the call sets the flag ``is_causal``, which promises that the mask is causal."""
         return False
 
     @property
@@ -217,11 +219,11 @@ class Problem:
 
     @property
     def probed(self) -> bool:
-        """Whether checks estimate the softmax scale and the amplitude over all elements of a quantity."""
+        """Whether checks estimate the softmax scale and the amplitude from all elements of an output or a gradient."""
         return False
 
     def lengthen(self) -> Self | None:
-        """Return the problem with one query and one key more, or None where its lengths cannot be changed."""
+        """Return the problem with one more query and one more key, or None if it has no lengths to change."""
         lengths = {name: getattr(self, name) + 1 for name in ("queries", "keys") if name in self.__dataclass_fields__}
         return replace(self, **lengths) if lengths else None
 
@@ -320,7 +322,10 @@ class Case:
 
     @property
     def seed(self) -> int:
-        """Seed of the inputs: a stable hash of the id without dtype, device and mode, so that these share the data."""
+        """Seed of the inputs: a stable hash of the id without dtype, device and mode.
+
+        Cases that differ only in dtype, device or mode therefore have the same data.
+        """
         text = f"{self.operator}/{self.problem.id()}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
@@ -365,7 +370,7 @@ class Case:
         return self.call_mode.autocast
 
     def with_fields(self, **common: Any) -> "Case":
-        """Return this case with other common fields (dtype, device, mode)."""
+        """Return this case with changed values of the fields that every operator's cases have (dtype, device, mode)."""
         return replace(self, **common)
 
     def with_problem(self, **changes: Any) -> "Case":
@@ -396,10 +401,10 @@ class Case:
 
 
 def digest(case_ids: Iterable[str]) -> str:
-    """Return a short hash of a list of case ids; two runs are comparable as suites when their hashes are equal."""
+    """Return a short hash of a list of case ids; two runs with equal hashes had the same cases."""
     return hashlib.sha256("\n".join(sorted(case_ids)).encode()).hexdigest()[:12]
 
 
 def shard(cases: Sequence[T], index: int, count: int) -> Sequence[T]:
-    """Return part ``index`` (from 1) of ``count`` parts that together contain every case once."""
+    """Split the cases into ``count`` parts, and return part number ``index``, counted from 1."""
     return cases[index - 1 :: count]

@@ -1,4 +1,4 @@
-"""The base classes of implementations and operators, and the types of what they declare. Torch is not imported here."""
+"""Base classes of implementations and operators, and the types of their declarations. Torch is not imported here."""
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -29,18 +29,20 @@ __all__ = [
     "reference_arguments",
 ]
 
-# Attention of a fully masked row, a query from which every key is hidden: zero or NaN.
+# What attention gives for a fully masked row (a query from which every key is hidden): zero or NaN.
 HiddenRows = Literal["zero", "nan"]
-# Alignment of the causal mask that the flag alone stands for, where queries and keys differ in number.
+# Alignment of the causal mask that a causal flag without a mask means, where queries and keys differ in number.
 Alignment = Literal["top_left", "bottom_right"]
-# Whether NaN in a hidden key or value reaches the output: 0 · NaN is NaN unless the kernel never reads hidden keys.
+# Whether a NaN in a hidden key or value reaches the output. It does so as 0 · NaN, unless the kernel never reads hidden
+# keys and values.
 HiddenNan = Literal["propagates", "blocked"]
-# Padded queries are queries whose token key_padding_mask hides. Their rows are computed like all others ("answered"),
-# or unspecified ("own").
+# A padded query is a query whose token is hidden by key_padding_mask. Its row of the output is computed like all other
+# rows ("answered"), or has unspecified values ("own").
 PaddedQueries = Literal["answered", "own"]
 # From finest to coarsest. TF32 has as many mantissa bits as float16.
 Precision = Literal["float64", "float32", "tf32", "float16", "bfloat16"]
-# Takes the operator's arguments (multihead: those of the reference's forward) and returns its outputs.
+# A function that takes the operator's arguments (for multihead: those of the reference's forward) and returns the
+# operator's outputs.
 Call = Callable[..., Any]
 
 
@@ -50,24 +52,27 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """The choices of an implementation where the contract allows several, and its deviations by design."""
+    """What an implementation chooses where the contract leaves a choice, and its deviations by design."""
 
     hidden_rows: HiddenRows = "zero"
-    # Alignment of the function's causal flag. Where the contract's differs, ``from_kernel`` passes a mask instead.
+    # Alignment that the function's causal flag means. Where the contract has the other alignment, ``from_kernel``
+    # passes a mask instead of the flag.
     causal: Alignment = "top_left"
     hidden_nan: HiddenNan = "propagates"
-    # A token that key_padding_mask hides is also a query where query and key are the same tensor. With "own", its row
-    # of the output is not compared with anything, and the loss whose gradients are compared leaves the row out.
+    # Where query and key are the same tensor, a token that key_padding_mask hides is also a query. With "own", the
+    # output row of this query is compared with nothing, and the loss whose gradients are compared leaves the row out.
     padded_queries: PaddedQueries = "answered"
-    # It supports second derivatives.
+    # The implementation supports second derivatives.
     twice_differentiable: bool = False
     # Repeated calls return bitwise equal results.
     deterministic: bool = True
-    # It has no backward: cases in a mode with gradients are refused.
+    # The implementation has no backward: cases in a mode with gradients are refused.
     forward_only: bool = False
-    # A call without gradients can be captured in a CUDA graph and replayed: it reads no tensor values on the host.
+    # A call without gradients can be captured in a CUDA graph and replayed: the call reads no tensor values
+    # on the host.
     capturable: bool = False
-    # Precision of its arithmetic where that is coarser than the case's dtype; the error budget follows it.
+    # Precision of the implementation's arithmetic if coarser than the case's dtype; the error budget is then derived
+    # from this precision.
     computes_in: Precision | None = None
 
     def precision(self, dtype: Dtype) -> Precision:
@@ -81,7 +86,7 @@ class Inputs:
 
     # Parameters of the reference, by name.
     parameters: dict[str, "torch.Tensor"]
-    # Tensor arguments of the call, by name. A tensor under two names is passed as one object.
+    # Tensor arguments of the call, by name. If two arguments are the same tensor, both names have the same object.
     tensors: dict[str, "torch.Tensor"]
     # Other arguments of the call, by name.
     options: dict[str, Any] = field(default_factory=dict)
@@ -93,7 +98,7 @@ class Inputs:
         return {**self.tensors, **self.options}
 
     def map_tensors(self, change: Callable[["torch.Tensor"], "torch.Tensor"]) -> "Inputs":
-        """Return inputs with ``change`` applied to every tensor, once to a tensor that has several names."""
+        """Return inputs with ``change`` applied to every tensor; a tensor with several names is changed only once."""
         seen: dict[int, torch.Tensor] = {}
 
         def change_once(tensor: "torch.Tensor") -> "torch.Tensor":
@@ -111,7 +116,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """The words for the positions along one dimension of a quantity, such as batch, head or query."""
+    """How messages name the positions along one dimension of a quantity, for example as batch, head or query."""
 
     dimension: int
     word: str
@@ -123,16 +128,17 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The least work that a case needs, by closed form.
+    """The least work that a case needs, by a closed formula.
 
     Unit: floating-point operations (an addition and a multiplication are two) and bytes.
     """
 
-    # 0: not counted.
+    # 0 if not counted.
     flop: int
-    # Query-key pairs over batch and heads, hidden pairs included: the elements that a materializing oracle stores.
+    # Number of query-key pairs in all sequences and heads, including hidden pairs. An oracle that stores the attention
+    # weights stores this many elements.
     pairs: int
-    # Bytes that are read and written when every input and every output is moved once; None: not known.
+    # Bytes that are read and written if every input is read once and every output is written once; None if unknown.
     bytes: int | None = None
 
 
@@ -144,8 +150,8 @@ class Implementation:
     # URL of the paper or the code.
     source: str = ""
     policies: Policies = Policies()
-    # The first call of each kind compiles. A call is made before calls are timed, and quick runs include the
-    # implementation only if it is named.
+    # Whether the first call of each kind compiles. ``prepare`` then makes one call, before calls are timed. Quick runs
+    # include such an implementation only if it is named.
     compiles: bool = False
 
     def unsupported(self, case: Case) -> str | None:  # noqa: ARG002
@@ -183,10 +189,10 @@ class Implementation:
 
 
 class CaseTransforms(Protocol):
-    """Transformations of a case into a related case: the metamorphic relations of checks.
+    """Transformations of a case into another case, whose result follows from that of the first: metamorphic relations.
 
-    The checks of invariants, shapes and layouts need them. An operator that has case transforms names its inputs
-    ``query``, ``key`` and ``value``.
+    The chapters *invariants*, *shapes* and *layouts* of checks need these transformations. An operator that has case
+    transforms names its inputs ``query``, ``key`` and ``value``.
     """
 
     def sequence_axis(self, case: Case) -> int:
@@ -204,7 +210,7 @@ class CaseTransforms(Protocol):
         queries: Sequence[int] | None = None,
         keys: Sequence[int] | None = None,
     ) -> tuple[Case, Inputs]:
-        """Return the case with the sequences, queries or keys of these indices, in any order and with repetitions."""
+        """Return the case with only these sequences, queries or keys; indices may be in any order and may repeat."""
 
     def pad(self, case: Case, inputs: Inputs, count: int) -> tuple[Case, Inputs]:
         """Return the case with ``count`` more keys at the end, which a mask hides from every query."""
@@ -215,10 +221,10 @@ class CaseTransforms(Protocol):
     def reorder_outputs(
         self, case: Case, outputs: Mapping[str, "torch.Tensor"], order: Sequence[int]
     ) -> dict[str, "torch.Tensor"]:
-        """Return the outputs that follow from ``outputs`` if the head groups are reordered by ``reorder_heads``."""
+        """Return the outputs that reordered inputs must give, if the original inputs give ``outputs``."""
 
     def shared_by_sequences(self, case: Case, name: str) -> tuple[int, int] | None:
-        """Return an axis of an input and the index along it whose slice can replace all others, or None."""
+        """Return (axis, index) of a slice of an input that can replace every other slice along this axis, or None."""
 
 
 # Chapters of checks that need only the inputs and the outputs of an operator.
@@ -234,38 +240,41 @@ class Operator:
     """
 
     name: str = ""
-    # Type of its problems, which parses and formats the middle of a case id.
+    # Class of the operator's problems. It parses and formats the part of a case id from the sizes to the seed.
     problem: type[Problem] = Problem
-    # Name of the implementation that is the reference itself, with whose speed all others are compared.
+    # Name of the implementation that is the reference itself. The speed of all other implementations is compared with
+    # the speed of this one.
     baseline: str = ""
-    # Version of its case lists; results are comparable only between equal versions.
+    # Version of the operator's case lists. Results are comparable only if they were made with equal versions.
     list_version: str = "1"
     # Names of the outputs of a call, in order; the first is ``output``. A single output is returned without a tuple.
     outputs: tuple[str, ...] = ("output",)
-    # Chapters of checks that apply: attnbench's by name, the operator's own as ``package.module``.
+    # Chapters of checks that apply: a chapter of attnbench by its name, a chapter of the operator's author as
+    # ``package.module``.
     chapters: tuple[str, ...] = GENERAL_CHAPTERS
-    # ``package.module:ATTRIBUTE`` of the ``MutantSet`` that tests its checks; empty: it has none.
+    # The ``MutantSet`` that tests the operator's checks, as ``package.module:ATTRIBUTE``; empty if there is none.
     mutants: str = ""
-    # ``package:file.json`` with the mutation scores of its case lists, as ``conform --mutants --json`` writes them.
+    # File with the mutation scores of the operator's case lists, as ``package:file.json``; ``conform --mutants --json``
+    # writes such a file.
     mutation_scores: str = ""
 
     @property
     def case_transforms(self) -> CaseTransforms | None:
-        """Transformations of its cases; None: checks that need them do not apply."""
+        """Transformations of the operator's cases; None if there are none, and checks that need them do not apply."""
         return None
 
     def suite(self, level: Level) -> Sequence[Case]:
-        """Return the cases of a level, on the CPU; a level contains the cases of the level before it."""
+        """Return the cases of a level, on the CPU; a level of ``NESTED`` contains the cases of the level before it."""
         raise NotImplementedError(f"{type(self).__name__} does not define suite(level)")
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:  # noqa: ARG002
-        """Return the cases of the suite ``perf``, one per length and pass; empty: the operator is not timed."""
+        """Return the cases of the suite ``perf``, one per length and pass, or none if the operator is not timed."""
         return ()
 
     def draw_case(self, draw: Any) -> Case:
-        """Return a case on the CPU, drawn by Hypothesis' ``draw``, that shrinks towards small and plain cases.
+        """Return a case on the CPU that Hypothesis' ``draw`` has drawn; it shrinks towards small and plain cases.
 
-        By default a case of the level ``full`` that is not compiled.
+        The default draws from the cases of the level ``full`` that are not compiled.
         """
         from hypothesis import strategies
 
@@ -286,47 +295,47 @@ class Operator:
     def evaluate(
         self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, fault: Any = None
     ) -> dict[str, Any]:
-        """Compute outputs and gradients by name from the formula, in the dtype of the inputs (the oracle: float64).
+        """Return outputs and gradients by name, computed from the formula in the dtype of the inputs.
 
-        ``noise`` is applied after every step of the formula. ``keep`` is the dropout mask, where one is given.
-        ``fault`` is one of the values of ``fault_models``: the mistake that the formula reproduces.
+        The oracle calls this with inputs in float64. ``noise`` is applied after every step of the formula. ``keep`` is
+        the dropout mask, or None. ``fault`` is a value of ``fault_models``, a mistake that is then made, or None.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define evaluate(case, inputs)")
 
     def fault_models(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:  # noqa: ARG002
-        """Return the known mistakes that can change these quantities of the case, by the words that users read."""
+        """Return the known mistakes that can change these quantities of the case; a key is the text that users read."""
         return {}
 
     def axes(self, case: Case, quantity: str) -> Sequence[Axis]:  # noqa: ARG002
-        """Return the axes of a quantity for messages; without axes, messages give an element by its index."""
+        """Return the axes of a quantity, for messages; without axes, messages give the index of an element."""
         return ()
 
     def noise(self, roundoff: float, seed: int) -> Any:
-        """Return the seeded noise of one roundoff that ``evaluate`` applies as its model of rounding."""
+        """Return seeded relative noise of size ``roundoff``, with which ``evaluate`` models rounding."""
         raise NotImplementedError(f"{type(self).__name__} does not define noise(roundoff, seed)")
 
     def scale_logits(self, case: Case, inputs: Inputs, factor: float) -> Inputs | None:  # noqa: ARG002
         """Return inputs that multiply the logits by ``factor`` and change nothing else, or None.
 
-        None: there are no such inputs. Checks then estimate the amplitude of a quantity, but no softmax scale.
+        If there are no such inputs (None), checks estimate the amplitude of a quantity, but not the softmax scale.
         """
         return None
 
     def yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Any]]:
-        """Yield the quantities of ``evaluate`` from each path of the reference, in the case's dtype.
+        """Yield, for each path of the reference, the quantities of ``evaluate`` that this path computes.
 
-        By default the formula is the only path.
+        A path computes in the case's dtype. By default the formula is the only path.
         """
         yield self.evaluate(case, inputs)
 
     def hidden_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:  # noqa: ARG002
-        """Return a boolean mask by output name, broadcastable to the output: true in fully masked rows."""
+        """Return boolean masks by output name, true in fully masked rows; each is broadcastable to its output."""
         return {}
 
     def padded_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:  # noqa: ARG002
-        """Return a boolean mask by output name, broadcastable to the output: true in the rows of padded queries.
+        """Return boolean masks by output name, true in the rows of padded queries; each is broadcastable to its output.
 
-        It applies to implementations whose policy ``padded_queries`` is "own".
+        The masks are used only for implementations whose policy ``padded_queries`` is "own".
         """
         return {}
 
@@ -348,7 +357,7 @@ class Operator:
         return int(case.problem.columns)
 
     def work(self, case: Case) -> Work:
-        """Return the work of the case by closed form; by default its query-key pairs without operation counts."""
+        """Return the work of the case by a closed formula; the default counts query-key pairs, and no operations."""
         problem = case.problem
         return Work(flop=0, pairs=problem.sequences * problem.num_heads * problem.queries * problem.columns)
 

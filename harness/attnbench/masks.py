@@ -47,8 +47,8 @@ __all__ = [
 
 # Meaning of true in a boolean mask: the key is hidden, as in the reference, or visible, as in kernels.
 Polarity = Literal["hide", "keep"]
-# Alignment of a causal mask: the first query is at the position of the first key, or the last query at that of the
-# last key.
+# Alignments of a causal mask. "top_left": the first query has the position of the first key. "bottom_right": the last
+# query has the position of the last key.
 CORNERS = ("top_left", "bottom_right")
 
 
@@ -62,7 +62,7 @@ def causal(queries: int, keys: int, device: torch.device | str | None = None, *,
 
 
 def from_lengths(lengths: Tensor, keys: int, *, polarity: Polarity = "hide") -> Tensor:
-    """Return the key_padding_mask (batch, keys) that hides the keys of each sequence from its length on.
+    """Return the key_padding_mask (batch, keys) that hides all but the first ``lengths[i]`` keys of sequence i.
 
     Raises: TypeError, ValueError where a length is not an integer from 0 to ``keys``.
     """
@@ -79,16 +79,18 @@ def from_tokens(tokens: Tensor, padding: int = 0, *, polarity: Polarity = "hide"
     demand_tensor("tokens", tokens, "whole numbers")
     demand_shapes(tokens=(tokens, "batch keys"))
     demand_whole_numbers(padding=padding)
-    # In a narrow dtype a different token id could wrap around to that of padding.
+    # Compared as int64: in a narrow dtype the number ``padding`` could wrap around to the id of another token.
     return _convert_polarity(tokens.long() == padding, "hide", polarity)
 
 
 def union(key_padding_mask: Tensor, attn_mask: Tensor, *, polarity: Polarity = "hide") -> Tensor:
-    """Return the mask (batch, queries, keys) that hides what either mask hides; ``polarity`` is that of all three.
+    """Return the mask (batch, queries, keys) that hides what either mask hides.
+
+    Both given masks and the returned mask have the same ``polarity``.
 
     Shape: key_padding_mask (batch, keys), attn_mask (queries, keys) or (batch, queries, keys).
 
-    Raises: TypeError, ValueError where a mask has another dtype or shape.
+    Raises: TypeError where a mask is not boolean; ValueError where its shape is not one of these.
     """
     _demand_polarity(polarity)
     demand_tensor("key_padding_mask", key_padding_mask, "boolean")
@@ -102,7 +104,7 @@ def union(key_padding_mask: Tensor, attn_mask: Tensor, *, polarity: Polarity = "
 
 
 def over_queries(key_padding_mask: Tensor, queries: int) -> Tensor:
-    """Return a padding mask repeated for every query, in the same polarity.
+    """Repeat a padding mask for every query, without changing the polarity.
 
     Shape: (batch, keys) to (batch, queries, keys).
 
@@ -114,9 +116,9 @@ def over_queries(key_padding_mask: Tensor, queries: int) -> Tensor:
 
 
 def over_heads(mask: Tensor, num_heads: int) -> Tensor:
-    """Return the masks of sequences repeated for every head, in the same polarity.
+    """Repeat the mask of each sequence for every head, without changing the polarity.
 
-    Flattened over batch and heads, the result is an attn_mask of the reference.
+    The result, flattened over batch and heads, is an attn_mask as the reference takes it.
 
     Shape: (batch, queries, keys) to (batch, heads, queries, keys).
 
@@ -150,7 +152,7 @@ def from_additive(mask: Tensor, *, polarity: Polarity = "keep") -> Tensor:
 
 
 def _convert_polarity(mask: Tensor, given: Polarity, wanted: Polarity) -> Tensor:
-    """Return a mask of one polarity in another."""
+    """Convert a mask from the polarity ``given`` to the polarity ``wanted``."""
     _demand_polarity(wanted)
     return mask if given == wanted else ~mask
 
@@ -168,7 +170,8 @@ def _demand_lengths(name: str, lengths: Tensor, keys: int) -> Tensor:
     demand_tensor(name, lengths, "whole numbers")
     demand_shapes(**{name: (lengths, "batch")})
     lengths = lengths.long()
-    # Reading values from a device would wait for it in every call; a compiler cannot read values at all.
+    # Only lengths on the CPU are checked: reading them from another device would make every call wait for the device.
+    # A compiler cannot read values at all.
     if lengths.device.type == "cpu" and not torch.compiler.is_compiling() and len(lengths):
         fewest, most = (int(end) for end in lengths.aminmax())
         if fewest < 0 or most > keys:
@@ -202,11 +205,11 @@ def positional(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the masks that depend on positions only: a keep mask and an additive mask, each None if not needed.
 
-    ``causal`` is "top_left", "bottom_right" or None. ``window`` is the largest distance between a query and a key that
-    it sees. ``slopes`` are those of ALiBi, one for each head. With "top_left" the first query is at the position of the
+    ``causal`` is "top_left", "bottom_right" or None. ``window`` is the largest distance at which a query sees a
+    key. ``slopes`` are the ALiBi slopes, one for each head. With "top_left" the first query is at the position of the
     first key; with "bottom_right" or None the last query is at the position of the last key of its sequence.
 
-    The arguments are not checked, because kernels call this in every call: check them with ``demand_positions``.
+    The arguments are not checked, to save time in every call of a kernel: check them with ``demand_positions``.
 
     Shape: key_lengths (batch); returns (batch or 1, 1, queries or 1, keys) and (batch or 1, heads, queries, keys).
     """
@@ -222,7 +225,7 @@ def positional(
         keep = near if keep is None else keep & near
     if slopes is None:
         return keep, None
-    # In half precision a slope and a distance of more than 8 or 11 bits would each be rounded.
+    # In bfloat16 (float16), a slope or a distance of more than 8 (11) bits would be rounded before the product.
     wide = torch.promote_types(dtype, torch.float32)
     slope = torch.tensor(slopes, dtype=wide, device=device)[:, None, None]
     return keep, (-slope * distance.abs()).to(dtype)
@@ -239,7 +242,7 @@ def additive(keep: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def combined(first: Tensor | None, second: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Combine two masks, each a keep mask or additive: a key is visible if both keep it, and added values are summed.
+    """Combine two masks, each boolean (keep) or additive: a key must be visible in both; additive values are summed.
 
     Raises: TypeError where a mask is neither boolean nor floating point.
     """
@@ -266,7 +269,7 @@ def reference_mask(
     Shape: attn_mask (queries, keys) or (batch·heads, queries, keys); key_padding_mask (batch, keys);
     returns a mask broadcastable to (batch, heads, queries, keys).
 
-    Raises: TypeError, ValueError where a mask has another dtype or shape.
+    Raises: TypeError where a mask is neither boolean nor floating point; ValueError where its shape is another.
     """
     if attn_mask is not None:
         attn_mask = _to_keep_mask("attn_mask", attn_mask, {2: "queries keys", 3: "batch·heads queries keys"})
@@ -282,7 +285,7 @@ def reference_mask(
 
 
 def _to_keep_mask(name: str, mask: Tensor, shapes: Mapping[int, str]) -> Tensor:
-    """Return a mask of the reference in the polarity of kernels; ``shapes`` are by their number of dimensions."""
+    """Convert a mask of the reference for kernels; ``shapes`` maps a number of dimensions to the allowed shape."""
     demand_tensor(name, mask, "boolean", "floating point")
     if mask.dim() not in shapes:  # demand_shapes parses strings: too slow for every call of a kernel
         demand_shapes(**{name: (mask, " | ".join(shapes.values()))})
@@ -290,9 +293,10 @@ def _to_keep_mask(name: str, mask: Tensor, shapes: Mapping[int, str]) -> Tensor:
 
 
 def extended(mask: Tensor | None, columns: int) -> Tensor | None:
-    """Return the mask with ``columns`` more keys at the end that every query sees (bias_k, the zero key).
+    """Append ``columns`` keys that every query sees to a mask: the keys of bias_k and add_zero_attn.
 
-    Raises: TypeError, ValueError where ``mask`` has another dtype, or ``columns`` is not an integer of at least 0.
+    Raises: TypeError where ``mask`` is neither boolean nor floating point; TypeError, ValueError where ``columns`` is
+    not an integer of at least 0.
     """
     demand_whole_numbers(0, columns=columns)
     if mask is not None:

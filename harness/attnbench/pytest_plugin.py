@@ -1,7 +1,7 @@
-"""pytest plug-in: one test for each check of each case, by ``--attention NAME`` or ``parametrize_conformance``.
+"""pytest plug-in: one test for each check on each case, requested by ``--attention`` or ``parametrize_conformance``.
 
-Every pytest run in an environment with attnbench loads this module. Until a test uses it, it imports nothing but pytest
-and the names of the suites.
+Every pytest run in an environment with attnbench loads this module. Until a test uses the plug-in, this module imports
+nothing but pytest and the names of the suites.
 """
 
 import re
@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConformanceCase:
-    """One check of one case of one implementation."""
+    """One check of one implementation on one case."""
 
     # Name by which the implementation is loaded, as in the command that reproduces a failure.
     implementation: str
@@ -47,7 +47,7 @@ class ConformanceCase:
     _expectations: tuple["Expectation", ...] = field(repr=False)
 
     def finding(self) -> "Finding":
-        """Run the check in the implementation's own process, and return its finding."""
+        """Run the check in the implementation's own process, and return the check's finding."""
         from attnbench.plugins.registry import display_name
         from attnbench.runner.expected_failures import apply_expectations
 
@@ -78,7 +78,7 @@ def parametrize_conformance(
     checks: Sequence[str] = (),
     expected_failures: "Expected" = (),
 ) -> Callable[[F], F]:
-    """Parametrize a test function over each check and case of these implementations, as its ``conformance_case``.
+    """Parametrize the argument ``conformance_case`` of a test by each check of these implementations on each case.
 
     The arguments are those of ``attnbench.conform``.
 
@@ -103,7 +103,7 @@ def parametrize_conformance(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """Arguments of the decorator or of the command line; names are resolved when tests are collected."""
+    """Arguments of ``parametrize_conformance``, or options; implementation names are resolved at collection."""
 
     implementations: tuple[object, ...]
     suite: str
@@ -153,7 +153,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="TOML file of known deviations; expected_failures.toml beside an implementation is always read.",
     )
-    # These two options also apply to parametrize_conformance.
+    # The next two options also apply to the tests of parametrize_conformance.
     group.addoption(
         "--attention-timeout",
         type=_parse_seconds,
@@ -205,7 +205,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Announce the tests that are left to run, so that the checks of a case run together."""
+    """Announce the tests that will run to the worker pool, which then runs all checks of a case together."""
     if POOL in session.config.stash:
         for item in session.items:
             case = item.case if isinstance(item, _ConformanceItem) else _get_parameter(item)
@@ -214,18 +214,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 class _AttentionCollector(pytest.Collector):
-    """Collects the tests of --attention."""
+    """Collects the tests that --attention adds."""
 
     def collect(self) -> Iterator[pytest.Item]:
         with _usage_errors(self.CollectError):
             found = _list_conformance_cases(self.config, _read_options(self.config))
         for case in found:
-            # In brackets, like a parameter: pytest reads dots before brackets as separators of classes.
+            # The id is in brackets, like a parameter: pytest takes dots before a bracket for separators of class names.
             yield _ConformanceItem.from_parent(self, name=f"conformance[{case.id}]", case=case)
 
 
 class _ConformanceItem(pytest.Item):
-    """One check of one case."""
+    """The test of one check on one case."""
 
     def __init__(self, *, case: ConformanceCase, **node: object) -> None:
         super().__init__(**node)  # type: ignore[arg-type]
@@ -274,7 +274,7 @@ def _resolve_names(request: _Request) -> list[str]:
 
 
 def _list_conformance_cases(config: pytest.Config, request: _Request) -> list[ConformanceCase]:
-    """Return every check of every case, grouped by case."""
+    """Return the tests: for each implementation and each of its cases, one test per check."""
     from attnbench.plugins.registry import display_name
 
     selection, names = request.make_selection(), _resolve_names(request)
@@ -299,7 +299,7 @@ def _list_conformance_cases(config: pytest.Config, request: _Request) -> list[Co
 
 
 def _get_pool(config: pytest.Config) -> "WorkerPool":
-    """Return the worker pool of this pytest process, which ends with the session."""
+    """Return the worker pool of this pytest process; the pool is closed when the session ends."""
     if POOL not in config.stash:
         from attnbench.api import WorkerPool
         from attnbench.runner import Limits
@@ -311,7 +311,7 @@ def _get_pool(config: pytest.Config) -> "WorkerPool":
 
 
 def _make_id(text: str) -> str:
-    """Replace characters that -k does not accept, or that some file systems or XML do not."""
+    """Replace characters that pytest's -k, some file systems or XML do not accept."""
     return re.sub(r"[^\w:+\-./]", "_", text.replace("=", ":"))
 
 

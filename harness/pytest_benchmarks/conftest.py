@@ -1,4 +1,4 @@
-"""Measure one profile per session; every benchmark replays samples from it."""
+"""Measure one profile per session; every benchmark replays samples of that profile."""
 
 import pytest
 

@@ -1,9 +1,9 @@
-"""Tables of the built-in implementations by pytest-benchmark.
+"""Timings of the built-in implementations as tables of pytest-benchmark.
 
     pytest harness/pytest_benchmarks --benchmark-storage=file://results/pytest-benchmark --benchmark-autosave
 
-attnbench takes the samples with interleaved calls. pytest-benchmark only replays them for its statistics and storage,
-so there is no second way of timing. A case without a timing is skipped with its reason.
+attnbench measures the samples with interleaved calls. pytest-benchmark measures nothing: it gets the stored samples for
+its statistics and storage. A case without a timing is skipped, with the reason why it was not timed.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def test_attention(
     length: int,
     pass_name: Pass,
 ) -> None:
-    """The replayed statistics are those of the stored samples; memory is added as extra information."""
+    """pytest-benchmark's data equal the stored samples; bytes of memory are added as extra information."""
     result = results[implementation, length, pass_name]
     if result.timing is None:
         pytest.skip(f"no timing: {result.untimed}")

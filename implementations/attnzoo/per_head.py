@@ -36,7 +36,7 @@ def split_parameters(parameters: Mapping[str, Tensor], num_heads: int) -> dict[s
     """Return the reference's parameters split by head; ``w_q.h`` is the query projection of head h.
 
     Shape: ``w_q.h`` (head_dim, embed_dim), ``w_k.h`` (head_dim, kdim), ``w_v.h`` (head_dim, vdim);
-    ``b_q.h``, ``b_k.h``, ``b_v.h`` (head_dim); ``column_k.h`` and ``column_v.h``, parts of bias_k and bias_v, (head_dim);
+    ``b_q.h``, ``b_k.h``, ``b_v.h`` (head_dim); ``column_k.h`` and ``column_v.h`` (head_dim), from bias_k and bias_v;
     ``w_o`` (embed_dim, embed_dim) and ``b_o`` (embed_dim) are not split.
     """
     stacked = {own: _flatten_column(parameters[name]) for own, name in SEPARATE.items() if name in parameters}

@@ -192,7 +192,7 @@ def make_core_probe(case: Case) -> Probe:
 
 
 def _join_reasons(messages: list[str]) -> str:
-    """Join torch's reasons; leave out headings, source locations, and that the other backends are disabled."""
+    """Join torch's reasons; leave out headings, source locations, and messages that another backend is disabled."""
     sentences = [message.partition(" (Triggered internally")[0] for message in messages]
     reasons = [s for s in sentences if not s.endswith("because:") and "runtime disabled" not in s]
     return "; ".join(dict.fromkeys(reasons))

@@ -2,10 +2,10 @@
 
     [Q K V] = X [W_q; W_k; W_v]ᵀ + [b_q b_k b_v]
 
-in_proj_weight already stacks W_q, W_k and W_v, so nothing is copied. If only query and key, or only key and value, are
-one tensor, two adjacent parts of in_proj_weight project that tensor. If all tensors differ, or the three matrices have
-different widths, there is one product for each tensor. Attention is ``scaled_dot_product_attention``, which returns no
-attention weights.
+in_proj_weight already stacks W_q, W_k and W_v; only the matrix product is fused. If only query and key, or only key and
+value, are one tensor, two adjacent parts of in_proj_weight project that tensor. Different tensors, and weights of
+different widths, are projected one by one. Attention is ``scaled_dot_product_attention``, which returns no attention
+weights.
 
 Shape: X (batch, length, embed_dim), in_proj_weight (3·embed_dim, embed_dim).
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html, in_proj_weight;
@@ -82,7 +82,7 @@ class SharedProjectionAttention(HeadSplitAttention):
         return super().project(query, key, value)
 
     def project_parts(self, tokens: Tensor, first: int, end: int) -> Tensor:
-        """Project tokens by the parts of in_proj_weight from ``first`` up to but not including ``end``, and split heads.
+        """Project tokens by the parts range(first, end) of in_proj_weight, and split heads.
 
         Part 0 gives queries, part 1 keys, part 2 values.
 

@@ -163,7 +163,8 @@ class VarlenAttention(SharedProjectionAttention):
         numbers = None
         if key_padding_mask.dtype != torch.bool:
             numbers = key_padding_mask.flatten().index_select(0, packing.positions)
-            # Zeros add nothing. They occur because torch's layers convert boolean masks to numbers.
+            # A padding mask of zeros hides nothing. Torch's layers make such masks: they convert boolean masks to
+            # numbers.
             numbers = numbers if numbers.requires_grad or bool(numbers.any()) else None
         if attn_mask is None and numbers is None:
             return [None] * packing.batch

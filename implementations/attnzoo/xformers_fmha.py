@@ -134,7 +134,7 @@ def _find_reason(operators: list[Any], inputs: Any) -> str | None:
 @cache
 def _import_fmha() -> Any:
     """Import the module ``xformers.ops.fmha``."""
-    # Hide the message, logged at every import, that xFormers was built for another torch: its cases are refused instead.
+    # Hide the message, logged at every import, that xFormers was built for another torch: cases are refused instead.
     logging.getLogger("xformers").addFilter(lambda record: "can't load C++" not in record.getMessage())
     from xformers.ops import fmha
 

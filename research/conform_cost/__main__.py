@@ -31,7 +31,7 @@ class _TimedSession(Session):
         self.seconds: defaultdict[str, float] = defaultdict(float)
 
     def add(self, seconds: Mapping[str, float]) -> None:
-        """Add the CPU time of a process."""
+        """Add the CPU seconds of a process, by part of the work."""
         for part, number in seconds.items():
             self.seconds[part] += number
 

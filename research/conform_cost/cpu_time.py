@@ -1,4 +1,7 @@
-"""CPU time of a process, all threads together, by part of the work; of nested parts only the outermost counts."""
+"""CPU time of a process, all threads together, by part of the work.
+
+Time in a part that is nested in another part counts for the outermost part only.
+"""
 
 import time
 from collections import defaultdict
@@ -43,6 +46,6 @@ def end_process_start() -> None:
 
 
 def read_seconds() -> dict[str, float]:
-    """Return the CPU seconds so far by part; the rest is the harness's own."""
+    """Return the CPU seconds so far by part; the remaining time is the harness's own."""
     total = time.process_time()
     return dict(_SECONDS) | {"the harness itself": total - sum(_SECONDS.values())}

@@ -1,4 +1,4 @@
-"""The candidate worker, which counts the CPU time of the candidate: building, preparing, calls and backward passes."""
+"""A candidate worker that counts the CPU time of the candidate: building, preparing, calls and backward passes."""
 
 import sys
 from collections.abc import Callable
@@ -15,12 +15,15 @@ from research.conform_cost import cpu_time
 
 
 def _exhaust(check: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn a check into a function that returns a list of its observations; a generator would return before it ran."""
+    """Turn a check into a function that returns a list of its observations.
+
+    A check is a generator function: its call returns before any of its work is done, so the work would not be counted.
+    """
     return wraps(check)(lambda candidate: list(check(candidate)))
 
 
 def main() -> None:
-    """Serve the requests of ``attnbench.workers.candidate_worker``, and the request for CPU times."""
+    """Answer the requests that ``attnbench.workers.candidate_worker`` answers, and the request for CPU times."""
     for name in ("build", "prepare", "run", "run_on"):
         setattr(Candidate, name, cpu_time.count_calls_as("candidate", getattr(Candidate, name)))
     # This check calls the compiled module directly, and so compiles it outside the methods of Candidate.

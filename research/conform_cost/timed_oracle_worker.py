@@ -1,4 +1,4 @@
-"""The oracle worker, which counts the CPU time of the oracle, of its rounding model and of the yardsticks."""
+"""An oracle worker that counts the CPU time of the oracle, of the rounding model and of the yardsticks."""
 
 import sys
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class _TimedOperator:
             return self._operator.evaluate(*arguments, **named)
 
     def yardsticks(self, *arguments: Any) -> Iterator[Any]:
-        """Compute the yardsticks, and return them one by one."""
+        """Compute all yardsticks, then yield them one by one."""
         with cpu_time.count_as("yardsticks"):
             found = list(self._operator.yardsticks(*arguments))
         yield from found
@@ -42,12 +42,12 @@ class _TimedOracleWorker(OracleWorker):
 
 
 def _load_timed_operator(name: str) -> Any:
-    """Load an operator by name, and count its CPU time."""
+    """Load an operator by name, wrapped so that its CPU time is counted."""
     return _TimedOperator(load_operator(name))
 
 
 def main() -> None:
-    """Serve the requests of ``attnbench.workers.oracle_worker``, and the request for CPU times."""
+    """Answer the requests that ``attnbench.workers.oracle_worker`` answers, and the request for CPU times."""
 
     def start(*, folder: str) -> dict[str, Any]:
         handlers.update(_TimedOracleWorker(Path(folder)).handlers())

@@ -1,6 +1,7 @@
-"""Agreement of the harness's median with that of ``torch.utils.benchmark.Timer``, in blocks in the same processes.
+"""Agreement of the harness's median with the median of ``torch.utils.benchmark.Timer``.
 
-Also measures the time that the harness adds to a timed call: its time of a call that does nothing.
+Both timers measure one call, in alternating blocks of the same process. The time that the harness adds to a timed call
+is measured separately: it is the time that the harness measures for a call that does nothing.
 """
 
 import random
@@ -34,11 +35,11 @@ __all__ = ["format_agreement", "measure_agreement", "measure_process"]
 # Blocks of each timer in a process, and seconds of a block. Blocks are short because a machine's speed changes within
 # seconds by more than the difference between the timers.
 BLOCKS, BLOCK_S = 40, 0.1
-# Share of a pair of blocks that the threads may wait for a core. The system's own work makes two threads on two cores
-# wait for 2 to 3 %.
+# Fraction of the time of a pair of blocks that the threads may wait for a core; a pair with more waiting is disturbed.
+# The system's own work makes two threads on two cores wait for 2 to 3 %.
 DISTURBED = 0.05
-# Seconds for the call that does nothing; its calls in a plain loop, and repetitions of the loop, of which the fastest
-# counts.
+# For the call that does nothing: seconds of its measurement by the harness; its calls in a plain loop; and repetitions
+# of this loop, of which the fastest counts.
 NOTHING_S, LOOPS, REPEATS = 0.2, 20_000, 5
 # Relative difference up to which two medians agree, and the most nanoseconds that the harness may add to a call.
 AGREE, ADDED_NS = 0.02, 1000
@@ -47,12 +48,12 @@ Record = dict[str, Any]
 
 
 def do_nothing(**named: Any) -> None:
-    """Accept the arguments of a call."""
+    """Accept the arguments of a call, and do nothing."""
     del named
 
 
 def measure_agreement(path: Path, threads: int, setup: Setup, *, processes: int, resume: bool) -> list[Record]:
-    """Measure the agreement in fresh processes until the file holds ``processes`` of them."""
+    """Measure the agreement in fresh processes until the file has the records of ``processes`` processes."""
     context = get_context("spawn")
     condition = Condition(threads=threads, load="quiet")
     with Session(limits=Limits(threads=threads)) as session:
@@ -70,7 +71,7 @@ def measure_agreement(path: Path, threads: int, setup: Setup, *, processes: int,
 def measure_process(
     case: str, inputs: str, threads: int, seed: int, blocks: int = BLOCKS, block_s: float = BLOCK_S
 ) -> Record:
-    """Measure the same call by both timers in alternating blocks, and a call that does nothing, in this process."""
+    """Measure one call by both timers in alternating blocks, then a call that does nothing, in this process."""
     torch.set_num_threads(threads)
     parsed = Case.parse(case, load_problem_types())
     operator = load_operator(parsed.operator)
@@ -137,7 +138,7 @@ def format_agreement(folder: Path) -> str:
 
 
 def _compute_ratio(record: Record) -> float | None:
-    """Median over pairs of undisturbed blocks of the harness's median over Timer's; None if all were disturbed."""
+    """Return the median, over undisturbed pairs of blocks, of our median over Timer's; None without such a pair."""
     blocks = zip(record["ours_ns"], record["theirs_ns"], record["disturbed"], strict=True)
     ratios = [ours / theirs for ours, theirs, disturbed in blocks if not disturbed]
     return statistics.median(ratios) if ratios else None

@@ -1,11 +1,14 @@
 """How often slowdowns are found, and false ones reported: ``python -m research.detection --help``.
 
-A plant is a copy of the reference that does extra work in every call. ``plants`` measures how much work makes the
-copies slower by 2 and 3 %, and their true slowdowns. ``runs`` makes real runs of attnbench on the reference and the
-plants. The processes of these runs form a pool, from which ``judge`` draws comparisons and evaluates them by the rule
-of the harness and by those of other tools. ``agreement`` compares the harness's median with that of torch's own timer.
+A plant is a copy of the reference that does extra work in every call. The study has four commands:
 
-Every measurement is stored immediately; an interrupted command continues with ``--resume``.
+- ``plants`` finds how much extra work makes a copy 2 or 3 % slower, and measures the true slowdown of each plant.
+- ``runs`` makes real runs of attnbench on the reference and the plants, and stores the samples of their processes.
+- ``judge`` draws sets of stored processes as comparisons. The rule of the harness and the rules of other tools decide
+  each comparison.
+- ``agreement`` times the same call with the harness and with torch's own timer, and compares the medians.
+
+Every measurement is stored immediately. With ``--resume``, an interrupted command continues.
 """
 
 import argparse
@@ -27,18 +30,19 @@ from research.detection.runs import count_verdicts, gather_runs
 from research.detection.starts import measure_starts, read_start_times_s
 from research.lines import StudyError
 
-# Files that are kept in the repository are compressed with gzip.
+# Default folder of the raw data. Its files in the repository are compressed with gzip.
 DATA = Path(__file__).parents[1] / "data" / "detection"
-# A call takes some milliseconds at this length: long enough that 1 % exceeds the overhead of the clock and of a call,
-# short enough for many calls.
+# A call takes some milliseconds at this length: long enough that 1 % of it exceeds the overhead of the clock and of
+# a call, short enough for many calls.
 LENGTH = 512
-# Seconds of a process in which the plants are measured, shared by all sides.
+# Seconds of timed calls in a process that measures the plants, for the reference, its copy and all plants together.
 BUDGET_S = 1.25
 TRUE_PROCESSES, RUNS, AGREEMENT_PROCESSES, STARTED, DRAWS = 40, 30, 20, 10, 2000
-# Wall time of a comparison in seconds, and its processes, each for one thread and for more threads; and the most
-# processes of a run.
+# SECONDS is the wall time of a comparison, COMPARED the number of its processes: both for one thread, then for more
+# threads. MOST is the largest number of processes, to which they are increased while the verdict is unknown.
 SECONDS, COMPARED, MOST = (15.0, 30.0), (10, 20), 30
-# Suite of a real run: with it, each of its three comparisons gets as much time as one of ``attnbench compare``.
+# Suite of a real run. With it, each of the three comparisons of a run gets as much time as a comparison of
+# ``attnbench compare``.
 SUITE = "full"
 
 

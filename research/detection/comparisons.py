@@ -1,8 +1,8 @@
-"""Comparisons drawn from a pool, and how often our rule and those of other tools decide them wrongly.
+"""Comparisons drawn from a pool of measured processes, and how often rules decide these comparisons wrongly.
 
-"Ours" is the harness's own rule. A comparison that needs n processes draws them at random from 2n consecutive
-processes of the pool and keeps their order. Disturbances of the machine that last for minutes therefore affect it as
-they affect a real comparison.
+"Our rule" is the harness's own rule; the other rules are those of other tools. A comparison that needs n processes gets
+n processes drawn at random from 2n consecutive processes of the pool, in the order of the pool. Disturbances of the
+machine that last for minutes therefore affect a drawn comparison as they affect a real one.
 """
 
 import math
@@ -19,13 +19,13 @@ from research.lines import StudyError
 
 __all__ = ["OUR_RULE", "DrawSettings", "Evaluation", "Tally", "evaluate_rules", "upper_bound"]
 
-# Prefix of the names of our own rules.
+# Prefix of the names under which our rule is tallied.
 OUR_RULE = "attnbench"
-# Confidence level of every bound.
+# Confidence level of the upper bound of a rate.
 LEVEL = 0.95
-# Cases that share the start of a process: as many as ``attnbench compare`` measures by default.
+# Cases over which the time to start a process is divided: as many as ``attnbench compare`` measures by default.
 CASES = 4
-# Fewest cycles per process in a comparison of ours.
+# Fewest cycles per process in a comparison by our rule.
 FEWEST_CALLS = 9
 # Processes that a run adds at a time while the speed verdict is ``unknown``.
 STEP = 5
@@ -35,10 +35,10 @@ STEP = 5
 class DrawSettings:
     """Settings by which comparisons are drawn."""
 
-    # Wall time of a comparison in seconds, and processes of one of ours, both by number of threads.
+    # By number of threads: wall time of a comparison in seconds, and number of processes of a comparison by our rule.
     seconds: Mapping[int, float]
     processes: Mapping[int, int]
-    # Most processes of a comparison of ours.
+    # Largest number of processes of a comparison by our rule.
     most: int
     draws: int
     # Relative difference from which on a verdict is slower or faster.
@@ -48,20 +48,20 @@ class DrawSettings:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Number of comparisons by state, of one rule on one plant under one condition."""
+    """How many comparisons ended in each state, for one rule, one plant and one condition."""
 
     rule: str
-    # Intended extra work in percent, and the plant's true slowdown as a share of a call, None if it was not measured.
+    # The plant's intended slowdown in percent, and its true slowdown as a fraction of a call, None if not measured.
     share: int
     true: float | None
-    # Threshold of the difference: a plant above it has to be found, a plant below it must not be.
+    # Threshold of the slowdown: a plant with a larger slowdown has to be found, any other plant must not be found.
     delta: float
     # Whether a verdict of this rule says on which side of the threshold the difference lies.
     sized: bool
-    # Processes and calls of one side, as text.
+    # Numbers of processes and calls of one side, as text.
     layout: str
     wall_s: float
-    # Number of comparisons that have no process in common.
+    # Number of comparisons that the pool allows without a process in common.
     disjoint: int
     states: dict[str, int] = field(default_factory=dict)
 
@@ -74,9 +74,9 @@ class Tally:
     def wrong(self) -> int:
         """Number of verdicts that contradict the true slowdown.
 
-        Without a plant, ``slower`` and ``faster`` are wrong. With one, ``faster`` is wrong; of ours, so is ``same``
-        above the threshold and ``slower`` below it. ``same`` of another tool does not bound the difference, so it is
-        never wrong.
+        For the copy without extra work, ``slower`` and ``faster`` are wrong. For a plant, ``faster`` is wrong. By our
+        rule, ``same`` is wrong for a plant above the threshold, and ``slower`` for a plant below it. By the rule of
+        another tool, ``same`` is never wrong, because it does not bound the difference.
         """
         if not self.share:
             return self.count("slower", "faster")
@@ -101,14 +101,14 @@ class Evaluation:
     processes: int
     # Threshold of the difference.
     delta: float
-    # Median number of cores in use before a process began, and of cores that the competitor used during it.
+    # Median number of cores in use before a process began, and of cores that the competing process used meanwhile.
     others: float | None
     competitor: float | None
     tallies: tuple[Tally, ...]
 
 
 def upper_bound(count: int, of: int, level: float = LEVEL) -> float:
-    """Largest rate at which ``count`` or fewer of ``of`` occur with probability 1 − ``level``.
+    """Return the rate at which ``count`` or fewer of ``of`` events occur with probability 1 − ``level``.
 
     Source: Clopper and Pearson, The Use of Confidence or Fiducial Limits, Biometrika 26, 1934.
     """
@@ -137,14 +137,14 @@ def evaluate_rules(
 ) -> Evaluation:
     """Draw comparisons for every plant of a pool, and decide them by every rule.
 
-    ``plants`` is the pool in which the true slowdowns were measured. ``starts_s`` are the seconds that the start of a
-    process takes, alone (other tools) and together with others (ours).
+    ``plants`` is the pool in which the true slowdowns were measured. ``starts_s`` are the seconds to
+    start a process: alone, as other tools do, and together with other processes, as the harness does.
     """
     threads, delta = pool.threads, settings.effect
     cost, ours = (Cost(seconds=settings.seconds[threads], start_s=start_s, call_s=pool.call_s) for start_s in starts_s)
-    # A process of ours also builds and warms up each case, and checks it again.
+    # A process of the harness also builds each case, warms it up and checks it again.
     ours = replace(ours, start_s=ours.start_s / CASES + (plants or pool).overhead_s)
-    # The copy without extra work is the reference, so a measured difference is noise.
+    # The copy without extra work makes the calls of the reference, so a measured difference is noise.
     true = {0: 0.0}
     if plants:
         true |= {share: found.value - 1 for share in SHARES if share and (found := estimate_size(plants, share))}
@@ -184,7 +184,7 @@ def _tally_our_rule(
 
 
 def _count_cycles(pool: Pool, cost: Cost, processes: int) -> int:
-    """Return how many cycles of a process fit in the time of a comparison, at most as many as the pool has."""
+    """Return how many cycles a process has time for in a comparison, at most as many as a process of the pool has."""
     left_s = cost.seconds / processes - cost.start_s
     return min(pool.calls, max(FEWEST_CALLS, int(left_s / pool.calls_per_cycle / cost.call_s)))
 
@@ -192,7 +192,7 @@ def _count_cycles(pool: Pool, cost: Cost, processes: int) -> int:
 def _decide_state(
     processes: Sequence[Process], share: int, threads: int, calls: int, first: int, effect: float
 ) -> tuple[str, int]:
-    """Decide by our rule, adding processes while the state is ``unknown``; also return the number of processes."""
+    """Return the state by our rule and the number of processes used; they are added while the state is ``unknown``."""
     taken = min(first, len(processes))
     while True:
         some = processes[:taken]
@@ -219,7 +219,7 @@ def _tally_rule(
     for processes in _draw_comparisons(pool, needs, settings):
         half = len(processes) // 2
         bases, news = (processes[::2], processes[1::2]) if rule.alternating else (processes[:half], processes[half:])
-        # A process that other work disturbed from the start may have made fewer calls.
+        # A process that other work disturbed from the start may have made fewer calls than the layout needs.
         least = min(len(collect_times_ns(p, side)) for p in processes for side in (BASE, str(share)))
         fitting = layout.limit_calls(least)
         one, other = (
@@ -231,7 +231,7 @@ def _tally_rule(
 
 
 def _draw_comparisons(pool: Pool, needed: int, settings: DrawSettings) -> Iterator[list[Process]]:
-    """Yield the processes of each comparison; rules that need equally many processes get the same draws."""
+    """Yield the processes of each comparison; the draws depend only on the pool, ``needed`` and ``settings``."""
     order = random.Random(settings.seed)  # noqa: S311  # draws, no secret
     every = list(pool.processes)
     if len(every) < needed:

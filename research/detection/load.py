@@ -12,21 +12,24 @@ from pathlib import Path
 __all__ = ["LOADS", "Competitor", "measure_busy_cores", "run_competitor"]
 
 LOADS = ("quiet", "busy")
-# Seconds after which a competitor has started its work.
+# Seconds after which the competing process has started its work.
 STARTING_S = 3.0
 STAT = Path("/proc/stat")
-# Rows and columns of the matrices that a competitor multiplies in a loop.
+# Rows and columns of the matrices that the competing process multiplies in a loop.
 SIZE = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Competitor:
-    """A process that computes on all cores until its parent ends; without a ``pid``, no process."""
+    """A process that competes for the CPU: it computes on all cores until its parent ends.
+
+    ``pid`` is None if there is no such process.
+    """
 
     pid: int | None
 
     def read_cpu_s(self) -> float:
-        """Return its CPU time so far in seconds; 0 if the system does not count it."""
+        """Return the CPU time of the process so far in seconds; 0 if the system does not count it."""
         if self.pid is None:
             return 0.0
         try:
@@ -39,7 +42,7 @@ class Competitor:
 
 @contextmanager
 def run_competitor(load: str) -> Iterator[Competitor]:
-    """Context in which a competitor runs if the load is ``busy``."""
+    """Context in which a process that competes for the CPU runs, if the load is ``busy``."""
     if load != "busy":
         yield Competitor(pid=None)
         return
@@ -53,7 +56,7 @@ def run_competitor(load: str) -> Iterator[Competitor]:
 
 
 def measure_busy_cores(window_s: float) -> float | None:
-    """Return how many cores other processes use while this one sleeps; None if the system does not count it.
+    """Return how many cores other processes use while this process sleeps; None if the system does not count them.
 
     Source: first line of /proc/stat, https://docs.kernel.org/filesystems/proc.html, in hundredths of a second.
     """
@@ -71,7 +74,7 @@ def _read_busy_ticks() -> int | None:
         user, nice, system, _, _, *others = STAT.read_text().splitlines()[0].split()[1:]
     except (OSError, IndexError, ValueError):
         return None
-    # The others are interrupts and stolen time. Time of guests is already in the time of users.
+    # ``others`` begins with interrupts, soft interrupts and stolen time. ``user`` and ``nice`` include the time of guests.
     return int(user) + int(nice) + int(system) + sum(map(int, others[:3]))
 
 

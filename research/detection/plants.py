@@ -1,8 +1,9 @@
 """Plants: copies of the reference that do extra work in every call, for a comparison to find.
 
-The work is a matrix product. ``PLUS_2`` is to be 2 % slower than the reference, ``PLUS_3`` 3 %; the number of rows that
-achieves this is measured beforehand, for the machine and the number of threads. An environment variable passes it to
-the processes as JSON: ``{"2": 140, ...}``. ``PLUS_BYTE`` needs one more byte of memory.
+The work is a matrix product. It is to make ``PLUS_2`` 2 % slower than the reference, and ``PLUS_3`` 3 %. The number of
+rows of the product that achieves this is measured beforehand, for the machine and the number of threads. An environment
+variable passes the numbers of rows to the processes as JSON: ``{"2": 140, ...}``. ``PLUS_BYTE`` does no extra work; it
+needs one more byte of memory.
 """
 
 import json
@@ -31,14 +32,15 @@ __all__ = [
 
 # The implementation that is copied.
 BASE = "torch_mha"
-# Environment variable with the numbers of rows.
+# Name of the environment variable with the numbers of rows.
 ROWS = "ATTNBENCH_PLANTED_ROWS"
-# Columns of both factors. One row takes some tenths of a microsecond, at most 1 % of the smallest plant.
+# Columns of both factors of the product. One row takes some tenths of a microsecond: at most 1 % of the extra work of
+# the smallest plant.
 COLUMNS = 128
-# Extra work in percent of a call. With 0, the call is that of the reference itself.
+# Extra work of each plant, in percent of the time of a call. With 0, the call is that of the reference itself.
 SHARES = (0, 2, 3)
 PATHS = {share: f"{__name__}:PLUS_{share}" for share in SHARES}
-# The copy that needs one more byte, and the number that stands for it among the percents.
+# The number that stands for ``PLUS_BYTE`` where plants are given by their percentages, and the path of this plant.
 BYTE_SHARE = -1
 BYTE = f"{__name__}:PLUS_BYTE"
 

@@ -1,7 +1,8 @@
 """Pools: samples of many fresh processes, each with interleaved calls of the reference, its copy and the plants.
 
-Most pools are taken from real runs. The pools that measure the plants are gathered here, with the same timing request
-to the same workers. The reference's second copy, for the A/A control, is the side ``twin`` of the stored records.
+Most pools are taken from real runs. This module gathers the pools that measure the true slowdowns of the plants; it
+sends the timing request of a real run to the workers of a real run. In stored records, the reference's second copy, for
+the A/A control, is the side ``twin``.
 """
 
 import json
@@ -44,11 +45,12 @@ __all__ = [
 ]
 
 ROOT = str(Path(__file__).parents[2])
-# Implementations of a process of a pool.
+# Implementations that every process of a gathered pool times.
 IMPLEMENTATIONS = [BASE, *PATHS.values()]
 # Seconds over which the use of the cores is measured before a process starts.
 WINDOW_S = 0.1
-# Time-out of a process, in seconds of wall time. With a competitor, calls on several threads take many times as long.
+# Time-out of a process, in seconds of wall time. Beside a competing process, calls on several threads take many times
+# as long.
 TIMEOUT_S = 900.0
 # Failed processes after which gathering a pool ends.
 FAILURES = 10
@@ -56,8 +58,8 @@ FAILURES = 10
 PAUSE_S = 5.0
 # Number of processes between two lines of progress.
 REPORT_EVERY = 10
-# Rows per percent in the first round, number of rounds that measure and correct the rows, processes of a round, and the
-# largest factor of one correction.
+# Rounds that measure the plants and correct their rows: rows per percent of slowdown in the first round, number of
+# rounds, processes of a round, and largest factor of one correction.
 FIRST_ROWS, ROUNDS, ROUND_PROCESSES, FURTHEST = 80, 3, 10, 3.0
 
 Process = dict[str, Any]
@@ -71,12 +73,12 @@ class Condition:
     load: str
 
     def __str__(self) -> str:
-        """Return its part of a file name."""
+        """Return the part of a file name that stands for the condition."""
         return f"{self.threads}-{self.load}"
 
     @property
     def label(self) -> str:
-        """Its label in tables."""
+        """The condition as text, for tables."""
         return f"{self.threads} {'thread' if self.threads == 1 else 'threads'}, {self.load}"
 
 
@@ -85,7 +87,7 @@ class Setup:
     """Length of the case, and the time budget of a process."""
 
     length: int
-    # For all sides together.
+    # For the reference, its copy and all plants together.
     budget_s: float
 
 
@@ -108,12 +110,12 @@ class Pool:
 
     @property
     def calls_per_cycle(self) -> int:
-        """Calls per cycle of a comparison: of an implementation, of the reference and, in older pools, of its copy."""
+        """Calls per cycle of a comparison: of an implementation and the reference, and in older pools of the copy."""
         return max(2 if _splits_cycles(process) else 3 for process in self.processes)
 
     @property
     def overhead_s(self) -> float:
-        """Median time of a process in seconds, without its start and its samples."""
+        """Median time of a process in seconds, without its start and its timed calls."""
         spent_s = (
             process["took_s"] - 1e-9 * sum(sum(side["times_ns"]) for side in process["sides"].values())
             for process in self.processes
@@ -128,10 +130,11 @@ class Pool:
 
 
 def make_timing(processes: Sequence[Process], side: str, *, threads: int, calls: int | None = None) -> Timing:
-    """Build the timing of a side, as a run stores it; that of the reference includes its copy.
+    """Build the timing of a side, as a run stores it; the timing of the reference includes that of its copy.
 
-    ``calls`` limits the calls of a process to the first ones. If the reference and its copy split the cycles, it limits
-    the cycles instead, and they are spread over the process: a shorter run alternates between the two equally often.
+    ``calls`` limits each process to its first calls. If the reference and its copy split the cycles (each cycle calls
+    one of the two), ``calls`` limits the number of cycles instead. These cycles are spread over the process, because a
+    shorter run would alternate between the reference and its copy equally often.
     """
     timing = _make_side_timing(processes, side, threads, calls)
     return replace(timing, twin=_make_side_timing(processes, "twin", threads, calls)) if side == BASE else timing
@@ -155,7 +158,7 @@ def _make_side_timing(processes: Sequence[Process], side: str, threads: int, cal
 
 
 def _select_calls(process: Process, side: str, calls: int | None) -> Sequence[int]:
-    """Return the indices of the selected calls of a side."""
+    """Return the indices of the calls of a side that are left under the limit ``calls``."""
     numbers = process["sides"][side]["cycles"]
     if calls is None or not _splits_cycles(process):
         return range(len(process["sides"][side]["times_ns"]))[:calls]
@@ -170,7 +173,10 @@ def _splits_cycles(process: Process) -> bool:
 
 
 def collect_times_ns(process: Process, side: str) -> Sequence[int]:
-    """Return the times of a side's calls in nanoseconds; if the reference and its copy split the cycles, of both."""
+    """Return the times of a side's calls in nanoseconds.
+
+    If the reference and its copy split the cycles, the times of the reference include those of its copy, by cycle.
+    """
     own, twin = process["sides"][side], process["sides"]["twin"]
     if side != BASE or not _splits_cycles(process):
         return list(own["times_ns"])
@@ -179,7 +185,7 @@ def collect_times_ns(process: Process, side: str) -> Sequence[int]:
 
 
 def estimate_size(pool: Pool, share: int) -> Estimate | None:
-    """Estimate the ratio of a plant's time to the reference's, over the processes that count; None if none does."""
+    """Estimate the ratio of a plant's time to the reference's, over the processes that count; None if none counts."""
     own, base = (make_timing(pool.processes, side, threads=pool.threads) for side in (str(share), BASE))
     ratios = ratios_by_cycle(own, base)
     return estimate(ratios) if ratios else None
@@ -217,7 +223,7 @@ def gather_pool(
     resume: bool,
     say: Callable[[str], None] = print,
 ) -> Pool:
-    """Measure until the file holds ``processes`` processes.
+    """Measure until the file has the records of ``processes`` processes.
 
     Raises: StudyError after too many failed processes.
     """
@@ -248,7 +254,7 @@ def gather_pool(
 def calibrate_rows(
     folder: Path, threads: int, setup: Setup, *, resume: bool, say: Callable[[str], None] = print
 ) -> Any:
-    """Find the rows of each plant by rounds of measuring and correcting, and store them in ``rows-THREADS.json``."""
+    """Find the rows of each plant by rounds of measuring and correcting; store the rows in ``rows-THREADS.json``."""
     path = folder / f"rows-{threads}.json"
     if resume and path.exists():
         return json.loads(path.read_text())
@@ -269,7 +275,10 @@ def calibrate_rows(
 
 
 def _correct_rows(rows: Mapping[str, int], pool: Pool) -> dict[str, int]:
-    """Correct the rows so that the plants would have had their sizes, at one time per row for all plants."""
+    """Return the rows with which the measured plants would have had their intended slowdowns.
+
+    The time per row is assumed to be equal for all plants.
+    """
     measured = {share: estimate_size(pool, int(share)) for share in rows}
     excess = sum(100 * (found.value - 1) if found else float(share) for share, found in measured.items())
     factor = sum(map(int, rows)) / excess if excess > 0 else FURTHEST
@@ -280,7 +289,7 @@ def _correct_rows(rows: Mapping[str, int], pool: Pool) -> dict[str, int]:
 def _try_process(
     session: Session, case: str, setup: Setup, competitor: Competitor, idle: list[Supervisor], *, seed: int
 ) -> Process:
-    """Measure one process, or wait and record the reason if it cannot start: a later one may."""
+    """Measure one process; if it cannot start, wait, since a later process may start, and return the reason."""
     try:
         if not idle:
             idle += start_together(session, IMPLEMENTATIONS, STARTS)
@@ -319,7 +328,7 @@ def _measure_process(
         "seed": seed,
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
         "took_s": round(end - begin, 3),
-        # Cores in use before the process began, and cores that the competitor used during it.
+        # Cores in use before the process began, and cores that the competing process used meanwhile.
         "others": others and round(others, 2),
         "competitor": round(used_s / (end - begin), 2),
         "sides": {BASE: samples[BASE], "twin": answer["twin"]} | {str(s): samples[PATHS[s]] for s in SHARES},
@@ -331,7 +340,7 @@ def _count_processes(lines: Lines) -> int:
 
 
 def set_child_environment(rows: Mapping[str, int]) -> None:
-    """Set the variables that child processes read: the rows of the plants, and the path to import them from."""
+    """Set the environment variables for child processes: the rows of the plants, and the path to import plants from."""
     os.environ[ROWS] = json.dumps(dict(rows))
     paths = [ROOT, *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != ROOT)]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)

@@ -41,7 +41,7 @@ def _format_condition(one: Evaluation) -> str:
         cells += [_format_bounded(sum(tally.wrong for tally in plants), sum(tally.comparisons for tally in plants))]
         every = list(tallies.values())
         inconclusive = _format_bounded(sum(t.count("inconclusive") for t in every), sum(t.comparisons for t in every))
-        # A plant near the threshold is expected to be unknown; the copy without a plant is not.
+        # ``unknown`` is expected for a plant near the threshold, but not for the copy without extra work.
         cells += [inconclusive, _format_rate(none, "unknown")] if OUR_RULE in rule else ["–", "–"]
         lines.append(f"| {' | '.join(cells)} |")
     disjoint = next(tally.disjoint for tally in one.tallies if tally.rule.startswith(OUR_RULE))
@@ -50,7 +50,7 @@ def _format_condition(one: Evaluation) -> str:
 
 
 def _format_size(one: Evaluation, share: int) -> str:
-    """Format the true slowdown of a plant or, if it was not measured, the intended one."""
+    """Format the true slowdown of a plant or, if it was not measured, the intended slowdown."""
     true = next(tally.true for tally in one.tallies if tally.share == share)
     return f"about {share} %" if true is None else f"{100 * true:.2f} %"
 
@@ -79,7 +79,7 @@ def format_runs_table(rows: Sequence[tuple[str, int, dict[str, int], float]]) ->
 
 
 def draw_figure(evaluations: Sequence[Evaluation], path: Path) -> None:
-    """Plot the share of comparisons that end in *slower* by the true slowdown, with one panel per condition."""
+    """Plot the percentage of comparisons that end in ``slower`` against the true slowdown, one panel per condition."""
     columns = min(2, len(evaluations))
     lines = math.ceil(len(evaluations) / columns)
     with rc_context({"svg.hashsalt": SALT, "font.size": 8.5}):

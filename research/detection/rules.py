@@ -1,8 +1,8 @@
 """Rules by which other tools decide that one side of a comparison is slower, applied to samples of a pool.
 
-Each rule is the tool's own, with its default numbers of values. A tool that can use more processes gets as many as fit
-in the wall time of our own comparison. A side is a list of processes, each a list of values; a value is the mean of
-consecutive calls.
+Each rule is the tool's own, with the tool's default numbers of values. A tool that can use more processes gets as many
+as fit in the wall time of our own comparison. A side of a comparison is a list of processes, and a process is a list of
+values. A value is the mean time of consecutive calls.
 
 Sources: pyperf ``_utils.is_significant``; asv ``_stats.is_different`` and ``commands/compare.py``; pytest-benchmark
 ``utils.PercentageRegressionCheck``; ``torch.utils.benchmark.utils.compare``; Criterion ``src/analysis/compare.rs``.
@@ -37,7 +37,7 @@ Side = Sequence[Sequence[float]]
 PYPERF_VALUES, PYPERF_VALUE_S, PYPERF_WARM_UPS, PYPERF_PROCESSES = 3, 0.1, 1, 20
 # asv: seconds of a sample and of the warm-up, samples of a round, rounds (each a process), significance level, factor.
 ASV_SAMPLE_S, ASV_WARM_UP_S, ASV_SAMPLES, ASV_ROUNDS, ASV_LEVEL, ASV_FACTOR = 0.01, 0.1, 5, 2, 0.002, 1.1
-# Samples of a side up to which asv uses the exact distribution of U.
+# Largest number of samples of a side for which asv uses the exact distribution of U.
 ASV_EXACT = 20
 # pytest-benchmark: seconds of all rounds, fewest rounds, and the threshold of an example in its documentation.
 PYTEST_S, PYTEST_ROUNDS, PYTEST_THRESHOLD = 1.0, 5, 0.05
@@ -45,7 +45,7 @@ PYTEST_S, PYTEST_ROUNDS, PYTEST_THRESHOLD = 1.0, 5, 0.05
 # ``Compare`` highlights two times as equally good.
 TORCH_S, TORCH_BLOCK_S, TORCH_BAND = 0.2, 0.0006, 0.01
 # Criterion: seconds of the warm-up and of the samples, samples, significance level, noise threshold; draws of the
-# bootstrap (Criterion makes 100,000, which makes the interval slightly wider).
+# bootstrap (Criterion itself makes 100,000 draws, and its interval is slightly wider).
 CRITERION_WARM_UP_S, CRITERION_S, CRITERION_SAMPLES, CRITERION_LEVEL, CRITERION_NOISE = 3.0, 5.0, 100, 0.05, 0.01
 CRITERION_DRAWS = 500
 
@@ -54,9 +54,9 @@ CRITERION_DRAWS = 500
 class Cost:
     """Time available to a comparison, and the times of its parts. Unit: seconds."""
 
-    # Wall time of the whole comparison, both sides.
+    # Wall time of the whole comparison, for both sides together.
     seconds: float
-    # Time of the start of a process, and of one call.
+    # Time to start a process, and time of one call.
     start_s: float
     call_s: float
 
@@ -81,17 +81,17 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One tool's rule."""
+    """The rule of one tool: how much it measures, and how it decides."""
 
     name: str
     layout: Callable[[Cost], Layout]
     verdict: Callable[[Side, Side], Verdict]
-    # Whether processes of the two sides alternate; otherwise those of the base come first.
+    # Whether processes of the two sides alternate; otherwise all processes of the base come first.
     alternating: bool = False
 
 
 def make_rules(delta: float) -> tuple[Rule, ...]:
-    """Return the rules of all tools, by default and, where a threshold is an option, at the threshold ``delta``."""
+    """Return the rules of all tools: with default settings and, where a threshold can be set, also with ``delta``."""
     return (
         Rule(name="pyperf compare_to", layout=_lay_out_pyperf, verdict=decide_by_pyperf),
         Rule(name="pyperf --min-speed=δ", layout=_lay_out_pyperf, verdict=partial(decide_by_pyperf, least=delta)),
@@ -126,9 +126,10 @@ def average_calls(calls_ns: Sequence[float], layout: Layout) -> list[float]:
 
 
 def decide_by_pyperf(base: Side, new: Side, *, least: float = 0.0) -> Verdict:
-    """Decide by Student's t over all values as if they were independent, at 95 %, and by the smallest change ``least``.
+    """Decide by Student's t at 95 %, as if all values were independent, and by the smallest change ``least`` to report.
 
-    With sides of unequal size pyperf's test raises, and pyperf treats them as different.
+    If the sides have different numbers of values, pyperf's test raises an error, and pyperf counts that as a
+    significant difference.
     """
     one, other = _flatten(base), _flatten(new)
     change = statistics.fmean(other) / statistics.fmean(one) - 1
@@ -141,7 +142,7 @@ def decide_by_pyperf(base: Side, new: Side, *, least: float = 0.0) -> Verdict:
 
 
 def decide_by_asv(base: Side, new: Side, *, factor: float = ASV_FACTOR) -> Verdict:
-    """Decide by Mann and Whitney's U over all samples, and by a factor between the medians.
+    """Decide by Mann and Whitney's U over all samples, and by the factor by which the medians differ.
 
     The verdict is ``same`` if U cannot be significant with so few samples.
     """
@@ -157,18 +158,18 @@ def decide_by_asv(base: Side, new: Side, *, factor: float = ASV_FACTOR) -> Verdi
 def decide_by_pytest_benchmark(
     base: Side, new: Side, *, field: Literal["min", "median"], threshold: float = PYTEST_THRESHOLD
 ) -> Verdict:
-    """Decide by a ratio above a threshold; a speed-up is not reported."""
+    """Decide ``slower`` if the minimum or median has grown by more than a threshold; a speed-up is not reported."""
     reduce: Callable[[Sequence[float]], float] = min if field == "min" else statistics.median
     return "slower" if reduce(_flatten(new)) / reduce(_flatten(base)) - 1 > threshold else "same"
 
 
 def decide_by_torch(base: Side, new: Side) -> Verdict:
-    """Decide by medians that ``Compare`` does not highlight as equally good."""
+    """Decide by the medians: they count as different if ``Compare`` does not highlight them as equally good."""
     return _apply_threshold(statistics.median(_flatten(new)) / statistics.median(_flatten(base)) - 1, TORCH_BAND)
 
 
 def decide_by_criterion(base: Side, new: Side) -> Verdict:
-    """Decide by a t-test over the samples, and by a confidence interval of the change beyond the noise threshold.
+    """Decide by a t-test over the samples, and by whether the interval of the change is beyond the noise threshold.
 
     The p-value is that of Welch's t, whereas Criterion bootstraps the distribution of t.
     """
@@ -231,7 +232,7 @@ def _count_orderings(m: int, n: int) -> tuple[int, ...]:
 
 @cache
 def _draw_indices(count: int, seed: int) -> NDArray[np.int64]:
-    """Draw the indices of bootstrap samples, the same for every comparison."""
+    """Draw the indices of bootstrap samples; all comparisons get the same indices."""
     return np.random.default_rng(seed).integers(count, size=(CRITERION_DRAWS, count))
 
 
@@ -244,7 +245,7 @@ def _apply_threshold(change: float, threshold: float) -> Verdict:
 
 
 def _lay_out(cost: Cost, *, most: int, fewest: int, warm_up_s: float, values: int, loops: int) -> Layout:
-    """Plan as many processes as fit in the time of both sides."""
+    """Plan as many processes as fit in the wall time of the comparison, from ``fewest`` to ``most`` a side."""
     one_s = cost.start_s + warm_up_s + values * loops * cost.call_s
     processes = max(fewest, min(most, int(cost.seconds / 2 / one_s)))
     return Layout(processes=processes, values=values, loops=loops, wall_s=2 * processes * one_s)
@@ -258,7 +259,7 @@ def _lay_out_pyperf(cost: Cost) -> Layout:
 
 def _lay_out_asv(cost: Cost) -> Layout:
     loops = max(1, math.ceil(ASV_SAMPLE_S / cost.call_s))
-    # The number of rounds is an attribute of the benchmark, and the only way to spend more time.
+    # asv spends more time only by more rounds; their number is an attribute of the benchmark.
     return _lay_out(
         cost, most=PYPERF_PROCESSES, fewest=ASV_ROUNDS, warm_up_s=ASV_WARM_UP_S, values=ASV_SAMPLES, loops=loops
     )

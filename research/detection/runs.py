@@ -1,7 +1,7 @@
 """Real runs on the plants, counted by their verdicts.
 
-One run of ``attnbench profile`` times the reference and the plants of extra work by interleaved calls. The plant of one
-byte is to be found by ``attnbench compare``.
+One run of ``attnbench profile`` times the reference and the plants with extra work by interleaved calls. One run of
+``attnbench compare`` has to find the plant that needs one more byte.
 """
 
 import json
@@ -24,7 +24,7 @@ from research.lines import Lines, StudyError, read
 
 __all__ = ["count_verdicts", "gather_runs", "run_compare", "run_profile"]
 
-# Time-out of a run, in seconds of wall time. With a competitor, calls take several times as long.
+# Time-out of a run, in seconds of wall time. Beside a competing process, calls take several times as long.
 TIMEOUT_S = 1800.0
 FAILURES = 5
 COMMAND = "import sys; from attnbench.cli import main; sys.argv[0] = 'attnbench'; main()"
@@ -44,7 +44,7 @@ def gather_runs(
     resume: bool,
     say: Callable[[str], None] = print,
 ) -> list[Record]:
-    """Measure until the file holds ``runs`` runs of every plant; one run measures all plants but that of a byte.
+    """Measure until the file has ``runs`` runs of every plant; one run measures all plants except ``PLUS_BYTE``.
 
     Raises: StudyError after too many failed runs.
     """
@@ -76,7 +76,10 @@ def gather_runs(
 def _try_run(
     condition: Condition, setup: Setup, shares: Sequence[int], options: Sequence[str]
 ) -> tuple[list[Record], list[Record]]:
-    """Make one run; return a record per plant, with the reason if the run failed, and its processes."""
+    """Make one run; return a record per plant and a record per process of the run.
+
+    If the run failed, the record of a plant has the reason, and there are no records of processes.
+    """
     try:
         if shares == [BYTE_SHARE]:
             return [run_compare(condition, setup)], []
@@ -89,10 +92,10 @@ def _try_run(
 def run_profile(
     condition: Condition, setup: Setup, shares: Sequence[int], options: Sequence[str] = ()
 ) -> tuple[list[Record], list[Record]]:
-    """Run ``attnbench profile`` once, and return one record per plant and one per process.
+    """Run ``attnbench profile`` once, and return one record per plant and one record per process.
 
-    The record of a plant has the speed verdict and its ratio. The records of processes are those of a pool: all sides,
-    timed by interleaved calls.
+    The record of a plant has the speed verdict and the ratio. The record of a process has the form that it has in a
+    pool: the samples of the reference, its copy and the plants, timed by interleaved calls.
     """
     with tempfile.TemporaryDirectory(prefix="attnbench-study-") as folder:
         record, last = _run_command(
@@ -134,7 +137,7 @@ def _list_processes(sides: Mapping[str, Timing]) -> Iterator[Record]:
 
 
 def run_compare(condition: Condition, setup: Setup) -> Record:
-    """Run ``attnbench compare`` on the plant of one byte, and return its verdict on peak bytes."""
+    """Run ``attnbench compare`` on ``PLUS_BYTE``, and return a record with the verdict on peak bytes."""
     with tempfile.TemporaryDirectory(prefix="attnbench-study-") as folder:
         path = Path(folder, "changes.json")
         # Bytes are exact, and counted before anything is timed: one process is enough.
@@ -149,7 +152,7 @@ def run_compare(condition: Condition, setup: Setup) -> Record:
 
 
 def _run_command(folder: str, condition: Condition, setup: Setup, arguments: Sequence[str]) -> tuple[Record, str]:
-    """Run the command once; return its exit code and wall time, the load before it, and its last line of output."""
+    """Run a command of attnbench; return exit code, wall time and cores in use before, and the last line of output."""
     others = measure_busy_cores(WINDOW_S)
     begin = time.monotonic()
     common = ["--lengths", str(setup.length), "--passes", "forward", "--threads", str(condition.threads)]
@@ -166,7 +169,7 @@ def _run_command(folder: str, condition: Condition, setup: Setup, arguments: Seq
 
 
 def count_verdicts(folder: Path) -> list[tuple[str, int, dict[str, int], float]]:
-    """Count the runs of all files by verdict: condition, plant, number of runs, and median wall time in seconds."""
+    """Count the runs of all files: (condition, plant, number of runs by verdict, median wall time in seconds)."""
     rows = []
     names = sorted({path.name.removesuffix(".gz") for path in folder.glob("runs-*.jsonl*")})
     for name in names:

@@ -1,4 +1,4 @@
-"""Time to start a process, alone and together with others: a run starts several processes at a time."""
+"""Time to start a process, alone and together with other processes: a run starts several processes at a time."""
 
 import statistics
 import time
@@ -26,7 +26,7 @@ def measure_starts(path: Path, condition: Condition, setup: Setup, *, rounds: in
 
 
 def read_start_times_s(path: Path) -> tuple[float, float] | None:
-    """Return the median seconds of a start alone, and per process of starts together; None if not measured."""
+    """Return the median seconds to start one process: alone, and as one of several together; None if not measured."""
     found = read(path)
     if found is None or not found[1]:
         return None

@@ -11,7 +11,7 @@ from research.lines import read
 
 
 def make_record(*, varlen: int) -> dict[str, Any]:
-    """Make the record of a process in which a call of the reference took 4 ms, and one of ``varlen`` so many ns."""
+    """Make the record of a process in which a call of the reference took 4 ms, and a call of ``varlen`` so many ns."""
     times = {"torch_mha": 4_000_000, "(twin)": 4_000_000, "varlen": varlen}
     calls = {
         name: {"times_ns": [time] * 9, "waited_ns": [0] * 9, "switches": [0] * 9, "cycles": list(range(9))}
@@ -22,7 +22,7 @@ def make_record(*, varlen: int) -> dict[str, Any]:
 
 
 def test_the_table_shows_how_many_times_as_fast_an_implementation_is() -> None:
-    """A row has the median over processes, its confidence interval, the verdict, and the processes that count."""
+    """A row has the median over processes, its confidence interval, the verdict, and how many processes count."""
     processes = [make_record(varlen=time) for time in (2_000_000, 1_000_000, *[1_600_000] * 8)]
     rows = padded.format_table(processes).splitlines()
     assert rows[2] == "| 16×128 | 50.0% | 2 | forward | `torch_mha` | 4.00 | 1 |  |  | 10 |"
@@ -34,7 +34,7 @@ def test_the_table_shows_how_many_times_as_fast_an_implementation_is() -> None:
 
 
 def test_the_copy_of_the_reference_is_compared_with_the_reference() -> None:
-    """The two split the cycles. The samples of a slower copy do not count as those of the reference."""
+    """The two split the cycles, and the samples of a slower copy do not count as samples of the reference."""
     processes = [make_record(varlen=2_000_000) for _ in range(10)]
     for process in processes:
         for samples in process["samples"].values():
@@ -46,7 +46,7 @@ def test_the_copy_of_the_reference_is_compared_with_the_reference() -> None:
 
 @pytest.mark.parametrize("machine", sorted(path.name for path in padded.DATA.iterdir()))
 def test_the_stored_table_is_that_of_the_stored_samples(machine: str) -> None:
-    """In every row with a verdict, removing padding is faster."""
+    """The table is made again from the samples. In each row with a verdict, removing padding is faster."""
     folder = padded.DATA / machine
     stored = sorted(folder.glob("*.jsonl"))
     found = [read(path) for path in stored]
@@ -91,7 +91,7 @@ def test_a_process_interleaves_the_calls_of_each_pass() -> None:
 
 @pytest.mark.skipif(sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing()))
 def test_stored_processes_are_continued_only_with_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every process is stored when it ends."""
+    """Every process is stored when it ends, so the second command finds a file, and fails without --resume."""
     arguments = ["--data", str(tmp_path), "--shapes", "2x8", "--budget", "0.01", "--threads", "1", "--processes", "1"]
     assert padded.main(arguments) == 0
     assert "| 2×8 |" in capsys.readouterr().out

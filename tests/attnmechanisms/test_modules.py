@@ -1,4 +1,4 @@
-"""Tests of the mechanisms against printed worked examples: within 1e-4, and 2e-4 where the inputs are rounded."""
+"""Tests of the mechanisms against printed worked examples, to within 1e-4, or 2e-4 if the inputs are rounded."""
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ def parse_rows(text: str) -> Tensor:
 
 
 def assert_close(found: Tensor, printed: Tensor, tolerance: float = 1e-4) -> None:
-    """Assert that numbers equal the printed ones to four digits."""
+    """Assert that numbers equal the printed numbers, to within ``tolerance``."""
     torch.testing.assert_close(found.double().reshape(printed.shape), printed, atol=tolerance, rtol=0)
 
 
@@ -64,7 +64,7 @@ def test_dot_products_by_elements_by_pairs_and_by_matrix_product_are_equal() -> 
 
 
 def test_raw_self_attention_gives_the_printed_weights_and_contexts() -> None:
-    """All six rows agree, as a loop and as matrix products."""
+    """All six rows agree with the printed rows, computed by a loop and by matrix products."""
     for form in (raw_self_attention, raw_self_attention_loop):
         contexts, weights = form(JOURNEY[None])
         assert_close(weights, RAW_WEIGHTS)
@@ -77,7 +77,7 @@ SCALED_CONTEXTS = parse_rows("""
 
 
 def test_parameters_drawn_from_seed_123_give_the_printed_numbers() -> None:
-    """They are the parameters, the second token's projections, scores and weights, and all contexts."""
+    """Printed are the parameters, the second token's projections, scores and attention weights, and all contexts."""
     torch.manual_seed(123)
     module = ScaledSelfAttention(3, 2)
     assert_close(module.w_q, parse_rows("0.2961 0.5166 / 0.2517 0.6886 / 0.0740 0.8665"))
@@ -115,7 +115,7 @@ def test_linear_layers_drawn_from_seed_789_give_the_printed_contexts_and_so_do_t
     assert all(torch.equal(a, b) for a, b in zip(other.parameters(), linear.parameters(), strict=True))
 
 
-# Three sequences of lengths 4, 3 and 2: scores divided by √3, weights, attended values, and their projection.
+# Three sequences of lengths 4, 3 and 2: scores divided by √3, attention weights, attended values, projected values.
 LENGTHS = torch.tensor([4, 3, 2])
 SCORES = parse_rows("""
     -0.0170 -0.1186 0.1650 -0.0501 / -0.4638 -0.3019 -0.5509 -0.3744 /
@@ -144,11 +144,11 @@ PROJECTED = parse_rows("""
 
 
 def test_padded_scores_become_the_printed_weights() -> None:
-    """They follow from the scores and the padding mask, as a loop and as a softmax; padded keys get exactly 0."""
+    """A loop and a softmax give the weights from the scores and the padding mask; padded keys get exactly 0."""
     hidden = masks.over_queries(masks.from_lengths(LENGTHS, keys=4), 4)
     _, weights = attend(SCORES, torch.zeros(3, 4, 1, dtype=torch.float64), hidden=hidden)
     assert_close(weights, WEIGHTS, 2e-4)
-    # The loop looks its scores up by the indices of query and key.
+    # Instead of computing scores, the score function of the loop looks up SCORES by the indices of query and key.
     places = torch.arange(48).reshape(3, 4, 4)
     _, looped = attend_loop(
         lambda place, column: SCORES.flatten()[int(place[int(column[0])])],
@@ -163,12 +163,12 @@ def test_padded_scores_become_the_printed_weights() -> None:
 
 
 def test_attended_values_are_projected_to_the_printed_output() -> None:
-    """Rows of W_out are output features, so the values are multiplied by its transpose."""
+    """A row of W_out gives an output feature, so the values are multiplied by the transpose of W_out."""
     assert_close(nn.functional.linear(ATTENDED, W_OUT), PROJECTED, 2e-4)
 
 
 def test_heads_stacked_into_the_batch_are_in_the_printed_order() -> None:
-    """The head index varies fastest, as a loop and by reshaping; unstacking restores the features."""
+    """The head index varies fastest, in the loop and by reshaping; unstacking restores the features."""
     features = torch.arange(1, 33).reshape(2, 2, 8)
     printed = [
         [[1, 2, 3, 4], [9, 10, 11, 12]],
@@ -199,7 +199,7 @@ def test_four_dimensional_heads_have_the_printed_shapes() -> None:
 
 
 def test_every_form_of_heads_equals_the_reference_with_its_weights() -> None:
-    """The first third of the rows of in_proj_weight is W_q, then come W_k and W_v; output and weights agree."""
+    """Output and attention weights agree if the rows of in_proj_weight are W_q, then W_k, then W_v."""
     torch.manual_seed(0)
     reference = nn.MultiheadAttention(6, 2, bias=False, batch_first=True, dtype=torch.float64)
     tokens = torch.randn(3, 4, 6, dtype=torch.float64)
@@ -231,14 +231,14 @@ def test_diagonal_blocks_are_the_scores_of_the_heads() -> None:
 
 
 def test_the_softmax_of_wide_draws_is_one_hot_and_of_narrow_ones_spread_out() -> None:
-    """Of 20,000 draws of standard deviation 100, one gets almost all the weight; divided by 100, none does."""
+    """Of 20,000 draws of standard deviation 100, one gets almost all the weight; after division by 100, none does."""
     draws = 100 * torch.randn(20_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert torch.softmax(draws, dim=0).max() > 0.99
     assert torch.softmax(draws / 100, dim=0).max() < 0.01
 
 
 def test_masks_from_token_numbers_reach_the_weights_of_eight_heads() -> None:
-    """At width 512, padded columns are exactly 0; the residual block keeps the shape and normalises each token."""
+    """Attention weights of padded keys are exactly 0; the residual block keeps the shape and normalises each token."""
     tokens = torch.tensor([[5, 2, 1, 0, 0], [1, 3, 1, 4, 0]])
     padding = masks.from_tokens(tokens, padding=0)
     hidden = torch.randn(2, 5, 512)

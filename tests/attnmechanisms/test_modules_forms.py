@@ -31,12 +31,12 @@ PADDING = masks.from_lengths(torch.tensor([5, 3, 1]), LENGTH)
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
-    """Return float64 random numbers of a seed."""
+    """Return standard normal float64 numbers, drawn with a seed."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 TOKENS = draw(BATCH, LENGTH, WIDTH)
-# The loop, the matrix products, and the parameters of both.
+# The loop, the matrix products, and the parameters that both take, by mechanism.
 FORMS: dict[str, tuple[Form, Form, tuple[Tensor, ...]]] = {
     "raw": (raw_self_attention_loop, raw_self_attention, ()),
     "scaled": (
@@ -120,7 +120,7 @@ def test_tokens_in_another_order_give_weights_in_that_order(name: str, form: int
 @every_mechanism
 @every_form
 def test_gradients_are_those_of_finite_differences(name: str, form: int) -> None:
-    """They are right with respect to the tokens and every parameter, with padding."""
+    """Gradients with respect to the tokens and every parameter are right, with padding."""
     *forms, parameters = FORMS[name]
     leaves = [x.clone().requires_grad_() for x in (TOKENS[:2, :3], *parameters)]
     padding = masks.from_lengths(torch.tensor([3, 2]), 3)
@@ -129,7 +129,7 @@ def test_gradients_are_those_of_finite_differences(name: str, form: int) -> None
 
 @pytest.mark.parametrize("form", [single_head_loop, single_head])
 def test_a_single_head_equals_the_reference_with_one_head(form: Form) -> None:
-    """They agree with a padding mask, a causal mask, both, and a full mask that repeats the padding mask."""
+    """Output and weights agree without a mask, with either mask, with both, and with padding repeated per query."""
     reference = nn.MultiheadAttention(WIDTH, 1, bias=False, batch_first=True, dtype=torch.float64)
     parameters = (*reference.in_proj_weight.chunk(3), reference.out_proj.weight)
     later = masks.causal(LENGTH, LENGTH)
@@ -161,7 +161,7 @@ def test_scaled_dot_product_agrees_with_torch_under_a_keep_mask() -> None:
 
 
 def test_dropout_drops_the_same_weights_in_both_forms_and_scales_the_rest() -> None:
-    """After the same seed, the kept weights are 1 / (1 − p) times as large, and the output is weights times values."""
+    """After equal seeds both forms agree; kept weights are divided by 1 − p, and the output is weights times values."""
     q, k, v = draw(2, 6, 4, seed=1), draw(2, 7, 4, seed=2), draw(2, 7, 3, seed=3)
     _, whole = scaled_dot_product(q, k, v)
     torch.manual_seed(1)
@@ -178,7 +178,7 @@ def test_dropout_drops_the_same_weights_in_both_forms_and_scales_the_rest() -> N
 
 
 def test_separate_heads_one_long_projection_and_heads_in_the_batch_agree() -> None:
-    """Projecting with concatenated weights and splitting the result gives the same numbers."""
+    """Projecting with concatenated matrices and splitting the result gives the numbers of separate projections."""
     heads = [tuple(draw(3, WIDTH, seed=10 * h + n) for n in range(3)) for h in range(2)]
     w_o = draw(6, 6, seed=5)
     expected, shares = separate_heads(TOKENS, heads, w_o, PADDING)
@@ -374,7 +374,7 @@ HEAD = (draw(2, WIDTH), draw(2, WIDTH), draw(2, WIDTH))
 def test_the_error_about_a_wrong_argument_is_one_line(
     wrong: Callable[[], object], error: type[Exception], message: str
 ) -> None:
-    """The line names the argument, what was needed and what came; wrong shapes never broadcast."""
+    """The line names the argument, what it must be and what it is; wrong shapes never broadcast."""
     with pytest.raises(error) as raised:
         wrong()
     assert str(raised.value) == message
@@ -396,7 +396,7 @@ NUMBERS: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("number", [0, -1, 2.0, 2.5, "2", None, True])
 def test_widths_and_heads_are_whole_numbers(name: str, number: Any) -> None:
-    """Every function and module with such an argument refuses other values with the same message."""
+    """Every function and module with such an argument refuses any other value, with one message for all."""
     with pytest.raises((ValueError, TypeError), match=f" must be a whole number of at least 1, got {number!r}$"):
         NUMBERS[name](number)
 
@@ -404,7 +404,7 @@ def test_widths_and_heads_are_whole_numbers(name: str, number: Any) -> None:
 @every_mechanism
 @pytest.mark.parametrize(("batch", "length"), [(0, LENGTH), (BATCH, 0), (0, 0)])
 def test_loop_and_matrix_products_agree_on_empty_inputs(name: str, batch: int, length: int) -> None:
-    """For no sequences or no tokens, shapes follow the same rules, and all values are 0."""
+    """For no sequences or no tokens, both forms give outputs and weights of equal shapes, and all values are 0."""
     loop, matrix, parameters = FORMS[name]
     tokens, padding = TOKENS[:batch, :length], PADDING[:batch, :length]
     for found, expected in zip(
@@ -418,7 +418,7 @@ def test_loop_and_matrix_products_agree_on_empty_inputs(name: str, batch: int, l
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.5])
 def test_without_keys_each_query_gets_zero(dropout_p: float) -> None:
-    """This holds for the loop and for the matrix products."""
+    """The loop and the matrix products give output 0 and rows of weights without elements."""
     keys, values = draw(BATCH, 0, WIDTH), draw(BATCH, 0, 2)
     for form in (scaled_dot_product_loop, scaled_dot_product):
         output, weights = form(TOKENS, keys, values, dropout_p=dropout_p)
@@ -446,13 +446,13 @@ def test_under_autocast_dtypes_may_be_mixed(name: str, form: int) -> None:
 
 
 def test_both_forms_of_diagonal_blocks_agree() -> None:
-    """The blocks are taken one by one, or as a diagonal of the reshaped matrix."""
+    """The loop takes the blocks one by one; the other form takes a diagonal of the reshaped matrix."""
     matrix = draw(2, 6, 9)
     assert torch.equal(diagonal_blocks_loop(matrix, 3), diagonal_blocks(matrix, 3))
 
 
 def test_adding_and_normalising_agree_token_by_token() -> None:
-    """The loop equals torch's LayerNorm of the sum, gradients included."""
+    """The loop equals torch's LayerNorm of the sum, and gradients of the loop equal finite differences."""
     given = [
         x.clone().requires_grad_() for x in (TOKENS, draw(*TOKENS.shape, seed=1), draw(WIDTH), draw(WIDTH, seed=2))
     ]
@@ -472,7 +472,7 @@ def test_the_residual_block_repeats_itself_and_can_be_trained() -> None:
 
 @pytest.mark.parametrize("module", [AdditivePooling, DotProductPooling, SingleHeadAttention])
 def test_modules_accept_either_form(module: Callable[..., nn.Module]) -> None:
-    """The same parameters give the same numbers as a loop and as matrix products."""
+    """With equal parameters, a module gives equal numbers by the loop and by matrix products."""
     loops = {
         AdditivePooling: additive_pooling_loop,
         DotProductPooling: dot_product_pooling_loop,

@@ -1,4 +1,4 @@
-"""Tests of the mechanisms as operators: both forms pass every check of their contract, and every check has a mutant."""
+"""Tests of the mechanisms as operators: loop and matrix products pass every check, and every check has a mutant."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -37,7 +37,7 @@ OWN = {
 @pytest.mark.parametrize("form", ["", "_loop"])
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
 def test_both_forms_pass_every_check(conformance: "Conformance", operator: Mechanism, form: str) -> None:
-    """They pass on every case of the suite quick; only half precision in a loop is unsupported."""
+    """Loop and matrix products pass on every case of the suite quick; only a loop in half precision is unsupported."""
     implementation = load(operator.name + form, IMPLEMENTATIONS)
     assert implementation.operator == operator.name
     cases = operator.suite("quick")
@@ -55,7 +55,7 @@ def test_both_forms_pass_every_check(conformance: "Conformance", operator: Mecha
 def test_matrix_products_support_every_dtype_and_loops_refuse_half_precision(
     conformance: "Conformance", operator: Mechanism
 ) -> None:
-    """In each dtype, the error on rounded inputs is within the budget of that dtype."""
+    """In each dtype, the error of the matrix products on rounded inputs is within the error budget of that dtype."""
     matrix, loop = (load(operator.name + form, IMPLEMENTATIONS) for form in ("", "_loop"))
     plain, *_ = operator.suite("quick")
     cases = {
@@ -78,7 +78,7 @@ def test_matrix_products_support_every_dtype_and_loops_refuse_half_precision(
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 def test_a_correct_variant_passes_every_check(conformance: "Conformance", variant: Implementation) -> None:
-    """It rounds differently and passes on every case of the suite quick: checks catch the mutants' mistakes alone."""
+    """A variant rounds differently and passes on every case of the suite quick: checks fail only for mistakes."""
     cases = load_operator(variant.operator).suite("quick")
     found = [
         (case.id, conformance.finding(variant, case, check)) for case in cases for check in conformance.applicable(case)
@@ -98,7 +98,7 @@ def test_every_mechanism_has_a_mutant_for_every_check_of_the_chapter(operator: M
 
 
 def test_calling_a_parameter_like_a_function_raises(conformance: "Conformance") -> None:
-    """The call raises, and the check passes the error on."""
+    """The call raises TypeError, and the check lets the error propagate."""
 
     class Called(Dot):
         def score(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -151,7 +151,7 @@ def test_the_residual_block_equals_torchs_modules() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_the_rounding_of_torchs_layer_norm_is_allowed(conformance: "Conformance", dtype: Precision) -> None:
-    """Torch sums the gradients of the norm's parameters in their dtype: the error grows with the number of tokens."""
+    """Torch sums the gradients of LayerNorm's parameters in their dtype: the error grows with the number of tokens."""
     problem = BlockProblem(sequences=2, length=500, width=6, heads=2, mask="pad", regime="peaked")
     case = Case(operator="residual_block", problem=problem, dtype=dtype, mode="eval")
     found = conformance.finding(load("residual_block", IMPLEMENTATIONS), case, "parameter_gradients")
@@ -159,7 +159,7 @@ def test_the_rounding_of_torchs_layer_norm_is_allowed(conformance: "Conformance"
 
 
 def test_every_yardstick_of_a_mechanism_equals_its_formula_in_float64() -> None:
-    """If a yardstick differed, it would measure a mistake instead of rounding."""
+    """If a yardstick differed from the formula, its error would come from a mistake and not from rounding."""
     operator = operators.RESIDUAL_BLOCK
     case = Case(operator=operator.name, problem=BlockProblem(**SIZES, heads=3, mask="causal+pad"), dtype="float64")
     inputs = operator.inputs(case)

@@ -1,4 +1,4 @@
-"""Attention by ``torch.einsum``: a plain function of q, k and v that ``from_kernel`` makes an implementation."""
+"""Attention by ``torch.einsum``: a plain function of q, k and v that ``from_kernel`` turns into an implementation."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ __all__ = ["EINSUM", "einsum_attention"]
 def einsum_attention(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, scale: float, dropout_p: float) -> Tensor:
     """Compute O = softmax(scale · Q Kᵀ + M) V; ``mask`` is boolean (true keeps a key) or additive.
 
-    The function has no keyword ``need_weights``, so cases that need the weights are refused.
+    The function has no keyword ``need_weights``, so cases that need the attention weights are refused.
 
     Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim), mask broadcastable to
     (batch, heads, queries, keys).

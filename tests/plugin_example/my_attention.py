@@ -1,4 +1,4 @@
-"""A user's attention: a class with the interface of ``torch.nn.MultiheadAttention``, without any use of attnbench."""
+"""A user's attention: a class with the interface of ``torch.nn.MultiheadAttention`` that does not use attnbench."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Attention without a softmax: an operator of one's own, with its check, its mutants and two implementations.
+"""Attention without a softmax: an example of a user's operator, with a check, mutants and two implementations.
 
     output_i = Σ_j φ(q_i)·φ(k_j) v_j / Σ_j φ(q_i)·φ(k_j)        with φ(x) = elu(x) + 1
 

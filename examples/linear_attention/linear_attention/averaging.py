@@ -1,4 +1,4 @@
-"""Chapter *averaging*: what holds because the weights of a query are an average's."""
+"""Chapter *averaging*: what holds because the output is a weighted average of the values."""
 
 from collections.abc import Iterator
 from dataclasses import replace

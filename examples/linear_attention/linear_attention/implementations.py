@@ -1,4 +1,4 @@
-"""Two implementations of linear attention. They import the plug-in contract, and never the operator or its checks."""
+"""Two implementations of linear attention. This module imports attnbench, but never the operator or its checks."""
 
 from torch import Tensor
 from torch.nn.functional import elu
@@ -9,13 +9,13 @@ __all__ = ["FROM_THE_LEFT", "FROM_THE_RIGHT"]
 
 
 def sum_from_the_left(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Weights of all pairs of queries and keys, then values."""
+    """Compute the weights of all pairs of queries and keys first, and multiply them by the values."""
     weights = (elu(query) + 1) @ (elu(key) + 1).mT
     return weights @ value / weights.sum(dim=-1, keepdim=True)
 
 
 def sum_from_the_right(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Keys and values first: time and memory are linear in the number of keys."""
+    """Multiply keys and values first, so that time and memory are linear in the number of keys."""
     q, k = elu(query) + 1, elu(key) + 1
     return q @ (k.mT @ value) / (q * k.sum(dim=-2, keepdim=True)).sum(dim=-1, keepdim=True)
 

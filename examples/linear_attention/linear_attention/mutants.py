@@ -1,4 +1,4 @@
-"""Wrong linear attention: each mutant is one mistake, with the check that must fail and a case that shows it."""
+"""Wrong linear attention: each mutant has one mistake, a check that must fail, and a case on which that check fails."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ _mutants: list[Mutant] = []
 
 
 def _mutant(caught_by: str, why: str, mode: Mode = "eval") -> Callable[[Attention], Attention]:
-    """Mark a function as a mutant; its name is the function's."""
+    """Mark a function as a mutant; the mutant's name is ``linear_`` and the name of the function."""
 
     def mark(attention: Attention) -> Attention:
         implementation = from_call(attention, operator=OPERATOR.name, name=f"linear_{attention.__name__}")
@@ -34,7 +34,7 @@ def _features(tensor: Tensor) -> Tensor:
 
 
 def _attend(q: Tensor, k: Tensor, value: Tensor) -> Tensor:
-    """Attention with these features. Shape: (batch, queries, width), (batch, keys, width) twice."""
+    """Compute attention from features. Shape: q (batch, queries, width), k and value (batch, keys, width)."""
     return q @ (k.mT @ value) / (q @ k.sum(dim=-2, keepdim=True).mT)
 
 

@@ -1,4 +1,4 @@
-"""The contract of linear attention: its problems, its suites, and where its checks and mutants are. No torch here."""
+"""The operator of linear attention: its problems and suites. Importing this module does not import torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ __all__ = ["OPERATOR", "SMALL", "LinearProblem"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearProblem(Problem):
-    """Sizes: a case id reads ``linear_attention/B2.L5.S7.D8/-/mask=none/regime=plain/seed=0/float32/cpu/eval``."""
+    """Sizes. The id of a case is ``linear_attention/B2.L5.S7.D8/-/mask=none/regime=plain/seed=0/float32/cpu/eval``."""
 
     sequences: int = size("B")
     queries: int = size("L")
@@ -40,7 +40,7 @@ class LinearAttention(FormulaOperator):
     mutation_scores = "linear_attention:mutation_scores.json"
 
     def suite(self, level: Level) -> Sequence[Case]:
-        """Every dtype in every mode; levels beyond quick have other sizes as well."""
+        """Return cases of every dtype in every mode; the levels above quick also have two further problems."""
         sizes = [SMALL] if level == "quick" else [SMALL, replace(SMALL, queries=1, keys=33), replace(SMALL, width=1)]
         dtypes, modes = ("float32", "float64", "bfloat16", "float16"), ("eval", "inference")
         return [
@@ -49,7 +49,7 @@ class LinearAttention(FormulaOperator):
         ]
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
-        """As many queries as keys, forward and with backward."""
+        """Return cases with as many queries as keys, without backward and with backward."""
         problems = [LinearProblem(sequences=1, queries=n, keys=n, width=64) for n in lengths]
         return [
             Case(operator=self.name, problem=problem, mode=mode)
@@ -57,13 +57,13 @@ class LinearAttention(FormulaOperator):
         ]
 
     def numbers(self, problem: LinearProblem, draw: "Draw") -> Inputs:
-        """Queries, keys and values."""
+        """Draw queries, keys and values."""
         lengths = {"query": problem.queries, "key": problem.keys, "value": problem.keys}
         tensors = {name: draw.normal(name, problem.sequences, n, problem.width) for name, n in lengths.items()}
         return Inputs(parameters={}, tensors=tensors)
 
     def formula(self, problem: LinearProblem, given: Mapping[str, Any], rounded: Rounded) -> Any:
-        """The formula of this package, summed from the left; ``rounded`` is called on the result of every step."""
+        """Compute the formula of the package's docstring, weights first; ``rounded`` gets the result of every step."""
         from torch.nn.functional import elu
 
         q, k = (rounded(elu(given[name]) + 1) for name in ("query", "key"))

@@ -1,4 +1,4 @@
-"""Certificates: the results of implementations on a whole suite, with the suite's identity and the machine.
+"""Certificates: the results of implementations on a whole suite, with its mutation score and the machine.
 
 Two certificates can be compared if the hashes of their case lists are equal.
 

@@ -67,7 +67,7 @@ def _find_decisive(findings: Sequence[Finding]) -> Finding:
 
 
 def _parse_length(case: str) -> tuple[int, str]:
-    """Return a case's length, and the parts of its id that are the same at every length: operator to mode."""
+    """Return a case's length, and the parts of its id that no length changes: operator, dtype, device and mode."""
     parsed = Case.parse(case, load_problem_types())
     return load_operator(parsed.operator).length(parsed), "/".join([parsed.operator, *case.split("/")[-3:]])
 

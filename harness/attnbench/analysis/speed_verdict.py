@@ -84,7 +84,7 @@ def decide_speed(own: Timing, base: Timing, *, effect: float = EFFECT) -> SpeedV
 
 
 def splits_cycles(base: Samples, copy: Samples) -> bool:
-    """Whether no cycle called both, judged by the numbers of their cycles; in older runs every cycle called both."""
+    """Whether no cycle called both the baseline and its copy, by cycle numbers; in older runs every cycle did."""
     cycles = list(zip(base, copy, strict=False))
     return any(own and other for own, other in cycles) and not any(set(own) & set(other) for own, other in cycles)
 

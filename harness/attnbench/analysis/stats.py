@@ -1,7 +1,7 @@
 """Medians and their confidence intervals, over processes and over undisturbed ("clean") calls.
 
 Samples inside one process are not independent (intraclass correlation 0.2 to 0.9), so every interval is computed over
-processes: a process contributes one number, the median over its calls.
+processes: a process contributes one number, a median over its calls.
 """
 
 import math

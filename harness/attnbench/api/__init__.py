@@ -27,11 +27,11 @@ def conform(
 ) -> Report:
     """Run the checks of a suite on an implementation, in a process of its own, and return a report.
 
-    ``implementation`` is a module class, a function of (q, k, v) or an ``Implementation`` that a fresh process can
-    import, or a name: registered, ``package.module:attribute`` or ``path/to/file.py:attribute``. ``cases`` are
-    shell-style patterns or whole ids. ``expected_failures`` are files, or a mapping from a pattern of checks, or a
-    (check, case) pair of patterns, to a (reason, link). An ``expected_failures.toml`` beside the implementation's
-    module is always read.
+    ``implementation`` is an object or a name. The object is a module class, a function of (q, k, v) or an
+    ``Implementation``; a fresh process must be able to import it. The name is a registered one,
+    ``package.module:attribute`` or ``path/to/file.py:attribute``. ``cases`` are shell-style patterns or whole ids.
+    ``expected_failures`` are files, or a mapping to (reason, link); a key is a pattern of checks, or a pair (pattern of
+    checks, pattern of cases). An ``expected_failures.toml`` beside the implementation's module is always read.
 
     Raises: attnbench.plugins.registry.PluginError where the implementation cannot be loaded, ValueError where no check
     is left to run.

@@ -60,7 +60,7 @@ class Report:
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """Findings that failed, each with its case and the command that reproduces it."""
+        """Findings that failed, each with its case and the command that reproduces the failure."""
         return tuple(
             Failure(implementation=self.implementation, case=result.case, finding=finding)
             for result in self.results
@@ -75,7 +75,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether at least one check ran, and none failed except as expected."""
+        """Whether at least one check passed or failed as expected, and no check failed in any other way."""
         counts = self.counts
         held = counts["passed"] + counts["expected_failure"]
         return bool(held) and not any(counts[status] for status in FAILURES)

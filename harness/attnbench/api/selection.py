@@ -1,4 +1,4 @@
-"""The cases and checks that a user selects from a suite, and the expected failures."""
+"""The cases and checks that a user selects from a suite, and the failures that the user expects."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from attnbench.runner import Expectation, Plan, Session, audit, read_expectation
 
 __all__ = ["Expected", "Selection", "as_tuple", "collect_expectations"]
 
-# One or more files; or the (reason, link) of each known deviation, by a pattern of checks or a (check, case) pair of
-# patterns.
+# One or more files, or a mapping from known deviations to (reason, link). A key of the mapping is a pattern of checks,
+# or a pair (pattern of checks, pattern of cases).
 Expected = str | Path | Sequence[str | Path] | Mapping[str | tuple[str, str], tuple[str, str]]
 
 
@@ -23,7 +23,7 @@ class Selection:
     """Selected cases and checks of a suite; an empty ``cases`` or ``checks`` selects all of them."""
 
     suite: str = "core"
-    # Shell-style patterns, or whole ids, which need not be in the suite.
+    # Shell-style patterns of case ids, or whole case ids; a whole id need not be in the suite.
     cases: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
 
@@ -52,7 +52,7 @@ class Selection:
 def collect_expectations(
     session: Session, implementations: Sequence[str], expected: Expected, plans: Sequence[Plan]
 ) -> list[Expectation]:
-    """Return the given expected failures and those in the files beside the implementations.
+    """Return the expected failures in ``expected`` and in the files beside the modules of the implementations.
 
     Raises: ExpectationError where an entry can match no finding, or a file cannot be read; ValueError for a mapping
     that cannot be used.

@@ -31,7 +31,7 @@ class LocalSession(Session):
 
 
 class WorkerPool:
-    """An oracle worker, and a candidate worker for each implementation, each started when it is first needed."""
+    """An oracle worker, and one candidate worker per implementation; each process starts when it is first needed."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -39,13 +39,13 @@ class WorkerPool:
         self._session: Session | None = None
         self._workers: dict[str, Supervisor | PluginError] = {}
         self._unloadable: set[str] = set()
-        # Requested checks, and findings that were not returned yet, by implementation and case.
+        # By implementation and case: the requested checks, and the findings that were not returned yet.
         self._requested: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self._found: dict[tuple[str, str], dict[str, Finding]] = {}
         self._plans: dict[Selection, list[Plan]] = {}
 
     def make_plans(self, selection: Selection) -> list[Plan]:
-        """Return the plans of a selection, made once.
+        """Return the plans of a selection, which are made at the first call.
 
         Raises: ValueError.
         """
@@ -68,11 +68,11 @@ class WorkerPool:
         return isinstance(worker, PluginError) or worker.operator == plan.operator
 
     def request(self, implementation: str, case: str, check: str) -> None:
-        """Announce that a finding will be asked for; the requested checks of one case run together."""
+        """Announce that the finding of a check will be asked for; the announced checks of one case run together."""
         self._requested[implementation, case].add(check)
 
     def get_finding(self, implementation: str, plan: Plan, check: str) -> Finding:
-        """Return the finding of one check; running it also runs the other requested checks of its case."""
+        """Return the finding of one check; the first call for a case also runs its other announced checks."""
         key = (implementation, plan.case)
         # Each finding is returned once. If it is asked for again, as by a repeated test, the check runs again.
         if key not in self._found:
@@ -104,12 +104,12 @@ class WorkerPool:
             reason = f"the oracle worker's process ended: {error}"
             return {check: Finding(check=check, status="error", reason=reason) for check in plan.checks}
         except BaseException:
-            # After an interrupted request, its reply would be taken for the reply to the next request.
+            # Otherwise, the next request would get the reply to the interrupted request.
             self.close()
             raise
 
     def _report_load_error(self, implementation: str, plan: Plan, reason: str) -> dict[str, Finding]:
-        """Return one ``error`` for an implementation that cannot be loaded; its other findings are ``not_run``."""
+        """Return findings for an implementation that cannot be loaded: one ``error`` in total, the rest ``not_run``."""
         found = {check: Finding(check=check, status="not_run", reason=reason) for check in plan.checks}
         if implementation not in self._unloadable:
             self._unloadable.add(implementation)

@@ -25,8 +25,8 @@ class Malformed(Exception):
 class Candidate:
     """One implementation, built and prepared for one case.
 
-    Rows of padded queries that the implementation's policy leaves to it are excluded from every comparison: outputs
-    are 0 there, and no gradient flows through them.
+    The policy ``padded_queries="own"`` excludes the rows of padded queries from every comparison: outputs are set to 0
+    there, and no gradient flows through these rows.
     """
 
     def __init__(self, implementation: Implementation, operator: Operator, case: Case, inputs: Inputs) -> None:
@@ -34,7 +34,7 @@ class Candidate:
         self.operator = operator
         self.case = case
         self.inputs = inputs
-        # Cotangents must not require gradients: otherwise the loss of a detached output would require them too.
+        # Cotangents must not require gradients: otherwise even the loss of a detached output would require gradients.
         for tensor in inputs.tensors.values():
             tensor.requires_grad_(self._is_tracked(tensor))
         self.reference = operator.reference(case, inputs)
@@ -44,7 +44,7 @@ class Candidate:
         return self.case.tracks_inputs and tensor.is_floating_point()
 
     def build(self, reference: Any = None) -> tuple[Any, Callable[..., Any]]:
-        """Build a new module with the weights of ``reference`` (by default the case's) and its prepared call."""
+        """Return a new module with the parameters of ``reference``, by default the case's, and its prepared call."""
         module = self.implementation.build(copy.deepcopy(self.reference if reference is None else reference))
         if isinstance(module, torch.nn.Module):
             module.train(self.case.training).requires_grad_(self.case.tracks_parameters)
@@ -57,13 +57,13 @@ class Candidate:
             return compile_call(call, module, case, inputs) if case.compiler else call
 
     def parameters(self) -> dict[str, Tensor]:
-        """Return the module's parameters by name; none if it is not a ``torch.nn.Module``."""
+        """Return the module's parameters by name, or an empty dict if the module is not a ``torch.nn.Module``."""
         return dict(self.module.named_parameters()) if isinstance(self.module, torch.nn.Module) else {}
 
     def run(self, call: Callable[..., Any] | None = None, **changed: Any) -> dict[str, Tensor]:
-        """Call on the current inputs and return the outputs by name, 0 in excluded rows.
+        """Call the module on the current inputs and return the outputs by name, with 0 in excluded rows.
 
-        ``changed`` replaces arguments of the call.
+        ``call`` replaces the prepared call, and ``changed`` replaces some of its arguments.
 
         Raises: Malformed if the result is not of the required form.
         """
@@ -87,9 +87,11 @@ class Candidate:
             yield
 
     def name_outputs(self, returned: Any) -> dict[str, Tensor]:
-        """Return the outputs by name from the result of a call: a tuple, or a tensor where the operator has one output.
+        """Return the outputs of a call by name.
 
-        Raises: Malformed if the result is anything else.
+        The result of the call must be a tuple or, if the operator has one output, a tensor.
+
+        Raises: Malformed if the result has another form.
         """
         names = self.operator.outputs
         if len(names) == 1 and isinstance(returned, Tensor):
@@ -137,7 +139,7 @@ class Candidate:
         return loss
 
     def compute_gradients(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Compute the gradients of the loss with respect to all tracked inputs and parameters; unused ones have 0."""
+        """Compute the gradients of the loss for all tracked inputs and parameters; an unused one has gradient 0."""
         inputs = self.collect_leaves()
         parameters = self.parameters() if self.case.tracks_parameters else {}
         leaves = [*inputs.values(), *parameters.values()]
@@ -158,7 +160,10 @@ class Candidate:
         return leaves
 
     def _map_to_reference(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Map gradients of the module's parameters to the reference's: the vector-Jacobian product of ``weights``."""
+        """Map gradients of the module's parameters to gradients of the reference's parameters.
+
+        This is the vector-Jacobian product of the implementation's method ``weights``.
+        """
         parameters = {name: p.detach().requires_grad_() for name, p in self.inputs.parameters.items()}
         mapped = self.implementation.weights(parameters)
         unmatched = sorted(gradients.keys() ^ mapped.keys())
@@ -185,7 +190,7 @@ class Candidate:
         return self.run_on(case, inputs)
 
     def run_on(self, case: Case, inputs: Inputs, module: Any = None) -> dict[str, Tensor]:
-        """Call this module, or another one, on another case with the same parameters; return the outputs.
+        """Call the candidate's module, or ``module``, on another case with the same parameters; return the outputs.
 
         Raises: Refusal if the implementation does not support that case.
         """
@@ -218,7 +223,7 @@ class Candidate:
         return forward_and_backward
 
     def overwrite(self, changes: dict[str, Tensor]) -> "_Overwritten":
-        """Return a context in which tensor inputs hold other values, written in place."""
+        """Return a context in which tensor inputs hold the values of ``changes``, written in place."""
         return _Overwritten(self, changes)
 
     def write(self, values: Mapping[str, Tensor]) -> None:

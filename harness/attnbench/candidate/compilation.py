@@ -13,7 +13,7 @@ __all__ = ["CallModule", "compile_call"]
 
 
 class CallModule(nn.Module):
-    """A prepared call as a module; the module that the call uses is its submodule."""
+    """A prepared call in the form of a module, whose submodule is the module that the call uses."""
 
     def __init__(self, call: Callable[..., Any], owner: Any) -> None:
         super().__init__()
@@ -28,13 +28,13 @@ class CallModule(nn.Module):
 def compile_call(call: Callable[..., Any], module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
     """Return the call, compiled as the case's mode says.
 
-    Graph breaks are allowed: the result must be correct under a user's ``torch.compile``, not one graph.
+    Graph breaks are allowed: the compiled call must return correct results, but need not be a single graph.
     """
     # Graphs that were compiled earlier in this process must not be reused.
     torch.compiler.reset()
     if case.compiler == "export":
         # torch.export accepts modules only.
         whole = call if isinstance(call, nn.Module) else CallModule(call, module)
-        # Parameters may only be frozen afterwards: export keeps their requires_grad.
+        # Parameters are not frozen here, because export keeps their requires_grad; they may be frozen afterwards.
         return torch.export.export(whole, (), inputs.arguments()).module()
     return torch.compile(call, backend=str(case.compiler))

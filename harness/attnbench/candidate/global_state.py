@@ -1,4 +1,4 @@
-"""Torch's process-wide settings: read before a call and restored after it, so that no call affects the next."""
+"""Torch's process-wide settings: read before a call and restored after it, so that no call affects a later call."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ def restore_settings(before: Mapping[str, Any]) -> None:
 def seed(number: int) -> None:
     """Seed torch's random number generators on the CPU and on CUDA.
 
-    torch.manual_seed seeds every kind of device and takes 0.3 ms; this takes 1 µs.
+    torch.manual_seed seeds every kind of device and takes 0.3 ms; this function takes 1 µs.
     """
     torch.default_generator.manual_seed(number)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

@@ -17,7 +17,7 @@ class Match:
     """Quantities must equal the oracle's within the error budget."""
 
     quantities: dict[str, Tensor]
-    # The dropout mask that the implementation drew, true where a weight is kept; None: the weights do not show it.
+    # The dropout mask that the implementation drew, true where a weight is kept; None: the case draws no dropout.
     keep: Tensor | None = None
     # Whether the quantities may have any dtype (autocast leaves the dtype of returned weights open).
     any_dtype: bool = False

@@ -13,12 +13,12 @@ from attnbench.interface import Refusal
 __all__ = ["compare_outputs", "compare_runs", "compute_gradient_alone", "try_call"]
 
 Result = TypeVar("Result")
-# Most characters of an exception's message that a finding quotes.
+# Largest number of characters of an exception's message that a finding quotes.
 MESSAGE = 200
 
 
 def compare_runs(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], how: str) -> Iterator[Observation]:
-    """Observe that each quantity that two runs have in common agrees; ``how`` says which two runs these are."""
+    """Observe that two runs agree in each quantity that both returned; ``how`` says which runs these are."""
     for name in [name for name in found if name in expected]:
         yield Agree(value=found[name].detach(), expected=expected[name].detach(), quantity=name, what=f"{name} {how}")
 

@@ -157,7 +157,7 @@ def _print(rows: Sequence[Row], *, err: bool) -> None:
 
 
 def _write(rows: Sequence[Row], reports: Path | None, json_file: IO[str] | None, asked: Settings) -> None:
-    """Write the rows to ``json_file``, and as CSV and Markdown into the folder ``reports``; None stands for neither."""
+    """Write JSON to ``json_file``, and CSV and Markdown into the folder ``reports``; either of the two may be None."""
     if json_file:
         # msgspec writes NaN, which JSON cannot represent, as null.
         encoded = msgspec.json.encode({"schema": SCHEMA, "asked": asked, "rows": rows})

@@ -32,8 +32,8 @@ SECONDS_UP_TO_S, MINUTES_UP_TO_S = 90, 5400
 class Pace:
     """Durations of the finished steps of a stage, and an estimate for the remaining steps.
 
-    Steps differ widely: a long sequence takes a thousand times as long as a short one. Steps come in order of length, so
-    the mean duration of the finished steps is a poor estimate. But steps come in rounds: the same cases for every
+    Steps differ widely: a long sequence takes a thousand times as long as a short one. Steps come in order of length,
+    so the mean duration of the finished steps is a poor estimate. But steps come in rounds: the same cases for every
     implementation, or in every process. The estimate for a remaining step therefore comes from the durations of the
     steps with the same label in earlier rounds.
     """

@@ -18,13 +18,13 @@ from attnbench.runner.session import Outcome
 
 __all__ = ["CONTROL", "PLANNED", "WORKER", "Row", "Settings", "drop_in"]
 
-# A/A control: name of a second copy of the original model among the names of implementations.
+# Name of the A/A control, a second copy of the original model, in the lists of implementation names.
 CONTROL = "(twin)"
 # Worker module of a session that ``drop_in`` uses.
 WORKER = "attnbench.integrations.drop_in_worker"
-# Share of the time-out of each model that is planned for timed calls; the rest is for loading and warming up.
+# Fraction of the time-out of each model that is planned for timed calls; the rest is for loading and warming up.
 PLANNED = 0.4
-# Statuses of a row whose embeddings are within the error budget, and of one whose are not.
+# Status of a row if the error of the embeddings is within the error budget, and status if it is not.
 HELD, FAILED = "held", "failed"
 
 
@@ -32,11 +32,11 @@ HELD, FAILED = "held", "failed"
 class Settings:
     """Size of the batch, and effort of the timing."""
 
-    # Sentences, and tokens of the longest one; half of all tokens are padding.
+    # Number of sentences, and number of tokens of the longest sentence; half of all tokens are padding.
     batch: int
     length: int
     processes: int
-    # Time for the calls in one process.
+    # Time for all timed calls in one process, in seconds.
     budget_s: float
 
 
@@ -52,7 +52,7 @@ class Row:
     # Largest difference from the embeddings of the original model, and the smallest cosine similarity to them.
     largest: float | None = None
     cosine: float | None = None
-    # Largest difference from the embeddings of the model in float64, and its error budget.
+    # Largest difference from the embeddings of the model in float64, and the error budget for this difference.
     error: float | None = None
     allowed: float | None = None
     timing: Timing | None = None
@@ -68,7 +68,7 @@ def drop_in(
     *,
     progress: Progress | None = None,
 ) -> Iterator[Row]:
-    """Yield the rows of the drop-in table, model after model: the original's paths, then the implementations.
+    """Yield the rows of the drop-in table: for each model, the original's paths and then the implementations.
 
     The worker module of ``session`` must be ``WORKER``.
 
@@ -115,7 +115,10 @@ def _format_excess(error: float, allowed: float) -> str:
 
 
 def _find_fault(answer: Outcome, names: Sequence[str]) -> tuple[str | None, str]:
-    """Return the implementation that made a timing process fail, or None if unknown, and the reason, empty if none."""
+    """Return the implementation that made a timing process fail, and the reason.
+
+    The implementation is None if it is unknown. The reason is empty if the process did not fail.
+    """
     if "status" in answer:
         culprit = answer.get("culprit")
         return culprit if culprit in names else None, f"{answer['status']}: in a timing process: {answer['reason']}"
@@ -127,7 +130,7 @@ def _find_fault(answer: Outcome, names: Sequence[str]) -> tuple[str | None, str]
 
 @dataclass(slots=True, kw_only=True)
 class _Samples:
-    """Samples of one model variant: a tuple per process, empty for a process that did not time it."""
+    """Samples of one model variant: a tuple per process, which is empty if the process did not time the variant."""
 
     columns: dict[str, list[tuple[Any, ...]]] = field(
         default_factory=lambda: {name: [] for name in ("times_ns", *SAMPLE_FIELDS)}
@@ -156,7 +159,7 @@ class _Samples:
 
 @dataclass(slots=True, kw_only=True)
 class _ModelTiming:
-    """Timing of one model: the original and all implementations in every process."""
+    """Timing of one model: each process times the original and all implementations."""
 
     session: Session
     model: str
@@ -169,13 +172,13 @@ class _ModelTiming:
     threads: int = 0
 
     def time_models(self, names: Sequence[str]) -> Iterator[Row]:
-        """Time the model with these implementations; yield rows of the original's paths, then all ``rows``."""
+        """Time the model with these implementations; yield a row for each path of the original, then all ``rows``."""
         names, processes = list(names), self.settings.processes
         self.progress.begin(f"time {self.model}", processes)
         for number in range(processes):
             self.progress.now(f"process {number + 1}")
             self._time_in_process(number, names)
-            # All processes have the same label, because they take about the same time.
+            # Every process reports its end under the same label, because all processes take about the same time.
             self.progress.done(self.model)
         timings = {name: own.to_timing(processes, self.threads) for name, own in self.samples.items()}
         if self.originals:
@@ -192,7 +195,7 @@ class _ModelTiming:
         return replace(row, timing=timings[name], contest=verdict)
 
     def _time_in_process(self, number: int, names: list[str]) -> None:
-        """Time in one fresh process. An implementation that raises or is wrong is excluded; the others are re-run."""
+        """Take samples in one fresh process; repeat without an implementation that raises or is wrong."""
         while True:
             answer = self._take_samples(number, names)
             culprit, reason = _find_fault(answer, names)
@@ -211,7 +214,7 @@ class _ModelTiming:
             self.samples.setdefault(name, _Samples()).add(number, samples)
 
     def _take_samples(self, number: int, names: list[str]) -> Outcome:
-        # One model for each implementation, and the original.
+        # Number of models: one for each implementation, and the original.
         models = len(names) + 1
         try:
             worker = self.session.supervise_together(names)

@@ -1,4 +1,4 @@
-"""The worker process that runs implementations inside real models: a candidate worker with further requests."""
+"""The worker process that runs implementations inside real models: a candidate worker that answers more requests."""
 
 import sys
 from collections.abc import Callable
@@ -19,7 +19,7 @@ __all__ = ["DropInWorker"]
 
 
 class DropInWorker(CandidateWorker):
-    """Serves the requests of the drop-in table about whole models."""
+    """Candidate worker that also answers the requests of the drop-in table about whole models."""
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
         """Return the handler of each request."""
@@ -65,7 +65,7 @@ class DropInWorker(CandidateWorker):
         limit_s: float,
         seed: int,
     ) -> Outcome:
-        """Take interleaved samples of the whole model with each attention, and twice of the original (A/A control)."""
+        """Take interleaved samples of the model with each implementation, and of two originals (A/A control)."""
         return run_for_outcome(
             lambda: self._take_samples(
                 implementations, model, Batch.from_sentences(batch, length), budget_s, limit_s, seed
@@ -88,7 +88,7 @@ class DropInWorker(CandidateWorker):
         samples = sampling.sample_interleaved(
             calls, budget_s=budget_s, limit_s=limit_s, seed=seed, baseline=(base, CONTROL)
         )
-        # With the sentences in reverse order, results cached from an earlier call are wrong.
+        # Errors are computed with sentences in reverse order, so that results cached in an earlier call are wrong.
         batch.reverse()
         oracle = embed_in_float64(batch)
         return {
@@ -104,7 +104,7 @@ def _largest_error(call: Embed, oracle: Tensor) -> float:
 
 
 def main() -> None:
-    """Serve on the descriptor given as first argument."""
+    """Answer requests on the socket whose file descriptor is the first argument."""
     serve(DropInWorker().handlers(), int(sys.argv[1]))
 
 

@@ -25,7 +25,7 @@ def name_mask(mask: Tensor | None, *, is_causal: bool) -> str:
 def choose_mode(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, dropout: float, training: bool
 ) -> Mode:
-    """Return the mode with the same gradients and dropout as the call."""
+    """Return the mode of a case that has the same gradients and dropout as a call with these arguments."""
     tracked = [one is not None and one.requires_grad for one in (query, key, value, mask)]
     if not torch.is_grad_enabled() or not any(tracked):
         if training:
@@ -33,13 +33,15 @@ def choose_mode(
         return "inference_mode" if torch.is_inference_mode_enabled() else "inference"
     additive = mask is not None and mask.is_floating_point()
     if additive and not tracked[-1] and not (training and dropout):
-        # "tuning" has no gradient with respect to the mask, which not every kernel computes.
+        # The mode "tuning" needs no gradient with respect to the mask. Not every kernel computes this gradient.
         return "tuning"
     return "train" if training else "eval"
 
 
 def make_case_of_call(query: Tensor, key: Tensor, *, form: str, need_weights: bool, dropout: float, mode: Mode) -> Case:
-    """Return the call as a case with identity projections, and with the weights of each head if weights are needed.
+    """Return the case that describes a call on split heads, with identity projections.
+
+    If attention weights are needed, the case returns the weights of each head.
 
     Shape: query (batch, heads, queries, head_dim), key (batch, heads, keys, head_dim).
     """

@@ -1,7 +1,8 @@
 """Real models whose attention is replaced by an implementation, on a batch of real sentences.
 
-Both are the sentence encoder all-MiniLM-L6-v2 with its trained weights: as ``nn.TransformerEncoderLayer``, whose
-``self_attn`` is replaced, and as Hugging Face's BertModel, whose attention function is replaced.
+Both models are the sentence encoder all-MiniLM-L6-v2 with its trained parameters. One is built of
+``nn.TransformerEncoderLayer``, whose ``self_attn`` is replaced. The other is Hugging Face's BertModel, whose attention
+function is replaced.
 """
 
 import copy
@@ -32,13 +33,13 @@ __all__ = [
     "make_case",
 ]
 
-# Computes the embeddings of the batch: (batch, 384), each of Euclidean norm 1.
+# A function that computes the embeddings of the batch: (batch, 384), each of Euclidean norm 1.
 Embed = Callable[[], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Sentences as input of the models. Shape: (batch, length) both; ``hidden_keys`` is true at padding."""
+    """Token ids of sentences, and a mask that is true at padding. Shape: both (batch, length)."""
 
     tokens: Tensor
     hidden_keys: Tensor
@@ -72,7 +73,7 @@ class SwappedAttention(nn.Module):
 
     def __init__(self, call: Callable[..., Any], module: Any) -> None:
         super().__init__()
-        # Registered, so that its parameters belong to the model.
+        # A submodule, so that the parameters of the implementation belong to the model.
         self.module = module if isinstance(module, nn.Module) else None
         self.batch_first = True
         self.calls = 0
@@ -86,14 +87,14 @@ class SwappedAttention(nn.Module):
 
 
 class Encoder:
-    """The encoder of ``attnbench.oracle.sentence_encoder``."""
+    """The model built of ``nn.TransformerEncoderLayer``, from ``attnbench.oracle.sentence_encoder``."""
 
     def describe_missing(self) -> str | None:
-        """Return which package is missing for its weights or for reading them, or None."""
+        """Return which package is missing to get or to read the model's parameters, or None."""
         return sentence_encoder.describe_missing()
 
     def build_originals(self, batch: Batch) -> dict[str, Embed]:
-        """Build the path of ``nn.MultiheadAttention`` without weights, and torch's fused path for whole layers."""
+        """Build the path of ``nn.MultiheadAttention`` without attention weights, and torch's path of fused layers."""
         fused = copy.deepcopy(sentence_encoder.load_encoder())
         fused.fast_path = True
         return {
@@ -102,7 +103,7 @@ class Encoder:
         }
 
     def build_swapped(self, name: str, implementation: Implementation, batch: Batch) -> Embed:  # noqa: ARG002
-        """Replace every layer's ``self_attn`` by the implementation with the same parameters."""
+        """Build the model with every ``self_attn`` replaced by the implementation with the same parameters."""
         model = copy.deepcopy(sentence_encoder.load_encoder())
         layers: list[Any] = list(model.layers)
         given = [_collect_layer_inputs(model, number, batch) for number in range(len(layers))]
@@ -122,14 +123,14 @@ class Encoder:
 
 
 class HuggingFace:
-    """The same weights in transformers' BertModel."""
+    """BertModel of the library transformers, with the same trained parameters as ``Encoder``."""
 
     def describe_missing(self) -> str | None:
-        """Return what is missing of the library and the weights, or None."""
+        """Return what is missing to load the library or the model's parameters, or None."""
         return transformers.describe_missing() or sentence_encoder.describe_missing()
 
     def build_originals(self, batch: Batch) -> dict[str, Embed]:
-        """Build the library's path for SDPA, which is its default, and its eager path."""
+        """Build BertModel's path for SDPA, which is the library's default, and its eager path."""
         return {
             "original (sdpa)": _make_bert_embed("sdpa", batch),
             "original, eager": _make_bert_embed("eager", batch),
@@ -159,7 +160,7 @@ def compute_allowance(originals: dict[str, Embed], oracle: Tensor) -> float:
 
 
 def make_case(batch: Batch, *, mask: str = "pad") -> Case:
-    """Return the case that each layer computes.
+    """Return the case that the attention of each layer computes.
 
     nn.TransformerEncoderLayer converts its boolean padding mask to an additive one (``padfloat``).
     """

@@ -5,8 +5,8 @@
     model = AutoModel.from_pretrained("...", attn_implementation=register("varlen"))
 
 The models keep their projections; the implementation computes attention on split heads. ``HeadSplitAttention`` modules
-(also from ``from_kernel``) are called on split heads directly. Of any other implementation, the whole module is called
-with identity projections, which gives the same result, but costs four matrix products more.
+(also from ``from_kernel``) are called on split heads directly. Any other implementation is called as a whole module
+with identity projections. This gives the same result, but each call has four more matrix products.
 
 Source: https://huggingface.co/docs/transformers/attention_interface.
 """
@@ -28,17 +28,18 @@ from attnbench.plugins.adapters import load_implementation
 
 __all__ = ["count_calls", "describe_missing", "register"]
 
-# Prefix of registered names, so that no function of the library is replaced.
+# Prefix of registered names, so that they never replace an attention function of transformers.
 PREFIX = "attnbench_"
-# Words anywhere in a name by which transformers 5 takes it for one of its own functions: it then looks for a kernel to
-# download, or checks whether the model supports that function. In upper case it does not recognise them.
+# If a name contains one of these words, transformers 5 takes it for the name of one of the library's own functions. It
+# then looks for a kernel to download, or checks whether the model supports that function. It does not recognise the
+# words in upper case.
 RESERVED = re.compile("flash|flex_attention|sdpa")
 # Arguments of attention functions that change the result, and that multi-head attention does not have.
 FOREIGN = ("softcap", "position_bias", "s_aux", "cache")
 
 
 def describe_missing() -> str | None:
-    """Return why nothing can be registered on this machine, with the remedy, or None."""
+    """Return why no implementation can be registered on this machine, with the remedy, or None."""
     try:
         _import_interfaces()
     except ImportError:
@@ -54,8 +55,8 @@ def register(name: str) -> str:
     A layer's call that the implementation declares unsupported raises Refusal with the implementation's reason.
 
     Raises: TypeError where ``name`` is not a string; RuntimeError without transformers; PluginError where the name
-    cannot be loaded; ValueError where it is not an implementation of multi-head attention, or where another name that
-    differs only in punctuation is registered.
+    cannot be loaded; ValueError where it is not an implementation of multi-head attention, or where a name that differs
+    from it only in punctuation is already registered.
     """
     if not isinstance(name, str):
         raise TypeError(f"name must be a string such as 'varlen' or 'path/to/file.py:attribute', got {name!r}")
@@ -72,7 +73,7 @@ def register(name: str) -> str:
             f"{name!r} must compute 'multihead' to replace a model's attention, got {implementation.operator!r}"
         )
     attention.register(public, _AttentionFunction(name, implementation))
-    # The boolean masks of SDPA, true where a query may attend to a key.
+    # The implementation gets the boolean masks that transformers makes for SDPA, true where a query may see a key.
     masks.register(public, masks()["sdpa"])
     return public
 
@@ -99,13 +100,13 @@ def _import_interfaces() -> tuple[Any, Any]:
 
 @dataclass(slots=True)
 class _AttentionFunction:
-    """The attention function that transformers calls in every layer; layers of the same size share one core."""
+    """The attention function that transformers calls in every layer; layers of the same size share one ``_Core``."""
 
     name: str
     implementation: Implementation
     calls: int = 0
     cores: dict[tuple[Any, ...], "_Core"] = field(default_factory=dict)
-    # Kinds of call that the implementation supports.
+    # Kinds of call that have been checked, and that the implementation supports.
     supported: set[tuple[Any, ...]] = field(default_factory=set)
 
     def __call__(
@@ -133,7 +134,7 @@ class _AttentionFunction:
         if groups > 1:
             key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        # As in the library's own function for SDPA: a single query is the newest token, and attends to every key.
+        # As in transformers' own function for SDPA: a single query is the newest token, and attends to every key.
         causal = bool(causal) and attention_mask is None and query.shape[2] > 1
         if causal and key.shape[2] > query.shape[2]:
             key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
@@ -143,7 +144,8 @@ class _AttentionFunction:
         need_weights = bool(others.get("output_attentions"))
         form = name_mask(attention_mask, is_causal=causal)
         mode = choose_mode(query, key, value, attention_mask, dropout=dropout, training=module.training)
-        # A compiled call may get other sizes later. Its kind has none: support is checked for the sizes of compilation.
+        # A compiled call may get other sizes later. The kind of a compiled call therefore has no sizes: support is only
+        # checked for the sizes at compilation.
         sizes = () if torch.compiler.is_compiling() else (query.shape[0], query.shape[2], key.shape[2])
         kind = (sizes, *query.shape[1::2], form, need_weights, dropout, mode, query.dtype, query.device)
         if kind not in self.supported:
@@ -158,7 +160,7 @@ class _AttentionFunction:
     def _check_supported(
         self, query: Tensor, key: Tensor, *, form: str, need_weights: bool, dropout: float, mode: Mode
     ) -> None:
-        """Check that the implementation supports such a call.
+        """Check that the implementation supports a call of this kind.
 
         Raises: Refusal, with the implementation's reason.
         """
@@ -171,7 +173,7 @@ class _AttentionFunction:
         heads, width = query.shape[1], query.shape[3]
         key = (heads, width, dropout, query.dtype, query.device)
         if key not in self.cores:
-            # On the meta device no weights are drawn, so that the state of the random number generator stays the same.
+            # On the meta device no random parameters are drawn, so that the random number generator keeps its state.
             reference = nn.MultiheadAttention(
                 heads * width, heads, dropout, bias=False, batch_first=True, dtype=query.dtype, device="meta"
             ).to_empty(device=query.device)
@@ -182,7 +184,7 @@ class _AttentionFunction:
 
 
 class _Core(nn.Module):
-    """Attention on split heads, for one size of the heads."""
+    """Attention on split heads, for one number and width of heads."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -190,7 +192,7 @@ class _Core(nn.Module):
 
 
 class _SplitHeads(_Core):
-    """An implementation with a method for split heads; its projections are not used."""
+    """Calls a ``HeadSplitAttention`` on split heads; the projections of the module are not used."""
 
     module: HeadSplitAttention
 
@@ -204,7 +206,7 @@ class _SplitHeads(_Core):
 
 
 class _WholeModule(_Core):
-    """A whole module with identity projections."""
+    """Calls a whole module, whose projections are the identity."""
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
@@ -214,7 +216,7 @@ class _WholeModule(_Core):
         if is_causal:
             mask = torch.ones(queries, k.shape[2], dtype=torch.bool, device=q.device).tril()
         if mask is not None:
-            # As nn.MultiheadAttention expects it: true hides a key, one mask for each head of each sequence.
+            # The form that nn.MultiheadAttention expects: true hides a key, and each head of each sequence has a mask.
             mask = (~mask if mask.dtype == torch.bool else mask).expand(batch, heads, queries, k.shape[2]).flatten(0, 1)
         output, weights = self.module(
             *(heads_of.transpose(1, 2).flatten(2) for heads_of in (q, k, v)),
@@ -227,7 +229,7 @@ class _WholeModule(_Core):
 
 
 def _set_identity_projections(reference: nn.MultiheadAttention) -> None:
-    """Set every projection to the identity; a product with it is exact."""
+    """Set every projection to the identity; a product with the identity is exact."""
     width = reference.embed_dim
     identity = torch.eye(width, dtype=reference.out_proj.weight.dtype, device=reference.out_proj.weight.device)
     with torch.no_grad():
@@ -236,7 +238,7 @@ def _set_identity_projections(reference: nn.MultiheadAttention) -> None:
 
 
 def _refuse_unknown_arguments(query: Tensor, value: Tensor, others: dict[str, Any]) -> None:
-    """Check that a call has no argument that multi-head attention does not have.
+    """Refuse a call with an argument that multi-head attention does not have, or with two different head_dim.
 
     Raises: Refusal.
     """

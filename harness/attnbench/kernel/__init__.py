@@ -1,7 +1,7 @@
 """Implementations made from a plain function.
 
-``from_kernel`` adds projections, heads, masks and extra columns to a kernel, ``core_from_kernel`` adds masks only, and
-``from_call`` wraps a function that takes all arguments of an operator's call.
+``from_kernel`` adds projections, heads, masks and the extra key columns (bias_k, add_zero_attn) to a kernel.
+``core_from_kernel`` adds masks only. ``from_call`` wraps a function that takes all arguments of an operator's call.
 """
 
 from attnbench.kernel.core import CoreKernel, core_from_kernel

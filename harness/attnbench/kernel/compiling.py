@@ -1,8 +1,8 @@
 """Shared code of kernels that call ``torch.compile`` themselves.
 
-Compiling takes seconds. A kernel therefore compiles once for each kind of call, before the call itself, with dynamic
-sizes. Torch compiles one code object at most eight times and then falls back to eager: each kind of call therefore
-has a copy of the code, and gets tensors whose strides do not vary.
+Compiling takes seconds. A kernel therefore compiles once for each kind of call, before the first call of the kind, and
+with dynamic sizes. Torch compiles one code object at most eight times and then falls back to eager. Each kind of call
+therefore has its own copy of the code, and its tensors always have the same strides.
 """
 
 import math
@@ -45,7 +45,7 @@ def ignore_deprecation_warnings() -> Iterator[None]:
 def make_contiguous(x: Tensor) -> Tensor:
     """Return the tensor with contiguous strides, and not as a view; it is copied only if necessary.
 
-    Torch recompiles for each kind of base that a view has, and for each stride that a dimension of size 1 has.
+    Torch recompiles if a view has another kind of base tensor, and if a dimension of size 1 has another stride.
     """
     x = x.contiguous()
     if torch.is_grad_enabled() and x.requires_grad:
@@ -66,7 +66,7 @@ def explain_compiler_refusal(case: Case) -> str | None:
 
 
 def get_compiler_environment() -> Mapping[str, str]:
-    """Return the environment that makes torch compile in the calling process.
+    """Return the environment variables that make torch compile in the calling process.
 
     Torch's pool of compile processes would otherwise stay alive while calls are timed.
     """

@@ -1,4 +1,4 @@
-"""Kernels as implementations of ``attention_core``: a plain function on split heads, with its masks."""
+"""Kernels as implementations of ``attention_core``: masks are made here, and a plain function attends."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from attnbench.masks import additive, combined, positional
 
 __all__ = ["CoreKernel", "core_from_kernel"]
 
-# Keep mask and additive mask.
+# The two results of ``positional``: a keep mask and an additive mask.
 Positional = tuple[Tensor | None, Tensor | None]
 
 
@@ -75,7 +75,7 @@ class CoreKernel(DeclaredKernel):
     operator = "attention_core"
 
     def flag_replaces_mask(self, queries: int, keys: int, *, causal: str | None, only_causal: bool) -> bool:
-        """Whether the function's causal flag replaces the mask; ``only_causal``: there is no other mask or bias."""
+        """Whether the function's causal flag replaces the mask; ``only_causal``: nothing else masks or biases."""
         same_corner = queries == keys or self.policies.causal == causal
         return causal is not None and only_causal and same_corner and self.takes("is_causal")
 
@@ -117,21 +117,24 @@ class CoreKernel(DeclaredKernel):
         }
 
     def _is_flag_only(self, case: Case) -> bool:
-        """Whether the function gets the mask of a case as its causal flag."""
+        """Whether the function gets only its causal flag, and no mask, on a case."""
         problem = case.problem
         only_causal = len(problem.parts) == 1
         return self.flag_replaces_mask(problem.queries, problem.keys, causal=problem.causal, only_causal=only_causal)
 
     def build(self, reference: Any) -> nn.Module:  # noqa: ARG002
-        """Return a module with the operator's forward around the function; the operator has no parameters."""
+        """Return a module with the operator's forward around the function; the module has no parameters."""
         return _CoreAttention(self)
 
     def prepare(self, module: nn.Module, case: Case, inputs: Inputs) -> Call:
-        """Return the module, with its positional masks computed once, before calls are timed."""
+        """Return a call of the module whose positional masks are computed here, before calls are timed."""
         return super().prepare(self._bind_positions(module, case, inputs), case, inputs)
 
     def _bind_positions(self, module: nn.Module, case: Case, inputs: Inputs) -> Call:
-        """Return the module called with precomputed positional masks, where they do not depend on ``key_lengths``."""
+        """Return a call of the module with precomputed positional masks.
+
+        If the case needs no such masks, or if they depend on ``key_lengths``, return the module itself.
+        """
         problem, query = case.problem, inputs.tensors["query"]
         unused = self._is_flag_only(case) or not problem.parts - {"bias2d", "bias4d"}
         if unused or "key_lengths" in inputs.tensors:
@@ -158,12 +161,14 @@ def core_from_kernel(
     """Make an implementation of ``attention_core`` from the kernel of a multi-head attention implementation.
 
     The function is called as in ``from_kernel``, with two more keywords if its signature has them: ``softcap`` (a
-    number, or None) and ``enable_gqa`` (true: k and v have fewer heads than q, and a block of query heads shares each).
-    The function gets causal masks, windows, ALiBi and sequence lengths as ``mask``. It gets a causal mask without other
-    masks as ``is_causal``, if its alignment is that of ``policies``. Cases that need a missing keyword are refused.
+    number, or None) and ``enable_gqa`` (true: k and v have fewer heads than q; a block of query heads shares one key
+    head). The function gets causal masks, windows, ALiBi and sequence lengths as ``mask``. It gets a causal mask as
+    ``is_causal`` instead, if there is no other mask and the alignment is ``policies.causal``. Cases that need a missing
+    keyword are refused.
 
     ``name`` defaults to ``core_`` and the kernel's name. ``unsupported``, ``untimed`` and ``predicted_s`` are not taken
-    from the kernel, because the cases are another operator's; source, policies and environment are the kernel's.
+    from the kernel, because they depend on cases of another operator. Source, policies and environment are taken from
+    the kernel.
 
     Shape: q (batch, heads, queries, head_dim), k (batch, kv_heads, keys, head_dim), v (batch, kv_heads, keys,
     head_dim_v), output (batch, heads, queries, head_dim_v).

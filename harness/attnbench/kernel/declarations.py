@@ -14,7 +14,7 @@ __all__ = ["DeclaredKernel", "KernelFunction"]
 # fn(q, k, v, *, mask, is_causal, scale, dropout_p, need_weights) -> output, or (output, weights)
 KernelFunction = Callable[..., Any]
 FORWARD_ONLY = "forward only: no gradients"
-# Explanations for missing keywords whose name does not suffice in a message.
+# Text in a message about a missing keyword, if the name of the keyword alone would not explain the refusal.
 MISSING_KEYWORDS = {"enable_gqa": "enable_gqa: heads of keys must be as many as heads of queries"}
 
 
@@ -48,7 +48,7 @@ class DeclaredKernel(Implementation):
         self._accepted = find_accepted_keywords(function)
 
     def needs(self, case: Case) -> Mapping[str, bool]:
-        """Return, by keyword, whether a case needs it."""
+        """Return, for each keyword that only some cases need, whether this case needs the keyword."""
         raise NotImplementedError
 
     def takes(self, keyword: str) -> bool:
@@ -56,16 +56,18 @@ class DeclaredKernel(Implementation):
         return self._accepted is None or keyword in self._accepted
 
     def find_missing_keyword(self, needs: Mapping[str, bool]) -> str | None:
-        """Return the reason that names a keyword which is needed and not in the function's signature, or None."""
+        """Return a reason that names a needed keyword which the function's signature lacks, or None."""
         missing = next((word for word, needed in needs.items() if needed and not self.takes(word)), None)
         return None if missing is None else f"the kernel takes no {MISSING_KEYWORDS.get(missing, missing)}"
 
     def call_function(
         self, q: Tensor, k: Tensor, v: Tensor, *, needs: Mapping[str, bool], offered: Mapping[str, Any]
     ) -> tuple[Tensor, Tensor | None]:
-        """Call the function with the ``offered`` keywords that it accepts; return output, and weights or None.
+        """Call the function with the ``offered`` keywords that it accepts.
 
-        Raises: Refusal where the function does not accept a keyword that is needed, or has no gradients.
+        Return the output, and the attention weights or None.
+
+        Raises: Refusal where the function does not accept a needed keyword, or lacks gradients that are needed.
         """
         reason = self.find_missing_keyword(needs)
         tensors = [tensor for tensor in (q, k, v, offered.get("mask")) if tensor is not None]
@@ -77,7 +79,7 @@ class DeclaredKernel(Implementation):
         return result if isinstance(result, tuple) else (result, None)
 
     def unsupported(self, case: Case) -> str | None:
-        """Refuse cases that need a keyword which the function does not accept, and cases that its author refuses."""
+        """Return why a case is refused (missing keyword, missing gradients, or the author's reason), or None."""
         if reason := self.find_missing_keyword(self.needs(case)):
             return reason
         if self.policies.forward_only and case.differentiates:
@@ -85,7 +87,7 @@ class DeclaredKernel(Implementation):
         return self._unsupported(case) if self._unsupported else None
 
     def untimed(self, case: Case) -> str | None:
-        """Return the reason that the function's author gives, or None."""
+        """Return the reason that the function's author gives for never timing a case, or None."""
         return self._untimed(case) if self._untimed else None
 
     def predicted_s(self, case: Case) -> float | None:

@@ -12,7 +12,7 @@ __all__ = ["ReferenceForward"]
 
 
 class ReferenceForward(nn.Module):
-    """The reference's forward around ``attention``: it handles layouts, masks and the causal flag."""
+    """The reference's forward: it handles layouts, masks and the causal flag, and calls ``attention``."""
 
     def __init__(self, reference: nn.MultiheadAttention) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class ReferenceForward(nn.Module):
         self.add_zero_attn: bool = arguments["add_zero_attn"]
         self.batch_first: bool = arguments["batch_first"]
         self.head_dim = self.embed_dim // self.num_heads
-        # Number of appended keys: the learned column and the zero column.
+        # Number of appended keys: the learned key (bias_k) and the zero key (add_zero_attn).
         self.columns = arguments["add_bias_kv"] + self.add_zero_attn
         self.adopt(dict(reference.named_parameters()))
         self.train(reference.training)
@@ -44,10 +44,10 @@ class ReferenceForward(nn.Module):
         is_causal: bool,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the output (batch, queries, embed_dim), and the weights (batch, heads, queries, keys) or None.
+        """Return the output (batch, queries, embed_dim), and attention weights (batch, heads, queries, keys) or None.
 
-        ``mask`` and the weights include the extra columns. ``is_causal`` states that the mask is causal, and hides
-        nothing by itself.
+        ``mask`` and the attention weights include the extra key columns (bias_k, add_zero_attn). ``is_causal`` states
+        that the mask is causal; the flag itself hides nothing.
 
         Shape: query (batch, queries, embed_dim), key (batch, keys, kdim), value (batch, keys, vdim), mask
         broadcastable to (batch, heads, queries, keys).
@@ -85,7 +85,7 @@ class ReferenceForward(nn.Module):
         if is_causal and attn_mask is None:
             raise ValueError("is_causal=True needs attn_mask: pass the causal mask that it promises")
         if attn_mask is not None and attn_mask.requires_grad and torch.is_grad_enabled():
-            # A mask that the flag replaced would get no gradient.
+            # If the flag replaced the mask, the mask would get no gradient.
             is_causal = False
         output, weights = self.under_masks(
             query,
@@ -116,12 +116,13 @@ class ReferenceForward(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Combine the reference's two masks and call ``attention``; override it to handle the masks in another way.
 
-        Tokens are batch first and have been checked. A tensor that is given for several arguments is still one object.
+        Tokens are batch first and have been checked. If the caller gave one tensor for several arguments, they are
+        still one object.
 
         Shape: attn_mask (queries, keys) or (batch·heads, queries, keys), key_padding_mask (batch, keys).
         """
-        # The flag promises that attn_mask is causal. It replaces the mask only where nothing else hides or
-        # adds keys.
+        # ``is_causal`` promises that attn_mask is causal. The flag may replace the mask only where nothing else hides
+        # keys, and no keys are appended.
         causal_only = is_causal and key_padding_mask is None and self.columns == 0
         mask = reference_mask(attn_mask, key_padding_mask, num_heads=self.num_heads, dtype=query.dtype)
         mask = extended(mask, self.columns)
@@ -150,7 +151,7 @@ class ReferenceForward(nn.Module):
 def _map_tokens(
     change: Callable[[Tensor], Tensor], query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Apply ``change`` to query, key and value; a tensor that is given several times is changed once."""
+    """Apply ``change`` to query, key and value; a tensor that is given for several of them is changed once."""
     changed = change(query)
     changed_key = changed if key is query else change(key)
     if value is query:

@@ -1,4 +1,4 @@
-"""Kernels as implementations of multi-head attention: a plain function on split heads inside the reference's module."""
+"""Kernels as implementations of multi-head attention: a module like the reference around a plain function."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ class _KernelAttention(HeadSplitAttention):
         if is_causal:
             mask = None
         elif mask is not None and (self._kernel.additive_mask or mask.dtype != torch.bool):
-            # Under autocast q has a narrower dtype than the query from which the mask was made.
+            # The mask was made in the dtype of the module's query. Under autocast q has a narrower dtype.
             mask = additive(mask, q.dtype) if mask.dtype == torch.bool else mask.to(q.dtype)
         dropout_p = self.dropout if self.training else 0.0
         offered = {
@@ -48,7 +48,7 @@ class Kernel(DeclaredKernel):
     """A kernel as an implementation of multi-head attention; see ``from_kernel``."""
 
     def aligns(self, queries: int, keys: int) -> bool:
-        """Whether the function's causal flag means the contract's mask: query i sees keys 0 to i."""
+        """Whether the function's causal flag means the mask of the contract, in which query i sees keys 0 to i."""
         return self.policies.causal == "top_left" or queries == keys
 
     def needs(self, case: Case) -> Mapping[str, bool]:
@@ -68,7 +68,7 @@ class Kernel(DeclaredKernel):
         }
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """Return the reference's module with the function as its core."""
+        """Return a module with the reference's forward and parameters, in which the function attends."""
         return _KernelAttention(reference, self)
 
 
@@ -89,9 +89,9 @@ def from_kernel(
 
     The function is called as ``function(q, k, v, **keywords)``. The keywords are those of ``mask``, ``is_causal``,
     ``scale``, ``dropout_p`` and ``need_weights`` that its signature has; cases that need a missing keyword are refused.
-    The function returns the output, or output and weights. ``mask`` is boolean with true = keep, or additive; with
-    ``additive_mask`` it is always additive. ``is_causal`` is true only where there are no extra columns; ``mask`` is
-    then None.
+    The function returns the output, or the output and the attention weights. ``mask`` is boolean with true = keep, or
+    additive; with ``additive_mask`` it is always additive. ``is_causal`` is true only where there are no extra key
+    columns (bias_k, add_zero_attn); ``mask`` is then None.
 
     Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim), mask broadcastable to
     (batch, heads, queries, keys), output like q, weights (batch, heads, queries, keys).

@@ -1,4 +1,4 @@
-"""The reference's parameters, projections and extra columns, as a base class; subclasses attend on split heads."""
+"""The reference's parameters, projections and extra key columns, as a base class; subclasses attend on split heads."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ __all__ = ["HeadSplitAttention"]
 
 
 class _OutputProjection(NonDynamicallyQuantizableLinear):
-    """The class of the reference's out_proj, which quantization does not replace, with fast parameter access."""
+    """The reference's class of out_proj, which quantization does not replace, with fast access to its parameters."""
 
     weight = Held[nn.Parameter]()
     bias = Held[nn.Parameter]()
@@ -48,7 +48,7 @@ class HeadSplitAttention(ReferenceForward):
         )
         for name in names:
             self.register_parameter(name, copies.get(name))
-        # On "meta" no random weights are drawn; they would be replaced at once.
+        # On the device "meta" no random parameters are drawn, which the copies would replace at once.
         biased = "out_proj.bias" in copies
         projection = _OutputProjection(self.embed_dim, self.embed_dim, bias=biased, device="meta")
         for name in ("weight", "bias"):
@@ -96,14 +96,14 @@ class HeadSplitAttention(ReferenceForward):
     def project_back(self, features: Tensor) -> Tensor:
         """Apply the output projection: (..., embed_dim) to the same shape.
 
-        As in the reference, out_proj holds the parameters and is not called: its hooks do not run. Calling out_proj
-        would take up to 2 % of a short attention call.
+        As in the reference, the module out_proj only holds the parameters. It is not called, so that its hooks do not
+        run: calling it would take up to 2 % of a short attention call.
         """
         projection = self.out_proj
         return nn.functional.linear(features, projection.weight, projection.bias)
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Append the learned column (bias_k, bias_v) and then the zero column to keys and values."""
+        """Append the learned key and value (bias_k, bias_v), then the zero key and value, if the module has them."""
         if self.bias_k is not None and self.bias_v is not None:
             batch = k.shape[0]
             k = torch.cat([k, self.split(self.bias_k.to(k.dtype).expand(batch, 1, -1))], dim=2)
@@ -116,5 +116,8 @@ class HeadSplitAttention(ReferenceForward):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the output (batch, heads, queries, head_dim), and weights (batch, heads, queries, keys) or None."""
+        """Return the output and, if needed, the attention weights.
+
+        Shape: output (batch, heads, queries, head_dim), attention weights (batch, heads, queries, keys).
+        """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Implementations that are a plain function of an operator's parameters and arguments."""
+"""Implementations made from a plain function of an operator's parameters and arguments."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,7 +26,7 @@ class CalledModule(nn.Module):
 
 
 class _FunctionImplementation(Implementation):
-    """An implementation of an operator by a function."""
+    """An implementation of an operator that calls a plain function."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class _FunctionImplementation(Implementation):
         self._predicted_s = predicted_s
 
     def unsupported(self, case: Case) -> str | None:
-        """Return the reason that the function's author gives, or None."""
+        """Return the reason that the function's author gives for refusing a case, or None."""
         return self._unsupported(case) if self._unsupported else None
 
     def predicted_s(self, case: Case) -> float | None:

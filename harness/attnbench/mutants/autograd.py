@@ -42,7 +42,7 @@ class AsContiguous(torch.autograd.Function):
 
 
 def read_in_order(tensor: Tensor, offset: int) -> Tensor:
-    """Read the memory of a tensor from element ``offset`` on, as if it were contiguous; zeros beyond the memory's end."""
+    """Read a tensor from memory element ``offset`` on, as if it were contiguous; zeros beyond the end of its memory."""
     stored = tensor.untyped_storage().nbytes() // tensor.element_size()
     memory = tensor.as_strided((stored,), (1,), 0)
     places = torch.arange(tensor.numel(), device=tensor.device) + offset

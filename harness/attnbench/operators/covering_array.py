@@ -1,4 +1,4 @@
-"""Covering arrays: few rows that contain every allowed combination of the values of a few factors."""
+"""Covering arrays: few rows that contain every allowed combination of values of any two, or three, factors."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, product
@@ -17,9 +17,9 @@ def build_covering_array(
     strength: int,
     given: Sequence[Row] = (),
 ) -> list[Row]:
-    """Build rows that, with the given ones, contain every allowed combination of values of ``strength`` factors.
+    """Build rows that, with the ``given`` rows, contain each allowed combination of values of any ``strength`` factors.
 
-    ``allowed`` is called on partial rows; every partial row that it allows must have an allowed completion. The
+    ``allowed`` is called on partial rows; every partial row that is allowed must be part of an allowed row. The
     algorithm is greedy: each row starts from a missing combination and takes, factor by factor, the value that covers
     the most missing combinations.
     """
@@ -45,7 +45,7 @@ def build_covering_array(
 def generate_combinations(
     factors: Mapping[str, Sequence[Any]], allowed: Callable[[Row], bool], strength: int
 ) -> Iterator[Combination]:
-    """Yield every allowed combination of values of ``strength`` factors, in alphabetical order of the factors."""
+    """Yield every allowed combination of values of any ``strength`` factors, in alphabetical order of the factors."""
     for names in combinations(sorted(factors), strength):
         for values in product(*(factors[name] for name in names)):
             found = tuple(zip(names, values, strict=True))
@@ -54,7 +54,7 @@ def generate_combinations(
 
 
 def _count_new(missing: Mapping[Combination, None], row: Row, name: str, value: Any, strength: int) -> int:
-    """Number of missing combinations that a value completes."""
+    """Number of missing combinations that the row covers in addition once factor ``name`` has this value."""
     return sum(
         tuple(sorted([*others, (name, value)], key=_get_name)) in missing
         for others in combinations(row.items(), strength - 1)

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FormulaOperator", "Rounded"]
 
-# rounded(tensor, terms=0): the tensor as it is stored after a step; each element is a sum of ``terms`` products.
+# Type of rounded(tensor, terms=0), which returns a tensor as it is stored after a step of the formula. Each element of
+# the tensor is a sum of ``terms`` products.
 Rounded = Callable[..., "torch.Tensor"]
 
 
@@ -22,7 +23,7 @@ class FormulaOperator(Operator):
     """An operator that is defined by ``numbers`` and ``formula``; everything else is derived from these two.
 
     The oracle is the formula in float64. The rounding model is the formula with noise wherever it calls ``rounded``.
-    The yardsticks are the formula and ``paths`` in the case's dtype. The reference is a module that holds the
+    The yardsticks are the formula and each of ``paths`` in the case's dtype. The reference is a module that holds the
     parameters and computes the formula.
     """
 
@@ -39,11 +40,11 @@ class FormulaOperator(Operator):
         raise NotImplementedError(f"{type(self).__name__} does not define formula(problem, given, rounded)")
 
     def paths(self) -> Sequence[Callable[..., Any]]:
-        """Return functions like ``formula`` that compute the same in other steps, whose rounding is allowed, too."""
+        """Return functions that compute the outputs of ``formula`` by other steps; each is one more yardstick."""
         return ()
 
     def inputs(self, case: Case) -> Inputs:
-        """Draw the problem's numbers, and cotangents of the shapes of the outputs, rounded to the case's dtype."""
+        """Draw the problem's numbers and one cotangent per output, all rounded to the case's dtype."""
         from dataclasses import replace
 
         import torch

@@ -17,8 +17,8 @@ def compute_quantities(
 ) -> dict[str, Tensor]:
     """Compute the outputs of a formula by name and, where the case takes gradients, the gradients by ``grad.<name>``.
 
-    The gradients are those of the loss Σ output · cotangent. ``noise`` is the rounding noise of the formula; the
-    returned gradients are rounded with it, too.
+    The gradients are those of the loss Σ output · cotangent. ``noise`` is the rounding noise of the formula,
+    which is also applied to the returned gradients.
     """
     if noise and case.autocast:
         # Autocast also rounds the inputs.
@@ -37,7 +37,7 @@ def compute_quantities(
 
 
 def _make_leaves(case: Case, inputs: Inputs) -> tuple[dict[str, Tensor], Inputs]:
-    """Return the tensors that the case takes gradients of, each once by name, and the inputs that hold them."""
+    """Return the tensors that the case takes gradients of, by name without duplicates, and inputs that hold them."""
     if not case.differentiates:
         return {}, inputs
     tracked = inputs.map_tensors(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()))

@@ -29,7 +29,8 @@ class Noise:
         """Return sums of ``terms`` products with the error of sequential accumulation, which is large if terms cancel.
 
         Partial sums grow like a random walk, so the sum of their squares is terms / 2 times the square of the result.
-        Rounding to nearest is off by √½ of ``roundoff`` at the typical worst, hence √terms / 2.
+        The typical worst error of one rounding to nearest is √½ of ``accumulation``, the roundoff of sums. The product
+        √(terms / 2) · √½ is √terms / 2.
         """
         if not terms or tensor.numel() == 0:
             return tensor
@@ -38,7 +39,9 @@ class Noise:
         return tensor + self.accumulation * math.sqrt(terms) / 2 * (2 * errors - 1) * typical
 
     def draw_recomputation_factor(self, logits: Tensor) -> Tensor:
-        """Return the factor by which recomputing a row as exp(x − L) is off if L, its logsumexp, was rounded.
+        """Return the factor by which a row of weights is off if it is recomputed as exp(x − L) from a rounded L.
+
+        L is the logsumexp of the row of logits x.
 
         Shape: returns (…, queries, 1).
         """
@@ -103,7 +106,7 @@ class _NoisySoftmax(torch.autograd.Function):
 
 
 class _NoisyProduct(torch.autograd.Function):
-    """Weights times values, whose backward uses recomputed weights."""
+    """Attention weights times values; backward uses weights that were recomputed from the logits."""
 
     @staticmethod
     def forward(ctx: Any, weights: Tensor, v: Tensor, recomputed: Tensor) -> Tensor:
@@ -129,14 +132,14 @@ def softmax(logits: Tensor, noise: Noise | None = None) -> Tensor:
 
 
 def weighted_sum(weights: Tensor, v: Tensor, logits: Tensor, noise: Noise | None = None) -> Tensor:
-    """Weights times values; with noise, the backward uses weights that are recomputed from ``logits``."""
+    """Attention weights times values; with noise, the backward uses weights that are recomputed from ``logits``."""
     if noise is None:
         return weights @ v
     return _NoisyProduct.apply(weights, v, noise.draw_recomputation_factor(logits))  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _NoisyTanh(torch.autograd.Function):
-    """tanh whose backward uses the rounded result: where tanh is near 1, 1 − tanh² consists of its rounding error."""
+    """tanh whose backward uses the rounded result: near 1 the rounding error of tanh dominates 1 − tanh²."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, noise: Noise) -> Tensor:

@@ -1,1 +1,1 @@
-"""The expected values of a case: seeded inputs, expected outputs, the error budget, and a cache of all three."""
+"""Seeded inputs, expected values and error budgets of cases, and a cache of all three."""

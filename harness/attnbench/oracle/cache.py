@@ -1,6 +1,7 @@
 """Inputs and expected values of the cases of a run, cached in memory up to a limit of bytes and on disk beyond it.
 
-All implementations of a run are compared with the same inputs, expected values and allowances, computed once.
+Every implementation of a run gets the same inputs and is compared with the same expected values and allowances. Each of
+these is computed once.
 """
 
 from collections import OrderedDict
@@ -17,15 +18,16 @@ from attnbench.oracle.inputs import inputs_to_dict, load_inputs
 
 __all__ = ["OracleCache"]
 
-# Bytes of expected values and inputs in memory, and of expected values on disk; the suite full takes 0.2 GB.
+# Limits in bytes: of expected values and inputs in memory, and of expected values on disk. The suite ``full`` takes
+# 0.2 GB.
 MEMORY_BYTES = 2**29
 DISK_BYTES = 2**32
-# Case id without the device, precision, and policy on the rows of padded queries.
+# The case id (without its device), the precision, and the policy on the rows of padded queries.
 _Key = tuple[str, Precision, PaddedQueries]
 
 
 class OracleCache:
-    """Draws the inputs and computes the expected values of each case once; stores files in ``folder``."""
+    """Draws the inputs and computes the expected values of each case once; ``folder`` holds the files of both."""
 
     def __init__(self, folder: Path, *, memory_bytes: int = MEMORY_BYTES, disk_bytes: int = DISK_BYTES) -> None:
         self._folder = folder
@@ -33,11 +35,12 @@ class OracleCache:
         self._disk_bytes = disk_bytes
         self._case_oracles: OrderedDict[_Key, tuple[CaseOracle, int]] = OrderedDict()
         self._stored: dict[_Key, Path] = {}
-        # The inputs drawn last: after the file of a case, its oracle is usually requested next.
+        # The inputs drawn last, with the path of their file: the oracle of a case is usually requested right after its
+        # inputs file.
         self._drawn: tuple[Path, Inputs] | None = None
 
     def get_inputs_file(self, case: Case, operator: Operator) -> Path:
-        """Return the file of a case's inputs, drawn at the first request.
+        """Return the path of the file of a case's inputs, which are drawn at the first request.
 
         Cases that differ only in the mode share one file.
         """
@@ -51,13 +54,13 @@ class OracleCache:
     def get_case_oracle(
         self, case: Case, operator: Operator, precision: Precision, padded_queries: PaddedQueries = "answered"
     ) -> CaseOracle:
-        """Return the oracle of a case computed in the given precision, with its expected values.
+        """Return the oracle of a case, with its expected values and the allowances of results in the given precision.
 
         ``padded_queries`` is the implementation's policy on the rows of padded queries.
         """
         path = self.get_inputs_file(case, operator)
         if padded_queries == "own" and not operator.padded_rows(case, self._read_inputs(path)):
-            padded_queries = "answered"  # no query is padding here, so both policies share the expected values
+            padded_queries = "answered"  # no query is padding here, so both policies have the same expected values
         key = (case.id.replace(f"/{case.device}/", "/"), precision, padded_queries)
         if key in self._case_oracles:
             self._case_oracles.move_to_end(key)
@@ -66,7 +69,7 @@ class OracleCache:
         case_oracle = CaseOracle(
             case, operator, precision, lambda: self._read_inputs(path), expected=expected, padded_queries=padded_queries
         )
-        # The oracle also holds a copy of the inputs in float64.
+        # The oracle also holds the inputs and a float64 copy of them: for float32 inputs, 3 times the size of the file.
         self._case_oracles[key] = (case_oracle, _count_bytes(case_oracle.expected) + 3 * path.stat().st_size)
         self._evict()
         return case_oracle
@@ -75,7 +78,7 @@ class OracleCache:
         return self._drawn[1] if self._drawn is not None and self._drawn[0] == path else load_inputs(path)
 
     def _evict(self) -> None:
-        """Move the least recently used expected values to disk until the memory limit holds; keep the last entry."""
+        """Move the least recently used expected values to disk until the memory limit holds; keep the newest entry."""
         total = sum(count for _, count in self._case_oracles.values())
         while total > self._memory_bytes and len(self._case_oracles) > 1:
             key, (case_oracle, count) = self._case_oracles.popitem(last=False)

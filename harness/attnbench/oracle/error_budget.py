@@ -2,9 +2,9 @@
 
 The error budget of a case is ``FACTOR`` times the larger of two rounding errors on that case: the error of the
 yardsticks (the reference's own paths in the case's dtype) and the error of the rounding model (the oracle's formula in
-float64 with relative noise of one roundoff at every stage). The model gives a lower bound where the yardsticks happen
-to be exact. The yardsticks account for the sequential accumulation of real kernels. ``research.variants`` measures how
-much of the budget correct variants use at factor 4; docs/conformance.md has the figures.
+float64 with relative noise of one roundoff at every stage). The rounding model gives a lower bound where the yardsticks
+happen to be exact. The yardsticks account for the sequential accumulation of real kernels. ``research.variants``
+measures which fraction of the budget correct variants use with ``FACTOR`` = 4; docs/conformance.md has the figures.
 """
 
 import math
@@ -35,8 +35,8 @@ __all__ = [
     "largest_error",
 ]
 
-# Half a unit in the last place of 1, by dtype. In float64 the oracle is no more precise than the candidate: both round,
-# hence twice 2^-53.
+# Half a unit in the last place of 1, by precision. In float64 the oracle is no more precise than the candidate: both
+# round, hence twice 2^-53.
 ROUNDOFF: dict[Precision, float] = {
     "float64": 2.0**-52,
     "float32": 2.0**-24,
@@ -48,19 +48,21 @@ ROUNDOFF: dict[Precision, float] = {
 FACTOR = 4.0
 # Number of runs of the rounding model; the largest error over the runs is used.
 MODEL_RUNS = 8
-# Cap on the yardstick's error, as a multiple of the model's error: a yardstick beyond it is itself suspect.
+# Cap on the yardstick's error, as a multiple of the model's error: a yardstick with a larger error is suspect.
 YARDSTICK_CAP = 8.0
-# Beyond this many keys the error of sequential sums in float32 and float64 grows with the root of the length: block-1
-# online softmax measured 2.3 times the cost at 256 keys, 4.4 at 1024, 9.4 at 4096.
+# Beyond this many keys the error of sequential sums in float32 and float64 grows with the root of the length. The error
+# of online softmax in blocks of 1 key was 2.3 times the rounding error of the case at 256 keys, 4.4 times at 1024 keys
+# and 9.4 times at 4096 keys.
 LONG = 512
-# Factor on the allowed error where two runs of one implementation are compared: each of them may be off.
+# Factor on the allowed error where two runs of one implementation are compared: each run has its own rounding error.
 TWO_RUNS = 2.0
 # Relative step of the finite difference that estimates the oracle's derivative with respect to the softmax scale.
 SCALE_STEP = 1e-4
-# Allowed error, in roundoffs, of the softmax scale or the amplitude fitted over a whole tensor, for outputs and for
-# gradients: 4 times the worst of all correct variants and built-in implementations on a CPU, at 6 seeds of 4 × 33 × 47
-# tokens. Rounding of the elements averages out there; the rounding of the scale itself remains. TF32 was not measured
-# and has float16's roundoff.
+# Allowed error, in roundoffs, of the softmax scale or the amplitude that is fitted over a whole tensor: first for
+# outputs, then for gradients. Each number is 4 times the worst error of all correct variants and built-in
+# implementations on a CPU, with 6 seeds, batch 4, 33 queries and 47 keys. Over so many elements the rounding of the
+# elements averages out; the rounding of the scale itself remains. TF32 was not measured and has float16's numbers,
+# because the roundoff of both is the same.
 PROBE_ROUNDOFFS: dict[Precision, tuple[float, float]] = {
     "float64": (2.5, 3.2),
     "float32": (5.5, 8.3),
@@ -68,13 +70,15 @@ PROBE_ROUNDOFFS: dict[Precision, tuple[float, float]] = {
     "float16": (0.9, 1.7),
     "bfloat16": (1.05, 1.85),
 }
-# Rounding averages out over at least PROBE_ELEMENTS elements, provided that the rounding model's error is within
-# PROBE_AVERAGED roundoffs (the worst run there has 1.6). Elsewhere the allowed error is PROBE_FACTOR times the model's:
-# the worst ratio measured was 4.4, on 660 small cases with all masks and 25 correct variants each.
+# Rounding averages out over at least PROBE_ELEMENTS elements, provided that the rounding model's error is at most
+# PROBE_AVERAGED roundoffs (its worst run over so many elements has 1.6). On all other tensors the allowed error is at
+# least PROBE_FACTOR times the model's error. The worst error of a correct variant was 4.4 times the model's error,
+# measured on 660 small cases with all masks and 25 correct variants each.
 PROBE_ELEMENTS, PROBE_AVERAGED = 2000, 2.0
 PROBE_FACTOR = 8.0
-# Step of a central difference in float64, and its relative error. The square of the step and roundoff divided by the
-# step are both near 1e-10; the third derivatives that the square multiplies may be large.
+# Step of a central difference in float64, and the allowed relative error of its slope. The error has two parts: the
+# square of the step times a third derivative, which may be large, and roundoff divided by the step. The square and the
+# quotient are both near 1e-10.
 DIFFERENCE_STEP = 1e-5
 DIFFERENCE_ERROR = 1e-6
 
@@ -90,7 +94,7 @@ class Allowance:
     model: float
     yardstick: float
     factor: float
-    # Smallest number that every kernel distinguishes from zero: no result is more accurate.
+    # Smallest number that every kernel distinguishes from zero: no result is more accurate than this.
     floor: float
 
     @property
@@ -109,7 +113,7 @@ class Allowance:
 def allowed_row_sum_error(precision: Precision, terms: int) -> float:
     """Allowed difference between 1 and the sum of a row of ``terms`` attention weights.
 
-    Each weight is rounded separately, and so is their normaliser.
+    Each weight is rounded, and so is the sum by which the row is normalised.
 
     Unit: absolute.
     """
@@ -126,7 +130,7 @@ def allowed_slope_error(slope: float) -> float:
 
 
 def largest_error(value: Tensor, expected: Tensor) -> float:
-    """Largest absolute difference over the elements where both are finite; 0 if there are none."""
+    """Largest absolute difference over the elements where both tensors are finite; 0 without such elements."""
     difference = (value.double() - expected.double()).abs()
     largest = float(difference.max()) if difference.numel() else 0.0
     if math.isfinite(largest):
@@ -146,18 +150,18 @@ def allowed_probe_error(precision: Precision, *, gradient: bool, elements: int, 
 
 
 def averaged_rounding_error(precision: Precision, *, gradient: bool = False) -> float:
-    """Allowed relative error of the scale or the amplitude of a tensor where rounding averages out."""
+    """Allowed relative error of the softmax scale or the amplitude fitted over a tensor where rounding averages out."""
     return PROBE_ROUNDOFFS[precision][gradient] * ROUNDOFF[precision]
 
 
 def error_along(value: Tensor, expected: Tensor, direction: Tensor) -> float:
-    """Error along a direction g: ⟨value − expected, g⟩ / ⟨g, g⟩, and 0 where g is 0."""
+    """Error along a direction g: ⟨value − expected, g⟩ / ⟨g, g⟩, or 0 if g is 0."""
     squared_norm = float((direction * direction).sum())
     return float(((value.double() - expected) * direction).sum()) / squared_norm if squared_norm else 0.0
 
 
 def count_model_runs(elements: int) -> int:
-    """Number of runs of the rounding model: fewer where one run already samples more than a million elements."""
+    """Number of runs of the rounding model: fewer if a single run already samples more than a million elements."""
     return MODEL_RUNS if elements <= 1_000_000 else 2
 
 
@@ -171,8 +175,8 @@ def compute_allowances(
 ) -> dict[str, Allowance]:
     """Compute the allowance of every expected quantity.
 
-    ``models`` holds the quantities of each run of the rounding model, ``yardsticks`` those of each path of the
-    reference. ``length`` is the number of terms in the longest sum.
+    ``models`` holds the quantities of each run of the rounding model. ``yardsticks`` holds the quantities of each path
+    of the reference. ``length`` is the number of terms in the longest sum.
     """
     model_errors = _find_largest_errors(expected, models)
     yardstick_errors = _find_largest_errors(expected, yardsticks)
@@ -193,8 +197,8 @@ def compute_allowances(
 def _smallest_number(numbers: torch.finfo) -> float:
     """Smallest number that every kernel computes with.
 
-    Kernels may flush subnormals of float32, and of dtypes with the same exponent range, to zero. Subnormals of float16
-    begin at 6e-5 and are computed with.
+    Kernels may flush subnormals to zero in float32 and in dtypes with the exponent range of float32. In float16 they
+    compute with subnormals, which are the numbers below 6e-5.
     """
     return numbers.smallest_normal * (numbers.eps if numbers.dtype == "float16" else 1.0)
 

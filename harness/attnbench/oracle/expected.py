@@ -22,7 +22,8 @@ from attnbench.oracle.inputs import round_inputs
 
 __all__ = ["CaseOracle", "Expected", "Probe", "blank_rows"]
 
-# Largest size of a fault model's quantities that are kept in memory; a case has about two dozen fault models.
+# The quantities of a fault model are kept in memory if they take at most this many bytes. A case has about two dozen
+# fault models.
 KEPT_BYTES = 2**14
 
 
@@ -48,9 +49,9 @@ class Probe:
 class CaseOracle:
     """Computes, on first use, everything that evaluating observations of a case needs.
 
-    ``inputs`` returns the inputs of the case. ``expected`` gives expected values that were computed before. The policy
-    ``padded_queries="own"`` leaves the rows of padded queries to the implementation: they are excluded from the
-    comparison, that is, every quantity is 0 there and no gradient flows through them.
+    ``inputs`` returns the inputs of the case. ``expected`` holds the expected values if they were computed before. The
+    policy ``padded_queries="own"`` leaves the rows of padded queries to the implementation. These rows are excluded
+    from the comparison: the outputs are 0 there, and no gradient flows through them.
     """
 
     def __init__(
@@ -82,12 +83,12 @@ class CaseOracle:
 
     @cached_property
     def _excluded_rows(self) -> dict[str, Tensor]:
-        """Rows that are excluded from the comparison, by output."""
+        """For each output, a mask of the rows that are excluded from the comparison."""
         return {} if self._padded_queries == "answered" else self.operator.padded_rows(self.case, self.inputs)
 
     @cached_property
     def exact_inputs(self) -> Inputs:
-        """The same inputs in float64."""
+        """The inputs converted to float64."""
         return round_inputs(self.inputs, torch.float64)
 
     @cached_property
@@ -112,7 +113,7 @@ class CaseOracle:
         return self._compute_expected(self.case, self.inputs, keep)
 
     def find_probes(self, quantity: str) -> dict[str, Probe]:
-        """Return the probes of a quantity by name, without those that it does not depend on."""
+        """Return the probes of a quantity by name, except those whose direction is zero everywhere."""
         return {
             name: probes[quantity] for name, probes in self._probes.items() if bool(probes[quantity].direction.any())
         }
@@ -145,7 +146,7 @@ class CaseOracle:
 
     @cached_property
     def outputs_all_dropped(self) -> dict[str, Tensor]:
-        """The oracle's outputs under a dropout mask that drops every weight."""
+        """The oracle's outputs under a dropout mask that drops every attention weight."""
         keep = torch.zeros((), dtype=torch.float64)
         return self._evaluate(self.case.with_fields(mode="inference"), self.exact_inputs, keep=keep)
 
@@ -180,7 +181,7 @@ class CaseOracle:
             allowances=compute_allowances(
                 quantities,
                 models=self.run_rounding_model(case, exact, keep),
-                # The reference draws its own dropout mask, so its paths are no yardsticks under a given mask.
+                # The reference draws its own dropout mask, so its paths are no yardsticks for the given mask.
                 yardsticks=self._run_yardsticks(case, inputs) if keep is None else (),
                 dtype=case.dtype,
                 length=operator.length(case),
@@ -189,14 +190,14 @@ class CaseOracle:
         )
 
     def _evaluate(self, case: Case, exact: Inputs, **how: Any) -> dict[str, Tensor]:
-        """Evaluate the formula and set excluded rows to 0; ``case`` may differ from this case in the mode."""
+        """Evaluate the formula and set excluded rows to 0; ``case`` may differ from ``self.case`` in the mode."""
         return blank_rows(self.operator.evaluate(case, exact, **how), self._excluded_rows)
 
     def _run_yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
         return (blank_rows(found, self._excluded_rows) for found in self.operator.yardsticks(case, inputs))
 
     def _drop_excluded(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Clear the excluded rows in masks of rows."""
+        """Return the masks of rows with False in every excluded row."""
         return {
             name: rows[name] & ~self._excluded_rows[name] if name in self._excluded_rows else rows[name]
             for name in rows
@@ -204,7 +205,7 @@ class CaseOracle:
 
 
 def blank_rows(quantities: Mapping[str, Tensor], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the quantities with 0 in the given rows of each; the gradient through those rows is 0, too.
+    """Return the quantities with 0 in the rows that ``rows`` masks; no gradient flows through these rows.
 
     A quantity whose shape does not fit the rows is left unchanged: the comparison reports the wrong shape.
     """

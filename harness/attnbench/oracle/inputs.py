@@ -1,7 +1,7 @@
 """Seeded inputs: drawn on the CPU in float64 from one independent random stream per name, then rounded to a dtype.
 
-The same case therefore gets the same numbers on every device and in every dtype. Whether a case has a tensor changes
-no other tensor.
+A case therefore gets the same numbers on every device and, before rounding, in every dtype. Adding a tensor to a case,
+or removing one, does not change the other tensors.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ __all__ = ["Draw", "change_tensors", "inputs_to_dict", "load_inputs", "round_inp
 
 
 class Draw:
-    """Random tensors of one case; each is a function of the case's seed and its own name."""
+    """Random tensors of one case; each is a function of the case's seed and the tensor's name."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -55,7 +55,10 @@ def change_tensors(inputs: Inputs, change: Callable[[str, Tensor], Tensor]) -> I
 
 
 def select_positions(tensor: Tensor, index: Mapping[int, Sequence[int] | None]) -> Tensor:
-    """Return a copy with the given positions along each axis, in any order and with repetitions; None: all."""
+    """Return a copy of a tensor with only the given positions along each axis; None: all positions.
+
+    Positions may be in any order and may be repeated.
+    """
     for axis, positions in index.items():
         if positions is not None:
             chosen = torch.tensor(positions, dtype=torch.long, device=tensor.device)

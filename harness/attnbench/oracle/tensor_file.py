@@ -1,6 +1,7 @@
 """Files of tensors: one line of JSON, then raw bytes. Reading a file never runs code, so files need not be trusted.
 
-For 16 tensors of a few hundred numbers torch.save takes 0.7 ms and torch.load 1.2 ms; this takes 0.4 and 0.1 ms.
+For 16 tensors of a few hundred numbers torch.save takes 0.7 ms and torch.load 1.2 ms; ``write`` takes 0.4 ms
+and ``read`` 0.1 ms.
 """
 
 import json
@@ -21,9 +22,9 @@ _TENSOR, _DICT, _PACKED = "tensor", "dict", "packed"
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """An immutable copy of a value in the form in which it is written."""
+    """An immutable copy of a value in the form in which ``write`` stores it."""
 
-    # The value as JSON, with tensors by number.
+    # The value as JSON, with each tensor replaced by its index in ``tensors``.
     tree: Any
     # Dtype, shape and bytes of each tensor.
     tensors: tuple[tuple[str, list[int], bytes], ...]
@@ -43,13 +44,13 @@ def pack(value: Any) -> Packed:
 def write(path: Path, value: Any) -> None:
     """Write a value that ``pack`` accepts.
 
-    Raises: TypeError as ``pack``.
+    Raises: TypeError where ``pack`` does.
     """
     whole = pack(value)
     described = [[dtype, shape] for dtype, shape, _ in whole.tensors]
     head = json.dumps({"value": whole.tree, "tensors": described}).encode() + b"\n"
     place = len(head)
-    # Unlinked, not truncated: some file systems flush a truncated file, which takes 5 ms.
+    # An existing file is unlinked, not truncated: some file systems flush a truncated file, which takes 5 ms.
     path.unlink(missing_ok=True)
     with path.open("xb") as file:
         file.write(head)
@@ -76,7 +77,7 @@ def read(path: Path) -> Any:
 def copy_value(value: Any) -> Any:
     """Return a deep copy of a value that ``pack`` accepts, in memory of its own.
 
-    Raises: TypeError as ``pack``.
+    Raises: TypeError where ``pack`` does.
     """
     whole = pack(value)
     tensors = [_read_tensor(dtype, shape, bytearray(content), 0) for dtype, shape, content in whole.tensors]
@@ -126,7 +127,7 @@ def _require_plain(tensor: Tensor) -> None:
 
 
 def _to_bytes(tensor: Tensor) -> bytes:
-    # Cloned even if contiguous: an axis of one element may have any stride, which a view as uint8 rejects.
+    # Cloned even if contiguous: an axis of one element may then still have a stride that a view as uint8 rejects.
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     return plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
 

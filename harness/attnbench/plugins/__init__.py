@@ -1,1 +1,1 @@
-"""Plug-ins: found by entry point, module, file or source tree, loaded, and adapted to implementations."""
+"""Plug-ins: find an object by entry point, module, file or source tree, load it, and adapt it to ``Implementation``."""

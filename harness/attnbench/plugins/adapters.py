@@ -1,4 +1,4 @@
-"""Adapters that make an implementation of what a user names: an Implementation, a module class or a function."""
+"""Adapters that make an ``Implementation`` from an object that a user names, such as a module class or a function."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -15,8 +15,8 @@ from attnbench.plugins.registry import PluginError, load
 
 __all__ = ["ModuleImplementation", "adopt", "load_implementation"]
 
-# Default values of the reference's constructor. A class without an argument supports the cases where the argument has
-# its default value.
+# Default values of the reference's constructor. A class whose constructor lacks one of these arguments supports the
+# cases in which the argument has its default value.
 CONSTRUCTOR_DEFAULTS: dict[str, Any] = {
     "dropout": 0.0, "bias": True, "add_bias_kv": False, "add_zero_attn": False, "kdim": None, "vdim": None,
     "batch_first": False,
@@ -35,7 +35,7 @@ class ModuleImplementation(Implementation):
         self._forward = _find_keywords(inner, "forward")
 
     def unsupported(self, case: Case) -> str | None:
-        """Refuse cases that need an argument which the class's signatures do not have."""
+        """Return a reason that names an argument which the case needs and the class does not take, or None."""
         problem = case.problem
         for argument, default in CONSTRUCTOR_DEFAULTS.items():
             if not _accepts(self._constructor, argument) and getattr(problem, argument) != default:
@@ -55,7 +55,7 @@ class ModuleImplementation(Implementation):
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
         """Construct the module with the reference's arguments, and load the reference's state.
 
-        Arguments that differ from their default are always passed, so that a class without one raises an error itself.
+        An argument that differs from its default is always passed: a class that does not take it then raises an error.
         """
         arguments = reference_arguments(reference)
         required = {name: arguments.pop(name) for name in ("embed_dim", "num_heads")}
@@ -67,7 +67,7 @@ class ModuleImplementation(Implementation):
         # Converted to the reference's dtype before loading: a float64 weight must not be rounded to float32.
         module = self._class(**required, **given).to(reference.out_proj.weight)
         missing, unexpected = module.load_state_dict(reference.state_dict(), strict=False)
-        # Buffers may differ from the reference's; parameters may not.
+        # The module may have buffers that the reference lacks. Its parameters must be those of the reference.
         differing = [*unexpected, *(name for name in missing if name in dict(module.named_parameters()))]
         if differing:
             raise TypeError(
@@ -77,7 +77,7 @@ class ModuleImplementation(Implementation):
         return module
 
     def prepare(self, module: Any, case: Case, inputs: Any) -> Any:  # noqa: ARG002
-        """Return a call of the module that leaves out arguments which its forward lacks and which change nothing."""
+        """Return a call that leaves out arguments which the module's forward does not take, if they change nothing."""
         if self._forward is None:
             return module
         accepted = self._forward
@@ -91,7 +91,7 @@ class ModuleImplementation(Implementation):
 
 
 def _changes_call(name: str, arguments: Mapping[str, Any]) -> bool:
-    """Whether leaving out an argument would change the meaning of the call."""
+    """Whether a call without this argument would mean something else."""
     if name == "average_attn_weights":
         return bool(arguments.get("need_weights")) and not arguments[name]
     value = arguments[name]
@@ -142,10 +142,10 @@ def _accepts(names: frozenset[str] | None, name: str) -> bool:
 def load_implementation(name: str) -> Implementation:
     """Load the implementation of a registered name, ``package.module:attribute`` or ``path/to/file.py:attribute``.
 
-    Raises: PluginError, also where it registers a torch operator that another implementation has registered: both
-    would then run the code that was registered last.
+    Raises: PluginError where the implementation cannot be loaded, or where it registers a torch operator that another
+    implementation has registered. Both implementations would then run the code that was registered last.
     """
-    # Private, and the only record in torch of the operators that ``torch.library.custom_op`` has registered.
+    # ``OPDEFS`` is private, but is torch's only record of the operators that ``torch.library.custom_op`` registered.
     before = dict(OPDEFS)
     implementation = adopt(load(name), name)
     replaced = [operator for operator, definition in before.items() if OPDEFS.get(operator) is not definition]
@@ -158,7 +158,7 @@ def load_implementation(name: str) -> Implementation:
 
 
 def adopt(thing: Any, name: str) -> Implementation:
-    """Return ``thing`` as an implementation: as it is, or wrapped by the adapter for a module class or a function.
+    """Return ``thing`` if it is an implementation, or else wrap it: a module class or a function has an adapter.
 
     Raises: PluginError where there is no adapter for it.
     """

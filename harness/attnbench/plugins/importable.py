@@ -1,4 +1,4 @@
-"""From objects to names: the name by which a new process imports an object."""
+"""From objects to names: find the name by which a new process can import an object."""
 
 import inspect
 import os
@@ -47,8 +47,9 @@ def _find_binding(thing: object) -> tuple[ModuleType, str]:
     home = sys.modules.get(getattr(thing, "__module__", ""))
     if home is not None and getattr(home, name, None) is thing:
         return home, name
-    # Instances and nested functions do not know their name. ``sys.modules`` lists modules in the order in which their
-    # imports ended, so that the first module with the object defines it. Only ``__main__`` comes before its imports.
+    # Instances and nested functions do not know the name to which they are bound. ``sys.modules`` lists modules in the
+    # order in which their imports ended, so that the first module that contains the object is the one that defines it.
+    # Only ``__main__`` is listed before the modules that it imports; it is searched last.
     for module in sorted(sys.modules.values(), key=lambda module: module is sys.modules["__main__"]):
         for attribute, value in list(getattr(module, "__dict__", {}).items()):
             if value is thing:
@@ -72,7 +73,7 @@ def _find_place(module: ModuleType, attribute: str) -> str:
                 f"file, say my_attention.py, and pass 'my_attention.py:{attribute}'"
             )
         return _shorten_path(path)
-    # A module outside packages, such as a test's, may be found only from some folders; its path is found from all.
+    # A module outside packages, such as a test module, may be importable only from some folders. Its path always works.
     lone = is_file and "." not in name and path.is_relative_to(Path.cwd()) and "site-packages" not in path.parts
     return _shorten_path(path) if lone or (is_file and not _is_importable(name)) else name
 

@@ -1,7 +1,7 @@
 """From names to objects: entry points, ``package.module:attribute`` and ``path/to/file.py:attribute``.
 
-A name may be followed by `` @ FOLDER``: the same object from another source tree, loaded in the same process. A plug-in
-is imported only when it is needed, so that a plug-in which cannot be imported affects only the runs that name it.
+``NAME @ FOLDER`` is the object of the same name in another source tree; both can be loaded in one process. A plug-in is
+imported only when it is needed, so that a plug-in which cannot be imported affects only the runs that name it.
 """
 
 import ast
@@ -45,9 +45,9 @@ __all__ = [
 IMPLEMENTATIONS = "attnbench.implementations"
 OPERATORS = "attnbench.operators"
 STUDIES = "attnbench.studies"
-# What a name of each group is called in messages.
+# The word in messages for an object of each entry-point group.
 _KINDS = {IMPLEMENTATIONS: "implementation", OPERATORS: "operator", STUDIES: "study"}
-# Between a name and the folder of a source tree.
+# Separator between a name and the folder of a source tree.
 _AT = " @ "
 
 
@@ -61,7 +61,7 @@ def list_names(group: str = IMPLEMENTATIONS) -> list[str]:
 
 
 def describe_origin(name: str, group: str = IMPLEMENTATIONS) -> str:
-    """Return ``module:attribute`` and the distribution of a registered name, or a name of another form as it is."""
+    """Return ``module:attribute`` and the distribution of a registered name; return any other name unchanged."""
     if ":" in name or _AT in name:
         return name
     entry = _find_entry_point(name, group)
@@ -69,9 +69,9 @@ def describe_origin(name: str, group: str = IMPLEMENTATIONS) -> str:
 
 
 def display_name(name: str) -> str:
-    """Return a name as results contain it.
+    """Return the form of a name that is written into results.
 
-    A path is relative to the current directory, or only its last part if it is outside of it.
+    A path becomes relative to the current directory; of a path outside this directory, only the last part is kept.
     """
     own, at, tree = name.partition(_AT)
     if at:
@@ -104,9 +104,9 @@ def check_name(name: str, group: str = IMPLEMENTATIONS) -> None:
 
 
 def resolve_in_trees(name: str, tree: Path) -> tuple[str, str]:
-    """Return the names of an implementation in another source tree, and in the tree where it is found by default.
+    """Return the names of an implementation in the source tree ``tree``, and in the tree where it is found by default.
 
-    Both names load from a source tree, so that only the code of the two differs.
+    Both names have the form ``NAME @ FOLDER``, so that both versions are loaded in the same way.
 
     Raises: PluginError.
     """
@@ -126,7 +126,7 @@ def resolve_in_trees(name: str, tree: Path) -> tuple[str, str]:
 
 
 def _split_name(name: str, group: str) -> tuple[str, str]:
-    """Return the module or file, and the attribute, of a name without a source tree."""
+    """Split a name without a source tree into a module or file, and an attribute."""
     place, colon, attribute = name.rpartition(":")
     if colon:
         return place, attribute
@@ -234,7 +234,7 @@ def _imports_torch(name: str) -> bool:
 
 
 def find_baseline(case: str) -> str:
-    """Return the name of the baseline of a case, given by its id: the implementation that is the reference."""
+    """Return the name of the baseline for a case id: the implementation that is the reference of the operator."""
     return load_operator(case.partition("/")[0]).baseline
 
 
@@ -251,9 +251,9 @@ def find_operator_baseline(operator: str) -> str:
 
 
 def load_problem_types() -> dict[str, type[Problem]]:
-    """Return the problem type of every registered operator that can be loaded, by operator name.
+    """Return the problem class of every registered operator that can be loaded, by operator name.
 
-    An operator that cannot be loaded is left out, so that it affects only the runs that name it.
+    An operator that cannot be loaded is left out, so that only the runs that name this operator fail.
     """
     found = {}
     for name in list_names(OPERATORS):
@@ -287,7 +287,7 @@ def _suggest_names(name: str, available: Iterable[str]) -> str:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a Python file that is in no package, once, under a name made from its path."""
+    """Import a Python file outside packages under a name made from its path, unless it is already imported."""
     if not path.is_file():
         raise PluginError(f"no such file: {path}")
     name = "attnbench_file_" + re.sub(r"\W", "_", str(path.resolve()))

@@ -1,8 +1,8 @@
-"""Other source trees: their modules are imported in the same process as installed modules of the same names.
+"""Source trees: two versions of the same modules in one process, the installed one and that of another folder.
 
-The modules of a tree get names with a prefix of the tree. Imports in their code, at any time, also load from the tree
-if the tree has the module. The standard library, site-packages (torch can be loaded only once) and the harness, which
-measures both sides, are shared with the rest of the process.
+The modules of a source tree are imported under names with a prefix of the tree. An import in the code of a tree, also
+one that runs later, loads the module from the tree if the tree has this module. The standard library, site-packages
+(torch can be loaded only once) and the harness, which measures both versions, are shared with the rest of the process.
 """
 
 import builtins
@@ -23,12 +23,12 @@ __all__ = ["SourceTree", "find_counterpart_root", "open_source_tree"]
 HARNESS = frozenset({"attnbench", "__main__"})
 # Folders of installed distributions, whose code is not part of any tree.
 INSTALLED = frozenset({"site-packages", "dist-packages"})
-# Prefix of the names of all trees.
+# Prefix of the names of all trees and of their modules.
 PREFIX = "attnbench_tree_"
 
 
 def open_source_tree(path: Path) -> "SourceTree":
-    """Return the tree of a folder, which is created once in a process."""
+    """Return the source tree of a folder; each process creates it only once."""
     folder = path.resolve()
     trees = [finder for finder in sys.meta_path if isinstance(finder, SourceTree)]
     found = next((tree for tree in trees if tree.folder == folder), None)
@@ -42,9 +42,10 @@ def open_source_tree(path: Path) -> "SourceTree":
 
 
 def find_counterpart_root(place: str, tree: Path) -> Path | None:
-    """Return the folder that contains a module or file at the same relative path as its counterpart in a tree.
+    """Return the folder below which a module or file has the same relative path as its counterpart has in a tree.
 
-    ``place`` is the name of an installed module or the path of a file. None: the tree has no counterpart.
+    ``place`` is the name of an installed module or the path of a file. The result is None if the tree has no
+    counterpart.
     """
     folder = tree.resolve()
     source, counterpart = _find_source(place), SourceTree(folder).find_counterpart(place)
@@ -57,7 +58,7 @@ def find_counterpart_root(place: str, tree: Path) -> Path | None:
 
 
 class SourceTree(MetaPathFinder):
-    """Finder of the modules of one tree, whose names begin with the tree's name."""
+    """Finder of the modules of one tree; the name of the tree is the first part of their names."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -77,12 +78,12 @@ class SourceTree(MetaPathFinder):
         place = self.find_counterpart(name)
         if place is None:
             raise ImportError(f"no {top} below {self.folder}")
-        # A module that is imported by name is of the tree, even if its counterpart is in site-packages.
+        # A module that a user names is imported from the tree, even if its installed version is in site-packages.
         self._places[top] = place
         return importlib.import_module(f"{self.name}.{name}")
 
     def import_file(self, path: Path) -> ModuleType:
-        """Import the tree's counterpart of a file elsewhere, once.
+        """Import the tree's counterpart of a file outside the tree, unless it is already imported.
 
         Raises: ImportError, and all exceptions that the file raises.
         """
@@ -94,10 +95,10 @@ class SourceTree(MetaPathFinder):
         return importlib.import_module(f"{self.name}.{top}")
 
     def find_counterpart(self, place: str) -> Path | None:
-        """Return the file of this tree that corresponds to an installed module's top package, or to a file elsewhere.
+        """Return this tree's counterpart of an installed module's top package, or of a file outside the tree.
 
-        The longest common end of the paths decides: implementations/attnzoo/__init__.py comes before
-        attnzoo/__init__.py. For a file below the current directory, the whole relative path must match.
+        The counterpart is the file whose path has the longest end in common: implementations/attnzoo/__init__.py is
+        preferred to attnzoo/__init__.py. For a file below the current directory, the whole relative path must match.
         """
         source = _find_source(place)
         if source is None:
@@ -139,7 +140,7 @@ class SourceTree(MetaPathFinder):
         return None if INSTALLED & set(source.parts) else self.find_counterpart(top)
 
     def import_for_tree(self, name: str, package: str | None = None) -> ModuleType:
-        """Import a module as ``importlib.import_module`` does in the tree's code."""
+        """Import a module: this is ``importlib.import_module`` for the code of the tree."""
         if name.startswith(".") or not self.has(name):
             return importlib.import_module(name, package)
         return importlib.import_module(f"{self.name}.{name}")
@@ -160,7 +161,7 @@ class _Root(ModuleType):
 
 
 class _Importlib(ModuleType):
-    """The ``importlib`` module that a tree's code imports."""
+    """The module that the code of a tree gets when it imports ``importlib``."""
 
     def __init__(self, tree: SourceTree) -> None:
         super().__init__("importlib")
@@ -171,9 +172,10 @@ class _Importlib(ModuleType):
 
 
 def _redirect_import(original: Callable[..., ModuleType]) -> Callable[..., ModuleType]:
-    """Return an ``__import__`` that loads a tree's modules for the code of trees, and calls the original for others.
+    """Return an ``__import__`` that loads a tree's modules for the code of the tree, and calls ``original`` otherwise.
 
-    It replaces the ``__import__`` of the process, because torch's compiler calls that one for the code that it traces.
+    The result must replace ``builtins.__import__``, because torch's compiler calls that function for imports in the
+    code that it traces.
     """
 
     def import_redirected(
@@ -183,7 +185,7 @@ def _redirect_import(original: Callable[..., ModuleType]) -> Callable[..., Modul
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        scope = sys._getframe(1).f_globals if globals is None else globals  # noqa: SLF001  # called by name
+        scope = sys._getframe(1).f_globals if globals is None else globals  # noqa: SLF001  # called directly, without globals
         importer = scope.get("__name__") or ""
         if level or not importer.startswith(PREFIX):
             return original(name, globals, locals, fromlist or (), level)
@@ -200,7 +202,7 @@ def _redirect_import(original: Callable[..., ModuleType]) -> Callable[..., Modul
 
 
 def _find_source(place: str) -> Path | None:
-    """Return the file of a module's top package as it is installed, or the path of a file; nothing is imported."""
+    """Return the installed file of a module's top package, or the absolute path of a file; nothing is imported."""
     if place.endswith(".py"):
         return Path(place).resolve()
     try:
@@ -215,6 +217,6 @@ def _find_source(place: str) -> Path | None:
 
 
 def _shorten_path(path: Path) -> Path:
-    """Return a path relative to the current directory, or only its name if it is outside of it."""
+    """Return a path relative to the current directory; of a path outside this directory, return only the last part."""
     full, here = path.resolve(), Path.cwd()
     return full.relative_to(here) if full.is_relative_to(here) else Path(full.name)

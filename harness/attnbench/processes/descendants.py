@@ -1,6 +1,6 @@
 """Descendants of a child process, found by an environment variable that all of them inherit.
 
-A descendant can leave its process group by ``setsid``; it keeps the variable unless it is started with another
+A descendant that leaves its process group by ``setsid`` still has the variable, unless it is started with another
 environment. Where there is no /proc, no process is found. Source: https://docs.kernel.org/filesystems/proc.html.
 """
 
@@ -50,6 +50,6 @@ def count_runnable_threads(pids: list[int]) -> int:
     for pid in pids:
         for thread in PROC.glob(f"{pid}/task/*/stat"):
             with contextlib.suppress(OSError):  # the thread ended meanwhile
-                # The state follows the name in parentheses, which can contain any character.
+                # The state follows the name of the thread, which is in parentheses and can contain any character.
                 states.append(thread.read_text().rpartition(")")[2].split()[0])
     return states.count("R")

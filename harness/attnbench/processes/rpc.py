@@ -1,4 +1,4 @@
-"""Child processes that answer requests on a socket, one line of JSON per request and per answer.
+"""Child processes that answer requests on a socket; each request and each answer is one line of JSON.
 
 If a child dies, does not answer in time or answers too much, ``Child.ask`` raises an exception that says so. Standard
 output and standard error of a child go to a log file. A child's descendants end with the child, and a child ends with
@@ -32,9 +32,9 @@ ANSWER_BYTES = 1 << 28
 OUTPUT_BYTES, WATCH_S = 1 << 24, 0.5
 # Number of bytes at the end of the log that are searched for its last line.
 LAST_BYTES = 1 << 16
-# Number of samples of the runnable threads of an idle child.
+# How often the runnable threads of an idle child are counted for one measurement.
 SAMPLES = 10
-# Environment variable of a child and of its descendants.
+# Environment variable that marks a child and its descendants.
 MARK = "ATTNBENCH_CHILD"
 _CHUNK = 1 << 16
 
@@ -70,7 +70,7 @@ class Child:
                     stderr=subprocess.STDOUT,
                     pass_fds=[theirs.fileno(), held],
                     env={**os.environ, **(environment or {}), name: value},
-                    start_new_session=True,  # a process group, so that its descendants can be killed with it
+                    start_new_session=True,  # a process group that can be killed as a whole
                 )
             _kill_on_close(held, self._process.pid)
         except OSError as error:
@@ -100,7 +100,7 @@ class Child:
         self._trim_log()
         prefix, _, answer = line.partition(b" ")
         if prefix != ticket.encode():
-            # After an unexpected line, no later line can be trusted to be the answer to its request.
+            # After an unexpected line, a later line may be the answer to an earlier request.
             self.kill()
             raise ChildDied("something other than an answer was written to the process's connection")
         return json.loads(answer)
@@ -172,7 +172,7 @@ class Child:
         self.kill()
 
     def _trim_log(self) -> None:
-        """Truncate the output of this child if it is too long, because it could fill the disk."""
+        """Truncate this child's part of the log if it is too long, because the log could fill the disk."""
         with contextlib.suppress(OSError):
             if self._log.stat().st_size - self._log_begin > OUTPUT_BYTES:
                 # The child writes in append mode, so that new output starts at the new end.
@@ -205,7 +205,7 @@ class Child:
 
 
 def _kill_on_close(descriptor: int, group: int) -> None:
-    """Make the kernel kill a process group when the other end of a pipe is closed, at the latest when the parent ends.
+    """Make Linux kill a process group when the other end of a pipe is closed, at the latest when the parent ends.
 
     A child that waits for requests notices that its parent has ended; a child in an endless loop does not.
     Source: F_SETOWN and F_SETSIG in https://man7.org/linux/man-pages/man2/F_GETSIG.2const.html; only on Linux.
@@ -224,7 +224,7 @@ def _name_signal(number: int) -> str:
 
 
 def replace_home(text: str) -> str:
-    """Replace the user's home directory by ``~``, because its name must not be stored."""
+    """Replace the user's home directory by ``~``, because the directory's name must not be stored."""
     home = str(Path.home())
     return text.replace(home, "~") if home != os.sep else text
 
@@ -238,6 +238,6 @@ def serve(handlers: Mapping[str, Callable[..., Any]], descriptor: int) -> None:
             ticket = request.pop("ticket")
             answer = handlers[request.pop("do")](**request)
             if os.getpid() != owner:
-                os._exit(1)  # a process that the handler forked has returned here: only its parent answers
+                os._exit(1)  # the handler forked, and this is the new process: only the parent answers
             stream.write(f"{ticket} {json.dumps(answer)}\n".encode())
             stream.flush()

@@ -60,7 +60,7 @@ def find_versions() -> dict[str, str]:
 
 
 def check_torch_version(installed: str) -> str | None:
-    """Return a warning if a version of torch is outside the tested range, or None."""
+    """Return a warning if the installed version of torch is outside the tested range, or None."""
     numbers = re.match(r"(\d+)\.(\d+)", installed)
     (low, high) = TESTED_TORCH
     if numbers and low <= (int(numbers[1]), int(numbers[2])) <= high:
@@ -72,7 +72,7 @@ def check_torch_version(installed: str) -> str | None:
 
 
 def find_commit(folder: Path) -> str | None:
-    """Return the commit of the checkout around a folder, with ``+`` if files differ from it, or None."""
+    """Return the commit of the checkout around a folder, or None; ``+`` follows if tracked files were changed."""
     try:
         head = subprocess.run(
             ["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True
@@ -123,7 +123,7 @@ def _find_widest_vectors() -> str | None:
 
 
 def _query_gpu() -> tuple[str | None, str | None]:
-    """Return model and driver of the first GPU, read with nvidia-smi, which creates no CUDA context here."""
+    """Return model and driver of the first GPU, read with nvidia-smi, so that this process creates no CUDA context."""
     try:
         line = subprocess.run(
             ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],

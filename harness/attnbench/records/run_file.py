@@ -1,7 +1,7 @@
 """Run files: JSON lines, append-only. Only this module knows the format.
 
 ``<results>/<machine>/<run>.jsonl`` has a Run on its first line, and a Result or a Ceiling on each further line. Every
-line is an object with ``"record"`` ("run", "result" or "ceiling") before the fields. A killed process loses at most the
+line is an object whose first field is ``"record"`` ("run", "result" or "ceiling"). A killed process loses at most the
 line that it was writing.
 """
 
@@ -29,7 +29,7 @@ __all__ = [
     "sort_results",
 ]
 
-# ``operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode``.
+# Number of slashes in a case id, ``operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode``.
 CASE_SLASHES = 8
 _OfRun = TypeVar("_OfRun", Result, Ceiling)
 
@@ -40,7 +40,7 @@ class ResultsError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
-    """A run as read from its file, with the problems of lines that could not be read."""
+    """A run that was read from its file, and messages about lines that could not be read."""
 
     run: Run
     results: tuple[Result, ...]
@@ -109,7 +109,7 @@ class RunFile:
             pass
 
     def append(self, record: Result | Ceiling) -> None:
-        """Write a result or a ceiling to disk, before returning."""
+        """Write a result or a ceiling; return when it is on disk."""
         self._write("ceiling" if isinstance(record, Ceiling) else "result", record)
 
     def _write(self, kind: str, record: Record) -> None:
@@ -129,13 +129,13 @@ class RunFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # ``append`` has raised the error of a line that could not be written; closing retries it and fails again.
+        # If a line could not be written, ``append`` has raised the error. Closing retries the write and fails again.
         with contextlib.suppress(OSError):
             self._stream.close()
 
 
 def read_run(path: Path) -> StoredRun:
-    """Read a run file; the messages of lines that cannot be read are in ``problems``.
+    """Read a run file; messages about lines that cannot be read are in ``problems`` of the result.
 
     Raises: ResultsError where the file contains no run, or a run of a newer schema.
     """
@@ -200,7 +200,7 @@ def _parse_result(fields: dict[str, Any], run: Run | None) -> Result:
 
 
 def find_runs(results: Path, names: Sequence[str]) -> list[Path]:
-    """Find the files of runs by id or path; the newest run with a result if no name is given.
+    """Find the files of runs by id or path; if ``names`` is empty, find the newest run that has a result.
 
     Raises: ResultsError.
     """
@@ -238,12 +238,12 @@ def _find_run(results: Path, stored: dict[str, Path], name: str) -> Path:
 def merge_runs(runs: Iterable[StoredRun]) -> list[Result]:
     """Return one result per machine, implementation and case from several runs: the latest findings and measurements.
 
-    Measurements with different numbers of threads are separate results, and so is a search for the max length.
+    Measurements with different numbers of threads are separate results. A search for the max length is also separate.
 
-    Results of one run are joined by ``join_results``, because a profile stores a result after its probe and again after
-    timing, and makes fewer checks than a conformance run. Results of different runs are not joined, because a
-    measurement belongs to the run in which it was made. The later result is kept, unless its findings are equal and
-    only the earlier result has measurements.
+    Two results of the same run are joined by ``join_results``, because a profile stores one result after its probe and
+    one after timing, and makes fewer checks than a conformance run. Two results of different runs are not joined,
+    because a measurement belongs to the run in which it was made: the later result is kept. If both have the same
+    findings and only the earlier result has measurements, the earlier result is kept.
     """
     latest: dict[tuple[object, ...], Result] = {}
     for stored in runs:
@@ -256,7 +256,7 @@ def merge_runs(runs: Iterable[StoredRun]) -> list[Result]:
 
 
 def sort_results(run: Run, results: Iterable[Result]) -> list[Result]:
-    """Return results in the order in which a run's implementations were requested, not in the order of completion."""
+    """Sort results by the order in which the run's implementations were requested, not by the order of completion."""
     places = {name: place for place, name in enumerate(run.implementations)}
     return sorted(results, key=lambda result: places.get(result.implementation, len(places)))
 
@@ -264,8 +264,8 @@ def sort_results(run: Run, results: Iterable[Result]) -> list[Result]:
 def join_results(before: Result, after: Result) -> Result:
     """Join two results of one implementation on one case; see ``merge_runs``.
 
-    Within a run, the later finding of each check and the later timing and memory are kept. Timing and memory are
-    dropped where any check did not pass.
+    For two results of the same run, the later finding of each check, the later timing and the later memory are kept.
+    Timing and memory are dropped if any check did not pass.
     """
     if before.run != after.run:
         same_checks = _has_same_checks(before.findings, after.findings)
@@ -277,8 +277,8 @@ def join_results(before: Result, after: Result) -> Result:
         kernels=after.kernels or before.kernels,
     )
     findings = tuple(({f.check: f for f in before.findings} | {f.check: f for f in after.findings}).values())
-    # A case that a resumed run could not time has no timing: earlier samples came from other processes than those of
-    # the implementations that it is compared with.
+    # If a resumed run could not time the case, the earlier timing is dropped: its samples were taken in other processes
+    # than the samples of the implementations with which it would be compared.
     timing = after.timing or (None if after.untimed else before.timing)
     memory = after.memory or before.memory
     broken = next((f for f in findings if f.status != "passed"), None)

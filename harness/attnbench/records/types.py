@@ -1,10 +1,10 @@
-"""Types of stored records: a run and its results, as frozen dataclasses that refuse impossible combinations.
+"""Types of stored records: a run and its results, as frozen dataclasses that refuse impossible combinations of fields.
 
 History of SCHEMA
 1  first version
-2  Timing has switches, cycles, twin, build_ns and first_call_ns, and of calls on CUDA device_ns, graph_ns, late,
-   clock_before_mhz, clock_after_mhz, throttle_reasons and clock; Memory has physical_bytes, outside_bytes,
-   workspace_bytes and reserved_bytes; Result has kernels and bytes; Ceiling is new
+2  new fields of Timing: switches, cycles, twin, build_ns, first_call_ns, and for calls on CUDA device_ns, graph_ns,
+   late, clock_before_mhz, clock_after_mhz, throttle_reasons, clock; new fields of Memory: physical_bytes,
+   outside_bytes, workspace_bytes, reserved_bytes; new fields of Result: kernels, bytes; new record: Ceiling
 """
 
 import shlex
@@ -51,7 +51,7 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 FAILURES: frozenset[Status] = frozenset({"failed", "unexpected_pass", "error", "timeout", "crashed", "out_of_memory"})
 
 Pass = Literal["forward", "forward+backward"]
-# Suite names of results of a profile, and of a max length search.
+# Name of the suite in the results of a profile, and in the results of a search for the max length.
 PERF, FRONTIER = "perf", "frontier"
 
 
@@ -81,10 +81,10 @@ class Run:
     # Library name to version.
     versions: dict[str, str]
     threads: int
-    # Commit of the project, or None outside a checkout; with a trailing "+" if files differed from it.
+    # Commit of the project, or None outside a checkout; with a trailing "+" if tracked files had been changed.
     commit: str | None = None
     suite: str = ""
-    # Hash of the case list: two runs are comparable as suites if it is equal.
+    # Hash of the case list: two runs with equal hashes had the same cases.
     suite_digest: str = ""
     implementations: tuple[str, ...] = ()
     schema: int = SCHEMA
@@ -112,39 +112,42 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Raw samples of one call, interleaved with the calls of the other implementations of the case.
+    """Raw samples of the time of one implementation's call, interleaved with calls of other implementations.
 
-    On CUDA each sample makes the call twice, in random order: once timed from end to end, and once timed by the device.
-    Unit: nanoseconds; one inner tuple per process, one number per sample.
+    On CUDA the call is made twice for each sample, in random order: once timed from end to end, once timed by the
+    device. Layout of a field with samples: one inner tuple per process, one number per sample. Unit: nanoseconds.
     """
 
-    # From end to end: wall time, on CUDA including synchronization with the device.
+    # Wall time of each call from end to end; on CUDA it includes synchronization with the device.
     samples_ns: tuple[tuple[int, ...], ...]
-    # Time that the process waited for a core during each call, in the same layout; empty where unknown.
+    # Time that the process waited for a core during each call, in the layout of ``samples_ns``; empty where unknown.
     waited_ns: tuple[tuple[int, ...], ...] = ()
     threads: int
-    # Involuntary context switches of the process during each call, in the same layout; empty where unknown.
+    # Number of involuntary context switches of the process during each call, in the layout of ``samples_ns``; empty
+    # where unknown.
     switches: tuple[tuple[int, ...], ...] = ()
-    # Number of the cycle of each call, in the same layout. A cycle calls the implementations one right after another.
-    # Empty where unknown.
+    # Number of the cycle in which each call was made, in the layout of ``samples_ns``; empty where unknown. A cycle
+    # calls the implementations one right after another.
     cycles: tuple[tuple[int, ...], ...] = ()
     # Names of the implementations that were interleaved with this one.
     interleaved_with: tuple[str, ...] = ()
     method: str = "wall"
-    # Of the baseline only: the A/A control, a second copy of the baseline with tensors of its own. Each cycle calls
-    # either the baseline or the control; in older runs, both. The difference between them is noise.
+    # Only in the timing of the baseline: the A/A control, a second copy of the baseline with tensors of its own. Each
+    # cycle calls either the baseline or the control; in older runs, each cycle called both. A difference between the
+    # baseline and the control is noise.
     twin: "Timing | None" = None
-    # One number per process, in nanoseconds: building and preparing, and the first call.
+    # Time of building and preparing the module, and time of the first call, in nanoseconds; one number per process.
     build_ns: tuple[int, ...] = ()
     first_call_ns: tuple[int, ...] = ()
-    # On CUDA, in the layout of the samples: the time on the device with a cold L2 cache, the same for the call replayed
-    # as a CUDA graph, and whether the device started the call before all of it was enqueued. ``late`` is empty where
-    # the launch could not be hidden.
+    # On CUDA, in the layout of ``samples_ns``. ``device_ns``: time of the call on the device, with a cold L2 cache.
+    # ``graph_ns``: this time for the call replayed as a CUDA graph. ``late``: whether the device started the call
+    # before all of it was enqueued; empty where the launch could not be hidden.
     device_ns: tuple[tuple[int, ...], ...] = ()
     graph_ns: tuple[tuple[int, ...], ...] = ()
     late: tuple[tuple[bool, ...], ...] = ()
-    # Clock of the streaming multiprocessors before and after the cycle, in MHz, 0 where it could not be read, and
-    # NVML's bits for the throttling reasons at either time. All three are empty without NVML.
+    # Clock of the streaming multiprocessors before and after the cycle, in MHz; 0 where it could not be read.
+    # ``throttle_reasons`` has NVML's bits for the throttling reasons at either time. All three fields are empty without
+    # NVML.
     clock_before_mhz: tuple[tuple[int, ...], ...] = ()
     clock_after_mhz: tuple[tuple[int, ...], ...] = ()
     throttle_reasons: tuple[tuple[int, ...], ...] = ()
@@ -161,19 +164,20 @@ SAMPLE_FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes of one call above its inputs.
+    """Memory of one call beyond its inputs.
 
-    Unit: bytes. ``peak_bytes`` is the highest level of torch's allocator during the call, ``saved_bytes`` the memory of
-    the tensors that are saved for backward.
+    Unit: bytes. ``peak_bytes`` is the most that torch's allocator had allocated at any time during the call.
+    ``saved_bytes`` is the memory of the tensors that are saved for backward.
     """
 
     peak_bytes: int
     saved_bytes: int | None = None
-    # The part of the peak that is neither output nor gradient.
+    # The part of ``peak_bytes`` that is neither output nor gradient.
     workspace_bytes: int | None = None
-    # Highest resident memory above that before the call, including memory that libraries map themselves.
+    # Peak of resident memory during the call, minus the resident memory before the call. It includes memory that
+    # libraries map themselves.
     physical_bytes: int | None = None
-    # The part of the physical peak that torch's allocator did not allocate; None where it is within the noise.
+    # The part of ``physical_bytes`` that torch's allocator did not allocate; None where it is within the noise.
     outside_bytes: int | None = None
     # On CUDA: memory that the caching allocator reserved on the device.
     reserved_bytes: int | None = None
@@ -191,11 +195,11 @@ class Result:
     findings: tuple[Finding, ...]
     timing: Timing | None = None
     memory: Memory | None = None
-    # Floating-point operations that the case needs, by closed form.
+    # Number of floating-point operations that the case needs, by a closed formula.
     flop: int | None = None
-    # Bytes that must be read and written at least, by closed form.
+    # Least number of bytes that must be read and written, by a closed formula.
     bytes: int | None = None
-    # Operators and kernels of the call by the profiler's names, the longest time first.
+    # Names of the call's operators and kernels in the profiler, sorted by their time, longest first.
     kernels: tuple[str, ...] = ()
     # Reason why a requested timing is missing.
     untimed: str | None = None
@@ -210,7 +214,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceiling:
-    """The highest measured rates of the machine: one matrix product and one copy. No call should exceed them."""
+    """The highest rates measured on the machine, by a matrix product and by a copy; no call should exceed them."""
 
     run: str
     device: str
@@ -225,7 +229,7 @@ Record = Run | Result | Ceiling
 
 
 def find_pass(case: str) -> Pass:
-    """Return the pass that is timed in a case: "forward" in the mode ``inference``, "forward+backward" in others."""
+    """Return the pass that is timed in a case: "forward" in mode ``inference``, "forward+backward" in all others."""
     return "forward" if case.rpartition("/")[2] == "inference" else "forward+backward"
 
 

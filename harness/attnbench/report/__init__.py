@@ -9,7 +9,7 @@ __all__ = ["write"]
 
 
 def write(runs: Sequence[StoredRun], folder: Path) -> Path:
-    """Write page, Markdown, plots and CSV files of these runs into a folder, and return the path of the page.
+    """Write the page, Markdown, plots and CSV files of these runs into a folder, and return the path of the page.
 
     The page and the Markdown also show the studies whose files are in the folder.
 

@@ -17,9 +17,9 @@ from attnbench.report.series import Series, group_series
 
 __all__ = ["LEGEND", "Cell", "Content", "Grouped", "Problem", "collect_content"]
 
-# An expected failure's reason is the declared one, its link in brackets, a colon, and what the check reported.
+# The reason of an expected failure is the declared reason, its link in brackets, a colon, and what the check reported.
 _DECLARED = re.compile(r"(.*? \(\S*\)): ", re.DOTALL)
-# Mark of each kind of status, in the order within a cell.
+# Mark of each kind of status. A cell of the table lists its marks in this order.
 MARKS = (("bad", "✗"), ("good", "✓"), ("known", "~"), ("refused", "–"), ("left", "·"))
 LEGEND = (
     ("good", "✓", "passed"),
@@ -32,7 +32,7 @@ LEGEND = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Findings of one check on one implementation, as (kind, mark, count) and in words."""
+    """Findings of one check on one implementation: (kind, mark, count) per kind of status, and the counts in words."""
 
     marks: tuple[tuple[str, str, int], ...]
     words: str
@@ -53,7 +53,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouped:
-    """Findings or calls of one implementation that share a reason."""
+    """Findings or calls of one implementation that have the same reason; ``of`` lists their checks, cases or calls."""
 
     implementation: str
     reason: str
@@ -178,7 +178,10 @@ def _label_calls(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _group_rows(frame: pd.DataFrame, column: str, *, named: int = 3) -> tuple[Grouped, ...]:
-    """Group rows by implementation and reason, most frequent first; ``of`` lists ``named`` values of a column."""
+    """Group rows by implementation and reason; the most frequent reasons of an implementation come first.
+
+    The field ``of`` of a group lists up to ``named`` values of a column.
+    """
     made = []
     for (name, reason), rows in frame.groupby(["implementation", "reason"], sort=False):
         values = list(dict.fromkeys(rows[column]))

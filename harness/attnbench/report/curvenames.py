@@ -13,12 +13,12 @@ from matplotlib.transforms import Bbox
 
 __all__ = ["SIZE", "End", "compute_room", "place"]
 
-# Font size of names, in points, and distance of names at the right of a panel, as a share of the panel's width.
+# Font size of names, in points; and gap between a panel and the names at its right, as a fraction of the panel's width.
 SIZE, BESIDE = 8.5, 0.055
-# Distance of a name inside a panel from the end of its curve, as a share of the panel's width; and gap, in points,
+# Distance of a name inside a panel from the end of its curve, as a fraction of the panel's width; and gap, in points,
 # between the leader line and the marker at the end of the curve.
 INSIDE, MARK = 0.03, 5
-# Least vertical distance of two one-line names, as a share of the panel's height.
+# Least vertical distance between two names of one line each, as a fraction of the panel's height.
 APART = 0.058
 # Style of the leader line from a name to the end of its curve.
 LEADER: dict[str, Any] = {
@@ -42,9 +42,9 @@ class End:
 
 
 def compute_room(names: Sequence[str], panel: float) -> float:
-    """Return the width that the names need at the right of a panel of width ``panel``.
+    """Return the width that the names need at the right of a panel whose width is ``panel``.
 
-    Unit: inches, like ``panel``.
+    Unit: inches, for both widths.
     """
     return BESIDE * panel + max(map(_measure_width, names)) + MARGIN
 
@@ -65,7 +65,7 @@ def place(axes: Axes, ends: Sequence[End], longest: int, panel: float) -> None:
 
 
 def _place_beside(axes: Axes, ends: Sequence[tuple[End, float]]) -> None:
-    """Draw names at the right of a panel, for ends with their heights."""
+    """Draw names at the right of a panel; ``ends`` are pairs (end of a curve, its height in the panel)."""
     for (end, height), moved in zip(ends, spread([height for _, height in ends], APART), strict=True):
         axes.annotate(
             end.name, xy=(1, height), xytext=(1 + BESIDE, moved), xycoords="axes fraction",
@@ -75,7 +75,7 @@ def _place_beside(axes: Axes, ends: Sequence[tuple[End, float]]) -> None:
 
 
 def _place_inside(axes: Axes, ends: Sequence[tuple[End, float]], panel: float) -> None:
-    """Draw names inside a panel, for ends with their heights, without overlapping curves or other names."""
+    """Draw names inside a panel, clear of curves and of each other; ``ends`` are pairs (end of a curve, its height)."""
     curves = [_convert_to_shares(axes, line.get_xydata()) for line in axes.lines]
     taken: list[Bbox] = []
     for end, height in ends:
@@ -97,7 +97,7 @@ def _place_inside(axes: Axes, ends: Sequence[tuple[End, float]], panel: float) -
 def find_clear_place(wanted: float, half: float, taken: Sequence[tuple[float, float]]) -> float:
     """Return the height nearest to ``wanted`` at which a name of half-height ``half`` overlaps no ``taken`` interval.
 
-    If every height overlaps one, return ``wanted``, moved into the panel.
+    If the name overlaps an interval at every height, return ``wanted``, moved into the panel.
     """
     wanted = min(max(wanted, half), 1 - half)
     edges = [wanted, *(high + half for _, high in taken), *(low - half for low, _ in taken)]
@@ -112,7 +112,7 @@ def find_clear_place(wanted: float, half: float, taken: Sequence[tuple[float, fl
 
 
 def spread(places: Sequence[float], apart: float) -> list[float]:
-    """Move ascending places as little as possible so that neighbours are at least ``apart``.
+    """Move ascending places as little as possible so that neighbours have at least the distance ``apart``.
 
     Neighbours that are too close form a block, centred on the mean of their places. Blocks that meet are merged.
     """
@@ -139,12 +139,12 @@ def _measure_width(name: str) -> float:
 
 
 def _convert_to_shares(axes: Axes, points: Any) -> Any:
-    """Convert points in data coordinates to shares of the panel's width and height."""
+    """Convert points in data coordinates to fractions of the panel's width and height."""
     return (axes.transScale + axes.transLimits).transform(points)
 
 
 def _find_extent(points: Any, left: float, right: float) -> tuple[float, float] | None:
-    """Return the lowest and the highest point of a line between two x positions; None if it has no part there."""
+    """Return the lowest and the highest point of a curve between two x positions; None if no part of it is there."""
     left, right = max(left, points[0, 0]), min(right, points[-1, 0])
     if left > right:
         return None

@@ -10,7 +10,8 @@ import pandas as pd
 __all__ = ["GROWTH", "LEVEL", "Growth", "fit_growth", "fit_growths"]
 
 LEVEL = 0.95
-# Two-sided 95 % quantile of Student's t with 1 to 20 degrees of freedom. With more, the last one is a little too wide.
+# Two-sided 95 % quantile of Student's t with 1 to 20 degrees of freedom. With more, the last value is used,
+# which makes the interval a little too wide.
 # Source: https://www.itl.nist.gov/div898/handbook/eda/section3/eda3672.htm
 STUDENT_T = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
@@ -26,7 +27,7 @@ GROWTH = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """Exponent p of a·Lᵖ, by least squares on logarithms, and its confidence interval."""
+    """Exponent p of a power law a·Lᵖ, fitted by least squares on logarithms, and its confidence interval."""
 
     exponent: float
     low: float
@@ -36,8 +37,8 @@ class Growth:
 def fit_growth(lengths: Sequence[float], values: Sequence[float]) -> Growth | None:
     """Fit the exponent with which values grow with length; None for fewer than three lengths.
 
-    The interval is Student's, at 95 %, from the residuals of the fit. A curve that bends, such as a sum of a linear and
-    a quadratic part, therefore has a wide interval even if its points are exact.
+    The confidence interval is Student's, at 95 %, from the residuals of the fit. A curve that bends,
+    such as a sum of a linear and a quadratic part, therefore has a wide interval even if its points are exact.
     """
     if len(lengths) < FEWEST or len(set(lengths)) < FEWEST or min(values) <= 0:
         return None

@@ -10,7 +10,7 @@ __all__ = ["CALLS", "Way", "find_way", "group_by_way"]
 
 # Separator between the name of an operator and the number of its calls.
 CALLS = " ×"
-# Most names in a row of the table; kernels.csv has all.
+# Largest number of operator names in a row of the table; kernels.csv has all names.
 NAMED = 6
 # Pattern of operator names, and the path that it indicates. The first pattern that matches a name decides.
 WAYS = (
@@ -26,7 +26,7 @@ COPY = "aten::copy_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """The path that one implementation took in one pass, with its operators and lengths."""
+    """The path that one implementation took in one pass, its operators, and the lengths at which it was taken."""
 
     implementation: str
     pass_: str
@@ -43,7 +43,11 @@ def find_way(kernels: Sequence[str]) -> str:
 
 
 def group_by_way(kernels: pd.DataFrame) -> Iterator[Way]:
-    """Yield the rows of the table. Lengths with the same operators share a row, so that a fall-back has its own row."""
+    """Yield the rows of the table of code paths.
+
+    Lengths at which the same operators ran are in one row. If an implementation falls back to another path at some
+    lengths, these lengths therefore have their own row.
+    """
     for (name, pass_), own in kernels.groupby(["implementation", "pass"], sort=False):
         alike: dict[tuple[str, frozenset[str]], list[tuple[int, str]]] = {}
         for row in own.sort_values("length").itertuples():

@@ -1,4 +1,4 @@
-"""Tables of a report without a column per length: growth, kernels, longest sequences and ceilings."""
+"""The tables of a report that do not have a column per length: growth, kernels, longest sequences and ceilings."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Listing:
 
 
 def make_listings(series: Series) -> list[Listing]:
-    """Return the tables of a series that have rows."""
+    """Return the tables of growth and of kernels of a series; a table without rows is left out."""
     made = [
         Listing(
             title="Growth with length",
@@ -65,7 +65,7 @@ def make_listings(series: Series) -> list[Listing]:
 
 
 def list_ceilings(reached: Iterable[Ceiling]) -> Listing | None:
-    """Return the table of the ceilings of all runs, or None if none was measured."""
+    """Return the table of the ceilings of all runs, or None if no ceiling was measured."""
     rows = tuple(
         (
             c.run,
@@ -82,7 +82,7 @@ def list_ceilings(reached: Iterable[Ceiling]) -> Listing | None:
 
 
 def list_max_lengths(results: Iterable[Result]) -> Listing | None:
-    """Return the table of the longest sequences of all runs, or None if none was searched for."""
+    """Return the table of the longest sequences of all runs, or None if no run searched for them."""
     rows = tuple(max_length.format_row(one) for one in max_length.find_max_lengths(results))
     return Listing(title="Longest sequence", note=UNDER_MAX_LENGTHS, head=max_length.HEAD, rows=rows) if rows else None
 

@@ -1,4 +1,4 @@
-"""Numbers formatted for reading: three significant digits, and the unit that makes them short."""
+"""Numbers formatted for reading: three significant digits, and the unit in which a number is short."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ MISSING = "–"
 
 
 def format_digits(value: float, count: int = 3) -> str:
-    """Format a number with ``count`` significant digits; with an exponent only below 10⁻⁴ and from 10⁶."""
+    """Format a number with ``count`` significant digits; with an exponent only below 10⁻⁴ and from 10⁶ on."""
     if math.isnan(value):
         return MISSING
     if value == 0 or not math.isfinite(value):
@@ -29,7 +29,7 @@ def format_digits(value: float, count: int = 3) -> str:
 
 
 def format_interval(low: float, high: float) -> str:
-    """Format an interval, its ends with three significant digits."""
+    """Format the two ends of an interval, each with three significant digits."""
     return MISSING if math.isnan(low) else f"{format_digits(low)}–{format_digits(high)}"
 
 
@@ -39,12 +39,12 @@ def format_ratio(value: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Format a time in the unit that makes it short."""
+    """Format a time in the unit in which the number is short."""
     return _format_scaled(seconds, ((1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")))
 
 
 def format_bytes(count: float) -> str:
-    """Format a number of bytes in the binary unit that makes it short."""
+    """Format a number of bytes in the binary unit in which the number is short."""
     return _format_scaled(count, ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")))
 
 
@@ -59,6 +59,6 @@ def format_count(count: int, word: str) -> str:
 
 
 def _format_scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
-    # An axis tick at 10⁻³ s may be one bit below 10⁻³.
+    # Tolerate rounding: an axis tick at 10⁻³ s may be one bit below 10⁻³.
     factor, unit = next(((f, u) for f, u in units if abs(value) >= f * (1 - 1e-9)), units[-1])
     return f"{float(f'{value / factor:.3g}'):g} {unit}"

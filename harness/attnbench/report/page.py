@@ -41,13 +41,13 @@ PLOTS = (
     ),
 )
 
-# Largest width of a drawing on the page, in pixels for each of its points: two panels fill the page.
+# Largest width of a drawing on the page, in pixels per point of the drawing. With it, two panels fill the page.
 PX_PER_PT = 1.65
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """A quantity that has a table: its heading, and the frame and column with its values."""
+    """A quantity that has a table: the heading of the table, and the data frame and column with the values."""
 
     title: str
     frame: str
@@ -75,7 +75,10 @@ MEASURES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Table of one quantity in one pass, implementations by lengths. A cell is a number and the lines below it."""
+    """Table of one quantity in one pass: one row per implementation, one column per length.
+
+    A cell is a number and the lines below that number.
+    """
 
     title: str
     pass_: str
@@ -100,7 +103,7 @@ def render(content: Content, files: Mapping[str, bytes]) -> str:
 
 
 def make_environment() -> jinja2.Environment:
-    """Return the environment for the templates, with their filters; every text is escaped."""
+    """Return the Jinja environment of the templates, with their filters; every text is escaped."""
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("attnbench.report"),
         autoescape=True,
@@ -114,7 +117,7 @@ def make_environment() -> jinja2.Environment:
 
 
 def make_grids(series: Series) -> list[Grid]:
-    """Return the tables of a series that have values."""
+    """Return the tables of a series: one for each measure and each pass that have values."""
     frames = {"timings": series.timings, "memory": series.memory}
     made = []
     for measure in MEASURES:
@@ -137,7 +140,7 @@ def _make_grid(measure: Measure, name: str, part: pd.DataFrame) -> Grid:
 
 
 def _format_cell(measure: Measure, row: Any) -> tuple[str, ...]:
-    """Format a number and the lines below it: interval and speed verdict, share of the ceiling, or exact bytes."""
+    """Format a number and the lines below it: interval and speed verdict, percentage of the ceiling, or exact bytes."""
     if row is None:
         return ("–",)
     value = row[measure.column]
@@ -165,7 +168,7 @@ def _format_cell(measure: Measure, row: Any) -> tuple[str, ...]:
 
 
 def _inline_figures(series: Series, files: Mapping[str, bytes]) -> list[tuple[str, str, Markup]]:
-    """Return heading, explanation and drawing of each plot among the files."""
+    """Return heading, explanation and drawing of each plot of a series that is among the files."""
     return [
         (title, reading, inline(files[f"{name}{series.suffix}.svg"].decode(), f"{name}{series.suffix}"))
         for name, title, reading in PLOTS
@@ -180,7 +183,7 @@ def inline(svg: str, name: str) -> Markup:
     """
     drawing = svg[svg.index("<svg") :]
     drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
-    # Without a limit a drawing of one panel would be stretched to the width of two.
+    # Without a limit, a drawing with one panel would be stretched to the width of a drawing with two panels.
     drawing = re.sub(r'(<svg[^>]*?) width="([\d.]+)pt"', _limit_width, drawing, count=1)
     drawing = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", drawing, count=1)
     drawing = re.sub(r'\bid="', f'id="{name}-', drawing)

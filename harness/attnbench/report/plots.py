@@ -18,7 +18,7 @@ from attnbench.report.numbers import format_bytes, format_seconds
 
 __all__ = ["INK", "MUTED", "Look", "choose_looks", "draw", "plot_memory", "plot_speed", "plot_time"]
 
-# Readable on white and on near-black; the page replaces them by its own text colours.
+# Colours of text and of lines, readable on white and on near-black. The HTML page replaces them by its own colours.
 INK, MUTED, RULE = "#77797f", "#808289", "#8a8c92"
 # Okabe and Ito's palette for colour-blind readers, with its extremes shifted towards mid-tones and without yellow.
 # Source: https://jfly.uni-koeln.de/color/
@@ -26,7 +26,8 @@ COLOURS = ("#3185c5", "#d9650f", "#119a75", "#c2689c", "#c98b06", "#53a9d6", "#8
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "p")
 # Line styles of the first eight implementations, of the next eight, and of all others.
 LINES = ("-", "--", ":")
-# Part of the reason of calls that were predicted to exceed the work limit: a curve that ends there is marked.
+# Text in the reason of a call that was not timed because it was predicted to exceed the work limit. A curve that ends
+# before such a call is marked.
 BEYOND = "--work-limit"
 
 SETTINGS: Any = {  # matplotlib's own type for it names every key
@@ -57,7 +58,8 @@ SETTINGS: Any = {  # matplotlib's own type for it names every key
 
 # Unit: inches. Width and height of a panel, and width of the labels at its left.
 PANEL, HEIGHT, LABELS = 3.6, 3.5, 0.85
-# Fewest ticks of an axis. Powers of its base are preferred, then these multiples of powers of ten.
+# Fewest ticks of an axis. Ticks are at powers of the base of the axis or, if these are too few, at these multiples of
+# powers of ten.
 FEWEST_TICKS, STEPS = 4, (1.0, 2.0, 5.0)
 
 
@@ -96,7 +98,10 @@ def plot_memory(memories: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str,
 
 
 def plot_speed(timings: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look], reference: str) -> Figure | None:
-    """Plot the speed relative to the reference against length; above 1 is faster. Inconclusive calls are left out."""
+    """Plot the speed relative to the reference against length; above 1 is faster.
+
+    Calls with an inconclusive speed verdict are left out.
+    """
     frame = timings[timings["ratio"].notna() & (timings["state"] != "inconclusive")]
     # Inverting a time ratio swaps the ends of its interval.
     frame = frame.assign(value=1 / frame["ratio"], low=1 / frame["ratio_high"], high=1 / frame["ratio_low"])
@@ -140,7 +145,7 @@ def _draw_panels(
             axes.set_title(name, loc="left", fontsize=9.5, fontweight="bold", pad=10)
             axes.tick_params(labelleft=True)
             ends.append(_draw_curves(axes, part, untimed[untimed["pass"] == name], styles))
-        # All panels share the y axis, and each curve may extend it, so ticks and names are set last.
+        # All panels have the same y axis, which each curve may extend, so ticks and names are set last.
         every[0].set_ylim(*every[0].get_ylim())
         _set_ticks(every[0], base=base)
         for axes, own in zip(every, ends, strict=True):
@@ -180,7 +185,7 @@ def _set_ticks(axes: Axes, *, base: int) -> None:
 
 
 def _draw_curves(axes: Axes, part: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look]) -> list[End]:
-    """Draw the curves, mark those that end at the work limit, and return the end of each."""
+    """Draw the curves, mark the curves that end at the work limit, and return the end of every curve."""
     ends = []
     for name in [name for name in styles if name in set(part["implementation"])]:
         rows, look = part[part["implementation"] == name].sort_values("length"), styles[name]

@@ -60,7 +60,7 @@ def make_headline(results: Sequence[Result], found: pd.DataFrame, series: Sequen
 
 
 def describe_fastest(series: Series) -> Iterator[str]:
-    """Yield sentences that say which implementation is fastest; adjacent lengths with the same answer share one."""
+    """Yield sentences that say which implementation is fastest; adjacent lengths with one answer are in one of them."""
     for name, part in series.timings.groupby("pass"):
         winners = [
             (int(str(length)), *_find_fastest(rows, series.reference)) for length, rows in part.groupby("length")
@@ -80,15 +80,15 @@ def describe_fastest(series: Series) -> Iterator[str]:
 
 
 def _format_gain(value: float) -> str:
-    # 1.02 in two digits would read as 1.0, no gain.
+    # With two digits, 1.02 would read as 1.0: no gain.
     return format_digits(value, 3 if value < 1.1 else 2)
 
 
 def _find_fastest(rows: pd.DataFrame, reference: str) -> tuple[str, float]:
-    """Return a phrase that names the fastest implementation and those indistinguishable from it, and its speed-up.
+    """Return a phrase that names the fastest implementation and all indistinguishable from it, and the speed-up.
 
-    The speed-up is relative to the reference. Ratios to the reference decide if every implementation has one, since
-    times also contain the disturbances of each process.
+    The speed-up is that of the fastest implementation over the reference. If every implementation has a ratio to the
+    reference, the ratios decide which is fastest, since times also contain the disturbances of each process.
     """
     disturbed = rows["state"] == INCONCLUSIVE
     if disturbed.iloc[int(rows["median_ns"].argmin())]:
@@ -102,7 +102,7 @@ def _find_fastest(rows: pd.DataFrame, reference: str) -> tuple[str, float]:
     level = set(ordered[ordered[low] <= best[high]]["implementation"])
     if all_ratios and state != "faster" and best["implementation"] != reference:
         level.add(reference)
-    # No speed-up where the reference may be as fast: the measurement does not show one.
+    # No speed-up where the reference may be as fast as the best implementation.
     gain = math.nan if reference in level or state != "faster" else 1 / best["ratio"]
     if len(level) == 1:
         return f"{best['implementation']} is fastest", gain
@@ -171,7 +171,7 @@ def describe_methods(series: Sequence[Series]) -> Iterator[str]:
 
 
 def _describe_device_times(timings: pd.DataFrame) -> str:
-    """Return the sentence that says which of its two times a CUDA call is reported by, and what was left out."""
+    """Return sentences that say which of the two times of a CUDA call is reported, and which cycles were left out."""
     clocks = _join_words(sorted(set(timings["clock"]) - {""}) or ["none"])
     throttled, samples = int(timings["throttled"].sum()), int(timings["samples"].sum())
     return (

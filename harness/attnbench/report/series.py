@@ -19,9 +19,9 @@ class Series:
     """Comparable measurements: same machine, threads, device and dtype; the cases differ only in length and pass."""
 
     title: str
-    # Implementation to whose times the ratios of the other implementations refer.
+    # Implementation by whose times the times of the other implementations are divided in ratios.
     reference: str
-    # Suffix of the names of the series' files; empty if the report has one series.
+    # Suffix in the file names of this series; empty if the report has only one series.
     suffix: str
     timings: pd.DataFrame
     memory: pd.DataFrame

@@ -48,7 +48,7 @@ MEMORY = (
 )  # fmt: skip
 KERNELS = ("implementation", "case", "pass", "length", "dtype", "device", "way", "kernels", "run")
 CEILINGS = ("run", "device", "dtype", "threads", "gflop_per_s", "gbyte_per_s")
-# Bytes that a record may lack.
+# Numbers of bytes that a record of memory may lack.
 OPTIONAL_BYTES = ("workspace_bytes", "saved_bytes", "physical_bytes", "outside_bytes", "reserved_bytes")
 FINDINGS = (
     "implementation", "case", "check", "chapter", "status", "reason", "measured", "allowed", "warnings", "run",
@@ -57,10 +57,10 @@ UNTIMED = ("implementation", "length", "pass", "reason", "case", "run")
 
 
 def tabulate_timings(results: Sequence[Result], reached: Iterable[Ceiling] = ()) -> pd.DataFrame:
-    """Tabulate the times of calls, with the speed verdict against the reference where the two were interleaved.
+    """Tabulate the times of calls, with the speed verdict against the reference if the two were interleaved.
 
-    ``reached`` are the ceilings of the runs. The share of a call refers to the ceiling of its run, device, dtype and
-    number of threads.
+    ``reached`` are the ceilings of the runs. The column ``share`` refers to the ceiling with the run, device, dtype and
+    number of threads of the call.
     """
     baselines = {(r.run, r.case): r.timing for r in results if r.implementation == find_reference(r.case) and r.timing}
     tops = {(c.run, c.device, c.dtype, c.threads): c for c in reached}
@@ -167,21 +167,25 @@ def tabulate_untimed(results: Sequence[Result]) -> pd.DataFrame:
 
 
 def find_reference(case: str) -> str:
-    """Return the reference implementation of a case's operator. Ratios of time refer to its time."""
+    """Return the reference implementation of a case's operator: ratios divide by its time."""
     return find_operator_baseline(case.partition("/")[0])
 
 
 def length_of(case: str) -> int:
-    """Return the length of a case: the larger of the sizes labelled L and S. For a decoding step that is the keys' S.
+    """Return the length of a case: the larger of the sizes labelled L (queries) and S (keys).
 
-    0 if the operator has neither size. A case id reads ``operator/sizes/…``, and sizes read ``B2.L128.S128``.
+    For a decoding step the length is S. It is 0 if the operator has neither size. A case id reads
+    ``operator/sizes/…``, and sizes read ``B2.L128.S128``.
     """
     sizes = case.split("/")[1].split(".")
     return max((int(size[1:]) for size in sizes if re.fullmatch(r"[LS]\d+", size)), default=0)
 
 
 def series_of(case: str) -> str:
-    """Return the case id without the sizes L and S and the mode: cases that differ only in length and pass share it."""
+    """Return the case id without the sizes L and S and without the mode.
+
+    The result is equal for cases that differ only in length and pass.
+    """
     operator, sizes, *middle = case.rpartition("/")[0].split("/")
     kept = [size for size in sizes.split(".") if not re.fullmatch(r"[LS]\d+", size)]
     return "/".join((operator, ".".join(kept), *middle))
@@ -240,7 +244,7 @@ def _make_timing_row(
 
 
 def _compare_with_reference(result: Result, timing: Timing, baseline: Timing | None) -> SpeedVerdict | None:
-    """Return the speed verdict against the reference, or None if the two were not interleaved in the same processes."""
+    """Return the speed verdict against the reference, or None if their calls were not interleaved in one process."""
     if baseline is None or len(baseline.samples_ns) != len(timing.samples_ns):
         return None
     if find_reference(result.case) not in (result.implementation, *timing.interleaved_with):
@@ -251,7 +255,8 @@ def _compare_with_reference(result: Result, timing: Timing, baseline: Timing | N
 def _make_verdict_columns(found: SpeedVerdict | None, *, decides: bool) -> dict[str, Any]:
     """Return the columns of a speed verdict: the ratio, its state and the A/A control.
 
-    ``decides`` is false for the reference against itself: its state and reason are given only if inconclusive.
+    ``decides`` is False for the reference, compared with itself. Its state and reason are given only if it is
+    inconclusive.
     """
     ratio = found.ratio if found else None
     control = found.control if found else None
@@ -271,10 +276,10 @@ def _make_verdict_columns(found: SpeedVerdict | None, *, decides: bool) -> dict[
 
 
 def _compute_rates(result: Result, time_ns: float, top: Ceiling | None) -> dict[str, Any]:
-    """Return the rates of a call, flop and bytes over its time, and its share of the ceiling.
+    """Return the columns of rates: operations and bytes of a call, divided by its time; and its share of the ceiling.
 
-    The share is the time that the case would take at the ceilings' rates, over its measured time. ``bound`` names the
-    ceiling that takes longer.
+    The share is the time that the case would take at the rates of the ceilings, divided by the measured time. ``bound``
+    names the ceiling at whose rate the case would take longer.
     """
     # flop is 0 for an operator that counts no operations.
     flop, moved = result.flop or None, result.bytes

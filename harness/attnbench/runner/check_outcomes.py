@@ -9,8 +9,8 @@ from attnbench.runner.session import Outcome, Plan, Supervisor
 
 __all__ = ["CheckOutcomes", "make_finding", "observe"]
 
-# Floating-point operations of a case above which its checks run one by one. In one request, the memory of their tensors
-# would add up; the cost of a request per check is negligible for such a case.
+# If a case has more floating-point operations than this, its checks run one by one. In a single request, the memory of
+# the tensors of all checks would add up. The cost of one request per check is negligible for such a large case.
 TOGETHER_FLOP = 2_000_000_000
 # Statuses after which the worker's process has ended.
 DEATHS = ("crashed", "timeout")
@@ -71,7 +71,7 @@ def observe(
         if "status" in alone:
             seen.outcomes[check] = alone
     if died.get("status") == "crashed" and not any(o["status"] in DEATHS for o in seen.outcomes.values()):
-        # No single check reproduces the crash. It is counted and reported all the same.
+        # No single check reproduces the crash. The crash is counted and reported all the same.
         worker.count_death(died["reason"])
         reason = f"{died['reason']} after checks of other cases; in a fresh process no check of this case did that"
         seen.outcomes[asked[-1]] = {"status": "crashed", "reason": reason}

@@ -1,7 +1,7 @@
 """Conformance: every check of every case, one worker process per implementation.
 
-While the candidate worker runs a case, the oracle worker evaluates the case before, and computes the expected values of
-this one.
+While the candidate worker runs a case, the oracle worker evaluates the observations of the preceding case, and computes
+the expected values of the current one.
 """
 
 from collections.abc import Container, Iterator, Sequence
@@ -57,7 +57,7 @@ def conform(
 def select_unfinished(
     implementations: Sequence[str], plans: Sequence[Plan], done: Container[tuple[str, str]], progress: Progress
 ) -> dict[str, list[Plan]]:
-    """Return the unfinished plans of each implementation that has any, and report the finished ones as done."""
+    """Return the unfinished plans of each implementation that has any, and report finished plans to ``progress``."""
     left: dict[str, list[Plan]] = {}
     for name in implementations:
         for plan in plans:
@@ -71,7 +71,7 @@ def select_unfinished(
 def check_case(
     session: Session, worker: Supervisor, implementation: str, plan: Plan, *, tries: bool = True
 ) -> tuple[Finding, ...]:
-    """Return the findings of every check of a case, in the plan's order.
+    """Return the findings of all checks of a plan, in the order of ``plan.checks``.
 
     With ``tries``, the implementation is also called on a case that it declares unsupported.
     """
@@ -82,12 +82,12 @@ def check_case(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prepared:
-    """A case before its checks run."""
+    """A case that is ready for its checks to run."""
 
     plan: Plan
-    # Checks that the worker runs: those of the plan, or for a refused case those that show how it refuses.
+    # Checks that the worker runs: those of the plan, or for a refused case the checks that show whether a call raises.
     checks: tuple[str, ...]
-    # Outcome of all checks where the case is not started, with the reason.
+    # Outcome, with a reason, of all checks if the case is not started; None if it is started.
     refusal: Outcome | None = None
     inputs: str = ""
 
@@ -102,7 +102,7 @@ def _check_cases(
             for number, (plan, following) in enumerate(zip_longest(plans, plans[1:])):
                 progress.now(f"{name} {plan.case}")
                 prepared = _prepare(session, worker, name, plan)
-                # Two file names alternate, because the observations of the case before are not evaluated yet.
+                # Two file names alternate, because the observations of the preceding case are not evaluated yet.
                 coming = ahead.submit(_observe_case, worker, name, prepared, f"observation-{number % 2}")
                 if before is not None:
                     yield before[0].plan, _evaluate(session, worker, name, *before)

@@ -1,4 +1,4 @@
-"""Expected failures: known deviations, each with a reason and a link. They still run, and are reported if they pass."""
+"""Expected failures: known deviations, each with a reason and a link. Their checks still run; a pass is reported."""
 
 import re
 import tomllib
@@ -35,7 +35,7 @@ OPTIONAL = frozenset({"unless", "passes_where"})
 
 
 class ExpectationError(Exception):
-    """A file of expected failures that cannot be used; the message is one line."""
+    """Expected failures cannot be read, or cannot match any finding; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +50,12 @@ class Expectation:
     case: str
     reason: str
     link: str
-    # Cases among those of ``case`` that are excluded.
+    # Patterns of cases that are excluded although they match ``case``.
     unless: str = ""
-    # Machines or versions on which the check passes, in words; if set, a pass counts as ``passed``. Empty: none.
+    # Machines or versions on which the check passes, in words; then a pass counts as ``passed``. Empty: the check is
+    # expected to fail everywhere, and a pass is an unexpected pass.
     passes_where: str = ""
-    # File that holds the entry, and its number in the file.
+    # File that holds the entry, and number of the entry in that file.
     file: Path | None = field(default=None, compare=False)
     entry: int = field(default=0, compare=False)
 
@@ -104,9 +105,9 @@ def read_expectations_beside(names: Sequence[str]) -> list[Expectation]:
 def audit(
     session: Session, expectations: Sequence[Expectation], implementations: Sequence[str], cases: Sequence[str] = ()
 ) -> None:
-    """Check that every entry can match a finding: an implementation, a check, and a case of any suite or of ``cases``.
+    """Check that every entry can match a finding on a case of any suite or on one of ``cases``.
 
-    The cases that this run selects do not matter, so that a filter never makes an entry invalid.
+    An entry need not match a case that this run selects, so a filter of cases never makes an entry invalid.
 
     Raises: ExpectationError, which names the first entry that can match no finding.
     """
@@ -143,7 +144,7 @@ def _suggest(word: str, known: Sequence[str]) -> str:
 
 
 def _implementation_exists(one: Expectation) -> bool:
-    """Whether the implementation of an entry is registered, or its attribute occurs in the source of its module."""
+    """Whether an entry's implementation is registered, or the source of its module contains the attribute's name."""
     place, _, attribute = one.implementation.rpartition(":")
     if not place:
         return attribute in list_names()

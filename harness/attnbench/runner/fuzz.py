@@ -1,6 +1,6 @@
 """Fuzzing: Hypothesis draws cases, and shrinks a failing case to the smallest one that fails the same check.
 
-Every case runs once, and its result is kept, so that a flaky implementation does not make Hypothesis inconsistent.
+Every case runs once, and its result is kept, so that Hypothesis gets consistent answers from a flaky implementation.
 """
 
 import time
@@ -26,10 +26,11 @@ from attnbench.runner.session import Session, Supervisor
 __all__ = ["SUITE", "Found", "SearchEffort", "draw_cases", "fuzz"]
 
 SUITE = "fuzz"
-# Cases drawn from one seed, which is one round. A round begins with small cases; between rounds the budget is checked.
+# Number of cases of a round, which are drawn from one seed. A round begins with small cases. The budget is checked
+# between rounds.
 ROUND = 100
-# Shrinking attempts per failing case, and, where the budget is a time, the seconds that shrinking may take beyond it.
-# An attempt that ended its process counts as several: a restart takes seconds, and waiting for a time-out minutes.
+# Largest number of shrinking attempts per failing case; and seconds of shrinking per failing case, if the budget is a
+# time. An attempt that ended its process counts as several: a restart takes seconds, and a time-out takes minutes.
 TRIES = 200
 SHRINK_S = 60.0
 TRIES_OF_A_DEATH: dict[Status, int] = {"crashed": 20, "timeout": 100}
@@ -45,7 +46,7 @@ class SearchEffort:
 
     @property
     def steps(self) -> int:
-        """Progress steps: the number of cases, or the seconds of the budget if no number is given."""
+        """Number of progress steps: ``examples`` if it is given, otherwise the seconds of the budget."""
         return self.examples or round(self.budget_s or 0)
 
 
@@ -62,7 +63,7 @@ class Found:
 
 
 def draw_cases(operator: Operator, *, seed: int, count: int) -> list[Case]:
-    """Draw ``count`` different cases as ``fuzz`` does, without running them; the seed determines them."""
+    """Draw ``count`` different cases as ``fuzz`` does, without running them; the seed determines the cases."""
     cases: dict[str, Case] = {}
 
     def keep(case: Case) -> bool:
@@ -114,7 +115,7 @@ def _find_smallest(operator: Operator, fails: Callable[[Case], bool], *, seed: s
         max_examples=ROUND,
         database=None,
         deadline=None,
-        # ``random`` below seeds the round, so that rounds differ.
+        # The argument ``random`` below seeds the round, so that rounds differ.
         derandomize=False,
         phases=(Phase.generate, Phase.shrink),
         verbosity=Verbosity.quiet,
@@ -144,7 +145,7 @@ class _Failure:
 
     @property
     def latest(self) -> Result:
-        """Result of the case that failed last, which is the smallest: each attempt is smaller than a failing case."""
+        """Result of the smallest failing case so far: the one that failed last, since only smaller cases are tried."""
         return [result for result in self.verdicts.values() if result is not None][-1]
 
 
@@ -165,15 +166,15 @@ class _Search:
     begin_s: float = field(default_factory=time.monotonic)
     # Cases that were drawn and run with all checks.
     drawn: set[str] = field(default_factory=set)
-    # Checks that a failure found so far fails.
+    # Checks that fail on the smallest case of a failure found so far.
     known: set[str] = field(default_factory=set)
     failure: _Failure | None = None
-    # Exception of the search itself. Hypothesis would take it for a failing case.
+    # Exception of the search itself, kept here because Hypothesis would take it for a failing case.
     error: Exception | None = None
     steps_done: int = 0
 
     def find_failures(self) -> Iterator[Found]:
-        """Yield each failure, as it is found."""
+        """Yield each failure as it is found."""
         operator = load_operator(self.worker.operator)
         for number in numbers():
             if self._is_spent():
@@ -182,7 +183,7 @@ class _Search:
             try:
                 case = self._run_round(operator, number)
             except BaseException:
-                # Interrupted while a failure was shrunk: its smallest case so far is kept.
+                # The search was interrupted while a failure was shrunk: the smallest failing case so far is kept.
                 if self.failure is not None:
                     self._store(self.failure.latest)
                 raise
@@ -206,7 +207,7 @@ class _Search:
             return False
 
     def _fails_new_check(self, case: Case) -> bool:
-        """Whether a drawn case fails a check that no failure found so far fails."""
+        """Whether a drawn case fails a check that is not ``known`` to fail."""
         if case.id in self.drawn or self._is_spent():
             return False
         self.drawn.add(case.id)
@@ -219,7 +220,7 @@ class _Search:
         if new is None:
             self.add(result)
             return False
-        # In a fresh process, as ``attnbench reproduce`` runs it.
+        # The check runs again in a fresh process, as in ``attnbench reproduce``.
         self._restart_worker()
         alone = _get_finding(self._run_case(case.id, new), new)
         self.failure = _Failure(check=new, drawn=result, alone=_is_failure(alone), verdicts={case.id: result})
@@ -267,7 +268,7 @@ class _Search:
         )
 
     def _store(self, smallest: Result) -> None:
-        """Pass on the smallest case, then the drawn one; reports show the first failure of each check."""
+        """Pass the smallest case's result to ``add`` before the drawn one's: reports show a check's first failure."""
         assert self.failure is not None
         self.add(smallest)
         if self.failure.drawn.case != smallest.case:
@@ -297,7 +298,7 @@ class _Search:
     def _apply_expectations(self, finding: Finding, case: str) -> Finding:
         """Turn a failure that is expected into ``expected_failure``.
 
-        A pass stays a pass, because the patterns of expected failures are written for the listed cases.
+        A pass stays a pass, because the patterns of expected failures are written for the cases of the suites.
         """
         if finding.status not in FAILURES:
             return finding

@@ -1,8 +1,8 @@
-"""Max length: the longest sequence that an implementation computes within a memory limit and a time limit of one call.
+"""Max length: the longest sequence that an implementation computes within a memory limit and a time limit per call.
 
-Lengths are doubled until one does not fit, then bisected. Each length runs in the implementation's own worker; a length
-whose predicted memory exceeds the limit is not run. Every length has a Result of the suite ``frontier`` with one
-finding: whether it fits.
+The length is doubled until it does not fit, then bisected. All lengths run in the implementation's own worker; a length
+whose predicted memory exceeds the limit is not run. Every length that is tried has a Result of the suite ``frontier``
+with one finding, which says whether the length fits.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -20,14 +20,15 @@ from attnbench.runner.session import Outcome, Plan, Session, Supervisor
 
 __all__ = ["SHORTEST", "WORKER", "generate_lengths", "predict_bytes", "try_lengths"]
 
-# Worker module of a session that this search uses.
+# Worker module that a session must have for this search.
 WORKER = "attnbench.workers.max_length_worker"
-# Shortest length, which must conform, and longest length, in tokens: 16 Mi tokens of width 256 are 16 GiB.
+# Shortest and longest length, in tokens. An implementation must conform at the shortest. A tensor of the longest, 16 Mi
+# tokens, takes 16 GiB at width 256.
 SHORTEST, LONGEST = 64, 1 << 24
 # The bisection ends when the longest length that fits and the shortest that does not are 1/PARTS of the last doubling
 # apart.
 PARTS = 8
-# Measured lengths from which the memory of the next is predicted: three determine a parabola.
+# Number of measured lengths from which the memory at the next length is predicted: three points determine a parabola.
 POINTS = 3
 
 Stored = Mapping[tuple[str, str], Result]
@@ -50,10 +51,10 @@ def generate_lengths(*, shortest: int = SHORTEST, longest: int = LONGEST) -> Gen
 
 
 def predict_bytes(known: Mapping[int, int], length: int) -> int | None:
-    """Extrapolate memory with the parabola through the three longest known lengths; None if fewer are known.
+    """Predict the memory at a length by the parabola through the three longest known lengths; None if fewer are known.
 
     The memory of attention is a quadratic polynomial of the length. The prediction is exact as long as the kinds of
-    buffers stay the same, and too large rather than too small where one of them stops growing.
+    buffers stay the same. If a buffer stops growing, the prediction is too large rather than too small.
     """
     if len(known) < POINTS:
         return None
@@ -107,7 +108,7 @@ class _Search:
     done: Stored
 
     def try_lengths(self) -> Iterator[Result]:
-        """Yield the result of each length that is tried; a single one if the shortest does not conform."""
+        """Yield the result of each length that is tried; only one result if the shortest length does not conform."""
         limit = self.session.limits.compute_memory_limit_bytes()
         # Peak memory of one pass above its inputs, by length.
         known_bytes: dict[int, int] = {}
@@ -175,7 +176,7 @@ class _Search:
             "limit_s": limit_s,
         }
         request |= {"short": short, "double": double}
-        # The search expects lengths that end the process, so they do not count toward the worker's limit of deaths.
+        # The search expects that some lengths end the process, so such deaths do not count toward the limit of deaths.
         outcome = self.worker.ask("attempt", counts=False, **request)
         if outcome.get("status") == "out_of_memory":
             # Earlier calls may have left memory allocated: try again in a fresh process.

@@ -1,8 +1,9 @@
 """Mutation testing: which checks fail on which mutants.
 
-Every mutant runs on the cases of ``core`` (or of a smaller level) that are not compiled, until the check that it names
-has caught it. Mutants that their named check has not caught then run on the rest: compiled cases and larger levels.
-With ``whole``, every mutant, equivalent mutant and correct variant runs on all cases of the first part.
+Every mutant names the check that must catch it. First, it runs on the cases of ``core`` (or of a smaller level) that
+are not compiled, until that check has caught it. A mutant that this check has not caught then runs on the remaining
+cases: compiled cases and larger levels. With ``whole``, every mutant, equivalent mutant and correct variant runs on all
+of the first cases.
 """
 
 import tempfile
@@ -24,7 +25,7 @@ from attnbench.runner.session import Plan
 
 __all__ = ["FEW", "Matrix", "run_mutants"]
 
-# Largest number of failed checks of a mutant that counts as caught by few.
+# A mutant that fails at most this number of checks counts as caught by few checks.
 FEW = 3
 
 
@@ -32,13 +33,13 @@ FEW = 3
 class Matrix:
     """Failed checks and cases of every mutant, equivalent mutant and correct variant."""
 
-    # Mutants, each with the check that it names.
+    # For each mutant, the check that it names as the one that must catch it.
     mutants: Mapping[str, str]
     equivalents: Sequence[str]
     variants: Sequence[str]
     # Checks that apply to at least one case.
     asked: Collection[str]
-    # Whether every implementation ran on every case, or each mutant only until the check that it names caught it.
+    # Whether every implementation ran on every case; if not, a mutant ran only until the check that it names caught it.
     whole: bool = True
     # Operator of each implementation.
     operators: Mapping[str, str] = field(default_factory=dict)
@@ -66,7 +67,7 @@ class Matrix:
         return [name for name, check in self.mutants.items() if not self.failed[name] and check in self.asked]
 
     def find_unasked(self) -> list[str]:
-        """Return the mutants that fail no check, and name a check that applies to none of the cases."""
+        """Return the mutants that fail no check, and that name a check that applies to none of the cases."""
         return [name for name, check in self.mutants.items() if not self.failed[name] and check not in self.asked]
 
     def find_caught_by(self, check: str) -> list[str]:
@@ -108,11 +109,11 @@ class Matrix:
 def run_mutants(
     plans: Sequence[Plan], first: Collection[str], *, progress: Progress, whole: bool = True, jobs: int = 0
 ) -> Matrix:
-    """Run all mutants on the cases among ``first`` that are not compiled, and the survivors on the rest.
+    """Run all mutants on the cases among ``first`` that are not compiled, and the uncaught mutants on all other cases.
 
-    The mutants are those of the operators of the cases. With ``whole``, a mutant that is caught runs on the remaining
-    cases too, which shows the mutants that each check alone kills; equivalent mutants and correct variants run as well.
-    ``jobs`` is the number of processes; 0: one per core.
+    The mutants are those of the operators of the cases. With ``whole``, a mutant runs on all of the first cases even if
+    it is caught earlier, which shows the mutants that only one check kills. Equivalent mutants and correct variants
+    then run on these cases as well. ``jobs`` is the number of processes; 0: one per core.
     """
     possible = [plan for plan in plans if not plan.missing]
     first_plans = [plan for plan in possible if plan.case in first and not _is_compiled(plan)]

@@ -18,8 +18,8 @@ T = TypeVar("T")
 def count_parallel_lanes(plans: Iterable[Plan]) -> int:
     """Return the number of implementations that can run these cases in parallel.
 
-    One per core if every case is small and on the CPU, otherwise 1: a large case needs all cores and all memory, and
-    whether it fits must not depend on other implementations that run at the same time.
+    One per core if every case is small and on the CPU, otherwise 1. A large case needs all cores and all memory; if it
+    runs out of memory, no other implementation that runs at the same time may be the cause.
     """
     small = all(plan.flop <= TOGETHER_FLOP and "/cpu/" in plan.case for plan in plans)
     return count_cores() if small else 1
@@ -35,7 +35,7 @@ def run_each(
 ) -> Iterator[T]:
     """Yield the items of ``job`` for each implementation and its worker, with ``parallel`` implementations at a time.
 
-    Raises: PluginError where an implementation cannot be loaded, and any exception of a job.
+    Raises: PluginError where an implementation cannot be loaded; any exception that a job raises.
     """
     if parallel > 1 and len(implementations) > 1:
         yield from _run_in_parallel(session, implementations, job, parallel, environment)

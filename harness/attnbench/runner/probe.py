@@ -14,15 +14,15 @@ from attnbench.runner.session import Outcome, Plan, Session, Supervisor
 
 __all__ = ["probe"]
 
-# After a call, the worker must be idle: windows of a first and of a confirming measurement, in seconds, and the number
-# of cores above which it counts as busy. The second window gives threads that are about to end, or that wait for a core
-# to do so, time to finish.
+# After a call, the worker must be idle. Seconds for which its load is measured, and seconds of a second measurement
+# that confirms a high load; from ``BUSY_CORES`` cores on, a load is high. The second measurement gives threads that are
+# about to end, or that wait for a core to do so, time to end.
 QUIET_S, CONFIRM_S = 0.02, 0.2
 BUSY_CORES = 0.5
 
 
 def probe(session: Session, worker: Supervisor, name: str, plan: Plan, *, run: str) -> Result:
-    """Return a result with findings, memory and kernels of one pass; ``untimed`` is the reason not to time it."""
+    """Return a result with findings, memory and kernels of one pass; ``untimed`` is a reason not to time the case."""
     result = Result(
         run=run,
         implementation=display_name(name),
@@ -52,8 +52,8 @@ def probe(session: Session, worker: Supervisor, name: str, plan: Plan, *, run: s
 def run_gating_checks(session: Session, worker: Supervisor, name: str, plan: Plan) -> tuple[Finding, ...]:
     """Return the findings of the plan's checks, in the plan's order.
 
-    A crash or a time-out becomes the finding of every check. The case is then not timed, whichever check caused it, and
-    finding that check could cost one time-out per check.
+    A crash or a time-out becomes the finding of every check. The case is then not timed, whichever check was the cause,
+    and a search for that check could cost one time-out per check.
     """
     refusal = _find_refusal(session, worker, name, plan)
     if refusal is not None:
@@ -98,7 +98,7 @@ def _observe(session: Session, worker: Supervisor, name: str, plan: Plan) -> tup
 
 
 def _find_background_work(worker: Supervisor) -> str | None:
-    """Describe the work that an implementation still does after its call has returned; None if it is idle."""
+    """Describe the work that an implementation still does after its call has returned; None if its worker is idle."""
     for window_s in (QUIET_S, CONFIRM_S):
         cores = worker.measure_core_demand(window_s)
         if cores is None or cores < BUSY_CORES:

@@ -17,9 +17,10 @@ __all__ = ["GATES", "MODES", "list_gating_checks", "list_profile_cases", "measur
 
 # Chapters whose checks a case must pass before it is timed.
 GATES = ("forward", "gradients")
-# A further check: an implementation that changes torch's settings would change the times of the others in the process.
+# One more check that must pass: changed settings of torch would change the times of other implementations in the
+# process.
 ALSO = "global_state_untouched"
-# Environment variables of a process that measures memory.
+# Environment variables of a worker that probes implementations, since a probe measures memory.
 PROBING = PATIENT | resident_memory.ENVIRONMENT
 # Call mode of each pass.
 MODES: dict[Pass, str] = {"forward": "inference", "forward+backward": "train"}
@@ -60,7 +61,7 @@ def profile(
         known[result.implementation, result.case] = result
         yield result
         progress.done(result.case)
-    # Keys have the name given by the user; results have the display name.
+    # Keys of this mapping have the name given by the user; results have the display name.
     probed = {
         (name, plan.case): known[display_name(name), plan.case]
         for name in implementations
@@ -73,7 +74,7 @@ def profile(
 def list_profile_cases(
     session: Session, lengths: Sequence[int], passes: Sequence[Pass] = (), *, of: Sequence[str] | None = None
 ) -> list[str]:
-    """Return the case ids of these operators (default: all) at these lengths, in these passes (default: both)."""
+    """Return the case ids at these lengths, of the operators ``of`` (default: all), in ``passes`` (default: both)."""
     modes = {MODES[name] for name in passes or MODES}
     return [
         case
@@ -105,9 +106,10 @@ def measure(
 
 
 def _select_ready(probed: dict[tuple[str, str], Result]) -> dict[tuple[str, str], Result]:
-    """Return the results that can be timed, of the cases on which some implementation is not timed yet.
+    """Return the results that can be timed, on cases where at least one of these results is not timed yet.
 
-    On such a case, implementations with a timing are timed again: samples from other processes are not interleaved.
+    On such a case, implementations that already have a timing are timed again, because samples from different processes
+    are not interleaved.
     """
     left = {case for (_, case), result in probed.items() if result.timing is None and result.untimed is None}
     return {key: result for key, result in probed.items() if key[1] in left and result.untimed is None}

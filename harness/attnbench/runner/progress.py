@@ -17,7 +17,7 @@ class Progress(Protocol):
     def done(self, label: str | None = None) -> None:
         """Report one finished step.
 
-        Steps with the same label take about the same time. None: the step was finished before this run.
+        Steps with the same label take about the same time. Without a label, the step was finished before this run.
         """
 
 

@@ -1,6 +1,6 @@
-"""Reasons not to start a case, and the check that an implementation raises on a case that it declares unsupported.
+"""Reasons not to start a case, and the test that an implementation raises on a case that it declares unsupported.
 
-Such a case is called all the same: the call must raise, and must not return a wrong tensor.
+The implementation is called on such a case all the same. The call must raise, and must not return a wrong tensor.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from attnbench.runner.session import Outcome, Plan
 
 __all__ = ["apply_refusal", "check_work_limit", "find_refusal", "select_refusal_checks"]
 
-# Checks that compare an output with its expected values; every case has at least one of them.
+# Checks that compare an output with its expected values; at least one of these checks applies to every case.
 PARITY = (
     "forward_parity",
     "autocast_parity",
@@ -21,11 +21,11 @@ PARITY = (
     "exact_zero_leak",
     "dropout_is_unbiased",
 )
-# Checks only whether attention weights are returned, not their values.
+# Check of whether attention weights are returned, not of their values.
 SHAPE_ONLY = "weights_only_on_request"
-# Further checks, which count if the output is right.
+# Further checks that run on a case declared unsupported: of its attention weights and gradients.
 FURTHER = ("weights_parity", SHAPE_ONLY, "input_gradients")
-# First words of the reason of a finding where no gradient reaches the inputs.
+# First words of a finding's reason if no gradient reaches the inputs.
 NO_GRADIENT = "no gradient reaches"
 # Statuses of a call that ended its process or had to be stopped, instead of raising.
 NO_EXCEPTION = ("crashed", "timeout")
@@ -52,10 +52,11 @@ def check_work_limit(predicted_s: float | None, limit_s: float) -> Outcome | Non
 
 
 def select_refusal_checks(plan: Plan) -> tuple[str, ...]:
-    """Return the checks that show whether a case is refused with an exception, the comparison of outputs first.
+    """Return the checks that show whether a case is refused with an exception; the first of them compares outputs.
 
     They are taken from all checks that apply to the case, so that a filter of checks does not change the findings.
-    A compiled case has none: compiling takes seconds, and the implementation gives the same reason in the other modes.
+    There are none for a compiled case: compiling takes seconds, and an implementation refuses the case for the same
+    reason in the other modes.
     """
     mode, applicable = plan.case.rpartition("/")[2], plan.applicable or plan.checks
     first = next((check for check in PARITY if check in applicable), None)
@@ -66,13 +67,13 @@ def select_refusal_checks(plan: Plan) -> tuple[str, ...]:
 
 
 def apply_refusal(checks: Sequence[str], refusal: Outcome, tried: Mapping[str, Finding]) -> dict[str, Finding]:
-    """Return the findings of a case that is not started; ``tried`` are those of a call in spite of the declaration."""
+    """Return the findings of a case that is not started; ``tried``: those of checks that called it all the same."""
     findings = {check: Finding(check=check, **refusal) for check in checks}
     if not tried:
         return findings
     declared = f"declared unsupported ({refusal['reason']}), yet"
     if SHAPE_ONLY in tried and tried[SHAPE_ONLY].status == "failed":
-        # No weights were returned, so the gradients lack the part that flows through the weights.
+        # No attention weights were returned, so the gradients lack the part that flows through these weights.
         tried = {check: finding for check, finding in tried.items() if check != "input_gradients"}
     for check, finding in tried.items():
         if finding.status in NO_EXCEPTION:
@@ -87,7 +88,7 @@ def apply_refusal(checks: Sequence[str], refusal: Outcome, tried: Mapping[str, F
 
 
 def _find_warnings(tried: Mapping[str, Finding]) -> Iterator[str]:
-    """Yield warnings about a call whose output is right: it works fully, or lacks weights or gradients."""
+    """Yield warnings about a call whose output is right: it works fully, or lacks attention weights or gradients."""
     shape, gradients = tried.get(SHAPE_ONLY), tried.get("input_gradients")
     if all(finding.status == "passed" for finding in tried.values()):
         yield "works: declare it"

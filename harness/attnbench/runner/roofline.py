@@ -1,4 +1,4 @@
-"""Performance ceilings of the machine, for the dtypes, devices and number of threads that a run times."""
+"""Performance ceilings of the machine, for the dtypes, devices and number of threads of a timed run."""
 
 from collections.abc import Collection, Iterator, Sequence
 

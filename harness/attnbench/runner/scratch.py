@@ -10,7 +10,8 @@ from pathlib import Path
 __all__ = ["Scratch"]
 
 PREFIX = "attnbench-"
-# File in the folder that the run keeps locked. The system releases the lock when the process ends, however it ends.
+# Name of a file in the folder. The run keeps this file locked; the system releases the lock when the process ends,
+# however it ends.
 LOCK = "lock"
 
 
@@ -20,7 +21,7 @@ class Scratch:
     def __init__(self) -> None:
         remove_abandoned(Path(tempfile.gettempdir()))
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        # The file gets its final name once it is locked, so that no other run finds it unlocked while this one lives.
+        # The file gets its final name once it is locked, so that no other run finds it unlocked while this run lives.
         unnamed = self.path / f"{LOCK}.new"
         self._lock = os.open(unnamed, os.O_CREAT | os.O_RDWR)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -33,7 +34,7 @@ class Scratch:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove the folders of killed runs from a folder; those that cannot be removed stay."""
+    """Remove the folders that killed runs left in ``folder``; a folder that cannot be removed stays."""
     for path in folder.glob(f"{PREFIX}*/{LOCK}"):
         with contextlib.suppress(OSError):
             lock = os.open(path, os.O_RDWR)

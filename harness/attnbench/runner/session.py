@@ -19,13 +19,13 @@ from attnbench.runner.scratch import Scratch
 __all__ = ["PATIENT", "Limits", "Outcome", "Plan", "Session", "Supervisor"]
 
 Outcome = dict[str, Any]
-# For processes that time nothing: threads that wait for one another sleep instead of spinning, which is faster on a
-# busy machine (beside one process with two spinning threads on two cores: 11 s instead of 17 s).
+# Environment variables of processes that time nothing: threads that wait for one another sleep instead of spinning.
+# That is faster on a busy machine (11 s instead of 17 s on two cores, beside a process with two spinning threads).
 PATIENT = {"OMP_WAIT_POLICY": "passive"}
-# Crashes and time-outs of one implementation's worker after which its remaining cases are not run.
+# Number of crashes and time-outs of one implementation's worker after which the remaining cases are not run.
 DEATHS = 3
-# Default memory limit of a worker, as a share of the memory that is free when it starts. An allocation beyond it fails
-# with a message; without a limit, the system would kill some process, and not always the right one.
+# Default memory limit of a worker, as a fraction of the memory that is free when the worker starts. An allocation
+# beyond it fails with a message; without a limit, the system would kill some process, and not always the right one.
 MEMORY_SHARE = 0.9
 
 
@@ -36,7 +36,7 @@ class Limits:
     # Wall time of one check on one case, or of one measurement.
     timeout_s: float = 120.0
     # Address space above what an idle worker has mapped; None: most of the memory that is free when the worker starts.
-    # If given, it also limits torch's allocator on a CUDA device.
+    # A given number also limits torch's allocator on a CUDA device.
     memory_bytes: int | None = None
     # Work limit: predicted time of one call above which a case is not started.
     work_s: float = 0.75
@@ -76,19 +76,19 @@ class Session:
     """The oracle worker and the temporary folder of a run; a context manager."""
 
     limits: Limits = field(default_factory=Limits)
-    # Modules that the two kinds of processes run; a study of the harness itself replaces them.
+    # Modules that the oracle worker and the candidate workers run; a study of the harness itself replaces them.
     oracle_module: str = "attnbench.workers.oracle_worker"
     worker_module: str = "attnbench.workers.candidate_worker"
     folder: Path = field(init=False)
-    # Threads and version of torch in the oracle worker.
+    # Number of threads and version of torch in the oracle worker.
     libraries: dict[str, Any] = field(init=False)
-    # Declarations of every implementation that was loaded, by the name given by the user.
+    # What each loaded implementation declares, by the name given by the user.
     declared: dict[str, Outcome] = field(init=False, default_factory=dict)
     _oracle: Child = field(init=False)
-    # Implementations that run in parallel share the oracle worker, which serves one request at a time.
+    # Implementations that run in parallel share the oracle worker, which answers one request at a time.
     _asking: Lock = field(init=False, default_factory=Lock)
     _scratch: Scratch = field(init=False)
-    # Next number of a candidate worker.
+    # Numbers of the candidate workers that are yet to start.
     _numbers: Iterator[int] = field(init=False, default_factory=count)
 
     def __enter__(self) -> Self:
@@ -110,11 +110,11 @@ class Session:
             return self._oracle.ask({"do": do, **request})
 
     def reserve_path_prefix(self) -> Path:
-        """Return a new path in the run's folder with which the names of one worker's files begin."""
+        """Return a new path in the run's folder, as the prefix of the paths of one worker's files."""
         return self.folder / f"worker-{next(self._numbers)}"
 
     def plan(self, cases: Iterable[str], checks: frozenset[str] | None = None) -> list[Plan]:
-        """Plan each case: its checks, or those of them in ``checks``. A case without checks has no plan."""
+        """Plan each case with its checks, or only those in ``checks``; a case without checks has no plan."""
         plans = []
         asked = list(cases)
         for case, described in zip(asked, self.ask_oracle("describe", cases=asked), strict=True):
@@ -146,7 +146,7 @@ class Session:
     ) -> Iterator[tuple[str, "Supervisor"]]:
         """Yield the worker of each implementation; the next worker starts while the current one is in use.
 
-        Raises: PluginError where one cannot be loaded.
+        Raises: PluginError where an implementation cannot be loaded.
         """
         coming = None
         with ThreadPoolExecutor(max_workers=1) as ahead:
@@ -175,7 +175,7 @@ class Supervisor:
         self._session = session
         self._environment = environment
         self._parallel = parallel
-        # Path with which the names of this worker's files begin.
+        # Prefix of the paths of this worker's files.
         self.path_prefix = session.reserve_path_prefix()
         self._implementations = implementations
         self._deaths = 0
@@ -243,7 +243,7 @@ class Supervisor:
         """End the worker; a pending request in another thread returns, and later requests are not run."""
         self._closed = True
         self._end()
-        # Its observations have been evaluated, and may be large.
+        # The worker's files hold observations, which have been evaluated and may be large.
         for file in self.path_prefix.parent.glob(f"{self.path_prefix.name}-*"):
             file.unlink(missing_ok=True)
 
@@ -268,7 +268,7 @@ class Supervisor:
         return {"status": status, "reason": reason}
 
     def _start(self) -> None:
-        """Start the worker and load the implementations; restart it if one needs further environment variables."""
+        """Start the worker and load the implementations; restart it if they need further environment variables."""
         environment = dict(self._environment)
         for one in self.declared.values():
             environment |= one["environment"]
@@ -315,8 +315,8 @@ def _check_opened(opened: Outcome) -> None:
 
 @cache
 def _check_operator(name: str) -> None:
-    """Check, in this process without torch, that an operator's description and its checks can be used.
+    """Check that an operator's description and checks can be used in this process, which does not import torch.
 
-    Raises: PluginError where importing it imports torch, or one of its checks has the name of another.
+    Raises: PluginError where importing the description imports torch, or where a check has the name of another check.
     """
     read_operator_checks(load_operator(name))

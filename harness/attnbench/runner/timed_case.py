@@ -14,13 +14,14 @@ __all__ = ["TimedCase"]
 
 @dataclass(slots=True)
 class _Samples:
-    """Samples of one implementation on one case: a tuple per process, empty for a process that did not time it."""
+    """Samples of one implementation on one case: a tuple per process, empty if it was not timed there."""
 
     columns: dict[str, list[tuple[Any, ...]]] = field(
         default_factory=lambda: {name: [] for name in ("times_ns", *SAMPLE_FIELDS)}
     )
-    # Methods by which the processes took the times and read a device's clock rate; one each unless a process differed.
+    # Methods by which the processes measured the times; a single method unless the processes differ.
     methods: dict[str, None] = field(default_factory=dict)
+    # Sources of the readings of a device's clock; a single source unless the processes differ.
     clocks: dict[str, None] = field(default_factory=dict)
     build_ns: list[int] = field(default_factory=list)
     first_call_ns: list[int] = field(default_factory=list)
@@ -64,7 +65,7 @@ class TimedCase:
     # A/A control: samples of a second copy of the baseline.
     control: _Samples = field(default_factory=_Samples)
     threads: int = 0
-    # Processes that have timed the case, and the wall time that they took.
+    # Number of processes that have timed the case, and the wall time that they took together.
     processes: int = 0
     spent_s: float = 0.0
     # Excluded implementations, each with the reason and the findings that changed.
@@ -77,7 +78,7 @@ class TimedCase:
         return name if name in self.names else None
 
     def can_afford(self, limit_s: float | None) -> bool:
-        """Whether one more process of average duration fits into the time limit; the first always does."""
+        """Whether one more process of average duration fits into the time limit; the first process always does."""
         return limit_s is None or not self.processes or self.spent_s * (1 + 1 / self.processes) <= limit_s
 
     def exclude(self, name: str, reason: str, findings: tuple[Finding, ...] = ()) -> None:
@@ -108,7 +109,7 @@ class TimedCase:
         return found
 
     def find_undecided(self) -> list[str]:
-        """Return the implementations whose speed verdict is still ``unknown``, plus the baseline; empty if none is."""
+        """Return the implementations with the speed verdict ``unknown``, and the baseline; empty if there are none."""
         timings = self.make_timings()
         base = timings.get(self.baseline or "")
         if base is None:

@@ -1,7 +1,7 @@
 """Timing: several fresh processes, in each of which all implementations of a case are timed with interleaved calls.
 
-An implementation that makes such a process fail is found by bisection and excluded, and the others are timed. Processes
-are added where the speed verdict against the baseline is still ``unknown``.
+An implementation that makes such a process fail is found by bisection and excluded; the other implementations are then
+timed. Further processes time the cases on which a speed verdict against the baseline is still ``unknown``.
 """
 
 import math
@@ -23,18 +23,19 @@ from attnbench.runner.timed_case import TimedCase
 
 __all__ = ["STARTS", "Effort", "start_together", "time_cases"]
 
-# Checks that are re-run after the last timed call: the output and its gradients. They run in the first and in the last
-# of the planned processes; the calls are the same in all processes.
+# Checks that are re-run after the last timed call: those of the output and its gradients. They run only in the first
+# and in the last of the planned processes, since the calls are the same in all processes.
 AGAIN = frozenset({"forward_parity", "input_gradients", "parameter_gradients", "mask_gradients"})
-# Processes that are added at a time.
+# Number of processes that are added at a time while a speed verdict is unknown.
 STEP = 5
-# Time of one process above which cases are timed in several groups, in seconds. Results are stored after each group,
-# and starting a process takes about two seconds.
+# Seconds for which one process times a group of cases; further cases form further groups. Results are stored after each
+# group, and starting a process takes about two seconds.
 GROUP_S = 30.0
-# Processes that start at the same time, before any of them is timed: a start keeps one core busy.
+# Number of processes that start at the same time. None of them times a case before all have started, since a start
+# keeps one core busy.
 STARTS = min(4, count_cores())
-# Share of one time-out that is planned for timed calls; the rest is for building, warming up and re-running checks.
-# Each further implementation adds one time-out to the limit of the request.
+# Fraction of one time-out that is planned for timed calls; the rest is for building, warming up and re-running checks.
+# Each further implementation adds one time-out to the time limit of the request.
 PLANNED = 0.4
 # Attempts at a case in one process when a crash cannot be attributed to an implementation.
 TRIES = 2
@@ -46,13 +47,15 @@ DEATHS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much is measured."""
+    """How many processes time each case, and for how long."""
 
-    # Fresh processes for every case, and their maximum number while a speed verdict is unknown; None: no more.
+    # Number of fresh processes for every case.
     processes: int
+    # Largest number of processes while a speed verdict is unknown; None: no processes are added.
     most: int | None = None
-    # Time for one case in one process, and in all processes together; None: no limit.
+    # Time for one case in one process.
     budget_s: float
+    # Time for one case in all processes together; None: no limit.
     case_s: float | None = None
 
 
@@ -100,18 +103,18 @@ def start_together(session: Session, names: list[str], count: int) -> list[Super
 
 @dataclass(slots=True, kw_only=True)
 class _TimingRun:
-    """Timing processes, each shared by a group of cases."""
+    """Runs the timing processes; one process times a group of cases."""
 
     session: Session
     progress: Progress
     effort: Effort
     # Number of processes that each implementation has ended.
     deaths: Counter[str] = field(default_factory=Counter)
-    # Processes that were started ahead, and have not been used.
+    # Processes that were started in advance, and have not been used yet.
     idle: list[Supervisor] = field(default_factory=list)
 
     def run(self, cases: Sequence[TimedCase]) -> None:
-        """Time all cases in the planned processes, then those with an unknown speed verdict in further processes."""
+        """Time all cases in the planned processes, then cases with an unknown speed verdict in further processes."""
         try:
             self._time_in_processes(
                 "time", range(self.effort.processes), {case.plan.case: (case, case.names) for case in cases}
@@ -141,7 +144,7 @@ class _TimingRun:
         return {name: one for name, one in cases.items() if one[0].can_afford(self.effort.case_s)}
 
     def _time_in_process(self, number: int, left: int, cases: dict[str, tuple[TimedCase, list[str]]]) -> None:
-        """Time the cases in one fresh process; ``left`` is the number of planned processes, this one included."""
+        """Time the cases in one fresh process; ``left`` planned processes remain, this one included."""
         worker = self._start_process(cases, left)
         again = number == 0 or left == 1
         try:
@@ -234,7 +237,7 @@ class _TimingRun:
     def _find_causes(
         self, number: int, case: TimedCase, names: list[str], checks: list[str], fault: Outcome
     ) -> dict[str, Outcome]:
-        """Return the implementation that raised, or the one that reproduces the fault in fresh processes."""
+        """Return, with its fault, the implementation that raised or that reproduces the fault in fresh processes."""
         culprit = fault.get("culprit")
         if culprit in names:
             return {culprit: fault}
@@ -281,10 +284,10 @@ class _TimingRun:
 
 
 def _bisect(names: Sequence[str], fault: Outcome, retry: Callable[[list[str]], Outcome | None]) -> dict[str, Outcome]:
-    """Bisect for the implementation that reproduces the fault; empty if none does.
+    """Find an implementation that reproduces the fault by bisection; return it with its fault, or an empty mapping.
 
-    ``retry`` runs some of the implementations and returns their fault, or None. If several implementations cause the
-    fault, one of them is found.
+    ``retry`` runs some of the implementations and returns the fault that they cause, or None. If several of them cause
+    the fault, one is found.
     """
     some, reproduced = list(names), fault if len(names) == 1 else None
     while len(some) > 1:
@@ -306,7 +309,7 @@ def _keep_samples(answer: dict[str, Any], names: Sequence[str]) -> dict[str, Any
 
 
 def _make_later_finding(outcome: Outcome, check: str, calls: int) -> Finding:
-    """Make the finding of a check that ran after ``calls`` timed calls; its reason says so."""
+    """Make the finding of a check that ran after ``calls`` timed calls; the reason of a failure says so."""
     finding = make_finding(check, outcome)
     if finding.status == "passed":
         return finding

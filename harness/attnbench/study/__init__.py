@@ -1,7 +1,7 @@
 """Studies: plug-ins of ``attnbench study`` whose figures show why attention is computed the way it is.
 
-A study is an object of the class ``Study``, registered by an entry point of the group ``attnbench.studies``. The name of
-the entry point is the name of the study's command. The module that defines the object must not import torch.
+A study is an object of the class ``Study``, registered by an entry point of the group ``attnbench.studies``. The name
+of the entry point is the name of the study's command. The module that defines the object must not import torch.
 """
 
 from collections.abc import Sequence

@@ -68,8 +68,8 @@ class MaxLengthWorker(CandidateWorker):
 def stretch(short: Inputs, double: Inputs, factor: int) -> Inputs:
     """Return inputs with each dimension that doubles from ``short`` to ``double`` repeated ``factor`` times.
 
-    One tensor under several names stays one tensor. Only the first output gets a cotangent: one for the attention weights
-    would need memory quadratic in the length.
+    One tensor under several names stays one tensor. Only the first output gets a cotangent: a cotangent of the
+    attention weights would need memory quadratic in the length.
     """
     made: dict[int, Tensor] = {}
 

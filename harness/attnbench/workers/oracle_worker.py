@@ -72,7 +72,7 @@ class OracleWorker:
         return [case.id for case in self._load_operator(operator).profile(lengths)]
 
     def parse(self, *, case: str) -> dict[str, str]:
-        """Return the ``fault`` that makes a text no case id; empty if the text is a case id."""
+        """Return as ``fault`` why a text is not a case id; empty if the text is a case id."""
         try:
             parsed, operator = self._parse_case(case)
             operator.work(parsed)

@@ -1,4 +1,4 @@
-"""Chapter *mechanisms*: rows of weights sum to one, and padding, order and other sequences change nothing."""
+"""Chapter *mechanisms*: rows of weights sum to one; no output depends on padding, token order or other sequences."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,9 +15,9 @@ from attnbench.checks.slopes import compare_with_slope
 from attnbench.interface import Inputs
 from attnbench.oracle.error_budget import allowed_row_sum_error
 
-# Tokens appended after the last one, and their value: far outside the data, and finite.
+# Number of tokens appended after the last token, and value of hidden tokens: far outside the data, and finite.
 FURTHER_TOKENS, POISON = 3, 30.0
-# Regimes whose rows of weights are too sharp for finite differences.
+# Regimes whose rows of weights are too peaked for accurate finite differences.
 SHARP = ("peaked", "huge")
 
 
@@ -125,7 +125,7 @@ def one_sequence_may_stand_for_all(candidate: Candidate) -> Iterator[Observation
 
 
 def _has_accurate_differences(case: Case) -> bool:
-    """Whether finite differences of the loss are accurate enough; peaked rows of weights curve the loss too much."""
+    """Whether finite differences of the loss are accurate: in float64, and unless peaked weights curve the loss."""
     return is_eager(case) and case.tracks_inputs and case.dtype == "float64" and case.problem.regime not in SHARP
 
 
@@ -148,7 +148,7 @@ def _compare_slopes(candidate: Candidate, what: str, outputs: Sequence[str]) -> 
         yield compare_with_slope(gradient, leaf, loss, f"the gradient of {what} with respect to {name}")
 
 
-# If the only sequence has no tokens, nothing depends on a parameter.
+# A batch whose only sequence is all padding is left out: its outputs depend on no parameter.
 @check(
     when=lambda case: (
         is_eager(case)
@@ -177,7 +177,7 @@ def parameters_need_no_company(candidate: Candidate) -> Iterator[Observation]:
 def _get_weights(candidate: Candidate) -> Tensor:
     """Return the weights of the first call.
 
-    Raises: Malformed if the call returned none.
+    Raises: Malformed if the call returned no weights.
     """
     if "weights" not in candidate.outputs:
         raise Malformed("the call must return (output, weights), got None for the weights")
@@ -190,13 +190,13 @@ def _pools(candidate: Candidate) -> bool:
 
 
 def _select(inputs: Inputs, index: Tensor, *, axis: int) -> Inputs:
-    """Select sequences or tokens of the inputs, in the given order; attn_mask, which all sequences share, is kept."""
+    """Select sequences or tokens of the inputs, as ``index`` lists them; attn_mask has no batch axis and is kept."""
     names = [name for name in inputs.tensors if name != "attn_mask"]
     return _track_gradients(inputs, {name: inputs.tensors[name].detach().index_select(axis, index) for name in names})
 
 
 def _track_gradients(inputs: Inputs, tensors: dict[str, Tensor]) -> Inputs:
-    """Replace tensors of the inputs; the new ones require gradients if the tokens did."""
+    """Return the inputs with some tensors replaced; the new tensors require gradients if the old tokens did."""
     like = inputs.tensors["tokens"].requires_grad
     tracked = {name: t.requires_grad_(like and t.is_floating_point()) for name, t in tensors.items()}
     return replace(inputs, tensors=dict(inputs.tensors) | tracked, cotangents={})

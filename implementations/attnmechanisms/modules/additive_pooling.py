@@ -2,8 +2,8 @@
 
     s_j = w · tanh(W_k k_j + W_q q)        o = Σ_j softmax(s)_j k_j
 
-The score of two vectors is a small network with one hidden layer instead of their dot product. It is bounded by Σ|w|,
-whatever the width of the vectors.
+The score of a key and a query is the output of a small network with one hidden layer, instead of a dot product. The
+score is bounded by Σ|w|, whatever the width of the vectors.
 
 Source: Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473, section A.1.2.
 """
@@ -45,7 +45,7 @@ def additive_scores(tokens: Tensor, query: Tensor, w_q: Tensor, w_k: Tensor, w: 
 def additive_pooling(
     tokens: Tensor, query: Tensor, w_q: Tensor, w_k: Tensor, w: Tensor, key_padding_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute one vector per sequence and the weights of its tokens, as matrix products.
+    """Compute one vector per sequence and the attention weights of its tokens, by matrix products.
 
     Shape: as ``additive_scores``; key_padding_mask (batch, length), true hides; returns (batch, width) and
     (batch, length).
@@ -85,7 +85,7 @@ def _check(tokens: Tensor, query: Tensor, w_q: Tensor, w_k: Tensor, w: Tensor) -
 
 
 class AdditivePooling(nn.Module):
-    """Additive attention pooling with a learned query and learned weights of the score, without biases."""
+    """Additive attention pooling with a learned query and a learned score (w_q, w_k and w), without biases."""
 
     def __init__(self, width: int, form: Callable[..., tuple[Tensor, Tensor]] = additive_pooling) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class AdditivePooling(nn.Module):
         self._form = form
 
     def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Compute one vector per sequence (batch, width) and weights (batch, length)."""
+        """Compute one vector per sequence (batch, width) and attention weights (batch, length)."""
         return self._form(tokens, self.query, self.w_q, self.w_k, self.w, key_padding_mask)
 
 

@@ -1,4 +1,4 @@
-"""Checks of tensor arguments: a mismatch raises with a one-line message before it broadcasts to a wrong result."""
+"""Checks of tensor arguments: a wrong shape or dtype raises a one-line error instead of giving a wrong result."""
 
 from collections.abc import Mapping
 
@@ -9,14 +9,14 @@ from attnbench.argument_checks import Kind, demand_shapes, demand_tensor
 
 __all__ = ["demand", "demand_broadcast"]
 
-# Names of mask arguments. A mask may be None. It must be boolean: numbers would be interpreted as true and false.
+# Names of mask arguments. A mask is None or boolean: numbers would be interpreted as true and false.
 MASKS = ("key_padding_mask", "attn_mask", "keep")
-# Sizes that appear in a denominator, possibly under a root: if one is 0, the result is NaN.
+# Names of dimensions whose size is in a denominator, possibly under a root: if the size is 0, the result is NaN.
 DIVISORS = ("embed_dim", "head_dim", "out_width", "rows")
 
 
 def demand(**given: tuple[Tensor | None, str]) -> None:
-    """Refuse tensors that do not match: masks must be boolean, the others floating point and of one dtype.
+    """Refuse wrong shapes and dtypes: masks must be boolean, all other tensors floating point and of one dtype.
 
     Each tensor comes with the names of its dimensions, as in ``demand_shapes``.
 

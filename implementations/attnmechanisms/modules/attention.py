@@ -42,10 +42,10 @@ def broadcast_padding_mask(key_padding_mask: Tensor | None) -> Tensor | None:
 
 
 def attend(scores: Tensor, values: Tensor, *, hidden: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Compute output and weights from scores, as matrix products.
+    """Compute output and attention weights from scores, by matrix products.
 
     Shape: scores (batch, queries, keys), values (batch, keys, width), hidden (true hides) broadcastable to scores;
-    returns (batch, queries, width) and (batch, queries, keys). All may have a dimension of heads after the batch.
+    returns (batch, queries, width) and (batch, queries, keys). All tensors may have a dimension of heads after batch.
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
@@ -61,7 +61,7 @@ def attend(scores: Tensor, values: Tensor, *, hidden: Tensor | None = None) -> t
 def attend_loop(
     score: Score, queries: Tensor, keys: Tensor, values: Tensor, *, hidden: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute output and weights, one query and one key at a time.
+    """Compute output and attention weights, one query and one key at a time.
 
     Shape: queries (batch, queries, ·), keys (batch, keys, ·), values (batch, keys, width), hidden (true hides)
     broadcastable to (batch, queries, keys); returns (batch, queries, width) and (batch, queries, keys).
@@ -87,7 +87,7 @@ def attend_loop(
 
 
 def assemble(parts: Sequence[Tensor], shape: Sequence[int], like: Tensor) -> Tensor:
-    """Stack parts and reshape them; without parts (an empty batch), return zeros of dtype and device of ``like``."""
+    """Stack parts and reshape the stack; without parts (empty batch), return zeros of dtype and device of ``like``."""
     return torch.stack(list(parts)).reshape(tuple(shape)) if parts else like.new_zeros(tuple(shape))
 
 

@@ -27,7 +27,7 @@ __all__ = [
 
 
 def dot_product_pooling(tokens: Tensor, query: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Compute one vector per sequence and the weights of its tokens, as matrix products.
+    """Compute one vector per sequence and the attention weights of its tokens, by matrix products.
 
     Shape: tokens (batch, length, width), query (width, 1), key_padding_mask (batch, length), true hides; returns
     (batch, width) and (batch, length).
@@ -68,7 +68,7 @@ class DotProductPooling(nn.Module):
         self._form = form
 
     def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Compute one vector per sequence (batch, width) and weights (batch, length)."""
+        """Compute one vector per sequence (batch, width) and attention weights (batch, length)."""
         return self._form(tokens, self.query, key_padding_mask)
 
 

@@ -12,17 +12,19 @@ from attnbench.kernel import from_call
 
 __all__ = ["from_loop"]
 
-# Dtypes that a loop computes in. It sums in the dtype of its tokens and rounds after each term.
+# Dtypes that a loop computes in. A loop sums in the dtype of the tokens and rounds after each term, so half precision
+# is too coarse.
 WIDE = ("float32", "float64")
-# Seconds per query, key and feature, forward and with backward, over the six loops on a 2-core x86-64 machine.
+# Seconds of a call, divided by sequences · queries · keys · features: without backward and with backward, for the six
+# loops on a 2-core x86-64 machine.
 STEP_S, DIFFERENTIATED_STEP_S = 4e-5, 1.2e-4
-# Seconds per query, key and feature to compile a loop, which unrolls it: 0.015 to 0.3 over the six loops, on another
-# such machine.
+# Seconds to compile a loop (which unrolls it), divided by sequences · queries · keys · features: 0.015 to 0.3 for the
+# six loops, on another 2-core x86-64 machine.
 UNROLLED_STEP_S = 0.1
 
 
 def from_loop(loop: Callable[..., Any], *, operator: str, source: str) -> Implementation:
-    """Make an implementation of an operator from a loop over single numbers; it refuses half precision and export."""
+    """Make an implementation from a loop over single numbers; it refuses half precision and ``torch.export``."""
 
     @wraps(loop)
     def call_loop(**given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The residual block of an encoder around attention: the input is added, and the sum is normalised.
+"""The residual block of an encoder: the input is added to the output of attention, and the sum is normalised.
 
     O = LayerNorm(X + Attention(X))        LayerNorm(z) = γ ⊙ (z − mean z) / √(var z + ε) + β
 
@@ -70,10 +70,10 @@ def _check(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Tensor) -> No
 
 
 class ResidualBlock(nn.Module):
-    """The block around any attention module with the reference's forward, batch first.
+    """The block around any batch-first attention module whose forward takes the reference's arguments.
 
-    The attention and the norm are created once. If ``forward`` created them, their parameters would be new in every
-    call and would never be trained.
+    The attention and the norm are created once. If ``forward`` created them, every call would have new parameters, and
+    none would ever be trained.
     """
 
     def __init__(self, attention: nn.Module, embed_dim: int, form: Callable[..., Tensor] = add_and_norm) -> None:
@@ -86,7 +86,7 @@ class ResidualBlock(nn.Module):
         self._form = form
 
     def forward(self, tokens: Tensor, **masks: Any) -> tuple[Tensor, Tensor | None]:
-        """Compute the output, with the shape of tokens, and return the attention weights too.
+        """Compute the output, which has the shape of tokens, and the attention weights.
 
         ``masks`` are keyword arguments of the reference's forward: key_padding_mask, attn_mask, need_weights and so on.
 
@@ -110,13 +110,13 @@ def residual_block(
     attn_mask: Tensor | None = None,
     form: Callable[..., Tensor] = add_and_norm,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute the block as a function of its parameters, around the functional form of the reference's attention.
+    """Compute the block as a function of its parameters, with the functional form of the reference's attention.
 
     A fully masked row is NaN, as in the reference's attention, so every sequence needs a token that is not padding.
 
     Shape: tokens (batch, length, embed_dim), parameters with the names and layout of the reference; key_padding_mask
-    (batch, length) and attn_mask (length, length), true hides; returns the shape of tokens, and the mean over heads of
-    the weights (batch, length, length).
+    (batch, length) and attn_mask (length, length), true hides; returns the output with the shape of tokens, and the
+    attention weights averaged over heads (batch, length, length).
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
@@ -141,7 +141,7 @@ def residual_block(
 
 
 def residual_block_loop(tokens: Tensor, **given: Any) -> tuple[Tensor, Tensor | None]:
-    """Compute ``residual_block`` with sum and norm one number at a time."""
+    """Compute ``residual_block``; adding the input and normalising are done one number at a time."""
     return residual_block(tokens, form=add_and_norm_loop, **given)
 
 

@@ -2,8 +2,8 @@
 
     O = (softmax(Q Kᵀ / √d + M) ⊙ Z / (1 − p)) V
 
-M is −∞ where the keep mask is false. Z is 0 with probability p and 1 otherwise. A dropped weight is 0, and the others
-are scaled up so that the expectation stays the same.
+M is −∞ where the keep mask is false. An element of Z is 0 with probability p and 1 otherwise. A dropped attention
+weight is 0. The kept weights are scaled up, so that dropout does not change the expectation of a weight.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, equation 1; Srivastava et al. 2014,
 https://jmlr.org/papers/v15/srivastava14a.html.
@@ -24,7 +24,7 @@ __all__ = ["scaled_dot_product", "scaled_dot_product_loop"]
 def scaled_dot_product(
     q: Tensor, k: Tensor, v: Tensor, *, keep: Tensor | None = None, dropout_p: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Compute output and weights (after dropout), as matrix products.
+    """Compute output and attention weights (after dropout), by matrix products.
 
     Shape: q (batch, queries, head_dim), k (batch, keys, head_dim), v (batch, keys, width), keep (queries, keys) or
     (batch, queries, keys), true keeps; returns (batch, queries, width) and (batch, queries, keys).
@@ -43,7 +43,10 @@ def scaled_dot_product(
 def scaled_dot_product_loop(
     q: Tensor, k: Tensor, v: Tensor, *, keep: Tensor | None = None, dropout_p: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Compute ``scaled_dot_product`` one number at a time; the same ``torch.manual_seed`` drops the same weights."""
+    """Compute ``scaled_dot_product`` one number at a time.
+
+    After the same ``torch.manual_seed`` both functions drop the same attention weights.
+    """
     _check(q, k, v, keep)
     root = math.sqrt(q.shape[-1])
     hidden = None if keep is None else inverted(keep)

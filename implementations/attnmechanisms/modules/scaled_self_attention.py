@@ -1,9 +1,9 @@
-"""Scaled self-attention with learned projections, from one width to another.
+"""Scaled self-attention with learned projections; the output may be wider or narrower than the tokens.
 
     Q = X W_q,  K = X W_k,  V = X W_v        O = softmax(Q Kᵀ / √d_k) V
 
-``ScaledSelfAttention`` holds the weights as plain parameters, ``LinearSelfAttention`` as linear layers. A linear layer
-stores its weight transposed and initialises it in a narrower range.
+``ScaledSelfAttention`` has W_q, W_k and W_v as plain parameters, ``LinearSelfAttention`` has linear layers. A linear
+layer stores the transposed matrix, and draws it uniformly from −1/√width to 1/√width instead of from 0 to 1.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, equation 1.
 """
@@ -33,9 +33,9 @@ __all__ = [
 def scaled_self_attention(
     tokens: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, key_padding_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute the output and the weights of every token, as matrix products.
+    """Compute the output and the attention weights of every token, by matrix products.
 
-    Shape: tokens (batch, length, width), each weight (width, out_width), key_padding_mask (batch, length), true
+    Shape: tokens (batch, length, width), each parameter (width, out_width), key_padding_mask (batch, length), true
     hides; returns (batch, length, out_width) and (batch, length, length).
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
@@ -66,13 +66,13 @@ def _check(tokens: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, key_padding_ma
 
 
 def _copy_weight(name: str, weight: Tensor, own: Tensor) -> None:
-    """Copy a weight of the same shape into ``own``, converted to its dtype."""
+    """Copy a matrix into ``own``, which must have the same shape; the copy gets the dtype of ``own``."""
     demand_shapes(own=(own, "width out_width"), **{name: (weight, "width out_width")})
     own.copy_(weight)
 
 
 class ScaledSelfAttention(nn.Module):
-    """Scaled self-attention with weights as parameters, each (width, out_width), drawn uniformly from [0, 1)."""
+    """Scaled self-attention with plain parameters, each (width, out_width), drawn uniformly from [0, 1)."""
 
     def __init__(
         self, width: int, out_width: int, form: Callable[..., tuple[Tensor, Tensor]] = scaled_self_attention
@@ -90,9 +90,9 @@ class ScaledSelfAttention(nn.Module):
 
     @torch.no_grad()
     def take(self, linear: "LinearSelfAttention") -> None:
-        """Copy the weights of linear layers, transposed.
+        """Copy the weights of the linear layers of another module, transposed.
 
-        Raises: ValueError if their widths differ.
+        Raises: ValueError if the widths of the two modules differ.
         """
         _copy_weight("w_q", linear.w_q.weight.T, self.w_q)
         _copy_weight("w_k", linear.w_k.weight.T, self.w_k)
@@ -100,7 +100,7 @@ class ScaledSelfAttention(nn.Module):
 
 
 class LinearSelfAttention(nn.Module):
-    """Scaled self-attention with weights as linear layers without bias."""
+    """Scaled self-attention whose projections are linear layers without bias."""
 
     def __init__(
         self, width: int, out_width: int, form: Callable[..., tuple[Tensor, Tensor]] = scaled_self_attention
@@ -118,9 +118,9 @@ class LinearSelfAttention(nn.Module):
 
     @torch.no_grad()
     def take(self, parameters: ScaledSelfAttention) -> None:
-        """Copy plain parameters, transposed.
+        """Copy the plain parameters of another module, transposed.
 
-        Raises: ValueError if their widths differ.
+        Raises: ValueError if the widths of the two modules differ.
         """
         _copy_weight("w_q", parameters.w_q, self.w_q.weight.T)
         _copy_weight("w_k", parameters.w_k, self.w_k.weight.T)

@@ -2,8 +2,9 @@
 
     head_h = softmax(X W_qʰ (X W_kʰ)ᵀ / √D) X W_vʰ        O = [head_1, …, head_H] W_oᵀ
 
-The heads' weights, stacked by rows, are one long projection. Splitting its result into heads gives the same numbers.
-``per_head`` is an implementation of this with all of the reference's arguments.
+The projection matrices of the heads, stacked by rows, form one long projection. If its result is split into heads, the
+numbers are those of separate projections. The implementation ``per_head`` computes separate heads with all of the
+reference's arguments.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.2.
 """
@@ -21,15 +22,15 @@ from attnmechanisms.modules.attention import attend, broadcast_padding_mask
 
 __all__ = ["concatenate_heads", "long_projection", "separate_heads"]
 
-# Weights of queries, keys and values, each (head_dim, width) for one head or (heads·head_dim, width) for all heads. A
-# row of a weight gives one output feature.
+# Projection matrices of queries, keys and values, each (head_dim, width) for one head or (heads·head_dim, width) for
+# all heads. A row of a matrix gives one output feature.
 Head = tuple[Tensor, Tensor, Tensor]
 
 
 def separate_heads(
     tokens: Tensor, heads: Sequence[Head], w_o: Tensor, key_padding_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute output and weights, one head at a time.
+    """Compute output and attention weights, one head at a time.
 
     Shape: tokens (batch, length, width), w_o (embed_dim, embed_dim), key_padding_mask (batch, length), true hides;
     returns (batch, length, embed_dim) and (batch, heads, length, length).
@@ -48,9 +49,9 @@ def separate_heads(
 
 
 def concatenate_heads(heads: Sequence[Head]) -> Head:
-    """Concatenate the heads' weights to one long projection each for queries, keys and values.
+    """Concatenate the heads' projection matrices to one long matrix each for queries, keys and values.
 
-    Shape: each (heads·head_dim, width).
+    Shape: returns (heads·head_dim, width) each.
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
@@ -69,7 +70,7 @@ def long_projection(
     num_heads: int,
     key_padding_mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute ``separate_heads`` with one projection for all heads, split afterwards. Shape: as ``separate_heads``."""
+    """Compute ``separate_heads``: project for all heads, then split into heads. Shape: as ``separate_heads``."""
     _check(tokens, projections, key_padding_mask)
     demand_heads(num_heads, embed_dim=len(projections[0]))
     # Heads before length, so that each head is a separate matrix: (batch, heads, length, head_dim).

@@ -2,8 +2,8 @@
 
     Q = X W_qᵀ,  K = X W_kᵀ,  V = X W_vᵀ        O = softmax(Q Kᵀ / √E + M) V W_outᵀ
 
-M is −∞ where a mask hides a key, and 0 elsewhere. A padding mask hides keys of each sequence separately, a causal mask
-is shared by the batch. A key is hidden if either mask hides it.
+M is −∞ where a mask hides a key, and 0 elsewhere; E is the width of a key. A padding mask hides keys of each sequence
+separately; all sequences of the batch have the same causal mask. A key is hidden if either mask hides it.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.
 """
@@ -35,10 +35,10 @@ def single_head(
     key_padding_mask: Tensor | None = None,
     attn_mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute output and weights, as matrix products.
+    """Compute output and attention weights, by matrix products.
 
-    Shape: tokens (batch, length, embed_dim), each weight (embed_dim, embed_dim) as in a linear layer; key_padding_mask
-    (batch, length) and attn_mask (length, length) or (batch, length, length), true hides; returns
+    Shape: tokens (batch, length, embed_dim), each parameter (embed_dim, embed_dim) as in a linear layer;
+    key_padding_mask (batch, length) and attn_mask (length, length) or (batch, length, length), true hides; returns
     (batch, length, embed_dim) and (batch, length, length).
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
@@ -77,7 +77,7 @@ def _check(tokens: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_out: Tensor)
 
 
 def _combine_masks(tokens: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
-    """Combine both masks into one, true where either hides, broadcastable to (batch, queries, keys)."""
+    """Combine both masks into one, true where either mask hides a key, broadcastable to (batch, queries, keys)."""
     demand(
         tokens=(tokens, "batch length embed_dim"),
         key_padding_mask=(key_padding_mask, "batch length"),
@@ -104,7 +104,7 @@ class SingleHeadAttention(nn.Module):
     def forward(
         self, tokens: Tensor, key_padding_mask: Tensor | None = None, attn_mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Compute output (batch, length, embed_dim) and weights (batch, length, length)."""
+        """Compute output (batch, length, embed_dim) and attention weights (batch, length, length)."""
         return self._form(
             tokens, self.w_q, self.w_k, self.w_v, self.w_out, key_padding_mask=key_padding_mask, attn_mask=attn_mask
         )

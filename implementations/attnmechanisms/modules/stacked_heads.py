@@ -2,8 +2,8 @@
 
     (B, L, E) → (B, L, H, D) → (B, H, L, D) → (B·H, L, D)
 
-The head index varies fastest: entry b·H + h is head h of sequence b. ``batched_matmul`` is an implementation of this
-with all of the reference's arguments; ``reshaped`` keeps heads as a separate dimension.
+The head index varies fastest: entry b·H + h is head h of sequence b. The implementation ``batched_matmul`` stacks heads
+in this way, with all of the reference's arguments; ``reshaped`` keeps heads as a separate dimension.
 
 Source: torch.nn.functional.multi_head_attention_forward stacks heads in the same way.
 """
@@ -33,7 +33,7 @@ def stack(features: Tensor, num_heads: int) -> Tensor:
 
 
 def stack_loop(features: Tensor, num_heads: int) -> Tensor:
-    """Compute ``stack`` one head of one sequence at a time: head h is features h·D to (h + 1)·D of every token."""
+    """Compute ``stack`` one head of one sequence at a time: head h is features h·D to (h + 1)·D − 1 of every token."""
     demand_shapes(features=(features, "batch length embed_dim"))
     demand_heads(num_heads, embed_dim=features.shape[-1])
     head_dim = features.shape[-1] // num_heads
@@ -56,8 +56,8 @@ def unstack(heads: Tensor, num_heads: int) -> Tensor:
 def stacked_heads(q: Tensor, k: Tensor, v: Tensor, *, num_heads: int, attn_mask: Tensor | None = None) -> Tensor:
     """Compute attention of every head of every sequence in one batch.
 
-    Shape: q (batch, queries, embed_dim), k and v (batch, keys, embed_dim), all projected; attn_mask (queries, keys)
-    or (batch·heads, queries, keys), true hides; returns (batch, queries, embed_dim).
+    Shape: q (batch, queries, embed_dim) and k and v (batch, keys, embed_dim), which are already projected; attn_mask
+    (queries, keys) or (batch·heads, queries, keys), true hides; returns (batch, queries, embed_dim).
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
     """

@@ -1,4 +1,4 @@
-"""Mutants beside the formula: layout, state, autograd, compilers, nondeterminism and the caller's tensors."""
+"""Mutants whose formula is right: faults of layout, state, autograd, compilers, determinism and side effects."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ mutant = MechanismMutants()
 
 @mutant(
     "input_gradients",
-    "the weights are filled in place through .data, although autograd needs the earlier values",
+    "the weights are filled in place through .data, although autograd needs the values from before",
     mask="pad",
 )
 class _FilledInPlace(MechanismFormula):
@@ -57,7 +57,7 @@ class _GradientsAveraged(MechanismFormula):
             )
 
 
-@mutant("no_stale_state", "the weighted sum of the first call is kept for all later calls")
+@mutant("no_stale_state", "the weighted sum of the first call is used by all later calls")
 class _SumKept(MechanismFormula):
     _kept: Tensor | None = None
 
@@ -120,7 +120,9 @@ class _TwoOutputsInTurn(MechanismFormula):
         return buffers[-1].copy_(output), weights
 
 
-@mutant("further_padding_changes_nothing", "a buffer of scores is as long as the longest call and is not cleared")
+@mutant(
+    "further_padding_changes_nothing", "a buffer of scores has the length of the longest call so far and is not cleared"
+)
 class _LongestCallRemembered(MechanismFormula):
     _longest = 0
 
@@ -131,7 +133,7 @@ class _LongestCallRemembered(MechanismFormula):
 
 @mutant(
     "one_sequence_may_stand_for_all",
-    "a stride of 0 is taken for a single sequence, even where the masks differ",
+    "tokens with a stride of 0 are taken for one sequence, although the masks of the sequences differ",
     mask="pad",
 )
 class _OneForAll(MechanismFormula):
@@ -154,7 +156,7 @@ class _CotangentReadInOrder(MechanismFormula):
 
 
 def _read_gradient_in_order(gradient: Tensor) -> Tensor:
-    """Read a dense gradient in memory order; an expanded one stays."""
+    """Read a transposed gradient in memory order; return a contiguous or expanded gradient as it is."""
     whole = gradient.is_contiguous() or 0 in gradient.stride()
     return gradient if whole else read_in_order(gradient, int(gradient.storage_offset()))
 
@@ -171,7 +173,7 @@ class _BackwardWaitsForWeights(MechanismFormula):
 
 
 class _Twice(torch.autograd.Function):
-    """Returns the weights twice: for the weighted sum, and to be returned by the call."""
+    """Returns two copies of the weights: one for the weighted sum, and one that the call returns."""
 
     @staticmethod
     def forward(ctx: Any, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,7 +186,7 @@ class _Twice(torch.autograd.Function):
         return None if summed is None or returned is None else summed + returned
 
 
-@mutant("parameters_need_no_company", "one backward kernel computes all gradients, and none where one is not required",
+@mutant("parameters_need_no_company", "a backward kernel computes all gradients, or none if any tensor requires none",
          of=WITH_PARAMETERS)  # fmt: skip
 class _AllGradientsOrNone(MechanismFormula):
     def read_tokens(self, tokens: Tensor) -> Tensor:
@@ -203,7 +205,7 @@ class _DrawsForNothing(MechanismFormula):
         return super().return_weights(weights)
 
 
-@mutant("repeats_itself", "a layer is created inside forward: new random weights at every call, nothing to train",
+@mutant("repeats_itself", "a layer is created in forward: new random parameters at every call, never trained",
          of=(ADDITIVE,))  # fmt: skip
 class _LayerMadeInForward(Additive):
     def score(self, tokens: Tensor) -> Tensor:

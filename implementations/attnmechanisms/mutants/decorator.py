@@ -29,14 +29,14 @@ __all__ = [
 ]
 
 Module = TypeVar("Module", bound=type[MechanismFormula])
-# Sizes of the case that shows a mutant: by default SIZES, those of the first cases of every mechanism.
+# Sizes of the cases that show mutants. The default is SIZES, the sizes of the first cases of every mechanism.
 SIZES, _, ODD, _, SHORT, LONG = suites.SIZES
 ALL = tuple(MECHANISMS)
 RAW, SCALED, ADDITIVE, DOT, SINGLE, BLOCK = ALL
 # The residual block has no cases with a sequence of padding only.
 WITH_EMPTY = tuple(name for name in ALL if name != BLOCK)
 WITH_PARAMETERS = tuple(name for name in ALL if name != RAW)
-# Mechanisms with separate weights for queries and keys, and a scale.
+# Mechanisms that have a scale, and separate projections for queries and keys.
 PROJECTED = (SCALED, SINGLE, BLOCK)
 
 

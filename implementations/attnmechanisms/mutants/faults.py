@@ -34,14 +34,14 @@ class _SoftmaxOverTheBatch(MechanismFormula):
         return torch.softmax(scores if hide is None else scores.masked_fill(hide, -math.inf), dim=0)
 
 
-@mutant("shares_sum_to_one", "softmax over the query axis, next to the key axis")
+@mutant("shares_sum_to_one", "softmax over the query axis instead of the key axis")
 class _SoftmaxOverTheQueries(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
         return torch.softmax(scores if hide is None else scores.masked_fill(hide, -math.inf), dim=-2)
 
 
 @mutant(
-    "forward_parity", "exp without subtracting the row maximum: more than 65504 is infinite in float16",
+    "forward_parity", "exp without subtracting the row maximum: in float16, exp overflows beyond 65504",
     of=(RAW,), mask="pad", regime="peaked", dtype="float16",
 )  # fmt: skip
 class _ExpOverflows(MechanismFormula):
@@ -51,14 +51,14 @@ class _ExpOverflows(MechanismFormula):
 
 
 @mutant(
-    "forward_parity", "exp without subtracting the row maximum: infinite in any dtype for large tokens",
+    "forward_parity", "exp without subtracting the row maximum: large tokens overflow exp in any dtype",
     of=(SCALED, SINGLE, BLOCK), mask="pad", regime="huge", mode="inference",
 )  # fmt: skip
 class _ExpOfLargeScores(_ExpOverflows):
-    """The same fault on a case that shows it in every dtype."""
+    """The fault of ``_ExpOverflows``, on a case that shows it in every dtype."""
 
 
-@mutant("shares_parity", "blocks of 32 keys: earlier blocks are not rescaled when the maximum grows",
+@mutant("shares_parity", "softmax in blocks of 32 keys: earlier blocks are not rescaled to a larger maximum",
          dtype="float32", sizes=LONG)  # fmt: skip
 class _BlocksNotScaledAnew(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
@@ -68,7 +68,7 @@ class _BlocksNotScaledAnew(MechanismFormula):
         return shares / shares.sum(dim=-1, keepdim=True)
 
 
-@mutant("shares_parity", "features are taken in pairs: the last one of an odd width is left out of the score",
+@mutant("shares_parity", "features are taken in pairs: the score lacks the last feature of an odd width",
          of=(RAW, SCALED, SINGLE, BLOCK), dtype="float32", sizes=ODD)  # fmt: skip
 class _ScoredInPairs(MechanismFormula):
     def score(self, tokens: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class _ScoredInPairs(MechanismFormula):
 
 @mutant(
     "shares_parity",
-    "the scale is fixed at 1/√2, right for the heads that it was tested with",
+    "the scale is fixed at 1/√2, which is right only for heads of width 2",
     of=(BLOCK,),
     dtype="float32",
     sizes=ODD,
@@ -90,7 +90,7 @@ class _ScaledForHeadsOfTwo(MechanismFormula):
         return 2
 
 
-@mutant("sequences_do_not_mix", "squeeze() without an axis removes a length of 1 as well", of=(DOT, ADDITIVE),
+@mutant("sequences_do_not_mix", "squeeze() without an axis also removes a length axis of size 1", of=(DOT, ADDITIVE),
          dtype="float32", sizes=SHORT)  # fmt: skip
 class _Squeezed(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
@@ -98,14 +98,19 @@ class _Squeezed(MechanismFormula):
         return softmax_over_visible(scores.squeeze()).reshape(scores.shape)
 
 
-@mutant("forward_parity", "a grid of four sequences: further ones are never written", dtype="float32", sizes=SHORT)
+@mutant(
+    "forward_parity",
+    "the kernel's grid has four sequences: further sequences are never written",
+    dtype="float32",
+    sizes=SHORT,
+)
 class _FourSequencesAtMost(MechanismFormula):
     def return_result(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         output, weights = super().return_result(output, weights)
         return torch.cat([output[:4], torch.zeros_like(output[4:])]), weights
 
 
-@mutant("shares_parity", "a factor against overflow, in training in half precision, is not undone",
+@mutant("shares_parity", "in half-precision training, scores are halved against overflow and not restored",
          of=WITH_PARAMETERS, dtype="float16", mode="train")  # fmt: skip
 class _ScaledForTraining(MechanismFormula):
     def score(self, tokens: Tensor) -> Tensor:
@@ -113,14 +118,16 @@ class _ScaledForTraining(MechanismFormula):
         return scores / 2 if self.training and scores.dtype == torch.float16 else scores
 
 
-@mutant("further_padding_changes_nothing", "scores are divided by a standard deviation that includes padding")
+@mutant(
+    "further_padding_changes_nothing", "scores are divided by their standard deviation, which includes padded tokens"
+)
 class _SpreadOverEverything(MechanismFormula):
     def score(self, tokens: Tensor) -> Tensor:
         scores = super().score(tokens)
         return scores / (1 + scores.std(dim=-1, keepdim=True))
 
 
-@mutant("order_of_tokens_is_free", "a position term is left in the score")
+@mutant("order_of_tokens_is_free", "a term that depends on the position is left in the score")
 class _PlaceInTheScore(MechanismFormula):
     def score(self, tokens: Tensor) -> Tensor:
         scores = super().score(tokens)
@@ -213,7 +220,7 @@ class _NormOfASample(Block):
         return centred / (tokens.var(dim=-1, keepdim=True) + EPSILON).sqrt() * self.norm_weight + self.norm_bias
 
 
-@mutant("sequences_do_not_mix", "LayerNorm is taken over the whole batch", of=(BLOCK,))
+@mutant("sequences_do_not_mix", "LayerNorm takes mean and variance over the whole batch", of=(BLOCK,))
 class _NormOverTheBatch(Block):
     def apply_norm(self, tokens: Tensor) -> Tensor:
         return nn.functional.layer_norm(tokens, tokens.shape) * self.norm_weight + self.norm_bias

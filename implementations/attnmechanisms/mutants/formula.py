@@ -1,4 +1,4 @@
-"""The correct mechanisms with a method for each step; a mutant overrides one of them."""
+"""The correct mechanisms with a method for each step; a mutant overrides one of the methods."""
 
 import math
 from typing import Any
@@ -41,7 +41,7 @@ class MechanismFormula(nn.Module):
         return tokens
 
     def project(self, tokens: Tensor, name: str) -> Tensor:  # noqa: ARG002
-        """Compute queries, keys or values, by the name of their weight."""
+        """Compute the queries, keys or values; ``name`` is the name of their projection weight."""
         return tokens
 
     def key_width(self, tokens: Tensor) -> int:  # noqa: ARG002
@@ -84,7 +84,7 @@ class Scaled(MechanismFormula):
     """Scaled self-attention with projection weights."""
 
     def project(self, tokens: Tensor, name: str) -> Tensor:
-        """Multiply the tokens by a weight."""
+        """Multiply the tokens by the projection weight ``name``."""
         return tokens @ self.get_parameter(name)
 
     def key_width(self, tokens: Tensor) -> int:  # noqa: ARG002
@@ -96,7 +96,7 @@ class Single(Scaled):
     """One head with an output projection."""
 
     def project(self, tokens: Tensor, name: str) -> Tensor:
-        """Multiply the tokens by a transposed weight."""
+        """Multiply the tokens by the transposed projection weight ``name``."""
         return tokens @ self.get_parameter(name).mT
 
     def sum_values(self, weights: Tensor, tokens: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class Additive(Dot):
     w: Tensor
 
     def score(self, tokens: Tensor) -> Tensor:
-        """Compute the scores by a hidden layer of tokens and query."""
+        """Compute the scores by a hidden layer, whose inputs are a token and the query."""
         return (self.apply_activation(tokens @ self.w_k.mT + self.query @ self.w_q.mT) @ self.w).mT
 
     def apply_activation(self, layer: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ class Block(MechanismFormula):
     norm_bias: Tensor
 
     def forward(self, tokens: Tensor, *args: Any, num_heads: int = 1, **given: Any) -> tuple[Tensor, Tensor]:
-        """Keep the number of heads for the steps, and run them."""
+        """Store the number of heads, which some steps use, and run all steps."""
         self.num_heads = num_heads
         return super().forward(tokens, *args, **given)
 
@@ -164,7 +164,7 @@ class Block(MechanismFormula):
         return tokens.shape[-1] // self.num_heads
 
     def combine_masks(self, padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
-        """Combine both masks, with an axis for heads where there is one for sequences."""
+        """Combine both masks; a result with a batch axis gets an axis for heads too."""
         hide = super().combine_masks(padding, attn_mask)
         return hide if hide is None or hide.dim() == 2 else hide[:, None]
 
@@ -198,7 +198,7 @@ FORMULAS: dict[str, type[MechanismFormula]] = {
 
 
 def replace_steps(operator: str, steps: type[MechanismFormula]) -> Implementation:
-    """Replace some steps of an operator's mechanism; their ``super()`` calls reach the mechanism's own steps."""
+    """Replace some steps of an operator's mechanism; ``super()`` in a new step calls the mechanism's own step."""
     formula = FORMULAS[operator]
     bases = (steps,) if issubclass(steps, formula) else (steps, formula)
     implementation = ModuleImplementation(type(steps.__name__, bases, {}), operator=operator)

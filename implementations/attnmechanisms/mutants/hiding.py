@@ -1,4 +1,4 @@
-"""Mutants of masks: which keys are hidden, and how a row is normalised over the others."""
+"""Mutants of masks: which keys are hidden, and how a row of weights is normalised over the visible keys."""
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ class _WithoutTheMask(MechanismFormula):
 
 
 @mutant(
-    "shares_sum_to_one", "the branch for attn_mask, copied from the one above, uses the padding mask",
+    "shares_sum_to_one", "the branch for attn_mask, copied from the branch for padding, uses the padding mask",
     of=(SINGLE, BLOCK), mask="causal+pad",
 )  # fmt: skip
 class _PaddingMaskTwice(MechanismFormula):
@@ -35,7 +35,7 @@ class _PaddingMaskTwice(MechanismFormula):
 
 
 @mutant(
-    "shares_sum_to_one", "-1e9 as fill: a fully masked row gets uniform weights",
+    "shares_sum_to_one", "hidden scores are set to -1e9: a fully masked row gets uniform weights",
     of=WITH_EMPTY, mask="padempty",
 )  # fmt: skip
 class _FilledWithANumber(MechanismFormula):
@@ -54,7 +54,7 @@ class _AnyForAll(MechanismFormula):
 
 
 @mutant(
-    "padded_tokens_cannot_leak", "padding is set to 0 after the softmax, whose denominator already includes it",
+    "padded_tokens_cannot_leak", "weights of padding are set to 0 after the softmax, whose denominator includes them",
     mask="pad",
 )  # fmt: skip
 class _HiddenAfterTheSoftmax(MechanismFormula):

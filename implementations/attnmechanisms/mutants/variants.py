@@ -1,4 +1,4 @@
-"""Correct variants of the mechanisms that round differently; no check may fail any of them."""
+"""Correct variants of the mechanisms that round differently; every check must pass on all of them."""
 
 import math
 
@@ -9,7 +9,7 @@ from attnmechanisms.mutants.formula import FORMULAS, MechanismFormula, replace_s
 
 __all__ = ["VARIANTS"]
 
-# Keys in a block.
+# Number of keys in a block of ``_InBlocks``.
 KEYS_AT_ONCE = 2
 
 
@@ -38,7 +38,7 @@ class _InBlocks(MechanismFormula):
 
 
 def _zero_if_infinite(largest: Tensor) -> Tensor:
-    """Return the largest score, or 0 in a fully masked row."""
+    """Return the number to subtract from a row before exp: its largest score, or 0 in a fully masked row."""
     return largest.masked_fill(largest.isneginf(), 0.0)
 
 

@@ -34,7 +34,7 @@ class Mechanism(FormulaOperator):
     """The operator of one mechanism: attention over one tensor of tokens. Its methods import torch when called.
 
     A call takes ``tokens`` (batch, length, width) and, if the case has masks, ``key_padding_mask`` (batch, length) and
-    ``attn_mask`` (length, length), true hides. It returns output and weights.
+    ``attn_mask`` (length, length), true hides. A call returns output and attention weights.
     """
 
     problem: type[MechanismProblem]
@@ -61,20 +61,20 @@ class Mechanism(FormulaOperator):
         return draw_inputs(self.name, problem, draw)
 
     def formula(self, problem: MechanismProblem, given: Mapping[str, Any], rounded: Rounded) -> Any:  # noqa: ARG002
-        """Compute output and weights by the mechanism's formula."""
+        """Compute output and attention weights by the mechanism's formula."""
         from attnmechanisms.operators.formulas import FORMULAS
 
         return FORMULAS[self.name](given, rounded)
 
     def paths(self) -> Sequence[Callable[..., Any]]:
-        """Return the formula with torch's own function where that sums in a different order (``PATHS``)."""
+        """Return the formula with a function of torch that sums in a different order, if there is one (``PATHS``)."""
         from attnmechanisms.operators.formulas import PATHS
 
         path = PATHS.get(self.name)
         return (lambda problem, given, rounded: path(given, rounded),) if path else ()  # noqa: ARG005
 
     def axes(self, case: Case, quantity: str) -> Sequence[Axis]:
-        """Name the dimensions: batch, token and feature; for weights, batch, query and key."""
+        """Name the dimensions of a quantity: batch, token and feature; of attention weights batch, query and key."""
         problem: MechanismProblem = case.problem
         name = quantity.removeprefix("grad.")
         if name not in ("output", "weights", "tokens"):
@@ -88,7 +88,7 @@ class Mechanism(FormulaOperator):
         return [Axis(dimension=i, word=word, positions=range(extent)) for i, (word, extent) in enumerate(named)]
 
     def hidden_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:
-        """Return the fully masked rows (from which every token is hidden) of output and weights."""
+        """Return which rows of output and attention weights are fully masked (their query sees no token)."""
         rows = ~self.visible(case, inputs)[:, 0].any(dim=-1, keepdim=True)  # (batch, queries, 1)
         rows = rows[:, 0] if isinstance(case.problem, PoolingProblem) else rows
         return {"output": rows, "weights": rows} if rows.any() else {}

@@ -1,7 +1,7 @@
 """The formulas of the elementary mechanisms, independent of every implementation.
 
 A formula takes parameters and arguments by name, and a function ``rounded``, which it applies to each intermediate
-result. It returns output and weights.
+result. The formula returns output and attention weights.
 
     raw        softmax(X Xᵀ) X
     scaled     softmax(X W_q (X W_k)ᵀ / √d) X W_v
@@ -34,7 +34,7 @@ Outputs = tuple[Tensor, Tensor]
 
 
 def combine_masks(given: Given) -> Tensor | None:
-    """Combine the masks into one, true where either hides, broadcastable to (batch, queries, keys); None: no mask."""
+    """Combine the masks: true where either mask hides a key, broadcastable to (batch, queries, keys); None: no mask."""
     hidden: Tensor | None = None
     if "key_padding_mask" in given:
         hidden = given["key_padding_mask"][:, None, :]
@@ -94,7 +94,7 @@ def _single_head(given: Given, rounded: Rounded) -> Outputs:
 
 
 def _add_attention(given: Given, rounded: Rounded) -> Outputs:
-    """Compute tokens + MultiHead(tokens), and the weights averaged over heads."""
+    """Compute tokens + MultiHead(tokens), and the attention weights averaged over heads."""
     tokens, heads = given["tokens"], given["num_heads"]
     width = tokens.shape[-1]
     projections = zip(given["in_proj_weight"].chunk(3), given["in_proj_bias"].chunk(3), strict=True)
@@ -121,7 +121,8 @@ def _residual_block(given: Given, rounded: Rounded) -> Outputs:
 def _residual_block_with_torch_norm(given: Given, rounded: Rounded) -> Outputs:
     """Compute the block with torch's LayerNorm.
 
-    On a CPU it sums the gradients with respect to its parameters one by one in their own dtype.
+    On a CPU torch's LayerNorm sums the gradients of its weight and bias one term after another, in the dtype of the
+    parameters.
     """
     total, weights = _add_attention(given, rounded)
     scale, shift = given["norm_weight"], given["norm_bias"]
@@ -136,5 +137,5 @@ FORMULAS: dict[str, Callable[[Given, Rounded], Outputs]] = {
     "single_head": _single_head,
     "residual_block": _residual_block,
 }
-# The same mechanism computed in other steps, with other rounding errors.
+# A second formula for a mechanism: its steps, and so its rounding errors, differ from those of the first in FORMULAS.
 PATHS: dict[str, Callable[[Given, Rounded], Outputs]] = {"residual_block": _residual_block_with_torch_norm}

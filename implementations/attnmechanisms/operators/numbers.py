@@ -11,7 +11,8 @@ from attnmechanisms.operators.problem import REGIMES, BlockProblem, MechanismPro
 
 __all__ = ["draw_inputs"]
 
-# Standard deviation of biases, and of the norm's weights around 1: large enough that omitting one is detected.
+# Standard deviation of biases, and of LayerNorm's weight around 1: large enough that a check detects an implementation
+# that leaves one of these parameters out.
 BIAS_STD = 0.5
 # Fraction of tokens that a random mask hides.
 HIDDEN_SHARE = 0.4
@@ -41,7 +42,7 @@ def draw_inputs(operator: str, problem: MechanismProblem, draw: Draw) -> Inputs:
 
 
 def _draw_parameters(operator: str, problem: MechanismProblem, draw: Draw) -> dict[str, Tensor]:
-    """Draw parameters; a matrix times a token keeps the variance of the token."""
+    """Draw parameters; a matrix is scaled so that its product with a token has the variance of the token."""
     width = problem.width
     out_width = problem.out_width if isinstance(problem, ProjectedProblem) else width
     sizes = {"1": 1, "E": width, "3E": 3 * width, "O": out_width}
@@ -76,7 +77,7 @@ def _draw_masks(problem: MechanismProblem, draw: Draw) -> dict[str, Tensor]:
 
 
 def _hide_some(drawn: Tensor) -> Tensor:
-    """Make a mask that hides some tokens of each row, but never the first."""
+    """Make a mask that hides some tokens of each row, but never the first token."""
     hidden = drawn < HIDDEN_SHARE
     hidden[:, 0] = False
     return hidden

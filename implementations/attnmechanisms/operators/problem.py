@@ -7,19 +7,19 @@ from attnbench.cases import Problem, size
 
 __all__ = ["REGIMES", "BlockProblem", "MaskedProblem", "MechanismProblem", "PoolingProblem", "ProjectedProblem"]
 
-# Regime to the standard deviation of the tokens. With it the scores grow, and the rows of attention weights go from
-# nearly uniform to peaked. In ``huge`` the exponential of a score overflows even in float64.
+# The standard deviation of the tokens in each regime. The larger the tokens, the larger are the scores, and the more
+# peaked are the rows of attention weights. In ``huge`` the exponential of a score overflows even in float64.
 REGIMES = {"flat": 0.3, "plain": 1.0, "peaked": 2.0, "huge": 30.0}
 # Padding masks: ``pad`` hides the end of all sequences but one, ``padleft`` the beginning, ``padholes`` some tokens of
 # each sequence, ``padempty`` all tokens of one sequence.
 PADDING = ("pad", "padleft", "padholes", "padempty")
-# Masks of queries and keys: ``causal`` hides later tokens, ``bool2d`` random tokens except the first.
+# Masks of pairs of queries and keys: ``causal`` hides later tokens, ``bool2d`` hides random tokens except the first.
 ATTENDING = ("causal", "bool2d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MechanismProblem(Problem):
-    """Sizes of self-attention from one tensor of tokens (batch, length, width)."""
+    """Self-attention over one tensor of tokens (batch, length, width)."""
 
     sequences: int = size("B")
     length: int = size("L")
@@ -38,12 +38,12 @@ class MechanismProblem(Problem):
 
     @property
     def queries(self) -> int:
-        """Number of queries of a sequence: every token is one."""
+        """Number of queries of a sequence: every token is a query."""
         return self.length
 
     @property
     def keys(self) -> int:
-        """Number of keys of a sequence: every token is one."""
+        """Number of keys of a sequence: every token is a key."""
         return self.length
 
     @property
@@ -77,13 +77,13 @@ class PoolingProblem(MechanismProblem):
 
     @property
     def queries(self) -> int:
-        """Number of queries: the learned one."""
+        """Number of queries of a sequence: only the learned query."""
         return 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectedProblem(MechanismProblem):
-    """Self-attention with another width of output."""
+    """Self-attention whose output may be wider or narrower than the tokens."""
 
     out_width: int = size("O")
 

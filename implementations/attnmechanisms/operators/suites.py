@@ -9,10 +9,10 @@ from attnmechanisms.operators.problem import REGIMES, MechanismProblem
 
 __all__ = ["VERSION", "make_suite"]
 
-# Raised with every change: results are comparable only at equal versions.
+# Raised with every change of a suite: results are comparable only if their versions are equal.
 VERSION = "2"
 # In each entry the numbers of sequences, tokens and features differ, so that a transposed or swapped axis changes a
-# shape or a value. A problem takes the sizes that it has.
+# shape or a value. A problem takes only the sizes that are among its fields.
 SIZES: tuple[dict[str, int], ...] = (
     # Heads of width 2; the output is narrower than the input.
     {"sequences": 2, "length": 5, "width": 6, "out_width": 5, "heads": 3},
@@ -35,7 +35,10 @@ SMOOTH = tuple(regime for regime in REGIMES if regime != "huge")
 
 
 def make_suite(operator: str, problem: type[MechanismProblem], level: Level) -> Sequence[Case]:
-    """Return the cases of a level. ``slow`` adds none to ``full``, and the levels for a GPU have none."""
+    """Return the cases of a level.
+
+    The level ``slow`` has the cases of ``full``, and the levels for a GPU have no cases.
+    """
     if level not in NESTED:
         return ()
     generators = {"quick": _generate_quick, "core": _generate_core, "full": _generate_full, "slow": _generate_nothing}
@@ -53,7 +56,7 @@ def _make_case(
 
 
 def _choose_mode(operator: str) -> Mode:
-    """Return the mode in which every tensor that can require a gradient does."""
+    """Return the mode in which all tensors that can require a gradient do require one."""
     return "frozen" if operator == "raw_self_attention" else "eval"
 
 
@@ -78,7 +81,7 @@ def _generate_core(operator: str, problem: type[MechanismProblem]) -> Iterator[C
         yield _make_case(operator, problem, 0, dtype, mode, mask="pad")
     for size, mode in product(range(len(SIZES)), _choose_modes(operator)):
         yield _make_case(operator, problem, size, "float32", mode, mask="pad")
-    # No gradients: in rows this peaked they are only rounding errors.
+    # Only without gradients: if rows of attention weights are this peaked, gradients are only rounding errors.
     for dtype, mask in product(DTYPES, ("none", "pad")):
         yield _make_case(operator, problem, 0, dtype, "inference", mask=mask, regime="huge")
     for mode, mask in product(COMPILED, ("none", "pad")):
@@ -91,7 +94,7 @@ def _generate_full(operator: str, problem: type[MechanismProblem]) -> Iterator[C
     for mask, dtype, mode in product(problem.masks, DTYPES, _choose_modes(operator)):
         yield _make_case(operator, problem, 0, dtype, mode, mask=mask)
     for size, mask, mode in product(range(1, len(SIZES)), problem.masks, _choose_modes(operator)):
-        # If the only sequence is fully padded, nothing depends on the parameters.
+        # If the only sequence is fully padded, the output does not depend on the parameters.
         if mask != "padempty" or mode != "tuning" or SIZES[size]["sequences"] > 1:
             yield _make_case(operator, problem, size, "float32", mode, mask=mask)
 

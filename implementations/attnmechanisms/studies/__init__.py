@@ -1,4 +1,4 @@
-"""Studies of the mechanisms, as ``attnbench study`` lists them. Importing this imports no torch."""
+"""Studies of the mechanisms, as ``attnbench study`` lists them. Importing this module does not import torch."""
 
 import click
 
@@ -7,11 +7,11 @@ from attnbench.study import Study
 
 __all__ = ["ADDITIVE", "SATURATION"]
 
-# Keys of a row unless another number is asked for.
+# Default number of keys in a row of scores.
 KEYS = 64
-# Most keys of a row, and the widest head: the study of additive scores then takes less than 1 GiB.
+# Largest number of keys in a row, and largest width of a head: with both, the study ``additive`` takes less than 1 GiB.
 MOST_KEYS, MOST_WIDTH = 4096, 2048
-# Seeds of torch have 64 bits; repeats use the seeds that follow the one that is given.
+# Seeds of torch have 64 bits. A study that repeats a training uses the given seed and the next ones.
 MOST_SEED = 2**63 - 1
 
 
@@ -26,7 +26,7 @@ def _check_widths(
 
 
 def _parameters(widths: tuple[int, ...]) -> tuple[click.Parameter, ...]:
-    """Options of a study that compares widths of a head; ``widths`` are drawn unless others are asked for."""
+    """Return the options of a study that compares widths of a head; ``widths`` is the default of ``--head-dims``."""
     return (
         click.Option(
             ["--head-dims"], type=Lengths(), default=widths, callback=_check_widths,

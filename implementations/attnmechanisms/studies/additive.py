@@ -1,12 +1,12 @@
-"""Additive and dot-product attention side by side: with random weights, and after a short training.
+"""Additive and dot-product attention side by side: with random parameters, and after a short training.
 
     additive    w · tanh(W_k k + W_q q)       bounded by Σ|w|, whatever the width
     dot         q · k                         of variance d
     scaled dot  q · k / √d                    of variance 1
 
-The task: in each sequence of standard normal tokens, one token has a fixed direction added to it; the direction is the
-same in all sequences. Pooling with a learned query must return that token: the loss is the squared distance to it. A
-model that has learned the direction attends to the marked token.
+The task: each sequence has standard normal tokens, and one of them is marked: a direction is added to it, the same
+direction in all sequences. Pooling with a learned query must return the marked token: the loss is the squared distance
+between the pooled vector and that token. A model that has learned the direction attends to the marked token.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.1; Britz et al. 2017,
 https://arxiv.org/abs/1703.03906, section 4.5.
@@ -24,12 +24,12 @@ from attnbench.study.rows import entropy_bits, gradient_norm, quartiles
 __all__ = ["SCORES", "additive"]
 
 Parameters = dict[str, Tensor]
-# Rows over which a median is taken.
+# Number of rows of scores over which a median is taken.
 ROWS = 512
 # Training: steps of Adam, its learning rate, sequences per step, tokens per sequence, and the norm of the added
 # direction.
 STEPS, RATE, BATCH, LENGTH, SIGNAL = 150, 0.01, 32, 16, 5.0
-# Held-out sequences on which the share of found tokens is counted; repetitions with other seeds.
+# Number of held-out sequences in which found tokens are counted; number of trainings, each with another seed.
 HELD_OUT, REPEATS = 512, 3
 
 
@@ -46,7 +46,7 @@ def _scaled_dot(keys: Tensor, given: Parameters) -> Tensor:
     return keys @ given["query"] / math.sqrt(len(given["query"]))
 
 
-# Scores (…, keys) of keys (…, keys, width) by name.
+# Functions by name that compute scores (…, keys) from keys (…, keys, width) and parameters.
 SCORES: dict[str, Callable[[Tensor, Parameters], Tensor]] = {
     "additive": _additive,
     "scaled dot": _scaled_dot,
@@ -55,7 +55,7 @@ SCORES: dict[str, Callable[[Tensor, Parameters], Tensor]] = {
 
 
 def additive(*, head_dims: Sequence[int], keys: int, seed: int) -> dict[str, Any]:
-    """Statistics of random rows, and the result of training, by head_dim and score."""
+    """Return statistics of random rows of scores, and the result of training, by head_dim and score function."""
     rows = [
         {
             "head_dim": head_dim,
@@ -70,7 +70,7 @@ def additive(*, head_dims: Sequence[int], keys: int, seed: int) -> dict[str, Any
 
 
 def _draw_parameters(name: str, width: int, generator: torch.Generator) -> Parameters:
-    """A standard normal query; for the additive score also weights that keep the variance of sums."""
+    """Draw a standard normal query; for the additive score also w_q, w_k and w, with variance 1 / width."""
     spread = 1 / math.sqrt(width)
     drawn = {"query": torch.randn(width, generator=generator)}
     if name == "additive":
@@ -83,7 +83,7 @@ def _draw_parameters(name: str, width: int, generator: torch.Generator) -> Param
 
 
 def _measure_untrained(name: str, width: int, keys: int, seed: int) -> dict[str, float]:
-    """Statistics of rows before training, each with a query of its own."""
+    """Return statistics of rows of scores before training; each row has another random query."""
     generator = torch.Generator().manual_seed(seed)
     given = _draw_parameters(name, width, generator)
     scores = torch.stack(
@@ -104,7 +104,10 @@ def _measure_untrained(name: str, width: int, keys: int, seed: int) -> dict[str,
 
 
 def _train(name: str, width: int, seed: int) -> dict[str, float]:
-    """Share of held-out sequences in which the marked token has the largest weight: mean, minimum and maximum."""
+    """Return the fraction of held-out sequences in which the marked token has the largest attention weight.
+
+    The fraction is given as mean, minimum and maximum over ``REPEATS`` trainings.
+    """
     shares = [_train_once(name, width, seed + repeat) for repeat in range(REPEATS)]
     return {"found": sum(shares) / REPEATS, "found_low": min(shares), "found_high": max(shares)}
 
@@ -131,7 +134,7 @@ def _draw_batches(direction: Tensor, generator: torch.Generator) -> Iterator[tup
 
 
 def _draw_batch(direction: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Sequences (count, length, width) and the index of the marked token of each (count)."""
+    """Draw sequences (count, length, width) and the index of the marked token of each sequence (count)."""
     tokens = torch.randn(count, LENGTH, len(direction), generator=generator)
     marked = torch.randint(LENGTH, (count,), generator=generator)
     tokens[torch.arange(count), marked] += SIGNAL * direction

@@ -1,4 +1,4 @@
-"""Additive and dot-product scores against the width of a head: three panels."""
+"""Figure of the study ``additive``: three panels, each against the width of a head."""
 
 import math
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ NAMES = {"additive": "additive", "scaled dot": "dot product / √d", "dot": "dot
 
 
 def draw(found: Mapping[str, Any]) -> StudyFigures:
-    """Figure and table."""
+    """Draw the figure, and return it with the table and the text."""
     rows = pd.DataFrame(found["rows"])
     widths = sorted(rows["head_dim"].unique())
     names = {name: COLOURS[i] for i, name in enumerate(NAMES.values())}

@@ -1,4 +1,4 @@
-"""Softmax saturation: without the scale 1/√d, wide heads give one-hot rows of weights and vanishing gradients.
+"""Softmax saturation: without the scale 1/√d, wide heads give one-hot attention weights and vanishing gradients.
 
 Queries and keys have independent standard normal elements, so that q · k has variance d.
 
@@ -15,14 +15,17 @@ from attnbench.study.rows import entropy_bits, gradient_norm, quartiles
 
 __all__ = ["saturation"]
 
-# Rows over which a median is taken; with so many, its quartiles are known to a few percent.
+# Number of rows of scores over which a median is taken; with 512 rows the quartiles are known to a few percent.
 ROWS = 512
-# The worked example: the number of draws, and their standard deviation.
+# The worked example, a softmax of normal draws: number of draws, and standard deviation of a draw.
 DRAWS, DRAWN_STD = 20_000, 100.0
 
 
 def saturation(*, head_dims: Sequence[int], keys: int, seed: int) -> dict[str, Any]:
-    """Rows of weights by head_dim, with the scale and without: distribution, entropy, largest weight, gradient."""
+    """Return statistics of rows of attention weights by head_dim, with and without the scale, and the worked example.
+
+    The statistics are the mean weight at each rank, the entropy, the largest weight and the gradient norm.
+    """
     return {
         "keys": keys,
         "rows": [row for head_dim in head_dims for row in _measure_width(head_dim, keys, seed)],
@@ -43,13 +46,13 @@ def _measure_width(head_dim: int, keys: int, seed: int) -> Iterator[dict[str, An
             **quartiles("entropy_bits", entropy_bits(weights)),
             **quartiles("largest_weight", weights.amax(dim=-1)),
             **quartiles("gradient_norm", gradient_norm(scores, cotangent)),
-            # Mean weight by rank, over rows.
+            # The weight at each rank within a row, largest first, averaged over the rows.
             "by_rank": weights.sort(dim=-1, descending=True).values.mean(dim=0).tolist(),
         }
 
 
 def _softmax_of_wide_draws(seed: int) -> dict[str, float]:
-    """Largest softmax weight of draws with a large standard deviation, with and without dividing by it."""
+    """Return the largest softmax weight of normal draws: as they are, and divided by their standard deviation."""
     draws = DRAWN_STD * torch.randn(DRAWS, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return {
         "count": DRAWS,

@@ -1,4 +1,4 @@
-"""Saturation of the softmax: four panels with the scale 1/√d and without it."""
+"""Figure of the study ``saturation``: four panels, each with the scale 1/√d and without it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from attnbench.report.studies.curves import curve, grid, head_dims, level, title
 __all__ = ["draw"]
 
 NAMES = {"1/√d": "scaled by 1/√d", "none": "no scale"}
-# Widths whose rows are drawn whole, at the most.
+# The panel of weights by rank has curves for at most this many widths.
 ROWS_DRAWN = 4
 MEASURES = {
     "entropy_bits": ("Entropy of a row", "bits"),
@@ -26,7 +26,7 @@ MEASURES = {
 
 
 def draw(found: Mapping[str, Any]) -> StudyFigures:
-    """Figure and table."""
+    """Draw the figure, and return it with the table and the text."""
     rows = pd.DataFrame(found["rows"])
     widths = sorted(rows["head_dim"].unique())
     title = f"Softmax saturation without 1/√d: {found['keys']} keys, standard normal queries and keys"
@@ -50,7 +50,7 @@ def draw(found: Mapping[str, Any]) -> StudyFigures:
 
 
 def _by_rank(axes: Axes, rows: pd.DataFrame, widths: Sequence[int]) -> None:
-    """Weights of a row from the largest on: one curve with the scale, one for each of some widths without."""
+    """Plot the mean weight at each rank, largest first: one curve with the scale, one per selected width without it."""
     scaled = rows[(rows["scale"] == "1/√d") & (rows["head_dim"] == widths[-1])].iloc[0]["by_rank"]
     ranks = range(1, len(scaled) + 1)
     axes.plot(ranks, scaled, color=COLOURS[0], linewidth=2)
@@ -71,7 +71,7 @@ def _by_rank(axes: Axes, rows: pd.DataFrame, widths: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     marks = [rank for rank in (1, 2, 4, 8, 16, 32, 64, 128, 256) if rank <= len(scaled)]
     axes.set_xticks(marks, [str(mark) for mark in marks])
-    # Room for the widths beside the first rank.
+    # Leave room for the labels to the left of the first rank.
     axes.set_xlim(left=0.3)
     axes.set_ylim(0, 1)
     titled(axes, "Weights of a row, largest first", x="rank of the key", y="mean weight")

@@ -1,4 +1,4 @@
-"""Fixture of the tests of the study of detection."""
+"""Fixture for the tests of the detection study."""
 
 import pytest
 
@@ -7,6 +7,6 @@ from research.detection import plants, pools
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variables that the study sets for its child processes are restored after each test."""
+    """Restore the environment variables that the study sets for its child processes after each test."""
     monkeypatch.setenv(plants.ROWS, "{}")
     monkeypatch.setenv("PYTHONPATH", pools.ROOT)

@@ -25,7 +25,10 @@ def make_side(ratio: float, *, seed: int, calls: int, disturbed: bool) -> dict[s
 def make_pool(
     *, processes: int = 24, threads: int = 1, disturbed: bool = False, twin: float = 1.0, extra: float = 0.01
 ) -> Pool:
-    """Make a pool in which each percent of a plant makes calls slower by ``extra``."""
+    """Make a pool in which a plant of n percent is slower by n times ``extra``.
+
+    ``twin`` is the ratio of the time of the reference's copy to that of the reference.
+    """
     records = []
     for number in range(processes):
         ratios = {plants.BASE: 1.0, "twin": twin} | {str(share): 1 + share * extra for share in plants.SHARES}

@@ -10,7 +10,7 @@ from research.tests.detection.samples import CASE
 
 
 def test_both_timers_measure_the_same_call(tmp_path: Path) -> None:
-    """A process has blocks of both timers, and the time of a call that does nothing."""
+    """The record of a process has blocks of both timers, and the time of a call that does nothing."""
     inputs = OracleWorker(tmp_path).draw_inputs(case=CASE)
     record = agreement.measure_process(CASE, inputs, 1, 0, blocks=2, block_s=0.02)
     assert (len(record["ours_ns"]), len(record["theirs_ns"]), len(record["disturbed"])) == (2, 2, 2)
@@ -18,7 +18,7 @@ def test_both_timers_measure_the_same_call(tmp_path: Path) -> None:
 
 
 def test_disturbed_blocks_are_left_out(tmp_path: Path) -> None:
-    """A process with disturbed blocks only is counted, and has no ratio."""
+    """A process whose blocks were all disturbed is counted as a process, but has no ratio."""
     records = [
         {"ours_ns": [101, 900], "theirs_ns": [100, 100], "disturbed": [False, True]},
         {"ours_ns": [103, 103], "theirs_ns": [100, 100], "disturbed": [False, False]},

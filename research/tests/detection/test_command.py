@@ -17,7 +17,7 @@ def store_pool(folder: Path, pool: Pool, name: str) -> None:
 
 
 def test_judge_writes_a_table_and_a_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every rate has its upper bound; a condition without runs is named."""
+    """In the table every rate has its upper bound; the output names a condition without runs."""
     store_pool(tmp_path, make_pool(), "runs-1-quiet.jsonl")
     store_pool(tmp_path, make_pool(), "true-1.jsonl")
     lines = [{"together": 2}, {"alone_s": 1.0, "together_s": 1.6}]

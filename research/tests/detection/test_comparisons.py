@@ -9,7 +9,7 @@ from research.detection.comparisons import DrawSettings, Evaluation, Tally, eval
 from research.lines import StudyError
 from research.tests.detection.samples import make_pool
 
-# Seconds of the start of a process alone, and together with others.
+# Seconds to start a process: alone, and together with other processes.
 STARTS_S = (1.0, 1.0)
 
 
@@ -26,12 +26,12 @@ def select_tallies(found: Evaluation, rule: str) -> dict[int, Tally]:
 
 @pytest.mark.parametrize(("count", "of", "bound"), [(0, 200, 0.01487), (0, 30, 0.09503), (1, 10, 0.39416), (7, 7, 1.0)])
 def test_upper_bound_is_that_of_clopper_and_pearson(count: int, of: int, bound: float) -> None:
-    """It is one-sided, at 95 %: 1 − 0.05^(1/n) for a count of 0."""
+    """The bound is one-sided, at 95 %: 1 − 0.05^(1/n) for a count of 0 in n."""
     assert upper_bound(count, of) == pytest.approx(bound, abs=1e-5)
 
 
 def test_our_rule_finds_plants_and_nothing_without_one() -> None:
-    """The pool is quiet and has little noise."""
+    """The samples of the pool are undisturbed and have little noise."""
     found = evaluate_rules("1 thread, quiet", make_pool(), make_pool(), make_settings(), starts_s=STARTS_S)
     ours = select_tallies(found, "attnbench")
     assert ours[0].states == {"same": 20}
@@ -42,20 +42,20 @@ def test_our_rule_finds_plants_and_nothing_without_one() -> None:
 
 
 def test_our_rule_is_inconclusive_on_disturbed_samples_and_other_rules_are_not() -> None:
-    """Every call waited for a core."""
+    """In this pool, every call waited for a core."""
     found = evaluate_rules("1 thread, busy", make_pool(disturbed=True), None, make_settings(), starts_s=STARTS_S)
     assert {tally.states["inconclusive"] for tally in select_tallies(found, "attnbench").values()} == {20}
     assert select_tallies(found, "torch.utils.benchmark")[3].states == {"slower": 20}
 
 
 def test_a_failed_control_makes_our_rule_inconclusive() -> None:
-    """The timing that our rule gets includes the reference's copy, for the A/A control."""
+    """The control fails because the reference's copy is 3 % slower than the reference."""
     found = evaluate_rules("1 thread, quiet", make_pool(twin=1.03), None, make_settings(), starts_s=STARTS_S)
     assert select_tallies(found, "attnbench")[3].states == {"inconclusive": 20}
 
 
 def test_processes_are_added_while_our_verdict_is_unknown() -> None:
-    """Five processes are too few for a verdict and ten are enough; the wall time includes the added ones."""
+    """Five processes are too few for a verdict and ten are enough; the wall time includes the added processes."""
     settings = make_settings(processes={1: 5}, most=10)
     found = evaluate_rules("1 thread, quiet", make_pool(), None, settings, starts_s=STARTS_S)
     few, more = select_tallies(found, "attnbench"), select_tallies(found, "attnbench, up to 10 processes")
@@ -73,7 +73,7 @@ def test_the_threshold_of_the_difference_can_be_set() -> None:
 
 
 def test_a_comparison_draws_from_neighbouring_processes_in_their_order() -> None:
-    """Ten processes are drawn from twenty consecutive ones."""
+    """Ten processes are drawn from twenty consecutive processes of the pool."""
     for drawn in comparisons._draw_comparisons(make_pool(processes=100), 10, make_settings(draws=50)):
         numbers = [process["seed"] for process in drawn]
         assert numbers == sorted(set(numbers))
@@ -91,7 +91,7 @@ def test_a_pool_that_is_too_small_is_an_error() -> None:
     [(0, 0.0, True, 5), (2, 0.02, True, 6), (2, 0.005, True, 5), (2, None, True, 2), (2, 0.02, False, 2)],
 )
 def test_a_wrong_verdict_contradicts_the_true_slowdown(share: int, true: float | None, sized: bool, wrong: int) -> None:
-    """There are 3 slower, 2 faster and 4 same, with a threshold of 1 %."""
+    """The verdicts are 3 ``slower``, 2 ``faster`` and 4 ``same``; the threshold is 1 %."""
     tally = Tally(
         rule="", share=share, true=true, delta=0.01, sized=sized, layout="", wall_s=0.0, disjoint=1,
         states={"slower": 3, "faster": 2, "same": 4},

@@ -9,7 +9,7 @@ from research.detection.load import Competitor, measure_busy_cores, run_competit
 
 
 def test_a_competitor_ends_with_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its CPU time can be read; without load there is no process."""
+    """While it runs, the CPU time of the process can be read; without load there is no process."""
     monkeypatch.setattr(load, "STARTING_S", 0.0)
     with run_competitor("busy") as busy:
         assert Path("/proc", str(busy.pid)).exists()
@@ -22,5 +22,5 @@ def test_a_competitor_ends_with_its_context(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_number_of_busy_cores_is_not_negative() -> None:
-    """It is None if the system does not count it."""
+    """The number may also be None: not every system counts busy cores."""
     assert (measure_busy_cores(0.05) or 0.0) >= 0.0

@@ -17,14 +17,14 @@ from research.tests.detection.samples import CASE
 
 
 def make_candidate(implementation: Any, folder: Path) -> Candidate:
-    """Make the candidate of a plant on a case."""
+    """Make the candidate of an implementation on ``CASE``."""
     case = Case.parse(CASE, load_problem_types())
     inputs = load_inputs(OracleWorker(folder).draw_inputs(case=CASE), case.device)
     return Candidate(implementation, load_operator("multihead"), case, inputs)
 
 
 def test_a_plant_returns_the_reference_output_after_extra_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The product has the rows that the environment gives; without a plant, the call is the reference itself."""
+    """The product has as many rows as the environment variable says; without extra work, the call is the reference."""
     monkeypatch.setenv(plants.ROWS, json.dumps({"2": 3}))
     plain, planted, byte = (make_candidate(one, tmp_path) for one in (plants.PLUS_0, plants.PLUS_2, plants.PLUS_BYTE))
     assert isinstance(plain.call, torch.nn.MultiheadAttention)

@@ -13,7 +13,7 @@ from research.tests.detection.samples import CASE, make_pool
 
 
 def test_rows_of_plants_are_corrected_by_their_measured_time() -> None:
-    """All rows are corrected by the same factor, which is bounded; disturbed samples correct nothing."""
+    """The rows of all plants are corrected by one bounded factor; disturbed samples leave the rows unchanged."""
     rows = {"2": 100, "3": 150}
     assert pools._correct_rows(rows, make_pool(extra=0.02)) == pytest.approx({"2": 50, "3": 75}, abs=3)
     assert pools._correct_rows(rows, make_pool(extra=0.0))["2"] in (33, 300)
@@ -23,7 +23,7 @@ def test_rows_of_plants_are_corrected_by_their_measured_time() -> None:
 
 
 def test_a_pool_holds_all_sides_of_fresh_processes_and_can_be_resumed(tmp_path: Path) -> None:
-    """The worker of real runs measures; stored processes are not measured again."""
+    """The workers are those of real runs; stored processes are not measured again."""
     path, rows = tmp_path / "pool.jsonl", {"1": 1, "2": 1, "3": 1, "5": 1}
     settings: Any = {"rows": rows, "say": lambda _: None}
     condition, setup = Condition(threads=1, load="quiet"), Setup(length=8, budget_s=0.05)
@@ -49,7 +49,7 @@ def test_a_pool_holds_all_sides_of_fresh_processes_and_can_be_resumed(tmp_path: 
 
 
 def test_older_pools_called_the_reference_and_its_copy_in_every_cycle() -> None:
-    """A cycle of such a pool counts three calls, and a limit selects the first calls."""
+    """A cycle of such a pool has three calls, and the limit ``calls`` selects the first calls of a process."""
     older = make_pool()
     assert older.calls_per_cycle == 3
     timing = pools.make_timing(older.processes, plants.BASE, threads=1, calls=7)
@@ -58,7 +58,7 @@ def test_older_pools_called_the_reference_and_its_copy_in_every_cycle() -> None:
 
 @pytest.mark.parametrize("name", sorted(str(path.relative_to(DATA)) for path in DATA.rglob("runs-*.jsonl.gz")))
 def test_the_stored_pools_can_be_read(name: str) -> None:
-    """Every process of the data in the repository has all sides, with one number of each column per call."""
+    """In the data of the repository every process has all sides, and every field of a side has one number per call."""
     pool = pools.read_pool(DATA / name.removesuffix(".gz"))
     assert pool is not None
     assert pool.processes
@@ -68,7 +68,7 @@ def test_the_stored_pools_can_be_read(name: str) -> None:
 
 
 def test_gathering_ends_after_ten_processes_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their reasons are stored."""
+    """The reason of each failed process is stored."""
 
     class Failing:
         folder = tmp_path

@@ -13,18 +13,18 @@ COST = Cost(seconds=15.0, start_s=1.0, call_s=0.0025)
 
 @pytest.mark.parametrize(("freedom", "critical"), [(4, 2.776), (10, 2.228), (20, 2.086), (120, 1.980)])
 def test_student_critical_agrees_with_published_tables(freedom: int, critical: float) -> None:
-    """The values are two-sided, at 95 %."""
+    """The critical values are two-sided, at 95 %."""
     assert rules.student_critical(freedom) == pytest.approx(critical, rel=0.003)
 
 
 def test_mann_whitney_p_of_separated_samples_counts_orderings() -> None:
-    """Two of the 252 orderings of five and five samples are as extreme."""
+    """Of the 252 orderings of five and five samples, two are as extreme as this one."""
     assert rules.mann_whitney_p([1, 2, 3, 4, 5], [6, 7, 8, 9, 10]) == pytest.approx(2 / 252)
 
 
 @pytest.mark.parametrize("counts", [(5, 5), (10, 10), (7, 12), (25, 30)])
 def test_mann_whitney_p_equals_that_of_asv(counts: tuple[int, int]) -> None:
-    """It is exact up to twenty samples and normal beyond; ties count against a difference."""
+    """The p-value is exact up to twenty samples and normal beyond; ties count against a difference."""
     theirs = pytest.importorskip("asv._stats")
     draw = random.Random(sum(counts))
     for shift in (0, 2, 5):
@@ -34,7 +34,7 @@ def test_mann_whitney_p_equals_that_of_asv(counts: tuple[int, int]) -> None:
 
 
 def test_pyperf_treats_the_values_of_a_process_as_independent() -> None:
-    """Three values each of four processes that differ from one another count as twelve values."""
+    """Four processes that differ from one another, with three values each, count as twelve independent values."""
     base = [[1.00, 1.00, 1.00], [1.01, 1.01, 1.01], [1.00, 1.00, 1.00], [1.01, 1.01, 1.01]]
     new = [[value * 1.006 for value in process] for process in base]
     assert rules.decide_by_pyperf(base, new) == "slower"
@@ -45,7 +45,7 @@ def test_pyperf_treats_the_values_of_a_process_as_independent() -> None:
 
 
 def test_pyperf_treats_sides_of_unequal_size_as_different() -> None:
-    """Its test raises, and pyperf counts that as significant."""
+    """The test that pyperf uses raises an error, and pyperf counts that as a significant difference."""
     assert rules.decide_by_pyperf([[1.0, 1.2, 0.8]], [[1.001, 1.201, 0.801, 1.001]]) == "slower"
 
 
@@ -90,7 +90,7 @@ def test_criterion_needs_significance_and_an_interval_beyond_its_noise_threshold
 
 
 def test_a_tool_gets_as_many_processes_as_fit_in_the_time_but_no_fewer_than_it_needs() -> None:
-    """A tool that measures each side in one process gets one."""
+    """A tool that measures each side in one process gets one process a side."""
     layouts = {rule.name: rule.layout(COST) for rule in rules.make_rules(0.01)}
     assert all(layout.wall_s <= COST.seconds for name, layout in layouts.items() if name != "Criterion")
     # 64 calls of 2.5 ms take more than 0.1 s; three values and one to warm up take 0.64 s beside the start of 1 s.
@@ -104,7 +104,7 @@ def test_a_tool_gets_as_many_processes_as_fit_in_the_time_but_no_fewer_than_it_n
 
 
 def test_a_value_is_the_mean_of_consecutive_calls() -> None:
-    """If a process made fewer calls than the tool would, a value averages fewer of them."""
+    """If a process made fewer calls than the tool would, a value averages fewer calls."""
     layout = Layout(processes=1, values=2, loops=3, wall_s=1.0)
     assert rules.average_calls([1, 2, 3, 4, 5, 6, 7], layout) == [2, 5]
     assert layout.limit_calls(5) == Layout(processes=1, values=2, loops=2, wall_s=1.0)

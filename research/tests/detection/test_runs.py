@@ -16,9 +16,10 @@ from research.tests.detection.samples import CASE, make_pool
 
 
 def make_command(byte: str | None, measured: Pool | None) -> Any:
-    """Make a replacement of ``subprocess.run``.
+    """Make a function that replaces ``subprocess.run``.
 
-    Its ``compare`` writes the verdict ``byte``, and its ``profile`` stores the samples of ``measured``.
+    For ``attnbench compare`` it writes the verdict ``byte`` on peak bytes. For ``attnbench profile`` it stores the
+    samples of the pool ``measured``. Where these are None, the command writes nothing.
     """
 
     def run_command(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
@@ -35,7 +36,7 @@ def make_command(byte: str | None, measured: Pool | None) -> Any:
 
 
 def store_run(folder: Path, measured: Pool, command: list[str]) -> None:
-    """Store the run file of a command."""
+    """Store the run file of ``attnbench profile``: the samples of the reference and of the plants in the command."""
     machine = Machine(name="m", cpu="c", cores=2, memory_bytes=1)
     run = Run(id="r", time="t", command="c", machine=machine, versions={}, threads=1)
     names = {name: str(share) for share, name in plants.PATHS.items() if name in command} | {plants.BASE: plants.BASE}
@@ -47,7 +48,7 @@ def store_run(folder: Path, measured: Pool, command: list[str]) -> None:
 
 
 def test_runs_are_counted_by_their_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plant of extra work has a verdict on time and that of a byte one on memory; stored runs are not repeated."""
+    """Plants with extra work get verdicts on time, ``PLUS_BYTE`` gets one on memory; stored runs are not repeated."""
     monkeypatch.setattr(runs.subprocess, "run", make_command("bigger", make_pool()))
     path = tmp_path / "runs-1-quiet.jsonl"
     condition, setup = Condition(threads=1, load="quiet"), Setup(length=8, budget_s=0.0)
@@ -64,7 +65,7 @@ def test_runs_are_counted_by_their_verdicts(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_runs_without_a_verdict_on_the_plant_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error has the last line of output; the study ends after five failures, and can be resumed."""
+    """The study ends after five failed runs, and can be resumed; the error quotes the last line of output."""
     monkeypatch.setattr(runs.subprocess, "run", make_command(None, None))
     message = r"5 runs failed; the reason of the last: exit code 1, no verdict on time: it went"
     for resume in (False, True):

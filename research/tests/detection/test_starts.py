@@ -10,7 +10,7 @@ from research.detection.pools import Condition, Setup
 
 
 def test_starts_are_measured_alone_and_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The two alternate and every process is closed; of starts together, each counts its share of the time."""
+    """Both kinds of start alternate; the time of starts together is divided by the processes, which are all closed."""
     begun: list[int] = []
     closed: list[int] = []
 

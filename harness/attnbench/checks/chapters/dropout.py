@@ -20,7 +20,7 @@ DRAWS = 256
 MANY = 200
 # Number of calls over which the dropout decisions of neighbouring weights are compared.
 PAIRED_DRAWS = 64
-# Standard deviations by which a number of dropped weights may be off. Chance alone exceeds them once in 10^9.
+# Standard deviations by which a number of dropped weights may be off. Chance alone exceeds this once in 10^9.
 SIGMAS = 6.0
 
 
@@ -116,7 +116,7 @@ def dropout_masks_are_independent(candidate: Candidate) -> Iterator[Observation]
             continue
         same = (masks == masks.roll(1, axis + 1))[:, both]
         spread = math.sqrt(agreeing * (1 - agreeing) / max(same.numel(), 1))
-        # Two pairs that share a weight are not independent; each weight is in two pairs.
+        # Each weight is in two pairs, and pairs that share a weight are not independent: hence the factor √2.
         off, bound = abs(float(same.double().mean()) - agreeing), SIGMAS * math.sqrt(2) * spread
         yield Holds(
             holds=off <= bound, measured=off, allowed=bound,

@@ -13,8 +13,8 @@ from attnbench.checks.requirement import check, draws_dropout, is_eager
 from attnbench.oracle.inputs import change_tensors
 
 
-# Runs first: an implementation may write the same values into its inputs at every call, and only the first call then
-# changes a bit.
+# Runs first: if an implementation writes the same values into its inputs at every call, only the first call changes a
+# bit.
 @check(first=True)
 def inputs_untouched(candidate: Candidate) -> Iterator[Observation]:
     """A call and its backward pass change no bit of inputs, masks or parameters."""

@@ -171,7 +171,7 @@ def _find_padding(candidate: Candidate) -> Tensor:
 
 
 def _match_layout(candidate: Candidate, tokens: Tensor) -> Tensor:
-    """Rearrange a mask of tokens (batch, length) to (length, batch) or (length,), as the problem's layout needs it."""
+    """Rearrange a mask of tokens (batch, length) to the problem's layout: (length, batch), (length,) or as it is."""
     problem = candidate.case.problem
     if problem.batch is None:
         return tokens[0]
@@ -179,7 +179,7 @@ def _match_layout(candidate: Candidate, tokens: Tensor) -> Tensor:
 
 
 def _poison(candidate: Candidate, name: str, tokens: Tensor, number: float | None = None) -> Tensor:
-    """Return an input whose masked ``tokens`` are overwritten with ±number (default: large), in alternating signs."""
+    """Return an input with the masked ``tokens`` overwritten by a number of alternating sign, large by default."""
     tensor = candidate.inputs.tensors[name]
     poison = torch.full_like(tensor, POISON[candidate.case.dtype] if number is None else number).detach()
     poison[..., ::2] *= -1

@@ -12,7 +12,7 @@ from attnbench.interface import Inputs
 
 # Number of query-key pairs of a head at which a signed 32-bit offset overflows.
 PAIRS = 2**31
-# Fewest keys of a case to which the check applies: its queries are repeated until there are more than PAIRS pairs.
+# Fewest keys of a case to which the check applies. The check repeats the queries until there are more than PAIRS pairs.
 MANY_KEYS = 32_768
 
 

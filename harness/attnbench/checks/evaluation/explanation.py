@@ -10,7 +10,7 @@ __all__ = ["describe_place", "describe_shared_places", "format_share", "unravel_
 
 # A coordinate that all wrong elements share is mentioned if they share it by chance with at most this probability.
 COINCIDENCE = 1e-3
-# Most positions along an axis that are listed one by one.
+# Largest number of positions along an axis that are listed one by one.
 LISTED = 3
 
 

@@ -211,9 +211,9 @@ def _compare_average(observation: Average, expected: Expected, case_oracle: Case
 def _estimate_amplitude(off: Tensor, signal: Tensor, standard_error: Tensor) -> tuple[float, float]:
     """Return the relative error of the amplitude of a mean, estimated over all rows, and its standard error.
 
-    ``off`` is the error of each element, ``signal`` the part of the element that dropout changes. The dropout of rows
-    is independent. The elements of one row share their dropout, so of each row only the element with the largest ratio
-    of signal to standard error counts.
+    ``off`` is the error of each element, ``signal`` the part of the element that dropout changes. Dropout is
+    independent from row to row. The elements of one row share their dropout, so only one element of each row counts:
+    the one with the largest ratio of signal to standard error.
     """
     off, signal, standard_error = (tensor.flatten(0, -2) for tensor in (off, signal, standard_error))
     best = (signal / standard_error).abs().argmax(dim=-1, keepdim=True)

@@ -131,7 +131,11 @@ class _WindowOfTheFirstCall(CoreFormula):
         return super().is_in_window(distance, self._window)
 
 
-@mutant("other_options_between_calls", "the slopes of the first call are kept on the device for all calls", mask="causal_tl+alibi")
+@mutant(
+    "other_options_between_calls",
+    "the slopes of the first call are kept on the device for all calls",
+    mask="causal_tl+alibi",
+)
 class _SlopesOfTheFirstCall(CoreFormula):
     _slopes: Sequence[float] | None = None
 
@@ -156,7 +160,9 @@ class _OutputBufferReused(CoreFormula):
 
 
 @mutant(
-    "inputs_untouched", "key_lengths, the caller's tensor, is summed up in place to the offsets of a packed batch", mask="ragged"
+    "inputs_untouched",
+    "key_lengths, the caller's tensor, is summed up in place to the offsets of a packed batch",
+    mask="ragged",
 )
 class _LengthsSummedInPlace(CoreFormula):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Tensor:
@@ -166,7 +172,7 @@ class _LengthsSummedInPlace(CoreFormula):
         return output
 
 
-@mutant("global_state_untouched", "the number of threads is raised to split the keys of a decoding step, and not restored",
+@mutant("global_state_untouched", "the thread count is raised to split the keys of a decoding step, and not restored",
          queries=1, keys=33, mask="causal_br+ragged", mode="inference")  # fmt: skip
 class _ThreadsSet(CoreFormula):
     def sum_values(self, weights: Tensor, value: Tensor) -> Tensor:
@@ -253,7 +259,7 @@ class _AlibiLostWhenCompiled(CoreFormula):
         return super().add_bias(logits, bias, None if torch.compiler.is_compiling() else slopes, distance)
 
 
-@mutant("compiled_parity", "the branch for compilers repeats key heads by repeat() under a causal mask",
+@mutant("compiled_parity", "the causal branch for compilers has repeat() instead of repeat_interleave()",
          shown_by=GROUPED, mask="causal_tl", mode="aot")  # fmt: skip
 class _KeyHeadsDealtWhenCompiled(CoreFormula):
     _causal = False

@@ -27,7 +27,11 @@ class _KeyHeadsDealtInTurn(CoreFormula):
         return tensor.repeat(1, heads // tensor.shape[1], 1, 1)
 
 
-@mutant("forward_parity", "a kernel for one key head reads only the first key head where there are several", shown_by=GROUPED)
+@mutant(
+    "forward_parity",
+    "a kernel for one key head reads only the first key head where there are several",
+    shown_by=GROUPED,
+)
 class _FirstKeyHeadForAll(CoreFormula):
     def repeat_key_heads(self, tensor: Tensor, heads: int) -> Tensor:
         return tensor[:, :1].expand(-1, heads, -1, -1) if heads > tensor.shape[1] else tensor
@@ -77,7 +81,7 @@ class _BottomRightAsTopLeft(CoreFormula):
         return super().compute_distances(logits, "top_left" if causal else None, key_lengths)
 
 
-@mutant("forward_parity", "a causal mask is aligned at the last key instead of the first key",
+@mutant("forward_parity", "a causal mask is aligned at the last key, not the first, as in newer versions of a kernel",
          mask="causal_tl", mode="train")  # fmt: skip
 class _TopLeftAsBottomRight(CoreFormula):
     def compute_distances(self, logits: Tensor, causal: str | None, key_lengths: Tensor | None) -> Tensor:
@@ -92,7 +96,7 @@ class _AlignedAtThePadding(CoreFormula):
         return super().compute_distances(logits, causal, None)
 
 
-@mutant("unseen_keys_cannot_leak", "in the block with a sequence's last key, the mask shows one key too many",
+@mutant("unseen_keys_cannot_leak", "in the block with a sequence's last key, the mask leaves one hidden key visible",
          mask="ragged")  # fmt: skip
 class _LengthOneTooLong(CoreFormula):
     def read_lengths(self, logits: Tensor, key_lengths: Tensor | None) -> Tensor:

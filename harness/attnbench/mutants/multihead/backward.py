@@ -178,7 +178,7 @@ class _CotangentStridesIgnored(Formula):
 
 
 @mutant(
-    "second_derivatives", "backward treats the stored value of the first key as a constant, not as a function of the inputs",
+    "second_derivatives", "backward treats the first key's stored value as a constant, not as a function of the inputs",
     dtype="float64", policies=Policies(twice_differentiable=True),
 )  # fmt: skip
 class _ValuesFixedInBackward(Formula):

@@ -78,7 +78,9 @@ class _LearnedValueIsKey(Formula):
         return k, v
 
 
-@mutant("forward_parity", "the zero column is appended before the projection, which adds a bias to it", add_zero_attn=True)
+@mutant(
+    "forward_parity", "the zero column is appended before the projection, which adds a bias to it", add_zero_attn=True
+)
 class _ZeroColumnProjected(Formula):
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         k, v = super().extend(k, v)
@@ -106,9 +108,7 @@ class _EmptyRowsForgetColumns(Formula):
         return shares.masked_fill((logits[..., : -self.columns] == -torch.inf).all(dim=-1, keepdim=True), 0.0)
 
 
-@mutant(
-    "parameter_gradients", "the gradient of bias_k is taken from the first sequence only", add_bias_kv=True
-)
+@mutant("parameter_gradients", "the gradient of bias_k is taken from the first sequence only", add_bias_kv=True)
 class _LearnedKeyGradientOfOne(Formula):
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         k, v = super().extend(k, v)

@@ -28,7 +28,7 @@ class MultiheadMutants(list[Mutant]):
     def __call__(
         self, caught_by: str, why: str, *, policies: Policies | None = None, **case: Any
     ) -> Callable[[Module], Module]:
-        """Make a module class a mutant; ``case`` has the changes to ``CROSS`` that make the case that shows it."""
+        """Make a module class a mutant; ``case`` lists how the case that shows the mutant differs from ``CROSS``."""
 
         def decorate(module: Module) -> Module:
             implementation = ModuleImplementation(module, policies=policies)

@@ -113,7 +113,11 @@ class _DropoutSharedByBatch(_Shared):
     axis = 0
 
 
-@mutant("dropout_masks_are_independent", "all heads use the same random numbers, and so share one dropout mask", **WITH_WEIGHTS)
+@mutant(
+    "dropout_masks_are_independent",
+    "all heads use the same random numbers, and so share one dropout mask",
+    **WITH_WEIGHTS,
+)
 class _DropoutSharedByHeads(_Shared):
     axis = 1
 
@@ -126,7 +130,11 @@ class _DropoutSameEveryCall(_Dropping):
         return shares * kept / (1 - rate)
 
 
-@mutant("dropout_follows_the_seed", "dropout draws from a private generator, which torch.manual_seed does not seed", **DROPPING)
+@mutant(
+    "dropout_follows_the_seed",
+    "dropout draws from a private generator, which torch.manual_seed does not seed",
+    **DROPPING,
+)
 class _DropoutIgnoresSeed(_Dropping):
     def drop_at_rate(self, shares: Tensor, rate: float) -> Tensor:
         generator = torch.Generator().manual_seed(time.perf_counter_ns())

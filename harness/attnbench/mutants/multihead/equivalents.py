@@ -121,7 +121,7 @@ EQUIVALENTS = (
     ),
     Equivalent(
         implementation=ModuleImplementation(_MaskFill100InHalf),
-        proof="a logit 100 below the row maximum gets a weight of at most e⁻¹⁰⁰ = 4·10⁻⁴⁴; the smallest float16 is 6·10⁻⁸",
+        proof="a logit 100 below the row maximum gets a weight ≤ e⁻¹⁰⁰ = 4·10⁻⁴⁴; the smallest float16 is 6·10⁻⁸",
         holds=_underflows_in_half,
         shown_by=build_case_id(mask="bool2d+pad", need_weights=True, dtype="float16"),
     ),

@@ -73,7 +73,7 @@ class _MaskScaled(Formula):
 
 @mutant(
     "attn_mask_cannot_leak",
-    "in the branch for one mask of all heads, masked_fill's result is discarded (opendilab/DI-engine#333)",
+    "in the branch for a mask shared by all heads, masked_fill's result is discarded (opendilab/DI-engine#333)",
     mask="bool2d",
 )
 class _MaskIgnored(Formula):
@@ -126,7 +126,11 @@ class _PaddingOfFirstSequence(Formula):
         return given | {"key_padding_mask": mask[:1].expand_as(mask)} if mask is not None and mask.dim() == 2 else given
 
 
-@mutant("padding_cannot_leak", "padding is copied to heads by repeat, not repeat_interleave (jwohlwend/boltz#523)", mask="pad")
+@mutant(
+    "padding_cannot_leak",
+    "the padding mask is copied to all heads by repeat instead of repeat_interleave (jwohlwend/boltz#523)",
+    mask="pad",
+)
 class _PaddingTiledOverHeads(Formula):
     def read_arguments(self, given: Arguments) -> Arguments:
         mask = given["key_padding_mask"]
@@ -181,7 +185,9 @@ class _MaskFill100(_MaskFill20):
     fill = -100.0
 
 
-@mutant("forward_parity", "the fill is the lowest finite number: a fully masked row gets uniform weights", mask="empty2d")
+@mutant(
+    "forward_parity", "the fill is the lowest finite number: a fully masked row gets uniform weights", mask="empty2d"
+)
 class _EmptyRowsUniform(Formula):
     def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None or mask.dtype != torch.bool:
@@ -221,7 +227,11 @@ class _LowestTakenAsHidden(Formula):
         )
 
 
-@mutant("boolean_equals_float_mask", "in float masks, but not in boolean masks, −∞ is clamped to a finite number", mask="empty2d")
+@mutant(
+    "boolean_equals_float_mask",
+    "in float masks, but not in boolean masks, −∞ is clamped to a finite number",
+    mask="empty2d",
+)
 class _FloatMaskClamped(Formula):
     def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
         number = mask is not None and mask.dtype != torch.bool

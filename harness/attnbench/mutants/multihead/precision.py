@@ -44,7 +44,9 @@ class _SingleInsideDouble(Formula):
 
 
 @mutant(
-    "weights_parity", "the returned weights are stored in float16, the weights that multiply the values are not", need_weights=True
+    "weights_parity",
+    "the returned weights are stored in float16, the weights that multiply the values are not",
+    need_weights=True,
 )
 class _WeightsToldInHalf(Formula):
     def return_weights(self, weights: Tensor) -> Tensor:
@@ -94,7 +96,11 @@ class _MaximumNotSubtracted(Formula):
         return exponentials / total.masked_fill(total == 0, 1.0)
 
 
-@mutant("batch_independence", "the maximum of all rows is subtracted from each row: other rows underflow", regime="onehot")
+@mutant(
+    "batch_independence",
+    "the maximum of all rows is subtracted from each row: rows of small logits underflow",
+    regime="onehot",
+)
 class _MaximumOfAllRows(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         if logits.numel() == 0:

@@ -77,7 +77,8 @@ class _SavedUnderAnotherName(Formula):
 
 
 @mutant(
-    "state_dict_round_trip", "load_state_dict loads the output projection into a copy, and calls use the old output projection"
+    "state_dict_round_trip",
+    "load_state_dict loads the output projection into a copy, and calls use the old output projection",
 )
 class _LoadedIntoCopy(Formula):
     def load_state_dict(self, state_dict: Mapping[str, Any], *arguments: Any, **named: Any) -> Any:

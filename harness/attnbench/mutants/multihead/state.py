@@ -109,7 +109,12 @@ class _WeightsCached(Formula):
         return super().merge(heads) + heads.transpose(1, 2).flatten(2) @ stale.mT
 
 
-@mutant("no_stale_state", "the first mask of each shape is cached and used for all later masks of that shape", mask="bool2d", mode="inference")
+@mutant(
+    "no_stale_state",
+    "the first mask of each shape is cached and used for all later masks of that shape",
+    mask="bool2d",
+    mode="inference",
+)
 class _MaskCachedByShape(Formula):
     def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
         if mask is None or mask.requires_grad or torch.compiler.is_compiling():
@@ -156,7 +161,8 @@ def _draw_bits(tensor: Tensor) -> Tensor:
 
 
 @mutant(
-    "repeats_itself", "atomic additions in random order, not declared as nondeterministic (Dao-AILab/flash-attention#414)"
+    "repeats_itself",
+    "atomic additions in random order, not declared as nondeterministic (Dao-AILab/flash-attention#414)",
 )
 class _LastBitRandom(Formula):
     def return_result(self, output: Tensor, weights: Tensor | None) -> Result:

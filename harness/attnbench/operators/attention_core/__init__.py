@@ -27,7 +27,7 @@ class AttentionCore(Operator):
 
     @property
     def case_transforms(self) -> CaseTransforms:
-        """Transforms of a case: other sequences, queries or keys, or heads in another order."""
+        """Case transforms: select sequences, queries or keys, add keys, or reorder heads."""
         from attnbench.operators.attention_core import case_transforms
 
         return case_transforms
@@ -37,11 +37,11 @@ class AttentionCore(Operator):
         return suites.load_suite(level)
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
-        """Return one case per length and pass."""
+        """Return the cases to time: for each length one forward pass, and one forward and backward pass."""
         return suites.make_profile_cases(lengths)
 
     def draw_case(self, draw: Any) -> Case:
-        """Draw a case of any form except exact regimes and compiled modes."""
+        """Draw any case except those in an exact regime or a compiled mode."""
         from attnbench.operators.attention_core.strategies import draw_case
 
         return draw_case(draw)
@@ -87,7 +87,7 @@ class AttentionCore(Operator):
         return Noise(roundoff, seed)
 
     def scale_logits(self, case: Case, inputs: Inputs, factor: float) -> Inputs:  # noqa: ARG002
-        """Return inputs whose logits are ``factor`` times as large, as with another softmax scale."""
+        """Return inputs whose logits are ``factor`` times as large, as if the softmax scale were multiplied by it."""
         from attnbench.operators.attention_core.inputs import scale_logits
 
         return scale_logits(inputs, factor)

@@ -26,7 +26,8 @@ __all__ = [
 
 Index = Sequence[int] | None
 TransformedCase = tuple[Case, Inputs]
-# Standard deviation of the keys and values that ``pad`` adds: larger than that of the others, so that a leak shows.
+# Standard deviation of the keys and values that ``pad`` adds: larger than that of the case's keys and values, so that a
+# leak is detected.
 FURTHER_STD = 4.0
 
 
@@ -43,7 +44,7 @@ def length_axis(case: Case) -> int:  # noqa: ARG001
 def select(
     case: Case, inputs: Inputs, *, sequences: Index = None, queries: Index = None, keys: Index = None
 ) -> TransformedCase:
-    """Return the case with the sequences, queries or keys of these indices, in any order and with repetitions.
+    """Return the case with only the sequences, queries or keys at these indices, in any order and with repetitions.
 
     Causal masks, windows and ALiBi apply to the new positions.
     """
@@ -97,7 +98,7 @@ def reorder_heads(case: Case, inputs: Inputs, order: Sequence[int]) -> Inputs:
 
 
 def reorder_outputs(case: Case, outputs: Mapping[str, Tensor], order: Sequence[int]) -> dict[str, Tensor]:
-    """Return the outputs that follow from ``outputs`` if the key heads are reordered by ``reorder_heads``."""
+    """Return the outputs on reordered inputs; ``outputs`` are those on the inputs before ``reorder_heads``."""
     return {name: select_positions(value, {1: _expand_to_query_heads(case, order)}) for name, value in outputs.items()}
 
 
@@ -109,8 +110,8 @@ def _expand_to_query_heads(case: Case, order: Sequence[int]) -> list[int]:
 
 
 def shared_by_sequences(case: Case, name: str) -> tuple[int, int] | None:
-    """Return an axis of an input and the index along it whose slice can replace all others, or None."""
+    """Return an axis of an input, and the index of a slice that can replace all slices along this axis; or None."""
     if name == "key_lengths":
         return None
-    # A bias that all sequences share has no batch axis: the row of its last query can replace those of all queries.
+    # A bias that all sequences share has no batch axis: the row of the last query can replace the rows of all queries.
     return (0, -1) if name == "bias" and case.problem.bias == "bias2d" else (0, 1)

@@ -36,12 +36,12 @@ def list_fault_models(case: Case) -> dict[str, Steps]:
 
 
 def _change_problem(change: Callable[[AttentionCoreProblem], AttentionCoreProblem]) -> Steps:
-    """Return the correct formula applied to a changed problem."""
+    """Return steps that apply the correct formula to a changed problem."""
     return Steps(receive=lambda problem, inputs: (change(problem), inputs))
 
 
 def _change_inputs(change: Callable[[Inputs], Inputs]) -> Steps:
-    """Return the correct formula applied to changed inputs."""
+    """Return steps that apply the correct formula to changed inputs."""
     return Steps(receive=lambda problem, inputs: (problem, change(inputs)))
 
 
@@ -150,7 +150,7 @@ def _change_lengths(most: int | None, more: int, inputs: Inputs) -> Inputs:
 
 
 def _generate_key_faults(problem: AttentionCoreProblem) -> Named:
-    """Keys from some position on are dropped, before or after the softmax."""
+    """Yield fault models that drop all keys from some position on, before or after the softmax."""
     tails: dict[int, str] = {problem.keys - 1: "the last key"} if problem.keys > 1 else {}
     for tile in TILES:
         whole = problem.keys // tile * tile

@@ -19,15 +19,15 @@ from attnbench.operators.covering_array import build_covering_array
 __all__ = ["FACTORS", "case_to_row", "is_allowed", "row_to_case", "write_lists"]
 
 HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
-# Every argument in each of its forms, and everything else that can vary in a case. Compiled modes are excluded: a graph
-# costs seconds.
+# Every argument in each of its forms, and everything else that can vary in a case. Compiled modes are excluded: it
+# takes seconds to compile a graph.
 FACTORS: Mapping[str, tuple[Any, ...]] = {
     "dtype": DTYPES,
     "mode": ("eval", "inference", "train", "inference_mode"),
     "batch": (2, 1, 3),
-    # Query heads and key heads: equal numbers, groups of three and of two, one key head for all.
+    # Numbers of query heads and of key heads: equal; three or two query heads per key head; one key head for all.
     "heads": ((3, None), (6, 2), (4, 2), (5, 1), (1, None)),
-    # Width of heads and of values.
+    # head_dim and head_dim_v; None: head_dim.
     "widths": ((8, None), (8, 5), (5, 12), (16, None)),
     # One query is a decoding step. More queries than keys give fully masked rows in a bottom-right causal mask.
     "lengths": ((5, 7), (8, 8), (1, 9), (13, 4), (17, 33), (66, 72)),
@@ -42,7 +42,7 @@ FACTORS: Mapping[str, tuple[Any, ...]] = {
 
 
 def is_allowed(row: Mapping[str, Any]) -> bool:  # noqa: ARG001
-    """Whether a row, or a part of one, is a valid case: all are."""
+    """Return True: every row, and every part of a row, is a valid case."""
     return True
 
 
@@ -98,7 +98,8 @@ def _make_case(problem: AttentionCoreProblem, *, dtype: Dtype = "float32", mode:
     return Case(operator="attention_core", problem=problem, dtype=dtype, mode=mode)
 
 
-# Large enough for an average over elements to show a systematic error below one element's rounding; 7 is no power of 4.
+# Large enough that an average over elements reveals a systematic error smaller than the rounding of one element. The
+# head_dim 7 is not a power of 4, so the scale 1/√7 is rounded.
 PROBE = replace(PLAIN, sequences=4, queries=33, keys=47, head_dim=7)
 
 
@@ -139,7 +140,7 @@ def _generate_core() -> Iterator[Case]:
     # Decoding: one query, or a few, and all keys before them.
     for (queries, keys), mask in product(((1, 64), (1, 257), (4, 129)), ("causal_br", "causal_br+alibi+ragged")):
         yield _make_case(replace(PLAIN, queries=queries, keys=keys, mask=mask), mode="inference")
-    # A low soft-cap with everything that is applied after it.
+    # A low soft-cap with everything that is applied after the cap.
     for added in ("bias2d", "bias4d", "alibi"):
         yield _make_case(replace(PLAIN, mask=f"causal_br+window+{added}+ragged", window=2, softcap=1.5), mode="train")
     for heads, kv_heads in ((12, 4), (8, 2), (9, 3)):
@@ -158,8 +159,8 @@ def _generate_core() -> Iterator[Case]:
 
 
 def _generate_single_values() -> Iterator[Case]:
-    """Generate cases with argument values of real models that no factor contains."""
-    # More than 4 sequences; the last one has no keys.
+    """Generate cases with argument values that real models use and ``FACTORS`` does not contain."""
+    # More than 4 sequences; the last sequence has no keys.
     for mask in ("ragged", "causal_br+ragged"):
         yield _make_case(replace(PLAIN, sequences=6, mask=mask), mode="train")
     yield _make_case(replace(PLAIN, sequences=6, queries=1, keys=33, mask="causal_br+window+ragged", window=4))
@@ -167,7 +168,7 @@ def _generate_single_values() -> Iterator[Case]:
     # The soft-cap of Gemma 2 (https://arxiv.org/abs/2408.00118, section 2) on logits that are large enough to reach it.
     yield _make_case(replace(GROUPED, mask="causal_br", softcap=50.0, regime="onehot"), mode="train")
     yield _make_case(replace(PLAIN, scale=1.0), mode="train")
-    # Windows of a whole tile and more, over more keys than the window contains.
+    # Windows that are as wide as a tile or wider, with more keys than the window contains.
     yield _make_case(replace(PLAIN, queries=70, keys=140, mask="causal_br+window", window=64))
     yield _make_case(replace(PLAIN, queries=140, keys=140, mask="window", window=100), mode="inference")
     yield _make_case(replace(GROUPED, num_heads=16, kv_heads=4, mask="causal_tl"), mode="train")
@@ -212,10 +213,10 @@ def _generate_full() -> Iterator[Case]:
         yield _make_case(replace(PLAIN, queries=keys - 2, keys=keys, mask="causal_br+window", window=keys // 2))
         yield _make_case(replace(PLAIN, queries=keys, keys=keys, mask="causal_tl+ragged"))
         yield _make_case(replace(PLAIN, queries=1, keys=keys, mask="causal_br+ragged"), mode="inference")
-    # Accumulation in half precision stays within the error budget at short lengths, and far exceeds it at 1024 keys.
+    # The error of accumulation in half precision is within the budget at short lengths, and far beyond it at 1024 keys.
     for dtype in HALF:
         yield _make_case(replace(PLAIN, sequences=1, queries=16, keys=1024), dtype=dtype)
-    # About 15 s per graph.
+    # Compilation takes about 15 s per graph.
     yield _make_case(replace(PLAIN, mask="causal_tl"), mode="inductor")
     yield _make_case(replace(GROUPED, mask="causal_br+window+bias4d", window=2, softcap=3.0), mode="inductor_train")
     yield _make_case(replace(PLAIN, mask="causal_tl+alibi"), mode="exported")
@@ -227,7 +228,7 @@ def _generate_slow() -> Iterator[Case]:
 
 
 def _generate_gpu() -> Iterator[Case]:
-    """Generate cases for CUDA kernels: all pairs again, and lengths and widths at which kernels switch algorithms."""
+    """Generate CUDA cases: all pairs of values again, and lengths and widths at which kernels switch algorithms."""
     for row in build_covering_array(FACTORS, is_allowed, 2):
         yield row_to_case(row).with_fields(device="cuda")
     for dtype, width, keys in product(DTYPES, (32, 64, 128, 256), (127, 1024)):

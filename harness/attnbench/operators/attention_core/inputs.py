@@ -13,23 +13,25 @@ from attnbench.oracle.inputs import Draw, round_inputs
 
 __all__ = ["draw_inputs", "draw_key_lengths", "scale_logits"]
 
-# Hidden values of ``uniform``, large so that a leak shows. Visible values are −1, 0 or 1: sums of up to 256 are exact.
+# Value of hidden keys in the regime ``uniform``: large, so that a leak is detected. The values of visible keys are −1, 0
+# or 1, so sums of up to 256 values are exact.
 HIDDEN_UNIFORM = 64.0
-# Values of ``selection`` lie between −127 and 127: bfloat16 holds 8 significant bits.
+# In the regime ``selection`` values lie between −127 and 127: bfloat16 holds 8 significant bits.
 LARGEST_SELECTED = 127
-# Hidden values of ``zeroleak``, small enough that a gradient, a sum of them over a head, is below 65504 in float16.
+# Value of hidden keys in the regime ``zeroleak``: small enough that a gradient, which is a sum of such values over a
+# head, is below 65504, the limit of float16.
 HIDDEN_ZEROLEAK = 512.0
 # The ALiBi slope of the last head is 2 to the power of minus this number.
 # Source: Press et al. 2022, https://arxiv.org/abs/2108.12409, section 3.
 LAST_SLOPE = 8
-# Share of the keys that a bias hides from a query by minus infinity.
+# Fraction of the keys that a bias hides from a query by minus infinity.
 HIDDEN_BY_BIAS = 0.3
 # In batches of at least this many sequences the last sequence has no keys.
 BATCH_WITH_AN_EMPTY_ONE = 4
 
 
 def draw_inputs(case: Case) -> Inputs:
-    """Draw the seeded inputs of the case on the CPU, rounded to the dtype of its inputs.
+    """Draw the seeded inputs of the case on the CPU, rounded to the case's ``given_dtype``.
 
     Queries are scaled so that the scaled logits have the regime's standard deviation.
     """
@@ -69,12 +71,12 @@ def draw_inputs(case: Case) -> Inputs:
 
 
 def scale_logits(inputs: Inputs, factor: float) -> Inputs:
-    """Return inputs whose logits are ``factor`` times as large: the queries are multiplied by it."""
+    """Return inputs whose logits are ``factor`` times as large: the queries are multiplied by ``factor``."""
     return replace(inputs, tensors=inputs.tensors | {"query": inputs.tensors["query"] * factor})
 
 
 def draw_key_lengths(problem: AttentionCoreProblem, draw: Draw) -> Tensor:
-    """Draw the number of keys of each sequence: all for the first, fewer for the others, none for the last of many.
+    """Draw the number of keys of each sequence: all keys in the first, fewer in others, none in the last of many.
 
     Shape: (batch).
     """
@@ -89,7 +91,10 @@ def draw_key_lengths(problem: AttentionCoreProblem, draw: Draw) -> Tensor:
 
 
 def _draw_hidden_by_bias(problem: AttentionCoreProblem, draw: Draw) -> Tensor:
-    """Draw where a bias hides a key in every head; from the middle query it hides all. Shape: (queries, keys)."""
+    """Draw which keys a bias hides from which query in every head; from the middle query it hides all keys.
+
+    Shape: (queries, keys).
+    """
     hidden = draw.uniform("bias.hidden", problem.queries, problem.keys) < HIDDEN_BY_BIAS
     hidden[problem.queries // 2 :][:1] = True
     return hidden

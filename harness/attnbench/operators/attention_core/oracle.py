@@ -6,10 +6,10 @@
     x = −∞                              where a query may not see a key: see ``positions``
     output = softmax over keys of x, times v
 
-A fully masked row has output 0. The oracle shares no code with any implementation, so that it shares no mistake. It is
-tested against loops over scalars.
+A fully masked row has output 0. The oracle and the implementations have no code in common, and so no mistake. The
+oracle is tested against loops over scalars.
 
-Sources: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.1; Ainslie et al. 2023 (shared keys),
+Sources: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.1; Ainslie et al. 2023 (shared key heads),
 https://arxiv.org/abs/2305.13245; Press et al. 2022 (ALiBi), https://arxiv.org/abs/2108.12409; Gemma Team 2024
 (soft-cap), https://arxiv.org/abs/2408.00118, section 2.
 """
@@ -85,7 +85,7 @@ def _attend(problem: AttentionCoreProblem, inputs: Inputs, noise: Noise | None, 
 
 
 def _round_gradient(tensor: Tensor, noise: Noise | None) -> Tensor:
-    """Round the gradient of each query head's copy of keys or values before the copies' gradients are summed."""
+    """Round the gradient of each query head's copy of keys or values; the sum over the copies is taken afterwards."""
     return noise.perturb_gradient(tensor) if noise else tensor
 
 

@@ -13,14 +13,14 @@ ALIGNED = ("causal_tl", "causal_br")
 # Terms that are added to logits: a bias, shared by the whole batch (2d) or one per head of every sequence (4d), or a
 # slope times the distance (ALiBi).
 ADDED = ("bias2d", "bias4d", "alibi")
-# Parts of a mask, in the order in which they are named. ``window`` hides keys at a distance above W. ``ragged`` gives
+# Parts of a mask, in the order in which a case id names them. ``window`` hides keys at a distance above W. ``ragged`` gives
 # each sequence its own number of keys.
 MASKS = (*ALIGNED, "window", *ADDED, "ragged")
-# Regime to the standard deviation of scaled logits, as in multi-head attention.
+# Standard deviation of the scaled logits, by regime; the same numbers as in ``multihead``.
 LOGIT_STD = {"flat": 0.3, "plain": 2.0, "peaked": 8.0, "onehot": 30.0, "huge": 300.0}
 # Regimes whose output is exact in every dtype, with the masks for which that holds.
 EXACT_REGIMES = {
-    # Equal logits and small integer values: the output is a mean over a power of two of visible keys.
+    # Equal logits and small integer values: the output is a mean over visible keys, whose number is a power of two.
     "uniform": ("none", "ragged"),
     # A window of width 0: at most one visible key per query, whose value is the output.
     "selection": ("window", "causal_tl+window", "causal_br+window"),
@@ -35,7 +35,7 @@ class AttentionCoreProblem(Problem):
 
     sequences: int = size("B")
     num_heads: int = size("H")
-    # Heads of keys and values, each shared by an equal number of query heads; None: as many as query heads.
+    # Number of heads of keys and values. An equal number of query heads share each of them; None: num_heads.
     kv_heads: int | None = size("K", optional=True)
     queries: int = size("L")
     keys: int = size("S")
@@ -105,12 +105,12 @@ class AttentionCoreProblem(Problem):
 
     @property
     def key_heads(self) -> int:
-        """Heads of keys and values."""
+        """Number of heads of keys and values."""
         return self.num_heads if self.kv_heads is None else self.kv_heads
 
     @property
     def head_groups(self) -> int:
-        """Groups of heads that can change places: query heads that share a key head stay together."""
+        """Number of groups of heads that can be reordered: the query heads that share a key head are one group."""
         return self.key_heads
 
     @property
@@ -125,7 +125,7 @@ class AttentionCoreProblem(Problem):
 
     @property
     def causal(self) -> str | None:
-        """Alignment of the causal mask as an argument of the call; None: there is no causal mask."""
+        """Value of the call's argument ``causal``, the alignment of the causal mask; None: there is no causal mask."""
         return next((word for part, word in _CORNERS.items() if part in self.parts), None)
 
     @property
@@ -145,12 +145,12 @@ class AttentionCoreProblem(Problem):
 
     @property
     def ordered(self) -> bool:
-        """Whether the result depends on the positions of keys: it does unless the mask is none or a bias."""
+        """Whether the result depends on the positions of keys: false only if the mask is none or a bias."""
         return bool(self.parts - {"bias2d", "bias4d"})
 
     @property
     def probed(self) -> bool:
-        """Whether scale and amplitude are fitted over all elements of a quantity."""
+        """Whether checks fit the softmax scale and the amplitude over all elements of a quantity."""
         return self.regime == "plain"
 
 

@@ -9,17 +9,17 @@ from attnbench.operators.attention_core.problem import AttentionCoreProblem
 
 __all__ = ["FOLDER", "GROUPED", "PASSES", "PLAIN", "VERSION", "load_suite", "make_profile_cases"]
 
-# Raised with every change of a list; results are comparable only between equal versions.
+# Increased with every change of a case list; results are comparable only between equal versions.
 VERSION = "2"
 FOLDER = Path(__file__).parent / "lists"
-# Lists that are kept by hand, by the level that they belong to: ``shown`` has cases on which the mutants fail.
+# Case lists that are maintained by hand, each with its level: ``shown`` has cases on which mutants fail.
 KEPT: dict[Level, str] = {"full": "shown"}
-# Modes of a forward pass and of a forward and backward pass.
+# Modes of the two passes: forward, and forward with backward.
 PASSES: tuple[Mode, ...] = ("inference", "train")
 # Pairwise distinct sizes: a transposed or swapped axis then changes a shape or a value. The head width is not a power
 # of 4, so the scale 1/√8 is rounded in every dtype.
 PLAIN = AttentionCoreProblem(sequences=2, num_heads=3, queries=5, keys=7, head_dim=8)
-# Six query heads share two key heads: sharing in blocks of three and sharing in turn then give different results.
+# Six query heads share two key heads: sharing in blocks (0 0 0 1 1 1) and in turn (0 1 0 1 0 1) then differs.
 GROUPED = AttentionCoreProblem(sequences=2, num_heads=6, kv_heads=2, queries=5, keys=7, head_dim=8)
 
 
@@ -32,7 +32,7 @@ def load_suite(level: Level) -> Sequence[Case]:
 
 
 def _read_lines(name: str) -> list[str]:
-    """Read the lines of a list without comments; a level without a list has none."""
+    """Read the lines of a list except its comments; without a file there are no lines."""
     place = FOLDER / f"{name}.txt"
     lines = place.read_text(encoding="utf-8").splitlines() if place.exists() else []
     return [line for line in lines if line and not line.startswith("#")]

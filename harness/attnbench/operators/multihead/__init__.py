@@ -28,7 +28,7 @@ class Multihead(Operator):
 
     @property
     def case_transforms(self) -> CaseTransforms:
-        """Transforms of a case: other sequences, queries or keys, or heads in another order."""
+        """Case transforms: select sequences, queries or keys, add keys, or reorder heads."""
         from attnbench.operators.multihead import case_transforms
 
         return case_transforms
@@ -38,11 +38,11 @@ class Multihead(Operator):
         return suites.load_suite(level)
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
-        """Return one case per length and pass."""
+        """Return the cases to time: for each length one forward pass, and one forward and backward pass."""
         return suites.make_profile_cases(lengths)
 
     def draw_case(self, draw: Any) -> Case:
-        """Draw a case of any form except compiled modes."""
+        """Draw any case except those in a compiled mode."""
         from attnbench.operators.multihead.strategies import draw_case
 
         return draw_case(draw)
@@ -92,13 +92,13 @@ class Multihead(Operator):
         return Noise(roundoff, seed)
 
     def scale_logits(self, case: Case, inputs: Inputs, factor: float) -> Inputs:
-        """Return inputs whose logits are ``factor`` times as large, as with another softmax scale."""
+        """Return inputs whose logits are ``factor`` times as large, as if the softmax scale were multiplied by it."""
         from attnbench.operators.multihead.inputs import scale_logits
 
         return scale_logits(case, inputs, factor)
 
     def yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Any]]:
-        """Yield the quantities of both paths of the reference in the case's dtype."""
+        """Yield the quantities of both paths of the reference, with and without weights, in the case's dtype."""
         from attnbench.operators.multihead.reference import run_yardsticks
 
         return run_yardsticks(case, inputs)
@@ -128,7 +128,7 @@ class Multihead(Operator):
         return format_script(case, load)
 
     def length(self, case: Case) -> int:
-        """Return the number of keys, which is the length of the softmax and of the weighted sum."""
+        """Return the number of keys with the extra keys of add_bias_kv and add_zero_attn: the terms of the softmax."""
         problem: MultiheadProblem = case.problem
         return problem.columns
 

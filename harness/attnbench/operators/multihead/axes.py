@@ -44,7 +44,8 @@ def _describe_tokens(problem: MultiheadProblem, name: str) -> list[Axis]:
     if not problem.batch_first:
         dimensions.reverse()
     found = _make_axes(*dimensions, ("feature", width))
-    # With projections every feature mixes all heads; in identity regimes only the value projection permutes features.
+    # With projections every feature mixes all heads. In identity regimes a feature stays in its head, except that the
+    # value projection permutes features.
     holds_values = name == "value" or (name != "output" and (problem.self_attention or problem.key_is_value))
     if problem.regime in IDENTITY_REGIMES and not holds_values:
         found.append(_make_head_axis(problem, len(dimensions)))

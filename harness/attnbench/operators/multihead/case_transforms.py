@@ -29,7 +29,8 @@ __all__ = [
 
 Index = Sequence[int] | None
 TransformedCase = tuple[Case, Inputs]
-# Standard deviation of the keys and values that ``pad`` adds: larger than that of the others, so that a leak shows.
+# Standard deviation of the keys and values that ``pad`` adds: larger than that of the case's keys and values, so that a
+# leak is detected.
 FURTHER_STD = 4.0
 
 
@@ -46,10 +47,10 @@ def length_axis(case: Case) -> int:
 def select(
     case: Case, inputs: Inputs, *, sequences: Index = None, queries: Index = None, keys: Index = None
 ) -> TransformedCase:
-    """Return the case with the sequences, queries or keys of these indices, in any order and with repetitions.
+    """Return the case with only the sequences, queries or keys at these indices, in any order and with repetitions.
 
     If tokens are both queries and keys, ``keys`` selects both. A causal mask with the hint ``is_causal`` is replaced
-    by the causal mask of the new size; without the hint its rows and columns are selected like those of any mask.
+    by the causal mask of the new size; without the hint, rows and columns are selected as in any mask.
     """
     problem, heads = case.problem, case.problem.num_heads
     if problem.shares_queries:
@@ -78,7 +79,7 @@ def select(
 def pad(case: Case, inputs: Inputs, count: int) -> TransformedCase:
     """Return the case with ``count`` more keys at the end, hidden by key_padding_mask.
 
-    If tokens are both queries and keys, there are ``count`` more queries, too.
+    If tokens are both queries and keys, ``count`` queries are added with them.
     """
     problem = case.problem
     device = inputs.tensors["query"].device
@@ -102,7 +103,7 @@ def pad(case: Case, inputs: Inputs, count: int) -> TransformedCase:
         tensors["attn_mask"] = _make_causal_like(tensors["attn_mask"])
     mask = problem.mask
     if problem.padding_mask is None:
-        # The dtype of attn_mask: the reference warns if the dtypes of the two masks differ.
+        # key_padding_mask gets the dtype of attn_mask: the reference warns if the two dtypes differ.
         dtype = tensors["attn_mask"].dtype if "attn_mask" in tensors else torch.bool
         batch = () if problem.batch is None else (problem.batch,)
         nothing_hidden = torch.zeros(*batch, problem.keys, dtype=dtype, device=device)
@@ -114,7 +115,7 @@ def pad(case: Case, inputs: Inputs, count: int) -> TransformedCase:
 
 
 def _append_columns(mask: Tensor, count: int, *, hidden: bool) -> Tensor:
-    """Append columns to a mask in the reference's polarity, hidden or visible."""
+    """Append ``count`` keys, all hidden or all visible, to a mask in the reference's polarity."""
     value = hidden if mask.dtype == torch.bool else (-math.inf if hidden else 0.0)
     return torch.cat([mask, mask.new_full((*mask.shape[:-1], count), value)], dim=-1)
 
@@ -135,7 +136,7 @@ def reorder_heads(case: Case, inputs: Inputs, order: Sequence[int]) -> Inputs:
     heads, embed = case.problem.num_heads, case.problem.embed_dim
 
     def rows(parameter: Tensor) -> Tensor:
-        """Reorder rows that belong to heads, in one or more stacks of embed_dim rows."""
+        """Reorder the heads' blocks of rows in each stack of embed_dim rows."""
         stacks = parameter.reshape(-1, heads, embed // heads, *parameter.shape[1:])
         return stacks[:, list(order)].reshape(parameter.shape)
 
@@ -157,7 +158,7 @@ def reorder_heads(case: Case, inputs: Inputs, order: Sequence[int]) -> Inputs:
 
 
 def reorder_outputs(case: Case, outputs: Mapping[str, Tensor], order: Sequence[int]) -> dict[str, Tensor]:
-    """Return the outputs that follow from ``outputs`` if the heads are reordered: weights per head are reordered."""
+    """Return the outputs on inputs with reordered heads: only the weights of single heads in ``outputs`` change order."""
     found = dict(outputs)
     if "weights" in found and not case.problem.average_attn_weights:
         found["weights"] = found["weights"][..., list(order), :, :]
@@ -165,7 +166,7 @@ def reorder_outputs(case: Case, outputs: Mapping[str, Tensor], order: Sequence[i
 
 
 def shared_by_sequences(case: Case, name: str) -> tuple[int, int] | None:
-    """Return an axis of an input and the index along it whose slice can replace all others, or None."""
+    """Return an axis of an input, and the index of a slice that can replace all slices along this axis; or None."""
     if name == "attn_mask":
         # A causal mask must stay causal. In any other mask the last row can replace the rows of all queries.
         return None if case.problem.attention_mask == "causal" else (0, -1)

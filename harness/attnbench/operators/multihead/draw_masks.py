@@ -11,11 +11,11 @@ from attnbench.oracle.inputs import Draw
 
 __all__ = ["HIDDEN_SHARE", "LOW", "LOWEST", "draw_masks", "find_union_row"]
 
-# Share of keys that a random mask hides from a row. Key 0 stays visible, so only ``empty`` and ``union`` masks have
+# Fraction of the keys that a random mask hides in a row. Key 0 stays visible, so only ``empty`` and ``union`` masks have
 # fully masked rows.
 HIDDEN_SHARE = 0.4
-# Values of a ``lowest`` mask at hidden keys. Each is finite in every dtype; float16, which ends at 65504, cannot hold
-# the sum of either one and LOWEST.
+# The two values of a ``lowest`` mask at hidden keys. Each is finite in every dtype. LOW + LOWEST and LOWEST + LOWEST are
+# below −65504, the lowest number of float16.
 LOW, LOWEST = -1e4, -6e4
 
 
@@ -33,7 +33,7 @@ def draw_masks(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
 def find_union_row(problem: MultiheadProblem) -> int:
     """Return the row in which a ``union`` mask hides every key but the last.
 
-    Padding hides the last key of every sequence but the first, so that the row is fully masked there.
+    Padding hides the last key of every sequence but the first, so that the row is fully masked in those sequences.
     """
     return problem.queries // 2
 
@@ -52,7 +52,7 @@ def _draw_attention_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
     if kind == "lowest2d":
         return _draw_lowest(draw, hide)
     if "empty" in kind and hide.numel():
-        # The middle row (2d), or that of one head of the last batch element (3d).
+        # The middle row (2d), or the middle row of the last head of the last sequence (3d).
         hide[(queries // 2,) if shared else (-1, queries // 2)] = True
     if kind == "union2d" and hide.numel():
         hide[find_union_row(problem)] = True
@@ -63,7 +63,7 @@ def _draw_attention_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
 
 
 def _draw_power_of_two_visible(draw: Draw, shape: tuple[int, ...], *, largest: bool) -> Tensor:
-    """Draw a mask with 1 visible key in each row, or the largest power of two below the number of keys."""
+    """Draw a mask whose rows have 1 visible key each or, if ``largest``, the largest power of two below all keys."""
     keys = shape[-1]
     visible = 2 ** int(math.log2(max(keys - 1, 1))) if largest else 1
     order = draw.uniform("attn_mask.hidden", *shape).argsort(dim=-1).argsort(dim=-1)

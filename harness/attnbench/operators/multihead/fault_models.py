@@ -1,6 +1,7 @@
 """Fault models: common mistakes in the formula, which the oracle reproduces to diagnose a failure.
 
-Most are the correct formula applied to changed inputs. The name of each follows "looks like" in a diagnosis.
+Most fault models apply the correct formula to changed inputs. In a diagnosis the name of a fault model follows "looks
+like".
 """
 
 import math
@@ -101,7 +102,7 @@ def _generate_softmax_faults(problem: MultiheadProblem) -> Named:
     for words, (axis, extent) in extents.items():
         if extent > 1:
             yield f"softmax over {words} in place of keys", Steps(normalise=partial(_softmax_over, axis))
-    # Powers of 2 of the logits with an additive mask included.
+    # 2 to the power of the logits, after an additive mask was added.
     yield "powers of 2 in place of e", Steps(normalise=_softmax_base_two)
     if problem.dropout:
         undivided = partial(_softmax_times, 1 - problem.dropout)
@@ -122,7 +123,7 @@ def _softmax_times(factor: float, logits: Tensor, noise: Noise | None) -> Tensor
 
 
 def _generate_key_faults(problem: MultiheadProblem) -> Named:
-    """Keys from some position on are dropped, before or after the softmax."""
+    """Yield fault models that drop all keys from some position on, before or after the softmax."""
     columns = problem.columns
     last = (
         "the zero column" if problem.add_zero_attn else "the learned column" if problem.add_bias_kv else "the last key"
@@ -158,7 +159,7 @@ def _generate_bias_faults(problem: MultiheadProblem) -> Named:
         return
     parts: dict[str, tuple[int, ...]] = {"query": (0,), "value": (2,), "query, key and value": (0, 1, 2)}
     if problem.columns > problem.keys:
-        # Without extra columns the key bias adds the same number to every logit of a row, which softmax cancels.
+        # Without extra keys the key bias adds the same number to every logit of a row, and softmax cancels it.
         parts["key"] = (1,)
     for words, missing in parts.items():
         yield f"the {words} bias missing", change_inputs(partial(_remove_bias, problem, missing))

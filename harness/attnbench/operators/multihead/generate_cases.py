@@ -20,7 +20,7 @@ NARROW_AND_WIDE: tuple[Dtype, ...] = ("float32", "bfloat16")
 OTHER_MODES: tuple[Mode, ...] = ("inference_mode", "sampling", "frozen", "tuning")
 HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
 # Every argument of the reference in each of its forms, and everything else that can vary in a case. Compiled modes are
-# excluded: a graph costs seconds.
+# excluded: it takes seconds to compile a graph.
 FACTORS: Mapping[str, tuple[Any, ...]] = {
     "dtype": DTYPES,
     "mode": tuple(mode for mode, call_mode in CALL_MODES.items() if call_mode.compiler is None),
@@ -122,9 +122,9 @@ def _make_case(problem: MultiheadProblem, *, dtype: Dtype = "float32", mode: Mod
     return Case(operator="multihead", problem=problem, dtype=dtype, mode=mode)
 
 
-# Attention without projections; 7 is not a power of 4, so the scale 1/√7 is rounded in every dtype.
+# Attention without projections. The head_dim 7 is not a power of 4, so the scale 1/√7 is rounded in every dtype.
 CORE = replace(CROSS, embed_dim=21, bias=False, regime="identity")
-# Large enough that an average over elements shows a systematic error below the rounding of one element.
+# Large enough that an average over elements reveals a systematic error smaller than the rounding of one element.
 PROBE = replace(CORE, batch=4, queries=33, keys=47)
 
 
@@ -178,7 +178,7 @@ def _generate_core() -> Iterator[Case]:
     yield from _generate_dropout()
     for layer, mode in product(range(6), PASSES):
         yield _make_case(replace(SENTENCES, regime=f"minilm{layer}"), mode=mode)
-    # With an appended column the causal hint no longer describes the whole mask.
+    # With the extra key of add_bias_kv or add_zero_attn, the hint is_causal no longer describes the whole mask.
     hinted = replace(CROSS, mask="causal", is_causal=True)
     yield _make_case(replace(hinted, add_bias_kv=True), mode="train")
     yield _make_case(replace(hinted, add_zero_attn=True), mode="train")
@@ -239,10 +239,10 @@ def _generate_full() -> Iterator[Case]:
             yield _make_case(replace(CROSS, queries=queries, keys=keys, mask=mask))
     for layer, dtype in product(range(6), DTYPES):
         yield _make_case(replace(SENTENCES, regime=f"minilm{layer}", need_weights=True), dtype=dtype)
-    # Accumulation in half precision stays within the error budget at short lengths, and far exceeds it at 1024 keys.
+    # The error of accumulation in half precision is within the budget at short lengths, and far beyond it at 1024 keys.
     for dtype in HALF:
         yield _make_case(replace(CORE, batch=1, queries=16, keys=1024), dtype=dtype)
-    # About 15 s per graph: at most ten of them.
+    # Compilation takes about 15 s per graph, so there are at most ten of these cases.
     for mode in ("inductor", "inductor_train"):
         yield _make_case(replace(CROSS, queries=4, keys=4, num_heads=4, embed_dim=32), mode=mode)
         yield _make_case(replace(CROSS, mask="bool3d+pad", need_weights=True), mode=mode)
@@ -259,7 +259,7 @@ def _generate_slow() -> Iterator[Case]:
 
 
 def _generate_gpu() -> Iterator[Case]:
-    """Generate cases for CUDA kernels: all pairs again, and lengths and widths at which kernels switch algorithms."""
+    """Generate CUDA cases: all pairs of values again, and lengths and widths at which kernels switch algorithms."""
     for row in build_covering_array(FACTORS, is_allowed, 2):
         yield row_to_case(row).with_fields(device="cuda")
     for dtype, head_dim, keys in product(DTYPES, (32, 64, 128, 256), (127, 1024)):
@@ -270,7 +270,10 @@ def _generate_gpu() -> Iterator[Case]:
 
 
 def _generate_huge() -> Iterator[Case]:
-    """Generate cases of a few queries and very many keys; the check far_offsets repeats queries beyond 2^31 pairs."""
+    """Generate cases with few queries and very many keys.
+
+    The check far_offsets repeats the queries until there are more than 2^31 query-key pairs.
+    """
     wide = replace(CROSS, batch=1, queries=64, keys=46_400, num_heads=1, embed_dim=8)
     for mask in ("none", "pad", "bool2d"):
         yield _make_case(replace(wide, mask=mask), dtype="bfloat16", mode="inference")

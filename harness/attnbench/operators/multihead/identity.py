@@ -1,7 +1,7 @@
 """Inputs of the identity regimes, in which projections are exact, so that only attention itself rounds.
 
-W_q = 2 I, W_k = W_o = I and W_v is a permutation: all exact in every dtype. In the exact regimes the attention is exact
-too, in any order of summation, so the allowed error is 0. Values need at most the 8 significant bits of bfloat16.
+W_q = 2 I, W_k = W_o = I and W_v is a permutation: all exact in every dtype. In the exact regimes the attention is also
+exact, in any order of summation, so the allowed error is 0. ``value`` needs at most the 8 significant bits of bfloat16.
 """
 
 import torch
@@ -12,14 +12,15 @@ from attnbench.oracle.inputs import Draw
 
 __all__ = ["make_exact_tokens", "make_identity_parameters"]
 
-# Standard deviation of the logits of standard normal queries and keys.
+# Factor of the query projection: the standard deviation of the logits if queries and keys are standard normal.
 QUERY_SCALE = 2.0
-# Hidden values of ``uniform``, large so that a leak shows. Visible values are −1, 0 or 1: sums of up to 256 are exact.
+# Value of hidden keys in the regime ``uniform``: large, so that a leak is detected. The values of visible keys are −1, 0
+# or 1, so sums of up to 256 values are exact.
 HIDDEN_UNIFORM = 64.0
-# Values of ``selection`` lie between −127 and 127.
+# In the regime ``selection`` values lie between −127 and 127.
 LARGEST_SELECTED = 127
-# Hidden values of ``zeroleak``: large, but small enough that the gradient of a weight, their sum over a head times
-# cotangents, is below 65504 in float16.
+# Value of hidden keys in the regime ``zeroleak``: large, so that a leak is detected, but small enough for float16. The
+# gradient of an attention weight, a sum of such values times cotangents over a head, must be below 65504.
 HIDDEN_ZEROLEAK = 512.0
 
 
@@ -50,7 +51,7 @@ def make_exact_tokens(problem: MultiheadProblem, draw: Draw, tensors: dict[str, 
 
 
 def _find_padding(problem: MultiheadProblem, tensors: dict[str, Tensor]) -> Tensor:
-    """Return where a token is padding, in the layout of the problem with one feature."""
+    """Return a mask of the padding tokens in the layout of ``value``, with a feature axis of size 1."""
     mask = tensors.get("key_padding_mask")
     if mask is None:
         return torch.zeros(1, dtype=torch.bool)

@@ -16,7 +16,8 @@ from attnbench.oracle.inputs import Draw, round_inputs
 
 __all__ = ["describe_missing", "draw_inputs", "scale_logits"]
 
-# Standard deviation of every bias relative to the projection that it is added to: large, so that a missing bias shows.
+# Standard deviation of a bias relative to that of the projection without bias: large, so that a missing bias is
+# detected.
 BIAS_STD = 0.5
 
 
@@ -26,10 +27,10 @@ def describe_missing(case: Case) -> str | None:
 
 
 def draw_inputs(case: Case) -> Inputs:
-    """Draw the seeded inputs of the case on the CPU, rounded to the dtype of its inputs.
+    """Draw the seeded inputs of the case on the CPU, rounded to the case's ``given_dtype``.
 
-    All parameters are random, biases too: the reference's own initialisation has zero biases, with which a missing bias
-    does not show. Query weights are scaled so that the logits have the regime's standard deviation.
+    All parameters are random, also biases: the reference initialises biases to zero, and then a missing bias would not
+    be detected. The query projection is scaled so that the logits have the regime's standard deviation.
     """
     problem: MultiheadProblem = case.problem
     draw = Draw(case.seed)
@@ -62,7 +63,7 @@ def draw_inputs(case: Case) -> Inputs:
 
 
 def scale_logits(case: Case, inputs: Inputs, factor: float) -> Inputs:
-    """Return inputs whose logits before masks are ``factor`` times as large: it multiplies the query projection."""
+    """Return inputs whose logits before masks are ``factor`` times as large: the query projection is scaled."""
     embed = case.problem.embed_dim
     parameters = dict(inputs.parameters)
     for name in ("in_proj_weight", "q_proj_weight", "in_proj_bias"):
@@ -74,7 +75,7 @@ def scale_logits(case: Case, inputs: Inputs, factor: float) -> Inputs:
 
 
 def _draw_parameters(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
-    """Draw the parameters under the reference's names; weights keep the variance of their inputs."""
+    """Draw the parameters under the reference's names; all projections but the query's keep the variance of their input."""
     embed = problem.embed_dim
     widths = {"q": embed, "k": problem.kdim or embed, "v": problem.vdim or embed}
     logit_std = LOGIT_STD[problem.regime]
@@ -119,7 +120,7 @@ def _draw_tokens(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
 
 
 def _load_sentences(problem: MultiheadProblem) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Load the weights of a real encoder layer, and the hidden states of real sentences that reach its attention."""
+    """Load the parameters of a real encoder layer's attention, and the hidden states of sentences that reach it."""
     layer = sentence_encoder.compute_layer_input(problem.encoder_layer or 0, problem.sequences, problem.queries)
     tensors = {"query": layer.hidden, "key": layer.hidden, "value": layer.hidden}
     if problem.padding_mask:

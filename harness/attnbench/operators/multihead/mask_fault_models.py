@@ -1,4 +1,4 @@
-"""Fault models of masks: ignored, inverted, shifted or read in another order; and of fully masked rows."""
+"""Fault models of masks (ignored, inverted, shifted or read in another order) and of fully masked rows."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -14,13 +14,13 @@ from attnbench.operators.multihead.problem import MultiheadProblem
 
 __all__ = ["Named", "change_inputs", "generate_mask_faults"]
 
-# The name of a fault model, which users read, and the steps that replace those of the formula.
+# For each fault model its name, which users read, and the steps that replace steps of the correct formula.
 Named = Iterator[tuple[str, Steps]]
 Masks = Mapping[str, Tensor | None]
 
 
 def change_inputs(change: Callable[[Inputs], Inputs]) -> Steps:
-    """Return the correct formula applied to changed inputs."""
+    """Return steps that apply the correct formula to changed inputs."""
     return Steps(receive=lambda problem, inputs: (problem, change(inputs)))
 
 
@@ -51,7 +51,7 @@ def generate_mask_faults(problem: MultiheadProblem) -> Named:
 
 
 def _generate_causal_faults(problem: MultiheadProblem) -> Named:
-    """The causal mask with another diagonal."""
+    """Yield fault models in which the causal mask has a wrong diagonal."""
     visible = torch.ones(problem.queries, problem.keys, dtype=torch.bool)
     diagonals = {
         "the causal mask off by one (a query sees the next key)": 1,
@@ -64,7 +64,7 @@ def _generate_causal_faults(problem: MultiheadProblem) -> Named:
 
 
 def _generate_order_faults(problem: MultiheadProblem) -> Named:
-    """Masks that are applied to other heads or sequences than theirs."""
+    """Yield fault models that apply a mask to the wrong heads or sequences."""
     for_heads = str(problem.attention_mask).endswith("3d")
     if for_heads and problem.num_heads > 1:
         yield "the attn_mask of the first head for all heads", change_inputs(partial(_use_first_head, problem))
@@ -78,7 +78,7 @@ def _generate_order_faults(problem: MultiheadProblem) -> Named:
     if problem.padding_mask:
         yield "the key_padding_mask repeated as (heads, batch) in place of (batch, heads)", Steps(mask=_tile_padding)
     if problem.padding_mask == "padfloat":
-        # The mask of the first sequence hides nothing, so a boolean one is the same as no mask.
+        # The mask of the first sequence hides nothing, so with a boolean mask this fault equals "ignored".
         yield "the key_padding_mask of the first sequence for all", change_inputs(_use_first_sequence)
 
 
@@ -138,7 +138,7 @@ def _shift(problem: MultiheadProblem, inputs: Inputs) -> Tensor | None:
 
 
 def _tile_padding(problem: MultiheadProblem, inputs: Inputs) -> Tensor:
-    """Apply to row b · heads + h the mask of sequence (b · heads + h) mod batch."""
+    """Compute the mask in which head h of sequence b has the padding of sequence (b · heads + h) mod batch."""
     attention, padding = (_compute_single_mask(problem, inputs, name) for name in _get_kinds(problem))
     shape = (problem.sequences, problem.num_heads, 1, problem.columns)
     return attention + padding.repeat(problem.num_heads, 1, 1, 1).reshape(shape)

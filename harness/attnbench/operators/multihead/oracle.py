@@ -1,13 +1,13 @@
 """The oracle: the formula of multi-head attention, and the same formula with rounding noise at every stage.
 
     q = x_q W_qᵀ + b_q,  k = x_k W_kᵀ + b_k,  v = x_v W_vᵀ + b_v            split into heads of width D
-    k and v are followed by the learned column (bias_k, bias_v) and the zero column, if the problem has them
+    k and v get one extra key with add_bias_kv (bias_k, bias_v), and one of zeros with add_zero_attn
     P = softmax over keys of (q / √D) kᵀ + mask
     weights = P, or P · keep / (1 − p) under dropout
     output = concat_heads(weights · v) W_oᵀ + b_o
 
-A fully masked row has P = 0. The oracle shares no code with any implementation, so that it shares no mistake. It is
-tested against ``torch.nn.MultiheadAttention`` in float64.
+A fully masked row has P = 0. The oracle and the implementations have no code in common, and so no mistake. The
+oracle is tested against ``torch.nn.MultiheadAttention`` in float64.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.
 """
@@ -76,7 +76,7 @@ CORRECT_STEPS = Steps()
 def evaluate(
     case: Case, inputs: Inputs, *, noise: Noise | None = None, keep: Tensor | None = None, steps: Steps = CORRECT_STEPS
 ) -> dict[str, Tensor]:
-    """Compute the quantities by name: output, weights if they are needed, and ``grad.<name>`` if the case takes them.
+    """Compute the quantities by name: output, weights if needed, and ``grad.<name>`` if the case takes gradients.
 
     ``keep`` is a dropout mask, true where a weight was kept. Gradients are with respect to ``inputs``, even if
     ``steps`` changes the inputs of the formula.

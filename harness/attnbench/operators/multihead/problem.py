@@ -16,19 +16,20 @@ __all__ = [
 
 # attn_mask by name: boolean or float, shared by the batch (2d) or one per batch element and head (3d). ``empty`` hides
 # every key in one row (2d) or in one row of one head (3d). ``union`` does so only together with a padding mask.
-# ``lowest`` adds large negative finite numbers, which hide no key of a row that consists of them.
+# ``lowest`` adds large negative finite numbers, which hide no key in a row that has such a number at every key.
 ATTENTION_MASKS = (
     "bool2d", "float2d", "bool3d", "float3d", "causal", "empty2d", "floatempty2d", "empty3d", "union2d", "lowest2d",
 )  # fmt: skip
 # key_padding_mask by name; ``padempty`` hides every key of one sequence.
 PADDING_MASKS = ("pad", "padfloat", "padempty", "padlowest")
 
-# Regime to the standard deviation of the logits: from nearly uniform to nearly one-hot rows of weights, and far beyond.
+# Standard deviation of the logits, by regime: rows of attention weights are nearly uniform in ``flat``, nearly one-hot
+# in ``onehot``.
 LOGIT_STD = {"flat": 0.3, "plain": 2.0, "peaked": 8.0, "onehot": 30.0, "huge": 300.0}
-# Regimes without projections (W_q = 2 I, W_k = W_o = I, W_v a permutation). In all but ``identity`` the output is exact
-# in every dtype, with the masks for which that holds.
+# Regimes whose output is exact in every dtype, with the masks for which it is exact. These regimes and ``identity`` have
+# no projections (W_q = 2 I, W_k = W_o = I, W_v a permutation).
 EXACT_MASKS = {
-    # Equal logits and small integer values: the output is a mean over a power of two of visible keys.
+    # Equal logits and small integer values: the output is a mean over visible keys, whose number is a power of two.
     "uniform": ("none", "bool2d", "bool3d", "pad"),
     # One visible key in each row of each head, whose value is the output.
     "selection": ("bool3d",),
@@ -147,17 +148,17 @@ class MultiheadProblem(Problem):
 
     @property
     def probed(self) -> bool:
-        """Whether scale and amplitude are fitted over all elements, because only attention itself rounds."""
+        """Whether checks fit the softmax scale and the amplitude over all elements: only attention itself rounds."""
         return self.regime == "identity"
 
     @property
     def encoder_layer(self) -> int | None:
-        """Layer of the real encoder whose weights the case has, or None for random weights."""
+        """Layer of the real encoder whose parameters the case has, or None if the parameters are not from the encoder."""
         number = self.regime.removeprefix("minilm")
         is_layer = self.regime.startswith("minilm") and number.isdecimal() and int(number) < ENCODER_LAYERS
         return int(number) if is_layer else None
 
     @property
     def columns(self) -> int:
-        """Number of keys of a row of weights: the given keys, the learned column and the zero column."""
+        """Length of a row of attention weights: the given keys and the extra keys of add_bias_kv and add_zero_attn."""
         return self.keys + self.add_bias_kv + self.add_zero_attn

@@ -1,4 +1,4 @@
-"""The reference, ``torch.nn.MultiheadAttention``, with a case's weights, and its paths as yardsticks."""
+"""The reference, ``torch.nn.MultiheadAttention`` with a case's parameters, and its paths as yardsticks."""
 
 import warnings
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def run_yardsticks(case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
 def _call_mode(case: Case) -> Iterator[None]:
     autocast = torch.autocast(case.device, dtype=getattr(torch, case.dtype), enabled=case.autocast)
     with warnings.catch_warnings(), torch.set_grad_enabled(case.differentiates), autocast:
-        # The reference deprecates one boolean and one float mask, but still computes the correct result.
+        # The reference warns that a boolean mask with a float mask is deprecated, but computes the correct result.
         warnings.filterwarnings("ignore", message=".*mismatched key_padding_mask and attn_mask.*")
         yield
 
@@ -70,7 +70,7 @@ def _compute_gradients(
 ) -> dict[str, Tensor]:
     leaves = {name: t for name, t in inputs.tensors.items() if t.requires_grad}
     leaves |= {name: p for name, p in module.named_parameters() if p.requires_grad}
-    # If the case needs weights, they are part of the loss, so the path without weights has other gradients.
+    # If the case needs weights, the weights are part of the loss, and the path without weights cannot compute it.
     if case.problem.need_weights and "weights" not in quantities:
         return {}
     names = ("output", "weights") if case.problem.need_weights else ("output",)

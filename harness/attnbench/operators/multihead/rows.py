@@ -1,4 +1,4 @@
-"""Which keys a query may see, and the rows of output and weights that policies concern.
+"""Which keys a query may see, and the rows of output and weights to which policies apply.
 
 Hidden rows are the rows of queries without a visible key. Rows of padded queries are the rows of queries whose token
 key_padding_mask hides.
@@ -18,7 +18,7 @@ __all__ = ["find_hidden_rows", "find_padded_rows", "find_visible"]
 
 
 def find_visible(case: Case, inputs: Inputs) -> Tensor:
-    """Return True where a query may see a key, without the extra columns.
+    """Return True where a query may see a key; the extra keys of add_bias_kv and add_zero_attn are left out.
 
     Shape: (batch, heads, queries, keys).
     """
@@ -33,7 +33,7 @@ def find_visible(case: Case, inputs: Inputs) -> Tensor:
 def find_hidden_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
     """Return masks of the hidden rows of output and weights, or an empty dict if there are none.
 
-    An output element mixes all heads, so its row counts as hidden if the row of one head is.
+    An output element mixes all heads, so an output row counts as hidden if the row of any head is hidden.
 
     Shape: broadcastable to output and to weights.
     """
@@ -65,7 +65,7 @@ def find_padded_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def _to_output_layout(problem: MultiheadProblem, rows: Tensor) -> dict[str, Tensor]:
-    """Return rows (batch, heads, queries) in the layouts of output and weights."""
+    """Return a mask of rows (batch, heads, queries) in the layouts of output and weights."""
     in_any_head = rows.any(dim=1)  # (batch, queries)
     weights = in_any_head if problem.average_attn_weights else rows
     if problem.batch is None:

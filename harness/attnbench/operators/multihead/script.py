@@ -79,7 +79,7 @@ for name, value in found.items():
         print(f"{{name}}: largest error {{(value.double() - expected[name]).abs().max():.3g}}")
 """
 
-# Training mode avoids the reference's fast path, which deviates from the contract in other ways.
+# Training mode avoids the reference's fast path, whose fully masked rows are NaN even if no weights are returned.
 _EXACT = "exact = reference(torch.float64).train()\n"
 
 _WEIGHTS = """\
@@ -117,7 +117,7 @@ def format_script(case: Case, load: str) -> str:
             "a case with dropout in training has random outputs and no standalone program: leave out --script"
         )
     empty = bool(find_hidden_rows(case, draw_inputs(case)))
-    # If it returns weights, the reference's fully masked rows are NaN, and so is every gradient.
+    # If the reference returns weights, its fully masked rows are NaN, and so is every gradient.
     gradients = case.differentiates and not (empty and problem.need_weights)
     constructor, place = _format_constructor(problem), "dtype" if case.device == "cpu" else '"cuda", dtype'
     words = {"constructor": constructor, "place": place, "train": case.training}
@@ -139,8 +139,8 @@ def format_script(case: Case, load: str) -> str:
             _BACKWARD.format(leaves=_format_leaves(case)) if gradients else _FORWARD,
             _TAIL.format(
                 exact=_EXACT + ("exact.dropout = 0.0\n" if problem.dropout else ""),
-                # Expected weights that the call does not return are not printed. The reference may treat the hint
-                # is_causal wrongly, so its own call goes without the hint.
+                # The program ignores expected weights that the implementation's call does not return. The reference
+                # may treat the hint is_causal wrongly, so it is called without the hint.
                 reference_options={"need_weights": not empty, "is_causal": False},
                 weights=_WEIGHTS if empty and problem.need_weights else "",
                 built=_BUILT.format(**words),
@@ -181,7 +181,7 @@ def _format_cotangents(problem: MultiheadProblem, *, gradients: bool) -> list[st
 
 
 def _format_aliases(problem: MultiheadProblem) -> str:
-    """Format lines that restore tensors under several names, which ``rounded`` has copied."""
+    """Format the line that passes one tensor under several names again: ``rounded`` has made a copy per name."""
     if problem.self_attention:
         return '    given["key"] = given["value"] = given["query"]\n'
     if problem.key_is_value:

@@ -1,4 +1,4 @@
-"""The random inputs of a case as lines of a program: what ``inputs`` and ``masks`` draw, written out for the case."""
+"""The random inputs of a case as lines of a program: the draws of ``inputs`` and ``draw_masks``, written out."""
 
 import math
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ def _format_tokens(problem: MultiheadProblem) -> Iterator[str]:
         drawn["key"] = _format_draw(problem, "key", keys, problem.kdim or embed)
     if not (problem.self_attention or problem.key_is_value):
         drawn["value"] = _format_draw(problem, "value", keys, problem.vdim or embed)
-    # Tensors that are the same as another are assigned after it.
+    # An argument that is the same tensor as another argument is assigned after that argument.
     yield f"call = {{{', '.join(f'{name!r}: {tokens}' for name, tokens in drawn.items())}}}"
     same = {"key": "query", "value": "query" if problem.self_attention else "key"}
     for name in ("key", "value"):

@@ -17,7 +17,7 @@ from attnbench.operators.multihead.problem import (
 
 __all__ = ["draw_case"]
 
-# Compiled modes are excluded: a graph costs seconds.
+# Compiled modes are excluded: it takes seconds to compile a graph.
 MODES: tuple[Mode, ...] = (
     "eval",
     *(mode for mode, call_mode in CALL_MODES.items() if mode != "eval" and call_mode.compiler is None),
@@ -25,11 +25,12 @@ MODES: tuple[Mode, ...] = (
 HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
 # Lengths at and next to multiples of tile sizes.
 EDGES = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65)
-# Repeated values are drawn more often. 0 comes last, because Hypothesis shrinks towards the first value.
+# A value that occurs more than once is drawn more often. 0 comes last, because Hypothesis shrinks towards the first
+# value.
 LENGTHS = (*sorted((*range(1, 71), *EDGES * 5, *tuple(range(1, 10)) * 5)), *(0,) * 5)
-# The choices that make a case, the most important first, each from plain and small to special and large: Hypothesis
-# shrinks towards the first value. Every choice is drawn for every case, even if the case does not use it: with fewer
-# draws a special case would be the smaller one.
+# The choices that make a case, the most important choice first. The values of a choice go from plain and small to
+# special and large, because Hypothesis shrinks towards the first value. Every choice is drawn for every case, even if
+# the case does not use it: otherwise a special case with fewer draws would count as smaller than a plain one.
 FORMS: Mapping[str, Sequence[Any]] = {
     "mode": MODES,
     "dtype": DTYPES,
@@ -55,8 +56,8 @@ FORMS: Mapping[str, Sequence[Any]] = {
     "square": (False, False, True),
     "seed": range(1000),
 }
-# Offset of every drawn index. Hypothesis also tries constants from the source of imported modules; none is this large.
-# A seed therefore draws the same cases whichever modules are imported.
+# Offset of every drawn index. Hypothesis also tries constants from the source of imported modules; no such
+# constant is this large. A seed therefore draws the same cases whichever modules are imported.
 FAR = 3**40
 
 
@@ -95,7 +96,7 @@ def _choose_exact_mask(form: Mapping[str, Any]) -> str:
 
 
 def _choose_lengths(form: Mapping[str, Any], sharing: str, *, power_of_two: bool) -> dict[str, Any]:
-    """Choose the numbers of keys and queries: equal if one tensor is both, and sometimes otherwise."""
+    """Choose the numbers of keys and queries: equal if query and key are one tensor, and in some other cases."""
     keys = form["keys"]
     if power_of_two:
         keys = 2 ** (max(keys, 1).bit_length() - 1)
@@ -104,7 +105,7 @@ def _choose_lengths(form: Mapping[str, Any], sharing: str, *, power_of_two: bool
 
 
 def _choose_projections(form: Mapping[str, Any], sharing: str) -> dict[str, Any]:
-    """Choose biases, extra columns, and those widths of keys and values that shared tensors do not determine."""
+    """Choose biases, extra keys, and the widths of keys and values, unless shared tensors determine the widths."""
     kdim = None if sharing in ("self_attention", "query_is_key") else form["kdim"]
     vdim = kdim if sharing in ("self_attention", "key_is_value") else form["vdim"]
     flags = {name: form[name] for name in ("bias", "add_bias_kv", "add_zero_attn")}

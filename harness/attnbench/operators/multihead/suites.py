@@ -10,14 +10,14 @@ from attnbench.operators.multihead.problem import MultiheadProblem
 
 __all__ = ["CROSS", "FOLDER", "PASSES", "SELF", "SENTENCES", "VERSION", "load_suite", "make_profile_cases"]
 
-# Raised with every change of a list; results are comparable only between equal versions.
+# Increased with every change of a case list; results are comparable only between equal versions.
 VERSION = "2"
 FOLDER = Path(__file__).parent / "lists"
-# Lists that are kept by hand, by the level that they belong to: ``found`` has cases that fuzzing found, ``shown`` has
-# cases on which the mutants fail.
+# Case lists that are maintained by hand, each with its level: ``found`` has cases that fuzzing found, ``shown`` has
+# cases on which mutants fail.
 KEPT: dict[Level, str] = {"core": "found", "full": "shown"}
 
-# Modes of a forward pass and of a forward and backward pass.
+# Modes of the two passes: forward, and forward with backward.
 PASSES: tuple[Mode, ...] = ("inference", "train")
 # Pairwise distinct sizes (batch 2, heads 3, queries 5, keys 7, head_dim 8, embed_dim 24, kdim 10, vdim 14): a
 # transposed or swapped axis then changes a shape or a value. The head width is not a power of 4, so the scale
@@ -43,13 +43,13 @@ def load_suite(level: Level) -> Sequence[Case]:
 
 
 def _read_lines(name: str) -> list[str]:
-    """Read the lines of a list without comments."""
+    """Read the lines of a list except its comments."""
     lines = (FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def make_profile_cases(lengths: Sequence[int]) -> Sequence[Case]:
-    """Return one case per length and pass: self-attention without weights; inference, and train with backward."""
+    """Return one case per length and pass: self-attention that returns no weights; inference, and train with backward."""
     return [
         Case(
             operator="multihead",

@@ -24,7 +24,7 @@ def count_work(case: Case) -> Work:
     # Products per input projection and per output projection. The heads that the output projection multiplies depend on
     # parameters, so they take a gradient even if the inputs do not.
     incoming, outgoing = 1 + factors, 1 + (case.differentiates + case.tracks_parameters)
-    # Logits and weighted sum are two products; backward has two for each of them, whichever leaves take gradients.
+    # Logits and weighted sum are one product each. Backward has two products for each, whichever leaves take gradients.
     attention = 2 * (3 if case.differentiates else 1)
     batch, embed = problem.sequences, problem.embed_dim
     given = problem.queries * embed + problem.keys * ((problem.kdim or embed) + (problem.vdim or embed))
@@ -36,9 +36,9 @@ def count_work(case: Case) -> Work:
 
 
 def count_visible_pairs(case: Case) -> int:
-    """Count the visible query-key pairs over batch and heads; extra columns are always visible.
+    """Count the visible query-key pairs over batch and heads; extra keys (add_bias_kv, add_zero_attn) are visible.
 
-    For the real encoder's sentences all pairs count, because their lengths are unknown until the tokenizer has run.
+    For the real encoder's sentences all pairs count, because sentence lengths are unknown until the tokenizer has run.
     """
     problem: MultiheadProblem = case.problem
     rows = problem.sequences * problem.num_heads * problem.queries
@@ -61,7 +61,7 @@ def _count_drawn_pairs(case: Case) -> int:
     from attnbench.oracle.inputs import Draw, round_inputs
 
     dtype = getattr(torch, case.given_dtype)
-    # The sum of two finite masks may overflow in the dtype of the parameters.
+    # ``out_proj.weight`` gives the dtype of the masks' sum, in which two finite masks may add up to minus infinity.
     masks = Inputs(
         parameters={"out_proj.weight": torch.empty(0, dtype=dtype)},
         tensors=draw_masks(case.problem, Draw(case.seed)),
@@ -70,7 +70,7 @@ def _count_drawn_pairs(case: Case) -> int:
 
 
 def _count_moved_bytes(case: Case) -> Iterator[int]:
-    """Count the bytes of each tensor that is read or written, once."""
+    """Yield the bytes of the tensors that are read or written; each tensor counts once."""
     problem: MultiheadProblem = case.problem
     given, made = ELEMENT_BYTES[case.given_dtype], ELEMENT_BYTES[case.dtype]
     additive, boolean = _count_mask_elements(problem)
@@ -82,7 +82,7 @@ def _count_moved_bytes(case: Case) -> Iterator[int]:
     yield inputs + parameters + boolean * MASK_BYTES
     yield output + weights
     if case.differentiates:
-        yield output + weights  # their gradients are read
+        yield output + weights  # the gradients of both are read
     yield inputs * case.tracks_inputs + parameters * case.tracks_parameters  # gradients that are written
 
 

@@ -1,4 +1,4 @@
-"""Writing a study: its figures, its table and its text, as files of a report's folder."""
+"""Writing the figures, the table and the text of a study as files into the folder of a report."""
 
 import json
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class StudyFigures:
 def write(name: str, study: StudyFigures, folder: Path) -> Path:
     """Write ``study-<name>`` as PNG, SVG, CSV, Markdown and JSON, and return the path of the Markdown file.
 
-    A report in the same folder is updated to show it.
+    A report in the same folder is updated to show the study.
 
     Raises: ResultsError where the folder cannot be written.
     """
@@ -70,13 +70,13 @@ def _markdown(stem: str, study: StudyFigures) -> str:
 
 
 def _json(study: StudyFigures) -> str:
-    """What a report shows of a study, as ``study-<name>.json``."""
+    """Return the content of ``study-<name>.json``: what a report shows of the study."""
     heads, rows = _summary(study)
     plain = {"title": study.title, "text": study.text, "figures": list(study.figures), "head": heads, "rows": rows}
     return json.dumps(plain, ensure_ascii=False, indent=1) + "\n"
 
 
 def _summary(study: StudyFigures) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows of the summary, as text."""
+    """Return the column names and the rows of the summary, as text."""
     rows = [[str(value) for value in row] for row in study.summary.itertuples(index=False)]
     return [str(column) for column in study.summary.columns], rows

@@ -1,4 +1,4 @@
-"""Panels of curves against head_dim or a share: one look for all studies."""
+"""Panels of curves against head_dim or against a fraction, in one style for all studies."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,14 +13,14 @@ from attnbench.report.plots import COLOURS, INK, MARKERS, MUTED, SETTINGS
 
 __all__ = ["curve", "grid", "head_dims", "key", "level", "titled"]
 
-# Unit: inches; one panel, and what the title and the names of the curves take above all of them.
+# Unit: inches. Width and height of a panel, and height of the title and the curve names above all panels.
 PANEL_WIDTH, PANEL_HEIGHT, HEADER = 3.4, 2.5, 0.72
-# The first of the markers, as characters.
+# Characters that look like the first four of ``MARKERS``.
 SYMBOLS = "●■◆▲"
 
 
 def grid(rows: int, columns: int, *, title: str, names: Mapping[str, str]) -> tuple[Figure, list[Axes]]:
-    """Panels under a title and the names of the curves, each in its colour."""
+    """Return a figure and its empty panels, below a title and the names of the curves in their colours."""
     with mpl.rc_context(SETTINGS):
         width, height = columns * PANEL_WIDTH + 0.3, rows * PANEL_HEIGHT + HEADER
         figure = Figure(figsize=(width, height))
@@ -35,7 +35,7 @@ def grid(rows: int, columns: int, *, title: str, names: Mapping[str, str]) -> tu
 
 
 def key(figure: Figure, names: Mapping[str, str], symbols: str = SYMBOLS) -> None:
-    """Names of the curves, or of bars, in a row below the title."""
+    """Draw the names of the curves, or of bars, in a row below the title."""
     width, height = figure.get_size_inches()
     left = 0.12
     for (name, colour), symbol in zip(names.items(), symbols, strict=False):
@@ -47,7 +47,7 @@ def key(figure: Figure, names: Mapping[str, str], symbols: str = SYMBOLS) -> Non
 
 
 def titled(axes: Axes, title: str, *, x: str, y: str = "") -> None:
-    """Title and axis labels of a panel."""
+    """Set the title and the axis labels of a panel."""
     axes.set_title(title, loc="left", fontsize=9, color=INK, pad=6)
     axes.set_xlabel(x, color=MUTED)
     axes.set_ylabel(y, color=MUTED)
@@ -55,14 +55,14 @@ def titled(axes: Axes, title: str, *, x: str, y: str = "") -> None:
 
 
 def head_dims(axes: Axes, widths: Sequence[int]) -> None:
-    """Widths of a head on a logarithmic axis, each with its number."""
+    """Make the x axis logarithmic, with a labelled tick at each width of a head."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(widths), [str(width) for width in widths])
     axes.xaxis.set_minor_locator(NullLocator())
 
 
 def level(axes: Axes, value: float, name: str) -> None:
-    """A dotted line to compare curves with, and its name above its left end, for which there is room."""
+    """Draw a dotted horizontal line to compare curves with, and a name above its left end; make room for the name."""
     axes.set_ylim(top=max(axes.get_ylim()[1], 1.15 * value))
     axes.axhline(value, color=MUTED, linewidth=0.8, linestyle=":")
     axes.annotate(
@@ -77,7 +77,7 @@ def level(axes: Axes, value: float, name: str) -> None:
 
 
 def curve(axes: Axes, rows: pd.DataFrame, *, x: str, y: str, number: int) -> None:
-    """Medians with the band of their quartiles, as ``<y>``, ``<y>_low`` and ``<y>_high``."""
+    """Draw a curve of medians and a band between quartiles: the columns ``<y>``, ``<y>_low`` and ``<y>_high``."""
     look: dict[str, Any] = {"color": COLOURS[number], "marker": MARKERS[number]}
     axes.fill_between(rows[x], rows[f"{y}_low"], rows[f"{y}_high"], color=COLOURS[number], alpha=0.16, linewidth=0)
     axes.plot(rows[x], rows[y], markersize=4, linewidth=1.6, solid_capstyle="round", clip_on=False, **look)

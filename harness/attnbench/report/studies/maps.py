@@ -16,18 +16,19 @@ from attnbench.report.studies import StudyFigures
 
 __all__ = ["draw"]
 
-# Heads side by side.
+# Largest number of heads side by side.
 COLUMNS = 4
-# Unit: inches; a token's row, the smallest panel, and the space for tokens, titles and the key, and between panels.
+# Unit: inches. Height of a token's row; side of the smallest panel; space for token labels, for the title, for the
+# colour bar, and between panels.
 CELL, SMALLEST, TOKENS, HEADER, KEY, APART = 0.165, 1.5, 0.75, 0.66, 0.75, 0.32
 COLOURS_OF_WEIGHT = LinearSegmentedColormap.from_list("weights", ["#ffffff", "#a9cbe6", COLOURS[0], "#123a5a"])
 LEGEND = "rows: queries; columns: keys; hatched: padding; entropy: mean of the real rows"
-# A square-root scale, so that small weights are visible beside large ones.
+# A square-root colour scale, so that small weights are visible beside large ones.
 SCALE = PowerNorm(0.5, vmin=0, vmax=1)
 
 
 def draw(found: Mapping[str, Any]) -> StudyFigures:
-    """One figure with a panel for each sentence if one head is shown, else one figure for each sentence."""
+    """Draw one figure with a panel per sentence for one head; for several heads, a figure per sentence."""
     heads, sentences = found["heads"], found["sentences"]
     source = f"{found['implementation']}, layer {found['layer']}"
     with mpl.rc_context(SETTINGS):
@@ -64,7 +65,7 @@ def draw(found: Mapping[str, Any]) -> StudyFigures:
 def _figure(panels: Sequence[tuple[Mapping[str, Any], int, str]], *, columns: int, title: str) -> Figure:
     rows = -(-len(panels) // columns)
     side = max(SMALLEST, CELL * max(len(sentence["tokens"]) for sentence, _, _ in panels))
-    # Panels of different sentences each need their tokens; heads of one sentence share them.
+    # Panels of different sentences each need their own token labels; the heads of one sentence share token labels.
     shared = len({id(sentence) for sentence, _, _ in panels}) == 1
     apart = APART if shared else APART + TOKENS
     width = TOKENS + columns * side + (columns - 1) * (0.12 if shared else apart) + KEY
@@ -115,7 +116,7 @@ def _dress(axes: Axes, sentence: Mapping[str, Any], name: str, *, queries: bool,
 
 
 def _table(found: Mapping[str, Any]) -> pd.DataFrame:
-    """Every weight, one per row of the table."""
+    """Tabulate every attention weight, one a row."""
     rows = [
         (number + 1, head, i, query, j, key, weight)
         for number, sentence in enumerate(found["sentences"])
@@ -127,7 +128,7 @@ def _table(found: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _summary(found: Mapping[str, Any]) -> pd.DataFrame:
-    """For each head and sentence: entropy, the largest weight on another token, the largest weight on padding."""
+    """Tabulate by sentence and head: mean entropy, largest weight on another token, largest weight on padding."""
     rows = []
     for number, sentence in enumerate(found["sentences"]):
         tokens, real = sentence["tokens"], sentence["real"]

@@ -1,4 +1,4 @@
-"""What padding does to a row: its weights as bars, the share on padding, and the error of the output."""
+"""What padding does to a row of attention: weights as bars, the fraction of weight on padding, the output error."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,14 +20,14 @@ NAMES = {"alone": "alone", "masked": "padded, with the mask", "unmasked": "padde
 NUMBERS = {"masked": 0, "unmasked": 1}
 BAR_SYMBOL = "■"
 COLOUR = {"alone": MUTED, "masked": COLOURS[0], "unmasked": COLOURS[1]}
-# Width of one bar, as a share of the distance between tokens.
+# Width of one bar, as a fraction of the distance between tokens.
 BAR = 0.27
 # Unit: inches.
 WIDTH, HEIGHT = 7.2, 6.1
 
 
 def draw(found: Mapping[str, Any]) -> StudyFigures:
-    """Figure and table."""
+    """Draw the figure, and tabulate its numbers."""
     rows = pd.DataFrame(found["rows"])
     with mpl.rc_context(SETTINGS):
         figure = Figure(figsize=(WIDTH, HEIGHT))

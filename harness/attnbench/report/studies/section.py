@@ -1,4 +1,4 @@
-"""Placing the studies of a folder in the report of the same folder; either may be written first."""
+"""Placing the studies of a folder in the report of the same folder, whichever of the two was written first."""
 
 import json
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class _Study:
 
 
 def place_studies(folder: Path) -> None:
-    """Write the folder's studies into its page and its Markdown; do nothing where the folder has no report."""
+    """Write the studies of a folder into the HTML page and the Markdown file of its report, if it has a report."""
     found = [
         _Study(stem=path.stem, **json.loads(path.read_text(encoding="utf-8")))
         for path in sorted(folder.glob("study-*.json"))
@@ -59,5 +59,5 @@ def _markdown(found: Sequence[_Study], folder: Path) -> str:  # noqa: ARG001
 
 
 def _figures(study: _Study) -> list[str]:
-    """File names of its figures, without suffix."""
+    """Return the file names of the study's figures, without ``.svg`` or ``.png``."""
     return [study.stem + suffix for suffix in study.figures]

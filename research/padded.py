@@ -201,7 +201,7 @@ def _make_calls(reference: Any, hidden: Any, padded: Any, pass_: str) -> dict[st
     from attnbench.plugins.registry import load
 
     generator = torch.Generator().manual_seed(0)
-    # The gradient of the output is 0 at padded tokens, as in a model that ignores their outputs.
+    # The gradient with respect to the output is 0 at padded tokens, as in a model that ignores these outputs.
     cotangent = torch.randn(hidden.shape, generator=generator).masked_fill(padded[..., None], 0.0)
 
     def forward(module: Any) -> object:

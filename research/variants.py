@@ -39,7 +39,7 @@ OPERATOR = "multihead"
 
 @dataclass(slots=True)
 class Tally:
-    """Number of comparisons; by dtype, the histogram and the largest ratio of measured to allowed error; failures."""
+    """Number of comparisons, failures; by dtype, the histogram and the largest ratio of measured to allowed error."""
 
     comparisons: int = 0
     bins: defaultdict[str, Counter[float]] = field(default_factory=lambda: defaultdict(Counter))

@@ -1,4 +1,4 @@
-"""Running the checks on mutants: kills, survivors, checks that no other check replaces, and mutants that look alike."""
+"""Tests of the matrix of checks and mutants: which check kills which mutant, and which mutants survive."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ PLAIN = Case(operator="multihead", problem=CROSS, mode="inference").id
 
 @pytest.fixture
 def matrix() -> Matrix:
-    """Four mutants of which one survives, a mutant whose check did not run, an equivalent, and a variant that fails."""
+    """Matrix of five mutants (c survives; e's named check did not run), an equivalent mutant, and a variant that fails."""
     made = Matrix(
         mutants={
             "a": "forward_parity",
@@ -43,14 +43,17 @@ def matrix() -> Matrix:
 
 
 def test_a_check_is_needed_by_mutants_that_no_other_check_kills(matrix: Matrix) -> None:
-    """A check kills mutants that fail it on any case; it is needed for mutants that fail no other check."""
+    """A check kills a mutant that fails it on any case; only this check kills it if the mutant fails no other check."""
     assert matrix.find_killed_by("forward_parity") == ["a", "b", "d"]
     assert matrix.find_killed_only_by("forward_parity") == ["b", "d"]
     assert (matrix.find_killed_by("input_gradients"), matrix.find_killed_only_by("input_gradients")) == (["a"], [])
 
 
 def test_outcomes_are_distinguished(matrix: Matrix) -> None:
-    """The matrix lists survivors, mutants that fail alike, and mutants that their named check does not kill."""
+    """The matrix lists survivors, groups of mutants with the same failures, and mutants killed only by other checks.
+
+    "Other" checks are all but the one that the mutant names.
+    """
     assert matrix.find_survivors() == ["c"]
     assert matrix.find_unasked() == ["e"]
     assert matrix.find_killed_on({"y"}) == ["a"]
@@ -61,7 +64,10 @@ def test_outcomes_are_distinguished(matrix: Matrix) -> None:
 
 
 def test_the_table_names_faults_of_the_suite(matrix: Matrix, capsys: pytest.CaptureFixture[str]) -> None:
-    """There is a line for each check; survivors, checks that kill nothing, and correct variants that fail are named."""
+    """The table has a line for each check; the lines below name survivors, idle checks and variants that fail.
+
+    An idle check is one that kills no mutant.
+    """
     print_matrix(matrix, ["forward_parity", "input_gradients", "weights_parity"])
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines[:4] == [
@@ -88,7 +94,7 @@ def test_the_table_names_faults_of_the_suite(matrix: Matrix, capsys: pytest.Capt
 
 
 class Raises(Implementation):
-    """Raises in its call, and supports one mode only."""
+    """Implementation whose call raises ValueError, and which supports only the mode inference."""
 
     name = "raises"
 
@@ -110,7 +116,7 @@ class Raises(Implementation):
 
 
 def test_a_mutant_that_raises_is_killed_and_one_that_refuses_is_not(tmp_path: Path) -> None:
-    """An exception is a failure of each check; a refused case is no failure."""
+    """A mutant whose call raises fails each check; a mutant that refuses the case fails none."""
     worker = MutationWorker(tmp_path, ["multihead"])
     worker._implementations["raises"] = Raises()
     checks = ["forward_parity", "repeats_itself"]
@@ -119,10 +125,10 @@ def test_a_mutant_that_raises_is_killed_and_one_that_refuses_is_not(tmp_path: Pa
 
 
 def test_all_mutants_run_on_a_case_in_worker_processes() -> None:
-    """In the matrix of one case, a mutant that the case shows is killed, another survives, and no variant fails."""
+    """On one case and one check, scale_missing is killed, mask_inverted survives, and no correct variant fails."""
     plan = Plan(case=PLAIN, checks=("forward_parity",), missing=None, flop=0)
     found = run_mutants([plan], {PLAIN}, progress=NoProgress(), jobs=1)
-    # The plan has cases of one operator, so that mutants of others do not run.
+    # The plan's only case is of multihead, so that only mutants of multihead run.
     assert list(found.mutants) == found.find_mutants_of("multihead") == [mutant.name for mutant in MUTANTS.mutants]
     assert list(found.variants) == [variant.name for variant in MUTANTS.variants]
     assert found.find_false_alarms() == {}
@@ -134,15 +140,15 @@ def test_all_mutants_run_on_a_case_in_worker_processes() -> None:
 
 
 def describe_set(mutants: dict[str, str]) -> dict[str, Any]:
-    """Answer of a mutation worker: these mutants, an equivalent mutant and a correct variant, all of one operator."""
+    """Return a mutation worker's list of names: these mutants, the equivalent mutant "same" and the variant "right"."""
     operators = dict.fromkeys([*mutants, "same", "right"], "multihead")
     return {"mutants": mutants, "equivalents": ["same"], "variants": ["right"], "operators": operators}
 
 
 def test_only_survivors_run_on_compiled_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiling takes seconds, so that mutants already killed and correct variants do not run on compiled cases.
+    """Killed mutants and correct variants do not run on compiled cases, because compiling takes seconds.
 
-    A mutant whose named check applies to compiled cases only runs on them, too.
+    A killed mutant still runs on a compiled case if the check that it names applies to compiled cases only.
     """
     compiled = PLAIN.replace("inference", "exported")
     checks_of = {PLAIN: ("forward_parity",), compiled: ("compiled_parity",)}
@@ -167,7 +173,10 @@ def test_only_survivors_run_on_compiled_cases(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_for_the_score_a_mutant_runs_until_its_named_check_kills_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mutant killed by another check runs on the next case, too; equivalents and correct variants do not run."""
+    """For the score, a mutant that some other check has killed runs on the next case; equivalents do not run at all.
+
+    Correct variants do not run either.
+    """
     other = PLAIN.replace("inference", "eval")
     plans = [Plan(case=case, checks=("forward_parity",), missing=None, flop=0) for case in (PLAIN, other)]
     names_of: dict[str, list[str]] = {}

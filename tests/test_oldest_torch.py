@@ -1,4 +1,4 @@
-"""Test with the oldest torch that pyproject.toml allows."""
+"""Test of the quick suite under the oldest torch that pyproject.toml allows."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Tests of the contents of wheel and sdist, and of an installed wheel without the checkout."""
+"""Tests of the contents of wheel and sdist, and of a wheel that is installed outside the checkout."""
 
 import os
 import subprocess
@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[1]
 SOURCES = {
     "attnbench": ROOT / "harness", "attnzoo": ROOT / "implementations", "attnmechanisms": ROOT / "implementations",
 }  # fmt: skip
-# Enough for importing torch and xformers on a busy machine.
+# Time limit of each command: enough for importing torch and xformers on a busy machine.
 TIMEOUT_S = 180
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command without the checkout's import paths, and capture its output."""
+    """Run a command without PYTHONPATH, so that it cannot import the checkout, and capture its output."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
         [str(part) for part in command],
@@ -45,7 +45,7 @@ def run_successfully(*command: str | Path, cwd: Path) -> str:
 
 
 def find_only(folder: Path, pattern: str) -> Path:
-    """The only file in a folder that matches a pattern."""
+    """Return the only file in a folder that matches a pattern."""
     [found] = folder.glob(pattern)
     return found
 
@@ -60,7 +60,10 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the scripts of a new environment, which has the wheel and the packages of this environment."""
+    """Folder of the scripts of a new virtual environment with the installed wheel.
+
+    The new environment can import the packages of this environment, but not the checkout.
+    """
     home = tmp_path_factory.mktemp("installed") / "env"
     venv.create(home, with_pip=False)
     scripts = home / ("Scripts" if os.name == "nt" else "bin")
@@ -74,9 +77,9 @@ def installed(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         find_only(distributions, "*.whl"),
         cwd=home,
     )
-    # The packages of this environment are added after pip has run, because pip would take the editable install for an
-    # installed attnbench. Python does not read the .pth files of a folder that was itself added by a .pth file, so the
-    # editable install is not importable in the new environment.
+    # The packages of this environment are added after pip has run, because pip would take the editable install of this
+    # environment for an installed attnbench. Python does not read the .pth files of a folder that was itself added by a
+    # .pth file, so the new environment cannot import the editable install.
     ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = run_successfully(scripts / "python", "-c", ask, cwd=home).strip()
     Path(packages, "surroundings.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
@@ -84,7 +87,7 @@ def installed(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def list_contents(wheel: Path) -> set[str]:
-    """Names of the files in a wheel, without its metadata."""
+    """Return the names of the files in a wheel, except its metadata."""
     with ZipFile(wheel) as archive:
         return {name for name in archive.namelist() if ".dist-info/" not in name}
 
@@ -119,7 +122,7 @@ def test_wheel_holds_the_licence_and_the_entry_points(distributions: Path) -> No
 
 
 def test_sdist_holds_the_tests_and_builds_the_same_wheel(distributions: Path, tmp_path: Path) -> None:
-    """The sdist contains the files that the tests need, and the wheel built from it has the same contents."""
+    """The sdist contains the files that the tests need; a wheel built from the sdist has the wheel's contents."""
     sdist = find_only(distributions, "*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

@@ -1,4 +1,4 @@
-"""Probes: the worker's answers, or its end, give findings, memory, and the reason why a call is not timed."""
+"""Tests of ``probe``, which checks an implementation, measures its memory, and decides whether it is timed."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ class FakeSession:
         self.wrong = wrong
 
     def ask_oracle(self, do: str, **request: Any) -> Any:
-        """Return the path of inputs, or findings."""
+        """Return the path of the inputs, or the findings of the requested checks."""
         if do == "inputs":
             return "inputs"
         passed = {"status": "passed", "warnings": ["slow"], "measured": 1.0}
@@ -34,7 +34,7 @@ class FakeSession:
 
 
 class FakeWorker:
-    """Supervisor with prepared answers; the default ones report no problem."""
+    """Supervisor without a worker process; its answers are prepared, and by default report no problem."""
 
     path_prefix = Path("folder/worker-0")
 
@@ -46,28 +46,28 @@ class FakeWorker:
         self.core_demands = list(busy)
 
     def ask(self, do: str, **request: Any) -> Any:
-        """Return the prepared answer; by default, observations of the requested checks."""
+        """Return the prepared answer to a request; "observe" has a default answer, in which every check was observed."""
         self.requests.append(do)
         if do == "observe" and do not in self.answers:
             return {check: {"status": "observed"} for check in request["checks"]}
         return self.answers[do]
 
     def compute_memory_limit_bytes(self) -> int:
-        """Return the prepared limit."""
+        """Return the prepared memory limit."""
         return self.memory_bytes
 
     def measure_core_demand(self, window_s: float) -> float | None:
-        """Return the next prepared number of cores."""
+        """Return the next prepared core demand, in cores."""
         return self.core_demands.pop(0)
 
 
 def run_probe(worker: FakeWorker, *, session: FakeSession | None = None, plan: Plan = PLAN) -> Result:
-    """Run a probe, and return its result."""
+    """Run a probe of "sdpa" with fake worker and session, and return its result."""
     return probe(session or FakeSession(), worker, "sdpa", plan, run="r")  # type: ignore[arg-type]
 
 
 def test_a_probe_without_failures_measures_everything() -> None:
-    """The result has findings with measured errors and warnings, memory, kernels, flop and bytes, and may be timed."""
+    """If all checks pass, the result has findings, memory, kernels, FLOP and bytes, and the call may be timed."""
     found = run_probe(FakeWorker())
     assert found.findings == tuple(
         Finding(check=check, status="passed", measured=1.0, warnings=("slow",)) for check in PLAN.checks
@@ -97,7 +97,7 @@ def test_a_probe_without_failures_measures_everything() -> None:
 def test_a_refused_or_too_large_case_is_not_called(
     session: FakeSession, worker: FakeWorker, plan: dict[str, Any], status: str, reason: str
 ) -> None:
-    """A case that is refused, or exceeds a limit, is not called; the finding of every check gives the reason."""
+    """If a case is refused or exceeds a limit, no call is made; the finding of every check gives the reason."""
     found = run_gating_checks(
         session, worker, "sdpa", Plan(**{name: getattr(PLAN, name) for name in Plan.__slots__} | plan)
     )  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def test_a_refused_or_too_large_case_is_not_called(
 
 
 def test_a_crash_fails_all_checks_and_is_not_repeated() -> None:
-    """A crash is the finding of all checks; the call is not repeated to find the check that caused it."""
+    """If the worker crashes, every check has the status "crashed"; the checks are not run again one by one."""
     worker = FakeWorker(observe=CRASH)
     found = run_probe(worker)
     assert {finding.status for finding in found.findings} == {"crashed"}
@@ -115,7 +115,7 @@ def test_a_crash_fails_all_checks_and_is_not_repeated() -> None:
 
 
 def test_checks_of_a_large_case_run_one_at_a_time() -> None:
-    """Each check of a large case has a request of its own, so that the tensors of all are not in memory together."""
+    """On a large case, each check is a separate request, so that only the tensors of one check are in memory."""
     large = Plan(case=CASE, checks=PLAN.checks, missing=None, flop=TOGETHER_FLOP + 1)
     worker = FakeWorker()
     assert run_probe(worker, plan=large).untimed is None
@@ -123,7 +123,7 @@ def test_checks_of_a_large_case_run_one_at_a_time() -> None:
 
 
 def test_memory_of_a_wrong_result_is_not_measured() -> None:
-    """Where a check failed, memory is not measured."""
+    """If a check fails, the memory of the call is not measured."""
     worker = FakeWorker()
     found = run_probe(worker, session=FakeSession(wrong=("global_state_untouched",)))
     assert (found.untimed, found.memory) == ("failed: off", None)
@@ -131,7 +131,7 @@ def test_memory_of_a_wrong_result_is_not_measured() -> None:
 
 
 def test_an_error_of_one_check_does_not_affect_the_others() -> None:
-    """The observations of the other checks are evaluated."""
+    """If one check raises, that check has the status "error", and the other checks are evaluated."""
     raised = {"status": "error", "reason": "ValueError: what"}
     found = run_probe(FakeWorker(observe=OBSERVED | {"forward_parity": raised}))
     assert [finding.status for finding in found.findings] == ["error", "passed"]
@@ -139,7 +139,7 @@ def test_an_error_of_one_check_does_not_affect_the_others() -> None:
 
 
 def test_the_default_memory_limit_is_most_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default limit is 90 % of the available memory; where the system does not report it, there is no limit."""
+    """The default limit is 90 % of the available memory; if the system does not report its memory, there is no limit."""
     monkeypatch.setattr("attnbench.runner.session.read_available_memory_bytes", lambda: 1000)
     assert Limits().compute_memory_limit_bytes() == 900
     assert Limits(memory_bytes=5000).compute_memory_limit_bytes() == 5000
@@ -149,7 +149,7 @@ def test_the_default_memory_limit_is_most_of_the_free_memory(monkeypatch: pytest
 
 @pytest.mark.parametrize("stage", ["memory", "kernels"])
 def test_a_crash_during_measurement_is_the_reason_for_no_timing(stage: str) -> None:
-    """Findings that passed stay, and the call is not timed."""
+    """If the worker crashes while memory or kernels are measured, the findings stay, and the call is not timed."""
     found = run_probe(FakeWorker(**{stage: CRASH}))
     assert {finding.status for finding in found.findings} == {"passed"}
     assert found.untimed == "crashed: the process was killed by SIGSEGV"
@@ -157,7 +157,7 @@ def test_a_crash_during_measurement_is_the_reason_for_no_timing(stage: str) -> N
 
 
 def test_a_call_that_is_declared_untimed_is_not_timed() -> None:
-    """The reason is the one that the implementation declares."""
+    """If an implementation declares a reason in ``untimed``, the call is not timed, for that reason."""
     assert run_probe(FakeWorker(describe=DESCRIBED | {"untimed": "interpreted"})).untimed == "interpreted"
 
 
@@ -166,13 +166,16 @@ def test_a_call_that_is_declared_untimed_is_not_timed() -> None:
     [
         ((0.1,), None),
         ((None,), None),
-        # Threads that were about to end have ended by the second measurement.
+        # The demand is measured again if it is high, because threads may have been about to end.
         ((0.9, 0.1), None),
         ((0.9, 1.2), "its threads still need 1.2 cores after the call has returned"),
     ],
 )
 def test_a_call_that_leaves_threads_running_is_not_timed(busy: tuple[float | None, ...], untimed: str | None) -> None:
-    """Such threads would slow the other implementations; where the core demand is not known, the call is timed."""
+    """A call whose threads still run afterwards is not timed, because they would slow the other implementations.
+
+    If the core demand of the worker is not known, the call is timed.
+    """
     worker = FakeWorker(busy=busy)
     assert run_probe(worker).untimed == untimed
     assert worker.core_demands == []

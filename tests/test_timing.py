@@ -72,7 +72,7 @@ class Quiet(Scheduler):
 
 
 def run_cycles(calls: Calls, *durations_s: float, budget_s: float, seed: int = 0) -> list[list[str]]:
-    """Take samples of functions "0", "1", …; return, for each cycle, the names in the order in which they were called."""
+    """Take samples of functions "0", "1", …; return the names of each cycle in the order of the calls."""
     count = len(durations_s)
     samples = sample_interleaved(
         {str(i): calls.make_call(str(i), duration) for i, duration in enumerate(durations_s)},
@@ -162,9 +162,9 @@ def test_slow_calls_take_part_in_fewer_cycles(calls: Calls) -> None:
 
 
 def test_samples_of_a_slow_call_are_spread_over_all_cycles(calls: Calls) -> None:
-    """The eight samples of a slow function have 8 to 10 calls between them, so that a drift affects all functions alike.
+    """Between two of the eight samples of a slow function, there are 7 to 9 samples of a quick one.
 
-    The cycles without a sample of the slow function only call the quick one.
+    So a drift of the machine affects the few samples of the slow function as it affects the many of the quick one.
     """
     count_samples(calls, {"quick": 1 / 64, "slow": 1 / 8}, budget_s=2)
     places = [place for place, name in enumerate(calls.order[2 * WARM_UP_CALLS :]) if name == "slow"]
@@ -174,7 +174,10 @@ def test_samples_of_a_slow_call_are_spread_over_all_cycles(calls: Calls) -> None
 
 
 def test_the_baseline_is_called_in_every_cycle(calls: Calls) -> None:
-    """The baseline's part of the budget determines the number of cycles; a function has at most one sample per cycle."""
+    """The baseline is called in every cycle, and its part of the budget determines the number of cycles.
+
+    Other functions have at most one sample per cycle.
+    """
     durations = {"base": 1 / 16, "fast": 1 / 1024, "slow": 1 / 4, "alike": 1 / 16}
     assert count_samples(calls, durations, budget_s=5, baseline=["base"]) == {
         "base": 20, "fast": 20, "slow": FEWEST, "alike": 20
@@ -191,7 +194,7 @@ def test_the_baseline_is_called_in_every_cycle(calls: Calls) -> None:
     [(1.25, "abbaabbaab"), (2.5, "aabbbbaaaabbbbaaaabb"), (12.5, ("a" * 12 + "b" * 24 + "a" * 12) * 2 + "aaaa")],
 )
 def test_the_baseline_and_its_copy_are_never_called_in_one_cycle(calls: Calls, budget_s: float, pattern: str) -> None:
-    """Each cycle calls either the baseline or its copy, in alternating blocks of cycles; "own" is called in every cycle.
+    """Each cycle calls "own", and either the baseline or its copy, in alternating blocks of cycles.
 
     A block has one or two cycles if there are few cycles, and an eighth of all cycles if there are many.
     """
@@ -253,7 +256,8 @@ def test_no_more_samples_are_planned_than_the_limit_allows(calls: Calls) -> None
         }
         for limit_s in (60.0, 30.0, 1.0)
     ]
-    # One cycle takes 12 s. One sample is planned for 1 s; one is added, because a process needs more clean calls.
+    # One cycle takes 12 s, so 5, 2 and 1 samples are planned. Fewer than five clean calls are too few, so one cycle is
+    # added; it takes longer than the budget for added cycles.
     assert found == [dict.fromkeys(slow, 5), dict.fromkeys(slow, 3), dict.fromkeys(slow, 2)]
 
 
@@ -269,7 +273,7 @@ def sample_with_waits(calls: Calls, *waits: int, budget_s: float = 1.0) -> dict[
 
 
 def test_waits_are_recorded_with_every_sample(calls: Calls) -> None:
-    """Every sample has ``waited_ns``, the time that threads waited for a core, and ``switches``, the number of switches."""
+    """Every sample has the time that threads waited for a core (``waited_ns``) and the number of ``switches``."""
     samples = sample_with_waits(calls, 7, 0, 9)
     assert sorted(samples["base"].waited_ns + samples["own"].waited_ns)[-3:] == [0, 7, 9]
     for sampled in samples.values():
@@ -310,7 +314,7 @@ def test_added_cycles_call_only_the_baseline_or_its_copy_if_only_one_is_short(ca
 
 
 def test_added_cycles_take_at_most_the_same_time_again(calls: Calls) -> None:
-    """If every call waits for a core, the added cycles take at most as long as the planned ones, and then it ends."""
+    """If every call waits for a core, cycles are added for at most another ``budget_s``, so that the run ends."""
     samples = sample_with_waits(calls, *[10**8] * 100, budget_s=0.5)
     assert {name: len(sampled.times_ns) for name, sampled in samples.items()} == {"base": 7, "own": 7}
     assert not any(sampled.has_enough_clean_calls() for sampled in samples.values())

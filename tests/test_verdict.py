@@ -1,4 +1,4 @@
-"""Tests of the evaluation of observations: what is compared, in which order, and the messages of failures."""
+"""Tests of ``evaluate``, which turns observations into a finding: what is compared, in which order, and messages."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,20 +22,20 @@ from attnbench.oracle.expected import CaseOracle, Expected
 from attnbench.records.types import Finding
 
 INF, NAN = math.inf, math.nan
-# Allowed: 4 × 0.25 = 1.
+# The allowed error is 4 × 0.25 = 1.
 ALLOWANCE = Allowance(model=0.25, yardstick=0.125, factor=4.0, floor=1e-45)
 ORIGIN = "4 × the larger of the rounding model's error 0.25 and the reference's own 0.125"
-# Shape (2, 3); its second row is fully masked.
+# EXPECTED has shape (2, 3); its second row is fully masked.
 EXPECTED = torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
 HIDDEN = torch.tensor([[False], [True]])
 CASE = Case(operator="multihead", problem=CROSS)
 
 
 class PlainOperator:
-    """An operator with the methods that evaluation needs, and trivial answers."""
+    """Operator that has only the methods that ``evaluate`` calls, with trivial answers."""
 
     def axes(self, case: Case, quantity: str) -> Sequence[Axis]:
-        """Return no axes: messages give indices."""
+        """Return no axes, so that messages give indices."""
         return ()
 
     def fault_models(self, case: Case, quantities: Any) -> Mapping[str, Any]:
@@ -59,7 +59,7 @@ class StatedOracle(CaseOracle):
 
     @property
     def outputs_all_dropped(self) -> dict[str, Tensor]:  # type: ignore[override]
-        """Zeros: every weight is dropped."""
+        """Outputs if every attention weight is dropped: zeros."""
         return {name: torch.zeros_like(value) for name, value in self.expected.quantities.items()}
 
     def compute_with_dropout(self, keep: Tensor) -> Expected:
@@ -69,14 +69,14 @@ class StatedOracle(CaseOracle):
 
 
 def make_expected(output: Tensor = EXPECTED) -> Expected:
-    """Return expected values with this output."""
+    """Return expected values with this output, the allowance ALLOWANCE, and a second row that is fully masked."""
     return Expected(quantities={"output": output}, allowances={"output": ALLOWANCE}, hidden_rows={"output": HIDDEN})
 
 
 def evaluate_all(
     *observations: Observation, expected: Expected | None = None, case_oracle: CaseOracle | None = None, **policies: Any
 ) -> Finding:
-    """Evaluate the observations of a check whose requirement is ``Needed.``."""
+    """Evaluate observations as those of a check "a_check", whose requirement is "Needed."."""
     case_oracle = case_oracle or StatedOracle(expected or make_expected())
     return evaluate("a_check", "Needed.", list(observations), case_oracle, Policies(**policies))
 
@@ -87,7 +87,7 @@ def observe_output(values: Any, dtype: torch.dtype = torch.float32) -> Match:
 
 
 def observe_equal(value: Any, expected: Any) -> Equal:
-    """Return the observation that two tensors must be equal bit for bit."""
+    """Return the observation that ``value`` must equal ``expected`` bit for bit."""
     return Equal(value=torch.as_tensor(value), expected=torch.as_tensor(expected), what="x")
 
 
@@ -95,14 +95,14 @@ def observe_equal(value: Any, expected: Any) -> Equal:
 
 
 def test_an_error_within_the_allowance_passes_with_its_numbers() -> None:
-    """The finding has the largest error and the allowed error."""
+    """A finding that passed has the largest error as ``measured`` and the allowed error as ``allowed``."""
     assert evaluate_all(observe_output([[1.0, 2.0, 3.25], [0.0, 0.0, 0.125]])) == Finding(
         check="a_check", status="passed", measured=0.25, allowed=1.0
     )
 
 
 def test_an_error_beyond_half_of_the_allowance_is_noted() -> None:
-    """It passes with a warning; an error that equals the allowance also passes."""
+    """An error above half of the allowance, up to the whole of it, passes with a warning."""
     assert evaluate_all(observe_output([[1.0, 2.0, 3.5], [0.0, 0.0, 0.0]])).warnings == ()
     assert evaluate_all(observe_output([[1.0, 2.0, 3.75], [0.0, 0.0, 0.0]])).warnings == (
         "uses 75% of the error allowed",
@@ -112,7 +112,7 @@ def test_an_error_beyond_half_of_the_allowance_is_noted() -> None:
 
 
 def test_wrong_values_are_reported_with_count_share_and_worst_element() -> None:
-    """The message gives the worst element, its index, and the origin of the bound."""
+    """The message gives the number and fraction of wrong elements, the worst one, and how the allowance is computed."""
     found = evaluate_all(observe_output([[1.0, 4.5, 3.5], [0.0, -1.5, 0.0]]))
     assert found == Finding(
         check="a_check",
@@ -125,14 +125,14 @@ def test_wrong_values_are_reported_with_count_share_and_worst_element() -> None:
 
 
 def test_shape_is_compared_before_values() -> None:
-    """A wrong shape is reported as such, even if it would broadcast."""
+    """A wrong shape is the reported fault, even if the values would broadcast to the right shape."""
     found = evaluate_all(observe_output([[1.0, 2.0, 3.0]]))
     assert found.reason == "Needed. But output has shape (1, 3), must be (2, 3)."
     assert (found.measured, found.allowed) == (None, None)
 
 
 def test_dtype_is_compared_before_values() -> None:
-    """The right values in another dtype fail."""
+    """The right values in a wrong dtype fail, and the dtype is the reported fault."""
     found = evaluate_all(observe_output(EXPECTED.tolist(), dtype=torch.float64))
     assert found.reason == "Needed. But output has dtype float64, must be float32."
 
@@ -151,12 +151,12 @@ def test_dtype_is_compared_before_values() -> None:
     ],
 )
 def test_nan_and_infinity_are_compared_before_values(values: Any, fault: str) -> None:
-    """The message gives the first of them with its index, however large the error of other elements is."""
+    """The message gives the first wrong NaN or infinity with its index, even if a finite element is far off."""
     assert evaluate_all(observe_output(values)).reason == f"Needed. {fault}"
 
 
 def test_nan_and_infinity_must_be_where_the_oracle_has_them() -> None:
-    """Where the oracle has NaN, a NaN is right; a finite number or an infinity is wrong."""
+    """If an expected value is NaN, only NaN is right; a finite number and an infinity are wrong."""
     expected = torch.tensor([[1.0, NAN, 3.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
     assert (
         evaluate_all(observe_output([[1.0, NAN, 3.0], [0.0, 0.0, 0.0]]), expected=make_expected(expected)).status
@@ -168,7 +168,7 @@ def test_nan_and_infinity_must_be_where_the_oracle_has_them() -> None:
 
 
 def test_an_infinity_of_the_other_sign_is_wrong() -> None:
-    """Where the oracle is infinite, the sign must match."""
+    """If an expected value is infinity, minus infinity is wrong."""
     expected = torch.tensor([[1.0, 2.0, INF], [0.0, 0.0, 0.0]], dtype=torch.float64)
     assert (
         evaluate_all(observe_output([[1.0, 2.0, INF], [0.0, 0.0, 0.0]]), expected=make_expected(expected)).status
@@ -181,7 +181,7 @@ def test_an_infinity_of_the_other_sign_is_wrong() -> None:
 
 
 def test_a_quantity_that_the_case_does_not_have_fails() -> None:
-    """A quantity that the oracle does not compute matches nothing."""
+    """If a call returns weights on a case that does not request them, the check fails."""
     found = evaluate_all(Match(quantities={"weights": torch.zeros(1)}))
     assert found.reason == "Needed. But the call returned weights, which this case does not have."
 
@@ -194,7 +194,7 @@ def test_empty_tensors_match() -> None:
 
 
 def test_a_dropout_mask_is_handed_to_the_oracle() -> None:
-    """Values with a dropout mask are compared with the expected values under that mask."""
+    """If an observation has a dropout mask, its values are compared with the oracle's under that mask."""
     keep, dropped_output = torch.tensor([True, False]), torch.full_like(EXPECTED, 7.0)
 
     def compute_with_dropout(mask: Tensor) -> Expected:
@@ -219,7 +219,10 @@ def test_a_dropout_mask_is_handed_to_the_oracle() -> None:
     ],
 )
 def test_a_gradient_has_the_dtype_of_its_input_or_parameter(mode: Any, dtype: torch.dtype, status: str) -> None:
-    """Under autocast, inputs, parameters and their gradients are float32; the output is narrower."""
+    """Under autocast to bfloat16, gradients must be float32, like inputs and parameters; the output is bfloat16.
+
+    In mode train in bfloat16, gradients and output must be bfloat16.
+    """
     case = CASE.with_fields(dtype="bfloat16", mode=mode)
     stated = Expected(
         quantities={"output": EXPECTED, "grad.query": EXPECTED},
@@ -235,13 +238,13 @@ def test_a_gradient_has_the_dtype_of_its_input_or_parameter(mode: Any, dtype: to
 
 
 def test_a_dtype_that_the_contract_leaves_open_may_be_any() -> None:
-    """With ``any_dtype``, only values are compared."""
+    """An observation with ``any_dtype`` passes in any dtype if its values are right."""
     free = Match(quantities={"output": EXPECTED.double()}, any_dtype=True)
     assert evaluate_all(free).status == "passed"
 
 
 def test_a_coordinate_that_all_wrong_elements_share_is_reported() -> None:
-    """If the operator names the axes, the message gives the worst element and the shared row in words."""
+    """If all wrong elements have the same query, the message says so, with the operator's word for the axis."""
     expected = torch.zeros(4, 8, dtype=torch.float64)
 
     class OperatorWithAxes(PlainOperator):
@@ -271,7 +274,10 @@ def test_a_coordinate_that_all_wrong_elements_share_is_reported() -> None:
 
 
 def test_an_exact_quantity_equals_the_oracle_rounded_once() -> None:
-    """It has the oracle's values, rounded to the case's dtype; the next number and another dtype fail."""
+    """An exact quantity must be the oracle's values, rounded to the case's dtype.
+
+    The next larger float32 number fails, and so does another dtype.
+    """
     third = EXPECTED / 3
     assert evaluate_all(Exact(quantities={"output": third.float()}), expected=make_expected(third)).status == "passed"
     off = third.float()
@@ -285,12 +291,12 @@ def test_an_exact_quantity_equals_the_oracle_rounded_once() -> None:
     )
 
 
-# Scale of a whole quantity
+# The scale of a whole tensor, estimated from all its elements
 
 
 @pytest.fixture(scope="module")
 def probe_oracle() -> Callable[[Dtype], CaseOracle]:
-    """Case oracles of the case that probes use, by dtype."""
+    """Function that returns the case oracle of the problem PROBE in a dtype."""
 
     @cache
     def build(dtype: Dtype) -> CaseOracle:
@@ -301,7 +307,7 @@ def probe_oracle() -> Callable[[Dtype], CaseOracle]:
 
 
 def scale_and_round(case_oracle: CaseOracle, factor: float) -> dict[str, Tensor]:
-    """Return the oracle's quantities with the softmax scale multiplied by ``factor``, rounded once."""
+    """Return the oracle's quantities for a softmax scale multiplied by ``factor``, rounded to the case's dtype."""
     found = OPERATOR.evaluate(
         case_oracle.case, OPERATOR.scale_logits(case_oracle.case, case_oracle.exact_inputs, factor)
     )
@@ -312,7 +318,10 @@ def scale_and_round(case_oracle: CaseOracle, factor: float) -> dict[str, Tensor]
 def test_an_error_of_one_percent_in_the_scale_fails_in_every_dtype(
     probe_oracle: Callable[[Dtype], CaseOracle], dtype: Dtype
 ) -> None:
-    """In bfloat16 no single element exceeds the allowed rounding error; the right scale passes."""
+    """A softmax scale that is 1 % too large fails in every dtype, and the right scale passes.
+
+    In bfloat16 no single element is off by more than its allowed error.
+    """
     case_oracle = probe_oracle(dtype)
     right, wrong = scale_and_round(case_oracle, 1.0)["output"], scale_and_round(case_oracle, 1.01)["output"]
     assert evaluate_all(Scale(quantity="output", value=right), case_oracle=case_oracle).status == "passed"
@@ -328,7 +337,7 @@ def test_an_error_of_one_percent_in_the_scale_fails_in_every_dtype(
 def test_an_error_of_three_percent_in_a_gradient_fails_in_every_dtype(
     probe_oracle: Callable[[Dtype], CaseOracle], name: str, dtype: Dtype
 ) -> None:
-    """The estimate of its amplitude or of its softmax scale shows the error; the right gradient passes."""
+    """A gradient that is 3 % too large fails, by the estimate of its amplitude or softmax scale; the right one passes."""
     case_oracle = probe_oracle(dtype)
     right = scale_and_round(case_oracle, 1.0)[name]
     assert evaluate_all(Scale(quantity=name, value=right), case_oracle=case_oracle).status == "passed"
@@ -338,7 +347,10 @@ def test_an_error_of_three_percent_in_a_gradient_fails_in_every_dtype(
 
 
 def test_a_quantity_without_a_scale_passes_and_a_nan_fails(probe_oracle: Callable[[Dtype], CaseOracle]) -> None:
-    """With one key the output does not depend on the scale. A NaN fails, and another shape is reported as such."""
+    """With one key, the output does not depend on the softmax scale, so any scale passes.
+
+    An output with a NaN fails; of an output with a wrong shape, the shape is the reported fault.
+    """
     single = Case(operator="multihead", problem=replace(PROBE, keys=1), dtype="float32")
     case_oracle = CaseOracle(single, OPERATOR, "float32", lambda: OPERATOR.inputs(single))
     assert "softmax scale" not in case_oracle.find_probes("output")
@@ -363,7 +375,7 @@ NAN_ROW = [[1.0, 2.0, 3.0], [NAN, NAN, NAN]]
 
 
 def test_nan_in_a_fully_masked_row_passes_if_it_is_declared() -> None:
-    """Under the policy hidden_rows='nan', NaN is right in those rows, and zero is wrong."""
+    """Under the policy hidden_rows='nan', NaN is right in fully masked rows, and zero is wrong."""
     assert evaluate_all(observe_output(NAN_ROW), hidden_rows="nan").status == "passed"
     assert evaluate_all(observe_output(EXPECTED.tolist()), hidden_rows="nan").reason == (
         "Needed. But output is 0 at index (1, 0), must be nan (3 of 6 elements (50.0%) differ in NaN or infinity)."
@@ -371,14 +383,14 @@ def test_nan_in_a_fully_masked_row_passes_if_it_is_declared() -> None:
 
 
 def test_nan_in_a_fully_masked_row_fails_if_it_is_not_declared() -> None:
-    """By the contract, attention in such a row is zero."""
+    """Without the policy, NaN in a fully masked row fails, because by the contract the attention there is zero."""
     assert evaluate_all(observe_output(NAN_ROW)).reason == (
         "Needed. But output is nan at index (1, 0), must be 0 (3 of 6 elements (50.0%) differ in NaN or infinity)."
     )
 
 
 def test_the_policy_applies_to_no_other_row() -> None:
-    """A NaN in a row with visible keys fails under every policy."""
+    """Under the policy hidden_rows='nan', NaN in a row with visible keys fails."""
     assert evaluate_all(observe_output([[1.0, NAN, 3.0], [NAN, NAN, NAN]]), hidden_rows="nan").reason == (
         "Needed. But output is nan at index (0, 1), must be 2 (1 of 6 elements (16.7%) differ in NaN or infinity)."
     )
@@ -395,7 +407,7 @@ def test_nan_equals_itself() -> None:
 
 
 def test_unequal_tensors_are_reported_with_the_first_difference() -> None:
-    """The message counts the differing elements and gives the first; the finding has the largest difference."""
+    """The message gives the number of differing elements and the first one; ``measured`` is the largest difference."""
     assert evaluate_all(observe_equal([[1.0, 2.5], [3.0, 9.0]], [[1.0, 2.0], [3.0, 4.0]])) == Finding(
         check="a_check",
         status="failed",
@@ -414,14 +426,14 @@ def test_unequal_tensors_are_reported_with_the_first_difference() -> None:
     ],
 )
 def test_a_nan_and_a_number_differ(value: Any, expected: Any, words: str) -> None:
-    """NaN equals only NaN; booleans are compared, too."""
+    """A NaN and a number differ, and so do True and False."""
     assert evaluate_all(observe_equal(value, expected)).reason == (
         f"Needed. But 1 of 2 elements (50.0%) of x differ, the first at index (0,): {words}."
     )
 
 
 def test_equal_tensors_have_the_same_shape_and_dtype() -> None:
-    """Equal values in another shape or dtype fail."""
+    """Two tensors with equal values but different shapes or dtypes are not equal."""
     for value, came in (
         (torch.ones(1, 2), "(1, 2) and dtype float32"),
         (torch.ones(2, dtype=torch.float64), "(2,) and dtype float64"),
@@ -433,15 +445,15 @@ def test_equal_tensors_have_the_same_shape_and_dtype() -> None:
 
 
 def test_empty_tensors_are_equal() -> None:
-    """A case without padded keys has an empty tensor of padded weights."""
+    """Empty tensors are equal: on a case without padded keys, the weights of padded keys are an empty tensor."""
     assert evaluate_all(observe_equal(torch.zeros(0), torch.zeros(0))).status == "passed"
 
 
-# Two runs
+# Two runs of the same call
 
 
 def test_two_runs_agree_within_twice_the_allowance() -> None:
-    """Each run may differ from the oracle by one allowance."""
+    """Two runs may differ by twice the allowance, because each may differ from the oracle by one allowance."""
 
     def agree(value: float) -> Finding:
         return evaluate_all(
@@ -455,7 +467,7 @@ def test_two_runs_agree_within_twice_the_allowance() -> None:
     )
 
 
-# The mean over draws
+# The mean over many draws of dropout
 
 
 def observe_mean(mean: Tensor, std: float = 3.0) -> Average:
@@ -464,13 +476,13 @@ def observe_mean(mean: Tensor, std: float = 3.0) -> Average:
 
 
 def test_a_mean_within_eight_standard_errors_passes() -> None:
-    """The allowance is subtracted first: an error of 9, an allowance of 1 and a standard error of 1 give 8."""
+    """The allowance of 1 is subtracted from the error of 9; the rest is 8 standard errors of 1, which passes."""
     found = evaluate_all(observe_mean(EXPECTED + torch.tensor([9.0, 0.0, 0.0])))
     assert (found.status, found.measured, found.allowed) == ("passed", 8.0, 8.0)
 
 
 def test_a_mean_with_a_larger_error_fails_with_its_index() -> None:
-    """The message gives the error in standard errors, and the index."""
+    """If an element of a mean is more than 8 standard errors off, the message gives their number and the index."""
     found = evaluate_all(observe_mean(EXPECTED + torch.tensor([0.0, 0.0, 12.0])))
     assert found.reason == (
         "Needed. But the mean of 9 draws of output is 11.0 standard errors off at index (0, 2); allowed 8."
@@ -479,7 +491,7 @@ def test_a_mean_with_a_larger_error_fails_with_its_index() -> None:
 
 
 def test_draws_that_are_all_the_same_fail() -> None:
-    """Without any variation nothing was dropped, even if the mean is right."""
+    """If all draws are equal, the check fails even if the mean is right, because nothing was dropped."""
     assert evaluate_all(observe_mean(EXPECTED, std=0.0)).reason == (
         "Needed. But 9 draws gave the same output: nothing was dropped."
     )
@@ -489,7 +501,10 @@ ROWS, TERMS, RATE, DRAWS = 12, 6, 0.25, 256
 
 
 def drawn_mean(seed: int, factor: float = 1.0) -> tuple[Average, Expected]:
-    """Return the mean of sums whose terms are dropped independently in each row, and its expected values."""
+    """Return the observed mean of sums with dropout of their terms, and the expected values; ``factor`` is a bias.
+
+    The terms are dropped independently in each row and each draw.
+    """
     generator = torch.Generator().manual_seed(seed)
     terms = torch.randn(ROWS, TERMS, 8, generator=generator, dtype=torch.float64)
     keep = (torch.rand(DRAWS, ROWS, TERMS, generator=generator) >= RATE).double()
@@ -500,7 +515,10 @@ def drawn_mean(seed: int, factor: float = 1.0) -> tuple[Average, Expected]:
 
 
 def test_a_small_error_in_every_element_of_a_mean_fails_as_a_whole() -> None:
-    """All elements are 8 % too large; most of these means have no element that is 8 standard errors off."""
+    """If all elements of a mean are 8 % too large, the check fails for each of 20 seeds.
+
+    For most seeds no single element is 8 standard errors off, and the mean fails as a whole.
+    """
     seen = [
         evaluate_all(observation, expected=stated)
         for observation, stated in (drawn_mean(seed, 1.08) for seed in range(20))
@@ -512,7 +530,7 @@ def test_a_small_error_in_every_element_of_a_mean_fails_as_a_whole() -> None:
 
 
 def test_a_mean_that_is_right_passes_whatever_the_seed() -> None:
-    """Over 200 seeds, chance is never taken for a bias."""
+    """For each of 200 seeds, the mean of right draws passes: no chance deviation is taken for a bias."""
     assert [
         seed
         for seed in range(200)
@@ -521,27 +539,27 @@ def test_a_mean_that_is_right_passes_whatever_the_seed() -> None:
 
 
 def test_a_mean_that_is_nan_fails() -> None:
-    """NaN is not within any number of standard errors."""
+    """A mean whose elements are NaN fails."""
     assert evaluate_all(observe_mean(EXPECTED * NAN)).status == "failed"
 
 
 def test_a_mean_of_another_shape_fails_by_its_shape() -> None:
-    """Shape is compared before values here, too."""
+    """If a mean has a wrong shape, the shape is the reported fault."""
     assert evaluate_all(observe_mean(EXPECTED[:1])).reason == "Needed. But output has shape (1, 3), must be (2, 3)."
 
 
-# Several observations
+# Observations without tensors, and several observations of one check
 
 
 def test_a_condition_passes_with_its_numbers_or_fails_with_its_description() -> None:
-    """``Holds`` needs no tensor; the description is the check's own."""
+    """An observation ``Holds`` passes with its numbers, or fails with the description that the check gave it."""
     found = evaluate_all(Holds(holds=True, what="3 of 4 were dropped", measured=1.0, allowed=2.0))
     assert (found.status, found.measured, found.allowed) == ("passed", 1.0, 2.0)
     assert evaluate_all(Holds(holds=False, what="3 of 4 were dropped")).reason == "Needed. But 3 of 4 were dropped."
 
 
 def test_a_pass_has_the_numbers_of_the_observation_nearest_to_its_limit() -> None:
-    """Among several observations, that is the one with the largest share of the allowed error."""
+    """If several observations pass, the finding has the numbers of the one with the largest ``measured / allowed``."""
     found = evaluate_all(
         observe_output(EXPECTED.tolist()),
         Holds(holds=True, what="x", measured=3.0, allowed=4.0),
@@ -551,7 +569,10 @@ def test_a_pass_has_the_numbers_of_the_observation_nearest_to_its_limit() -> Non
 
 
 def test_of_several_faults_the_worst_is_reported_unless_the_first_has_no_number() -> None:
-    """A fault without a number is reported if it comes first; among numbers, the largest share."""
+    """Of several observations with numbers, the one that exceeds its limit by the largest factor is reported.
+
+    If the first fault has no number, that fault is reported.
+    """
     small, large = observe_output([[1.0, 2.0, 5.0], [0.0] * 3]), observe_output([[1.0, 2.0, 9.0], [0.0] * 3])
     assert evaluate_all(small, large).measured == 6.0
     malformed = Holds(holds=False, what="weights were returned")
@@ -559,5 +580,5 @@ def test_of_several_faults_the_worst_is_reported_unless_the_first_has_no_number(
 
 
 def test_a_check_without_observations_passes() -> None:
-    """No observation means no fault, and no numbers."""
+    """A check that records no observation passes, and its finding has no numbers."""
     assert evaluate_all() == Finding(check="a_check", status="passed")

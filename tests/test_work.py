@@ -34,7 +34,7 @@ def build_candidate(case: Case, name: str = "torch_mha") -> Candidate:
 @pytest.mark.parametrize("case", [PLAIN, CROSS])
 @pytest.mark.parametrize("mode", ["inference", "eval", "train", "frozen", "tuning"])
 def test_flop_equals_torchs_count_on_the_composed_path(case: str, mode: Mode) -> None:
-    """The closed form of FLOP equals torch's count for the math backend, for the forward pass and in modes with backward."""
+    """The closed form of FLOP equals torch's count for the math backend, in modes with and without backward."""
     parsed = parse_case(case, mode)
     step = build_candidate(parsed, "sdpa_math").make_step()
     with FlopCounterMode(display=False) as counter:
@@ -56,7 +56,10 @@ def test_torch_counts_nothing_of_the_fused_kernel_on_a_cpu() -> None:
 
 
 def test_hidden_pairs_are_not_counted() -> None:
-    """For each mask of core, ``count_visible_pairs`` equals the number of query-key pairs that the mask does not hide."""
+    """``count_visible_pairs`` equals the number of query-key pairs that the mask does not hide, for each mask of core.
+
+    The extra keys of add_bias_kv and add_zero_attn are visible to every query.
+    """
     seen = set()
     for case in OPERATOR.suite("core"):
         problem = case.problem
@@ -76,7 +79,7 @@ def test_under_a_causal_mask_only_the_triangle_is_counted() -> None:
     assert count_visible_pairs(half) == 2 * 4 * 12 * 13 // 2
     hidden = 2 * 4 * 12 * 11 // 2
     assert OPERATOR.work(whole).flop - OPERATOR.work(half).flop == 4 * hidden * 8
-    # ``pairs`` includes hidden pairs, because it is the work of the oracle, which computes hidden pairs.
+    # ``pairs`` includes hidden pairs, because the oracle also computes hidden pairs.
     assert OPERATOR.work(whole).pairs == OPERATOR.work(half).pairs == 2 * 4 * 12 * 12
 
 

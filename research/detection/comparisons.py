@@ -138,7 +138,7 @@ def evaluate_rules(
     """Draw comparisons for every plant of a pool, and decide them by every rule.
 
     ``plants`` is the pool in which the true slowdowns were measured. ``starts_s`` are the seconds to
-    start a process: alone, as other tools do, and together with other processes, as the harness does.
+    start a process: alone, as other tools start it, and together with other processes, as the harness does.
     """
     threads, delta = pool.threads, settings.effect
     cost, ours = (Cost(seconds=settings.seconds[threads], start_s=start_s, call_s=pool.call_s) for start_s in starts_s)

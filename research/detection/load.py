@@ -74,7 +74,7 @@ def _read_busy_ticks() -> int | None:
         user, nice, system, _, _, *others = STAT.read_text().splitlines()[0].split()[1:]
     except (OSError, IndexError, ValueError):
         return None
-    # ``others`` begins with interrupts, soft interrupts and stolen time. ``user`` and ``nice`` include the time of guests.
+    # ``others`` begins with interrupts, soft interrupts and stolen time. ``user`` and ``nice`` include guests.
     return int(user) + int(nice) + int(system) + sum(map(int, others[:3]))
 
 

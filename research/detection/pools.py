@@ -110,7 +110,10 @@ class Pool:
 
     @property
     def calls_per_cycle(self) -> int:
-        """Calls per cycle of a comparison: of an implementation and the reference, and in older pools of the copy."""
+        """Number of calls per cycle of a comparison.
+
+        A cycle calls an implementation, the reference and, in older pools, also the reference's copy.
+        """
         return max(2 if _splits_cycles(process) else 3 for process in self.processes)
 
     @property
@@ -134,7 +137,7 @@ def make_timing(processes: Sequence[Process], side: str, *, threads: int, calls:
 
     ``calls`` limits each process to its first calls. If the reference and its copy split the cycles (each cycle calls
     one of the two), ``calls`` limits the number of cycles instead. These cycles are spread over the process, because a
-    shorter run would alternate between the reference and its copy equally often.
+    shorter run switches between the reference and its copy as often as a longer run.
     """
     timing = _make_side_timing(processes, side, threads, calls)
     return replace(timing, twin=_make_side_timing(processes, "twin", threads, calls)) if side == BASE else timing
@@ -158,7 +161,7 @@ def _make_side_timing(processes: Sequence[Process], side: str, threads: int, cal
 
 
 def _select_calls(process: Process, side: str, calls: int | None) -> Sequence[int]:
-    """Return the indices of the calls of a side that are left under the limit ``calls``."""
+    """Return the indices of the calls of a side that the limit ``calls`` keeps, as in ``make_timing``."""
     numbers = process["sides"][side]["cycles"]
     if calls is None or not _splits_cycles(process):
         return range(len(process["sides"][side]["times_ns"]))[:calls]
@@ -175,7 +178,7 @@ def _splits_cycles(process: Process) -> bool:
 def collect_times_ns(process: Process, side: str) -> Sequence[int]:
     """Return the times of a side's calls in nanoseconds.
 
-    If the reference and its copy split the cycles, the times of the reference include those of its copy, by cycle.
+    If the reference and its copy split the cycles, the times of both are returned for the reference, by cycle.
     """
     own, twin = process["sides"][side], process["sides"]["twin"]
     if side != BASE or not _splits_cycles(process):

@@ -245,7 +245,7 @@ def _apply_threshold(change: float, threshold: float) -> Verdict:
 
 
 def _lay_out(cost: Cost, *, most: int, fewest: int, warm_up_s: float, values: int, loops: int) -> Layout:
-    """Plan as many processes as fit in the wall time of the comparison, from ``fewest`` to ``most`` a side."""
+    """Plan as many processes a side as fit in the wall time of the comparison, within ``fewest`` and ``most``."""
     one_s = cost.start_s + warm_up_s + values * loops * cost.call_s
     processes = max(fewest, min(most, int(cost.seconds / 2 / one_s)))
     return Layout(processes=processes, values=values, loops=loops, wall_s=2 * processes * one_s)

@@ -9,7 +9,7 @@ from research.lines import Lines, StudyError, read
 
 
 def test_a_resumed_file_keeps_complete_lines_and_drops_an_incomplete_one(tmp_path: Path) -> None:
-    """The resumed file has the complete record, and appends the next record after it."""
+    """The complete record stays in the file, and the next record follows it."""
     path = tmp_path / "deep" / "pool.jsonl"
     with Lines.open(path, {"case": "a", "begun": "now"}, resume=False) as lines:
         lines.add({"n": 1})

@@ -11,7 +11,7 @@ from research.lines import read
 
 
 def make_record(*, varlen: int) -> dict[str, Any]:
-    """Make the record of a process in which a call of the reference took 4 ms, and a call of ``varlen`` so many ns."""
+    """Make the record of a process: a call of the reference took 4 ms, and a call of ``varlen`` took ``varlen`` ns."""
     times = {"torch_mha": 4_000_000, "(twin)": 4_000_000, "varlen": varlen}
     calls = {
         name: {"times_ns": [time] * 9, "waited_ns": [0] * 9, "switches": [0] * 9, "cycles": list(range(9))}
@@ -34,7 +34,7 @@ def test_the_table_shows_how_many_times_as_fast_an_implementation_is() -> None:
 
 
 def test_the_copy_of_the_reference_is_compared_with_the_reference() -> None:
-    """The two split the cycles, and the samples of a slower copy do not count as samples of the reference."""
+    """The two split the cycles; the samples of a slower copy do not count as samples of the reference."""
     processes = [make_record(varlen=2_000_000) for _ in range(10)]
     for process in processes:
         for samples in process["samples"].values():

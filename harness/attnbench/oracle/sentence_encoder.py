@@ -214,7 +214,7 @@ def compute_layer_input(layer: int, batch: int, length: int) -> LayerInput:
 
 @torch.no_grad()
 def compute_texts_input(layer: int, texts: Sequence[str], length: int = 0) -> LayerInput:
-    """Return what ``compute_layer_input`` returns, but for ``texts``, padded to the longest text or ``length`` tokens."""
+    """Return a ``LayerInput`` for the given texts, padded to the longest text or, if larger, to ``length`` tokens."""
     if not 0 <= layer < LAYERS:
         raise ValueError(f"layer must be 0 to {LAYERS - 1}, got {layer}")
     rows = _tokenize_to_ids(texts)

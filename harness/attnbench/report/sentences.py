@@ -60,7 +60,7 @@ def make_headline(results: Sequence[Result], found: pd.DataFrame, series: Sequen
 
 
 def describe_fastest(series: Series) -> Iterator[str]:
-    """Yield sentences that say which implementation is fastest; adjacent lengths with one answer are in one of them."""
+    """Yield sentences that say which implementation is fastest; adjacent lengths with one answer share a sentence."""
     for name, part in series.timings.groupby("pass"):
         winners = [
             (int(str(length)), *_find_fastest(rows, series.reference)) for length, rows in part.groupby("length")

@@ -19,7 +19,7 @@ class Series:
     """Comparable measurements: same machine, threads, device and dtype; the cases differ only in length and pass."""
 
     title: str
-    # Implementation by whose times the times of the other implementations are divided in ratios.
+    # Name of the reference implementation. A ratio is a time divided by the time of the reference.
     reference: str
     # Suffix in the file names of this series; empty if the report has only one series.
     suffix: str

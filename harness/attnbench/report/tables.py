@@ -167,7 +167,7 @@ def tabulate_untimed(results: Sequence[Result]) -> pd.DataFrame:
 
 
 def find_reference(case: str) -> str:
-    """Return the reference implementation of a case's operator: ratios divide by its time."""
+    """Return the reference implementation of a case's operator; a ratio is a time over the time of the reference."""
     return find_operator_baseline(case.partition("/")[0])
 
 

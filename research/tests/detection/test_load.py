@@ -9,7 +9,7 @@ from research.detection.load import Competitor, measure_busy_cores, run_competit
 
 
 def test_a_competitor_ends_with_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it runs, the CPU time of the process can be read; without load there is no process."""
+    """While the competitor runs, its CPU time can be read; without load there is no process."""
     monkeypatch.setattr(load, "STARTING_S", 0.0)
     with run_competitor("busy") as busy:
         assert Path("/proc", str(busy.pid)).exists()

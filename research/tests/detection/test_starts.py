@@ -10,7 +10,10 @@ from research.detection.pools import Condition, Setup
 
 
 def test_starts_are_measured_alone_and_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both kinds of start alternate; the time of starts together is divided by the processes, which are all closed."""
+    """Starts alone and starts together alternate, and every process is closed.
+
+    The time of starts together is divided by the number of processes.
+    """
     begun: list[int] = []
     closed: list[int] = []
 

@@ -87,7 +87,7 @@ class AttentionCore(Operator):
         return Noise(roundoff, seed)
 
     def scale_logits(self, case: Case, inputs: Inputs, factor: float) -> Inputs:  # noqa: ARG002
-        """Return inputs whose logits are ``factor`` times as large, as if the softmax scale were multiplied by it."""
+        """Return inputs with the logits multiplied by ``factor``, which has the effect of another softmax scale."""
         from attnbench.operators.attention_core.inputs import scale_logits
 
         return scale_logits(inputs, factor)

@@ -98,7 +98,7 @@ def reorder_heads(case: Case, inputs: Inputs, order: Sequence[int]) -> Inputs:
 
 
 def reorder_outputs(case: Case, outputs: Mapping[str, Tensor], order: Sequence[int]) -> dict[str, Tensor]:
-    """Return the outputs on reordered inputs; ``outputs`` are those on the inputs before ``reorder_heads``."""
+    """Return the outputs after ``reorder_heads``, computed from the ``outputs`` before the reordering."""
     return {name: select_positions(value, {1: _expand_to_query_heads(case, order)}) for name, value in outputs.items()}
 
 

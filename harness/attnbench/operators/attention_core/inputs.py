@@ -13,8 +13,8 @@ from attnbench.oracle.inputs import Draw, round_inputs
 
 __all__ = ["draw_inputs", "draw_key_lengths", "scale_logits"]
 
-# Value of hidden keys in the regime ``uniform``: large, so that a leak is detected. The values of visible keys are −1, 0
-# or 1, so sums of up to 256 values are exact.
+# Value of hidden keys in the regime ``uniform``: large, so that a leak is detected. The values of visible keys are −1,
+# 0 or 1, so sums of up to 256 values are exact.
 HIDDEN_UNIFORM = 64.0
 # In the regime ``selection`` values lie between −127 and 127: bfloat16 holds 8 significant bits.
 LARGEST_SELECTED = 127

@@ -6,8 +6,8 @@
     x = −∞                              where a query may not see a key: see ``positions``
     output = softmax over keys of x, times v
 
-A fully masked row has output 0. The oracle and the implementations have no code in common, and so no mistake. The
-oracle is tested against loops over scalars.
+A fully masked row has output 0. The oracle shares no code with any implementation: a mistake in shared code would go
+unnoticed. The oracle is tested against loops over scalars.
 
 Sources: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.1; Ainslie et al. 2023 (shared key heads),
 https://arxiv.org/abs/2305.13245; Press et al. 2022 (ALiBi), https://arxiv.org/abs/2108.12409; Gemma Team 2024

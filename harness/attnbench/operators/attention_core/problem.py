@@ -13,8 +13,8 @@ ALIGNED = ("causal_tl", "causal_br")
 # Terms that are added to logits: a bias, shared by the whole batch (2d) or one per head of every sequence (4d), or a
 # slope times the distance (ALiBi).
 ADDED = ("bias2d", "bias4d", "alibi")
-# Parts of a mask, in the order in which a case id names them. ``window`` hides keys at a distance above W. ``ragged`` gives
-# each sequence its own number of keys.
+# Parts of a mask, in the order in which a case id names them. ``window`` hides keys at a distance above W. ``ragged``
+# gives each sequence its own number of keys.
 MASKS = (*ALIGNED, "window", *ADDED, "ragged")
 # Standard deviation of the scaled logits, by regime; the same numbers as in ``multihead``.
 LOGIT_STD = {"flat": 0.3, "plain": 2.0, "peaked": 8.0, "onehot": 30.0, "huge": 300.0}
@@ -35,7 +35,7 @@ class AttentionCoreProblem(Problem):
 
     sequences: int = size("B")
     num_heads: int = size("H")
-    # Number of heads of keys and values. An equal number of query heads share each of them; None: num_heads.
+    # Number of heads of keys and values. Each is shared by an equal number of query heads. None: num_heads.
     kv_heads: int | None = size("K", optional=True)
     queries: int = size("L")
     keys: int = size("S")

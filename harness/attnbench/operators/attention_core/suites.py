@@ -19,7 +19,7 @@ PASSES: tuple[Mode, ...] = ("inference", "train")
 # Pairwise distinct sizes: a transposed or swapped axis then changes a shape or a value. The head width is not a power
 # of 4, so the scale 1/√8 is rounded in every dtype.
 PLAIN = AttentionCoreProblem(sequences=2, num_heads=3, queries=5, keys=7, head_dim=8)
-# Six query heads share two key heads: sharing in blocks (0 0 0 1 1 1) and in turn (0 1 0 1 0 1) then differs.
+# Six query heads share two key heads: sharing in blocks (0 0 0 1 1 1) differs from sharing in turn (0 1 0 1 0 1).
 GROUPED = AttentionCoreProblem(sequences=2, num_heads=6, kv_heads=2, queries=5, keys=7, head_dim=8)
 
 

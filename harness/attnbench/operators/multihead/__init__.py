@@ -92,7 +92,7 @@ class Multihead(Operator):
         return Noise(roundoff, seed)
 
     def scale_logits(self, case: Case, inputs: Inputs, factor: float) -> Inputs:
-        """Return inputs whose logits are ``factor`` times as large, as if the softmax scale were multiplied by it."""
+        """Return inputs with the logits multiplied by ``factor``, which has the effect of another softmax scale."""
         from attnbench.operators.multihead.inputs import scale_logits
 
         return scale_logits(case, inputs, factor)
@@ -128,7 +128,7 @@ class Multihead(Operator):
         return format_script(case, load)
 
     def length(self, case: Case) -> int:
-        """Return the number of keys with the extra keys of add_bias_kv and add_zero_attn: the terms of the softmax."""
+        """Return the number of keys, extra keys included: that many terms are in the softmax and the weighted sum."""
         problem: MultiheadProblem = case.problem
         return problem.columns
 

@@ -158,7 +158,7 @@ def reorder_heads(case: Case, inputs: Inputs, order: Sequence[int]) -> Inputs:
 
 
 def reorder_outputs(case: Case, outputs: Mapping[str, Tensor], order: Sequence[int]) -> dict[str, Tensor]:
-    """Return the outputs on inputs with reordered heads: only the weights of single heads in ``outputs`` change order."""
+    """Return the outputs after ``reorder_heads``: ``outputs`` with the weights of single heads in the new order."""
     found = dict(outputs)
     if "weights" in found and not case.problem.average_attn_weights:
         found["weights"] = found["weights"][..., list(order), :, :]

@@ -11,11 +11,11 @@ from attnbench.oracle.inputs import Draw
 
 __all__ = ["HIDDEN_SHARE", "LOW", "LOWEST", "draw_masks", "find_union_row"]
 
-# Fraction of the keys that a random mask hides in a row. Key 0 stays visible, so only ``empty`` and ``union`` masks have
-# fully masked rows.
+# Fraction of the keys that a random mask hides in a row. Key 0 stays visible, so only ``empty`` and ``union`` masks
+# have fully masked rows.
 HIDDEN_SHARE = 0.4
-# The two values of a ``lowest`` mask at hidden keys. Each is finite in every dtype. LOW + LOWEST and LOWEST + LOWEST are
-# below −65504, the lowest number of float16.
+# The two values of a ``lowest`` mask at hidden keys. Each is finite in every dtype. LOW + LOWEST and LOWEST + LOWEST
+# are below −65504, the lowest number of float16.
 LOW, LOWEST = -1e4, -6e4
 
 
@@ -63,7 +63,7 @@ def _draw_attention_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
 
 
 def _draw_power_of_two_visible(draw: Draw, shape: tuple[int, ...], *, largest: bool) -> Tensor:
-    """Draw a mask whose rows have 1 visible key each or, if ``largest``, the largest power of two below all keys."""
+    """Draw a mask with 1 visible key per row or, if ``largest``, the largest power of two below the number of keys."""
     keys = shape[-1]
     visible = 2 ** int(math.log2(max(keys - 1, 1))) if largest else 1
     order = draw.uniform("attn_mask.hidden", *shape).argsort(dim=-1).argsort(dim=-1)

@@ -1,7 +1,7 @@
 """Fault models: common mistakes in the formula, which the oracle reproduces to diagnose a failure.
 
-Most fault models apply the correct formula to changed inputs. In a diagnosis the name of a fault model follows "looks
-like".
+Most fault models apply the correct formula to changed inputs. A diagnosis consists of "looks like" and the name
+of a fault model.
 """
 
 import math

@@ -14,8 +14,8 @@ __all__ = ["make_exact_tokens", "make_identity_parameters"]
 
 # Factor of the query projection: the standard deviation of the logits if queries and keys are standard normal.
 QUERY_SCALE = 2.0
-# Value of hidden keys in the regime ``uniform``: large, so that a leak is detected. The values of visible keys are −1, 0
-# or 1, so sums of up to 256 values are exact.
+# Value of hidden keys in the regime ``uniform``: large, so that a leak is detected. The values of visible keys are −1,
+# 0 or 1, so sums of up to 256 values are exact.
 HIDDEN_UNIFORM = 64.0
 # In the regime ``selection`` values lie between −127 and 127.
 LARGEST_SELECTED = 127

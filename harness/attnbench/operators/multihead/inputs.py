@@ -75,7 +75,7 @@ def scale_logits(case: Case, inputs: Inputs, factor: float) -> Inputs:
 
 
 def _draw_parameters(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
-    """Draw the parameters under the reference's names; all projections but the query's keep the variance of their input."""
+    """Draw the parameters under the reference's names; all projections but the query's keep their input's variance."""
     embed = problem.embed_dim
     widths = {"q": embed, "k": problem.kdim or embed, "v": problem.vdim or embed}
     logit_std = LOGIT_STD[problem.regime]

@@ -78,7 +78,7 @@ def _generate_order_faults(problem: MultiheadProblem) -> Named:
     if problem.padding_mask:
         yield "the key_padding_mask repeated as (heads, batch) in place of (batch, heads)", Steps(mask=_tile_padding)
     if problem.padding_mask == "padfloat":
-        # The mask of the first sequence hides nothing, so with a boolean mask this fault equals "ignored".
+        # The mask of the first sequence hides nothing, so with a boolean mask this fault equals an ignored mask.
         yield "the key_padding_mask of the first sequence for all", change_inputs(_use_first_sequence)
 
 

@@ -6,8 +6,8 @@
     weights = P, or P · keep / (1 − p) under dropout
     output = concat_heads(weights · v) W_oᵀ + b_o
 
-A fully masked row has P = 0. The oracle and the implementations have no code in common, and so no mistake. The
-oracle is tested against ``torch.nn.MultiheadAttention`` in float64.
+A fully masked row has P = 0. The oracle shares no code with any implementation: a mistake in shared code would go
+unnoticed. The oracle is tested against ``torch.nn.MultiheadAttention`` in float64.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.
 """

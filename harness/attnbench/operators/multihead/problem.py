@@ -23,11 +23,11 @@ ATTENTION_MASKS = (
 # key_padding_mask by name; ``padempty`` hides every key of one sequence.
 PADDING_MASKS = ("pad", "padfloat", "padempty", "padlowest")
 
-# Standard deviation of the logits, by regime: rows of attention weights are nearly uniform in ``flat``, nearly one-hot
-# in ``onehot``.
+# Standard deviation of the logits, by regime: rows of attention weights are nearly uniform in ``flat`` and nearly
+# one-hot in ``onehot``; ``huge`` is far beyond.
 LOGIT_STD = {"flat": 0.3, "plain": 2.0, "peaked": 8.0, "onehot": 30.0, "huge": 300.0}
-# Regimes whose output is exact in every dtype, with the masks for which it is exact. These regimes and ``identity`` have
-# no projections (W_q = 2 I, W_k = W_o = I, W_v a permutation).
+# Regimes whose output is exact in every dtype, with the masks for which it is exact. These regimes and ``identity``
+# have no projections (W_q = 2 I, W_k = W_o = I, W_v a permutation).
 EXACT_MASKS = {
     # Equal logits and small integer values: the output is a mean over visible keys, whose number is a power of two.
     "uniform": ("none", "bool2d", "bool3d", "pad"),
@@ -153,7 +153,7 @@ class MultiheadProblem(Problem):
 
     @property
     def encoder_layer(self) -> int | None:
-        """Layer of the real encoder whose parameters the case has, or None if the parameters are not from the encoder."""
+        """Layer of the real encoder whose parameters the case has, or None if the parameters are random."""
         number = self.regime.removeprefix("minilm")
         is_layer = self.regime.startswith("minilm") and number.isdecimal() and int(number) < ENCODER_LAYERS
         return int(number) if is_layer else None

@@ -49,7 +49,7 @@ def _read_lines(name: str) -> list[str]:
 
 
 def make_profile_cases(lengths: Sequence[int]) -> Sequence[Case]:
-    """Return one case per length and pass: self-attention that returns no weights; inference, and train with backward."""
+    """Return one case per length and pass: self-attention, no weights returned; inference, and train with backward."""
     return [
         Case(
             operator="multihead",

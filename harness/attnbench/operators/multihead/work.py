@@ -61,7 +61,7 @@ def _count_drawn_pairs(case: Case) -> int:
     from attnbench.oracle.inputs import Draw, round_inputs
 
     dtype = getattr(torch, case.given_dtype)
-    # ``out_proj.weight`` gives the dtype of the masks' sum, in which two finite masks may add up to minus infinity.
+    # The masks are added in the dtype of the parameters, in which the sum of two finite masks may overflow.
     masks = Inputs(
         parameters={"out_proj.weight": torch.empty(0, dtype=dtype)},
         tensors=draw_masks(case.problem, Draw(case.seed)),

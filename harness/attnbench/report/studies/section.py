@@ -27,7 +27,7 @@ class _Study:
 
 
 def place_studies(folder: Path) -> None:
-    """Write the studies of a folder into the HTML page and the Markdown file of its report, if it has a report."""
+    """Write the studies of a folder into the HTML page and the Markdown file of the report there, if there is one."""
     found = [
         _Study(stem=path.stem, **json.loads(path.read_text(encoding="utf-8")))
         for path in sorted(folder.glob("study-*.json"))

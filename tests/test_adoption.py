@@ -1,4 +1,4 @@
-"""Tests of the adapters: a module class, a function or an implementation is accepted, other objects are refused."""
+"""Tests of ``adopt``: it makes an implementation of a module class or a function, and refuses unsuitable objects."""
 
 import functools
 from pathlib import Path
@@ -16,21 +16,21 @@ from attnbench.plugins.registry import PluginError, load_operator
 
 
 def make_case(mode: Any = "eval", **changes: Any) -> Case:
-    """Make a case in float64, batch first, with biases, by default without weights or masks."""
+    """Make a case in float64, batch first, with biases; by default it returns no attention weights and has no mask."""
     return Case(operator="multihead", problem=CROSS, dtype="float64", mode=mode).with_problem(**changes)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention as a plain function."""
+    """Compute attention; a function without any keyword."""
     return torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, dim=-1) @ v
 
 
 class Plain(nn.MultiheadAttention):
-    """The reference under another name; it supports every argument."""
+    """The reference under another class name; this class supports every argument."""
 
 
 class Narrow(nn.Module):
-    """Module with only part of the arguments of the reference's constructor and forward."""
+    """Module whose constructor and forward lack some arguments of the reference."""
 
     def __init__(self, embed_dim: int, num_heads: int, *, batch_first: bool = False) -> None:
         super().__init__()
@@ -40,11 +40,11 @@ class Narrow(nn.Module):
         self.out_proj = self.inner.out_proj
 
     def load_state_dict(self, state: Any, **_: Any) -> Any:
-        """Load the reference's state dict, with its names."""
+        """Load the reference's state dict, with the reference's parameter names."""
         return self.inner.load_state_dict(state)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Any:
-        """Compute attention without masks; return no weights."""
+        """Compute attention without masks; return no attention weights."""
         return self.inner(query, key, value, need_weights=False)[0], None
 
 
@@ -55,18 +55,18 @@ class Anything(nn.Module):
         super().__init__()
 
     def forward(self, **named: Any) -> Any:
-        """Return all keywords."""
+        """Return all keywords of the call."""
         return named
 
 
 class Wrapped(Narrow):
-    """Passes all its arguments on; its signatures accept any."""
+    """Module whose signatures accept any arguments, and pass them all on to ``Narrow``."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
-        """Call the forward of Narrow."""
+        """Call the forward of ``Narrow``."""
         return super().forward(*arguments, **named)
 
 
@@ -88,14 +88,14 @@ class Declared(Implementation):
 
 
 def test_an_implementation_is_used_unchanged() -> None:
-    """An instance is returned itself, and a class is instantiated."""
+    """``adopt`` returns an instance of Implementation itself, and instantiates a subclass of Implementation."""
     instance = Declared()
     assert adopt(instance, "x") is instance
     assert type(adopt(Declared, "x")) is Declared
 
 
 def test_a_function_becomes_a_kernel() -> None:
-    """Projections, heads and layouts are added around it; it has the name that the user gave."""
+    """``adopt`` adds projections, heads and layouts around a function; the kernel has the name that the user gave."""
     made = adopt(attention, "mine.py:attention")
     assert made.name == "mine.py:attention"
     assert_is_the_reference(made)
@@ -122,7 +122,7 @@ def assert_is_the_reference(made: Implementation) -> None:
 
 
 def test_weights_are_loaded_without_rounding() -> None:
-    """The class is constructed in torch's default dtype; float64 weights are never converted to it."""
+    """A class is constructed in torch's default dtype, but float64 parameters are never rounded to that dtype."""
     one, operator = make_case(add_bias_kv=True), load_operator("multihead")
     given = operator.inputs(one)
     module = adopt(Plain, "x").build(operator.reference(one, given))
@@ -141,7 +141,7 @@ def test_a_module_gets_only_arguments_of_its_signatures() -> None:
 
 
 def test_a_subclass_with_any_keywords_supports_those_of_its_base_class() -> None:
-    """``**named`` in a subclass does not extend the signature of its base class."""
+    """``**named`` in a subclass accepts no keyword that the signature of the base class lacks."""
     made = adopt(Wrapped, "x")
     assert made.unsupported(make_case(kdim=10, vdim=14)) == "its constructor takes no kdim"
     assert made.unsupported(make_case(mask="pad")) == "its forward takes no key_padding_mask"
@@ -150,14 +150,14 @@ def test_a_subclass_with_any_keywords_supports_those_of_its_base_class() -> None
 
 
 def test_a_callable_object_becomes_a_kernel() -> None:
-    """The signature of its ``__call__`` determines the keywords that it gets."""
+    """The signature of the object's ``__call__`` determines the keywords that the kernel gets."""
     made = adopt(CallableKernel(), "mine.py:KERNEL")
     assert made.unsupported(make_case(mask="pad")) == "the kernel takes no mask"
     assert_is_the_reference(made)
 
 
 def test_arguments_bound_by_partial_stay_bound() -> None:
-    """``functools.partial`` of a kernel or of a class is adopted as such; its bound arguments are not passed again."""
+    """``functools.partial`` of a kernel or of a class is adopted; arguments that it binds are not passed again."""
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, *, scale: float, need_weights: bool, slope: float) -> Any:
         assert (slope, need_weights) == (2.0, False)
@@ -186,7 +186,7 @@ def test_arguments_bound_by_partial_stay_bound() -> None:
     ],
 )  # fmt: skip
 def test_a_missing_argument_raises_a_type_error(changes: dict[str, Any]) -> None:
-    """An argument that a case needs is passed even if the signatures lack it, so that the class raises."""
+    """An argument that a case needs is passed even to a signature that lacks this argument, so that the call raises."""
     one, operator = make_case(**changes), load_operator("multihead")
     made, given = adopt(Narrow, "x"), operator.inputs(one)
     assert made.unsupported(one) is not None
@@ -195,7 +195,7 @@ def test_a_missing_argument_raises_a_type_error(changes: dict[str, Any]) -> None
 
 
 def test_a_function_without_a_signature_is_an_error() -> None:
-    """The keywords of a builtin are unknown; the message contains the remedy."""
+    """The keywords of a builtin function are unknown; the error message says to wrap the function in another one."""
     with pytest.raises(PluginError) as raised:
         adopt(torch.nn.functional.scaled_dot_product_attention, "torch:sdpa")
     assert str(raised.value) == (
@@ -205,7 +205,7 @@ def test_a_function_without_a_signature_is_an_error() -> None:
 
 
 def test_a_module_that_accepts_any_keyword_gets_all_arguments() -> None:
-    """No case is refused for a missing keyword."""
+    """A module with ``**named`` in its signatures refuses no case for a missing keyword."""
     made = adopt(Anything, "x")
     assert made.unsupported(make_case(need_weights=True, mask="bool2d+pad", add_zero_attn=True, dropout=0.5)) is None
     given = load_operator("multihead").inputs(make_case(mask="pad"))
@@ -251,11 +251,11 @@ def test_a_case_that_needs_a_missing_argument_is_refused(changes: dict[str, Any]
 def test_an_argument_is_needed_only_where_its_value_is_not_the_default(
     changes: dict[str, Any], reason: str | None
 ) -> None:
-    """By default the reference averages weights, and is_causal is False."""
+    """Only is_causal=True and average_attn_weights=False are needed: the reference's defaults are False and True."""
 
     class Older(nn.MultiheadAttention):
         def forward(self, query: Any, key: Any, value: Any, key_padding_mask: Any, need_weights: Any, attn_mask: Any):  # type: ignore[no-untyped-def,override]
-            """Forward without the newer arguments."""
+            """Compute nothing; this forward lacks ``average_attn_weights`` and ``is_causal``."""
 
     assert adopt(Older, "x").unsupported(make_case(**changes)) == reason
 
@@ -275,7 +275,7 @@ def test_an_object_that_is_not_an_implementation_is_an_error_of_one_line(thing: 
 
 
 def test_names_lead_to_implementations() -> None:
-    """An object is loaded and adopted by its registered name, or by module and attribute."""
+    """``load_implementation`` accepts a registered name, or a module and an attribute, and adopts what they name."""
     assert load_implementation("per_head").name == "per_head"
     assert load_implementation("torch.nn:MultiheadAttention").name == "torch.nn:MultiheadAttention"
     with pytest.raises(PluginError, match=r"'math:pi' is float"):
@@ -295,7 +295,7 @@ def kernel(q, k, v):
 
 
 def test_a_torch_operator_is_registered_by_one_implementation(tmp_path: Path) -> None:
-    """Two implementations that register one operator would both run the later code; the later one is refused."""
+    """A second implementation that registers the same torch operator is refused: both would run the second one's code."""
     for number in (1, 2):
         (tmp_path / f"mine{number}.py").write_text(OPERATOR)
     load_implementation(f"{tmp_path}/mine1.py:kernel")

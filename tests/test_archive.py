@@ -14,7 +14,7 @@ from attnbench.oracle.cache import OracleCache
 
 
 class CountingOperator:
-    """The operator, counting the calls of each method."""
+    """The operator ``multihead``, counting the calls of each of its methods."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -32,7 +32,7 @@ class CountingOperator:
 
 
 def case(seed: int = 0, **common: Any) -> Case:
-    """Return a case with hidden rows and weights."""
+    """Return a case that has fully masked rows and returns attention weights."""
     one = Case(operator="multihead", problem=CROSS, mode="inference").with_problem(
         seed=seed, mask="bool2d+padempty", need_weights=True
     )
@@ -41,12 +41,12 @@ def case(seed: int = 0, **common: Any) -> Case:
 
 @pytest.fixture
 def operator() -> Any:
-    """Return the operator with counted calls."""
+    """Return the operator ``multihead`` with counted calls."""
     return CountingOperator()
 
 
 def test_inputs_are_drawn_once(tmp_path: Path, operator: Any) -> None:
-    """The same inputs serve the worker's file and the oracle, in every mode."""
+    """The worker's file and the oracle use the same inputs in every mode; another dtype has its own inputs."""
     cache = OracleCache(tmp_path)
     path = cache.get_inputs_file(case(), operator)
     case_oracle = cache.get_case_oracle(case(), operator, "float32")
@@ -57,7 +57,7 @@ def test_inputs_are_drawn_once(tmp_path: Path, operator: Any) -> None:
 
 
 def test_expected_values_are_computed_once(tmp_path: Path, operator: Any) -> None:
-    """All implementations of one precision share them; another precision has its own allowances."""
+    """All implementations of one precision get the same expected values; another precision has its own allowances."""
     cache = OracleCache(tmp_path)
     first = cache.get_case_oracle(case(), operator, "float32")
     evaluations = operator.calls["evaluate"]
@@ -68,7 +68,7 @@ def test_expected_values_are_computed_once(tmp_path: Path, operator: Any) -> Non
 
 
 def test_expected_values_beyond_the_memory_budget_are_on_disk(tmp_path: Path, operator: Any) -> None:
-    """They are restored without evaluating the oracle; inputs are read from their file."""
+    """Expected values on disk are restored without evaluating the oracle; inputs are read from the file of inputs."""
     cache = OracleCache(tmp_path, memory_bytes=1)
     first = cache.get_case_oracle(case(0), operator, "float32").expected
     cache.get_case_oracle(case(1), operator, "float32")
@@ -85,7 +85,7 @@ def test_expected_values_beyond_the_memory_budget_are_on_disk(tmp_path: Path, op
 
 
 def test_expected_values_that_do_not_fit_on_disk_are_computed_again(tmp_path: Path, operator: Any) -> None:
-    """The cache keeps to its budgets of memory and disk."""
+    """Without room in memory and on disk, the oracle is evaluated again, and no file is written."""
     cache = OracleCache(tmp_path, memory_bytes=1, disk_bytes=0)
     cache.get_case_oracle(case(0), operator, "float32")
     cache.get_case_oracle(case(1), operator, "float32")

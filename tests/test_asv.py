@@ -1,4 +1,4 @@
-"""Tests of the benchmarks for asv, which read their numbers from one profile."""
+"""Tests of the benchmarks for asv (airspeed velocity); all benchmarks read their numbers from one profile."""
 
 import math
 import pickle
@@ -29,7 +29,7 @@ def test_parameters_are_implementation_length_and_pass(suite) -> None:
 
 @pytest.mark.parametrize("name", ["forward", "forward+backward"])
 def test_numbers_are_those_of_the_profile(suite, cache, name: str) -> None:
-    """Each benchmark reads one number of the profile, and measures nothing again."""
+    """Each benchmark returns one number of the profile: a time, a ratio or a peak; nothing is measured again."""
     result = cache["reshaped", 8, name]
     assert suite.track_time_ns(cache, "reshaped", 8, name) == median_of_processes(result.timing.samples_ns).value
     assert suite.track_time_ratio(cache, "torch_mha", 8, name) == 1.0

@@ -49,7 +49,7 @@ def draw_case(problem: AttentionCoreProblem) -> tuple[Case, Inputs]:
 
 
 def is_visible(problem: AttentionCoreProblem, length: int, i: int, j: int) -> bool:
-    """Whether key j is visible to query i in a sequence of ``length`` keys."""
+    """Say whether key j is visible to query i in a sequence of ``length`` keys."""
     if j >= length:
         return False
     position = i if "causal_tl" in problem.mask else i + length - problem.queries
@@ -98,7 +98,7 @@ def test_the_oracle_equals_loops_over_numbers(problem: AttentionCoreProblem) -> 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
 def test_every_yardstick_equals_the_oracle_in_float64(problem: AttentionCoreProblem) -> None:
-    """The yardsticks are the reference and, without a soft-cap, torch's fused function; gradients agree, too."""
+    """The yardsticks are the reference and, without a soft-cap, torch's fused function; gradients are compared too."""
     case = build_case(problem, mode="train")
     inputs = OPERATOR.inputs(case)
     right, paths = OPERATOR.evaluate(case, inputs), list(OPERATOR.yardsticks(case, inputs))
@@ -109,7 +109,7 @@ def test_every_yardstick_equals_the_oracle_in_float64(problem: AttentionCoreProb
 
 
 def test_the_oracle_equals_scaled_dot_product_attention() -> None:
-    """They agree on grouped heads and on the alignment of ``is_causal``."""
+    """The oracle and torch agree on heads that share keys, and on the alignment of the mask of ``is_causal``."""
     case, inputs = draw_case(replace(GROUPED, mask="causal_tl"))
     q, k, v = (inputs.tensors[name] for name in ("query", "key", "value"))
     expected = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
@@ -128,7 +128,7 @@ def test_fully_masked_queries_get_zero_output() -> None:
 
 
 def test_options_that_a_case_does_not_set_are_none() -> None:
-    """The call then uses its default, for the scale as for every other option."""
+    """None makes the call use its default value, for the scale and for every other option."""
     assert set(OPERATOR.inputs(build_case(PLAIN)).options.values()) == {None}
     assert OPERATOR.inputs(build_case(replace(PLAIN, scale=1.0))).options["scale"] == 1
 
@@ -144,7 +144,7 @@ def test_the_last_of_four_or_more_sequences_is_empty(regime: str) -> None:
 
 
 def test_lengths_in_32_bits_give_the_same_output() -> None:
-    """The flag changes only the dtype of the lengths, and the seed."""
+    """The flag ``int32_lengths`` changes the dtype of the lengths, but no element of the output."""
     case, inputs = draw_case(replace(PLAIN, mask="ragged", int32_lengths=True))
     assert inputs.tensors["key_lengths"].dtype == torch.int32
     wide = replace(inputs, tensors=inputs.tensors | {"key_lengths": inputs.tensors["key_lengths"].long()})
@@ -153,7 +153,7 @@ def test_lengths_in_32_bits_give_the_same_output() -> None:
 
 @pytest.mark.parametrize("bias", ["bias2d", "bias4d"])
 def test_a_hiding_bias_hides_one_row_and_some_other_keys(bias: str) -> None:
-    """The middle row is fully masked; some keys of other rows are hidden, the same ones in every head."""
+    """The middle row is fully masked; in other rows some keys are hidden, and these are equal in all heads."""
     case, inputs = draw_case(replace(PLAIN, mask=bias, bias_hides=True))
     (rows,) = OPERATOR.hidden_rows(case, inputs).values()
     assert rows[0, 0, :, 0].tolist() == [False, False, True, False, False]
@@ -164,7 +164,7 @@ def test_a_hiding_bias_hides_one_row_and_some_other_keys(bias: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_the_outputs_of_exact_cases_are_exact_in_every_dtype(dtype: str) -> None:
-    """Rounding them to the dtype changes nothing."""
+    """Rounding the oracle's outputs to the dtype changes no element."""
     exact = [case for case in OPERATOR.suite("core") if case.problem.regime in ("uniform", "selection", "zeroleak")]
     assert {case.problem.regime for case in exact} == {"uniform", "selection", "zeroleak"}
     for case in exact[::5]:
@@ -173,7 +173,7 @@ def test_the_outputs_of_exact_cases_are_exact_in_every_dtype(dtype: str) -> None
 
 
 def test_rounding_is_modelled_at_every_stage() -> None:
-    """Noise changes outputs and gradients by about a roundoff; noise of size zero changes nothing."""
+    """Noise of one roundoff changes every output and gradient by about a roundoff; noise of size 0 changes no element."""
     case = build_case(EVERYTHING, mode="train")
     inputs = OPERATOR.inputs(case)
     right = OPERATOR.evaluate(case, inputs)
@@ -186,7 +186,7 @@ def test_rounding_is_modelled_at_every_stage() -> None:
 
 
 def test_work_counts_the_visible_pairs() -> None:
-    """The closed form equals the number of pairs that the oracle's mask leaves visible, if no bias hides keys."""
+    """If no bias hides keys, the closed form of ``work`` counts the query-key pairs that the oracle's mask leaves visible."""
     for problem in (replace(problem, bias_hides=False) for problem in PROBLEMS):
         case, inputs = draw_case(problem)
         pairs = int(OPERATOR.visible(case, inputs).sum())
@@ -212,7 +212,7 @@ def test_levels_are_nested() -> None:
 
 
 def test_core_covers_every_pair_of_values() -> None:
-    """For any values of any two arguments that are allowed together, some case has both."""
+    """For each allowed pair of values of two different arguments, some case has both values."""
     rows = [row for row in map(generate_cases.case_to_row, OPERATOR.suite("core")) if _listed(row)]
     covered = {((one, row[one]), (other, row[other])) for row in rows for one, other in combinations(sorted(row), 2)}
     assert set(generate_combinations(generate_cases.FACTORS, generate_cases.is_allowed, 2)) <= covered
@@ -258,7 +258,7 @@ def evaluate(problem: AttentionCoreProblem) -> Iterator[tuple[Case, Inputs, Tens
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
 def test_additional_hidden_keys_change_nothing(problem: AttentionCoreProblem) -> None:
-    """They lie beyond the length of each sequence, and the positions of tokens are unchanged."""
+    """Added keys beyond the length of each sequence do not change the output; the positions of tokens stay."""
     for case, inputs, output in evaluate(problem):
         found = OPERATOR.evaluate(*case_transforms.pad(case, inputs, 5))["output"]
         assert torch.allclose(found, output, rtol=0, atol=1e-13)
@@ -266,7 +266,7 @@ def test_additional_hidden_keys_change_nothing(problem: AttentionCoreProblem) ->
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
 def test_reordered_heads_give_reordered_outputs(problem: AttentionCoreProblem) -> None:
-    """Keys are reordered together with the queries that share them, their biases and their ALiBi slopes."""
+    """A key head is reordered together with the query heads that use it, and with their biases and ALiBi slopes."""
     order = [*range(1, problem.key_heads), 0]
     for case, inputs, output in evaluate(problem):
         found = OPERATOR.evaluate(case, case_transforms.reorder_heads(case, inputs, order))["output"]
@@ -276,7 +276,7 @@ def test_reordered_heads_give_reordered_outputs(problem: AttentionCoreProblem) -
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
 def test_selected_sequences_have_the_outputs_that_they_have_in_the_batch(problem: AttentionCoreProblem) -> None:
-    """They may be selected in any order; each keeps its bias and its length."""
+    """Sequences may be selected in any order, and repeatedly; each sequence keeps its bias and its length."""
     for case, inputs, output in evaluate(problem):
         found = OPERATOR.evaluate(*case_transforms.select(case, inputs, sequences=[1, 0, 1]))["output"]
         assert torch.allclose(found, output[[1, 0, 1]], rtol=0, atol=1e-13)
@@ -287,7 +287,7 @@ def test_selected_sequences_have_the_outputs_that_they_have_in_the_batch(problem
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
 def test_fault_models_change_the_output(problem: AttentionCoreProblem) -> None:
-    """Exceptions are fault models of fully masked rows, of the last key, and of masks that hide nothing in the case."""
+    """Every fault model changes it, except those of rows, keys or masks that have no effect on the output of the case."""
     case, inputs = draw_case(problem)
     right = OPERATOR.evaluate(case, inputs)["output"]
     fault_models = OPERATOR.fault_models(case, ["output"])

@@ -1,4 +1,4 @@
-"""Tests of operators with an invalid description: each gives one line, and runs of other operators still work."""
+"""Tests of operators with an invalid description: each gives an error of one line, and other operators still run."""
 
 import os
 import subprocess
@@ -50,7 +50,7 @@ def {name}(candidate):
 
 
 def install(folder: Path, *, check: str = "doubles", **parts: str) -> dict[str, str]:
-    """Install an operator, an implementation of it and its checks, and return the environment that finds them."""
+    """Install an operator with an implementation and checks, and return the environment variables that make them found."""
     filled = {"imports": "", "chapters": '("forward", "doubling_checks")', "mutants": "", "value": "Doubling()"} | parts
     (folder / "doubling.py").write_text(OPERATOR.format(**filled))
     (folder / "doubling_implementation.py").write_text(IMPLEMENTATION)
@@ -97,7 +97,7 @@ def run(environment: dict[str, str], *words: str, cwd: Path) -> subprocess.Compl
     ids=["imports torch", "a check of ours", "no such chapter", "no operator", "cannot be imported"],
 )
 def test_a_bad_description_is_reported_in_one_line(tmp_path: Path, parts: dict[str, str], line: str) -> None:
-    """A run of the operator ends with exit code 2."""
+    """A run of an operator with an invalid description prints one line and ends with exit code 2."""
     environment = install(tmp_path, **parts)
     done = run(environment, "conform", "doubling", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
@@ -106,7 +106,7 @@ def test_a_bad_description_is_reported_in_one_line(tmp_path: Path, parts: dict[s
 
 
 def test_other_operators_are_not_affected(tmp_path: Path) -> None:
-    """A run of another operator succeeds beside a description that imports torch."""
+    """A run of another operator succeeds even if an installed operator's description imports torch, which is invalid."""
     environment = install(tmp_path, imports="import torch")
     words = ("conform", "core_reshaped", "--check", "forward_parity", "--case", "*/float64/cpu/eval")
     assert run(environment, *words, cwd=tmp_path).returncode == 0

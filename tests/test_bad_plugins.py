@@ -1,4 +1,4 @@
-"""Bad plug-ins in one run: the findings of each report its faults, none disturbs another, and the run ends in time.
+"""Bad plug-ins in one run: each one's findings report its own faults, and no plug-in disturbs another plug-in.
 
 Plug-ins that raise, exit, hang, crash, patch torch or return nonsense are in ``test_runner.py``.
 """
@@ -13,7 +13,7 @@ import pytest
 PLUGINS = Path(__file__).parent / "data" / "bad_plugins.py"
 PROGRAM = "from attnbench.cli import main; main()"
 CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/cpu/inference"
-# A bad plug-in has no fault for seed 0, and another one for each further seed.
+# A bad plug-in has no fault for seed 0, and a different fault for each further seed.
 SEEDS = range(8)
 BAD = ("STATE", "DISGUISED", "SIDE_EFFECTS", "TAMPERING")
 HONEST = ("sdpa_math", "sdpa")
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(folder: Path) -> Report:
-    """Statuses and reasons of one run of all bad plug-ins, with an honest implementation before and after them."""
+    """Statuses and reasons of one run: of all bad plug-ins, and of an honest implementation before and after them."""
     names = [HONEST[0], *(f"bad.py:{name}" for name in BAD), HONEST[1]]
     options = {
         "--case": [CASE.format(seed) for seed in SEEDS],
@@ -65,7 +65,7 @@ def report(folder: Path) -> Report:
 
 @pytest.mark.parametrize("name", HONEST)
 def test_honest_implementations_are_undisturbed(report: Report, name: str) -> None:
-    """Implementations that run before and after the bad ones pass everywhere."""
+    """Honest implementations that run before and after the bad plug-ins pass on every case."""
     assert [report[name, check, seed] for check in CHECKS for seed in SEEDS] == [("passed", "")] * 16
 
 
@@ -88,7 +88,7 @@ def test_a_bad_plugin_passes_where_it_has_no_fault(report: Report, name: str) ->
     ],
 )
 def test_changes_of_torch_s_global_state_are_reported(report: Report, seed: int, word: str) -> None:
-    """Each change is reported by its name; outputs stay right, also on later cases."""
+    """The finding names the changed setting; the outputs of this case and of later cases stay right."""
     status, reason = report["STATE", "global_state_untouched", seed]
     assert status == "failed"
     assert word in reason
@@ -133,7 +133,7 @@ def test_exceptions_that_are_no_exception_subclass_are_errors(report: Report) ->
 
 
 def test_a_leak_is_reported_when_it_reaches_the_limit(report: Report) -> None:
-    """A call that leaks memory ends in out_of_memory under --memory-limit."""
+    """A call that leaks memory gets the status out_of_memory as soon as it reaches --memory-limit."""
     statuses = [report["SIDE_EFFECTS", "forward_parity", seed][0] for seed in SEEDS[4:]]
     assert set(statuses) == {"passed", "out_of_memory"}
     assert statuses == sorted(statuses, reverse=True)
@@ -148,7 +148,7 @@ def test_a_leak_is_reported_when_it_reaches_the_limit(report: Report) -> None:
     ],
 )
 def test_tampering_with_the_connection_is_a_crash(report: Report, seed: int, reason: str) -> None:
-    """A call that closes descriptors or forges an answer ends its process, and nothing else."""
+    """If a call closes file descriptors or forges an answer, its case is a crash; other cases are not affected."""
     crashes = [why for status, why in (report["TAMPERING", check, seed] for check in CHECKS) if status == "crashed"]
     assert len(crashes) == 1
     assert crashes[0].startswith(reason)

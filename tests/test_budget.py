@@ -31,7 +31,7 @@ def make_output(error: float) -> dict[str, Tensor]:
 def compute_allowance(
     *, models: list[float], yardsticks: list[float], dtype: Dtype = "float32", length: int = 7
 ) -> Allowance:
-    """Return the allowance of an output that must be 0, from the errors of models and yardsticks."""
+    """Return the allowance of an output that must be 0, given the errors of the rounding model's runs and of yardsticks."""
     return compute_allowances(
         {"output": ZEROS},
         models=[make_output(error) for error in models],
@@ -44,25 +44,25 @@ def compute_allowance(
 @pytest.mark.parametrize(
     ("models", "yardsticks", "expected"),
     [
-        # 4 times the larger of model and yardstick.
+        # 4 times the larger of the rounding model's error and the yardstick's error.
         ([1.0], [0.5], 4.0),
         ([1.0], [3.0], 12.0),
-        # The largest error of several runs counts.
+        # The largest error of several runs of the model, or of several yardsticks, counts.
         ([0.25, 1.0, 0.5], [0.1, 0.2], 4.0),
         ([1.0], [0.5, 2.0], 8.0),
-        # A yardstick counts at most 8 times the model: a larger error makes the yardstick itself suspect.
+        # A yardstick's error counts at most as 8 times the model's error: a larger one makes the yardstick suspect.
         ([1.0], [8.0], 32.0),
         ([1.0], [100.0], 32.0),
         ([1.0], [INF], 4.0),
         ([1.0], [NAN], 4.0),
-        # Without a yardstick, the model alone.
+        # Without a yardstick, the model's error alone counts.
         ([1.0], [], 4.0),
     ],
 )
 def test_the_allowance_is_four_times_the_larger_rounding_error(
     models: list[float], yardsticks: list[float], expected: float
 ) -> None:
-    """It is derived from the errors of the rounding model and of the yardsticks on the same case."""
+    """The allowance is 4 times the larger of the rounding model's and the yardsticks' errors on the same case."""
     assert compute_allowance(models=models, yardsticks=yardsticks).allowed == expected
 
 
@@ -71,7 +71,7 @@ def test_the_allowance_is_four_times_the_larger_rounding_error(
     [("float64", 2.0**-1022), ("float32", 2.0**-126), ("bfloat16", 2.0**-126), ("float16", 2.0**-24)],
 )
 def test_the_floor_is_the_smallest_number_that_kernels_do_not_flush_to_zero(dtype: Dtype, smallest: float) -> None:
-    """Without any rounding error in the model, 4 times that number is still allowed."""
+    """Even if the rounding model has no error, 4 times the smallest such number is allowed."""
     assert compute_allowance(models=[0.0], yardsticks=[1.0], dtype=dtype).allowed == 4 * smallest
 
 
@@ -89,12 +89,12 @@ def test_the_floor_is_the_smallest_number_that_kernels_do_not_flush_to_zero(dtyp
     ],
 )
 def test_sums_of_more_than_512_terms_allow_more_in_single_and_double(dtype: Dtype, length: int, factor: float) -> None:
-    """The factor grows with the root of the length, from 512 on."""
+    """From 512 terms on, the factor grows with the square root of the number of terms."""
     assert compute_allowance(models=[1.0], yardsticks=[], dtype=dtype, length=length).factor == factor
 
 
 def test_every_quantity_has_its_own_allowance() -> None:
-    """A quantity may be missing from a path; a quantity that the oracle does not have is ignored."""
+    """A yardstick or a model run may lack a quantity; a quantity that the oracle does not have is ignored."""
     expected = {"output": ZEROS, "weights": ZEROS}
     models = [make_output(1.0) | {"weights": ZEROS + 2}, make_output(0.5)]
     yardsticks = [{"weights": ZEROS + 3, "grad.query": ZEROS + 9}, make_output(0.25)]
@@ -106,7 +106,7 @@ def test_every_quantity_has_its_own_allowance() -> None:
 
 
 def test_an_allowance_says_where_it_comes_from() -> None:
-    """The text names the factor and both errors."""
+    """The text names the factor, the rounding model's error and the reference's error."""
     assert compute_allowance(models=[0.000125], yardsticks=[0.5], length=2048).describe_origin() == (
         "8 × the larger of the rounding model's error 0.000125 and the reference's own 0.5"
     )
@@ -117,7 +117,7 @@ def test_an_allowance_says_where_it_comes_from() -> None:
     [
         ([1.0, 2.0], [1.0, 2.5], 0.5),
         ([1.0, -2.0], [1.5, 2.0], 4.0),
-        # NaN and infinity are compared separately, by their pattern.
+        # Elements that are NaN or infinite are left out: another comparison covers their positions.
         ([NAN, 2.0], [1.0, 2.25], 0.25),
         ([INF, 2.0], [INF, 2.25], 0.25),
         ([1.0, 2.0], [-INF, 2.25], 0.25),
@@ -128,24 +128,24 @@ def test_an_allowance_says_where_it_comes_from() -> None:
 def test_the_largest_error_is_over_elements_that_are_finite_in_both(
     value: list[float], reference: list[float], expected: float
 ) -> None:
-    """It is absolute, and 0 if no element is finite in both."""
+    """The largest error is an absolute one, and 0 if no element is finite in both tensors."""
     assert largest_error(torch.tensor(value), torch.tensor(reference)) == expected
 
 
 def test_errors_are_computed_in_float64() -> None:
-    """The difference of two numbers of a narrow type is not rounded to that type."""
+    """The difference of two bfloat16 numbers is not rounded to bfloat16."""
     assert largest_error(torch.tensor([256.0], dtype=torch.bfloat16), torch.tensor([257.0])) == 1.0
     assert largest_error(torch.tensor([1e-5]), torch.tensor([0.0], dtype=torch.float64)) == pytest.approx(1e-5)
 
 
 def test_large_cases_run_the_model_twice() -> None:
-    """There are eight runs up to a million elements, and two beyond."""
+    """The rounding model runs eight times for up to a million elements, and twice for more."""
     assert (count_model_runs(1), count_model_runs(1_000_000), count_model_runs(1_000_001)) == (8, 8, 2)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_allowance_is_never_zero(dtype: Dtype) -> None:
-    """Without any model or yardstick, the floor is still allowed."""
+    """Without any error of a rounding model or a yardstick, the allowance is still greater than 0."""
     assert compute_allowances({"output": ZEROS}, models=[], yardsticks=[], dtype=dtype, length=1)["output"].allowed > 0
 
 
@@ -153,7 +153,7 @@ def test_the_allowance_is_never_zero(dtype: Dtype) -> None:
 
 
 def test_the_error_along_a_direction_ignores_orthogonal_errors() -> None:
-    """An error of half the direction plus an orthogonal error is 0.5 along the direction."""
+    """An error of 0.5 times the direction, plus a vector orthogonal to the direction, is measured as 0.5."""
     direction = torch.tensor([3.0, 0.0, -4.0], dtype=torch.float64)
     orthogonal = torch.tensor([4.0, 7.0, 3.0], dtype=torch.float64)
     expected = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
@@ -166,17 +166,17 @@ def test_the_error_along_a_direction_ignores_orthogonal_errors() -> None:
 @pytest.mark.parametrize(
     ("elements", "model", "expected"),
     [
-        # 0.9 roundoffs if there are enough elements for rounding to average out, and the model's error is small.
+        # 0.9 roundoffs if enough elements average the rounding out, and the rounding model's error is small.
         (2000, 0.0, 0.9),
         (2000, 2.0, 0.9),
-        # 8 times the model's error for few elements or a large error of the model, but never less than 0.9.
+        # For few elements, or a large error of the model: 8 times the model's error, but at least 0.9 roundoffs.
         (1999, 0.0, 0.9),
         (1999, 0.5, 4.0),
         (2000, 2.5, 20.0),
     ],
 )
 def test_rounding_averages_out_in_the_allowed_error_of_a_scale(elements: int, model: float, expected: float) -> None:
-    """For many elements it is less than one roundoff, unless the model's error is large."""
+    """For 2000 elements or more, less than one roundoff is allowed, unless the rounding model's error is large."""
     u = 2.0**-11
     allowed = allowed_probe_error("float16", gradient=False, elements=elements, model=model * u)
     assert allowed == pytest.approx(expected * u)
@@ -184,12 +184,12 @@ def test_rounding_averages_out_in_the_allowed_error_of_a_scale(elements: int, mo
 
 @pytest.mark.parametrize("precision", ["float64", "float32", "tf32", "float16", "bfloat16"])
 def test_gradients_are_allowed_more_than_outputs_and_less_than_one_percent(precision: Precision) -> None:
-    """In every precision, an error of 1 % shows in the scale of an output and in the amplitude of a gradient."""
+    """In every precision, less than 1 % is allowed for the scale of an output and for the scale of a gradient."""
     output, gradient = (averaged_rounding_error(precision, gradient=of_gradient) for of_gradient in (False, True))
     assert 0 < output < gradient < 0.01
 
 
 def test_the_allowed_error_of_a_slope_grows_with_its_size() -> None:
-    """It is the same for both signs, and greater than 0 for a slope of 0."""
+    """The allowed error does not depend on the slope's sign, and is greater than 0 for a slope of 0."""
     assert allowed_slope_error(1e3) > allowed_slope_error(0.0) > 0
     assert allowed_slope_error(-1e3) == allowed_slope_error(1e3)

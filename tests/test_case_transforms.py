@@ -57,7 +57,7 @@ def move_batch_first(case: Case, output: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
 def test_selected_sequences_have_the_outputs_that_they_have_in_the_batch(problem: MultiheadProblem) -> None:
-    """Sequences may be selected in any order, and repeatedly."""
+    """``select`` takes sequences in any order, and repeatedly; their outputs and attention weights stay the same."""
     if problem.batch is None:
         return
     whole, some = draw_case(problem), case_transforms.select(*draw_case(problem), sequences=[2, 0, 2, 1])
@@ -71,7 +71,7 @@ def test_selected_sequences_have_the_outputs_that_they_have_in_the_batch(problem
 
 @pytest.mark.parametrize("problem", [p for p in PROBLEMS if not p.is_causal], ids=lambda problem: problem.id())
 def test_keys_in_another_order_have_the_same_weights_in_that_order(problem: MultiheadProblem) -> None:
-    """Tokens that are also queries have the same order as queries."""
+    """Reordered keys have reordered attention weights; where keys and queries are the same tokens, queries move too."""
     order = [3, 0, 6, 5, 1, 2, 4]
     columns = [*order, *range(7, problem.columns)]
     rows = order if problem.shares_queries else list(range(problem.queries))
@@ -84,7 +84,7 @@ def test_keys_in_another_order_have_the_same_weights_in_that_order(problem: Mult
 
 
 def test_a_reordered_causal_mask_is_named_as_an_ordinary_mask() -> None:
-    """An implementation that tests the name of the mask must not take it for a causal mask."""
+    """The reordered mask has another name in the case id, so that no implementation treats it as a causal mask."""
     case, _ = case_transforms.select(*draw_case(replace(CROSS, mask="causal+pad")), keys=[1, 0, 2])
     assert case.problem.mask == "bool2d+pad"
 
@@ -100,7 +100,7 @@ def test_with_the_causal_hint_selected_queries_and_keys_get_a_causal_mask() -> N
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
 def test_padded_keys_change_nothing(problem: MultiheadProblem) -> None:
-    """Their weights are zero; the other weights and the output are unchanged."""
+    """The attention weights of padded keys are zero; other attention weights and the output are unchanged."""
     whole, more = draw_case(problem), case_transforms.pad(*draw_case(problem), 2)
     assert more[0].problem.keys == 9
     assert more[0].problem.padding_mask is not None
@@ -128,7 +128,7 @@ def test_a_batch_of_one_equals_the_unbatched_case(problem: MultiheadProblem) -> 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
 def test_heads_in_another_order_have_their_weights_in_that_order(problem: MultiheadProblem) -> None:
-    """The output does not depend on the order of heads."""
+    """Attention weights are reordered with the heads, unless averaged over heads; the output is unchanged."""
     case, inputs = draw_case(problem)
     expected = evaluate(case, inputs)
     found = evaluate(case, case_transforms.reorder_heads(case, inputs, [2, 0, 1]))
@@ -138,7 +138,7 @@ def test_heads_in_another_order_have_their_weights_in_that_order(problem: Multih
 
 
 def test_one_tensor_under_several_names_stays_one() -> None:
-    """Transformed inputs preserve the identity of arguments, and whether they require gradients."""
+    """If query, key and value are one tensor, they are one tensor after a transform too, and still require gradients."""
     case, inputs = draw_case(SELF)
     inputs.tensors["query"].requires_grad_()
     for _, transformed in (

@@ -35,7 +35,7 @@ def case(**changes: object) -> Case:
     ],
 )
 def test_an_id_describes_its_case_completely(changes: dict[str, object], middle: str) -> None:
-    """Sizes, flags, mask, regime and seed have a fixed order; flags that are not set are left out."""
+    """In an id, sizes, flags, mask, regime and seed have a fixed order; flags that are not set are left out."""
     found = case(**changes)
     assert found.id == f"multihead/{middle}/float32/cpu/eval"
     assert Case.parse(found.id, PROBLEMS) == found
@@ -43,13 +43,13 @@ def test_an_id_describes_its_case_completely(changes: dict[str, object], middle:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_case_of_a_suite_is_restored_from_its_id(level: str) -> None:
-    """Parsing an id gives the case, for every level and for the suite perf."""
+    """Parsing a case's id gives an equal case, for every level and for the suite perf."""
     cases = [*load_suite(level), *make_profile_cases([16, 100])]  # type: ignore[arg-type]
     assert [Case.parse(one.id, PROBLEMS) for one in cases] == cases
 
 
 def test_common_fields_are_restored() -> None:
-    """Every dtype, device and mode has its place in the id."""
+    """The dtype, device and mode of a case are in its id, and parsing the id restores them."""
     for dtype in DTYPES:
         for device in DEVICES:
             for mode in MODES:
@@ -138,7 +138,7 @@ def test_different_problems_have_different_seeds() -> None:
 
 
 def test_the_seed_is_the_same_in_every_process() -> None:
-    """It is a hash of the id, so that the inputs of a stored run can be generated again; it fits into 63 bits."""
+    """The seed is a hash that fits into 63 bits; a later process draws the inputs of a stored run again from it."""
     assert case().seed == Case.parse(ID, PROBLEMS).seed == 49_947_256_136_220_623
     assert 0 <= case().seed < 2**63
 
@@ -156,7 +156,7 @@ def test_a_level_contains_the_level_before_it() -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_case_is_in_a_suite_twice(level: str) -> None:
-    """Ids are unique."""
+    """No two cases of a suite have the same id."""
     ids = [one.id for one in load_suite(level)]  # type: ignore[arg-type]
     assert len(set(ids)) == len(ids)
 
@@ -175,13 +175,13 @@ def test_quick_has_every_dtype_mode_and_flag() -> None:
 
 
 def test_the_suite_perf_has_one_case_per_length_and_pass() -> None:
-    """They are self-attention of each length, forward alone and with backward."""
+    """For each length, ``make_profile_cases`` gives one case of self-attention with forward only, and one with backward."""
     found = [(one.problem.queries, one.problem.keys, one.mode) for one in make_profile_cases([16, 100])]
     assert found == [(16, 16, "inference"), (16, 16, "train"), (100, 100, "inference"), (100, 100, "train")]
 
 
 def test_a_digest_depends_on_the_cases_of_a_list() -> None:
-    """It does not depend on their order; one case more or less changes it."""
+    """The digest does not depend on the order of the cases, and changes if a case is added or removed."""
     ids = [one.id for one in load_suite("core")]
     assert digest(reversed(ids)) == digest(ids)
     assert digest(ids[1:]) != digest(ids)
@@ -191,7 +191,7 @@ def test_a_digest_depends_on_the_cases_of_a_list() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 40])
 def test_shards_are_a_partition(count: int) -> None:
-    """Every case is in exactly one part, and the sizes of parts differ by at most one."""
+    """Every case is in exactly one shard, and the numbers of cases per shard differ by at most one."""
     cases = load_suite("quick")
     parts = [shard(cases, index, count) for index in range(1, count + 1)]
     assert sorted(one.id for part in parts for one in part) == sorted(one.id for one in cases)

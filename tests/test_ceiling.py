@@ -1,4 +1,4 @@
-"""Tests of ceilings: the rates of a matrix product and of a copy, from the fastest of several calls."""
+"""Tests of the ceilings of a roofline: the rates of the fastest matrix product and of the fastest copy."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from attnbench.runner import Limits, Plan, Session, list_gating_checks, list_pro
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes of products and copies that take almost no time."""
+    """Make the matrix products and copies so small that they take almost no time."""
     monkeypatch.setattr(roofline, "PRODUCT_ROWS", {"cpu": (64, 128)})
     monkeypatch.setattr(roofline, "COPIED_BYTES", {"cpu": 2**16})
 
@@ -26,7 +26,7 @@ def test_every_dtype_has_its_ceilings(small: None, dtype: str) -> None:
 
 
 def test_rates_are_those_of_the_fastest_call(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A multiply-add is two operations; read and written bytes count; the first call is a warm-up."""
+    """A multiply-add counts as two operations, a copy as bytes read and written; the first call is a warm-up."""
     times_s = iter([0.001, 9, 8, 4, 8, 8, 0.001, 9, 8, 2, 8, 8, 0.001, 8, 8, 0.5, 8, 8])
     monkeypatch.setattr(roofline, "LONG_S", 10)
     monkeypatch.setattr(roofline, "ENOUGH_S", 100)
@@ -38,7 +38,7 @@ def test_rates_are_those_of_the_fastest_call(small: None, monkeypatch: pytest.Mo
 
 def test_no_larger_product_is_tried_after_a_slow_one(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dtype without a fast matrix product is measured in a fraction of a second, not in minutes."""
-    # For each rate one warm-up call and one timed call: more would take too long.
+    # One warm-up call and one timed call for each of the two rates; a further call would find no time here.
     times_s = iter([4.0, 4.0, 1.0, 1.0])
     monkeypatch.setattr(roofline, "_time_call_s", lambda call, device: next(times_s))
     found = measure_roofline("float16", "cpu")
@@ -47,7 +47,7 @@ def test_no_larger_product_is_tried_after_a_slow_one(small: None, monkeypatch: p
 
 
 def test_a_run_has_a_ceiling_for_every_dtype_that_it_times() -> None:
-    """A worker with the run's number of threads measures it; a stored ceiling is not measured again."""
+    """A worker with the run's number of threads measures each ceiling; stored ceilings are not measured again."""
     with Session(limits=Limits(threads=1)) as session:
         cases = list_profile_cases(session, [8, 16], ["forward"])
         plans = session.plan([*cases, cases[0].replace("float32", "bfloat16")], list_gating_checks())

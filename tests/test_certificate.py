@@ -1,4 +1,4 @@
-"""Tests of certificates: they cover complete runs only, and record how they were made."""
+"""Tests of certificates: only a complete run gets a certificate, which records how the run was made."""
 
 import io
 import json
@@ -42,7 +42,7 @@ def make(*statuses: str) -> dict[str, Any]:
 
 
 def test_a_certificate_records_how_it_was_made() -> None:
-    """It has suite, list, machine, versions, declarations, counts, and each expected failure with its reason."""
+    """A certificate has suite, machine, versions, policies, counts, refusals, and expected failures with reasons."""
     certificate = make("passed", "unsupported", "expected_failure")
     assert certificate["conformant"] is True
     assert certificate["suite"] == {
@@ -74,7 +74,7 @@ def test_a_certificate_records_how_it_was_made() -> None:
     ],
 )
 def test_only_complete_runs_without_failures_are_conformant(statuses: tuple[str, ...], doubts: list[str]) -> None:
-    """A failure, a finding that was not run, and a run in which nothing passed are each a doubt."""
+    """A certificate lists as doubts: failures, findings that were not run, and that nothing passed."""
     certificate = make(*statuses)
     assert certificate["implementations"][0]["doubts"] == doubts
     assert certificate["conformant"] is (not doubts)
@@ -91,7 +91,7 @@ def test_an_incomplete_run_has_no_certificate() -> None:
 
 
 def test_the_list_of_a_certificate_is_that_of_the_suite(tmp_path: Path) -> None:
-    """The hash is that of the level's list, also if the cases ran on another device."""
+    """The certificate has the hash of the level's list of cases, even if the cases ran on another device."""
     file = io.StringIO()
     with Session() as session, RunFile.create(tmp_path, RUN) as stored:
         session.declared["a"] = {"operator": "multihead", "source": "", "policies": {}}

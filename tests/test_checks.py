@@ -30,12 +30,12 @@ CATALOGUE = "from attnbench.checks.catalogue import read_checks; assert read_che
 
 
 def list_decorated(module: ModuleType) -> list[str]:
-    """Return the names of the functions decorated with ``@check``, in the order of the file."""
+    """Return the names of a module's functions with the decorator ``@check``, in the order of the source."""
     return [name for name, value in vars(module).items() if hasattr(value, "when") and callable(value)]
 
 
 def loads_torch(program: str) -> bool:
-    """Whether a program that runs in a new interpreter imports torch."""
+    """Say whether a program, run in a new interpreter, imports torch."""
     output = subprocess.run(
         [sys.executable, "-c", f"{program}; import sys; print('torch' in sys.modules)"],
         capture_output=True,
@@ -47,7 +47,7 @@ def loads_torch(program: str) -> bool:
 
 
 def test_the_catalogue_lists_exactly_the_decorated_functions() -> None:
-    """The names read from the source are those of the imported functions, chapter by chapter, in order."""
+    """The catalogue's names, read from the source, equal those of the imported functions, in the same order."""
     for chapter in CHAPTERS:
         module = f"attnbench.checks.chapters.{chapter}"
         listed = [check.name for check in read_checks().values() if check.module == module]
@@ -67,7 +67,7 @@ def test_no_check_is_defined_outside_the_chapters() -> None:
 
 @pytest.mark.parametrize("name", read_checks())
 def test_a_requirement_is_the_first_sentence_of_the_docstring(name: str) -> None:
-    """The first line is a whole sentence: the message of a failure starts with it, and the fault follows."""
+    """The first line of a check's docstring is a whole sentence, because the message of a failure starts with this line."""
     requirement = read_checks()[name].requirement
     assert requirement == str(load_check_function(name).__doc__).splitlines()[0]
     assert requirement[0].isupper()
@@ -81,7 +81,7 @@ def test_the_catalogue_needs_no_torch() -> None:
 
 
 def test_an_import_of_torch_would_be_noticed() -> None:
-    """The previous test can fail: loading the functions of checks imports torch."""
+    """The previous test would fail if the catalogue loaded the functions of checks, because they import torch."""
     assert loads_torch(f"{CATALOGUE}; import attnbench.checks.chapters.forward")
 
 
@@ -102,7 +102,7 @@ def test_an_import_of_torch_would_be_noticed() -> None:
 def test_observations_are_restored_from_the_file_for_the_oracle_worker(
     tmp_path: Path, observation: Observation
 ) -> None:
-    """Every type is restored from a file of plain containers and tensors, without its graph."""
+    """An observation of every type is restored from a file of plain containers and tensors, without autograd graphs."""
     tensor_file.write(tmp_path / "observations", serialize([observation]))
     (again,) = deserialize(tensor_file.read(tmp_path / "observations"))
     assert type(again) is type(observation)
@@ -114,7 +114,7 @@ def test_observations_are_restored_from_the_file_for_the_oracle_worker(
     ("elements", "factor", "holds"), [(1, 1.0, True), (1, 1.01, False), (6, 1.0, True), (6, 0.99, False)]
 )
 def test_a_derivative_is_compared_with_a_central_difference(elements: int, factor: float, holds: bool) -> None:
-    """This also holds for a tensor of one element; the tensor is restored afterwards."""
+    """The comparison works for tensors of one and of more elements, and leaves the tensor unchanged."""
     tensor = torch.linspace(0.5, 1.5, elements, dtype=torch.float64)
     before = tensor.clone()
     observation = compare_with_slope(

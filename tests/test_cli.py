@@ -33,7 +33,7 @@ from attnbench.runner import Session
 MY_ATTENTION = Path(__file__).parent / "plugin_example" / "my_attention.py"
 PROGRAM = "from attnbench.cli import main; main()"
 TINY = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/cpu/inference"
-# Wall time of the quickest of five; an idle 2-core machine needs 0.08 s, and importing torch takes 1 s.
+# Limit of the wall time of the quickest of five calls; an idle 2-core machine needs 0.08 s, importing torch 1 s.
 HELP_S = 0.3
 
 SOURCE = """
@@ -97,7 +97,7 @@ class Output:
 
 
 def attnbench(*arguments: str | Path, cwd: Path, **environment: str) -> Output:
-    """Run a command in a folder, and capture standard output and standard error separately."""
+    """Run attnbench in a folder, and capture standard output and standard error separately."""
     return Output(
         subprocess.run(
             [sys.executable, "-c", PROGRAM, *map(str, arguments)],
@@ -138,7 +138,7 @@ def modules_after(program: str) -> set[str]:
 
 @pytest.mark.parametrize("command", ["", "list", "conform", "profile", "report", "compare", "reproduce", "run"])
 def test_help_imports_no_torch(command: str) -> None:
-    """The help of every command imports no torch, and the list of commands imports no large package."""
+    """The help of a command does not import torch, and the list of commands imports no large package at all."""
     words = ["attnbench", *command.split(), "--help"]
     imported = modules_after(f"sys.argv = {words!r}\n{PROGRAM}")
     assert "click" in imported
@@ -146,7 +146,7 @@ def test_help_imports_no_torch(command: str) -> None:
 
 
 def test_modules_after_sees_an_indirect_import_of_torch() -> None:
-    """The test of the help fails where torch is imported, also through other modules."""
+    """``modules_after`` reports torch also where another imported module imports it."""
     assert "torch" in modules_after("import attnbench.kernel")
 
 
@@ -176,7 +176,7 @@ sys.argv = {words!r}
 
 
 def run_without(missing: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process that cannot import one package."""
+    """Run a command in a process that cannot import the package ``missing``."""
     program = WITHOUT.format(missing=missing, words=["attnbench", *words])
     command = [sys.executable, "-c", program + PROGRAM]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
@@ -207,7 +207,7 @@ def test_a_missing_module_of_attnbench_is_no_usage_error(here: Path) -> None:
 
 # Usage errors
 
-# Arguments, and the parts that the message must contain, in order.
+# For each fault: the arguments, and the parts that the message must contain in this order.
 USAGE_ERRORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "command": ("confrom", ("unknown command 'confrom'", "available: list, conform,")),
     "option": ("conform --lenghts 8", ("--lenghts",)),
@@ -322,7 +322,7 @@ def assert_one_line(text: str, *parts: str) -> None:
     assert places == sorted(places), (text, parts)
 
 
-# Usage errors that are found with an oracle worker: keywords of ``plan_cases``, and parts of the message.
+# Usage errors that need an oracle worker to be found: keywords of ``plan_cases``, and parts of the message.
 PLAN_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "check": ({"checks": ["forward_party"]}, ("--check", "'forward_party'", "did you mean 'forward_parity'")),
     "case id": ({"patterns": ["multihead/B2"]}, ("--case", "9 parts", "'multihead/B2'")),
@@ -500,7 +500,7 @@ def make_result(name: str, *findings: Finding) -> Result:
 
 
 def test_the_matrix_has_a_row_for_each_chapter(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each implementation has a column; a cell gives counts by status and the largest error / allowed."""
+    """Each implementation has a column; a cell has a count for each status, and the largest ratio of error to allowance."""
     passed = Finding(check="forward_parity", status="passed", measured=0.5, allowed=2.0)
     print_findings(
         [
@@ -614,7 +614,7 @@ def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
 
 
 def test_resuming_repeats_nothing(here: Path) -> None:
-    """A run whose file was cut in the middle of a line is resumed: whole lines stay, and the other cases are run."""
+    """A run whose file was cut in the middle of a line is resumed: whole lines stay, and only cases without a line run."""
     words = ["conform", "own.py:Right", "--check", "forward_parity"]
     words += itertools.chain(*(("--case", TINY.format(seed)) for seed in range(4)))
     assert attnbench(*words, cwd=here).code == 0
@@ -637,7 +637,7 @@ def test_resuming_repeats_nothing(here: Path) -> None:
 
 
 def test_shards_hold_each_case_once(session: Session) -> None:
-    """Shards 1/2 and 2/2 together hold every case, and share none."""
+    """Every case is in exactly one of the shards 1/2 and 2/2."""
     cases = session.ask_oracle("suite", operator="multihead", level="quick")
     whole, first, second = (plan_cases(session, cases, shard=part) for part in (None, (1, 2), (2, 2)))
     assert sorted(p.case for p in [*first, *second]) == sorted(p.case for p in whole)
@@ -646,7 +646,7 @@ def test_shards_hold_each_case_once(session: Session) -> None:
 
 
 def test_timed_implementations_are_named_or_compute_the_operator(session: Session) -> None:
-    """Without names, all implementations that compute the operator are timed, after its reference.
+    """Without names, the operator's reference and all implementations that compute the operator are timed.
 
     With names, every named implementation is timed.
     """
@@ -661,7 +661,7 @@ def test_timed_implementations_are_named_or_compute_the_operator(session: Sessio
 
 
 def test_a_quick_run_compiles_only_what_is_named(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without names, a compiled implementation is left out, and the message says how to include it."""
+    """Without names, an implementation that compiles is left out, and the message says how to include it."""
     names = ["compiled", "sdpa"]
     wanted: dict[str, Any] = {"operators": ("multihead",), "compiling": False}
     assert choose_timed_implementations(session, names, asked=False, **wanted) == ["torch_mha", "sdpa"]
@@ -674,7 +674,7 @@ def test_a_quick_run_compiles_only_what_is_named(session: Session, capsys: pytes
 
 
 def test_dtype_applies_to_every_case(session: Session) -> None:
-    """--dtype runs each case once in each given dtype, whatever dtype the suite's case has."""
+    """--dtype runs each problem of the suite once in each given dtype, whatever dtypes the suite lists for it."""
     cases = session.ask_oracle("suite", operator="multihead", level="quick")
     problems = {case.rsplit("/", 3)[0] + case.rsplit("/", 1)[1] for case in cases}
     for dtypes in (("float64",), ("float64", "bfloat16")):

@@ -1,4 +1,4 @@
-"""Tests of throttling by the clock of a device, and of machines without readings; no device is read here."""
+"""Tests of throttling, recognized by a device's clock, and of machines without clock readings; all are simulated."""
 
 import sys
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ UUID = "00000000-0000-0000-0000-000000000000"
 def test_a_clock_that_changes_by_more_than_one_percent_is_throttled(
     before_mhz: int, after_mhz: int, expected: bool
 ) -> None:
-    """One step of 15 MHz is allowed, two are not; a clock that could not be read counts as throttled."""
+    """A change of 15 MHz (one step) is allowed, 30 MHz are not; a clock that could not be read counts as throttled."""
     assert is_throttled(before_mhz, after_mhz, 0) is expected
 
 
@@ -30,12 +30,12 @@ def test_a_clock_that_changes_by_more_than_one_percent_is_throttled(
      (0x40, True), (0x80, True), (0x100, True), (0x5, True), (0x400, True), (1 << 40, True)],
 )  # fmt: skip
 def test_every_reason_but_idling_and_settings_is_throttling(reasons: int, expected: bool) -> None:
-    """An idle device and a clock that was set are harmless; every other bit counts, unknown ones too."""
+    """The bits for an idle device and for a clock that a user set are harmless; every other bit means throttling."""
     assert is_throttled(1980, 1980, reasons) is expected
 
 
 def test_without_the_package_the_record_has_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are no readings, and no error."""
+    """Without nvidia-ml-py there are no readings and no error; ``source`` has the install command."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     found = Clocks(UUID)
     assert found.source == MISSING == "none: nvidia-ml-py is not installed; pip install nvidia-ml-py"
@@ -43,11 +43,11 @@ def test_without_the_package_the_record_has_the_install_command(monkeypatch: pyt
 
 
 class Refused(Exception):
-    """Stands in for an exception of NVML."""
+    """Stand-in for an exception of NVML."""
 
 
 def make_package(**functions: Any) -> Any:
-    """Make a stand-in for pynvml that finds a device and, unless a function is given, reads nothing of it."""
+    """Make a stand-in for pynvml that finds a device; its readings fail unless ``functions`` replaces them."""
 
     def refuse(*_: object) -> int:
         raise Refused("Not Supported")
@@ -64,7 +64,7 @@ def make_package(**functions: Any) -> Any:
 
 @pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetClockInfo"])
 def test_an_error_of_nvml_is_the_source_of_no_readings(monkeypatch: pytest.MonkeyPatch, function: str) -> None:
-    """The driver, the device or the reading may be missing; ``source`` has NVML's message."""
+    """If the driver, the device or the clock cannot be found, there are no readings, and ``source`` has NVML's message."""
 
     def fail(*_: object) -> None:
         raise Refused(f"{function} failed")
@@ -78,7 +78,7 @@ def test_an_error_of_nvml_is_the_source_of_no_readings(monkeypatch: pytest.Monke
 
 
 def test_a_later_reading_that_fails_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It raises nothing, and zeros invalidate its cycle."""
+    """A reading that fails after the first one raises no error; its clock is 0, so that its cycle does not count."""
     readings = [1980, 1965]
 
     def clock(device: str, kind: int) -> int:

@@ -15,9 +15,9 @@ from attnbench.cli.compare_command import _choose_exit_code
 from attnbench.plugins.registry import PluginError
 from attnbench.records.run_file import ResultsError, find_runs, read_run
 
-# The smallest measurement. One process decides no speed verdict; seven are the fewest that can.
+# The smallest measurement. One process is too few for a speed verdict; at least seven are needed.
 SMALL = ("--lengths", "16", "--passes", "forward", "--threads", "1")
-# The kernel imports other work from a second module in each call.
+# A kernel that calls ``work`` of a second module, ``other_work``, in each call.
 KERNEL = """
 import torch
 
@@ -26,7 +26,7 @@ def attend(q, k, v, *, scale):
     work()
     return torch.softmax(q @ k.mT * scale, dim=-1) @ v
 """
-# A matrix product that takes longer than the rest of the call.
+# ``work`` that takes longer than the rest of the call: a matrix product.
 EXTRA_WORK = """
 import torch
 
@@ -52,7 +52,7 @@ EXACT, LARGER = make_kernel(100_000), make_kernel(100_001)
 
 
 def invoke(*words: str) -> Any:
-    """Run a command in this process, and return its result; usage errors are raised."""
+    """Run an attnbench command in this process, and return its result; a usage error is raised as an exception."""
     return CliRunner().invoke(attnbench, words, standalone_mode=False, catch_exceptions=False)
 
 
@@ -64,7 +64,7 @@ def compare(folder: Path, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
 
 
 def test_work_that_was_added_to_a_source_tree_is_slower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The side whose kernel imports a matrix product in its call is slower."""
+    """The source tree whose kernel calls a matrix product in addition is slower."""
     for folder, other_work in (("old", "def work():\n    pass\n"), ("new", EXTRA_WORK)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mine.py").write_text(KERNEL)
@@ -87,7 +87,7 @@ def test_work_that_was_added_to_a_source_tree_is_slower(tmp_path: Path, monkeypa
 
 
 def test_one_more_byte_is_found(tmp_path: Path) -> None:
-    """A tensor that is one byte larger makes the new side bigger; one process decides nothing about time."""
+    """If the new kernel holds a tensor that is one byte larger, its memory is bigger; with one process, time is undecided."""
     file = tmp_path / "mine.py"
     file.write_text(HOLDING_KERNELS)
     code, changes = compare(tmp_path, f"{file}:EXACT", f"{file}:LARGER", "--processes", "1")
@@ -115,7 +115,7 @@ def make_change(verdict: Verdict) -> Change:
     ],
 )
 def test_the_exit_code_follows_from_the_verdicts(verdicts: Sequence[Verdict], code: int) -> None:
-    """0: no change is worse; 1: a change is worse; 3: no change is worse and one is undecided, or there is none."""
+    """Code 1: a change is worse; 3: none is worse but one is undecided, or there is no change at all; 0: otherwise."""
     assert _choose_exit_code([make_change(verdict) for verdict in verdicts], undecided=UNDECIDED) == code
 
 

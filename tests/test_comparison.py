@@ -17,12 +17,12 @@ MACHINE = Machine(name="some-cpu", cpu="Some CPU", cores=2, memory_bytes=2**34)
 RUN = Run(id="base", time="2026-01-01T00:00:00+00:00", command="", machine=MACHINE, versions={}, threads=1)
 PASSED = Finding(check="forward_parity", status="passed")
 FAILED = Finding(check="forward_parity", status="failed", reason="wrong")
-# Ten processes; the interval of their ratios is from the second to the ninth.
+# Times of the reference in ten processes; a confidence interval spans the second to the ninth ratio.
 REFERENCE_NS = tuple((1000, 1000, 1000) for _ in range(10))
 
 
 def make_result(name: str, *, time_ns: int = 1000, peak_bytes: int = 64, finding: Finding = PASSED) -> Result:
-    """Make a result with this time in each of ten processes."""
+    """Make a result that takes ``time_ns`` in each of ten processes."""
     timing = Timing(samples_ns=tuple((time_ns + i,) * 3 for i in range(10)), threads=1)
     memory = Memory(peak_bytes=peak_bytes, saved_bytes=None, threads=1, method="m")
     measured = finding.status == "passed"
@@ -37,20 +37,20 @@ def make_result(name: str, *, time_ns: int = 1000, peak_bytes: int = 64, finding
 
 
 def make_run(*results: Result, run: Run = RUN) -> StoredRun:
-    """Make a run of these results and of a reference that takes 1000 ns."""
+    """Make a run with these results, and with the reference, which takes 1000 ns."""
     reference = replace(make_result("torch_mha"), timing=Timing(samples_ns=REFERENCE_NS, threads=1))
     return StoredRun(run=run, results=(reference, *results), path=Path("run.jsonl"))
 
 
 def find_change(base: StoredRun, new: StoredRun, aspect: str) -> Change:
-    """Return the change of one aspect of ``mine``."""
+    """Return the change of one aspect of the implementation ``mine``."""
     (change,) = [c for c in compare_runs(base, new, threshold=0.05) if (c.implementation, c.aspect) == ("mine", aspect)]
     return change
 
 
 @pytest.mark.parametrize(("time_ns", "verdict"), [(1200, "slower"), (800, "faster"), (1000, "same"), (1050, "unknown")])
 def test_time_is_compared_by_its_ratio_to_the_reference(time_ns: int, verdict: str) -> None:
-    """The verdict is slower or faster beyond the threshold, same well within it, and unknown in between."""
+    """Beyond the threshold the verdict is slower or faster, well within the threshold same, and in between unknown."""
     assert (
         find_change(make_run(make_result("mine")), make_run(make_result("mine", time_ns=time_ns)), "time").verdict
         == verdict
@@ -58,7 +58,7 @@ def test_time_is_compared_by_its_ratio_to_the_reference(time_ns: int, verdict: s
 
 
 def test_a_slower_machine_does_not_make_an_implementation_slower() -> None:
-    """If the reference takes twice as long too, the verdict is same."""
+    """If both the implementation and the reference take twice as long, the verdict is same."""
     twice = make_run(make_result("mine", time_ns=2000))
     reference = replace(twice.results[0], timing=Timing(samples_ns=tuple((2000,) * 3 for _ in range(10)), threads=1))
     assert (
@@ -70,7 +70,7 @@ def test_a_slower_machine_does_not_make_an_implementation_slower() -> None:
 
 
 def make_counted(**numbers: Any) -> Result:
-    """Make a result in which these exact numbers replace the default ones."""
+    """Make a result in which ``numbers`` (bytes, flop or kernels) replace the default numbers."""
     one = make_result("mine")
     assert one.memory is not None
     memory = {name: number for name, number in numbers.items() if name.endswith("_bytes")}
@@ -105,14 +105,14 @@ def test_one_more_byte_or_flop_is_a_change(aspect: str, more: int, verdict: str)
     ],
 )
 def test_one_more_call_of_a_kernel_is_a_change(kernels: tuple[str, ...], verdict: str, text: str) -> None:
-    """The numbers of calls are compared, in any order; equally many calls of other kernels are ``other``."""
+    """Numbers of calls are compared, in any order; the verdict of equally many calls of other kernels is ``other``."""
     base = make_counted(kernels=("aten::add", "aten::bmm ×2"))
     change = find_change(make_run(base), make_run(make_counted(kernels=kernels)), "kernel_calls")
     assert (change.verdict, change.told) == (verdict, text)
 
 
 def test_calls_are_read_from_the_names_of_kernels() -> None:
-    """A stored name ends in the number of its calls if there were several."""
+    """The stored name of a kernel that was called several times ends in the number of calls."""
     assert count_kernel_calls(("a ×12", "b", "c × 2", "a")) == {"a": 13, "b": 1, "c × 2": 1}
 
 
@@ -124,7 +124,7 @@ def test_a_new_failure_is_wrong_and_a_former_one_is_mended() -> None:
 
 
 def test_times_of_two_machines_are_not_compared() -> None:
-    """Times and bytes on another machine do not show a change."""
+    """Times and bytes from two machines are not compared, so they show no change."""
     other = replace(RUN, machine=replace(MACHINE, name="other-cpu"))
     assert (
         list(
@@ -151,11 +151,11 @@ def test_the_command_fails_if_anything_became_worse(tmp_path: Path, peak_bytes: 
     assert outcome.return_value == code
 
 
-# Runs with counters of other work
+# Runs that record how other work disturbed calls
 
 
 def make_timing(*processes_ns: int, waited_ns: int = 0, copy: Timing | None = None) -> Timing:
-    """Make a timing of ten equal calls in each process, which waited this long for a core."""
+    """Make a timing of ten equal calls in each process; each call waited ``waited_ns`` for a core."""
     return Timing(
         samples_ns=tuple((time_ns,) * 10 for time_ns in processes_ns),
         waited_ns=tuple((waited_ns,) * 10 for _ in processes_ns),
@@ -185,7 +185,7 @@ def test_a_run_that_was_disturbed_is_inconclusive(own: Timing, copy: Timing, ver
 
 
 def compare_aspect(base: Result, new: Result, aspect: str) -> Change:
-    """Return the change of one aspect from ``mine`` to ``new``."""
+    """Return the change of one aspect from the implementation ``mine`` to the implementation ``new``."""
     changes = compare_implementations([base, replace(new, implementation="new")], base="mine", new="new")
     (change,) = [change for change in changes if change.aspect == aspect]
     return change
@@ -201,7 +201,7 @@ def compare_aspect(base: Result, new: Result, aspect: str) -> Change:
     ],
 )
 def test_the_speed_verdict_is_the_verdict_on_time(processes_ns: list[int], state: str) -> None:
-    """The text has the ratio and the number of processes that count."""
+    """The change of time has the state of the speed verdict; its text has the ratio and how many processes count."""
     base = replace(make_result("mine"), timing=make_timing(*[1000] * 10, copy=make_timing(*[1000] * 10)))
     change = compare_aspect(base, replace(make_result("mine"), timing=make_timing(*processes_ns)), "time")
     assert change.verdict == state
@@ -210,7 +210,7 @@ def test_the_speed_verdict_is_the_verdict_on_time(processes_ns: list[int], state
 
 
 def test_a_failed_control_is_inconclusive() -> None:
-    """The A/A control compares the base with its copy."""
+    """The A/A control compares the base with its copy; if the two differ, the change of time is inconclusive."""
     base = replace(make_result("mine"), timing=make_timing(*[1000] * 10, copy=make_timing(*[1050] * 10)))
     change = compare_aspect(base, replace(make_result("mine"), timing=make_timing(*[1050] * 10)), "time")
     assert (change.verdict, change.told) == (
@@ -221,7 +221,7 @@ def test_a_failed_control_is_inconclusive() -> None:
 
 
 def test_an_untimed_implementation_has_a_verdict_too() -> None:
-    """It is ``gone`` if only the base was timed, and ``inconclusive`` if the base was not."""
+    """The verdict is ``gone`` if only the base was timed, and ``inconclusive`` if the base was not timed."""
     timed = make_result("mine")
     untimed = replace(timed, timing=None, untimed="crashed: by itself")
     assert compare_aspect(timed, untimed, "time").verdict == "gone"
@@ -235,7 +235,7 @@ def test_an_untimed_implementation_has_a_verdict_too() -> None:
 
 
 def test_only_common_cases_are_compared() -> None:
-    """A case of only one of the two, and other implementations of the run, give no change."""
+    """A case of only one of the two compared implementations gives no change, nor do other implementations."""
     mine = make_result("mine")
     others = [mine, make_result("other"), replace(mine, implementation="new", case=CASE.replace("L8", "L9"))]
     assert list(compare_implementations(others, base="mine", new="new")) == []

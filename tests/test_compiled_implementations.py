@@ -1,4 +1,4 @@
-"""Tests of implementations that call ``torch.compile``: compiled by ``prepare``, and refused without a compiler."""
+"""Tests of implementations that call ``torch.compile``: ``prepare`` compiles them; without a compiler they refuse."""
 
 import shutil
 from dataclasses import replace
@@ -26,14 +26,14 @@ def make_case(problem: MultiheadProblem = PADDED, **fields: Any) -> Case:
 
 
 def count_graphs() -> int:
-    """Count the graphs that were compiled in this process so far."""
+    """Return the number of graphs that this process has compiled so far."""
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 @needs_compiler
 @pytest.mark.parametrize(("name", "mode"), [("compiled", "train"), ("flex", "inference")])
 def test_a_prepared_call_is_compiled_and_correct(name: str, mode: str) -> None:
-    """The call that ``prepare`` returns agrees with the oracle, and compiles no further graph."""
+    """``prepare`` compiles; the call that it returns agrees with the oracle, and compiles no further graph."""
     one = make_case(mode=mode)
     candidate = Candidate(load(name), OPERATOR, one, OPERATOR.inputs(one))
     before = count_graphs()
@@ -50,7 +50,7 @@ def test_a_prepared_call_is_compiled_and_correct(name: str, mode: str) -> None:
 @needs_compiler
 @pytest.mark.parametrize(("name", "mask"), [("compiled", "bool2d"), ("flex", "none"), ("flex", "bool3d+pad")])
 def test_other_sizes_are_not_compiled_again(name: str, mask: str) -> None:
-    """A graph, once compiled, works for any batch and lengths."""
+    """One graph works for any batch size and any lengths of queries and keys."""
     counts = []
     for batch, queries, keys in ((2, 5, 7), (4, 9, 9), (3, 100, 3)):
         one = make_case(replace(PADDED, batch=batch, queries=queries, keys=keys, mask=mask), mode="inference")
@@ -63,7 +63,7 @@ def test_other_sizes_are_not_compiled_again(name: str, mask: str) -> None:
 
 @needs_compiler
 def test_other_widths_of_values_are_not_compiled_again() -> None:
-    """One graph of ``core_compiled`` works for values as wide as queries, wider or narrower."""
+    """One graph of ``core_compiled`` works for values of any width: as wide as queries, narrower or wider."""
     counts = []
     for wide in (8, 5, 12):
         q, k, v = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 7, 8), torch.randn(2, 3, 7, wide)
@@ -77,7 +77,7 @@ def test_other_widths_of_values_are_not_compiled_again() -> None:
 @pytest.mark.parametrize("keys", [7, 1])
 @pytest.mark.parametrize("name", ["compiled", "flex"])
 def test_other_strides_are_not_compiled_again(name: str, keys: int) -> None:
-    """Contiguous tensors, views of wider ones, expanded and transposed ones, and masks of such layouts."""
+    """One graph works for tensors that are contiguous, views of wider tensors, expanded or transposed, and for such masks."""
     wide, mask = torch.randn(2, 3, keys, 10), torch.zeros(1, 1, 5, keys, requires_grad=True)
     own = [wide[..., :8].clone(), wide[..., :8], wide[:, :1, :, :8].expand(2, 3, keys, 8)]
     own += [wide[..., :8].transpose(1, 2).contiguous().transpose(1, 2)]
@@ -92,7 +92,7 @@ def test_other_strides_are_not_compiled_again(name: str, keys: int) -> None:
 
 @needs_compiler
 def test_other_heads_and_masks_are_not_compiled_again() -> None:
-    """One graph of flex works for any number of sequences and heads, any shape of the mask, and any soft-cap."""
+    """One graph of ``core_flex`` works for any number of sequences and heads, any shape of bias, and any soft-cap."""
     flex, plain, counts = load("core_flex").build(None), load("core_reshaped").build(None), []
     for batch, shared, softcap in ((2, 3, 3.0), (3, 1, 20.0)):
         heads = 2 * shared
@@ -108,7 +108,7 @@ def test_other_heads_and_masks_are_not_compiled_again() -> None:
 
 @needs_compiler
 def test_compiling_draws_no_random_number() -> None:
-    """With one seed, the call that compiles and the next call drop the same weights."""
+    """From the same seed, the call that compiles and the call after it drop the same attention weights."""
     module = load("compiled").build(nn.MultiheadAttention(8, 2, dropout=0.375, batch_first=True))
     tokens = torch.randn(3, 6, 8)
     outputs = []
@@ -137,7 +137,7 @@ def test_flex_refuses_what_it_does_not_compute_on_a_cpu() -> None:
 
 @pytest.mark.parametrize("name", ["compiled", "flex"])
 def test_without_a_compiler_every_case_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason contains the remedy; a case whose mode compiles the call is refused as well."""
+    """The reason names the compiler to install; cases whose mode compiles the call are refused for another reason."""
     implementation, plain = load(name), make_case(replace(PADDED, mask="none"), mode="inference")
     assert implementation.unsupported(plain.with_fields(mode="aot")) == "the kernel is compiled already"
     monkeypatch.setattr(shutil, "which", lambda _: None)
@@ -145,7 +145,7 @@ def test_without_a_compiler_every_case_is_refused(name: str, monkeypatch: pytest
 
 
 def test_flash_attn_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device is missing, or the package, with its install command, or a keyword."""
+    """The reason is a missing device, a missing package (with its install command) or a missing keyword."""
     flash = load("flash_attn")
     plain = make_case(replace(PADDED, mask="none"), mode="inference", dtype="float16")
     assert flash.unsupported(plain) == "needs a CUDA device"

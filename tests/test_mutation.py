@@ -22,7 +22,10 @@ PLAIN = Case(operator="multihead", problem=CROSS, mode="inference").id
 
 @pytest.fixture
 def matrix() -> Matrix:
-    """Matrix of five mutants (c survives; e's named check did not run), an equivalent mutant, and a variant that fails."""
+    """Matrix of five mutants, an equivalent mutant, and a correct variant that fails a check.
+
+    Mutant c survives; the check that mutant e names did not run.
+    """
     made = Matrix(
         mutants={
             "a": "forward_parity",

@@ -46,7 +46,7 @@ class FakeWorker:
         self.core_demands = list(busy)
 
     def ask(self, do: str, **request: Any) -> Any:
-        """Return the prepared answer to a request; "observe" has a default answer, in which every check was observed."""
+        """Return the prepared answer to a request; by default, "observe" returns an observation per check."""
         self.requests.append(do)
         if do == "observe" and do not in self.answers:
             return {check: {"status": "observed"} for check in request["checks"]}
@@ -67,7 +67,7 @@ def run_probe(worker: FakeWorker, *, session: FakeSession | None = None, plan: P
 
 
 def test_a_probe_without_failures_measures_everything() -> None:
-    """If all checks pass, the result has findings, memory, kernels, FLOP and bytes, and the call may be timed."""
+    """If all checks pass, the result has findings, memory, kernels, FLOP and bytes, and ``untimed`` is None."""
     found = run_probe(FakeWorker())
     assert found.findings == tuple(
         Finding(check=check, status="passed", measured=1.0, warnings=("slow",)) for check in PLAN.checks
@@ -139,7 +139,7 @@ def test_an_error_of_one_check_does_not_affect_the_others() -> None:
 
 
 def test_the_default_memory_limit_is_most_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default limit is 90 % of the available memory; if the system does not report its memory, there is no limit."""
+    """The default limit is 90 % of the available memory; without a known available memory there is no limit."""
     monkeypatch.setattr("attnbench.runner.session.read_available_memory_bytes", lambda: 1000)
     assert Limits().compute_memory_limit_bytes() == 900
     assert Limits(memory_bytes=5000).compute_memory_limit_bytes() == 5000

@@ -1,4 +1,4 @@
-"""Profiles: interleaved samples, exact bytes, and no speed without correctness."""
+"""Tests of ``profile``: samples are interleaved, bytes are exact, and only correct implementations are timed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -87,7 +87,7 @@ LATE = {
 }
 globals().update(LATE)
 '''
-# Why each of these is not timed at length 16, where its fault begins after 20 calls.
+# For each implementation whose fault begins after 20 calls at length 16: the reason why it is not timed there.
 LATE = {
     "CRASHES": "crashed: in a timing process: the process was killed by SIGSEGV",
     "RAISES": "error: in a timing process: ArithmeticError: enough of it (at own.py:",
@@ -98,7 +98,7 @@ LATE = {
 
 
 class CountingProgress(NoProgress):
-    """Counts the steps that were announced and those that were done, by stage."""
+    """Progress that counts, for each stage, the steps that were announced and the steps that were done."""
 
     def __init__(self) -> None:
         self.announced: dict[str, int] = {}
@@ -106,32 +106,32 @@ class CountingProgress(NoProgress):
         self._stage = ""
 
     def begin(self, title: str, total: int, *, parallel: int = 1) -> None:
-        """Record the number of steps of a stage."""
+        """Record the number of announced steps of a new stage."""
         self._stage = title
         self.announced[title], self.made[title] = total, 0
 
     def done(self, label: str | None = None) -> None:
-        """Count a step of the stage."""
+        """Count a step of the current stage as done."""
         self.made[self._stage] += 1
 
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    """Session whose work limit allows the naive loop at length 8, and not at length 16."""
+    """Session whose work limit allows ``naive_loop`` at length 8, and not at length 16."""
     with Session(limits=Limits(work_s=0.005, threads=1)) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Path of the file with the implementations above."""
+    """Path of a file that contains SOURCE."""
     file = tmp_path_factory.mktemp("own") / "own.py"
     file.write_text(SOURCE)
     return str(file)
 
 
 def plan_forward(session: Session) -> list[Plan]:
-    """Plans of the forward passes of multi-head attention at both lengths."""
+    """Plan the forward passes of multi-head attention at lengths 8 and 16."""
     return session.plan(list_profile_cases(session, LENGTHS, ["forward"], of=("multihead",)), list_gating_checks())
 
 
@@ -143,7 +143,7 @@ def run_profile(
     processes: int = PROCESSES,
     budget_s: float = BUDGET_S,
 ) -> tuple[list[Result], CountingProgress]:
-    """Run a profile, and return its results in order and its progress."""
+    """Run a profile of the named implementations at lengths 8 and 16; return its results, in order, and its progress."""
     progress = CountingProgress()
     results = profile(
         session,
@@ -158,7 +158,7 @@ def run_profile(
 
 
 def index_results(results: Sequence[Result]) -> dict[tuple[str, int], Result]:
-    """The last result by implementation, without its file name, and length."""
+    """Return the last result of each (implementation, length); implementations have no file name in these keys."""
     return {
         (result.implementation.rpartition(":")[2], int(result.case.split("/L")[0].split(".L")[1].split(".")[0])): result
         for result in results
@@ -167,12 +167,12 @@ def index_results(results: Sequence[Result]) -> dict[tuple[str, int], Result]:
 
 @pytest.fixture(scope="module")
 def profiled(session: Session, own: str) -> tuple[list[Result], CountingProgress]:
-    """Profile of two correct implementations, one that is wrong at length 16, and one that is too slow there."""
+    """Profile of two correct implementations, one that is wrong at length 16, and one that is too slow at length 16."""
     return run_profile(session, ["sdpa", f"{own}:ALLOCATES", f"{own}:WRONG_AT_16", "naive_loop"])
 
 
 def test_samples_are_interleaved_in_the_same_processes(profiled: tuple[list[Result], CountingProgress]) -> None:
-    """Correct implementations are timed in every process, interleaved with all that are correct on the same case."""
+    """On each case, all implementations that are correct on it are timed interleaved, in every process."""
     found = index_results(profiled[0])
     for name, others in (("sdpa", ("own.py:ALLOCATES",)), ("ALLOCATES", ("sdpa",))):
         timing = found[name, 16].timing
@@ -200,7 +200,7 @@ def test_bytes_are_exact(profiled: tuple[list[Result], CountingProgress]) -> Non
 
 
 def test_no_speed_without_correctness(profiled: tuple[list[Result], CountingProgress]) -> None:
-    """An implementation that is wrong at one length is timed at the other; where it is wrong, the reason is given."""
+    """An implementation that is right at length 8 and wrong at 16 is timed at 8 only; ``untimed`` gives the reason."""
     found = index_results(profiled[0])
     right, wrong = found["WRONG_AT_16", 8], found["WRONG_AT_16", 16]
     assert right.timing is not None
@@ -214,7 +214,7 @@ def test_no_speed_without_correctness(profiled: tuple[list[Result], CountingProg
 def test_a_call_beyond_the_work_limit_is_untimed_with_the_prediction(
     profiled: tuple[list[Result], CountingProgress],
 ) -> None:
-    """The naive loop is timed where its predicted time is within the limit; elsewhere it is not started."""
+    """``naive_loop`` is timed at length 8 and not started at length 16, where its predicted time exceeds the limit."""
     found = index_results(profiled[0])
     assert found["naive_loop", 8].timing is not None
     slow = found["naive_loop", 16]
@@ -224,7 +224,7 @@ def test_a_call_beyond_the_work_limit_is_untimed_with_the_prediction(
 
 
 def test_all_steps_that_are_announced_are_done(profiled: tuple[list[Result], CountingProgress]) -> None:
-    """The number of steps done equals the number announced, so that a progress bar reaches its end."""
+    """As many steps are done as were announced, so that a progress bar reaches its end."""
     assert profiled[1].announced == {"probe": 8, "time": 4}
     assert profiled[1].made == profiled[1].announced
 
@@ -232,7 +232,7 @@ def test_all_steps_that_are_announced_are_done(profiled: tuple[list[Result], Cou
 def test_stored_results_are_not_repeated(
     session: Session, own: str, profiled: tuple[list[Result], CountingProgress]
 ) -> None:
-    """A resumed profile repeats nothing where all is stored, and takes the samples where only probes are stored."""
+    """A resumed profile repeats no stored probe and no stored timing; it times cases whose probe alone is stored."""
     names = ["sdpa", f"{own}:ALLOCATES"]
     stored = {(r.implementation, r.case): r for r in profiled[0]}
     assert run_profile(session, names, done=stored)[0] == []
@@ -245,16 +245,16 @@ def test_stored_results_are_not_repeated(
 
 @pytest.fixture(scope="module")
 def late(session: Session, own: str) -> dict[tuple[str, int], Result]:
-    """Profile of two correct implementations and of all whose fault begins after 20 calls at length 16."""
+    """Profile of two correct implementations and of those in LATE, whose fault begins after 20 calls at length 16."""
     names = ["torch_mha", "sdpa", *(f"{own}:{name}" for name in LATE)]
-    # Enough time for twenty calls of each, also on a busy machine.
+    # The budget is enough for more than 20 calls of each implementation, also on a busy machine.
     results, _ = run_profile(session, names, processes=1, budget_s=20 * BUDGET_S)
     return index_results(results)
 
 
 @pytest.mark.parametrize("name", LATE)
 def test_an_implementation_with_a_late_fault_is_not_timed(late: dict[tuple[str, int], Result], name: str) -> None:
-    """An implementation that crashes, raises, changes global state or is wrong during timing is found."""
+    """If an implementation crashes, raises, changes settings or gets wrong while it is timed, it has no timing."""
     result = late[name, 16]
     assert result.timing is None
     assert result.untimed is not None
@@ -264,7 +264,7 @@ def test_an_implementation_with_a_late_fault_is_not_timed(late: dict[tuple[str, 
 
 @pytest.mark.parametrize("name", ["WRONG", "CACHES"])
 def test_a_wrong_output_after_timing_is_a_failure(late: dict[tuple[str, int], Result], name: str) -> None:
-    """An output that was right in the probe and is wrong after timing fails the check."""
+    """If an output was right in the probe and is wrong after timing, ``forward_parity`` fails."""
     (failed,) = [finding for finding in late[name, 16].findings if finding.status != "passed"]
     assert (failed.check, failed.status) == ("forward_parity", "failed")
     assert " timed calls, on new values: 4096 of 4096 elements" in failed.reason
@@ -273,7 +273,7 @@ def test_a_wrong_output_after_timing_is_a_failure(late: dict[tuple[str, int], Re
 
 
 def test_the_others_are_timed_again_without_faulty_implementations(late: dict[tuple[str, int], Result]) -> None:
-    """Samples that were interleaved with a faulty implementation are replaced by samples without it."""
+    """Correct implementations keep no samples that were interleaved with one that turned out faulty on the case."""
     for length, others in ((8, {f"own.py:{name}" for name in LATE}), (16, set[str]())):
         for name, other in (("torch_mha", "sdpa"), ("sdpa", "torch_mha")):
             timing = late[name, length].timing
@@ -283,7 +283,10 @@ def test_the_others_are_timed_again_without_faulty_implementations(late: dict[tu
 
 
 def test_the_baseline_has_an_a_a_control(late: dict[tuple[str, int], Result]) -> None:
-    """The baseline and its second copy share the cycles of the others; no other implementation has a copy."""
+    """A cycle calls either the baseline or its copy; the samples of the copy are the A/A control, ``twin``.
+
+    No other implementation has a copy.
+    """
     base, other = late["torch_mha", 8].timing, late["sdpa", 8].timing
     assert base is not None
     assert other is not None
@@ -295,7 +298,7 @@ def test_the_baseline_has_an_a_a_control(late: dict[tuple[str, int], Result]) ->
 
 
 def test_the_time_of_the_first_call_is_measured_separately(late: dict[tuple[str, int], Result]) -> None:
-    """There is a time to build and a time of the first call for each process."""
+    """A timing has, for each process, the time to build the module and the time of the first call."""
     for name in ("torch_mha", "sdpa"):
         timing = late[name, 8].timing
         assert timing is not None

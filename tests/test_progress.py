@@ -1,4 +1,4 @@
-"""Progress of a run: the estimate of the time left, plain lines, and the bar."""
+"""Tests of the progress of a run: the estimate of the time left, plain lines, and the progress bar."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from attnbench.cli.progress import NOT_KNOWN, Pace, describe_time_left, show_pro
 
 
 class Clock:
-    """A clock whose time the test sets."""
+    """Clock whose time is set by the test."""
 
     def __init__(self) -> None:
         self.s = 0.0
@@ -25,12 +25,12 @@ def finish_step(pace: Pace, clock: Clock, label: str, took_s: float) -> None:
     pace.done(label)
 
 
-# Seconds of the cases of a round, in ascending order of length.
+# A round is one pass over all cases. For each step of a round, its label (a length) and its duration in seconds.
 ROUND = {"8": 1.0, "16": 4.0, "32": 16.0}
 
 
 def make_pace(rounds: int) -> tuple[Pace, Clock]:
-    """Pace of a number of rounds, before the first step, and its clock."""
+    """Return the Pace of a stage of this many rounds, of which no step is done, and its clock."""
     clock = Clock()
     pace = Pace(clock)
     pace.begin(rounds * len(ROUND))
@@ -38,7 +38,7 @@ def make_pace(rounds: int) -> tuple[Pace, Clock]:
 
 
 def test_nothing_is_known_before_the_first_step() -> None:
-    """Before the first step has finished, there is no estimate."""
+    """Before the first step is done, there is no estimate of the time left."""
     pace, clock = make_pace(2)
     assert pace.estimate_left_s() is None
     clock.s += 100
@@ -46,7 +46,7 @@ def test_nothing_is_known_before_the_first_step() -> None:
 
 
 def test_in_the_first_round_there_is_no_upper_end() -> None:
-    """In the first round only a lower end is estimated, because the steps that are left take as long or longer."""
+    """In the first round the estimate is a lower bound, because later steps of a round take as long or longer."""
     pace, clock = make_pace(2)
     finish_step(pace, clock, "8", 1)
     finish_step(pace, clock, "16", 4)
@@ -55,7 +55,7 @@ def test_in_the_first_round_there_is_no_upper_end() -> None:
 
 
 def test_later_rounds_are_estimated_from_the_first() -> None:
-    """The estimate of a step is the duration of the same step in earlier rounds, not the mean of all steps."""
+    """A step is estimated by the duration of the step with the same label in earlier rounds."""
     pace, clock = make_pace(3)
     for label, took_s in ROUND.items():
         finish_step(pace, clock, label, took_s)
@@ -67,7 +67,7 @@ def test_later_rounds_are_estimated_from_the_first() -> None:
 
 
 def test_rounds_of_different_duration_give_a_range() -> None:
-    """The two ends are the sums of the shortest and of the longest duration of each step in earlier rounds."""
+    """The lower end sums the shortest durations of the steps in earlier rounds; the upper end, the longest ones."""
     pace, clock = make_pace(3)
     for factor in (1, 3):
         for label, took_s in ROUND.items():
@@ -77,7 +77,7 @@ def test_rounds_of_different_duration_give_a_range() -> None:
 
 
 def test_a_step_that_takes_longer_does_not_reduce_the_others() -> None:
-    """The time that has passed in the current step is subtracted from the estimate of that step only."""
+    """If the current step takes longer than estimated, the estimates of the later steps stay as they are."""
     pace, clock = make_pace(3)
     for label, took_s in ROUND.items():
         finish_step(pace, clock, label, took_s)
@@ -101,7 +101,7 @@ def test_parallel_steps_share_the_time() -> None:
 
 
 def test_steps_of_an_earlier_run_do_not_enter_the_estimate() -> None:
-    """A resumed run counts the steps that were done before, and does not use their duration."""
+    """In a resumed run, stored steps count as done, and do not enter the estimate."""
     pace, clock = make_pace(3)
     for _ in range(3):
         pace.done()
@@ -130,20 +130,20 @@ def test_at_the_end_nothing_is_left() -> None:
     ],
 )
 def test_time_left_in_words(left_s: tuple[float, float | None] | None, words: str) -> None:
-    """The time left is in seconds, minutes or hours; it is one number where both ends are close."""
+    """The time left is given in seconds, minutes or hours, and as one number if its two ends are close."""
     assert describe_time_left(left_s) == words
 
 
 @pytest.fixture
 def line_for_every_step(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let plain progress print a line for every step."""
+    """Make the progress without a terminal print a line for every step."""
     monkeypatch.setattr(module, "PLAIN_EVERY_S", 0.0)
     return
 
 
 @pytest.mark.usefixtures("line_for_every_step")
 def test_plain_lines_name_steps_done_time_left_and_current_step(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a terminal, progress is plain lines on standard error."""
+    """Without a terminal, progress is lines of text on standard error; standard output stays empty."""
     with show_progress() as progress:
         progress.begin("probe", 2)
         progress.now("sdpa case")
@@ -160,7 +160,7 @@ def test_plain_lines_name_steps_done_time_left_and_current_step(capsys: pytest.C
 
 
 def test_a_bar_shows_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a terminal the bar shows the same words, and brackets in a name are not markup."""
+    """On a terminal, a bar shows the time left and the current step; brackets in a name are not taken as markup."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "160")
     with show_progress() as progress:

@@ -1,4 +1,4 @@
-"""The plug-in adds one test for each check and case to a user's pytest run, by an option or a decorator."""
+"""Tests of the pytest plug-in, which adds one test per check and case to a user's pytest run."""
 
 import subprocess
 import sys
@@ -44,38 +44,38 @@ def hangs(q, k, v):
 
 
 def make_id(check: str, case: str = CASE) -> str:
-    """End of the id of a test, with the characters that -k accepts."""
+    """Return the end of the id of a conformance test; "=" is replaced, because -k does not accept it."""
     return f"{check}-{case.replace('=', ':')}"
 
 
 def make_node_id(name: str, check: str) -> str:
-    """Node id of a test that --attention adds."""
+    """Return the node id of a test that --attention adds for an implementation in kernels.py."""
     return f"attention::conformance[kernels.py:{name}-{make_id(check)}]"
 
 
 @pytest.fixture
 def here(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A user's repository, with kernels in a file."""
+    """A user's repository with the file kernels.py."""
     pytester.makepyfile(kernels=KERNELS)
     return pytester
 
 
 def attention(name: str, *checks: str, cases: tuple[str, ...] = (CASE,)) -> list[str]:
-    """Options that select a few tests of an implementation."""
+    """Return the pytest options that select an implementation, cases and checks of conformance tests."""
     options = [f"--attention={name}", "--attention-suite=quick"]
     return [*options, *(f"--attention-check={c}" for c in checks), *(f"--attention-case={c}" for c in cases)]
 
 
 def join_output(result: pytest.RunResult) -> str:
-    """Standard output and standard error of a run."""
+    """Return the lines of standard output and standard error of a pytest run."""
     return "\n".join([*result.outlines, *result.errlines])
 
 
-# The option
+# The option --attention
 
 
 def test_option_adds_one_test_for_each_check_and_case(here: pytest.Pytester) -> None:
-    """The added tests run beside the repository's own tests, and pass."""
+    """With two checks and one case, two tests are added to the repository's own test, and all three pass."""
     here.makepyfile(test_own="def test_own(): pass")
     result = here.runpytest("-v", *attention("kernels.py:right", "forward_parity", "inputs_untouched"))
     result.assert_outcomes(passed=3)
@@ -90,7 +90,7 @@ def test_option_adds_one_test_for_each_check_and_case(here: pytest.Pytester) -> 
 
 
 def test_all_checks_of_a_case_are_tests(here: pytest.Pytester) -> None:
-    """Without --attention-check there is a test for each check that applies, in the catalogue's order."""
+    """Without --attention-check there is a test for each check that applies to the case, in the order of all checks."""
     result = here.runpytest("--collect-only", "-q", "-m", "attnbench", *attention("kernels.py:right"))
     found = [line.split("-")[1] for line in result.outlines if line.startswith("attention::")]
     assert {"forward_parity", "inputs_untouched"} < set(found)
@@ -98,7 +98,10 @@ def test_all_checks_of_a_case_are_tests(here: pytest.Pytester) -> None:
 
 
 def test_wrong_implementation_is_explained(here: pytest.Pytester) -> None:
-    """The failure has the reason, the requirement and the command, and no traceback; the JUnit file has the same."""
+    """A failure has the reason, the requirement, and the command that reproduces it, and no traceback.
+
+    The JUnit file has these lines too.
+    """
     result = here.runpytest(*attention("kernels.py:wrong", "forward_parity"), "--junitxml=junit.xml", "-W", "error")
     result.assert_outcomes(failed=1)
     requirement = read_checks()["forward_parity"].requirement
@@ -119,7 +122,7 @@ def test_wrong_implementation_is_explained(here: pytest.Pytester) -> None:
 
 
 def test_tests_are_chosen_by_keyword(here: pytest.Pytester) -> None:
-    """-k accepts parts of an id as they are printed."""
+    """-k selects conformance tests by parts of the ids that pytest prints."""
     options = attention("kernels.py:right", "forward_parity", "inputs_untouched", cases=(CASE, NEEDS_WEIGHTS))
     chosen = f"(right-{make_id('forward_parity')}) or (untouched and mask:none and need_weights)"
     result = here.runpytest("--collect-only", "-q", "-k", chosen, *options)
@@ -129,7 +132,7 @@ def test_tests_are_chosen_by_keyword(here: pytest.Pytester) -> None:
 
 
 def test_several_processes_share_the_tests(here: pytest.Pytester) -> None:
-    """Under xdist every process collects the same tests, and each has its own oracle worker and candidate workers."""
+    """Under xdist, every test runs in one of the two processes; each process starts its own workers."""
     pytest.importorskip("xdist")
     checks = ("forward_parity", "weights_only_on_request", "inputs_untouched", "repeats_itself")
     result = here.runpytest_subprocess("-n2", "-v", *attention("kernels.py:wrong", *checks))
@@ -138,7 +141,7 @@ def test_several_processes_share_the_tests(here: pytest.Pytester) -> None:
 
 
 def test_a_crash_and_a_time_out_are_failures_of_their_tests(here: pytest.Pytester) -> None:
-    """The reason says how the process ended, or gives the time limit."""
+    """A crash and a time-out fail the test; the reason says how the process ended, or gives the time limit."""
     options = attention("kernels.py:exits", "forward_parity") + attention("kernels.py:hangs", "forward_parity")
     result = here.runpytest(*options, "--attention-timeout=3")
     result.assert_outcomes(failed=2)
@@ -155,7 +158,7 @@ def test_a_crash_and_a_time_out_are_failures_of_their_tests(here: pytest.Pyteste
     ],
 )
 def test_a_usage_error_is_one_line(here: pytest.Pytester, options: list[str], fault: str) -> None:
-    """The run does not start: exit code 4, and no traceback."""
+    """An unknown implementation, file or check ends pytest with exit code 4 and one line, without a traceback."""
     result = here.runpytest(*options)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert result.outlines == []
@@ -177,17 +180,20 @@ def test_option_values_are_checked(here: pytest.Pytester) -> None:
 
 
 def test_cases_that_match_nothing_end_the_collection(here: pytest.Pytester) -> None:
-    """The error names the pattern, in one line."""
+    """If --attention-case matches no case, the collection ends with one line that names the pattern."""
     result = here.runpytest(*attention("sdpa", cases=("*no such*",)))
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines(["*ERROR collecting attention*", "attnbench: '[*]no such[*]' matches none of * cases*"])
 
 
-# The decorator
+# The decorator parametrize_conformance
 
 
 def test_decorator_makes_a_function_one_test_for_each_check_and_case(here: pytest.Pytester) -> None:
-    """Objects and names are checked; refusals are skipped; expected failures are xfailed, and fail where they pass."""
+    """The decorator takes objects and names; a refused case is skipped, and an expected failure is xfailed.
+
+    If an expected failure passes, its test fails.
+    """
     here.makepyfile(
         test_mine=f"""
         from attnbench.pytest_plugin import parametrize_conformance
@@ -219,7 +225,8 @@ def test_decorator_makes_a_function_one_test_for_each_check_and_case(here: pytes
         """
     )
     result = here.runpytest("-v", "-rsx")
-    # right passes, and passes unexpectedly; wrong fails, and fails as expected; both refuse the case with need_weights.
+    # test_attention: right passes and wrong fails. test_expected: right fails, because it passes unexpectedly; wrong is
+    # xfailed; both are skipped on the case with need_weights. TestFindings and test_own pass.
     result.assert_outcomes(passed=3, failed=2, xfailed=1, skipped=2)
     ids = {name: f"[kernels.py:{name}-{make_id('forward_parity')}]" for name in ("right", "wrong")}
     finding = f"[kernels.py:wrong-{make_id('inputs_untouched')}]"
@@ -249,7 +256,7 @@ def test_decorator_makes_a_function_one_test_for_each_check_and_case(here: pytes
     ids=["name", "suite", "expected"],
 )
 def test_an_invalid_decorator_ends_the_collection(here: pytest.Pytester, decorator: str, fault: str) -> None:
-    """The error is one line, for a misspelt name and for an expected failure that matches no check."""
+    """A misspelt name or suite, or an expected failure that matches no check, ends the collection with one line."""
     here.makepyfile(
         f"from attnbench.pytest_plugin import parametrize_conformance\n\n\n@{decorator}\n"
         "def test_attention(conformance_case):\n    conformance_case.check()\n"
@@ -271,11 +278,11 @@ def test_decorated_function_must_take_the_case(here: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*test_attention is parametrized by parametrize_conformance: it has to take *_case"])
 
 
-# Runs without conformance tests
+# Pytest runs without conformance tests
 
 
 def test_plug_in_imports_no_large_package() -> None:
-    """The plug-in itself imports two small modules of attnbench and no large package."""
+    """Importing the plug-in imports two small modules of attnbench, and none of torch, numpy, click, rich and msgspec."""
     program = "import attnbench.pytest_plugin, sys; print(*sorted(m for m in sys.modules if m.startswith('attnbench')))"
     program += "; print({'torch', 'numpy', 'click', 'rich', 'msgspec'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -286,7 +293,7 @@ def test_plug_in_imports_no_large_package() -> None:
 
 
 def test_other_tests_are_not_affected(here: pytest.Pytester) -> None:
-    """Tests with strict markers, warnings as errors and a marker of the same name pass as without the plug-in."""
+    """A repository with strict markers, warnings as errors and its own marker ``attnbench`` passes with the plug-in."""
     here.makeini("[pytest]\naddopts = --strict-markers --strict-config -W error\n")
     here.makepyfile(
         "import pytest\n\n\n@pytest.mark.attnbench\n@pytest.mark.parametrize('x', [1, 2])\ndef test_own(x): pass\n"
@@ -295,7 +302,7 @@ def test_other_tests_are_not_affected(here: pytest.Pytester) -> None:
 
 
 def test_it_can_be_disabled(here: pytest.Pytester) -> None:
-    """``-p no:attnbench`` disables the plug-in, for a repository whose own options have these names."""
+    """``-p no:attnbench`` disables the plug-in, so that a repository can have its own option --attention."""
     here.makeconftest("def pytest_addoption(parser): parser.addoption('--attention')\n")
     here.makepyfile("def test_own(request): assert request.config.getoption('--attention') == 'mine'\n")
     here.runpytest("-p", "no:attnbench", "--attention=mine").assert_outcomes(passed=1)

@@ -1,4 +1,4 @@
-"""Tests of the temporary folder of a run: it is removed with the run, or by the next run."""
+"""Tests of the temporary folder of a run, which is removed at the end of the run, or by the next run."""
 
 import subprocess
 import sys
@@ -21,13 +21,13 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put temporary folders of these tests into ``tmp_path``, also those of child processes."""
+    """Create the temporary folders of this process and of its child processes in ``tmp_path``."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
 def test_a_folder_is_removed_with_its_run() -> None:
-    """The folder is removed with its content."""
+    """``Scratch.remove`` removes the folder and its content."""
     made = Scratch()
     (made.path / "tensor").write_bytes(b"0")
     made.remove()
@@ -35,7 +35,7 @@ def test_a_folder_is_removed_with_its_run() -> None:
 
 
 def test_the_folder_of_a_killed_run_is_removed_by_the_next_run() -> None:
-    """The folder of a live run stays, and so does a folder that is not of a run."""
+    """A new run removes the folder of a killed run, and keeps folders of live runs and folders that are of no run."""
     living = Scratch()
     other = living.path.with_name("attnbench-not-a-run")
     other.mkdir()
@@ -51,7 +51,7 @@ def test_the_folder_of_a_killed_run_is_removed_by_the_next_run() -> None:
 
 
 def test_a_folder_that_cannot_be_locked_stays(tmp_path: Path) -> None:
-    """A folder whose lock cannot be opened, such as another user's, stays."""
+    """A folder whose lock cannot be opened, for example because it belongs to another user, is not removed."""
     path = tmp_path / "attnbench-other" / "lock"
     path.mkdir(parents=True)
     remove_abandoned(tmp_path)

@@ -1,4 +1,4 @@
-"""Studies: their numbers, their files, and their messages where a study cannot be made."""
+"""Tests of the studies: their numbers, their files, and the messages if a study cannot be made."""
 
 import math
 import re
@@ -35,18 +35,21 @@ PNG = b"\x89PNG\r\n"
 
 
 def write_study(name: str, found: dict[str, Any], folder: Path) -> Path:
-    """Draw the numbers of a registered study, and write its files into a folder."""
+    """Draw a registered study from its numbers, write its files into a folder, and return the Markdown file."""
     return write(name, load(load_study(name).draw)(found), folder)
 
 
 def test_entropy_is_in_bits() -> None:
-    """Equal weights of eight keys have 3 bits, and one key 0 bits; weights of 0 add nothing."""
+    """Equal attention weights of eight keys have an entropy of 3 bits; a weight of 1 on one key has 0 bits.
+
+    Weights of 0 add nothing.
+    """
     rows = torch.tensor([[1 / 8] * 8, [1.0] + [0.0] * 7, [0.5, 0.5] + [0.0] * 6])
     torch.testing.assert_close(entropy_bits(rows), torch.tensor([3.0, 0.0, 1.0]))
 
 
 def test_gradient_norm_is_that_of_the_softmax() -> None:
-    """The gradient with respect to a row of scores is the Jacobian diag(w) − w wᵀ times the cotangent."""
+    """``gradient_norm`` is the norm of (diag(w) − w wᵀ) · cotangent, where w is the softmax of the scores."""
     scores, cotangent = torch.randn(2, 5, dtype=torch.float64), torch.randn(2, 5, dtype=torch.float64)
     weights = torch.softmax(scores, dim=-1)
     expected = weights * (cotangent - (weights * cotangent).sum(dim=-1, keepdim=True))
@@ -55,12 +58,15 @@ def test_gradient_norm_is_that_of_the_softmax() -> None:
 
 @pytest.fixture(scope="module")
 def saturated() -> dict[str, Any]:
-    """The numbers of the saturation study of two widths."""
+    """The numbers of the saturation study for head_dim 8 and 256."""
     return saturation(head_dims=[8, 256], keys=32, seed=0)
 
 
 def test_without_the_scale_wide_heads_saturate(saturated: dict[str, Any]) -> None:
-    """Without the scale, entropy and gradient fall with the width and the largest weight grows; with it they stay."""
+    """Without the scale 1/√d, wider heads have less entropy, smaller gradients and a larger largest weight.
+
+    With the scale, these three numbers do not depend on the width.
+    """
     rows = {(row["head_dim"], row["scale"]): row for row in saturated["rows"]}
     assert len(rows) == 4
     assert rows[256, "none"]["entropy_bits"] < 0.3 < 2 < rows[8, "none"]["entropy_bits"]
@@ -75,7 +81,7 @@ def test_without_the_scale_wide_heads_saturate(saturated: dict[str, Any]) -> Non
 
 
 def test_the_worked_draws_put_almost_all_weight_on_one(saturated: dict[str, Any]) -> None:
-    """The softmax of 20,000 draws of standard deviation 100 has one large weight; that of draws / 100 has none."""
+    """The softmax of 20,000 draws of standard deviation 100 has a weight above 0.99; that of draws / 100 has none."""
     draws = saturated["draws"]
     assert (draws["count"], draws["std"]) == (20_000, 100)
     assert draws["largest_weight"] > 0.99
@@ -83,13 +89,16 @@ def test_the_worked_draws_put_almost_all_weight_on_one(saturated: dict[str, Any]
 
 
 def test_a_study_repeats_itself(saturated: dict[str, Any]) -> None:
-    """The same seed gives the same numbers, and another seed gives other numbers."""
+    """Equal seeds give equal numbers, and seeds 0 and 1 give different numbers."""
     assert saturation(head_dims=[8, 256], keys=32, seed=0) == saturated
     assert saturation(head_dims=[8], keys=32, seed=1)["rows"] != saturated["rows"][:2]
 
 
 def test_unscaled_dot_products_have_less_entropy_than_additive_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before training, bounded scores keep their entropy. At a width of 8, each score learns the direction."""
+    """Before training, entropy is largest for additive scores, and larger for scaled than for unscaled dot products.
+
+    After training at head_dim 8, each of the three finds the direction.
+    """
     monkeypatch.setattr(additive_study, "REPEATS", 1)
     rows = {(row["head_dim"], row["score"]): row for row in additive(head_dims=[8], keys=32, seed=0)["rows"]}
     assert {score for _, score in rows} == {"additive", "scaled dot", "dot"}
@@ -102,7 +111,7 @@ def test_unscaled_dot_products_have_less_entropy_than_additive_scores(monkeypatc
 
 @needs_encoder
 def test_maps_are_the_weights_of_the_layer_and_hide_padding() -> None:
-    """Rows of weights sum to 1, padded columns are exactly 0, and tokens are those of the tokenizer, padded."""
+    """A map has the tokenizer's tokens with padding; weights of padded keys are 0, and each row sums to 1."""
     found = compute_maps(implementation="torch_mha", layer=1, heads=[4], texts=["Snow fell all night.", "My dog."])
     first, second = found["sentences"]
     assert first["tokens"] == ["[CLS]", "snow", "fell", "all", "night", ".", "[SEP]"]
@@ -119,8 +128,8 @@ def test_maps_are_the_weights_of_the_layer_and_hide_padding() -> None:
 @needs_encoder
 @pytest.mark.parametrize("name", ["sdpa_flash", "varlen", "per_head"])
 def test_maps_come_from_any_implementation(name: str) -> None:
-    """The weights of an implementation that returns none are recovered from its outputs, in several calls if needed."""
-    # The second text has more tokens than head_dim, so that one call is not enough.
+    """If an implementation returns no attention weights, they are recovered from outputs of one or more calls."""
+    # The second text has more tokens than head_dim (32), so that its weights need more than one call.
     keywords: dict[str, Any] = {"layer": 2, "heads": [0, 7], "texts": ["My dog.", "The snow fell all night, " * 7]}
     expected, found = (compute_maps(implementation=one, **keywords)["sentences"] for one in ("torch_mha", name))
     for sentence, reference in zip(found, expected, strict=True):
@@ -132,7 +141,7 @@ def test_maps_come_from_any_implementation(name: str) -> None:
 
 @needs_encoder
 def test_padding_takes_weight_only_without_the_mask() -> None:
-    """With the mask the output is that of the sentence alone; without it, more padding takes more of the weight."""
+    """With the mask, the output does not depend on the padding; without it, padding takes more weight the longer it is."""
     found = compute_padding(implementation="reshaped", head=3, token="rises", texts=[])
     masked = [row for row in found["rows"] if row["masked"]]
     bare = [row for row in found["rows"] if not row["masked"]]
@@ -181,14 +190,14 @@ def test_padding_takes_weight_only_without_the_mask() -> None:
     ],
 )
 def test_a_study_that_cannot_be_made_gives_one_line(keywords: dict[str, Any], message: str) -> None:
-    """The line names the argument, what was needed, and the value given."""
+    """The message is one line that names the argument, the values that it may have, and its value."""
     fault = study(**keywords)["fault"]
     assert message in fault
     assert "\n" not in fault
 
 
 def test_without_the_encoder_the_install_line_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A study of sentences gives the install line before it computes anything."""
+    """If the encoder is not installed, a study of sentences raises StudyError with the line that installs it."""
     monkeypatch.setattr(
         sentence_encoder, "describe_missing", lambda: "the sentence encoder is not installed: pip install it"
     )
@@ -212,7 +221,7 @@ MAPS: dict[str, Any] = {
 
 
 def test_every_study_is_written_as_figures_and_tables(saturated: dict[str, Any], tmp_path: Path) -> None:
-    """A study is PNG, SVG, CSV and Markdown; the Markdown shows the figure, and its rows are as wide as its head."""
+    """A study is written as PNG, SVG, CSV and Markdown; the Markdown file shows the figure and has a well-formed table."""
     page = write_study("saturation", saturated, tmp_path)
     write_study("maps", MAPS, tmp_path)
     one_head = MAPS["sentences"][0] | {"weights": [[[0.25] * 4] * 4], "entropy_bits": [2.0]}
@@ -236,7 +245,10 @@ def test_every_study_is_written_as_figures_and_tables(saturated: dict[str, Any],
 def test_a_report_shows_the_studies_of_its_folder_whichever_was_written_first(
     saturated: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The page contains the drawing and the Markdown links to it; a study that is repeated is shown once."""
+    """A report has the same text whether the study was written before or after it; a repeated study occurs once.
+
+    The page contains the drawing, and the Markdown file links to it.
+    """
     run = read_run(EXAMPLE)
     before, after = tmp_path / "before", tmp_path / "after"
     report.write([run], after)
@@ -259,7 +271,7 @@ def test_a_report_shows_the_studies_of_its_folder_whichever_was_written_first(
 
 
 def test_the_same_study_is_drawn_as_the_same_bytes(saturated: dict[str, Any], tmp_path: Path) -> None:
-    """A figure contains no date and no random name."""
+    """Two drawings of a study are equal byte for byte: they contain no date and no random name."""
     for folder in ("one", "two"):
         write_study("saturation", saturated, tmp_path / folder)
     for name in ("study-saturation.svg", "study-saturation.png"):
@@ -267,7 +279,7 @@ def test_the_same_study_is_drawn_as_the_same_bytes(saturated: dict[str, Any], tm
 
 
 def test_the_command_writes_into_the_folder_of_the_report(tmp_path: Path) -> None:
-    """The command prints the path of the Markdown file."""
+    """``study`` writes its files into the folder of --reports, and prints the path of the Markdown file."""
     arguments = ["saturation", "--head-dims", "4,8", "--keys", "16", "--reports", str(tmp_path)]
     result = CliRunner().invoke(command, arguments, standalone_mode=False)
     assert result.exception is None

@@ -1,4 +1,4 @@
-"""Tests of the tables that ``profile`` prints, on results that are written out here."""
+"""Tests of the tables that ``profile`` prints, with made-up results."""
 
 from dataclasses import replace
 
@@ -23,9 +23,9 @@ def make_result(
     control: float | None = None,
     others: tuple[str, ...] = ("torch_mha",),
 ) -> Result:
-    """Result with a process for each factor; the nine calls of a process each take that many milliseconds.
+    """Make a result with one process per factor; each of the nine calls of a process takes that many milliseconds.
 
-    ``control`` is the time in milliseconds of the second copy of the baseline, for the A/A control.
+    ``control`` is the time of a call of the baseline's copy, in milliseconds, for the A/A control.
     """
 
     def make_timing(factors: list[float], control: Timing | None) -> Timing:
@@ -49,7 +49,7 @@ def print_lines(capsys: pytest.CaptureFixture[str], *results: Result) -> list[st
 
 
 def test_every_ratio_has_the_sign_of_its_state(capsys: pytest.CaptureFixture[str]) -> None:
-    """A ratio is followed by the sign of its speed verdict; where the verdict is inconclusive there is no ratio."""
+    """A ratio is followed by the sign of its speed verdict; an inconclusive verdict has a sign and no ratio."""
     lines = print_lines(
         capsys,
         make_result("torch_mha", [1] * 7, others=()),
@@ -74,13 +74,13 @@ def test_every_ratio_has_the_sign_of_its_state(capsys: pytest.CaptureFixture[str
 
 
 def test_a_disturbed_baseline_has_the_sign_of_inconclusive(capsys: pytest.CaptureFixture[str]) -> None:
-    """The time of a baseline whose measurement was disturbed is marked as inconclusive."""
+    """If the measurement of the baseline was disturbed, its time has the sign "!" of inconclusive."""
     lines = print_lines(capsys, make_result("torch_mha", [3] * 7, waited=DISTURBED, others=()))
     assert lines[2] == "torch_mha       3.000 (!)"
 
 
 def test_a_baseline_that_differs_from_itself_leaves_no_ratio(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where the A/A control fails, there is no ratio, and the reason is printed."""
+    """If the baseline and its copy differ by 20 %, no ratio is printed, and the reason is."""
     lines = print_lines(
         capsys, make_result("torch_mha", [1] * 7, control=1.2, others=()), make_result("slow", [1.5] * 7)
     )
@@ -92,7 +92,7 @@ def test_a_baseline_that_differs_from_itself_leaves_no_ratio(capsys: pytest.Capt
 
 
 def test_memory_is_printed_below_the_times(capsys: pytest.CaptureFixture[str]) -> None:
-    """The memory table gives the peak of a call; a dash where it was not measured."""
+    """Below the times is a table of the peak memory of a call; a dash means that it was not measured."""
     lines = print_lines(
         capsys,
         replace(
@@ -110,7 +110,7 @@ def test_memory_is_printed_below_the_times(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_passes_and_dtypes_have_tables_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    """There is a table for each pass and dtype, a column for each length, and a dash where nothing was timed."""
+    """There is a table for each pass and dtype, with a column per length; a dash means that nothing was timed."""
     lines = print_lines(
         capsys,
         make_result("torch_mha", [1] * 7, others=()),
@@ -129,13 +129,13 @@ def test_passes_and_dtypes_have_tables_of_their_own(capsys: pytest.CaptureFixtur
 
 
 def test_a_time_not_interleaved_with_the_baseline_has_no_ratio(capsys: pytest.CaptureFixture[str]) -> None:
-    """An implementation whose calls were not interleaved with the baseline's has a time and no ratio."""
+    """An implementation whose calls were not interleaved with those of the baseline has a time and no ratio."""
     lines = print_lines(capsys, make_result("torch_mha", [1] * 7), make_result("own", [2] * 7, others=()))
     assert lines[3] == "own             2.000"
 
 
 def make_cuda_result(name: str, factor: float, *, device: bool = True) -> Result:
-    """Result on CUDA: 3 ms from end to end, and ``factor`` ms of device time."""
+    """Make a result on CUDA with 3 ms from end to end and, if ``device``, ``factor`` ms of device time."""
     one = make_result(name, [3] * 7, others=() if name == "torch_mha" else ("torch_mha",))
     assert one.timing is not None
     times_ns = ((round(1e6 * factor),) * 9,) * 7 if device else ()
@@ -144,7 +144,10 @@ def make_cuda_result(name: str, factor: float, *, device: bool = True) -> Result
 
 
 def test_a_table_of_a_device_names_its_clock(capsys: pytest.CaptureFixture[str]) -> None:
-    """Device times have a table of their own, with ratios of device times; results without have end-to-end times."""
+    """Device times and end-to-end times are in separate tables; the title names the kind of time.
+
+    A result on CUDA without device times is in the table of end-to-end times.
+    """
     lines = print_lines(
         capsys,
         make_cuda_result("torch_mha", 1),
@@ -167,7 +170,10 @@ def test_a_table_of_a_device_names_its_clock(capsys: pytest.CaptureFixture[str])
 
 
 def test_cases_of_several_forms_have_tables_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    """A title gives the part of the case id that its cases share; a decoding step is listed at its number of keys."""
+    """Cases of different operators or sizes have separate tables; the title gives what their case ids have in common.
+
+    A decoding step (one query) is listed at its number of keys.
+    """
     step = "attention_core/B1.H8.K2.L1.S4096.D64/-/mask=causal_br/regime=plain/seed=0/float32/cpu/inference"
     alone = replace(make_result("core_sdpa", [1] * 7, others=()), case=step)
     lines = print_lines(capsys, make_result("torch_mha", [2] * 7, others=()), alone)

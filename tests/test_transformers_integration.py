@@ -1,4 +1,4 @@
-"""Implementations as attention functions of transformers: the same states, masks and scales as the library's own."""
+"""Tests of implementations as attention functions of transformers, against the library's own functions."""
 
 import importlib.util
 from pathlib import Path
@@ -17,22 +17,22 @@ from attnbench.plugins.registry import PluginError
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="pip install 'attnbench[transformers]'"
 )
-# Implementations of each kind: kernels with an additive mask, a kernel that torch selects, kernels that remove hidden
+# Implementations of four kinds: kernels with an additive mask, a kernel that torch selects, kernels that remove hidden
 # keys, and modules.
 NAMES = ["reshaped", "sdpa", "varlen", "varlen_packed", "online_softmax", "per_head", "torch_mha"]
 
 
-# Two sequences; the second has padding in front.
+# Two sequences of 7 tokens; the first two tokens of the second sequence are padding.
 TOKENS = torch.arange(14).reshape(2, 7)
 NOT_PADDING = torch.tensor([[True] * 7, [False] * 2 + [True] * 5])
 
 
 def run_model(attention: str, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Compute states and gradients of a small causal decoder with an attention function.
+    """Compute hidden states and gradients of a small causal decoder that uses an attention function.
 
-    The states are those of real tokens, and of a token after cached ones; the gradients are with respect to every
-    parameter. The model has grouped-query heads, and norms that compute in the model's dtype; its weights are drawn
-    from one seed.
+    The states are those of the real tokens, and of one token that follows five cached tokens. The gradients are those
+    of every parameter. The model has grouped-query heads, and norms that compute in the model's dtype. Its parameters
+    are drawn from one seed.
     """
     from transformers import Starcoder2Config, Starcoder2Model
 
@@ -59,7 +59,7 @@ def run_model(attention: str, dtype: torch.dtype = torch.float32) -> dict[str, T
 
 
 def compute_error(found: dict[str, Tensor], oracle: dict[str, Tensor]) -> float:
-    """Largest error over all quantities, relative to the largest element of each quantity."""
+    """Return the largest relative error of all quantities; an error is relative to the quantity's largest element."""
     assert found.keys() == oracle.keys()
     return max(
         float((value.double() - oracle[name]).abs().max() / oracle[name].abs().max()) for name, value in found.items()
@@ -96,7 +96,7 @@ def test_a_wrong_attention_exceeds_the_budget(
 
 
 def call(name: str, *, scaling: float | None = None, **others: Any) -> Tensor:
-    """Call the registered function on heads drawn from a seed."""
+    """Register an implementation, and call it on random q, k and v, without a mask."""
     from transformers import AttentionInterface
 
     generator = torch.Generator().manual_seed(0)
@@ -109,7 +109,7 @@ def call(name: str, *, scaling: float | None = None, **others: Any) -> Tensor:
 @needs_transformers
 @pytest.mark.parametrize("name", ["reshaped", "per_head"])
 def test_the_scale_of_a_layer_is_used(name: str) -> None:
-    """A scale other than 1/√head_dim is used; weights are returned with ``output_attentions``."""
+    """The argument ``scaling`` is used as the scale; ``output_attentions`` makes the call return attention weights."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 3, 5, 4, generator=generator) for _ in range(3))
     output, weights = call(name, scaling=0.2, output_attentions=True)
@@ -121,7 +121,7 @@ def test_the_scale_of_a_layer_is_used(name: str) -> None:
 @needs_transformers
 @pytest.mark.parametrize("foreign", ["softcap", "position_bias", "s_aux"])
 def test_arguments_without_meaning_for_multi_head_attention_are_refused(foreign: str) -> None:
-    """An argument that would change the result is refused by name, and never ignored."""
+    """``softcap``, ``position_bias`` and ``s_aux`` change the result, so a call with one of them raises Refusal."""
     with pytest.raises(Refusal, match=f"^{foreign} must be None for multi-head attention, got a "):
         call("sdpa", **{foreign: torch.ones(3)})
 
@@ -138,8 +138,8 @@ def test_a_kernel_without_masks_refuses_a_padded_batch() -> None:
         function(nn.Module().eval(), heads, heads, heads, keep, is_causal=False)
 
 
-# A kernel that computes in any precision, and declares that it supports float32 only; CASES keeps the cases it was
-# asked about.
+# A kernel that works in any dtype, but declares that it supports float32 only. CASES has the ids of the cases for which
+# this declaration was called.
 DECLARED = """
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -163,7 +163,10 @@ KERNEL = from_kernel(attention, unsupported=refusal)
 
 @needs_transformers
 def test_calls_that_an_implementation_declares_unsupported_are_refused(tmp_path: Path) -> None:
-    """A model in another precision gets a one-line error; the declaration is read once for each kind of call."""
+    """A bfloat16 model raises Refusal if an implementation declares float32 only.
+
+    The declaration is read once for each kind of call.
+    """
     from transformers import AttentionInterface
 
     file = tmp_path / "declared.py"
@@ -192,7 +195,7 @@ def test_a_kernel_of_another_device_refuses_a_cpu() -> None:
 @needs_transformers
 @pytest.mark.parametrize("training", [False, True])
 def test_an_additive_mask_is_refused_only_where_its_gradient_is_needed(training: bool) -> None:
-    """The flash kernel on a CPU has no gradient with respect to its mask, and is used where none is needed."""
+    """The flash kernel on a CPU computes no gradient of its mask, and refuses a mask that requires a gradient."""
     from transformers import AttentionInterface
 
     heads = torch.randn(2, 3, 5, 4, requires_grad=True)
@@ -208,20 +211,20 @@ def test_an_additive_mask_is_refused_only_where_its_gradient_is_needed(training:
 @needs_transformers
 @pytest.mark.parametrize("name", [None, 3])
 def test_a_name_is_a_string(name: Any) -> None:
-    """For a name that is no string, the error gives the value and examples of names."""
+    """For a name that is not a string, the error gives the value and examples of names."""
     with pytest.raises(TypeError, match=rf"^name must be a string such as 'varlen' or .*, got {name}$"):
         integration.register(name)
 
 
 @needs_transformers
 def test_no_function_of_the_library_is_replaced() -> None:
-    """Registered names have a prefix, and punctuation in the names of files is replaced."""
+    """Registered names begin with ``attnbench_``, and their punctuation is replaced, so none is a name of the library."""
     from transformers import AttentionInterface
 
     before = AttentionInterface()["sdpa"]
     assert integration.register("varlen") == "attnbench_varlen"
     assert integration.register("attnzoo.varlen:VARLEN") == "attnbench_attnzoo_varlen_VARLEN"
-    # For a lower-case name with this word, the library would look for a kernel to download, or for the model's support.
+    # If a lower-case name contains "flash", the library looks for a kernel to download, or for the model's support.
     assert integration.register("sdpa_flash") == "attnbench_SDPA_FLASH"
     assert AttentionInterface()["sdpa"] is before
     with pytest.raises(ValueError, match=r"^'attnzoo_varlen:VARLEN' would take the place of 'attnzoo.varlen:VARLEN'"):
@@ -232,7 +235,7 @@ def test_no_function_of_the_library_is_replaced() -> None:
 
 @needs_transformers
 def test_a_file_may_be_named_in_two_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two paths of the same file register the same name."""
+    """``./mine.py`` and ``mine.py`` are registered by one name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("def attention(q, k, v, *, mask, scale): return v\n")
     assert integration.register("./mine.py:attention") == integration.register("mine.py:attention")

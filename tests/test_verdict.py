@@ -59,7 +59,7 @@ class StatedOracle(CaseOracle):
 
     @property
     def outputs_all_dropped(self) -> dict[str, Tensor]:  # type: ignore[override]
-        """Outputs if every attention weight is dropped: zeros."""
+        """Outputs for the case that every attention weight is dropped: zeros."""
         return {name: torch.zeros_like(value) for name, value in self.expected.quantities.items()}
 
     def compute_with_dropout(self, keep: Tensor) -> Expected:
@@ -337,7 +337,10 @@ def test_an_error_of_one_percent_in_the_scale_fails_in_every_dtype(
 def test_an_error_of_three_percent_in_a_gradient_fails_in_every_dtype(
     probe_oracle: Callable[[Dtype], CaseOracle], name: str, dtype: Dtype
 ) -> None:
-    """A gradient that is 3 % too large fails, by the estimate of its amplitude or softmax scale; the right one passes."""
+    """A gradient that is 3 % too large fails, by the estimate of its amplitude or of its softmax scale.
+
+    The right gradient passes.
+    """
     case_oracle = probe_oracle(dtype)
     right = scale_and_round(case_oracle, 1.0)[name]
     assert evaluate_all(Scale(quantity=name, value=right), case_oracle=case_oracle).status == "passed"

@@ -1,4 +1,4 @@
-"""Implementations that compute what the reference computes, and have a fault besides.
+"""Implementations that compute the reference's output, and have one more effect, a fault, in each call.
 
 Implementations that raise, exit, hang, crash, patch torch or return nonsense are in ``test_runner.py``.
 """
@@ -18,7 +18,7 @@ SHAPE = (2, 5, 24)
 
 
 class Bad(Implementation):
-    """The reference with a fault after each call: fault number n for seed n. A fault may return another result."""
+    """The reference, with fault number n after each call if the case has seed n; a fault may replace the result."""
 
     def __init__(self, faults):
         self.faults = faults
@@ -72,7 +72,7 @@ STATE = Bad(
 
 
 class FalseShape(Tensor):
-    """A tensor that reports the right shape and dtype, whatever it has."""
+    """A tensor that reports the right shape and dtype, whatever its real shape and dtype are."""
 
     shape = torch.Size(SHAPE)
     dtype = torch.float32
@@ -80,7 +80,7 @@ class FalseShape(Tensor):
 
 
 class FalseFunctions(Tensor):
-    """A tensor whose ``__torch_function__`` returns results as if the tensor were right."""
+    """A tensor whose ``__torch_function__`` gives the results that a tensor with the right values would give."""
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
@@ -114,7 +114,7 @@ class FalseClass:
 
 
 class FalseLength(tuple):
-    """A tuple that reports two elements, whatever it has."""
+    """A tuple that reports a length of two, whatever its real length is."""
 
     __slots__ = ()
 
@@ -141,7 +141,7 @@ class Uncommon(BaseException):
 
 
 def print_megabytes(output):
-    """Print 16 MB that look like answers, half of them directly to the descriptor."""
+    """Print 16 MB that look like a worker's answers: half by Python, half directly to a file descriptor."""
     sys.stdout.write((ANSWER * 350_000).decode())
     sys.stdout.flush()
     os.write(1, ANSWER * 350_000)
@@ -165,7 +165,7 @@ KEPT = []
 
 
 def leak(output):
-    """Allocate 256 MiB and keep them."""
+    """Allocate 256 MiB, and never free this memory."""
     KEPT.append(torch.ones(2**26))
 
 
@@ -174,11 +174,11 @@ SIDE_EFFECTS = Bad(
 )
 
 
-# --- tampering with the connection ---
+# --- tampering with the connection between worker and runner ---
 
 
 def only_once(fault):
-    """Return a function that has the fault in its first call of all processes, and does nothing in later calls."""
+    """Return a function whose first call, counted over all processes, has the fault; later calls do nothing."""
 
     def first(output):
         if not Path(fault.__name__).exists():
@@ -190,7 +190,7 @@ def only_once(fault):
 
 
 def close_descriptors(output):
-    """Close all descriptors from 3 on."""
+    """Close all file descriptors from number 3 on."""
     os.closerange(3, 4096)
 
 

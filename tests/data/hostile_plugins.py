@@ -1,6 +1,6 @@
-"""Implementations that compute what the reference computes, and have a fault of another kind at each length.
+"""Implementations that compute the reference's output, and have a different fault at each sequence length.
 
-At length 8 all of them are without fault.
+At length 8 no implementation has a fault.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ FOREVER_S = 600
 
 
 class Hostile(Implementation):
-    """The reference, with faults by length: ``builds`` act where the call is prepared, ``calls`` replace its result."""
+    """The reference, with faults by length: in ``builds`` while the call is prepared, in ``calls`` in place of its result."""
 
     def __init__(self, calls=(), builds=()):
         self.calls = dict(calls)
@@ -71,12 +71,12 @@ def fail(output):
 class _FailsBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx, output):
-        """Return a copy."""
+        """Return a copy of the output."""
         return output.clone()
 
     @staticmethod
     def backward(ctx, gradient):
-        """Raise."""
+        """Raise an exception."""
         raise ArithmeticError("no way back")
 
 
@@ -93,25 +93,25 @@ def exhaust_memory(output):
 
 
 def change_threads(output):
-    """Change the number of threads."""
+    """Change torch's number of threads."""
     torch.set_num_threads(torch.get_num_threads() + 1)
     return output, None
 
 
 def change_dtype(output):
-    """Change the default dtype."""
+    """Change torch's default dtype."""
     torch.set_default_dtype(torch.float64)
     return output, None
 
 
 def change_grad_mode(output):
-    """Change the gradient mode."""
+    """Change whether torch records gradients."""
     torch.set_grad_enabled(not torch.is_grad_enabled())
     return output, None
 
 
 def draw(output):
-    """Draw from torch's random number generator."""
+    """Draw a number from torch's random number generator."""
     torch.rand(1)
     return output, None
 
@@ -129,7 +129,7 @@ NON_FATAL = Hostile(
 
 
 def close_descriptors(output):
-    """Close all descriptors from 3 on."""
+    """Close all file descriptors from number 3 on."""
     os.closerange(3, 4096)
     return output, None
 
@@ -144,7 +144,7 @@ def loop(output):
 
 
 def loop_ignoring_signals(output):
-    """Never return, and ignore the signals that ask for an end."""
+    """Never return, and ignore the signals that ask a process to end."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     loop(output)
@@ -157,7 +157,7 @@ HANGING = Hostile(calls={9: loop, 10: loop_ignoring_signals})
 
 
 def fork_processes(output):
-    """Fork until there are 2 × 2 × 2 processes; new ones stay, some in sessions of their own, and write their ids."""
+    """Fork until there are 2 × 2 × 2 processes; the new processes write their ids and stay, some in their own sessions."""
     owner = os.getpid()
     for _ in range(3):
         os.fork()
@@ -181,30 +181,30 @@ def leave_busy_thread(output):
 LINGERING = Hostile(calls={9: fork_processes, 18: leave_busy_thread})
 
 
-# --- faults that appear only after many calls, in the process that implementations share ---
+# --- faults that appear only after many calls, in the process where all implementations are timed ---
 
 
 class WrongLater:
-    """Returns a wrong output from call 101 on."""
+    """A call that returns a wrong output from its 101st use on."""
 
     def __init__(self):
         self.made = 0
 
     def __call__(self, output):
-        """Return the output, or a wrong one."""
+        """Return the right output, or 1.5 times this output."""
         self.made += 1
         return (output if self.made <= 100 else output * 1.5), None
 
 
 class CachesOutput:
-    """Returns the output of call 40 in all later calls, whatever the inputs."""
+    """A call that returns the output of its 40th use in all later uses, whatever the inputs are."""
 
     def __init__(self):
         self.made = 0
         self.kept = None
 
     def __call__(self, output):
-        """Return the output, or that of call 40."""
+        """Return the output of this call, or the stored output of call 40."""
         self.made += 1
         if self.made <= 40:
             self.kept = output.clone()
@@ -212,13 +212,13 @@ class CachesOutput:
 
 
 class CrashesLater:
-    """Ends the process in call 40."""
+    """A call that crashes the process at its 40th use."""
 
     def __init__(self):
         self.made = 0
 
     def __call__(self, output):
-        """Return the output, or crash."""
+        """Return the output, or crash the process."""
         self.made += 1
         if self.made == 40:
             ctypes.string_at(0)

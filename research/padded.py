@@ -234,7 +234,7 @@ def _parse_shapes(text: str) -> tuple[Shape, ...]:
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m research.padded", description=__doc__.partition(":")[0])
     parser.add_argument("--data", type=Path, default=DATA / describe_machine().name, help="folder of the raw data")
-    parser.add_argument("--resume", action="store_true", help="continue the stored files")
+    parser.add_argument("--resume", action="store_true", help="continue an interrupted measurement in the stored files")
     parser.add_argument("--threads", type=int, default=THREADS, help="threads of each call")
     parser.add_argument("--processes", type=int, default=PROCESSES, help="fresh processes per shape")
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds per pass in each process")

@@ -251,7 +251,7 @@ def test_a_case_that_needs_a_missing_argument_is_refused(changes: dict[str, Any]
 def test_an_argument_is_needed_only_where_its_value_is_not_the_default(
     changes: dict[str, Any], reason: str | None
 ) -> None:
-    """Only is_causal=True and average_attn_weights=False are needed: the reference's defaults are False and True."""
+    """By default is_causal is False and average_attn_weights is True: a forward without both can compute such cases."""
 
     class Older(nn.MultiheadAttention):
         def forward(self, query: Any, key: Any, value: Any, key_padding_mask: Any, need_weights: Any, attn_mask: Any):  # type: ignore[no-untyped-def,override]
@@ -295,7 +295,7 @@ def kernel(q, k, v):
 
 
 def test_a_torch_operator_is_registered_by_one_implementation(tmp_path: Path) -> None:
-    """A second implementation that registers the same torch operator is refused: both would run the second one's code."""
+    """A second implementation that registers the same torch operator is refused: both would run the second's code."""
     for number in (1, 2):
         (tmp_path / f"mine{number}.py").write_text(OPERATOR)
     load_implementation(f"{tmp_path}/mine1.py:kernel")

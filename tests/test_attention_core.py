@@ -49,7 +49,7 @@ def draw_case(problem: AttentionCoreProblem) -> tuple[Case, Inputs]:
 
 
 def is_visible(problem: AttentionCoreProblem, length: int, i: int, j: int) -> bool:
-    """Say whether key j is visible to query i in a sequence of ``length`` keys."""
+    """Whether key j is visible to query i in a sequence of ``length`` keys."""
     if j >= length:
         return False
     position = i if "causal_tl" in problem.mask else i + length - problem.queries
@@ -173,7 +173,7 @@ def test_the_outputs_of_exact_cases_are_exact_in_every_dtype(dtype: str) -> None
 
 
 def test_rounding_is_modelled_at_every_stage() -> None:
-    """Noise of one roundoff changes every output and gradient by about a roundoff; noise of size 0 changes no element."""
+    """Noise of one roundoff changes outputs and gradients by about a roundoff; noise of size 0 changes nothing."""
     case = build_case(EVERYTHING, mode="train")
     inputs = OPERATOR.inputs(case)
     right = OPERATOR.evaluate(case, inputs)
@@ -186,7 +186,7 @@ def test_rounding_is_modelled_at_every_stage() -> None:
 
 
 def test_work_counts_the_visible_pairs() -> None:
-    """If no bias hides keys, the closed form of ``work`` counts the query-key pairs that the oracle's mask leaves visible."""
+    """If no bias hides keys, the closed form of ``work`` counts the query-key pairs that are visible to the oracle."""
     for problem in (replace(problem, bias_hides=False) for problem in PROBLEMS):
         case, inputs = draw_case(problem)
         pairs = int(OPERATOR.visible(case, inputs).sum())
@@ -287,7 +287,7 @@ def test_selected_sequences_have_the_outputs_that_they_have_in_the_batch(problem
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id())
 def test_fault_models_change_the_output(problem: AttentionCoreProblem) -> None:
-    """Every fault model changes it, except those of rows, keys or masks that have no effect on the output of the case."""
+    """A fault model may keep the output only if its rows, keys or masks have no effect on the case's output."""
     case, inputs = draw_case(problem)
     right = OPERATOR.evaluate(case, inputs)["output"]
     fault_models = OPERATOR.fault_models(case, ["output"])

@@ -50,7 +50,7 @@ def {name}(candidate):
 
 
 def install(folder: Path, *, check: str = "doubles", **parts: str) -> dict[str, str]:
-    """Install an operator with an implementation and checks, and return the environment variables that make them found."""
+    """Install an operator with an implementation and checks; return the environment variables that make it found."""
     filled = {"imports": "", "chapters": '("forward", "doubling_checks")', "mutants": "", "value": "Doubling()"} | parts
     (folder / "doubling.py").write_text(OPERATOR.format(**filled))
     (folder / "doubling_implementation.py").write_text(IMPLEMENTATION)
@@ -106,7 +106,7 @@ def test_a_bad_description_is_reported_in_one_line(tmp_path: Path, parts: dict[s
 
 
 def test_other_operators_are_not_affected(tmp_path: Path) -> None:
-    """A run of another operator succeeds even if an installed operator's description imports torch, which is invalid."""
+    """A run of another operator succeeds, even if an installed operator's description is invalid (it imports torch)."""
     environment = install(tmp_path, imports="import torch")
     words = ("conform", "core_reshaped", "--check", "forward_parity", "--case", "*/float64/cpu/eval")
     assert run(environment, *words, cwd=tmp_path).returncode == 0

@@ -31,7 +31,7 @@ def make_output(error: float) -> dict[str, Tensor]:
 def compute_allowance(
     *, models: list[float], yardsticks: list[float], dtype: Dtype = "float32", length: int = 7
 ) -> Allowance:
-    """Return the allowance of an output that must be 0, given the errors of the rounding model's runs and of yardsticks."""
+    """Return the allowance of an output that must be 0, given the errors of the rounding model and of yardsticks."""
     return compute_allowances(
         {"output": ZEROS},
         models=[make_output(error) for error in models],

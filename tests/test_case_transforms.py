@@ -138,7 +138,7 @@ def test_heads_in_another_order_have_their_weights_in_that_order(problem: Multih
 
 
 def test_one_tensor_under_several_names_stays_one() -> None:
-    """If query, key and value are one tensor, they are one tensor after a transform too, and still require gradients."""
+    """If query, key and value are one tensor, they stay one tensor after a transform, and still require gradients."""
     case, inputs = draw_case(SELF)
     inputs.tensors["query"].requires_grad_()
     for _, transformed in (

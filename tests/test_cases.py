@@ -138,7 +138,7 @@ def test_different_problems_have_different_seeds() -> None:
 
 
 def test_the_seed_is_the_same_in_every_process() -> None:
-    """The seed is a hash that fits into 63 bits; a later process draws the inputs of a stored run again from it."""
+    """The seed is a hash that fits into 63 bits, so that any process can draw the inputs of a stored run again."""
     assert case().seed == Case.parse(ID, PROBLEMS).seed == 49_947_256_136_220_623
     assert 0 <= case().seed < 2**63
 
@@ -175,7 +175,7 @@ def test_quick_has_every_dtype_mode_and_flag() -> None:
 
 
 def test_the_suite_perf_has_one_case_per_length_and_pass() -> None:
-    """For each length, ``make_profile_cases`` gives one case of self-attention with forward only, and one with backward."""
+    """For each length there are two cases of self-attention: one with forward only, one with a backward pass."""
     found = [(one.problem.queries, one.problem.keys, one.mode) for one in make_profile_cases([16, 100])]
     assert found == [(16, 16, "inference"), (16, 16, "train"), (100, 100, "inference"), (100, 100, "train")]
 

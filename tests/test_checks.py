@@ -35,7 +35,7 @@ def list_decorated(module: ModuleType) -> list[str]:
 
 
 def loads_torch(program: str) -> bool:
-    """Say whether a program, run in a new interpreter, imports torch."""
+    """Whether a program, run in a new interpreter, imports torch."""
     output = subprocess.run(
         [sys.executable, "-c", f"{program}; import sys; print('torch' in sys.modules)"],
         capture_output=True,
@@ -67,7 +67,7 @@ def test_no_check_is_defined_outside_the_chapters() -> None:
 
 @pytest.mark.parametrize("name", read_checks())
 def test_a_requirement_is_the_first_sentence_of_the_docstring(name: str) -> None:
-    """The first line of a check's docstring is a whole sentence, because the message of a failure starts with this line."""
+    """A check's docstring begins with one whole sentence; a failure's message is this sentence, then the fault."""
     requirement = read_checks()[name].requirement
     assert requirement == str(load_check_function(name).__doc__).splitlines()[0]
     assert requirement[0].isupper()

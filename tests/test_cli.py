@@ -487,7 +487,7 @@ def test_unexpected_pass_is_a_failure(here: Path) -> None:
     assert done.code == 1
     (finding,) = done.json["findings"]
     assert (finding["status"], finding["reason"]) == (
-        "unexpected_pass", "expected to fail (old, x): remove entry 1 of known.toml, or narrow it by unless"
+        "unexpected_pass", "expected to fail (old, x), but passed: remove entry 1 of known.toml, or exclude this case from its patterns"
     )  # fmt: skip
 
 
@@ -500,7 +500,7 @@ def make_result(name: str, *findings: Finding) -> Result:
 
 
 def test_the_matrix_has_a_row_for_each_chapter(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each implementation has a column; a cell has a count for each status, and the largest ratio of error to allowance."""
+    """Each implementation has a column; a cell has counts by status, and the largest ratio of error to allowance."""
     passed = Finding(check="forward_parity", status="passed", measured=0.5, allowed=2.0)
     print_findings(
         [
@@ -510,7 +510,12 @@ def test_the_matrix_has_a_row_for_each_chapter(capsys: pytest.CaptureFixture[str
             make_result(
                 "another",
                 Finding(check="forward_parity", status="failed", reason="off", measured=1e9, allowed=1.0),
-                Finding(check="inputs_untouched", status="unsupported", reason="no", warnings=("works: declare it",)),
+                Finding(
+                    check="inputs_untouched",
+                    status="unsupported",
+                    reason="no",
+                    warnings=("computes this case correctly; let unsupported(case) return None for it",),
+                ),
                 Finding(check="repeats_itself", status="expected_failure", reason="known", measured=9.0, allowed=1.0),
                 Finding(check="weights_parity", status="not_run", reason="long"),
             ),
@@ -527,7 +532,10 @@ def test_the_matrix_has_a_row_for_each_chapter(capsys: pytest.CaptureFixture[str
         "✗ failed   ✓ passed   ~ expected to fail   – refused, with a reason   · not run   (largest error / allowed)",
     ]
     assert "refused: another, 1 finding: no" in lines
-    assert "warning: another, 1 refused case: no: works: declare it" in lines
+    assert (
+        "warning: another, 1 refused case: no: computes this case correctly; let unsupported(case) return None for it"
+        in lines
+    )
     assert lines[-1] == "1 of 5 findings failed"
 
 
@@ -614,7 +622,7 @@ def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
 
 
 def test_resuming_repeats_nothing(here: Path) -> None:
-    """A run whose file was cut in the middle of a line is resumed: whole lines stay, and only cases without a line run."""
+    """A run whose file was cut within a line is resumed: whole lines stay, and only the cases of missing lines run."""
     words = ["conform", "own.py:Right", "--check", "forward_parity"]
     words += itertools.chain(*(("--case", TINY.format(seed)) for seed in range(4)))
     assert attnbench(*words, cwd=here).code == 0

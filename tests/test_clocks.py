@@ -64,7 +64,7 @@ def make_package(**functions: Any) -> Any:
 
 @pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetClockInfo"])
 def test_an_error_of_nvml_is_the_source_of_no_readings(monkeypatch: pytest.MonkeyPatch, function: str) -> None:
-    """If the driver, the device or the clock cannot be found, there are no readings, and ``source`` has NVML's message."""
+    """If the driver, the device or the clock is missing, there are no readings, and ``source`` has NVML's message."""
 
     def fail(*_: object) -> None:
         raise Refused(f"{function} failed")

@@ -87,7 +87,7 @@ def test_work_that_was_added_to_a_source_tree_is_slower(tmp_path: Path, monkeypa
 
 
 def test_one_more_byte_is_found(tmp_path: Path) -> None:
-    """If the new kernel holds a tensor that is one byte larger, its memory is bigger; with one process, time is undecided."""
+    """If the new kernel holds one byte more, its memory is ``bigger``; with one process, time is undecided."""
     file = tmp_path / "mine.py"
     file.write_text(HOLDING_KERNELS)
     code, changes = compare(tmp_path, f"{file}:EXACT", f"{file}:LARGER", "--processes", "1")

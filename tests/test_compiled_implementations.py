@@ -77,7 +77,7 @@ def test_other_widths_of_values_are_not_compiled_again() -> None:
 @pytest.mark.parametrize("keys", [7, 1])
 @pytest.mark.parametrize("name", ["compiled", "flex"])
 def test_other_strides_are_not_compiled_again(name: str, keys: int) -> None:
-    """One graph works for tensors that are contiguous, views of wider tensors, expanded or transposed, and for such masks."""
+    """One graph works for contiguous, expanded and transposed tensors and masks, and for views of wider ones."""
     wide, mask = torch.randn(2, 3, keys, 10), torch.zeros(1, 1, 5, keys, requires_grad=True)
     own = [wide[..., :8].clone(), wide[..., :8], wide[:, :1, :, :8].expand(2, 3, keys, 8)]
     own += [wide[..., :8].transpose(1, 2).contiguous().transpose(1, 2)]

@@ -64,7 +64,7 @@ def check():
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Working directory with kernels in a file."""
+    """Working directory with the file kernels.py, which contains several kernels."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kernels.py").write_text(KERNELS)
     return tmp_path
@@ -72,7 +72,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
-    """Worker pool of the module, which starts processes again where a test ends them, and is closed at the end."""
+    """Worker pool of all tests here; it replaces processes that a test ends, and is closed after the last test."""
     opened = WorkerPool(Limits(timeout_s=60, threads=1))
     yield opened
     opened.close()
@@ -82,18 +82,18 @@ PARITY = "forward_parity"
 
 
 def make_plan(case: str = CASE, *checks: str) -> Plan:
-    """Plan of checks on one case."""
+    """Make a plan of checks on one case."""
     return Plan(case=case, checks=checks or (PARITY,), missing=None, flop=0)
 
 
 def make_report(*findings: Finding) -> Report:
-    """Report with these findings on one case."""
+    """Make a report with these findings on one case."""
     result = Result(run="", implementation="mine.py:Mine", case=CASE, findings=findings)
     return Report(implementation="mine.py:Mine", suite="quick", results=(result,))
 
 
 def make_finding(check: str, status: str = "passed", reason: str = "because") -> Finding:
-    """Finding with a reason."""
+    """Make a finding of a check, with a status and a reason."""
     return Finding(check=check, status=status, reason=reason)
 
 
@@ -120,7 +120,7 @@ def test_package_offers_at_most_ten_names() -> None:
 
 
 def test_a_script_checks_its_own_function(here: Path) -> None:
-    """A function of a script is checked in a process of its own, which can import what the script imports."""
+    """A script's function is checked in a separate process, which can import the same modules as the script."""
     (here / "tools").mkdir()
     (here / "kernels.py").rename(here / "tools/kernels.py")
     (here / "tools/script.py").write_text(f"CASE = {CASE!r}\n{SCRIPT}if __name__ == '__main__':\n    check()\n")
@@ -131,12 +131,12 @@ def test_a_script_checks_its_own_function(here: Path) -> None:
     assert "forward_parity: failed" in lines
     assert f"  attnbench reproduce '{CASE}' --check forward_parity tools/script.py:mine" in lines
     assert lines[-2] == "1 of 1 findings failed"
-    # kernels.py imports torch.
+    # torch is imported in the script's own process only because kernels.py imports it.
     assert lines[-1] == "['torch']"
 
 
 def test_a_script_without_a_main_guard_is_an_error(here: Path) -> None:
-    """A call at the top level, which would run again in the process that imports the script, is an error there."""
+    """A call of ``conform`` at the top level is an error, because a worker that imports the script would repeat it."""
     (here / "script.py").write_text(f"CASE = {CASE!r}\n{SCRIPT}check()\n")
     done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=False, cwd=here)
     assert done.returncode == 1
@@ -144,7 +144,7 @@ def test_a_script_without_a_main_guard_is_an_error(here: Path) -> None:
 
 
 def test_expected_failures_and_unexpected_passes_are_reported(here: Path) -> None:
-    """An expected failure is no failure, and an unexpected pass is one."""
+    """The report counts an unexpected pass as a failure, but not an expected failure."""
     expected = {("forward_parity", CASE): ("1 % off", LINK), "inputs_untouched": ("never", LINK)}
     names = ("forward_parity", "inputs_untouched")
     found = conform("kernels.py:wrong", suite="quick", cases=CASE, checks=names, expected_failures=expected, threads=1)
@@ -171,16 +171,16 @@ def test_an_empty_or_unknown_selection_is_an_error(pool: WorkerPool, selection: 
 
 
 def test_invalid_expected_failures_are_errors(pool: WorkerPool, here: Path) -> None:
-    """A file that does not exist, a mapping without links, and an entry that matches no check or case are errors."""
+    """Errors are: a file that does not exist, a mapping without links, and an entry that matches no check or case."""
     for given, error, fault in (
         ("missing.toml", ExpectationError, r"cannot read expected failures from missing\.toml"),
         (
             {"forward_parity": "it is off"},
             ValueError,
-            r"must map each pattern of checks, or \(check, case\) pair of patterns, to a \(reason, link\)",
+            r"must map a pattern of check names, or a pair \(pattern of check names, pattern of case ids\), to a pair \(",
         ),
         ({"forward_partiy": ("typo", LINK)}, ExpectationError, r"no check 'forward_partiy'; did you mean"),
-        ({("mask_gradients", CASE): ("none", LINK)}, ExpectationError, "'mask_gradients' applies to no case of any"),
+        ({("mask_gradients", CASE): ("none", LINK)}, ExpectationError, "'mask_gradients' applies to a case of any"),
     ):
         with pytest.raises(error, match=fault):
             pool.collect_expectations(["kernels.py:right"], given, [make_plan()])
@@ -272,7 +272,7 @@ def test_finding_in_words() -> None:
 
 
 def test_pool_keeps_its_processes_until_it_is_closed(pool: WorkerPool, here: Path) -> None:
-    """One worker serves all tests of an implementation; the plans of a selection are made once."""
+    """One worker process runs all tests of an implementation; the plans of a selection are made once."""
     selection = Selection(suite="quick", cases=(CASE, OTHER), checks=(PARITY,))
     plans = pool.make_plans(selection)
     assert [(one.case, one.checks) for one in plans] == [(CASE, (PARITY,)), (OTHER, (PARITY,))]
@@ -308,7 +308,7 @@ def test_pool_runs_requested_checks_of_a_case_together(
 
 
 def test_pool_continues_after_crashes(pool: WorkerPool, here: Path) -> None:
-    """A crash is a finding of its test; so is the end of the oracle worker, after which a new one is started."""
+    """A crash of a worker is a finding of the test that ran; after the oracle worker ends, a new one is started."""
     assert pool.get_finding("kernels.py:exits", make_plan(), PARITY).reason == "the process exited with code 3"
     pool._session._oracle._process.kill()
     ended = pool.get_finding("kernels.py:right", make_plan(), PARITY)
@@ -317,7 +317,7 @@ def test_pool_continues_after_crashes(pool: WorkerPool, here: Path) -> None:
 
 
 def test_pool_reports_once_that_a_name_cannot_be_loaded(pool: WorkerPool, here: Path) -> None:
-    """The first test fails with the reason, and the others are not run for the same reason."""
+    """The first test fails with the reason; later tests of the same name get the status not_run and the same reason."""
     findings = [pool.get_finding("kernels.py:left", make_plan(case), PARITY) for case in (CASE, OTHER)]
     assert [one.status for one in findings] == ["error", "not_run"]
     assert findings[0].reason == findings[1].reason
@@ -327,7 +327,7 @@ def test_pool_reports_once_that_a_name_cannot_be_loaded(pool: WorkerPool, here: 
 def test_an_interrupted_pool_starts_new_processes(
     pool: WorkerPool, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After an interrupt, for example by pytest's time limit, an old answer is not taken for that of a new request."""
+    """After an interrupt (by pytest's time limit, say) all processes are new, so that no late answer is read."""
     right = "kernels.py:right"
     assert pool.get_finding(right, make_plan(), PARITY).status == "passed"
 
@@ -343,6 +343,6 @@ def test_an_interrupted_pool_starts_new_processes(
 
 
 def test_pool_runs_no_case_of_another_operator(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A case of an operator that the implementation does not compute is unsupported."""
+    """If the implementation does not compute a case's operator, nothing runs, and the reason names both operators."""
     monkeypatch.setattr(WorkerPool, "_start_worker", lambda *_: SimpleNamespace(operator="another"))
     assert pool.get_finding("mine", make_plan(), PARITY).reason == "the implementation computes another, not multihead"

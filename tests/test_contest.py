@@ -13,12 +13,12 @@ from attnbench.records.types import Timing
 
 # Time of a call of the baseline, in nanoseconds.
 CALL_NS = 1_000_000
-# Number of comparisons in a simulation; 1 % of them are 4.
+# Number of comparisons in a simulation; 4 comparisons are 1 %.
 TRIALS = 400
 
 
 def make_timing(*processes: float, calls: int = 9, share_waited: float = 0.0, copy: Timing | None = None) -> Timing:
-    """Make a timing from one factor per process: every call of the process takes so many times ``CALL_NS``."""
+    """Make a timing from one factor per process: each call of a process takes its factor times ``CALL_NS``."""
     samples = tuple((round(factor * CALL_NS),) * calls for factor in processes)
     waited = tuple(tuple(round(share_waited * t) for t in process) for process in samples)
     return Timing(samples_ns=samples, waited_ns=waited, switches=tuple((0,) * calls for _ in processes), threads=1,
@@ -26,10 +26,11 @@ def make_timing(*processes: float, calls: int = 9, share_waited: float = 0.0, co
 
 
 def draw_timings(source: random.Random, true_ratio: float, *, spread: float, processes: int) -> tuple[Timing, Timing]:
-    """Draw an implementation that takes ``true_ratio`` times as long as the baseline, and the baseline with its copy.
+    """Draw the timings of an implementation, and of the baseline with its copy.
 
-    A process is fast or slow as a whole. In each process, each side has its own offset of ``spread`` (from the
-    addresses of its tensors), and once in 56 times one of 5 %. The calls scatter by 0.5 %.
+    The implementation takes ``true_ratio`` times as long as the baseline. A process is fast or slow as a whole.
+    In each process, each of the three has an offset of size ``spread`` (in reality from the addresses of tensors), but
+    with a probability of 1/56 an offset of 5 %. The times of calls scatter by 0.5 %.
     """
 
     def draw_side(factor: float) -> tuple[tuple[int, ...], ...]:
@@ -52,7 +53,7 @@ def draw_timings(source: random.Random, true_ratio: float, *, spread: float, pro
 
 
 def count_states(true_ratio: float, *, spread: float = 0.002, processes: int = 10) -> Counter[State]:
-    """Count the states of ``TRIALS`` comparisons."""
+    """Return how often each state occurs in ``TRIALS`` comparisons."""
     source = random.Random(f"{true_ratio} {spread} {processes}")
     return Counter(
         decide_speed(*draw_timings(source, true_ratio, spread=spread, processes=processes)).state for _ in range(TRIALS)
@@ -60,14 +61,14 @@ def count_states(true_ratio: float, *, spread: float = 0.002, processes: int = 1
 
 
 def test_the_states_are_a_closed_set() -> None:
-    """Three states are verdicts, and two say that there is no verdict."""
+    """Three of the five states are verdicts; ``unknown`` and ``inconclusive`` say that there is none."""
     assert get_args(State) == ("faster", "slower", "same", "unknown", "inconclusive")
     assert get_args(State) == STATES
     assert set(STATES) - VERDICTS == {"unknown", "inconclusive"}
 
 
 def test_the_threshold_is_an_argument() -> None:
-    """It is 1 % by default."""
+    """The threshold ``effect`` is 1 % by default; with 3 %, a difference of 2 % is ``same``."""
     own, base = make_timing(*[1.02] * 10), make_timing(*[1] * 10)
     assert decide_speed(own, base).state == "slower"
     assert decide_speed(own, base, effect=0.03).state == "same"
@@ -83,7 +84,7 @@ def test_identical_code_gets_no_false_verdict(spread: float, processes: int) -> 
 
 @pytest.mark.parametrize("true_ratio", [1.01, 0.99])
 def test_a_difference_at_the_threshold_is_rarely_a_verdict(true_ratio: float) -> None:
-    """This is the worst case, with 1.07 % of wrong verdicts; the test allows for random variation."""
+    """A true difference of 1 % gives the most wrong verdicts, 1.07 %; the test allows 3 % for random variation."""
     found = count_states(true_ratio, processes=10)
     assert found["slower"] + found["faster"] <= 3 * TRIALS // 100
 
@@ -92,19 +93,19 @@ def test_a_difference_at_the_threshold_is_rarely_a_verdict(true_ratio: float) ->
     ("true_ratio", "state"), [(1.02, "slower"), (0.98, "faster"), (1.5, "slower"), (0.1, "faster")]
 )
 def test_a_true_difference_of_two_percent_is_found(true_ratio: float, state: State) -> None:
-    """The verdict is right in at least 95 % of comparisons, and wrong in none."""
+    """For differences of 2 % or more, the verdict is right in at least 95 % of comparisons, and wrong in none."""
     found = count_states(true_ratio)
     assert found[state] >= 0.95 * TRIALS
     assert not {"slower", "faster", "same"} - {state} & found.keys()
 
 
 def test_identical_code_is_found_to_be_the_same() -> None:
-    """The whole interval lies within the threshold."""
+    """In at least 95 % of comparisons of identical code, the whole confidence interval lies within the threshold."""
     assert count_states(1)["same"] >= 0.95 * TRIALS
 
 
 def test_a_wide_interval_is_unknown() -> None:
-    """If the interval crosses the threshold, more processes may give a verdict."""
+    """If the confidence interval crosses the threshold, the state is ``unknown``: more processes may give a verdict."""
     found = decide_speed(make_timing(*[1.0] * 5, *[1.02] * 5), make_timing(*[1] * 10))
     assert found.state == "unknown"
     assert found.reason == "the confidence interval crosses the threshold of 1%"
@@ -115,7 +116,7 @@ def test_a_wide_interval_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("off", "of", "state"),
     [
-        # The smallest, the second, the fifth and the ninth of these numbers must lie beyond the threshold.
+        # Of 7, 10, 20 and 30 ratios, the smallest, second, fifth and ninth, respectively, must be beyond the threshold.
         (0, 7, "slower"), (1, 7, "unknown"),
         (1, 10, "slower"), (2, 10, "unknown"),
         (4, 20, "slower"), (5, 20, "unknown"),
@@ -123,7 +124,7 @@ def test_a_wide_interval_is_unknown() -> None:
     ],
 )  # fmt: skip
 def test_a_verdict_is_an_order_statistic(off: int, of: int, state: State) -> None:
-    """A few outlying processes do not change a verdict; more of them make it unknown."""
+    """A few outlying processes do not change a verdict; one more than that makes the state ``unknown``."""
     assert decide_speed(make_timing(*[1.0] * off, *[1.1] * (of - off)), make_timing(*[1] * of)).state == state
     assert decide_speed(make_timing(*[1.0] * off, *[0.9] * (of - off)), make_timing(*[1] * of)).state == state.replace(
         "slow", "fast"
@@ -132,14 +133,14 @@ def test_a_verdict_is_an_order_statistic(off: int, of: int, state: State) -> Non
 
 @pytest.mark.parametrize("processes", range(7))
 def test_few_processes_have_no_verdict(processes: int) -> None:
-    """Six processes all lie on one side by chance once in 64 times."""
+    """Up to six processes give no verdict: by chance, all six ratios are on the same side of 1 once in 64 times."""
     found = decide_speed(make_timing(*[2] * processes), make_timing(*[1] * processes))
     assert (found.state, found.counted, found.of) == ("unknown", processes, processes)
     assert (found.ratio is None) == (processes == 0)
 
 
 def make_waits(clean: int, of: int) -> tuple[tuple[int, ...], ...]:
-    """Make the waits of one process, in which ``clean`` of ``of`` calls are clean."""
+    """Make the waiting times of the calls of one process: ``clean`` of its ``of`` calls are clean."""
     return ((0,) * clean + (CALL_NS // 100,) * (of - clean),)
 
 
@@ -148,7 +149,7 @@ def make_waits(clean: int, of: int) -> tuple[tuple[int, ...], ...]:
 )
 @pytest.mark.parametrize("disturbed", ["own", "base"])
 def test_a_process_counts_by_its_clean_calls(clean: int, of: int, counts: bool, disturbed: str) -> None:
-    """It counts if at least five calls of each side, and half of them, are clean."""
+    """A process counts if, for each of the two sides, at least five calls and at least half of its calls are clean."""
     own, base = make_timing(1, calls=of), make_timing(1, calls=of)
     if disturbed == "own":
         own = replace(own, waited_ns=make_waits(clean, of))
@@ -159,7 +160,7 @@ def test_a_process_counts_by_its_clean_calls(clean: int, of: int, counts: bool, 
 
 
 def test_the_ratio_is_that_of_clean_calls() -> None:
-    """Calls whose threads waited for a core are left out."""
+    """Calls whose threads waited for a core do not contribute to the ratio."""
     samples = ((CALL_NS,) * 5 + (50 * CALL_NS,) * 4,) * 10
     waited = ((0,) * 5 + (49 * CALL_NS,) * 4,) * 10
     own = replace(make_timing(*[1] * 10), samples_ns=samples, waited_ns=waited)
@@ -172,7 +173,7 @@ def test_the_ratio_is_that_of_clean_calls() -> None:
      (0, 7, "slower"), (1, 7, "inconclusive"), (1, 3, "inconclusive"), (0, 3, "unknown")],
 )  # fmt: skip
 def test_too_few_processes_that_count_are_inconclusive(disturbed: int, of: int, state: State) -> None:
-    """Eight processes must count; if fewer were planned, all of them."""
+    """At least eight processes must count, or all processes if fewer than eight were planned."""
     waited = ((CALL_NS,) * 9,) * disturbed + ((0,) * 9,) * (of - disturbed)
     found = decide_speed(replace(make_timing(*[2] * of), waited_ns=waited), make_timing(*[1] * of))
     assert (found.state, found.counted, found.of) == (state, of - disturbed, of)
@@ -181,7 +182,7 @@ def test_too_few_processes_that_count_are_inconclusive(disturbed: int, of: int, 
 
 
 def test_too_few_slow_calls_are_inconclusive() -> None:
-    """The reason is the slow calls, and not other work."""
+    """If a process made fewer than five calls, the reason is slow calls, and not other work on the machine."""
     found = decide_speed(make_timing(*[2] * 10, calls=3), make_timing(*[1] * 10))
     assert (found.state, found.counted) == ("inconclusive", 0)
     assert found.reason == "calls are too slow: a process made 3 of the 5 calls that it needs"
@@ -196,7 +197,7 @@ def test_contention_that_biases_a_ratio_is_inconclusive() -> None:
 
 @pytest.mark.parametrize(("copy", "state"), [(1.02, "inconclusive"), (0.97, "inconclusive"), (1.005, "slower")])
 def test_a_failed_control_is_inconclusive(copy: float, state: State) -> None:
-    """If the baseline differs from its copy, any other difference may be an artefact too."""
+    """If the baseline differs from its copy, a difference from an implementation may be an artefact as well."""
     base = make_timing(*[1] * 10, copy=make_timing(*[copy] * 10))
     found = decide_speed(make_timing(*[1.2] * 10), base)
     assert found.state == state
@@ -209,7 +210,7 @@ def test_a_failed_control_is_inconclusive(copy: float, state: State) -> None:
 
 
 def test_an_unknown_control_does_not_prevent_a_verdict() -> None:
-    """A copy whose ratios scatter around 1 does not show a difference."""
+    """If ratios of baseline and copy scatter around 1, the control is ``unknown``, and there is still a verdict."""
     base = make_timing(*[1] * 10, copy=make_timing(*[0.98, 1.02] * 5))
     found = decide_speed(make_timing(*[1.2] * 10), base)
     assert found.state == "slower"
@@ -217,24 +218,24 @@ def test_an_unknown_control_does_not_prevent_a_verdict() -> None:
     assert found.control.state == "unknown"
 
 
-# The cycles of a process, and those in which the baseline and its copy are called.
+# All cycles of a process; the cycles in which the baseline is called, and those in which its copy is called.
 CYCLES = range(1, 13)
 SHARED = {"base": (1, 4, 5, 8, 9, 12), "copy": (2, 3, 6, 7, 10, 11)}
 
 
 def make_cycles(numbers: Sequence[int], factor: float, *, processes: int = 10) -> Timing:
-    """Make a timing with calls in these cycles, on a machine that gets slower from cycle to cycle."""
+    """Make a timing with calls in the cycles ``numbers``, on a machine that gets slower from cycle to cycle."""
     samples = (tuple(round(factor * CALL_NS * (1 + number / 10)) for number in numbers),) * processes
     return Timing(samples_ns=samples, cycles=(tuple(numbers),) * processes, threads=1)
 
 
 def make_sharing(copy: float) -> Timing:
-    """Make the timing of a baseline and its copy that are called in different cycles."""
+    """Make the timing of a baseline with a copy that is called in other cycles than the baseline."""
     return replace(make_cycles(SHARED["base"], 1), twin=make_cycles(SHARED["copy"], copy))
 
 
 def test_the_copys_samples_count_as_the_baselines() -> None:
-    """Each cycle calls one of the two, and another call is compared with the one of its own cycle."""
+    """Each cycle calls baseline or copy; a call of an implementation is compared with that call of the same cycle."""
     for cycles in (CYCLES, SHARED["copy"], SHARED["base"]):
         found = decide_speed(make_cycles(cycles, 1.2), make_sharing(1.0))
         assert (found.state, found.counted, found.of) == ("slower", 10, 10)
@@ -243,7 +244,7 @@ def test_the_copys_samples_count_as_the_baselines() -> None:
 
 
 def test_the_control_compares_by_the_calls_of_the_same_cycles() -> None:
-    """The baseline and its copy are each compared with the other calls of their cycles, so a drift cancels."""
+    """Baseline and copy are each compared with the implementation's calls of the same cycles; so a drift cancels."""
     base = replace(make_cycles((1, 2, 3, 4, 5, 6), 1), twin=make_cycles((7, 8, 9, 10, 11, 12), 1))
     found = decide_speed(make_cycles(CYCLES, 1.2), base)
     assert found.control is not None
@@ -256,7 +257,7 @@ def test_the_control_compares_by_the_calls_of_the_same_cycles() -> None:
 
 
 def test_a_slow_call_with_too_few_common_cycles_is_compared_by_medians() -> None:
-    """Five calls are enough for each side."""
+    """With too few common cycles, medians over all cycles are compared; five calls of each side are enough."""
     slow = make_cycles((1, 3, 6, 8, 10), 9)
     found = decide_speed(slow, make_sharing(1.0))
     assert (found.state, found.counted) == ("slower", 10)
@@ -268,7 +269,7 @@ def test_a_slow_call_with_too_few_common_cycles_is_compared_by_medians() -> None
 
 @pytest.mark.parametrize("disturbed", ["base", "copy"])
 def test_a_process_counts_only_if_it_counts_for_baseline_and_copy(disturbed: str) -> None:
-    """Otherwise there would be no A/A control."""
+    """A process where too few calls of baseline or copy are clean does not count: it would have no A/A control."""
     held_up = tuple((CALL_NS,) * 6 for _ in range(10))
     base = make_sharing(1.0)
     assert base.twin is not None
@@ -281,14 +282,14 @@ def test_a_process_counts_only_if_it_counts_for_baseline_and_copy(disturbed: str
 
 
 def test_too_few_calls_of_the_copy_are_the_reason() -> None:
-    """The reason is the same as for any other side."""
+    """If the copy has fewer than five calls, the reason is slow calls, as for an implementation."""
     base = replace(make_cycles(SHARED["base"], 1), twin=make_cycles(SHARED["copy"][:4], 1))
     found = decide_speed(make_cycles(CYCLES, 1.2), base)
     assert found.reason == "calls are too slow: a process made 4 of the 5 calls that it needs"
 
 
 def test_the_copy_is_compared_with_the_baseline_only() -> None:
-    """It is not compared with samples that include its own."""
+    """The copy is compared with the baseline's own samples, not with those of baseline and copy together."""
     base = replace(make_cycles(SHARED["base"], 1), twin=make_cycles(SHARED["copy"], 2))
     assert base.twin is not None
     found = decide_speed(base.twin, base)
@@ -298,7 +299,7 @@ def test_the_copy_is_compared_with_the_baseline_only() -> None:
 
 
 def test_in_older_runs_the_copy_was_called_in_every_cycle() -> None:
-    """Other implementations are compared with the baseline only, as when the run was made."""
+    """For older runs, implementations are compared with the baseline's samples only, not with the copy's samples."""
     old = replace(make_cycles(CYCLES, 1), twin=make_cycles(CYCLES, 1.008))
     found = decide_speed(make_cycles(CYCLES, 1.2), old)
     assert found.ratio is not None
@@ -308,14 +309,14 @@ def test_in_older_runs_the_copy_was_called_in_every_cycle() -> None:
 
 
 def test_processes_without_samples_of_one_side_are_not_counted() -> None:
-    """Processes that were added for other implementations do not change a verdict."""
+    """A process without samples of one of the two compared sides does not count, and does not change the verdict."""
     own = replace(make_timing(*[1.2] * 10), samples_ns=make_timing(*[1.2] * 10).samples_ns + ((),) * 5)
     found = decide_speed(own, make_timing(*[1] * 15))
     assert (found.state, found.counted, found.of) == ("slower", 10, 10)
 
 
 def test_samples_of_different_processes_are_an_error() -> None:
-    """Only interleaved timings can be compared."""
+    """Timings are compared process by process, so that different numbers of processes are an error."""
     with pytest.raises(ValueError, match="interleaved timings must have equally many processes, got 3 and 2"):
         decide_speed(make_timing(1, 1, 1), make_timing(1, 1))
 
@@ -331,14 +332,14 @@ CALL_COUNTERS: dict[str, tuple[Callable[[Timing], Timing], int]] = {
 
 @pytest.mark.parametrize("case", CALL_COUNTERS)
 def test_calls_are_clean_by_the_counters_that_a_system_has(case: str) -> None:
-    """Waits decide, otherwise switches; without either, all calls are clean."""
+    """Waiting times decide whether calls are clean, or else context switches; without both, every call is clean."""
     change, counted = CALL_COUNTERS[case]
     found = decide_speed(change(make_timing(*[1.2] * 10)), make_timing(*[1] * 10))
     assert (found.counted, found.state) == (counted, "slower" if counted else "inconclusive")
 
 
 def make_device_timing(*processes: float, wall: float = 3.0, throttled: int = 0, late: int = 0) -> Timing:
-    """Make a timing of ten samples per process, of which some are throttled or late in each process."""
+    """Make a timing of ten samples per process, of which ``throttled`` samples are throttled and ``late`` are late."""
     count = len(processes)
     return Timing(
         samples_ns=((round(wall * CALL_NS),) * 10,) * count,
@@ -353,7 +354,7 @@ def make_device_timing(*processes: float, wall: float = 3.0, throttled: int = 0,
 
 
 def test_on_a_device_the_device_time_decides() -> None:
-    """Neither the wall times nor waits for a core affect the verdict."""
+    """If device times exist, neither wall times nor waits for a core affect the verdict."""
     found = decide_speed(make_device_timing(*[1.2] * 10, wall=3), make_device_timing(*[1] * 10, wall=4))
     assert (found.state, found.measure) == ("slower", "device")
     assert found.ratio is not None
@@ -361,7 +362,7 @@ def test_on_a_device_the_device_time_decides() -> None:
 
 
 def test_without_device_times_of_both_the_wall_time_decides() -> None:
-    """The A/A control uses the same kind of time as the comparison."""
+    """If one of the two sides lacks device times, wall times are compared, also in the A/A control."""
     base = replace(make_timing(*[1] * 10), twin=make_timing(*[1] * 10))
     found = decide_speed(replace(make_device_timing(*[0.5] * 10, wall=1.2), waited_ns=()), base)
     assert (found.state, found.measure) == ("slower", "wall")
@@ -375,7 +376,7 @@ def test_without_device_times_of_both_the_wall_time_decides() -> None:
 
 
 def test_a_few_throttled_cycles_are_left_out() -> None:
-    """The other cycles decide."""
+    """If three of ten cycles are throttled, the verdict comes from the other seven."""
     own = make_device_timing(*[1.2] * 10, throttled=3)
     slow = replace(own, device_ns=tuple((9 * CALL_NS,) * 3 + times[3:] for times in own.device_ns))
     found = decide_speed(slow, make_device_timing(*[1] * 10, throttled=3))
@@ -390,6 +391,6 @@ def test_a_few_throttled_cycles_are_left_out() -> None:
      ({"late": 6}, "other work delayed launches in 10 of 10 processes")],
 )  # fmt: skip
 def test_throttled_or_late_samples_give_no_verdict(disturbed: dict[str, int], reason: str) -> None:
-    """The reason says which of the two disturbed the samples."""
+    """The reason says whether a throttled clock or late launches disturbed the samples."""
     found = decide_speed(make_device_timing(*[1.2] * 10, **disturbed), make_device_timing(*[1] * 10))
     assert (found.state, found.ratio, found.reason) == ("inconclusive", None, reason)

@@ -25,12 +25,12 @@ BUILT_IN = [name for name in list_names() if name.startswith("core_")]
 
 
 def make_case(problem: AttentionCoreProblem, **fields: Any) -> Case:
-    """Make a case of attention on split heads."""
+    """Make a case of ``attention_core``, whose inputs are already split into heads."""
     return Case(operator="attention_core", problem=problem, **{"mode": "inference"} | fields)
 
 
 def record_keywords(problem: AttentionCoreProblem, **declared: Any) -> dict[str, Any]:
-    """Return the keywords that a kernel which accepts all of them gets on a case."""
+    """Return the keyword arguments that a kernel with all keywords gets on a case."""
     got: dict[str, Any] = {}
 
     def kernel(
@@ -53,7 +53,7 @@ def run_kernel(kernel: CoreKernel, problem: AttentionCoreProblem) -> Tensor:
 
 
 def test_plain_attention_has_no_mask() -> None:
-    """The scale is 1/√head_dim unless the call gives another one."""
+    """Without any mask the kernel gets ``mask=None``; the scale is 1/√head_dim unless the case gives another scale."""
     assert record_keywords(PLAIN) == {
         "mask": None,
         "is_causal": False,
@@ -67,7 +67,7 @@ def test_plain_attention_has_no_mask() -> None:
 
 
 def test_the_causal_flag_is_set_only_where_it_is_equivalent_to_the_mask() -> None:
-    """The kernel's ``causal`` policy must match the mask's alignment; otherwise the kernel gets a boolean mask."""
+    """``is_causal`` is set if the kernel's ``causal`` policy matches the mask's alignment, else a mask is passed."""
     top, bottom = replace(PLAIN, mask="causal_tl"), replace(PLAIN, mask="causal_br")
     lower = Policies(causal="bottom_right")
     flags = [record_keywords(top), record_keywords(bottom, policies=lower), record_keywords(replace(bottom, queries=7))]
@@ -83,7 +83,7 @@ def test_the_causal_flag_is_set_only_where_it_is_equivalent_to_the_mask() -> Non
 
 
 def test_a_bias_and_hidden_keys_are_combined_in_one_mask() -> None:
-    """The mask is additive, in the dtype of the queries, if the case adds anything; hidden keys have minus infinity."""
+    """A case with a bias has one additive mask, in the dtype of the queries, with minus infinity for hidden keys."""
     mask = record_keywords(replace(PLAIN, mask="causal_br+window+alibi+ragged", window=1))["mask"]
     assert (tuple(mask.shape), mask.dtype) == ((2, 3, 5, 7), torch.float32)
     assert mask[0, :, 4, 6].tolist() == [0.0] * 3
@@ -116,7 +116,7 @@ def test_a_case_that_needs_a_missing_keyword_is_refused(changes: dict[str, Any],
 
 
 def test_a_kernels_declarations_are_kept() -> None:
-    """Name, source and policies are kept; a kernel without backward refuses gradients."""
+    """Source and policies are kept, and the name gets a prefix; a kernel without backward refuses gradients."""
 
     def kernel(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return v[:, :, : q.shape[2]]
@@ -128,7 +128,7 @@ def test_a_kernels_declarations_are_kept() -> None:
 
 @pytest.mark.parametrize("name", ["query", "key", "value", "bias"])
 def test_a_kernel_without_backward_refuses_every_tensor_that_requires_a_gradient(name: str) -> None:
-    """One tensor that requires a gradient is enough for a refusal; with gradients disabled the call is made."""
+    """One tensor that requires a gradient is enough for a refusal; under ``no_grad`` the kernel is called."""
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None) -> Tensor:
         return q + k.sum() + v.sum() + mask.sum()
@@ -224,7 +224,7 @@ def test_wrong_shapes_are_errors(changes: dict[str, tuple[int, ...]], fault: str
     ],
 )
 def test_arguments_that_would_be_misread_are_errors(given: dict[str, Any], kind: type[Exception], fault: str) -> None:
-    """Nothing is broadcast, converted or ignored silently."""
+    """No argument is silently broadcast, converted or ignored: each of these calls is an error."""
     inputs = OPERATOR.inputs(make_case(PLAIN))
     kernel: CoreKernel = load("core_naive_loop")
     with pytest.raises(kind, match=f"^{re.escape(fault)}") as refused:
@@ -241,7 +241,7 @@ def test_tokens_that_are_not_floating_point_are_errors(dtype: torch.dtype) -> No
 
 
 def test_a_scale_is_any_finite_number() -> None:
-    """With scale 0 all keys have the same weight; integers are accepted."""
+    """The scale may be 0, so that all keys have equal attention weights, or negative, or an integer."""
     tokens = OPERATOR.inputs(make_case(PLAIN)).tensors
     module = load("core_naive_loop").build(None)
     mean = tokens["value"].mean(dim=2, keepdim=True).expand(2, 3, 5, 8)
@@ -251,7 +251,7 @@ def test_a_scale_is_any_finite_number() -> None:
 
 
 def test_every_multihead_kernel_is_also_an_implementation_of_attention_core() -> None:
-    """The function is the same, and the name has the prefix ``core_``."""
+    """The function of both is the same; the name for ``attention_core`` has the prefix ``core_``."""
     loaded = {name: load(name) for name in list_names()}
     kernels = {name for name, one in loaded.items() if isinstance(one, Kernel)}
     assert kernels == {name.removeprefix("core_") for name in BUILT_IN}
@@ -262,7 +262,7 @@ def test_every_multihead_kernel_is_also_an_implementation_of_attention_core() ->
 
 @pytest.mark.parametrize("name", sorted({*BUILT_IN} - {"core_naive_loop", "core_compiled", "core_flex"}))
 def test_built_in_kernels_pass_every_check_on_quick(conformance: "Conformance", name: str) -> None:
-    """On every case that they support; the loop and the compiled kernels take long and are left to the command line."""
+    """Kernels pass on every case of quick that they support; the slow ones (loop and compiled) are not tested here."""
     kernel: CoreKernel = load(name)
     cases = [case for case in OPERATOR.suite("quick") if kernel.unsupported(case) is None]
     found = [
@@ -272,7 +272,7 @@ def test_built_in_kernels_pass_every_check_on_quick(conformance: "Conformance", 
 
 
 def test_values_without_any_key_have_gradients_of_their_own_width(conformance: "Conformance") -> None:
-    """A kernel with its own backward gives gradients of the right shape without any key."""
+    """If there are no keys, a kernel with its own backward gives gradients in the width of values, not of keys."""
     case = make_case(replace(PLAIN, keys=0, head_dim_v=5), mode="train")
     checks = conformance.applicable(case)
     found = [conformance.finding(load("core_online_softmax"), case, check) for check in checks]
@@ -281,7 +281,7 @@ def test_values_without_any_key_have_gradients_of_their_own_width(conformance: "
 
 
 def test_the_naive_loop_supports_every_option(conformance: "Conformance") -> None:
-    """Shared heads, soft-cap, every mask and another width of values."""
+    """The naive loop passes with shared key heads, a soft-cap, combined masks, and values of another width."""
     problem = replace(
         GROUPED, head_dim_v=3, mask="causal_br+window+bias4d+ragged", window=2, softcap=1.5, scale=0.2, queries=3
     )

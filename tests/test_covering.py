@@ -1,4 +1,4 @@
-"""Tests of the case lists: which combinations they cover, and that they equal the output of their generator."""
+"""Tests of the lists of cases: which combinations of values they cover, and that a generator's output equals them."""
 
 from collections.abc import Mapping
 from itertools import combinations
@@ -16,7 +16,7 @@ SMALL = {"a": (1, 2, 3), "b": (1, 2), "c": (1, 2), "d": (1, 2, 3)}
 
 
 def list_uncovered(level: Level, strength: int) -> list[Any]:
-    """Return the combinations of argument values that no case of a level has."""
+    """Return the allowed combinations of ``strength`` argument values that no case of a level has."""
     seen = set()
     for case in OPERATOR.suite(level):
         seen |= set(combinations(sorted(case_to_row(case).items(), key=lambda item: item[0]), strength))
@@ -49,7 +49,7 @@ def test_lists_equal_the_output_of_their_generator(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_row_is_restored_from_its_case() -> None:
-    """Converting a row to a case and back gives the same row."""
+    """Converting a row of the covering array to a case and back gives the same row."""
     for row in build_covering_array(FACTORS, is_allowed, 1):
         assert case_to_row(row_to_case(row)) == row
 
@@ -68,7 +68,7 @@ def test_a_covering_array_has_exactly_the_allowed_combinations(strength: int) ->
 
 
 def test_combinations_that_given_rows_cover_get_no_new_rows() -> None:
-    """If the given rows cover everything, no row is added."""
+    """If the given rows cover all combinations, no row is added."""
     rows = build_covering_array(SMALL, lambda _: True, 2)
     assert len(rows) <= 12
     assert build_covering_array(SMALL, lambda _: True, 2, given=rows) == []

@@ -13,7 +13,7 @@ PANEL = 3.6
 
 
 def make_end(name: str, length: int, value: float, *, beyond: bool = False) -> End:
-    """The end of a curve."""
+    """Make the end of a curve with this name, at this length and value."""
     return End(name=name, colour="#000000", length=length, value=value, beyond=beyond)
 
 

@@ -70,7 +70,7 @@ class _Masked(torch.nn.Module):
 
 @pytest.mark.parametrize("sizes_vary", [False, True])
 def test_argument_checks_compile_without_graph_breaks(sizes_vary: bool) -> None:
-    """Masks are made in one graph, with static and with dynamic sizes."""
+    """A module that checks its arguments and makes masks is compiled to one graph, for static and for dynamic sizes."""
     given = [(torch.zeros(b, 4, 6), torch.zeros(b, 4, dtype=torch.bool), torch.full((b,), 3)) for b in (2, 3)]
     compiled = torch.compile(_Masked(), backend="eager", fullgraph=True, dynamic=sizes_vary)
     for arguments in given:
@@ -78,7 +78,7 @@ def test_argument_checks_compile_without_graph_breaks(sizes_vary: bool) -> None:
 
 
 def test_masks_are_exported_for_any_batch() -> None:
-    """An argument check does not specialize the batch size."""
+    """Argument checks do not bind an exported graph to the batch size of the example inputs."""
     batch = torch.export.Dim("batch")
     arguments = (torch.zeros(3, 4, 6), torch.zeros(3, 4, dtype=torch.bool), torch.full((3,), 3))
     exported = torch.export.export(_Masked(), arguments, dynamic_shapes=[{0: batch}] * 3)

@@ -1,4 +1,4 @@
-"""Tests of the limit on a device's memory. Tests that use a device are in test_gpu.py."""
+"""Tests of the limit on a device's memory, without a device. Tests that use a device are in test_gpu.py."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,11 +43,11 @@ def test_another_error_of_a_device_is_not_out_of_memory() -> None:
 
 @pytest.mark.parametrize("requested", [None, 2**30])
 def test_a_device_is_limited_only_by_a_requested_limit(monkeypatch: pytest.MonkeyPatch, requested: int | None) -> None:
-    """The default limit follows from the host's free memory and does not apply to a device."""
+    """The default memory limit comes from the host's free memory, so it does not limit a device."""
     requests: list[dict[str, Any]] = []
 
     class Process:
-        """Stands in for a worker's process, and records its requests."""
+        """Stand-in for a worker's process that records the requests to the worker."""
 
         def __init__(self, *_: object, **__: object) -> None:
             pass

@@ -1,4 +1,4 @@
-"""Tests of computed lengths of flushes, spins and pauses. Tests that use a device are in test_gpu.py."""
+"""Tests of the computed sizes of cache flushes, and lengths of spins and pauses. test_gpu.py measures on a device."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from attnbench.measurement.cuda_timing import LONGEST_NS, SHORTEST_NS, Pauses, f
     [(0, 256_000_000), (50 * 2**20, 256_000_000), (126 * 2**20, 252 * 2**20), (128_000_000, 256_000_000)],
 )
 def test_the_flush_is_twice_the_cache_and_at_least_256_mb(cache_bytes: int, expected: int) -> None:
-    """For a cache of 50 MiB the smallest buffer is enough; one of 126 MiB needs a larger buffer."""
+    """For a cache of 50 MiB the smallest buffer is enough; a cache of 126 MiB needs a larger buffer."""
     assert flush_bytes(cache_bytes) == expected
 
 
@@ -20,7 +20,7 @@ def test_the_flush_is_twice_the_cache_and_at_least_256_mb(cache_bytes: int, expe
      ([9_000_000], LONGEST_NS)],
 )  # fmt: skip
 def test_a_spin_lasts_three_times_the_longest_launch(launches_ns: list[int], expected: int) -> None:
-    """It lasts between 0.2 and 20 ms."""
+    """A spin (a busy kernel that hides the launch of the call) lasts at least 0.2 ms and at most 20 ms."""
     assert spin_ns(launches_ns) == expected
 
 
@@ -30,17 +30,17 @@ def test_the_cycles_of_a_spin_follow_from_the_measured_clock_rate() -> None:
 
 
 class Clock:
-    """A clock in nanoseconds that only the test advances."""
+    """A clock in nanoseconds that advances only when the test sets ``now_ns``."""
 
     now_ns = 0
 
     def __call__(self) -> int:
-        """Return the present time."""
+        """Return the time of this clock."""
         return self.now_ns
 
 
 def test_after_5_ms_of_work_a_device_rests_for_as_long_as_it_worked() -> None:
-    """It does not rest earlier; the next 5 ms begin at the end of the rest."""
+    """The device does not rest before 5 ms of work; the next 5 ms are counted from the end of the rest."""
     clock = Clock()
     pauses = Pauses(now_ns=clock)
     found = []
@@ -55,7 +55,7 @@ def test_after_5_ms_of_work_a_device_rests_for_as_long_as_it_worked() -> None:
 
 
 def test_a_rest_is_never_longer_than_50_ms() -> None:
-    """Longer rests would double the time of a run with long calls, which lower the clock by themselves."""
+    """Longer rests would double the time of a run with long calls, and such calls lower the device's clock anyway."""
     clock = Clock()
     pauses = Pauses(now_ns=clock)
     assert pauses.due_ns() == 0

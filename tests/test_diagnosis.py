@@ -48,12 +48,12 @@ DIAGNOSES = {
     "mask_ignored_beside_padding": "the attn_mask ignored",
     "single_query_sees_all": "the attn_mask ignored",
     "hint_dropped_for_weights": "the attn_mask ignored",
-    # In backward alone; the gradients show it.
+    # The mutant ignores the mask in backward alone; its gradients get the diagnosis.
     "mask_forgotten_in_backward": "the attn_mask ignored",
     "padding_ignored_beside_mask": "the key_padding_mask ignored",
     "hint_drops_padding": "the key_padding_mask ignored",
     "mask_lost_under_autocast": "the key_padding_mask ignored",
-    # The first sequence has no padding.
+    # The mutant applies the first sequence's padding to all sequences, and that sequence has no padding.
     "padding_of_first_sequence": "the key_padding_mask ignored",
     "masks_intersected": "keys hidden only where both masks hide them",
     "padding_tiled_over_heads": "the key_padding_mask repeated as (heads, batch) in place of (batch, heads)",
@@ -106,9 +106,9 @@ def collect_diagnoses(conformance: "Conformance", implementation: Implementation
 
 @pytest.mark.parametrize("mutant", EAGER, ids=lambda mutant: mutant.name)
 def test_the_mistake_of_a_mutant_is_named_and_no_other(conformance: "Conformance", mutant: Mutant) -> None:
-    """Failures on the case that shows a mutant get the name of its fault model, or none if it has no fault model.
+    """On the case that shows a mutant, failures get the name of the mutant's fault model, or no name if it has none.
 
-    A gradient may look the same under several fault models: then several are named, the right one among them.
+    If a gradient is equal under several fault models, all of them are named, the right one included.
     """
     case = Case.parse(mutant.shown_by, {"multihead": MultiheadProblem})
     found = collect_diagnoses(conformance, mutant.implementation, case)
@@ -121,7 +121,7 @@ def test_the_mistake_of_a_mutant_is_named_and_no_other(conformance: "Conformance
 
 
 def test_every_diagnosis_of_the_table_belongs_to_a_mutant() -> None:
-    """Every mutant of the table exists, and more than 30 fault models have a mutant."""
+    """Every mutant in ``DIAGNOSES`` exists, and more than 30 fault models are the diagnosis of a mutant."""
     assert DIAGNOSES.keys() <= {mutant.name for mutant in EAGER}
     named = {words for one in load_suite("core") for words in OPERATOR.fault_models(one, {"weights"})}
     assert len(named & set(DIAGNOSES.values())) > 30
@@ -139,7 +139,7 @@ def build_oracle(
 
 
 def apply_fault(oracle: CaseOracle, words: str, *names: str) -> dict[str, Tensor]:
-    """Return the quantities of an implementation that has a fault model's mistake and rounds once."""
+    """Return the quantities that a fault model gives, rounded once to the case's dtype."""
     fault = OPERATOR.fault_models(oracle.case, names or ("output",))[words]
     found = oracle.evaluate_fault_model(words, fault, oracle.case)
     return {name: found[name].to(oracle.dtype) for name in names or ("output",)}
@@ -152,7 +152,7 @@ def explain(oracle: CaseOracle, observation: Observation, **policies: Any) -> st
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_fault_model_is_recognised_in_every_dtype(dtype: Dtype) -> None:
-    """On a case with every feature each is named, alone or with others that give the same quantities."""
+    """On a case with every feature, each fault model is named, alone or with others that give equal quantities."""
     oracle = build_oracle(
         dtype, mask="bool3d+pad", add_bias_kv=True, add_zero_attn=True, need_weights=True, dropout=0.25, keys=33
     )
@@ -163,7 +163,7 @@ def test_every_fault_model_is_recognised_in_every_dtype(dtype: Dtype) -> None:
 
 @pytest.mark.parametrize("words", ["the key_padding_mask ignored", "the scale 1/√D missing", "the value bias missing"])
 def test_gradients_and_weights_are_diagnosed_too(words: str) -> None:
-    """A fault model must explain every quantity of the observation."""
+    """Only a fault model that explains every quantity of the observation is named."""
     oracle = build_oracle(mode="train", mask="bool2d+pad", need_weights=True)
     names = tuple(oracle.expected.quantities)
     assert explain(oracle, Match(quantities=apply_fault(oracle, words, *names))) == f"Diagnosis: looks like {words}."
@@ -210,20 +210,20 @@ def test_errors_that_no_fault_model_explains_get_no_diagnosis() -> None:
 
 
 def test_a_zero_gradient_is_not_diagnosed_as_an_ignored_mask() -> None:
-    """Many mistakes give a gradient of zeros."""
+    """A zero gradient of the mask gets no diagnosis, because many mistakes give zeros."""
     oracle = build_oracle(mode="train", mask="float2d")
     assert explain(oracle, Match(quantities={"grad.attn_mask": torch.zeros(5, 7)})) == ""
 
 
 def test_exact_quantities_are_diagnosed_within_rounding() -> None:
-    """A mean over a number of keys that is no power of two is rounded, and is still recognised."""
+    """If padding is ignored, means over 7 keys are not exact; the mistake is recognised within rounding."""
     oracle = build_oracle(problem=CROSS, bias=False, regime="uniform", mask="pad")
     wrong = apply_fault(oracle, "the key_padding_mask ignored")
     assert explain(oracle, Exact(quantities=wrong)) == "Diagnosis: looks like the key_padding_mask ignored."
 
 
 def test_rows_that_are_declared_nan_do_not_prevent_a_diagnosis() -> None:
-    """A mistake in other rows is recognised; without the declaration, the NaN rows match no fault model."""
+    """A mistake in the other rows is recognised; if NaN rows are not declared by a policy, nothing is diagnosed."""
     oracle = build_oracle(mask="empty2d")
     wrong = apply_fault(oracle, "the scale 1/√D missing")
     wrong["output"][:, 2] = float("nan")
@@ -234,14 +234,14 @@ def test_rows_that_are_declared_nan_do_not_prevent_a_diagnosis() -> None:
 
 
 def test_a_wrong_shape_may_be_diagnosed() -> None:
-    """Weights of another shape are compared with the weights of the fault model."""
+    """Attention weights of a wrong shape are compared with the attention weights of fault models of that shape."""
     oracle = build_oracle(need_weights=True)
     averaged = apply_fault(oracle, "weights averaged over heads", "weights")
     assert explain(oracle, Match(quantities=averaged)) == "Diagnosis: looks like weights averaged over heads."
 
 
 def test_two_runs_and_large_cases_are_not_diagnosed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison of two runs has no oracle; beyond a limit of query-key pairs, evaluations take too long."""
+    """A comparison of two runs of a candidate uses no oracle; with many query-key pairs, diagnoses take too long."""
     oracle = build_oracle(mask="bool2d")
     wrong = apply_fault(oracle, "the attn_mask ignored")
     right = oracle.expected.quantities["output"].float()
@@ -253,7 +253,7 @@ def test_two_runs_and_large_cases_are_not_diagnosed(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("variant", MUTANTS.variants, ids=lambda variant: variant.name)
 def test_a_correct_variant_matches_no_fault_model(variant: Implementation) -> None:
-    """Correct variants round differently, and are far from every fault model."""
+    """The output of a correct variant, although rounded differently, is far from every fault model."""
     oracle = build_oracle("bfloat16", problem=SELF, mask="bool2d")
     reference = OPERATOR.reference(oracle.case, oracle.inputs)
     output = variant.build(reference).eval()(**oracle.inputs.arguments())[0].detach()

@@ -21,7 +21,7 @@ def _read(name: str) -> str:
 
 
 def test_conformance_lists_every_check_with_its_requirement() -> None:
-    """docs/conformance.md has a row for every check, in the catalogue's words, and no other."""
+    """docs/conformance.md has one row for every check, in the catalogue's words, and no further row."""
     named = Counter(mutant.caught_by for mutants in MUTANT_SETS.values() for mutant in mutants.mutants)
     rows = [f"| {c.chapter} | `{c.name}` | {c.requirement} | {named[c.name]} |" for c in read_checks().values()]
     written = [line for line in _read("docs/conformance.md").splitlines() if line.startswith("| ") and "`" in line]
@@ -29,7 +29,7 @@ def test_conformance_lists_every_check_with_its_requirement() -> None:
 
 
 def test_conformance_counts_mutants_and_cases() -> None:
-    """docs/conformance.md gives the number of mutants and variants, and of the cases of each level."""
+    """docs/conformance.md gives the numbers of mutants, of correct variants and of cases of ``multihead``."""
     text = _read("docs/conformance.md")
     assert f"{len(MUTANTS.mutants)} of them" in text
     assert f"{len(MUTANTS.equivalents)} more changes" in text
@@ -39,7 +39,7 @@ def test_conformance_counts_mutants_and_cases() -> None:
 
 
 def test_conformance_counts_mutants_and_cases_of_the_kernel_scope() -> None:
-    """docs/conformance.md gives the number of mutants, of variants and of cases of ``attention_core``."""
+    """docs/conformance.md gives the numbers of mutants, of correct variants and of cases of ``attention_core``."""
     text, core = _read("docs/conformance.md"), MUTANT_SETS["attention_core"]
     assert f"{len(core.mutants)} wrong kernels and {len(core.variants)} right ones" in text
     assert f"`attention_core` has {', '.join(str(len(CORE.suite(level))) for level in NESTED)}" in text
@@ -52,13 +52,13 @@ def test_implementations_are_all_described() -> None:
 
 
 def test_results_lists_every_status() -> None:
-    """docs/results.md names every status of the closed set."""
+    """docs/results.md names every status that a finding can have."""
     text = _read("docs/results.md")
     assert [status for status in STATUSES if status not in text] == []
 
 
 def test_readme_starts_with_the_two_commands() -> None:
-    """The README's first screen has both set-up commands, and CI calls the test command."""
+    """The first 20 lines of the README have ``make report`` and ``make test``, and CI calls ``make test``."""
     first_screen = "\n".join(_read("README.md").splitlines()[:20])
     assert "make report" in first_screen
     assert "make test" in first_screen
@@ -66,7 +66,7 @@ def test_readme_starts_with_the_two_commands() -> None:
 
 
 def test_readme_names_only_commands_that_exist() -> None:
-    """Every ``attnbench <command>`` of the README is a command."""
+    """Every ``attnbench <command>`` in the README is a command that attnbench has."""
     words = [
         line.split("attnbench ", 1)[1].split()[0] for line in _read("README.md").splitlines() if "$ attnbench " in line
     ]

@@ -1,4 +1,4 @@
-"""Implementations inside real models: called in every layer, compared with the oracle, timed with interleaved calls."""
+"""Tests of implementations inside real models: called in every layer, compared with float64, timed interleaved."""
 
 import csv
 import json
@@ -46,7 +46,7 @@ def batch() -> Batch:
 
 @needs_encoder
 def test_half_of_a_batch_is_padding() -> None:
-    """The lengths of sentences fall from the full one, and half of all tokens are padding."""
+    """The first sentence has the full length, every next one is shorter, and half of all tokens are padding."""
     tokens, padded = sentence_encoder.make_padded_sentences(16, 128)
     lengths = (~padded).sum(dim=1)
     assert tokens.shape == (16, 128)
@@ -63,7 +63,7 @@ def test_half_of_a_batch_is_padding() -> None:
 
 @pytest.fixture(scope="module", params=["encoder", pytest.param("transformers", marks=needs_transformers)])
 def oracle_and_budget(request: pytest.FixtureRequest, batch: Batch) -> tuple[str, Tensor, float]:
-    """A model, its embeddings in float64, and the error budget."""
+    """The name of a model, its embeddings in float64, and the error budget."""
     oracle = embed_in_float64(batch)
     return request.param, oracle, compute_allowance(MODELS[request.param].build_originals(batch), oracle)
 
@@ -73,7 +73,7 @@ def oracle_and_budget(request: pytest.FixtureRequest, batch: Batch) -> tuple[str
 def test_a_model_gives_its_embeddings_with_any_attention(
     name: str, batch: Batch, oracle_and_budget: tuple[str, Tensor, float]
 ) -> None:
-    """Embeddings are within the error budget in both models, unless the implementation refuses the call."""
+    """With any implementation, a model's embeddings are within the error budget, unless the call is refused."""
     model, oracle, allowed = oracle_and_budget
     implementation = load(name)
     if reason := implementation.unsupported(make_case(batch, mask="padfloat" if model == "encoder" else "pad")):
@@ -83,7 +83,7 @@ def test_a_model_gives_its_embeddings_with_any_attention(
 
 
 def make_wrong(**keywords: Any) -> Implementation:
-    """SDPA with a scale that is a tenth too large."""
+    """Make an implementation that calls SDPA with a scale that is 10 % too large."""
 
     def attention(q: Any, k: Any, v: Any, *, mask: Any, scale: float) -> Any:
         return nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=1.1 * scale)
@@ -93,7 +93,7 @@ def make_wrong(**keywords: Any) -> Implementation:
 
 @needs_encoder
 def test_a_wrong_attention_exceeds_the_error_budget(batch: Batch) -> None:
-    """Wrong embeddings show that the swapped module runs, and that torch's fused layers do not bypass it."""
+    """Wrong embeddings show that the swapped-in attention runs: torch's fused layers do not bypass it."""
     oracle = embed_in_float64(batch)
     assert torch.backends.mha.get_fastpath_enabled()
     found = MODELS["encoder"].build_swapped("wrong", make_wrong(), batch)()
@@ -127,7 +127,7 @@ def test_a_registered_attention_that_is_never_called_is_an_error(batch: Batch, m
 @needs_encoder
 @pytest.mark.parametrize("name", ["core_sdpa", "single_head"])
 def test_an_implementation_of_another_operator_is_a_usage_error(name: str) -> None:
-    """The message names the implementation and its operator, before anything is compared."""
+    """The error comes before any comparison, and names the implementation and the operator that it computes."""
     message = f"^IMPLEMENTATION must compute multihead, got '{name}', which computes "
     with pytest.raises(UsageError, match=message):
         CliRunner().invoke(command, [name, "--model", "encoder"], standalone_mode=False, catch_exceptions=False)
@@ -135,7 +135,7 @@ def test_an_implementation_of_another_operator_is_a_usage_error(name: str) -> No
 
 @needs_encoder
 def test_the_originals_two_paths_differ_by_rounding(batch: Batch) -> None:
-    """The original's default path and torch's fused layers give slightly different embeddings."""
+    """The original model's default path and torch's fused layers give slightly different embeddings."""
     first, second = (embed() for embed in MODELS["encoder"].build_originals(batch).values())
     assert 0 < (first - second).abs().max() < 1e-5
     reversed_batch = Batch(batch.tokens.clone(), batch.hidden_keys.clone())
@@ -145,7 +145,7 @@ def test_the_originals_two_paths_differ_by_rounding(batch: Batch) -> None:
 
 @needs_encoder
 def test_the_table_is_printed_and_written(tmp_path: Path) -> None:
-    """The table has rows of the original's paths and of every implementation, with a ratio or the reason for none."""
+    """The table has a row for each path of the original and each implementation, with a ratio or a reason for none."""
     wrong_one = tmp_path / "wrong.py"
     wrong_one.write_text(
         "import torch\ndef attention(q, k, v, *, mask, scale):\n"
@@ -164,7 +164,7 @@ def test_the_table_is_printed_and_written(tmp_path: Path) -> None:
     assert packed["error"] <= packed["allowed"]
     assert packed["cosine"] > 0.999999
     assert packed["contest"], packed["untimed"]
-    # One process is too few for a verdict. Other work on the machine can disturb it, and then there is no ratio.
+    # One process is too few for a verdict. If other work on the machine disturbs the process, there is no ratio.
     state, ratio = packed["contest"]["state"], packed["contest"]["ratio"]
     assert state in ("unknown", "inconclusive")
     assert ratio["value"] > 0 if state == "unknown" else ratio is None
@@ -180,12 +180,12 @@ def test_the_table_is_printed_and_written(tmp_path: Path) -> None:
 
 
 def make_row(name: str) -> Row:
-    """Row of an implementation whose embeddings are within the budget."""
+    """Make the row of an implementation whose embeddings are within the error budget."""
     return Row(model="encoder", implementation=name, status="held", largest=0.0, cosine=1.0, error=0.0, allowed=1.0)
 
 
 class FakeTiming(_ModelTiming):
-    """Timing whose processes give prepared answers."""
+    """Timing of models with prepared answers in place of processes."""
 
     def _take_samples(self, number: int, names: list[str]) -> dict[str, Any]:
         if "raises" in names:
@@ -222,27 +222,27 @@ def test_finished_rows_are_kept_after_an_interrupt(tmp_path: Path, monkeypatch: 
 
 
 def test_a_model_that_raises_or_is_wrong_after_timing_is_excluded() -> None:
-    """The others are timed again in the same process, and have a ratio."""
+    """The other models are timed again in the same process, without the excluded model, and have a ratio."""
     rows = time_rows("good", "raises", "drifts")
     assert rows["good"].contest is not None
     assert len(rows["good"].timing.samples_ns) == 2
     assert rows["original"].contest is None
     assert rows["original"].timing.twin is not None
     assert rows["raises"].status == rows["drifts"].status == "failed"
-    assert rows["raises"].reason == "error: in a timing process: RuntimeError: no"
+    assert rows["raises"].reason == "error in a timing process: RuntimeError: no"
     assert "embeddings differ by 9 from the model in float64; allowed 1," in rows["drifts"].reason
 
 
 def test_after_a_crash_no_model_has_a_timing() -> None:
-    """Every row keeps its comparison, and gives the crash as the reason why there is no timing."""
+    """Every row keeps the result of its comparison, and gives the crash as the reason why there is no timing."""
     rows = time_rows("good", "crashes")
     assert rows["good"].status == "held"
-    assert rows["good"].untimed == "crashed: in a timing process: killed"
+    assert rows["good"].untimed == "crashed in a timing process: killed"
     assert rows["good"].timing is None
 
 
 def test_each_model_adds_a_time_out() -> None:
-    """The time limit of a request grows with the number of models, the original included."""
+    """The time limit of a request is proportional to the number of models, the original included."""
     given: dict[str, Any] = {}
 
     class FakeWorker(AbstractContextManager["FakeWorker"]):
@@ -270,7 +270,7 @@ def test_each_model_adds_a_time_out() -> None:
 
 
 def test_a_row_without_a_ratio_gives_the_reason() -> None:
-    """The column of the speed verdict gives the reason why there is none."""
+    """The column of the speed verdict gives the reason why a row has no verdict."""
     from attnbench.cli.drop_in_command import _format_cells
 
     refused = Row(model="encoder", implementation="x", status="unsupported", reason="needs a CUDA device")

@@ -22,7 +22,7 @@ needs_encoder = pytest.mark.skipif(
 
 @needs_encoder
 def test_hidden_states_and_vectors_equal_the_published_model() -> None:
-    """For several sentences they equal those of transformers' BertModel with the same files (made_by in the data)."""
+    """For several sentences, both equal those of transformers' BertModel with the same files (made_by in the data)."""
     for expected in json.loads(EXPECTED.read_text())["sentences"]:
         assert expected["text"] in sentence_encoder.load_sentences()
         (tokens,) = sentence_encoder._tokenize_to_ids([expected["text"]])
@@ -39,7 +39,7 @@ def test_hidden_states_and_vectors_equal_the_published_model() -> None:
 
 @needs_encoder
 def test_padding_changes_no_real_token() -> None:
-    """A sentence has the same hidden states alone and beside longer ones."""
+    """A sentence has the same hidden states alone as in a batch with longer sentences."""
     rows = sentence_encoder._tokenize_to_ids(sentence_encoder.load_sentences()[:12])
     tokens, hidden_keys = sentence_encoder._pad_rows(rows)
     with torch.no_grad():
@@ -51,7 +51,7 @@ def test_padding_changes_no_real_token() -> None:
 
 @needs_encoder
 def test_related_sentences_are_nearer_than_unrelated_ones() -> None:
-    """Three pairs of shipped sentences are paraphrases; the nearest sentence to each first one is its paraphrase."""
+    """In three pairs of paraphrases, the shipped sentence nearest to the first of a pair is the second of the pair."""
     texts = sentence_encoder.load_sentences()
     beginnings = (
         ("A small dog", "A puppy"),
@@ -69,7 +69,7 @@ def test_related_sentences_are_nearer_than_unrelated_ones() -> None:
 @needs_encoder
 @pytest.mark.parametrize(("batch", "length"), [(1, 4), (3, 14), (4, 40), (8, 128), (64, 32), (2, 512)])
 def test_the_first_row_has_the_full_length_and_the_others_are_shorter(batch: int, length: int) -> None:
-    """The first row has no padding, every other row has some at its end, and no two rows are equal."""
+    """The first row has no padding, every other row ends in padding, and no two rows are equal."""
     given = sentence_encoder.compute_layer_input(0, batch, length)
     lengths = (~given.hidden_keys).sum(dim=1)
     assert given.hidden.shape == (batch, length, 384)
@@ -82,7 +82,7 @@ def test_the_first_row_has_the_full_length_and_the_others_are_shorter(batch: int
 
 @needs_encoder
 def test_the_input_of_a_layer_is_the_input_of_its_attention() -> None:
-    """``compute_layer_input`` returns the input and the weights of each layer's nn.MultiheadAttention."""
+    """``compute_layer_input`` returns the input and the parameters of each layer's nn.MultiheadAttention."""
     model = copy.deepcopy(sentence_encoder.load_encoder())
     seen: list[torch.Tensor] = []
     for layer in model.layers:
@@ -100,7 +100,7 @@ def test_the_input_of_a_layer_is_the_input_of_its_attention() -> None:
 
 @needs_encoder
 def test_global_state_is_unchanged() -> None:
-    """The random state, the fast-path setting and the shared encoder are the same afterwards."""
+    """``compute_layer_input`` leaves torch's random state, the fast-path setting and the cached encoder unchanged."""
     sentence_encoder.load_encoder.cache_clear()
     state = torch.get_rng_state()
     first = sentence_encoder.compute_layer_input(2, 2, 9)
@@ -129,7 +129,7 @@ def test_sizes_that_the_encoder_does_not_support_are_refused(arguments: tuple[in
 
 
 def test_sentences_have_different_lengths_and_are_unique() -> None:
-    """Loading the shipped text needs no optional package."""
+    """The shipped sentences are unique, have different lengths, and are loaded without any optional package."""
     texts = sentence_encoder.load_sentences()
     words = [len(text.split()) for text in texts]
     assert len(set(texts)) == len(texts) >= 40
@@ -137,7 +137,7 @@ def test_sentences_have_different_lengths_and_are_unique() -> None:
 
 
 def test_missing_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the package, the message is one line with the commands that install it."""
+    """Without the package of the model's files, the message is one line with the commands that install this package."""
 
     def absent(name: str) -> metadata.Distribution:
         raise metadata.PackageNotFoundError(name)

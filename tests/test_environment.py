@@ -33,7 +33,7 @@ from attnbench.records.environment import (
 def test_a_machine_is_named_after_its_models(
     monkeypatch: pytest.MonkeyPatch, cpu: str, gpu: str | None, name: str
 ) -> None:
-    """CPU and GPU model make the name, which is a folder's name too; frequencies and trademarks are left out."""
+    """The name joins the models of CPU and GPU, without frequencies and trademarks; it is a valid name of a folder."""
     monkeypatch.setattr(environment, "_read_cpu_model", lambda: cpu)
     monkeypatch.setattr(environment, "_query_gpu", lambda: (gpu, "580.1" if gpu else None))
     found = describe_machine()
@@ -41,7 +41,7 @@ def test_a_machine_is_named_after_its_models(
 
 
 def test_nothing_names_the_host_or_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another host name and another user change nothing in what is stored."""
+    """The description of a machine contains no host name and no user name."""
     before = describe_machine()
     monkeypatch.setattr(platform, "node", lambda: "hostname-of-somebody")
     monkeypatch.setattr(
@@ -64,7 +64,7 @@ def test_a_machine_has_cores_memory_and_a_system() -> None:
 
 
 def test_what_a_platform_does_not_report_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without /proc and the GPU driver's tool, the name is that of Python's ``platform`` module."""
+    """Without /proc and the GPU driver's tool, the machine's name comes from Python's ``platform`` module."""
 
     def absent(*_: object, **__: object) -> None:
         raise FileNotFoundError
@@ -79,14 +79,14 @@ def test_what_a_platform_does_not_report_is_left_out(monkeypatch: pytest.MonkeyP
 
 
 def test_address_space_is_counted() -> None:
-    """Where the system reports it, the address space of a process is not empty."""
+    """Where the system reports the size of a process's address space, this size is more than 1 MiB."""
     if not Path("/proc/self/statm").exists():
         pytest.skip("no /proc here")
     assert read_address_space_bytes() > 2**20
 
 
 def test_versions_are_those_of_the_libraries_that_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Libraries that are not installed are left out."""
+    """The versions of attnbench, torch and numpy are recorded; libraries that are not installed are left out."""
     assert {"attnbench", "torch", "numpy"} <= find_versions().keys()
     monkeypatch.setattr(environment, "LIBRARIES", ("torch", "no-such-library"))
     assert find_versions().keys() == {"torch"}
@@ -94,14 +94,14 @@ def test_versions_are_those_of_the_libraries_that_matter(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("installed", ["2.10.0", "2.11.1+cpu", "2.13.0", "2.13.1+cu130", "2.12.0.dev20260301"])
 def test_a_tested_torch_gives_no_warning(installed: str) -> None:
-    """The range contains every patch release of its first and last minor release."""
+    """The tested range contains all patch and development releases of its minor releases, 2.10 to 2.13."""
     assert TESTED_TORCH == ((2, 10), (2, 13))
     assert check_torch_version(installed) is None
 
 
 @pytest.mark.parametrize("installed", ["2.9.1", "2.14.0", "1.13.1", "3.0.0", "2.100.0", "from-source"])
 def test_an_untested_torch_gives_a_warning_with_the_remedy(installed: str) -> None:
-    """The warning names the installed version, the range, and the command that installs a tested version."""
+    """The warning names the installed version, the tested range, and the command that installs a tested version."""
     assert check_torch_version(installed) == (
         f"torch {installed} is outside the tested range 2.10 to 2.13: findings may differ; "
         "pip install torch==2.13.0 gives the tested one"
@@ -112,14 +112,14 @@ def test_an_untested_torch_gives_a_warning_with_the_remedy(installed: str) -> No
 
 
 def run_git(folder: Path, *arguments: str) -> None:
-    """Run git with an invented identity."""
+    """Run git with an invented name and e-mail address."""
     identity = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false")
     subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_a_commit_is_marked_where_tracked_files_differ(tmp_path: Path) -> None:
-    """A commit has twelve digits, and a plus where a tracked file was changed; untracked files do not count."""
+    """A commit has twelve digits, and a plus sign if a tracked file was changed; untracked files add no plus sign."""
     (tmp_path / "file").write_text("one")
     run_git(tmp_path, "init")
     run_git(tmp_path, "add", "file")

@@ -1,4 +1,4 @@
-"""Tests of the examples: attention of well-known libraries passes the checks or is refused with a reason."""
+"""Tests of the examples: attention of well-known libraries passes the checks, or refuses cases with a reason."""
 
 import json
 import subprocess
@@ -67,7 +67,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
     ],
 )
 def test_libraries_pass_on_supported_cases(found: list[dict[str, str]], name: str) -> None:
-    """Every check passes, or its case is refused with a reason; outputs, gradients and masks are checked."""
+    """Every check passes, or the case is refused with a reason; checks of outputs, gradients and masks do run."""
     own = [finding for finding in found if finding["implementation"] == name]
     assert {finding["status"] for finding in own} <= {"passed", "unsupported", "not_run"}
     assert all(finding["reason"] for finding in own if finding["status"] != "passed")
@@ -78,7 +78,7 @@ def test_libraries_pass_on_supported_cases(found: list[dict[str, str]], name: st
 
 @pytest.mark.skipif(is_missing("transformers"), reason="pip install transformers")
 def test_an_inverted_mask_is_found(tmp_path: Path) -> None:
-    """A wrapper that takes the library's mask polarity for the reference's fails."""
+    """A wrapper that passes the reference's mask to a library with the opposite mask polarity fails."""
     right = (EXAMPLES / "bert_attention.py").read_text()
     wrong = tmp_path / "inverted.py"
     wrong.write_text(right.replace("additive(mask,", "additive(~mask,"))

@@ -35,7 +35,7 @@ def describe_element(one: Case, quantity: str, index: tuple[int, ...]) -> str:
         ({}, "output", (1, 4, 7), "batch 1, query 4, feature 7"),
         ({"batch_first": False}, "output", (4, 1, 7), "query 4, batch 1, feature 7"),
         ({"batch": None}, "output", (4, 7), "query 4, feature 7"),
-        # Without projections a feature belongs to one head; features of values are permuted.
+        # Without projections a feature belongs to one head, except that features of values are permuted.
         ({"bias": False, "regime": "identity"}, "output", (1, 4, 7), "batch 1, query 4, feature 7 (head 0)"),
         ({"bias": False, "regime": "identity"}, "grad.key", (1, 6, 8), "batch 1, key 6, feature 8 (head 1)"),
         ({"bias": False, "regime": "identity"}, "grad.value", (1, 6, 8), "batch 1, key 6, feature 8"),
@@ -67,18 +67,18 @@ def describe_element(one: Case, quantity: str, index: tuple[int, ...]) -> str:
 def test_a_place_is_described_in_words(
     changes: dict[str, Any], quantity: str, index: tuple[int, ...], expected: str
 ) -> None:
-    """The words are those of the case's dimensions: batch, head, query, key, feature, row or column."""
+    """A place is named by the quantity's dimensions: batch, head, query, key, feature, row or column."""
     assert describe_element(case(**changes), quantity, index) == expected
 
 
 def test_a_token_that_is_query_and_key_is_called_a_token() -> None:
-    """In self-attention its gradient is with respect to both; rows of the output are still queries."""
+    """In self-attention a gradient belongs to a token, which is query and key; a row of the output is still a query."""
     assert describe_element(case(SELF), "grad.query", (2, 4, 7)) == "batch 2, token 4, feature 7"
     assert describe_element(case(SELF), "output", (2, 4, 7)) == "batch 2, query 4, feature 7"
 
 
 def test_every_quantity_of_every_case_has_axes_of_its_shape() -> None:
-    """Every dimension longer than one has an axis with a word for each position."""
+    """Every dimension of a quantity with more than one position has an axis that names each position."""
     for one in load_suite("core"):
         if one.problem.encoder_layer is not None:
             continue
@@ -91,7 +91,7 @@ def test_every_quantity_of_every_case_has_axes_of_its_shape() -> None:
 
 
 def test_without_axes_a_place_is_an_index() -> None:
-    """A tensor that is not a quantity of the oracle has no axes."""
+    """A tensor that is not one of the oracle's quantities has no axes, so that a place is given by its index."""
     assert describe_place((1, 2), ()) == "index (1, 2)"
     assert unravel_index(13, (2, 3, 4)) == (1, 0, 1)
     assert format_share(3, 8) == "3 of 8 elements (37.5%)"
@@ -101,7 +101,7 @@ def test_without_axes_a_place_is_an_index() -> None:
 @pytest.mark.parametrize(
     ("where", "expected"),
     [
-        # Everywhere: no coordinate is shared.
+        # All elements are wrong: they share no coordinate.
         ((slice(None), slice(None), slice(None)), ""),
         ((3,), ", all in batch 3"),
         ((slice(2, None),), ", only batches 2 and beyond"),
@@ -110,21 +110,21 @@ def test_without_axes_a_place_is_an_index() -> None:
         ((slice(None), slice(4, None)), ", only queries 4 and beyond"),
         ((slice(None), [0, 2, 3, 5]), ""),
         ((1, 2), ", all in batch 1, all in query 2"),
-        # All features of one head: the head; a single feature: the feature.
+        # If all features of one head are wrong, the text names the head; if one feature is wrong, the feature.
         ((slice(None), slice(None), slice(4, 8)), ", all in head 1"),
         ((slice(None), slice(None), 5), ", all in feature 5"),
         ((slice(None), slice(None), slice(2, 6)), ", only features 2 to 5"),
     ],
 )
 def test_coordinates_that_wrong_elements_share_are_described(where: Any, expected: str) -> None:
-    """They are one coordinate, a range to the end, a range, or a few; if none is shared, the text is empty."""
+    """The text names the one position, the range or the few positions that wrong elements share, or is empty."""
     wrong = torch.zeros(4, 6, 8, dtype=torch.bool)
     wrong[where] = True
     assert describe_shared_places(wrong, TOKENS) == expected
 
 
 def test_coordinates_that_a_few_elements_share_by_chance_are_not_described() -> None:
-    """Four elements lie in a given half of the tensor with probability 1/16; twelve hardly ever do."""
+    """Four wrong elements lie in a given half of the tensor with probability 1/16; twelve hardly ever do by chance."""
     wrong = torch.zeros(2, 12, dtype=torch.bool)
     axes = (Axis(dimension=0, word="head", positions=range(2)), Axis(dimension=1, word="key", positions=range(12)))
     wrong[1, ::3] = True
@@ -134,7 +134,7 @@ def test_coordinates_that_a_few_elements_share_by_chance_are_not_described() -> 
 
 
 def test_positions_with_names_are_described_by_their_names() -> None:
-    """The extra columns have names in place of numbers."""
+    """The extra key columns (of bias_k and add_zero_attn) have names in place of numbers."""
     axis = Axis(dimension=0, word="key", positions=[*range(10), "the learned column", "the zero column"])
     wrong = torch.zeros(12, 30, dtype=torch.bool)
     wrong[10] = True

@@ -62,7 +62,7 @@ def run_attnbench(environment: dict[str, str], *words: str, cwd: Path) -> str:
 
 
 def run_checks(example: SimpleNamespace, implementation: Any, case: Case) -> dict[str, Any]:
-    """Return the findings of every check that applies, evaluated in this process."""
+    """Return the findings of all checks that apply to a case, evaluated in this process."""
     operator = example.OPERATOR
     case_oracle = CaseOracle(case, operator, case.dtype, lambda: operator.inputs(case))
     found = {}
@@ -78,7 +78,7 @@ def run_checks(example: SimpleNamespace, implementation: Any, case: Case) -> dic
 
 
 def test_everything_that_it_does_not_define_has_a_default(example: SimpleNamespace) -> None:
-    """It defines its name, problem, suite, inputs and formula; everything else has a default."""
+    """The example defines its name, problem, suite, inputs, formula and a check; all else has a default."""
     operator = example.OPERATOR
     (case, *_) = operator.suite("quick")
     inputs = operator.inputs(case)
@@ -101,7 +101,7 @@ def test_everything_that_it_does_not_define_has_a_default(example: SimpleNamespa
 
 @pytest.mark.parametrize("name", ["FROM_THE_LEFT", "FROM_THE_RIGHT"])
 def test_both_orders_of_summation_pass_every_check(example: SimpleNamespace, name: str) -> None:
-    """They pass in every dtype, forward and with gradients."""
+    """Summation from the left and from the right both pass on every case of the suite quick."""
     for case in example.OPERATOR.suite("quick"):
         found = run_checks(example, getattr(example, name), case)
         assert {check: finding.reason for check, finding in found.items() if finding.status != "passed"} == {}
@@ -109,7 +109,7 @@ def test_both_orders_of_summation_pass_every_check(example: SimpleNamespace, nam
 
 
 def test_a_wrong_implementation_fails(example: SimpleNamespace) -> None:
-    """Without the division, the output and the gradients are wrong."""
+    """An implementation that leaves out the division (the normalization) has wrong outputs and gradients."""
 
     def undivided(query: Any, key: Any, value: Any) -> Any:
         q, k = (torch.nn.functional.elu(tensor) + 1 for tensor in (query, key))
@@ -123,7 +123,7 @@ def test_a_wrong_implementation_fails(example: SimpleNamespace) -> None:
 
 
 def test_parameters_are_handed_to_the_function() -> None:
-    """They are passed by name with the call's arguments; their gradients have the same names."""
+    """Parameters are passed by name together with the arguments of the call, and get gradients under these names."""
     from attnbench.kernel import CalledModule
 
     module = CalledModule(lambda w, x: w * x, {"w": torch.tensor([2.0])})
@@ -133,7 +133,7 @@ def test_parameters_are_handed_to_the_function() -> None:
 
 
 def test_the_command_line_finds_operator_and_implementations(distribution: dict[str, str], tmp_path: Path) -> None:
-    """They are listed and checked by name, on the cases of their own operator only."""
+    """An installed implementation is listed and checked by name, on the cases of its own operator only."""
     (row,) = json.loads(run_attnbench(distribution, "list", "linear_from_the_right", "--json", "-", cwd=tmp_path))[
         "implementations"
     ]
@@ -146,7 +146,7 @@ def test_the_command_line_finds_operator_and_implementations(distribution: dict[
 
 
 def test_its_own_check_runs_on_every_case(distribution: dict[str, str], tmp_path: Path) -> None:
-    """The check applies to every case of the operator, and both implementations pass."""
+    """The example's own check applies to every case of its operator, and both implementations pass."""
     words = ("conform", "linear_from_the_left", "linear_from_the_right", "--check", "repeated_keys_change_nothing")
     found = json.loads(run_attnbench(distribution, *words, "--json", "-", cwd=tmp_path))["findings"]
     assert {finding["status"] for finding in found} == {"passed"}
@@ -156,7 +156,7 @@ def test_its_own_check_runs_on_every_case(distribution: dict[str, str], tmp_path
 def test_its_mutants_are_killed_and_the_score_equals_the_shipped_one(
     distribution: dict[str, str], tmp_path: Path
 ) -> None:
-    """The check that a mutant names kills it; certificates contain the shipped score."""
+    """Each mutant is killed by the check that the mutant names; the mutation score equals the shipped score."""
     words = ("conform", "--mutants", "--suite", "full", "--operator", "linear_attention", "--json", "-")
     found = json.loads(run_attnbench(distribution, *words, cwd=tmp_path))
     assert (found["survivors"], found["not_by_the_named_check"]) == ([], [])

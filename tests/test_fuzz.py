@@ -1,4 +1,4 @@
-"""Fuzzing: a seed determines the drawn cases; a failure is shrunk and reported, and the search continues."""
+"""Tests of fuzzing: a seed determines the drawn cases; a failure is shrunk and reported, and the search continues."""
 
 import json
 import os
@@ -30,7 +30,7 @@ from attnbench.runner.fuzz import TRIES, TRIES_OF_A_DEATH, Found, SearchEffort, 
 PROGRAM = "from attnbench.cli import main; main()"
 PLAIN = "multihead/B1.L1.S1.E1.H1/-/mask=none/regime=plain/seed=0/float32/cpu/eval"
 
-# Each of these, except Right, fails for more than 16 keys and at least two heads, in a different way.
+# Implementations that fail, each in a different way, for more than 16 keys and at least two heads; Right never fails.
 SOURCE = """
 import os
 
@@ -81,21 +81,21 @@ SMALLEST = "multihead/B1.L1.S17.E2.H2/-/mask=none/regime=plain/seed=0/float32/cp
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    """One session, with its oracle worker, for all searches."""
+    """One session, with one oracle worker, for all searches of this file."""
     with Session() as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """File of the implementations above."""
+    """File with the implementations of ``SOURCE``."""
     path = tmp_path_factory.mktemp("fuzz") / "own.py"
     path.write_text(SOURCE)
     return path
 
 
 def search(session: Session, name: str, results: list[Result], **changes: Any) -> Iterator[Found]:
-    """Search for failures of one check, on 40 cases from one seed, and append the results to ``results``."""
+    """Search for failures of forward_parity on 40 cases drawn from seed 3, and append the results to ``results``."""
     keywords: dict[str, Any] = {
         "run": "r",
         "progress": NoProgress(),
@@ -110,7 +110,7 @@ def search(session: Session, name: str, results: list[Result], **changes: Any) -
 
 
 def test_a_seed_draws_the_same_cases_in_every_process(tmp_path: Path) -> None:
-    """A seed draws the same cases in another process with other modules imported; another seed draws others."""
+    """A seed draws the same cases in a process that has imported other modules; another seed draws other cases."""
     drawn = [case.id for case in draw_cases(OPERATOR, seed=1, count=150)]
     assert len(set(drawn)) == 150
     assert drawn == [case.id for case in draw_cases(OPERATOR, seed=1, count=150)]
@@ -129,7 +129,7 @@ def test_a_seed_draws_the_same_cases_in_every_process(tmp_path: Path) -> None:
 
 
 def test_every_form_is_drawn() -> None:
-    """Many drawn cases contain all modes except the compiled ones, and all dtypes, masks, regimes and flags."""
+    """All dtypes, masks, regimes, flags and modes occur in many drawn cases, except the modes that compile."""
     cases = draw_cases(OPERATOR, seed=0, count=1500)
     assert {case.mode for case in cases} == {
         mode for mode, call_mode in CALL_MODES.items() if call_mode.compiler is None
@@ -154,7 +154,7 @@ def test_every_form_is_drawn() -> None:
 
 
 def test_a_drawn_case_can_be_read_from_its_id() -> None:
-    """The id of a drawn case determines the case, so that a list file can contain it."""
+    """The id of a drawn case determines the case, so that a list file of ids can contain the case."""
     problems = {"multihead": MultiheadProblem}
     assert all(Case.parse(case.id, problems) == case for case in draw_cases(OPERATOR, seed=0, count=300))
 
@@ -163,7 +163,7 @@ def test_a_drawn_case_can_be_read_from_its_id() -> None:
 
 
 def test_a_failure_is_shrunk_to_the_smallest_case(session: Session, own: Path) -> None:
-    """A failure from 17 keys and 2 heads on is shrunk to a plain case of 17 keys and 2 heads with head_dim 1."""
+    """A failure that needs 17 keys and 2 heads is shrunk to a plain case of 17 keys and 2 heads with head_dim 1."""
     results: list[Result] = []
     (found,) = search(session, f"{own}:Wrong", results)
     assert found.case == SMALLEST
@@ -189,7 +189,7 @@ def test_nothing_is_found_in_a_correct_implementation(session: Session, own: Pat
 
 
 def test_a_crash_is_a_failure_that_is_shrunk(session: Session, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash is shrunk in few attempts, each in a process of its own, and the search continues."""
+    """A case that crashes is shrunk in few attempts, each in a process of its own, and the search continues."""
     monkeypatch.setattr("attnbench.runner.fuzz.TRIES", 25)
     results: list[Result] = []
     (found,) = search(session, f"{own}:Dies", results, effort=SearchEffort(seed=3, examples=14))
@@ -204,13 +204,13 @@ def test_a_crash_is_a_failure_that_is_shrunk(session: Session, own: Path, monkey
 
 
 def test_attempts_that_end_a_process_are_few() -> None:
-    """A crash is shrunk in at most ten attempts, and a time-out in two."""
+    """A case that crashes is shrunk in at most ten attempts, and a case that times out in at most two."""
     assert TRIES // TRIES_OF_A_DEATH["crashed"] <= 10
     assert TRIES // TRIES_OF_A_DEATH["timeout"] <= 2
 
 
 def test_a_flaky_failure_is_reported(session: Session, own: Path) -> None:
-    """A failure in every second call is found, and its stored finding is a failure."""
+    """A failure that occurs only in every second call is found, and is stored as a failure."""
     results: list[Result] = []
     both = frozenset({"forward_parity", "repeats_itself"})
     found = list(search(session, f"{own}:Flaky", results, checks=both, effort=SearchEffort(seed=3, examples=25)))
@@ -222,7 +222,7 @@ def test_a_flaky_failure_is_reported(session: Session, own: Path) -> None:
 
 
 def test_a_failure_only_after_other_calls_is_reported(session: Session, own: Path) -> None:
-    """A failure that a fresh process does not show is shrunk with the checks before it, and the reason says so."""
+    """A failure that occurs only after other checks is shrunk together with these checks, and the reason says so."""
     results: list[Result] = []
     (found,) = search(session, f"{own}:FailsLater", results)
     assert found.finding.reason.endswith("Fails only after other checks or cases have run.")
@@ -230,20 +230,20 @@ def test_a_failure_only_after_other_calls_is_reported(session: Session, own: Pat
 
 
 class InterruptedProgress(NoProgress):
-    """Raises KeyboardInterrupt in the fifth attempt to shrink a case."""
+    """Progress display that raises KeyboardInterrupt in the fifth attempt to shrink a case."""
 
     def __init__(self) -> None:
         self.tries = 0
 
     def now(self, text: str) -> None:
-        """Count the attempts."""
+        """Count the attempts to shrink a case, and raise in the fifth."""
         self.tries += "smaller" in text
         if self.tries == 5:
             raise KeyboardInterrupt
 
 
 def test_an_interrupt_keeps_everything(session: Session, own: Path) -> None:
-    """After an interrupt, all results are kept, with the failure on the smallest case so far."""
+    """After an interrupt, all results are kept, including the failure on the smallest case found so far."""
     results: list[Result] = []
     with pytest.raises(KeyboardInterrupt):
         list(search(session, f"{own}:Wrong", results, progress=InterruptedProgress()))
@@ -264,7 +264,7 @@ def test_an_error_of_the_search_is_no_failing_case(session: Session, own: Path) 
 
 
 def test_expected_failures_are_not_found(session: Session, own: Path, monkeypatch: Any) -> None:
-    """An expected failure is not reported as found, and a case that passes within its pattern stays passed."""
+    """An expected failure is not reported as found; a case that matches the expectation and passes is no failure."""
     monkeypatch.chdir(own.parent)
     expectation = Expectation(implementation="own.py:Wrong", check="forward_*", case="*", reason="known", link="l")
     results: list[Result] = []
@@ -277,12 +277,12 @@ def test_expected_failures_are_not_found(session: Session, own: Path, monkeypatc
 
 
 def effort_of(**given: Any) -> SearchEffort:
-    """Effort of the search with these options; the others are not given."""
+    """Return the effort of a search with these command-line options, and without the other options."""
     return choose_effort({"budget": None, "examples": None, "seed": None} | given)
 
 
 def test_effort_is_repeatable_in_ci_and_with_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default a search takes a minute from a new seed; in CI, or with a given seed, it takes 200 cases."""
+    """By default a search uses a new seed and takes a minute; in CI, or with a given seed, it tries 200 cases."""
     monkeypatch.delenv("CI", raising=False)
     assert (effort_of().budget_s, effort_of().examples) == (60.0, None)
     assert len({effort_of().seed for _ in range(20)}) > 1
@@ -294,7 +294,7 @@ def test_effort_is_repeatable_in_ci_and_with_a_seed(monkeypatch: pytest.MonkeyPa
 
 
 def run(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run ``conform --suite fuzz`` on Wrong."""
+    """Run ``conform --suite fuzz`` on the implementation ``Wrong``."""
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, "conform", "own.py:Wrong", "--suite", "fuzz", *words],
         cwd=cwd, capture_output=True, text=True, check=False, timeout=300,
@@ -302,7 +302,7 @@ def run(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_prints_and_keeps_the_failure(own: Path) -> None:
-    """A failure is printed with the line that reproduces it, appended to a list file, and stored as a result."""
+    """A failure is printed with the command that reproduces it, its case is added to a list file, its result stored."""
     kept = own.parent / "found.txt"
     kept.write_text("# a list")
     words = ("--seed", "3", "--examples", "20", "--check", "forward_parity", "--keep-found", "found.txt")
@@ -326,20 +326,20 @@ def test_an_id_is_kept_once(tmp_path: Path) -> None:
 
 
 def test_findings_come_as_json(own: Path) -> None:
-    """With --json -, standard output is one JSON object."""
+    """With ``--json -``, standard output is one JSON object with the findings."""
     done = run(own.parent, "--seed", "3", "--examples", "3", "--check", "forward_parity", "--json", "-")
     assert json.loads(done.stdout)["run"]["suite"] == "fuzz"
 
 
 @pytest.mark.parametrize("option", [("--case", "*"), ("--dtype", "float64"), ("--shard", "1/2")])
 def test_options_of_lists_are_refused(own: Path, option: tuple[str, str]) -> None:
-    """Options that select listed cases are refused where cases are drawn."""
+    """Options that select cases from lists are refused with ``--suite fuzz``, which draws cases."""
     with pytest.raises(click.UsageError, match=f"{option[0]} selects listed cases"):
         command.main([f"{own}:Wrong", "--suite", "fuzz", *option], standalone_mode=False)
 
 
 @pytest.mark.parametrize("option", [("--budget", "5s"), ("--seed", "1"), ("--examples", "1"), ("--keep-found", "f")])
 def test_options_of_fuzzing_are_refused_elsewhere(option: tuple[str, str]) -> None:
-    """Options of drawing are refused where cases are listed."""
+    """Options for drawing cases are refused with suites whose cases are listed."""
     with pytest.raises(click.UsageError, match=f"{option[0]} needs generated cases: add --suite fuzz"):
         command.main(["sdpa", *option], standalone_mode=False)

@@ -1,4 +1,4 @@
-"""Tests on a CUDA device: implementations conform, and time and memory are measured as their methods say."""
+"""Tests on a CUDA device: implementations conform; time and memory are measured as the recorded methods say."""
 
 import statistics
 from collections.abc import Callable, Iterator
@@ -81,7 +81,7 @@ GREEDY = from_kernel(greedy, name="greedy", additive_mask=True)
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """File with a call that may be captured, one that waits for the device, and one that allocates 16 GiB."""
+    """File with three calls: the first may be captured, the second waits for the device, the third allocates 16 GiB."""
     file = tmp_path_factory.mktemp("plugin") / "own.py"
     file.write_text(PLUGIN)
     return file
@@ -89,7 +89,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def timed(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
-    """Profile of the reference, of sdpa and of two implementations of the plug-in."""
+    """Results of a profile of the reference, of sdpa, and of GRAPHED and LOOKING from the plug-in."""
     results = tmp_path_factory.mktemp("results")
     words = ("profile", "sdpa", f"{plugin}:GRAPHED", f"{plugin}:LOOKING", "--device", "cuda", "--lengths", "128,256")
     assert _run(*words, "--results", str(results), "--processes", "2") == 0
@@ -99,12 +99,12 @@ def timed(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Result
 
 
 def list_timings(timed: list[Result]) -> list[tuple[Result, Timing]]:
-    """List the results with their timing."""
+    """List pairs of a timed result and its timing."""
     return [(result, result.timing) for result in timed if result.timing]
 
 
 def test_profile_on_cuda_has_time_and_memory(timed: list[Result]) -> None:
-    """An implementation that conforms on CUDA has interleaved samples, and allocated and reserved device memory."""
+    """Each implementation is timed, and has a peak of allocated device memory and a number of reserved bytes."""
     assert {result.implementation.rpartition(":")[2] for result in timed} == {
         "torch_mha", "sdpa", "GRAPHED", "LOOKING"
     }  # fmt: skip
@@ -117,7 +117,7 @@ def test_profile_on_cuda_has_time_and_memory(timed: list[Result]) -> None:
 
 
 def test_every_sample_has_device_and_wall_time(timed: list[Result]) -> None:
-    """It has readings of the clock if NVML is available; the device time of a call is at most its wall time."""
+    """The device time of a call is at most its wall time; a sample has clock readings if NVML is available."""
     for _, timing in list_timings(timed):
         assert choose_measure(timing) == "device"
         samples = [len(process) for process in timing.samples_ns]
@@ -128,12 +128,12 @@ def test_every_sample_has_device_and_wall_time(timed: list[Result]) -> None:
     for result, timing in list_timings(timed):
         if not result.implementation.endswith("LOOKING"):
             for device_ns, wall_ns in zip(timing.device_ns, timing.samples_ns, strict=True):
-                # Also with a cold cache: at these sizes a launch takes longer than reading from memory.
+                # This also holds with a cold cache: at these sizes a launch takes longer than reading from memory.
                 assert statistics.median(device_ns) <= statistics.median(wall_ns)
 
 
 def test_the_method_says_whether_the_launch_was_hidden(timed: list[Result]) -> None:
-    """It is hidden unless the call waits for the device; few calls are late."""
+    """The launch is hidden unless the call waits for the device; fewer than 10 % of the samples are late."""
     for result, timing in list_timings(timed):
         if result.implementation.endswith("LOOKING"):
             assert "launch not hidden" in timing.method
@@ -145,7 +145,7 @@ def test_the_method_says_whether_the_launch_was_hidden(timed: list[Result]) -> N
 
 
 def test_a_graph_is_timed_for_capturable_calls_without_gradients(timed: list[Result]) -> None:
-    """The method says so; up to noise, the graph is not slower than the call."""
+    """The method mentions the graph; up to noise, a replay of the graph is not slower than the call."""
     graphs = [(r.case.rpartition("/")[2], t) for r, t in list_timings(timed) if t.graph_ns]
     assert {mode for mode, _ in graphs} == {"inference"}
     for _, timing in graphs:
@@ -156,7 +156,7 @@ def test_a_graph_is_timed_for_capturable_calls_without_gradients(timed: list[Res
 
 
 def test_throttled_cycles_are_counted_for_all_implementations(timed: list[Result]) -> None:
-    """The count follows from the stored readings, and all calls of a cycle have the same readings."""
+    """The number of throttled calls follows from stored clock readings; all calls of a cycle have equal readings."""
     cycles: dict[tuple[str, int, int], tuple[int, ...]] = {}
     for result, timing in list_timings(timed):
         for one in (timing, timing.twin) if timing.twin else (timing,):
@@ -170,7 +170,7 @@ def test_throttled_cycles_are_counted_for_all_implementations(timed: list[Result
 
 
 def test_an_allocation_over_the_limit_is_out_of_memory(plugin: Path, tmp_path: Path) -> None:
-    """The limit of --memory-limit holds even if the device has more memory."""
+    """An allocation above --memory-limit fails even if the device has more memory."""
     words = ("conform", f"{plugin}:GREEDY", "--device", "cuda", "--case", "*/eval", "--check", "forward_parity")
     assert _run(*words, "--memory-limit", "4GiB", "--results", str(tmp_path)) == 1
     findings = [f for result in read_run(find_runs(tmp_path, [])[0]).results for f in result.findings]
@@ -179,7 +179,7 @@ def test_an_allocation_over_the_limit_is_out_of_memory(plugin: Path, tmp_path: P
 
 @pytest.fixture
 def limit() -> Iterator[Callable[[int], None]]:
-    """Limit the device's memory for one test."""
+    """Give the function that limits the device's memory, and remove the limit after the test."""
     yield device_memory_limit.set_memory_limit
     torch.cuda.set_per_process_memory_fraction(1.0)
 
@@ -197,7 +197,7 @@ def test_a_limit_holds_in_the_process_that_set_it(limit: Callable[[int], None]) 
 
 
 def test_peaks_on_a_device_are_those_of_its_allocator() -> None:
-    """Two tensors exist at the same time, of which one is returned: the peak is their sum."""
+    """If two tensors exist at the same time, the peak is the sum of their bytes, although only one is returned."""
 
     def call() -> torch.Tensor:
         aside = torch.empty(3 * 2**20, dtype=torch.uint8, device="cuda")
@@ -207,12 +207,12 @@ def test_peaks_on_a_device_are_those_of_its_allocator() -> None:
 
 
 def median_ns(device: DeviceTime, name: str, takes: int = 50) -> float:
-    """Return the median time of a call on the device."""
+    """Return the median device time of a call, in nanoseconds."""
     return statistics.median(device.take_sample(name).device_ns for _ in range(takes))
 
 
 def test_a_small_copy_is_slower_from_a_cold_cache() -> None:
-    """A tensor of an eighth of the cache's size is read from memory after a flush, and from the cache without one."""
+    """A tensor of an eighth of the cache's size is read from memory after a cache flush, else from the cache."""
     cache_bytes = torch.cuda.get_device_properties(0).L2_cache_size
     source = torch.randn(cache_bytes // 32, device="cuda")
     result = torch.empty_like(source)
@@ -224,7 +224,7 @@ def test_a_small_copy_is_slower_from_a_cold_cache() -> None:
 
 
 def test_a_hidden_launch_is_not_in_the_time_of_a_call() -> None:
-    """Twenty small kernels run faster on the device than the host launches them."""
+    """Twenty small kernels take longer with a launch that is not hidden, because the host is slower than the device."""
     tensor = torch.zeros(1024, device="cuda")
 
     def call() -> None:
@@ -241,7 +241,7 @@ def test_a_hidden_launch_is_not_in_the_time_of_a_call() -> None:
 
 
 def test_a_spin_that_is_too_short_makes_a_sample_late() -> None:
-    """The device reaches the call before the host has enqueued all of it."""
+    """A sample is late if the device reaches the call before the host has enqueued all kernels of the call."""
     tensor = torch.zeros(1024, device="cuda")
 
     def call() -> None:
@@ -257,7 +257,7 @@ def test_a_spin_that_is_too_short_makes_a_sample_late() -> None:
 
 
 def test_the_launch_of_a_call_that_waits_for_the_device_is_not_hidden() -> None:
-    """Its time includes the launch, and the method says so."""
+    """The time of a call that waits for the device includes the launch, and the method says so."""
     tensor = torch.ones(1024, device="cuda")
     device = DeviceTime({"call": lambda: tensor.sum().item()})
     device.calibrate("call")
@@ -266,7 +266,7 @@ def test_the_launch_of_a_call_that_waits_for_the_device_is_not_hidden() -> None:
 
 
 def test_a_replay_matches_the_call_on_new_values() -> None:
-    """New values are written into the same tensors, which the graph reads like the call."""
+    """After new values are written into the input tensors, a replay of the graph and the call give equal results."""
     tensor = torch.randn(256, 256, device="cuda")
     device = DeviceTime({"call": lambda: (torch.softmax(tensor @ tensor, -1), None)}, capturable={"call"})
     device.calibrate("call")
@@ -276,17 +276,19 @@ def test_a_replay_matches_the_call_on_new_values() -> None:
 
 
 def test_a_graph_whose_replay_differs_is_discarded() -> None:
-    """Here each call and each replay increments the result."""
+    """No graph is timed if a replay gives another result than the call: here each call and each replay adds 1."""
     tensor = torch.zeros(16, device="cuda")
     device = DeviceTime({"call": lambda: tensor.add_(1).clone()}, capturable={"call"})
     device.calibrate("call")
     assert not device.replay_matches("call")
     assert device.take_sample("call").graph_ns is None
-    assert "no graph (its replay gives other bits than the call)" in device.describe_method("call")
+    assert "no graph (the output of its replay differs in bits from the output of the call)" in device.describe_method(
+        "call"
+    )
 
 
 def test_a_call_that_cannot_be_captured_is_timed_without_a_graph() -> None:
-    """The method has the reason."""
+    """A call that cannot be captured has device times but no graph times, and the method gives the reason."""
     tensor = torch.ones(16, device="cuda")
     device = DeviceTime({"call": lambda: tensor * tensor.sum().item()}, capturable={"call"})
     device.calibrate("call")
@@ -296,7 +298,7 @@ def test_a_call_that_cannot_be_captured_is_timed_without_a_graph() -> None:
 
 
 def test_the_clock_of_the_device_is_read_by_nvml() -> None:
-    """The device is found by torch's UUID; without the package the source says what to install."""
+    """NVML finds the device by torch's UUID; without nvidia-ml-py, ``source`` says what to install."""
     found = Clocks(str(torch.cuda.get_device_properties(0).uuid))
     reading = found.read()
     if found.source == MISSING:

@@ -1,6 +1,6 @@
-"""Hostile implementations in one profile: each loses only its own timing, and the reason is reported.
+"""Tests of hostile implementations in one profile: each one loses only its own timing, and the reason is reported.
 
-Also events on the machine during a run: a kill, a second run, a full disk, a clock that jumps.
+Also tested are events during a run: a kill, a second run, a full disk, and a clock that jumps.
 """
 
 import ast
@@ -24,7 +24,7 @@ from attnbench.workers.oracle_worker import OracleWorker
 
 PLUGINS = Path(__file__).parent / "data" / "hostile_plugins.py"
 PROGRAM = "from attnbench.cli import main; main()"
-# Implementations whose faults appear in a process of their own, and one whose faults appear only in the shared process.
+# Implementations whose faults appear when each runs alone, and one whose faults appear only in the shared process.
 ALONE, LATE = ("NON_FATAL", "CRASHING", "HANGING", "LINGERING"), "LATE"
 HONEST = ("torch_mha", "sdpa")
 # No implementation has a fault at the first length. The last length is also run with a backward pass.
@@ -32,7 +32,7 @@ LENGTHS, LATE_LENGTHS = range(8, 19), range(8, 12)
 FAULTLESS, BACKWARD = 8, 18
 FORWARD, TRAIN = "inference", "train"
 LIMITS = Limits(threads=1, timeout_s=15, memory_bytes=10**9, work_s=10)
-# Time budget of an implementation in one case, in seconds. The second is enough for more than a hundred calls.
+# Seconds to time one implementation on one case. LATE_SHARE_S is enough for more than a hundred calls.
 SHARE_S, LATE_SHARE_S = 0.03, 0.3
 Results = dict[tuple[str, int, str], Result]
 
@@ -47,20 +47,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def results(folder: Path) -> Results:
-    """Results of one profile of the implementations whose faults appear in a process of their own."""
+    """Results of one profile of the implementations in ``ALONE``."""
     return run_profile(folder, ALONE, LENGTHS, backward=[BACKWARD], share_s=SHARE_S)
 
 
 @pytest.fixture(scope="module")
 def late_results(folder: Path) -> Results:
-    """Results of one profile of the implementation whose faults appear in the shared process."""
+    """Results of one profile of the implementation ``LATE``."""
     return run_profile(folder, [LATE], LATE_LENGTHS, backward=[], share_s=LATE_SHARE_S)
 
 
 def run_profile(
     folder: Path, hostile: Sequence[str], forward: Sequence[int], *, backward: Sequence[int], share_s: float
 ) -> Results:
-    """Profile the baseline, hostile implementations and an honest one, and return the results by ``make_key``."""
+    """Profile the baseline, hostile implementations and an honest one; return each result under its ``make_key``."""
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -79,12 +79,12 @@ def run_profile(
 
 
 def make_key(result: Result) -> tuple[str, int, str]:
-    """Name, length and mode of a result."""
+    """Return the implementation's name, the length and the mode of a result."""
     length = int(result.case.split(".L")[1].split(".")[0])
     return result.implementation.removeprefix("hostile.py:"), length, result.case.rpartition("/")[2]
 
 
-# Implementation, length and mode, and the beginning of the reason why the call was not timed.
+# Implementation, length, mode, and the first words of the reason why the call was not timed.
 REASONS = [
     ("NON_FATAL", 10, FORWARD, "error: OSError: no such engine (at hostile.py:"),
     ("NON_FATAL", 11, FORWARD, "error: ZeroDivisionError: no numbers today (at hostile.py:"),
@@ -97,7 +97,7 @@ REASONS = [
     ("NON_FATAL", 18, TRAIN, "error: ArithmeticError: no way back (at hostile.py:"),
     ("CRASHING", 9, FORWARD, "crashed: the process was killed by SIGSEGV"),
     ("CRASHING", 10, FORWARD, "crashed: the process exited with code 0"),
-    # The call closed the connection, too, so that the worker cannot answer.
+    # The call closed all file descriptors, the connection to the runner included: the worker cannot answer.
     ("CRASHING", 11, FORWARD, "crashed: the process "),
     ("CRASHING", 12, FORWARD, "not_run: its process ended 3 times, the last time: the process "),
     ("HANGING", 9, FORWARD, "timeout: no answer within 15 s (--timeout)"),
@@ -110,7 +110,7 @@ REASONS = [
 def test_each_fault_is_the_reason_for_no_timing(
     results: Results, name: str, length: int, mode: str, reason: str
 ) -> None:
-    """A result without timing gives the fault as the reason."""
+    """The result of a call with a fault has no timing, and its reason names the fault."""
     found = results[name, length, mode]
     assert found.timing is None
     assert found.untimed is not None
@@ -127,7 +127,7 @@ def test_each_fault_is_the_reason_for_no_timing(
     ],
 )
 def test_changed_settings_are_named(results: Results, length: int, word: str) -> None:
-    """The reason names the global setting that a call changed, because it would change the time of other calls."""
+    """A call that changed a global setting is not timed, because the setting would change the time of other calls."""
     assert word in (results["NON_FATAL", length, FORWARD].untimed or "")
 
 
@@ -156,14 +156,14 @@ def test_honest_implementations_are_timed_everywhere(results: Results, late_resu
 
 @pytest.mark.parametrize("name", ALONE)
 def test_a_hostile_implementation_is_timed_where_it_has_no_fault(results: Results, name: str) -> None:
-    """A fault at one length does not prevent timing at another."""
+    """A fault of an implementation at one length does not prevent its timing at a length without a fault."""
     found = results[name, FAULTLESS, FORWARD]
     assert found.timing is not None
     assert found.untimed is None
 
 
 def test_a_wrong_output_after_the_hundredth_call_is_found(late_results: Results) -> None:
-    """Outputs are checked again after the last sample; a call whose output is wrong by then has no timing."""
+    """Outputs are checked again after the last sample; a call whose output has become wrong has no timing."""
     assert_complete(late_results[LATE, FAULTLESS, FORWARD])
     found = late_results[LATE, 9, FORWARD]
     assert (found.timing, found.memory) == (None, None)
@@ -172,14 +172,14 @@ def test_a_wrong_output_after_the_hundredth_call_is_found(late_results: Results)
 
 
 def test_a_cached_output_is_found(late_results: Results) -> None:
-    """A call that returns the output of earlier inputs fails the check that runs after timing."""
+    """A call that returns a stored output for new inputs fails the check after the last sample."""
     found = late_results[LATE, 10, FORWARD]
     assert found.timing is None
     assert "forward_parity" in {finding.check for finding in found.findings if finding.status == "failed"}
 
 
 def test_a_crash_of_the_shared_process_is_attributed_to_its_cause(late_results: Results) -> None:
-    """The implementation that ends the shared process is found, and its calls alone are not timed."""
+    """The implementation that crashes the shared process is identified, and only its calls are not timed."""
     found = late_results[LATE, 11, FORWARD]
     assert found.timing is None
     assert (found.untimed or "").startswith("crashed: ")
@@ -187,14 +187,14 @@ def test_a_crash_of_the_shared_process_is_attributed_to_its_cause(late_results: 
 
 
 def test_printing_does_not_prevent_timing(results: Results) -> None:
-    """Megabytes on standard output and standard error are neither taken for an answer nor a failure."""
+    """Megabytes on standard output and standard error are not taken for an answer, and do not prevent timing."""
     found = results["NON_FATAL", 9, FORWARD]
     assert {finding.status for finding in found.findings} == {"passed"}
     assert found.timing is not None
 
 
 def test_forks_are_ended_with_their_process(results: Results, folder: Path) -> None:
-    """Processes that calls forked have ended when the run is over, also those in sessions of their own."""
+    """Processes that a call forked have ended when the run is over, also those in sessions of their own."""
     assert {finding.status for finding in results["LINGERING", 9, FORWARD].findings} == {"passed"}
     forked = [int(line) for line in (folder / "forked").read_text().split()]
     assert len(forked) >= 7
@@ -236,7 +236,7 @@ CONFORM = ("conform", "--case", TINY, "--check", "forward_parity")
 
 
 def start(cwd: Path, *words: str) -> subprocess.Popen[str]:
-    """Start a command on ``Own`` in a folder; results are written to the folder ``results`` beside it."""
+    """Start a command on ``Own`` in the folder ``cwd``; results are written to ``results``, a folder beside ``cwd``."""
     words += ("own.py:Own", "--threads", "1", "--results", "../results")
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *words], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -288,7 +288,7 @@ def test_a_killed_run_is_resumed_and_disturbs_no_other(done: list[tuple[str, int
     assert [finding.status for result in read_run(beside).results for finding in result.findings] == ["passed"]
     before = read_run(file)
     stored = [(result.implementation, make_key(result)[1]) for result in before.results]
-    # Implementations are probed in parallel, so that the order differs; timings are stored when all calls are timed.
+    # Probes run in parallel, so the order of results varies; timings are stored only after all calls are timed.
     assert sorted(stored) == sorted(done)
     assert before.problems == ()
     (killed / "hang").unlink()
@@ -296,7 +296,7 @@ def test_a_killed_run_is_resumed_and_disturbs_no_other(done: list[tuple[str, int
     _, errors = again.communicate(timeout=150)
     assert again.returncode == 0, errors
     after = read_run(file)
-    # A result is stored once when its probe ends, never again by the resumed run, and once with its samples.
+    # A result is stored twice: once when its probe ends (the resumed run does not repeat it), once with its samples.
     times = Counter((result.implementation, make_key(result)[1], result.timing is not None) for result in after.results)
     names = ("torch_mha", "own.py:Own")
     assert times == {(name, length, timed): 1 for name in names for length in (8, 16) for timed in (False, True)}
@@ -327,7 +327,7 @@ def test_a_killed_run_is_resumed_and_disturbs_no_other(done: list[tuple[str, int
     ],
 )
 def test_usage_errors_are_raised_before_anything_starts(arguments: str, parts: tuple[str, ...]) -> None:
-    """Lengths, limits, dtypes, devices and folders are validated first; the message names the option."""
+    """Lengths, limits, dtypes, devices and folders are validated before the run; the message names the option."""
     with pytest.raises(click.UsageError) as raised:
         command.make_context("profile", ["sdpa", *arguments.split()])
     message = raised.value.format_message()
@@ -368,7 +368,7 @@ with RunFile.create(Path(sys.argv[1]), run) as file:
 
 
 def test_a_full_disk_loses_at_most_the_last_line(tmp_path: Path) -> None:
-    """A failed write is an error of one line; the records written before can be read, and the run can be resumed."""
+    """A failed write is an error of one line; earlier records in the file are readable, and the run can be resumed."""
     done = subprocess.run([sys.executable, "-c", FILL, str(tmp_path)], capture_output=True, text=True, check=True)
     count, _, message = done.stdout.partition(" ")
     (path,) = tmp_path.glob("*/*.jsonl")

@@ -20,9 +20,9 @@ from attnbench.operators.multihead import OPERATOR, MultiheadProblem
 from attnbench.plugins.registry import describe_origin, list_names, load
 
 REFUSALS = Path(__file__).parent / "data" / "refusals.toml"
-# These support every argument of the reference on a CPU.
+# Implementations that support every argument of the reference on a CPU.
 COMPLETE = ["batched_matmul", "block_matrix", "naive_loop", "per_head", "reshaped", "sdpa", "sdpa_math"]
-# These return no attention weights.
+# Implementations that return no attention weights.
 WITHOUT_WEIGHTS = ["sdpa_flash", "online_softmax", "varlen", "fused_projection"]
 OWN = [*COMPLETE, *WITHOUT_WEIGHTS]
 
@@ -58,7 +58,7 @@ def make_case(problem: MultiheadProblem, *, mode: str = "eval", dtype: str = "fl
 
 
 def compute(implementation: Implementation, case: Case) -> dict[str, Tensor]:
-    """Compute outputs and gradients; gradients of parameters are in the reference's layout."""
+    """Compute outputs, attention weights and gradients; gradients of parameters are in the reference's layout."""
     drawn = OPERATOR.inputs(case)
     inputs = drawn.map_tensors(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()))
     module = implementation.build(OPERATOR.reference(case, drawn)).train(case.mode == "train")
@@ -81,14 +81,15 @@ def compute(implementation: Implementation, case: Case) -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", OWN)
 @pytest.mark.filterwarnings("ignore:.*mismatched key_padding_mask and attn_mask.*")
 def test_outputs_and_gradients_agree_with_the_reference(name: str, problem: MultiheadProblem) -> None:
-    """In float64 every output, weight and gradient agrees with the reference's to rounding."""
+    """In float64, outputs, attention weights and gradients agree with those of the reference up to rounding."""
     implementation = load(name)
     if name in WITHOUT_WEIGHTS:
         problem = replace(problem, need_weights=False, average_attn_weights=False)
     if reason := implementation.unsupported(make_case(problem)):
         assert name not in COMPLETE
         pytest.skip(f"refused: {reason}")
-    # With a causal flag and extra columns, the reference applies the mask only if it returns weights.
+    # With is_causal and the key columns of bias_k or add_zero_attn, the reference applies the mask only if attention
+    # weights are returned. Implementations without attention weights are therefore compared with ``reshaped``.
     expected = compute(load("reshaped" if name in WITHOUT_WEIGHTS else "torch_mha"), make_case(problem))
     torch.testing.assert_close(compute(implementation, make_case(problem)), expected, rtol=1e-9, atol=1e-12)
 
@@ -96,7 +97,7 @@ def test_outputs_and_gradients_agree_with_the_reference(name: str, problem: Mult
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", COMPLETE)
 def test_results_have_the_dtype_of_the_inputs(name: str, dtype: str) -> None:
-    """Outputs, weights and gradients have the inputs' dtype and are close to the reference's in float64."""
+    """Outputs, attention weights and gradients have the inputs' dtype, and are close to the reference's in float64."""
     problem = replace(CROSS, mask="float3d+padfloat", add_bias_kv=True)
     expected = compute(load("torch_mha"), make_case(problem))
     for key, value in compute(load(name), make_case(problem, dtype=dtype)).items():
@@ -109,7 +110,7 @@ def test_results_have_the_dtype_of_the_inputs(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("name", OWN)
 def test_fully_masked_rows_give_zero_attention(name: str, mask: str, *, need_weights: bool) -> None:
-    """The weights of such a row are zero and its output is the output projection's bias; every gradient is finite."""
+    """In a fully masked row, attention weights are 0 and the output is out_proj.bias; all gradients are finite."""
     implementation, empty = load(name), make_case(replace(CROSS, mask=mask, need_weights=need_weights))
     if reason := implementation.unsupported(empty):
         assert name not in COMPLETE
@@ -121,7 +122,7 @@ def test_fully_masked_rows_give_zero_attention(name: str, mask: str, *, need_wei
         hidden = values["weights"][rows["weights"].expand_as(values["weights"])]
         assert hidden.numel()
         assert not hidden.any()
-    if mask != "empty3d":  # there, other heads of the row see keys
+    if mask != "empty3d":  # in empty3d, some heads of the row see keys
         last = values["output"][-1] if "pad" in mask else values["output"][:, empty.problem.queries // 2]
         torch.testing.assert_close(last, drawn.parameters["out_proj.bias"].expand_as(last))
 
@@ -132,7 +133,7 @@ def test_fully_masked_rows_give_zero_attention(name: str, mask: str, *, need_wei
 def test_empty_sizes_give_empty_or_zero_attention(
     name: str, batch: int, queries: int, keys: int, *, need_weights: bool
 ) -> None:
-    """An empty batch or no queries give empty outputs; no keys give zero attention and zero gradients."""
+    """An empty batch or no queries give an empty output; no keys give out_proj.bias as output, and zero gradients."""
     reference = nn.MultiheadAttention(12, 3, batch_first=True, dtype=torch.float64)
     nn.init.normal_(reference.out_proj.bias)
     query, key = torch.randn(batch, queries, 12).double(), torch.randn(batch, keys, 12).double()
@@ -153,7 +154,7 @@ def test_empty_sizes_give_empty_or_zero_attention(
 @pytest.mark.parametrize("p", [0.5, 1.0])
 @pytest.mark.parametrize("name", COMPLETE)
 def test_returned_weights_include_dropout(name: str, p: float) -> None:
-    """The output is the returned weights times the values; kept weights are scaled by 1 / (1 − p)."""
+    """The output is the returned attention weights times the values; weights not dropped are scaled by 1 / (1 − p)."""
     torch.manual_seed(0)
     reference = nn.MultiheadAttention(8, 1, dropout=p, batch_first=True, bias=False, dtype=torch.float64)
     with torch.no_grad():  # value and output projections are the identity
@@ -185,7 +186,7 @@ def count_refusals() -> dict[str, dict[str, int]]:
 
 
 def format_refusals(counts: dict[str, dict[str, int]]) -> str:
-    """Format the counts as in the committed file."""
+    """Format the counts of refusals as in the committed file."""
     heading = "# Cases of the suite core that are refused on a CPU: reason = number, by implementation.\n"
     tables = (
         f"\n[{name}]\n" + "".join(f'"{reason}" = {count}\n' for reason, count in reasons.items())
@@ -196,7 +197,7 @@ def format_refusals(counts: dict[str, dict[str, int]]) -> str:
 
 @without_xformers
 def test_refusals_are_the_committed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No case is newly refused or newly supported without a change of the committed file."""
+    """If an implementation refuses more or fewer cases than before, the committed file of refusals must change."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     now = count_refusals()
     assert now == tomllib.loads(REFUSALS.read_text()), (
@@ -206,7 +207,7 @@ def test_refusals_are_the_committed_ones(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("name", ["xformers", "xformers_splitk"])
 def test_a_missing_package_is_refused_with_the_install_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without xFormers the refusal contains the install command."""
+    """If the package of an implementation is not installed, the refusal contains the install command."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     reason = load(name).unsupported(make_case(replace(CROSS, need_weights=False), mode="inference", dtype="float16"))
     assert "not installed: pip install 'attnbench[xformers]'" in reason
@@ -230,7 +231,7 @@ def test_the_selected_backend_is_the_one_that_runs(name: str, operator: str) -> 
 
 
 def test_a_selected_backend_raises_where_it_cannot_run() -> None:
-    """Flash attention on a CPU has no dropout: the case is refused with torch's message, and the call raises."""
+    """Flash attention on a CPU has no dropout: ``unsupported`` gives torch's message, and such a call raises."""
     dropped = make_case(replace(PROBLEMS["no weights"], dropout=0.5), mode="train")
     flash, drawn = load("sdpa_flash"), OPERATOR.inputs(dropped)
     assert flash.unsupported(dropped) == "Both fused kernels do not support non-zero dropout."
@@ -243,14 +244,14 @@ def test_a_selected_backend_raises_where_it_cannot_run() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 def test_cuda_backends_are_refused_without_cuda() -> None:
-    """Backends that run only on CUDA give that as the reason."""
+    """Backends that run only on CUDA give the missing CUDA device as the reason."""
     plain = make_case(PROBLEMS["no weights"], dtype="float16", mode="inference")
     assert load("sdpa_efficient").unsupported(plain) == "needs a CUDA device"
     assert load("sdpa_cudnn").unsupported(plain.with_fields(device="cuda")) == "no CUDA device"
 
 
 def test_the_naive_loop_predicts_its_time() -> None:
-    """The prediction is proportional to the number of query-key pairs, and larger with a backward pass."""
+    """The predicted time is proportional to the number of query-key pairs, and longer with a backward pass."""
     naive = load("naive_loop")
     once = naive.predicted_s(make_case(CROSS, mode="inference"))
     assert naive.predicted_s(make_case(replace(CROSS, batch=4, queries=10), mode="inference")) == pytest.approx(
@@ -295,7 +296,7 @@ print(worst)
 
 @without_xformers
 def test_splitk_interpreted_agrees_with_the_reference() -> None:
-    """Under Triton's interpreter the kernel agrees in float16, hidden rows included, and gives no warning."""
+    """Under Triton's interpreter the kernel agrees in float16, fully masked rows included, and gives no warning."""
     environment = {**os.environ, **load("xformers_splitk").environment()}
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning", "-W", "error::RuntimeWarning", "-c", SPLITK],
@@ -321,7 +322,7 @@ def test_splitk_interpreted_agrees_with_the_reference() -> None:
 def test_splitk_refuses_what_the_interpreter_gets_wrong(
     fields: Any, dtype: str, reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dtypes and head widths with measured errors or failures are refused, each with its reason."""
+    """Dtypes and head widths for which Triton's interpreter gives errors are refused, each with a reason."""
     one = make_case(replace(CROSS, need_weights=False, **fields), dtype=dtype, mode="inference")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert load("xformers_splitk").unsupported(one) == reason

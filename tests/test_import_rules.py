@@ -1,4 +1,4 @@
-"""Tests of the import rules: they name packages, so that they also hold for modules that are added later."""
+"""Tests of the import rules, which name packages, so that modules that are added later obey the rules too."""
 
 import os
 import shutil
@@ -15,37 +15,37 @@ PACKAGE = ROOT / "harness" / "attnbench"
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 # Modules of attnbench that an implementation may import.
 PLUGIN_CONTRACT = {"argument_checks", "cases", "interface", "kernel", "masks"}
-# Largest number of entries in the folder of the harness.
+# Largest number of files and folders in the folder attnbench.
 MOST_ENTRIES = 26
 
 
 def find_contract(words: str) -> dict[str, Any]:
-    """Return the contract whose name begins with these words."""
+    """Return the contract of import-linter whose name begins with these words."""
     (found,) = (one for one in CONTRACTS if one["name"].startswith(words))
     return dict(found)
 
 
 def list_parts() -> set[str]:
-    """List the packages and modules in the folder of the harness."""
+    """List the packages and modules in the folder attnbench."""
     return {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()} - {
         "__init__"
     }
 
 
 def test_the_listing_of_the_folder_is_short() -> None:
-    """It has at most 26 entries, ``__init__.py`` and ``py.typed`` included."""
+    """The folder attnbench has at most 26 entries, ``__init__.py`` and ``py.typed`` included."""
     assert len([path for path in PACKAGE.iterdir() if path.name != "__pycache__"]) <= MOST_ENTRIES
 
 
 def test_every_part_has_a_layer() -> None:
-    """A part without a layer could import anything."""
+    """The contract of layers lists every package and module: one that is not listed could import anything."""
     layers = find_contract("A layer may import")
     assert {name.strip() for layer in layers["layers"] for name in layer.split("|")} == list_parts()
     assert layers["exhaustive"] is True
 
 
 def test_implementations_may_import_only_the_plugin_contract() -> None:
-    """Every other package and module of attnbench is forbidden."""
+    """All packages and modules of attnbench outside the plug-in contract are forbidden for implementations."""
     forbidden = find_contract("Implementations use the plug-in contract only")["forbidden_modules"]
     ours = {name.removeprefix("attnbench.") for name in forbidden if name.startswith("attnbench.")}
     assert ours == list_parts() - PLUGIN_CONTRACT
@@ -53,7 +53,7 @@ def test_implementations_may_import_only_the_plugin_contract() -> None:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Report of import-linter on a tree with a new module of the oracle, a new package, and forbidden imports."""
+    """Report of import-linter on a source tree with a new oracle module, a new package, and forbidden imports."""
     folder = tmp_path_factory.mktemp("tree")
     for source in ("harness", "implementations"):
         shutil.copytree(ROOT / source, folder / source, ignore=shutil.ignore_patterns("__pycache__"))
@@ -80,10 +80,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     ],
 )
 def test_a_new_module_is_under_the_rules_of_its_package(report: str, line: str) -> None:
-    """Its name need not be added to any list."""
+    """A forbidden import of a new module is reported, although no list names the module."""
     assert line in report
 
 
 def test_a_new_package_needs_a_layer(report: str) -> None:
-    """The rules are broken until it has one."""
+    """A new package breaks the import rules until a layer lists this package."""
     assert "The following modules are not listed as layers: - attnbench.fresh" in report

@@ -42,7 +42,7 @@ MADE = made()
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Working directory on the search path, with a module, a package and a folder without ``__init__.py``."""
+    """Working directory on Python's search path, with a module, a package, and a folder without ``__init__.py``."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("lone_attention.py", "packed_attention/inner.py", "loose_attention/inner.py"):
@@ -66,25 +66,25 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_an_object_is_named_by_its_module(here: Path, module: str, place: str, attribute: str) -> None:
-    """Classes, functions, instances and local classes have the name of the module that binds them, or of its file."""
+    """The name of a class, function, instance or local class begins with the module that binds it, or with its file."""
     thing = getattr(import_module(module), attribute)
     assert find_name(thing) == f"{place}:{attribute}"
 
 
 def test_the_name_loads_the_same_object(here: Path) -> None:
-    """Loading by a module's name gives the identical object."""
+    """Loading by the name that ``find_name`` returns gives the identical object."""
     thing = import_module("packed_attention.inner").WRAPPED
     assert load(find_name(thing)) is thing
 
 
 def test_an_imported_object_is_named_by_the_module_that_defines_it(here: Path) -> None:
-    """A file that imports an instance, as a test does, does not name it."""
+    """An instance is not named by a file that only imports the instance, as a file of tests does."""
     (here / "test_of_mine.py").write_text("from lone_attention import WRAPPED\n")
     assert find_name(import_module("test_of_mine").WRAPPED) == "lone_attention.py:WRAPPED"
 
 
 def test_a_module_that_is_not_importable_by_name_is_named_by_its_file(here: Path) -> None:
-    """The import mode importlib of pytest, for example, gives a module a name that no new process finds."""
+    """The import mode ``importlib`` of pytest, for example, gives a module a name that a new process cannot import."""
     thing = load("loose_attention/inner.py:Mine")
     assert find_name(thing) == "loose_attention/inner.py:Mine"
     sys.modules["nowhere.inner"] = module = ModuleType("nowhere.inner")
@@ -94,12 +94,12 @@ def test_a_module_that_is_not_importable_by_name_is_named_by_its_file(here: Path
 
 
 def test_a_registered_object_keeps_its_registered_name() -> None:
-    """Expected failures and results use the registered name."""
+    """A registered implementation has its registered name, as in results and expected failures."""
     assert find_name(SDPA) == "sdpa"
 
 
 def test_a_name_is_returned_unchanged(here: Path) -> None:
-    """A name is checked and returned; an unknown one is an error."""
+    """A name of an implementation is returned as it is; an unknown name is an error."""
     assert find_name("sdpa") == "sdpa"
     with pytest.raises(PluginError, match=r"unknown implementation 'sdpaa'; did you mean 'sdpa'"):
         find_name("sdpaa")
@@ -108,7 +108,7 @@ def test_a_name_is_returned_unchanged(here: Path) -> None:
 
 
 def test_an_object_of_a_script_is_named_by_its_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With ``python file.py`` the name has the file, with ``python -m`` the module."""
+    """Under ``python file.py`` the name begins with the file, under ``python -m`` with the module."""
     main = ModuleType("__main__")
     main.__file__ = str(here / "lone_attention.py")
     main.Mine = type("Mine", (nn.Module,), {"__module__": "__main__", "__qualname__": "Mine"})
@@ -128,7 +128,7 @@ def test_an_object_of_an_interactive_session_is_an_error(monkeypatch: pytest.Mon
 
 
 def test_an_object_that_no_module_contains_is_an_error() -> None:
-    """A local class or an instance in a local variable cannot be imported."""
+    """A local class or an instance in a local variable is an error, because a new process cannot import it."""
 
     class Local(nn.Module):
         pass
@@ -140,13 +140,13 @@ def test_an_object_that_no_module_contains_is_an_error() -> None:
 
 @pytest.mark.parametrize("thing", [3, nn.Linear(2, 2), None])
 def test_an_object_that_is_not_an_implementation_is_an_error(thing: object) -> None:
-    """The message names its type; an instance of a module class is such an object."""
+    """An object such as an nn.Module instance is an error; the message names the object's type."""
     with pytest.raises(PluginError, match=f"{type(thing).__name__} objects are not implementations: pass the class"):
         find_name(thing)
 
 
 def test_the_search_path_has_added_folders_and_none_of_the_interpreters(here: Path) -> None:
-    """A new process gets the folders that were added here, and uses its own standard library."""
+    """A new process gets the folders that this process added, and uses its own standard library and packages."""
     folders = build_search_path().split(":")
     assert str(here) in folders
     assert not [folder for folder in folders if folder.endswith(("site-packages", "lib-dynload", ".zip"))]

@@ -1,4 +1,4 @@
-"""Tests of the inputs of a case: the same numbers everywhere, and none that would hide a mistake."""
+"""Tests of the inputs of a case: they have the same numbers everywhere, and do not hide mistakes."""
 
 import math
 from collections.abc import Iterator
@@ -31,12 +31,12 @@ FULL = Case(operator="multihead", problem=CROSS, dtype="float64").with_problem(
 
 
 def iterate_random_cases() -> Iterator[Case]:
-    """Iterate over the cases of the suite full whose inputs are random, one per problem."""
+    """Yield the cases of the suite full that have random inputs, one case per problem."""
     return iter({one.problem: one for one in load_suite("full") if one.problem.encoder_layer is None}.values())
 
 
 def collect_tensors(given: Inputs) -> dict[str, Tensor]:
-    """Return every tensor by name."""
+    """Return every tensor of the inputs by name."""
     cotangents = {f"cotangent.{name}": tensor for name, tensor in given.cotangents.items()}
     return given.parameters | given.tensors | cotangents
 
@@ -44,7 +44,7 @@ def collect_tensors(given: Inputs) -> dict[str, Tensor]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_case_has_the_same_numbers_in_every_dtype_and_mode(dtype: str, mode: str) -> None:
-    """They are generated in float64 and rounded once: under autocast to float32, else to the case's dtype."""
+    """Inputs are drawn in float64 and rounded once: under autocast to float32, else to the case's dtype."""
     exact = collect_tensors(draw_inputs(FULL))
     one = FULL.with_fields(dtype=dtype, mode=mode)
     found = collect_tensors(draw_inputs(one))
@@ -55,7 +55,7 @@ def test_a_case_has_the_same_numbers_in_every_dtype_and_mode(dtype: str, mode: s
 
 
 def test_a_case_has_the_same_numbers_every_time() -> None:
-    """They do not depend on other random numbers, and leave the state of torch's generator unchanged."""
+    """Inputs do not depend on the state of torch's random number generator, and do not change this state."""
     state = torch.get_rng_state()
     first = collect_tensors(draw_inputs(FULL))
     assert torch.equal(torch.get_rng_state(), state)
@@ -65,7 +65,7 @@ def test_a_case_has_the_same_numbers_every_time() -> None:
 
 
 def test_a_tensor_depends_only_on_the_seed_and_its_name() -> None:
-    """The order in which tensors are generated does not matter."""
+    """A tensor does not depend on which tensors were drawn before."""
     alone = Draw(7).normal("key", 2, 3)
     draw = Draw(7)
     draw.normal("query", 5)
@@ -80,7 +80,7 @@ def test_a_tensor_depends_only_on_the_seed_and_its_name() -> None:
 
 
 def test_a_tensor_added_to_a_case_changes_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the same seed, adding masks, biases and extra columns leaves the other tensors unchanged."""
+    """With the same seed, adding masks, biases, bias_k and add_zero_attn does not change the other tensors."""
     monkeypatch.setattr(Case, "seed", 5)
     bare = collect_tensors(
         draw_inputs(FULL.with_problem(bias=False, add_bias_kv=False, add_zero_attn=False, mask="none"))
@@ -89,12 +89,12 @@ def test_a_tensor_added_to_a_case_changes_no_other(monkeypatch: pytest.MonkeyPat
     assert full.keys() - bare.keys() == {
         "attn_mask", "key_padding_mask", "bias_k", "bias_v", "in_proj_bias", "out_proj.bias",
     }  # fmt: skip
-    for name in bare.keys() - {"cotangent.weights"}:  # it has one column per key, extra columns included
+    for name in bare.keys() - {"cotangent.weights"}:  # one column per key, also of bias_k
         assert torch.equal(full[name], bare[name]), name
 
 
 def test_no_parameter_keeps_the_initial_values_of_the_reference() -> None:
-    """Every element of every parameter is random: the zero biases of a new module would hide a missing bias."""
+    """Every element of every parameter is random: with zero biases, an implementation without biases would pass."""
     for one in iterate_random_cases():
         if one.problem.regime in IDENTITY_REGIMES:
             continue
@@ -108,7 +108,7 @@ def test_no_parameter_keeps_the_initial_values_of_the_reference() -> None:
 )
 @pytest.mark.parametrize("problem", [CROSS, SELF], ids=["cross", "self"])
 def test_logits_have_the_standard_deviation_of_their_regime(problem: object, regime: str, std: float) -> None:
-    """Regimes range from nearly flat to nearly one-hot rows; logits are computed here from tokens and parameters."""
+    """From regime flat to huge, the standard deviation of logits rises from 0.3 to 300, as computed from the inputs."""
     one = Case(operator="multihead", problem=problem, dtype="float64").with_problem(
         batch=8, queries=64, keys=64, regime=regime
     )
@@ -124,7 +124,7 @@ def test_logits_have_the_standard_deviation_of_their_regime(problem: object, reg
 
 
 def test_only_certain_masks_have_fully_masked_rows() -> None:
-    """They are the ``empty`` masks, and ``union2d`` together with padding; each of these has such a row."""
+    """Only the ``empty`` masks, and ``union2d`` together with padding, have fully masked rows, and all of them do."""
     seen = set()
     for one in iterate_random_cases():
         problem = one.problem
@@ -141,7 +141,7 @@ def test_only_certain_masks_have_fully_masked_rows() -> None:
 
 
 def test_a_union_mask_fully_masks_a_row_only_together_with_padding() -> None:
-    """In its row only the last key is visible, which is padding in every sequence but the first."""
+    """One row of ``union2d`` leaves only the last key visible, which is padding in every sequence but the first."""
     given = draw_inputs(FULL.with_problem(mask="union2d+pad", add_bias_kv=False, add_zero_attn=False))
     attention, padding = given.tensors["attn_mask"], given.tensors["key_padding_mask"]
     row = find_union_row(FULL.problem)
@@ -152,7 +152,7 @@ def test_a_union_mask_fully_masks_a_row_only_together_with_padding() -> None:
 
 
 def test_lowest_masks_are_finite_in_every_dtype_and_their_sum_is_not() -> None:
-    """They contain −1e4 and −6e4, and a whole row of −1e4: a row of low finite numbers is not fully masked."""
+    """``lowest`` masks contain −1e4, −6e4 and a whole row of −1e4; a row of finite numbers is not fully masked."""
     given = draw_inputs(FULL.with_problem(mask="lowest2d+padlowest"))
     attention, padding = given.tensors["attn_mask"], given.tensors["key_padding_mask"]
     assert set(attention.unique().tolist()) == {LOWEST, LOW, 0.0}
@@ -175,26 +175,26 @@ def test_every_mask_hides_something_and_not_everything() -> None:
                 continue
             mask = draw_inputs(one).tensors[name]
             hidden = mask if mask.dtype == torch.bool else (mask < -1e3)
-            # A single sequence may have no padding.
+            # The padding mask of a single sequence may hide nothing.
             alone = name == "key_padding_mask" and one.problem.sequences == 1
             assert 0 < int(hidden.sum()) < hidden.numel() or alone, one.id
-            # There is no NaN, and the values that do not hide are not all equal.
+            # Elements that do not hide a key are finite, and not all equal.
             if mask.is_floating_point() and "lowest" not in kind:
                 assert bool((mask[~hidden].isfinite()).all())
                 assert len(mask[~hidden].unique()) > 1
 
 
-# Without projections
+# Cases without projections
 
 
 def build_exact_case(regime: str, mask: str, **changes: object) -> Case:
-    """Return a case in a regime without projections."""
+    """Return a case without biases, in a regime without random projections."""
     problem = replace(CROSS, embed_dim=21, bias=False, regime=regime, mask=mask, keys=17)
     return Case(operator="multihead", problem=replace(problem, **changes), dtype="float64")
 
 
 def test_identity_parameters_only_scale_and_permute() -> None:
-    """W_q is 2, W_k and W_o are 1, and W_v is a permutation that is not the identity."""
+    """W_q is twice the identity, W_k and W_o are the identity, and W_v is a permutation other than the identity."""
     parameters = draw_inputs(build_exact_case("identity", "none")).parameters
     w_q, w_k, w_v = parameters["in_proj_weight"].chunk(3)
     one = torch.eye(21, dtype=torch.float64)
@@ -217,7 +217,7 @@ def test_identity_parameters_only_scale_and_permute() -> None:
     ],
 )
 def test_exact_cases_are_exact_in_every_dtype(regime: str, mask: str, *, batch_first: bool) -> None:
-    """The oracle's output is exact in every dtype, and hidden values are large enough to show."""
+    """Every dtype represents the oracle's output and the values exactly; hidden values of ``zeroleak`` are large."""
     one = build_exact_case(regime, mask, batch_first=batch_first)
     output = evaluate(one, draw_inputs(one))["output"]
     for dtype in DTYPES:
@@ -243,7 +243,7 @@ def _list_mask_rows(one: Case) -> Tensor:
 
 
 def test_arguments_that_a_case_shares_are_one_tensor() -> None:
-    """``key_is_value`` and ``query_is_key`` pass one object for two arguments; the third is another object."""
+    """``key_is_value`` and ``query_is_key`` pass one tensor for two arguments; the third argument is another tensor."""
     shared = draw_inputs(FULL.with_problem(key_is_value=True)).tensors
     assert shared["key"] is shared["value"]
     assert shared["query"] is not shared["key"]
@@ -262,7 +262,7 @@ def test_sizes_of_the_crossed_case_are_pairwise_distinct() -> None:
 
 
 def test_one_tensor_under_three_names_stays_one(tmp_path: Path) -> None:
-    """Self-attention passes the same object three times, also after a file or a conversion to another dtype."""
+    """Self-attention passes one tensor three times, also after inputs are loaded from a file or change their dtype."""
     given = draw_inputs(Case(operator="multihead", problem=SELF, dtype="bfloat16"))
     tensor_file.write(tmp_path / "inputs", inputs_to_dict(given))
     again = load_inputs(str(tmp_path / "inputs"), "cpu")
@@ -274,7 +274,7 @@ def test_one_tensor_under_three_names_stays_one(tmp_path: Path) -> None:
 
 
 def test_inputs_survive_a_file(tmp_path: Path) -> None:
-    """Every tensor and option is restored, tensors in their dtype."""
+    """Every option and tensor is restored from the file, and tensors keep their dtype."""
     given = draw_inputs(FULL.with_fields(dtype="float16"))
     tensor_file.write(tmp_path / "inputs", inputs_to_dict(given))
     again = load_inputs(str(tmp_path / "inputs"), "cpu")
@@ -288,7 +288,7 @@ def test_inputs_survive_a_file(tmp_path: Path) -> None:
 
 
 def test_rounding_leaves_boolean_masks_unchanged() -> None:
-    """Only floating-point tensors change their dtype."""
+    """Rounding inputs changes the dtype of floating-point tensors only."""
     given = round_inputs(draw_inputs(FULL.with_problem(mask="bool3d+padfloat")), torch.float16)
     assert given.tensors["attn_mask"].dtype == torch.bool
     assert given.tensors["key_padding_mask"].dtype == torch.float16
@@ -306,12 +306,12 @@ def test_rounding_leaves_boolean_masks_unchanged() -> None:
 def test_tokens_have_the_layout_of_the_problem(
     changes: dict[str, object], query: tuple[int, ...], key: tuple[int, ...]
 ) -> None:
-    """It is batch first, sequence first or without a batch; the cotangent of the output has the shape of the query."""
+    """Tokens are batch first, sequence first or without a batch; the output's cotangent has the shape of the query."""
     given = draw_inputs(FULL.with_problem(**changes))
     assert (given.tensors["query"].shape, given.tensors["key"].shape) == (query, key)
     assert given.cotangents["output"].shape == query
     batch = () if "batch" in changes else (2,)
-    assert given.cotangents["weights"].shape == (*batch, 3, 5, 9)  # two extra columns
+    assert given.cotangents["weights"].shape == (*batch, 3, 5, 9)  # 7 keys, bias_k and the zero key
 
 
 def test_layouts_hold_the_same_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,7 +326,7 @@ def test_layouts_hold_the_same_sequences(monkeypatch: pytest.MonkeyPatch) -> Non
 @needs_encoder
 @pytest.mark.parametrize("layer", range(ENCODER_LAYERS))
 def test_sentences_have_different_lengths(layer: int) -> None:
-    """The case with real sentences has padding: its sentences have different lengths, and the mask gives them."""
+    """In cases with real sentences, the padding mask gives each sentence its length, and the lengths differ."""
     one = Case(operator="multihead", problem=SENTENCES, dtype="float32").with_problem(regime=f"minilm{layer}")
     given = draw_inputs(one)
     lengths = (~given.tensors["key_padding_mask"]).sum(dim=1).tolist()
@@ -338,7 +338,7 @@ def test_sentences_have_different_lengths(layer: int) -> None:
 
 @needs_encoder
 def test_layers_of_the_encoder_differ() -> None:
-    """Each layer has its own weights and its own hidden states."""
+    """Each layer of the encoder has its own parameters and its own hidden states."""
     queries = [
         draw_inputs(Case(operator="multihead", problem=SENTENCES).with_problem(regime=f"minilm{layer}"))
         for layer in range(ENCODER_LAYERS)

@@ -51,7 +51,7 @@ def test_a_key_that_two_float_masks_hide_stays_hidden() -> None:
 
 
 def test_a_mask_combined_with_none_is_returned_unchanged() -> None:
-    """``combined`` returns the same object if the other mask is None; None combined with None is None."""
+    """If one mask is None, ``combined`` returns the other mask itself; if both are None, it returns None."""
     mask = torch.tensor([True])
     assert masks.combined(mask, None, torch.float32) is mask
     assert masks.combined(None, mask, torch.float32) is mask

@@ -100,7 +100,7 @@ def list_lengths(fits: Callable[[int], bool], **limits: int) -> list[int]:
 def test_lengths_are_doubled_and_then_bisected(end: int, expected: list[int]) -> None:
     """Lengths double until one does not fit; then the search bisects between the last two lengths.
 
-    It ends when the longest that fits and the shortest that does not are at most 1/8 of the former, or 64, apart.
+    It ends when the longest length that fits is at most an eighth of itself, or 64, below the shortest that does not.
     """
     lengths = list_lengths(lambda length: length <= end)
     assert lengths == expected
@@ -314,7 +314,10 @@ def test_a_length_of_which_the_memory_exceeds_the_limit_is_not_run(
 
 
 def test_stored_lengths_are_not_tried_again(session: LocalSession, own: str) -> None:
-    """A resumed search tries only lengths without a stored result; such a length gets the finding that it had."""
+    """A resumed search does not try lengths with stored results again.
+
+    If the result of one length is missing, only that length is tried again.
+    """
     names, plans = [f"{own}:REFUSES"], plan_shortest(session)
     first = list(try_lengths(session, names, plans, run="r", progress=NoProgress()))
     done = {(one.implementation, one.case): one for one in first}

@@ -96,7 +96,7 @@ def test_every_check_of_attention_core_has_a_mutant_of_that_operator(conformance
 
 
 def test_the_mutant_set_has_its_promised_size() -> None:
-    """The operator multihead has at least 80 mutants and 15 correct variants; each chapter of checks catches a mutant."""
+    """The set of multihead has at least 80 mutants and 15 correct variants; each chapter of checks catches a mutant."""
     assert len(MUTANTS.mutants) >= 80
     assert len(MUTANTS.variants) >= 15
     chapters = {read_checks()[mutant.caught_by].chapter for mutant in ALL}

@@ -82,9 +82,9 @@ def test_the_table_names_faults_of_the_suite(matrix: Matrix, capsys: pytest.Capt
     for line in (
         "checks that catch nothing (1): weights_parity",
         "mutants that survive (1): c",
-        "mutants not caught by the check that they name (1): b",
+        "mutants not caught by the check that should catch them (1): b",
         "mutants that fail the same checks on the same cases (1): b = d",
-        "correct, but caught (1): right by repeats_itself",
+        "correct variants and equivalent mutants that are caught (1): right by repeats_itself",
         "3 mutants fail at most 3 checks",
         "1 of 2 correct variants and equivalent mutants pass",
         "mutation score: 3 of 4 caught (75.0%)",

@@ -131,7 +131,7 @@ def test_the_oracle_equals_the_reference_in_float64() -> None:
 
 @needs_encoder
 def test_the_oracle_equals_the_reference_on_real_sentences() -> None:
-    """Oracle and reference agree on the parameters and hidden states of every layer of the sentence encoder."""
+    """Oracle and reference agree on cases with the parameters and hidden states of each sentence encoder layer."""
     wrong = []
     for one in list_core_cases(encoded=True):
         given = draw_inputs(one)
@@ -154,7 +154,7 @@ def test_the_comparison_can_fail() -> None:
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
 @pytest.mark.parametrize("mask", ["none", "bool3d", "pad"])
 def test_under_the_dropout_mask_of_the_reference_the_oracle_equals_it(mask: str, dropout: float) -> None:
-    """All quantities agree if the oracle drops the attention weights that are 0 in the reference's output."""
+    """All quantities agree if the oracle drops the attention weights that the reference returns as 0."""
     one = case(mode="train", need_weights=True, mask=mask, dropout=dropout)
     given = draw_inputs(one)
     torch.manual_seed(0)

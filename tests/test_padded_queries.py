@@ -150,7 +150,7 @@ def test_padded_rows_have_the_layout_of_the_outputs(changes: dict[str, Any], sha
 
 
 def test_blanked_rows_have_zero_values_and_zero_gradients() -> None:
-    """A tensor whose shape does not fit is returned unchanged: the comparison reports the wrong shape."""
+    """``blank_rows`` sets the marked rows and their gradients to 0; it returns a tensor of wrong shape unchanged."""
     value = torch.tensor([[1.0, float("nan")], [2.0, 3.0]], requires_grad=True)
     rows = torch.tensor([[True], [False]])
     out = blank_rows({"output": value, "grad.x": value}, {"output": rows})

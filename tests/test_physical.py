@@ -93,7 +93,7 @@ def test_memory_that_a_library_allocates_is_measured() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone resets the highest resident size")
 def test_a_profile_records_memory_outside_the_allocator(tmp_path: Path) -> None:
-    """For a call that takes 8 MiB from malloc, the record has outside_bytes ≈ 8 MiB; peak_bytes is torch's alone."""
+    """For a call that takes 8 MiB from malloc, ``outside_bytes`` is 8 MiB; ``peak_bytes`` is torch's memory only."""
     (tmp_path / "own.py").write_text(OWN)
     with Session(limits=Limits(threads=1)) as session:
         plans = session.plan(list_profile_cases(session, [8], ["forward"], of=("multihead",)), list_gating_checks())

@@ -89,9 +89,9 @@ globals().update(LATE)
 '''
 # For each implementation whose fault begins after 20 calls at length 16: the reason why it is not timed there.
 LATE = {
-    "CRASHES": "crashed: in a timing process: the process was killed by SIGSEGV",
-    "RAISES": "error: in a timing process: ArithmeticError: enough of it (at own.py:",
-    "CHANGES": "failed: in a timing process: a call changed the default dtype from torch.float32 to torch.float64.",
+    "CRASHES": "crashed in a timing process: the process was killed by SIGSEGV",
+    "RAISES": "error in a timing process: ArithmeticError: enough of it (at own.py:",
+    "CHANGES": "failed in a timing process: a call changed the default dtype from torch.float32 to torch.float64.",
     "WRONG": "failed: The output equals the oracle's within the error budget. After ",
     "CACHES": "failed: The output equals the oracle's within the error budget. After ",
 }
@@ -143,7 +143,7 @@ def run_profile(
     processes: int = PROCESSES,
     budget_s: float = BUDGET_S,
 ) -> tuple[list[Result], CountingProgress]:
-    """Run a profile of the named implementations at lengths 8 and 16; return its results, in order, and its progress."""
+    """Run a profile at lengths 8 and 16, and return its results, in order, and its progress."""
     progress = CountingProgress()
     results = profile(
         session,

@@ -209,7 +209,7 @@ def test_a_name_that_two_distributions_register_is_refused(install: Installer) -
 
 
 def test_the_same_entry_registered_twice_is_not_ambiguous(install: Installer) -> None:
-    """If two distributions register the same module:attribute by the same name, the name is listed once and loads."""
+    """If two distributions register the same module:attribute by the same name, it is listed once and can be loaded."""
     install("first", "twice = math:pi")
     install("second", "twice = math:pi")
     assert load("twice") > 3

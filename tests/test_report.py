@@ -1,4 +1,4 @@
-"""Tests of reports: their statements, escaping of text in them, and numbers that follow from the run file alone."""
+"""Tests of reports: what they say, that names in them are escaped, and that their numbers follow from the run file."""
 
 import csv
 import re
@@ -25,18 +25,18 @@ RUN = "20260101-000000-abcd"
 PLAIN = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/eval"
 NAMES = ("torch_mha", "quick_one", "slow_one")
 LENGTHS = (64, 128, 256)
-# For each implementation, the operator that indicates its code path.
+# For each implementation, the torch operator in its list of kernels from which the report infers the code path.
 WAYS = {
     "torch_mha": "aten::_native_multi_head_attention",
     "quick_one": "aten::_scaled_dot_product_flash_attention_for_cpu",
     "slow_one": "aten::_softmax ×2",
 }
-# Median time of a call in nanoseconds at length 64; each implementation grows with the square of the length.
+# Base time of a call at length 64, in nanoseconds. Times grow with the square of the length.
 BASE_NS = {"torch_mha": 40_000, "quick_one": 20_000, "slow_one": 900_000}
 
 
 def make_run(**changes: object) -> Run:
-    """A run on an invented machine."""
+    """Make the record of a run on an invented machine."""
     machine = Machine(name="some-cpu", cpu="Some CPU", cores=4, memory_bytes=8 * 2**30)
     fields = {
         "id": RUN,
@@ -53,24 +53,27 @@ def make_run(**changes: object) -> Run:
 
 
 def make_stored_run(*results: Result, of: Run | None = None) -> StoredRun:
-    """A run as it is read from a file, on a machine that computes 100 Gflop/s and copies 1 GB/s."""
+    """Make a run as ``read_run`` returns it, on a machine that computes 100 Gflop/s and copies 1 GB/s."""
     made = of or make_run()
     top = Ceiling(run=made.id, device="cpu", dtype="float32", threads=2, flop_per_s=1e11, bytes_per_s=1e9)
     return StoredRun(run=made, results=results, ceilings=(top,), path=Path(f"{made.id}.jsonl"))
 
 
 def make_result(*findings: Finding, name: str = "quick_one", case: str = PLAIN) -> Result:
-    """Result with findings of checks."""
+    """Make a result with these findings, and without measurements."""
     return Result(run=RUN, implementation=name, case=case, findings=findings, suite="quick")
 
 
 def perf_case(length: int, mode: str) -> str:
-    """Id of a case of a profile."""
+    """Return the id of a profile case of this length and call mode."""
     return f"multihead/B1.L{length}.S{length}.E256.H4/bias/mask=none/regime=plain/seed=0/float32/cpu/{mode}"
 
 
 def make_timed_result(name: str, length: int, mode: str = "inference", *, processes: int = 9) -> Result:
-    """Result of a profile with five samples a process; each process takes a tenth of the first longer than the last."""
+    """Make a profile result with five samples per process.
+
+    Process p (from 0) takes about 1 + p/10 times as long as process 0.
+    """
     base = BASE_NS[name] * (length // 64) ** 2 * (1 if mode == "inference" else 3)
     samples = tuple(tuple(base * (10 + p) // 10 + noise for noise in (0, 7, 90, 3, 8)) for p in range(processes))
     return Result(
@@ -96,7 +99,7 @@ def make_timed_result(name: str, length: int, mode: str = "inference", *, proces
 
 
 def make_untimed_result(name: str, length: int, mode: str) -> Result:
-    """Result of a case beyond the work limit."""
+    """Make a profile result without a timing, because its predicted time is over the work limit."""
     reason = "predicted 5.2 s a call, over the limit of 2 s (--work-limit)"
     return Result(
         run=RUN,
@@ -109,13 +112,13 @@ def make_untimed_result(name: str, length: int, mode: str) -> Result:
 
 
 def make_profile() -> list[Result]:
-    """Profile of three implementations; the slow one exceeds the work limit at the largest length."""
+    """Make a profile of three implementations; "slow_one" exceeds the work limit at the largest length."""
     calls = [(n, length, mode) for mode in ("inference", "train") for length in LENGTHS for n in NAMES]
     return [make_untimed_result(*call) if call[:2] == ("slow_one", 256) else make_timed_result(*call) for call in calls]
 
 
 def make_check_results() -> list[Result]:
-    """Results of conformance checks, with one finding of every kind."""
+    """Make conformance results with five findings: passed, failed, expected failure, unsupported and not run."""
     return [
         make_result(Finding(check="forward_parity", status="passed"), name="torch_mha"),
         make_result(
@@ -130,12 +133,12 @@ def make_check_results() -> list[Result]:
 
 
 def write_page(results: list[Result], folder: Path) -> str:
-    """Write a report, and return its HTML."""
+    """Write a report of these results into a folder, and return its HTML page."""
     return write([make_stored_run(*results)], folder).read_text(encoding="utf-8")
 
 
 def test_a_report_is_a_page_a_text_six_tables_and_three_plots(tmp_path: Path) -> None:
-    """The path of the page is returned, and the other files are in the same folder."""
+    """``write`` returns the path of the HTML page; the Markdown text, tables and plots are in the page's folder."""
     written = write([make_stored_run(*make_check_results(), *make_profile())], tmp_path / "new" / "folder")
     assert written == tmp_path / "new" / "folder" / "index.html"
     assert sorted(path.name for path in written.parent.iterdir()) == [
@@ -145,7 +148,7 @@ def test_a_report_is_a_page_a_text_six_tables_and_three_plots(tmp_path: Path) ->
 
 
 def test_two_reports_of_the_same_runs_have_the_same_bytes(tmp_path: Path) -> None:
-    """Nothing in a report depends on when it is made."""
+    """All files of two reports of the same runs are equal byte for byte: the time of writing is not in a report."""
     for name in ("one", "other"):
         write([make_stored_run(*make_check_results(), *make_profile())], tmp_path / name)
     for path in (tmp_path / "one").iterdir():
@@ -153,7 +156,7 @@ def test_two_reports_of_the_same_runs_have_the_same_bytes(tmp_path: Path) -> Non
 
 
 def test_names_and_reasons_are_never_markup(tmp_path: Path) -> None:
-    """Names and texts of a plug-in are shown as text, in every part of the page and in its plots."""
+    """Names, reasons and warnings with HTML or $ signs appear as plain text in the page and in its plots."""
     hostile = "<script>alert(1)</script>\"'&|`$x$"
     findings = [
         Finding(check=hostile, status=status, reason=hostile, warnings=(hostile,))  # type: ignore[arg-type]
@@ -176,7 +179,7 @@ def test_names_and_reasons_are_never_markup(tmp_path: Path) -> None:
 
 
 def test_the_page_is_well_formed_html_and_loads_nothing(tmp_path: Path) -> None:
-    """Tags are balanced, ids are unique, and there is no address that a browser would load."""
+    """The tags of the page are balanced, its ids are unique, and it has no address that a browser would load."""
     text = write_page([*make_check_results(), *make_profile()], tmp_path)
     reader = _Reader()
     reader.feed(text)
@@ -186,7 +189,7 @@ def test_the_page_is_well_formed_html_and_loads_nothing(tmp_path: Path) -> None:
 
 
 class _Reader(HTMLParser):
-    """Parser that keeps the open tags and the ids."""
+    """HTML parser that records the open tags and the ids of a page."""
 
     empty = frozenset({"meta", "br", "wbr", "link", "hr", "img"})
 
@@ -208,7 +211,7 @@ class _Reader(HTMLParser):
 
 
 def test_every_number_of_timings_csv_can_be_computed_from_the_samples(tmp_path: Path) -> None:
-    """Median, interval, ratio and rate are functions of the raw samples of the line's run, implementation and case."""
+    """Median, interval, ratio and rates of a row follow from the samples of its implementation and of the reference."""
     results = make_profile()
     write([make_stored_run(*results)], tmp_path)
     samples = {(r.run, r.implementation, r.case): r.timing.samples_ns for r in results if r.timing}
@@ -218,27 +221,28 @@ def test_every_number_of_timings_csv_can_be_computed_from_the_samples(tmp_path: 
     for row in rows:
         own = sorted(map(statistics.median, samples[row["run"], row["implementation"], row["case"]]))
         base = sorted(map(statistics.median, samples[row["run"], "torch_mha", row["case"]]))
-        # The interval of nine processes is from the second to the eighth. It misses the true median in 2 · 10 of 512
-        # equally likely patterns of processes below and above the median.
+        # The interval of nine processes is from the second to the eighth value. It misses the true median in 2 · 10 of
+        # 512 equally likely patterns, where a pattern says which processes lie below the median.
         expected = (own[4], own[1], own[7], 1 - 20 / 512, 9, 45)
         columns = ("median_ns", "low_ns", "high_ns", "level", "processes", "samples")
         assert tuple(float(row[column]) for column in columns) == pytest.approx(expected)
         ratios = sorted(o / b for o, b in zip(own, base, strict=True))
-        # A speed verdict allows 1.1 % on either side; the interval of nine processes is then their whole range.
+        # The interval of a speed verdict may miss the median with probability 1.1 % on either side; for nine processes
+        # it is then the whole range.
         expected = (ratios[0], ratios[4], ratios[8], 1 - 2 / 512, 9, 9)
         columns = ("ratio_low", "ratio", "ratio_high", "ratio_level", "counted", "of")
         assert tuple(float(row[column]) for column in columns) == pytest.approx(expected)
         assert row["state"] == {"torch_mha": "", "quick_one": "faster", "slow_one": "slower"}[row["implementation"]]
         assert float(row["gflop_per_s"]) == pytest.approx(flop[row["case"]] / own[4])
         assert float(row["gbyte_per_s"]) == pytest.approx(moved[row["case"]] / own[4])
-        # At 100 flop and 1 byte a nanosecond, copying takes longer than computing up to 200 tokens.
+        # At 100 FLOP and 1 byte per nanosecond, the copies take longer than the products up to 200 tokens.
         least_ns = max(flop[row["case"]] / 100, moved[row["case"]])
         assert float(row["share"]) == pytest.approx(least_ns / own[4])
         assert row["bound"] == ("product" if int(row["length"]) > 200 else "copy")
 
 
 def test_a_ratio_needs_interleaved_samples() -> None:
-    """Without samples of the reference from the same run and the same interleaved timing, there is no ratio."""
+    """A row has a ratio only if the reference was timed interleaved with it, in the same run."""
     alone = tables.tabulate_timings([make_timed_result("quick_one", 64)])
     assert alone["ratio"].isna().all()
     assert set(alone["state"]) == {""}
@@ -250,7 +254,10 @@ def test_a_ratio_needs_interleaved_samples() -> None:
 
 
 def test_length_pass_and_series_are_read_from_the_id() -> None:
-    """The length is the larger of L and S, the pass follows from the mode, and a series drops L, S and the mode."""
+    """The length of a case is the larger of L and S in its id; its pass follows from the mode.
+
+    The name of its series is the id without L, S and the mode.
+    """
     case = "other/B1.L128.S64.E32/-/mask=none/regime=plain/seed=0/float32/cpu/"
     assert tables.length_of(case + "train") == 128
     assert tables.length_of(case.replace("L128.S64", "L1.S4096") + "inference") == 4096
@@ -261,7 +268,7 @@ def test_length_pass_and_series_are_read_from_the_id() -> None:
 
 
 def test_the_headline_counts_findings_and_names_the_fastest() -> None:
-    """Refused findings and findings that were not run have counts of their own; adjacent lengths are one range."""
+    """The headline counts failed, expected, refused and not run findings; adjacent lengths are given as one range."""
     content = collect_content([make_stored_run(*make_check_results(), *make_profile())])
     assert content.headline == (
         "3 implementations, 7 cases, 4 checks: 1 of 19 findings failed.",
@@ -275,14 +282,17 @@ def test_the_headline_counts_findings_and_names_the_fastest() -> None:
 
 
 def test_implementations_whose_intervals_overlap_are_not_distinguished() -> None:
-    """The fastest implementation is named together with those that cannot be distinguished from it."""
+    """The sentence on the fastest implementation names those whose times cannot be distinguished from the fastest."""
     shown = make_stored_run(make_timed_result("torch_mha", 64), make_interleaved_result(0.98, 1.02, 1.07))
     sentence = "Forward, L = 64: torch_mha is fastest, but cannot be distinguished from near."
     assert collect_content([shown]).fastest == (sentence,)
 
 
 def test_a_difference_below_the_threshold_is_no_gain() -> None:
-    """A constant difference of half a percent is ``same``; an interval that contains 1 % is ``unknown``."""
+    """Ratios of 0.993 to 0.997 give the verdict ``same``; ratios of 0.97 to 0.995 give ``unknown``.
+
+    With both verdicts, the report says that the fastest implementation cannot be distinguished from the reference.
+    """
     for ratios, state in (((0.993, 0.995, 0.997), "same"), ((0.97, 0.98, 0.995), "unknown")):
         shown = make_stored_run(make_timed_result("torch_mha", 64), make_interleaved_result(*ratios))
         assert tables.tabulate_timings(shown.results).set_index("implementation").loc["near", "state"] == state
@@ -291,7 +301,7 @@ def test_a_difference_below_the_threshold_is_no_gain() -> None:
 
 
 def test_interleaved_implementations_are_distinguished_by_ratio_and_not_by_time() -> None:
-    """A small difference that appears in every process counts, even where times differ more between processes."""
+    """A difference of 5 % in every process distinguishes two implementations whose intervals of times overlap."""
     shown = make_stored_run(make_timed_result("torch_mha", 64), make_interleaved_result(0.94, 0.95, 0.96))
     frame = tables.tabulate_timings(shown.results).set_index("implementation")
     assert frame.loc["torch_mha", "low_ns"] < frame.loc["near", "high_ns"]
@@ -299,7 +309,10 @@ def test_interleaved_implementations_are_distinguished_by_ratio_and_not_by_time(
 
 
 def test_a_disturbed_measurement_is_inconclusive_and_not_in_the_plot_of_speed(tmp_path: Path) -> None:
-    """The page, the text and the table give the state beside the ratio; the page and the text give the reason."""
+    """The page, the Markdown text and timings.csv mark a disturbed measurement as inconclusive and give no ratio.
+
+    The page and the Markdown text give the reason, and the plot of speeds leaves the measurement out.
+    """
     disturbed = make_interleaved_result(0.5, 0.5, 0.5)
     assert disturbed.timing
     waited = tuple((10_000,) * len(process) for process in disturbed.timing.samples_ns)
@@ -316,12 +329,12 @@ def test_a_disturbed_measurement_is_inconclusive_and_not_in_the_plot_of_speed(tm
     rows = {row["implementation"]: row for row in csv.DictReader((tmp_path / "timings.csv").read_text().splitlines())}
     assert (rows["near"]["state"], rows["near"]["ratio"]) == ("inconclusive", "")
     assert "near" not in (tmp_path / "speed.svg").read_text("utf-8")
-    # A rate that is computed from that time is marked as inconclusive, too.
+    # The rate that is computed from the disturbed time is also marked as inconclusive.
     assert re.search(r"of the \w+ ceiling</small><small>inconclusive</small>", text)
 
 
 def make_cuda_result(name: str, factor: float, *, throttled: int = 0, graph: bool = False) -> Result:
-    """Result of a call on CUDA: median 1.3 ms from end to end, and ``factor`` ms of device time."""
+    """Make a result on CUDA with a median of 1.3 ms from end to end, and of ``factor`` ms of device time."""
     case = perf_case(64, "inference").replace("/cpu/", "/cuda/")
     timing = Timing(
         samples_ns=tuple((100_000 * (9 + p),) * 20 for p in range(9)),
@@ -340,7 +353,10 @@ def make_cuda_result(name: str, factor: float, *, throttled: int = 0, graph: boo
 
 
 def test_on_a_device_device_time_and_end_to_end_time_are_reported(tmp_path: Path) -> None:
-    """The page, the text and the table give each time under its name, and the number of samples left out."""
+    """The page and the Markdown text have a table each of device time, end-to-end time and graph replay.
+
+    They also give the number of throttled samples, which are left out; timings.csv has all these columns.
+    """
     results = [
         make_cuda_result("torch_mha", 1, throttled=2),
         make_cuda_result("quick_one", 0.5, throttled=2, graph=True),
@@ -360,7 +376,10 @@ def test_on_a_device_device_time_and_end_to_end_time_are_reported(tmp_path: Path
 
 
 def test_a_cell_without_device_time_is_marked_end_to_end(tmp_path: Path) -> None:
-    """In a table of device times, a cell with an end-to-end time says so; its ratio is of end-to-end times."""
+    """In a table of device times, a cell that has only an end-to-end time is marked "end to end".
+
+    Its ratio is one of end-to-end times.
+    """
     there = make_cuda_result("torch_mha", 1)
     elsewhere = make_cuda_result("quick_one", 1)
     assert elsewhere.timing
@@ -373,7 +392,7 @@ def test_a_cell_without_device_time_is_marked_end_to_end(tmp_path: Path) -> None
 
 
 def test_a_report_of_a_cpu_does_not_mention_device_times(tmp_path: Path) -> None:
-    """On a CPU there is one time; the columns of device times are only in timings.csv, and are empty."""
+    """The page of a CPU does not mention device times; their columns in timings.csv are empty."""
     text = write_page(make_profile(), tmp_path)
     for word in ("on the device", "end to end", "End to end", "CUDA graph", "Readings of the clock"):
         assert word not in text
@@ -382,7 +401,7 @@ def test_a_report_of_a_cpu_does_not_mention_device_times(tmp_path: Path) -> None
 
 
 def test_a_failed_control_makes_all_inconclusive() -> None:
-    """Where the A/A control fails, every speed verdict of that case is inconclusive."""
+    """If the baseline's copy is twice as slow as the baseline, every verdict of that case is inconclusive."""
     base = make_timed_result("torch_mha", 64)
     assert base.timing
     control = replace(base.timing, samples_ns=tuple(tuple(2 * ns for ns in own) for own in base.timing.samples_ns))
@@ -394,7 +413,10 @@ def test_a_failed_control_makes_all_inconclusive() -> None:
 
 
 def make_interleaved_result(*ratios: float) -> Result:
-    """Result of an implementation whose times are the reference's multiplied by these ratios, three processes each."""
+    """Make a result whose times are the reference's, multiplied by one of three ratios per process.
+
+    The ratios alternate over nine processes.
+    """
     base = make_timed_result("torch_mha", 64).timing
     assert base
     samples = tuple(tuple(int(ns * r) for ns in own) for own, r in zip(base.samples_ns, ratios * 3, strict=True))
@@ -403,10 +425,10 @@ def make_interleaved_result(*ratios: float) -> Result:
 
 
 def test_the_exponent_of_growth_has_an_interval(tmp_path: Path) -> None:
-    """Time and memory that quadruple with each doubling of the length have exponent 2; two lengths give no fit."""
+    """If time or memory quadruples as the length doubles, the exponent is 2; two lengths give no exponent."""
     text = write_page(make_profile(), tmp_path)
     rows = list(csv.DictReader((tmp_path / "growth.csv").read_text("utf-8").splitlines()))
-    # Two passes, time and memory of two implementations: the third has only two lengths.
+    # The eight rows are two passes, two measures and two implementations; the third implementation has two lengths.
     assert {(row["implementation"], row["measure"]) for row in rows} == {
         (name, measure) for name in ("torch_mha", "quick_one") for measure in ("time", "peak memory")
     }
@@ -420,7 +442,7 @@ def test_the_exponent_of_growth_has_an_interval(tmp_path: Path) -> None:
 
 
 def test_disturbed_times_have_no_exponent() -> None:
-    """The exponent of memory stays, because other work does not disturb memory."""
+    """If all times of an implementation were disturbed, it has no exponent of time, but one of memory."""
     results = []
     for length in LENGTHS:
         base, own = make_timed_result("torch_mha", length), make_timed_result("quick_one", length)
@@ -442,7 +464,8 @@ def test_a_curve_that_bends_has_a_wide_interval() -> None:
     bent = fit_growth(lengths, [200 * n + n * n for n in lengths])
     assert bent is not None
     assert bent.low < 1.2 < bent.exponent < 1.8 < bent.high
-    # By hand: slope 0.5, residuals 1/6, -1/3 and 1/6 of log 2, and t with one degree of freedom is 12.706.
+    # By hand: the slope is 0.5, the residuals are 1/6, -1/3 and 1/6 of log 2, and Student's t with one degree of
+    # freedom is 12.706.
     off = fit_growth((1, 2, 4), (1, 1, 2))
     assert off is not None
     assert off.high - off.exponent == pytest.approx(12.706 * (1 / 12) ** 0.5)
@@ -451,7 +474,7 @@ def test_a_curve_that_bends_has_a_wide_interval() -> None:
 
 
 def test_the_report_names_the_kernels_and_a_fall_back_has_a_row_of_its_own(tmp_path: Path) -> None:
-    """Lengths with the same kernels share a row; a length with other kernels has its own."""
+    """Lengths with the same kernels share a row of the table; a length with a fall-back has a row of its own."""
     fallen = replace(
         make_timed_result("quick_one", 256),
         kernels=("aten::_scaled_dot_product_attention_math", "aten::bmm ×2", "aten::copy_ ×3"),
@@ -488,12 +511,12 @@ def test_the_report_names_the_kernels_and_a_fall_back_has_a_row_of_its_own(tmp_p
     ],
 )
 def test_operators_indicate_a_code_path(names: tuple[str, ...], words: str) -> None:
-    """Names of torch's operators indicate a code path; other operators are the implementation's own."""
+    """``find_way`` infers the code path from torch's operators; with none of these, the path is "its own"."""
     assert find_way(names) == words
 
 
 def test_the_report_gives_memory_and_memory_outside_the_allocator(tmp_path: Path) -> None:
-    """The report gives peak, workspace, saved and physical bytes, and physical bytes beyond the allocator's."""
+    """The page gives the bytes outside torch's allocator; memory.csv also has peak, workspace and physical bytes."""
     text = write_page(make_profile(), tmp_path)
     assert "700 000 B outside" not in text
     assert "684 KiB outside the allocator" in text
@@ -505,7 +528,7 @@ def test_the_report_gives_memory_and_memory_outside_the_allocator(tmp_path: Path
 
 
 def test_the_report_gives_ceilings_and_the_share_of_them(tmp_path: Path) -> None:
-    """The report gives the machine's rates of a product and a copy, and the share that a call reached of its bound."""
+    """The report gives the machine's best rates of products and copies, and which fraction of them a call reached."""
     text = write_page(make_profile(), tmp_path)
     assert "<td>100</td><td>1.00</td>" in text
     assert "of the product ceiling" in text
@@ -515,7 +538,7 @@ def test_the_report_gives_ceilings_and_the_share_of_them(tmp_path: Path) -> None
 
 
 def test_without_a_ceiling_there_is_a_rate_and_no_share() -> None:
-    """A ceiling of another number of threads is not used."""
+    """Without a ceiling, or with one of another number of threads, a row has rates but no fraction of the ceiling."""
     frame = tables.tabulate_timings([make_timed_result("torch_mha", 64)])
     assert frame["gflop_per_s"].notna().all()
     assert frame["share"].isna().all()
@@ -524,7 +547,7 @@ def test_without_a_ceiling_there_is_a_rate_and_no_share() -> None:
 
 
 def test_a_stored_run_of_each_schema_is_reported(tmp_path: Path) -> None:
-    """A report is made of a run file of any schema, and imports no torch."""
+    """A report can be made of run files of schema 1 and 2, without importing torch."""
     data = Path(__file__).parent / "data"
     program = (
         "import sys; from pathlib import Path; from attnbench.report import write; "
@@ -549,7 +572,7 @@ def test_one_panel_is_not_stretched_and_a_narrow_axis_has_ticks(tmp_path: Path) 
 
 
 def test_a_failure_is_shown_with_its_reason_and_the_command_that_reproduces_it(tmp_path: Path) -> None:
-    """The reason is on the page; the command is on the page and in the Markdown file."""
+    """The page gives the reason of a failure; page and Markdown file give the command that reproduces it."""
     text = write_page(make_check_results(), tmp_path)
     assert "3 of 240 values are off" in text
     command = f"attnbench reproduce '{PLAIN}' --check forward_parity quick_one"
@@ -558,7 +581,7 @@ def test_a_failure_is_shown_with_its_reason_and_the_command_that_reproduces_it(t
 
 
 def test_expected_failures_are_grouped_by_their_declared_reason() -> None:
-    """The part of the reason that the check adds differs from case to case, and does not separate groups."""
+    """Expected failures with the same declared reason are one group, whatever text their checks add to the reason."""
     requirement = read_checks()["forward_parity"].requirement
     reasons = [f"hidden rows are NaN (https://example.org/1): {requirement} But {n} values differ" for n in (1, 2)]
     results = [
@@ -570,7 +593,7 @@ def test_expected_failures_are_grouped_by_their_declared_reason() -> None:
 
 
 def test_the_report_of_a_run_that_ended_before_timing_says_so(tmp_path: Path) -> None:
-    """Memory is shown, and each call that was not timed is listed."""
+    """If a run ended before timing, the report has memory, and lists each call that was not timed."""
     probed = make_timed_result("quick_one", 64)
     text = write_page([replace(probed, timing=None)], tmp_path)
     assert "These runs contain no timings; the reason is listed for each call below." in text
@@ -579,22 +602,22 @@ def test_the_report_of_a_run_that_ended_before_timing_says_so(tmp_path: Path) ->
 
 
 def test_the_report_of_a_run_without_timings_says_so(tmp_path: Path) -> None:
-    """Where nothing was timed, no plot is written."""
+    """If no call was timed, the report says so and has no plots."""
     assert "Nothing was timed" in write_page(make_check_results(), tmp_path)
     assert not list(tmp_path.glob("*.svg"))
     assert "Nothing was timed." in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
 def test_the_report_of_a_run_without_findings_says_so(tmp_path: Path) -> None:
-    """An empty run gives an empty report and no error."""
+    """The report of a run without results says that nothing was checked; it is no error."""
     assert "These runs contain no findings: nothing was checked." in write_page([], tmp_path)
     assert (tmp_path / "findings.csv").read_text().startswith("implementation,case,check,")
 
 
 def test_a_curve_that_ends_at_the_work_limit_is_marked(tmp_path: Path) -> None:
-    """A curve that ends early is labelled as beyond the limit, and the page gives the reason."""
+    """A curve that ends at the work limit is labelled "beyond the limit", and the page gives the reason."""
     text = write_page(make_profile(), tmp_path)
-    # One for each pass.
+    # One label for each of the two passes.
     assert (tmp_path / "time.svg").read_text(encoding="utf-8").count(">beyond the limit<") == 2
     assert "over the limit of 2 s (--work-limit)" in text
 
@@ -617,7 +640,7 @@ def test_machines_and_dtypes_are_never_mixed_in_one_plot(tmp_path: Path) -> None
 
 
 def test_numbers_of_threads_are_never_mixed_in_one_plot() -> None:
-    """Times on one thread and on two are in different plots, also where a later run timed fewer implementations."""
+    """Times on one thread and on two are in different plots, even if the runs timed different implementations."""
     alone = [
         replace(r, run="later", timing=replace(r.timing, threads=1))
         for r in (make_timed_result("torch_mha", 64), make_timed_result("quick_one", 64))
@@ -637,7 +660,10 @@ def test_numbers_of_threads_are_never_mixed_in_one_plot() -> None:
 
 
 def test_the_report_gives_the_longest_sequence(tmp_path: Path) -> None:
-    """The page and the Markdown file give the failure of the next length; findings.csv leaves the search out."""
+    """The report has a table of the longest sequences, with the reason why the next length does not fit.
+
+    findings.csv does not contain results of the search.
+    """
     tried = [
         Result(
             run=RUN, implementation="quick_one", case=perf_case(length, "inference"), suite="frontier", findings=(one,)
@@ -655,7 +681,7 @@ def test_the_report_gives_the_longest_sequence(tmp_path: Path) -> None:
 
 
 def test_dollar_signs_in_a_name_are_no_formula(tmp_path: Path) -> None:
-    """A plot draws dollar signs in a name as text; the command that reproduces a failure quotes them for the shell."""
+    """Dollar signs in a name are drawn as text in a plot; the command that reproduces a failure quotes the name."""
     name = r"my dir/x.py:$\frac$"
     failed = make_result(Finding(check="forward_parity", status="failed", reason="off"), name=name)
     shown = [

@@ -1,4 +1,4 @@
-"""Tests of run files: records are read as they were written, and a damaged line loses only its own record."""
+"""Tests of run files: records are read as they were written, and a damaged line costs only the record on that line."""
 
 import errno
 import io
@@ -38,7 +38,7 @@ CEILING = Ceiling(
 
 
 def make_run(name: str = "20260101-000000-abcd", *, machine: Machine = MACHINE) -> Run:
-    """A run."""
+    """Make the record of a run on a machine."""
     return Run(
         id=name,
         time="2026-01-01T00:00:00+00:00",
@@ -50,12 +50,12 @@ def make_run(name: str = "20260101-000000-abcd", *, machine: Machine = MACHINE) 
 
 
 def make_result(*, of: str = "20260101-000000-abcd", name: str = "sdpa", finding: Finding = PASSED) -> Result:
-    """A result without measurements."""
+    """Make a result without measurements, of the run ``of``."""
     return Result(run=of, implementation=name, case=CASE, findings=(finding,), flop=1000, suite="quick")
 
 
 def make_stored_run(*results: Result, of: Run | None = None) -> StoredRun:
-    """A run as it is read from a file."""
+    """Make a run and its results as ``read_run`` returns them."""
     return StoredRun(run=of or make_run(), results=results, path=Path("run.jsonl"))
 
 
@@ -77,7 +77,7 @@ def test_appended_records_are_read(tmp_path: Path) -> None:
 
 
 def test_a_ceiling_is_stored_beside_the_results_of_its_run(tmp_path: Path) -> None:
-    """A ceiling is read back; a ceiling of another run is reported and left out."""
+    """A ceiling is read as it was written; a ceiling with the id of another run is reported and left out."""
     with RunFile.create(tmp_path, make_run()) as file:
         file.append(CEILING)
         file.append(make_result())
@@ -90,7 +90,7 @@ def test_a_ceiling_is_stored_beside_the_results_of_its_run(tmp_path: Path) -> No
 
 
 def test_a_recording_keeps_the_ceilings_of_its_run(tmp_path: Path) -> None:
-    """A ceiling is in the file at once, and in the recording."""
+    """A ceiling that is added to a recording is in the recording's list, and in the file at once."""
     with RunFile.create(tmp_path, make_run()) as file:
         recorded = Recording(run=make_run(), file=file)
         recorded.add_ceiling(CEILING)
@@ -99,7 +99,7 @@ def test_a_recording_keeps_the_ceilings_of_its_run(tmp_path: Path) -> None:
 
 
 def test_a_result_is_stored_as_soon_as_it_is_known(tmp_path: Path) -> None:
-    """A reader sees a result while the file is still open."""
+    """A result can be read from the file as soon as it is appended, before the file is closed."""
     with RunFile.create(tmp_path, make_run()) as file:
         file.append(make_result())
         assert read_run(file.path).results == (make_result(),)
@@ -113,7 +113,7 @@ def test_a_run_file_is_never_written_over(tmp_path: Path) -> None:
 
 
 def test_a_line_cut_in_its_middle_loses_that_line_only(tmp_path: Path) -> None:
-    """The other lines are read, and the loss is reported."""
+    """If the end of a file is cut off, the lines before the cut line are read, and the cut line is reported."""
     path = write_run(tmp_path, make_result(name="whole"), make_result(name="cut"))
     path.write_bytes(path.read_bytes()[:-40])
     found = read_run(path)
@@ -123,7 +123,7 @@ def test_a_line_cut_in_its_middle_loses_that_line_only(tmp_path: Path) -> None:
 
 
 def test_resuming_a_cut_file_keeps_the_new_results(tmp_path: Path) -> None:
-    """Resuming ends the cut line, so that the next result is on a line of its own."""
+    """Resuming a file whose last line is cut adds a line break, so that the next result is on a new line."""
     path = write_run(tmp_path, make_result(name="whole"), make_result(name="cut"))
     path.write_bytes(path.read_bytes()[:-40])
     with RunFile.resume(path) as file:
@@ -143,7 +143,7 @@ def test_resuming_a_complete_file_adds_no_empty_line(tmp_path: Path) -> None:
 
 
 def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
-    """The message gives the remedy."""
+    """A file of a newer schema is refused; the message says to upgrade attnbench."""
     path = write_run(tmp_path)
     path.write_text(path.read_text().replace('"schema":2', '"schema":99'))
     with pytest.raises(
@@ -153,7 +153,7 @@ def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
 
 
 def test_device_timings_are_read_as_they_were_written(tmp_path: Path) -> None:
-    """Device times, times of a graph, late launches, and the clocks around each call are read back."""
+    """Device times, graph times, late marks, and the clock readings before and after each call are read as written."""
     on_device = replace(make_result(), case=CASE.replace("/cpu/", "/cuda/"), timing=replace(ON_DEVICE, twin=ON_DEVICE))
     found = read_run(write_run(tmp_path, on_device))
     assert found.problems == ()
@@ -184,7 +184,7 @@ def test_a_file_of_schema_1_is_read() -> None:
 
 
 def test_a_file_of_schema_2_is_read() -> None:
-    """Counters, the A/A control, first calls, bytes of every kind, kernels, and ceilings are read."""
+    """A stored file of schema 2 is read: counters, A/A control, first calls, memory, work, kernels and ceilings."""
     found = read_run(DATA / "run-schema-2.jsonl")
     assert found.problems == ()
     assert (found.run.schema, found.run.machine.name) == (2, "example-cpu")
@@ -215,7 +215,7 @@ def test_a_line_that_is_no_record_is_reported_and_left_out(tmp_path: Path, line:
 
 
 def test_two_concatenated_files_are_not_one_run(tmp_path: Path) -> None:
-    """The first run is read; the second run and its results are reported and left out."""
+    """Of two concatenated run files, the first run is read; the records of the second one are reported and left out."""
     path = write_run(tmp_path, make_result())
     with RunFile.create(tmp_path, make_run("second")) as file:
         file.append(make_result(of="second"))
@@ -229,7 +229,7 @@ def test_two_concatenated_files_are_not_one_run(tmp_path: Path) -> None:
 
 
 def test_a_result_whose_case_is_no_case_id_is_reported_and_left_out(tmp_path: Path) -> None:
-    """A result with a malformed case id is left out, because readers of results parse the id."""
+    """A result with a malformed case id is reported and left out, because code that uses results parses the id."""
     path = write_run(tmp_path, replace(make_result(), case="odd"), make_result())
     found = read_run(path)
     assert found.results == (make_result(),)
@@ -238,7 +238,7 @@ def test_a_result_whose_case_is_no_case_id_is_reported_and_left_out(tmp_path: Pa
 
 
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
-    """Closing the file after a failed write does not replace the message by another error."""
+    """The message of a failed write is one line; closing the file afterwards does not replace it by another error."""
 
     class Full(io.RawIOBase):
         def writable(self) -> bool:
@@ -256,14 +256,14 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_run_is_refused(tmp_path: Path) -> None:
-    """An empty file is no run."""
+    """A file without the record of a run, here an empty file, raises ResultsError."""
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(ResultsError, match="holds no run"):
         read_run(tmp_path / "empty.jsonl")
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    """The message names the folder and the option that helps."""
+    """The message is one line and names the option for another folder, --results."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsError) as caught:
         RunFile.create(tmp_path / "file", make_run())
@@ -272,7 +272,10 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 
 def test_the_newest_run_is_found_where_none_is_named(tmp_path: Path) -> None:
-    """Runs are ordered by their ids, which begin with the time; runs without results and other files are skipped."""
+    """Without a named run, ``find_runs`` finds the run with the largest id; ids begin with the time.
+
+    Runs without results, and files that are no run files, are skipped.
+    """
     for name, machine in (("20260102-000000-aaaa", "a"), ("20260101-000000-ffff", "b")):
         with RunFile.create(tmp_path, make_run(name, machine=replace(MACHINE, name=machine))) as file:
             file.append(make_result(of=name))
@@ -285,12 +288,12 @@ def test_the_newest_run_is_found_where_none_is_named(tmp_path: Path) -> None:
 
 
 def test_a_run_is_found_by_its_path(tmp_path: Path) -> None:
-    """A path selects a run file in any folder."""
+    """``find_runs`` accepts the path of a run file in any folder."""
     assert find_runs(tmp_path, [str(DATA / "run-schema-1.jsonl")]) == [DATA / "run-schema-1.jsonl"]
 
 
 def test_the_message_of_an_unknown_run_suggests_a_similar_id(tmp_path: Path) -> None:
-    """The message suggests the id that a misspelt id resembles."""
+    """For an unknown run id, the message suggests the most similar id."""
     write_run(tmp_path)
     with pytest.raises(
         ResultsError, match=r"^no run '20260101-000000-abce' in .*; did you mean 20260101-000000-abcd\?$"
@@ -305,7 +308,7 @@ def test_no_run_at_all_says_how_to_make_one(tmp_path: Path) -> None:
 
 
 def test_of_two_results_the_later_one_is_kept() -> None:
-    """One result remains for each machine, implementation and case."""
+    """Of two results with the same machine, implementation and case, ``merge_runs`` keeps that of the later run."""
     failed = Finding(check="forward_parity", status="failed", reason="off")
     first, second = make_stored_run(make_result(finding=failed)), make_stored_run(make_result())
     assert merge_runs([first, second]) == [make_result()]
@@ -313,7 +316,7 @@ def test_of_two_results_the_later_one_is_kept() -> None:
 
 
 def test_results_of_two_machines_are_both_kept() -> None:
-    """A machine does not replace another's results."""
+    """``merge_runs`` keeps the results of two machines for the same implementation and case."""
     other = make_run("other", machine=replace(MACHINE, name="other-cpu"))
     assert merge_runs([make_stored_run(make_result()), make_stored_run(make_result(of="other"), of=other)]) == [
         make_result(),
@@ -322,7 +325,10 @@ def test_results_of_two_machines_are_both_kept() -> None:
 
 
 def test_measurements_on_different_numbers_of_threads_are_all_kept() -> None:
-    """Timings on different numbers of threads are both kept; findings do not depend on the number of threads."""
+    """``merge_runs`` keeps two timings on different numbers of threads, but only the later of two conformance results.
+
+    Findings do not depend on the number of threads.
+    """
     alone = replace(make_run("alone"), threads=1)
     both = [replace(make_result(of=name), suite=PERF, timing=TIMING) for name in (alone.id, make_run().id)]
     assert merge_runs([make_stored_run(both[0], of=alone), make_stored_run(both[1])]) == both
@@ -332,27 +338,30 @@ def test_measurements_on_different_numbers_of_threads_are_all_kept() -> None:
 
 
 def test_memory_of_a_probe_and_timing_of_the_same_run_are_joined() -> None:
-    """A later result of the same run keeps the earlier measurements, if its findings are the same."""
+    """A result with memory and a later one with a timing, of one run and with equal findings, become one result."""
     probe, later = replace(make_result(), memory=MEMORY), replace(make_result(), timing=TIMING)
     assert merge_runs([make_stored_run(probe, later)]) == [replace(make_result(), memory=MEMORY, timing=TIMING)]
 
 
 def test_work_and_kernels_of_a_probe_are_kept_where_a_later_result_has_none() -> None:
-    """The flop, bytes and kernels of a probe stay beside its later timing."""
+    """FLOP, bytes and kernels of an earlier result are kept if the later result of the run, with a timing, has none."""
     probe = replace(make_result(), memory=MEMORY, bytes=4096, kernels=("aten::bmm",))
     later = replace(make_result(), flop=None, timing=TIMING)
     assert merge_runs([make_stored_run(probe, later)]) == [replace(probe, timing=TIMING)]
 
 
 def test_a_timing_is_dropped_where_a_later_check_fails() -> None:
-    """A result with a failed check has no timing, and gives the failure as the reason."""
+    """If a later result of the run has a failed check, the timing is dropped, and ``untimed`` gives the failure."""
     failed = Finding(check="forward_parity", status="failed", reason="off")
     (one,) = merge_runs([make_stored_run(replace(make_result(), timing=TIMING), make_result(finding=failed))])
     assert one == replace(make_result(finding=failed), untimed="forward_parity failed: off")
 
 
 def test_findings_of_two_checks_of_the_same_run_are_joined() -> None:
-    """A profile, which runs fewer checks, does not hide the findings of a conformance run on the same case."""
+    """A result keeps findings of checks that a later result of the same run and case does not have.
+
+    A profile runs fewer checks than a conformance run, and must not hide a failure.
+    """
     failed = Finding(check="no_stale_state", status="failed", reason="off")
     conformed = replace(make_result(), findings=(PASSED, failed))
     (one,) = merge_runs([make_stored_run(conformed, replace(make_result(), timing=TIMING, memory=MEMORY))])
@@ -366,7 +375,7 @@ def test_findings_of_two_checks_of_the_same_run_are_joined() -> None:
 
 
 def test_a_measurement_stays_with_the_run_that_made_it() -> None:
-    """A later run without measurements neither hides the timing of an earlier run nor takes it over."""
+    """A measured result is replaced only by a measured one: a later run without measurements leaves it unchanged."""
     measured = replace(make_result(), timing=TIMING, memory=MEMORY)
     later = make_stored_run(make_result(of="later"), of=make_run("later"))
     assert merge_runs([make_stored_run(measured), later]) == [measured]

@@ -1,4 +1,4 @@
-"""Hostile implementations: each affects its own findings, and nothing else."""
+"""Tests of hostile implementations: one that crashes, hangs or misbehaves affects only its own findings."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -23,9 +23,9 @@ from attnbench.runner import (
 )
 
 LINK = "https://example.org/1"
-# Checks of a case with a padding mask, in their order.
+# Five checks that apply to a case with a padding mask, in the order in which they run.
 SEVERAL = ("forward_parity", "input_gradients", "padding_cannot_leak", "inputs_untouched", "global_state_untouched")
-# Changes its caller's mask in the first call; further calls change nothing more.
+# An implementation that changes its caller's mask in the first call; the further calls do not change the mask again.
 WRITES = """
 import torch
 
@@ -37,7 +37,7 @@ class Writes(torch.nn.MultiheadAttention):
         return super().forward(query, key, value, key_padding_mask=key_padding_mask, **given)
 """
 
-# An implementation with a behaviour for each seed of a case.
+# An implementation whose behaviour is chosen by the seed of the case.
 SCRIPTED = """
 import math
 import sys
@@ -135,10 +135,10 @@ class Scripted(Implementation):
 SCRIPTED = Scripted()
 """
 
-# Behaviours in the order of the seeds.
+# The list BEHAVIOURS of SCRIPTED: the behaviour for seed 0, for seed 1, ….
 ORDER = SCRIPTED.partition("BEHAVIOURS = [")[2].partition("]")[0].replace('"', "").replace(",", " ").split()
 
-# Status, and a part of the reason, for each behaviour.
+# For each behaviour of SCRIPTED: the status of the finding, and a part of its reason.
 EXPECTED = {
     "right": ("passed", ""),
     "raises": ("error", "ValueError: what a pity (at scripted.py:"),
@@ -168,7 +168,8 @@ EXPECTED = {
     "changes_state": ("passed", ""),
 }
 
-# Each ends or blocks its process, or exhausts memory, on the cases with these seeds, and is right on the others.
+# Implementations that, on cases with some seeds, end or block their process or exhaust memory; on other cases they are
+# right.
 FATAL = """
 import ctypes
 import os
@@ -224,7 +225,8 @@ class Patching(Implementation):
 '''
 
 
-# One request has all checks of a case. Each of these ends or blocks its process in one check, or only after many calls.
+# Implementations that end or block their process in one check, or only after many calls. All checks of a case are in
+# one request, so the runner has to find the check.
 TOGETHER = """
 import os
 import time
@@ -271,7 +273,7 @@ MANY = Counted(exit_after_many)
 WAITS = Counted(wait_at_padding)
 """
 
-# Each declares masks unsupported; when called with a mask all the same, it does what its name says.
+# Implementations that declare masks unsupported. If called with a mask all the same, each does what its name says.
 REFUSES = """
 import ctypes
 
@@ -326,21 +328,21 @@ DROPS_WEIGHTS = Refuses(drop_weights)
 
 
 def make_case(seed: int = 0) -> str:
-    """Id of a case that needs no weights and no gradients."""
+    """Return the id of a case without attention weights and gradients."""
     problem = MultiheadProblem(batch=2, queries=5, keys=7, embed_dim=24, num_heads=3, bias=True, batch_first=True)
     return Case(operator="multihead", problem=replace(problem, seed=seed), mode="inference").id
 
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Session]:
-    """Session of the whole module, with one oracle worker for all implementations."""
+    """Session that all tests of this module use, with one oracle worker."""
     with Session() as opened:
         yield opened
 
 
 @pytest.fixture
 def session(shared: Session) -> Session:
-    """The session, with the default limits."""
+    """The shared session, reset to the default limits."""
     shared.limits = Limits()
     return shared
 
@@ -363,10 +365,13 @@ def write_file(folder: Path, name: str, text: str) -> str:
 
 
 def test_every_behaviour_of_a_call_is_a_finding_of_its_case(session: Session, tmp_path: Path) -> None:
-    """Exceptions, exits, interrupts and malformed results are findings of their case; none of them ends the process."""
+    """An exception, exit, interrupt or malformed result in a call is the finding of that case.
+
+    None of them ends the process.
+    """
     session.limits = Limits(work_s=2)
     findings = check_parity(session, write_file(tmp_path, "scripted.py", SCRIPTED) + ":SCRIPTED", range(len(ORDER)))
-    # The first and the last behaviour are the same, so that the last case shows that the process still works.
+    # The first and the last behaviour are both "right", so that the last case shows that the process still works.
     assert sorted(ORDER) == sorted([*EXPECTED, "right"])
     for behaviour, finding in zip(ORDER, findings, strict=True):
         status, reason = EXPECTED[behaviour]
@@ -377,7 +382,7 @@ def test_every_behaviour_of_a_call_is_a_finding_of_its_case(session: Session, tm
 
 
 def test_segmentation_fault_costs_one_finding(session: Session, tmp_path: Path) -> None:
-    """A crash is a finding, and the cases after it run in a fresh process."""
+    """If a call crashes, its finding is "crashed", and the next case runs in a new process and passes."""
     findings = check_parity(session, write_file(tmp_path, "fatal.py", FATAL) + ":SEGFAULTS", range(3))
     assert [finding.status for finding in findings] == ["passed", "crashed", "passed"]
     assert findings[1].reason == "the process was killed by SIGSEGV"
@@ -389,21 +394,21 @@ PADDED = replace(
 
 
 def make_padded_case(mode: Mode = "eval", **changes: Any) -> str:
-    """Id of a case with a padding mask."""
+    """Return the id of a case with a padding mask."""
     return Case(operator="multihead", problem=replace(PADDED, **changes), mode=mode).id
 
 
 def run_checks(session: Session, name: str, cases: Sequence[str], *checks: str) -> list[dict[str, Finding]]:
-    """Run these checks, or all if none is given, and return the findings of each case by check."""
+    """Run the named checks, or all checks if none is named; return, for each case, the findings by check."""
     plans = session.plan(cases, frozenset(checks) or None)
     results = conform(session, [name], plans, run="r", progress=NoProgress())
     return [{finding.check: finding for finding in result.findings} for result in results]
 
 
 def test_a_crash_is_attributed_to_its_check(session: Session, tmp_path: Path) -> None:
-    """Where all checks of a case run in one request, a crash is attributed to the check that crashes alone.
+    """If a request with all checks of a case crashes, the crash is reported for the check that also crashes alone.
 
-    It counts as one of the three crashes after which an implementation is excluded, not as two.
+    The crash counts once, not twice, towards the three crashes after which an implementation is excluded.
     """
     name = write_file(tmp_path, "together.py", TOGETHER) + ":PADDING"
     cases = [make_padded_case(seed=seed) for seed in range(2)]
@@ -417,7 +422,10 @@ def test_a_crash_is_attributed_to_its_check(session: Session, tmp_path: Path) ->
 
 
 def test_a_crash_of_no_single_check_is_reported(session: Session, tmp_path: Path) -> None:
-    """A crash that happens only after many calls is reported at the last check, and counts as a crash."""
+    """A crash that no check of the case causes alone, but many calls do, is reported for the last check.
+
+    It counts towards the three crashes after which an implementation is excluded.
+    """
     name = write_file(tmp_path, "together.py", TOGETHER) + ":MANY"
     results = run_checks(session, name, [make_padded_case(seed=seed) for seed in range(5)], *SEVERAL)
     assert [findings[SEVERAL[-1]].status for findings in results] == [
@@ -428,13 +436,13 @@ def test_a_crash_of_no_single_check_is_reported(session: Session, tmp_path: Path
         "not_run",
     ]
     assert results[1][SEVERAL[-1]].reason == (
-        "the process exited with code 9 after checks of other cases; in a fresh process no check of this case did that"
+        "the process exited with code 9 after checks of other cases; re-run in a fresh process, no check of this case did so"
     )
     assert {results[1][check].status for check in SEVERAL[:-1]} == {"passed"}
 
 
 def test_a_time_out_is_attributed_to_its_check(session: Session, tmp_path: Path) -> None:
-    """A check that does not end is a time-out, and the other checks pass."""
+    """If one check of a case does not end, that check has the status "timeout", and the other checks pass."""
     session.limits = Limits(timeout_s=4)
     name = write_file(tmp_path, "together.py", TOGETHER) + ":WAITS"
     (findings,) = run_checks(
@@ -446,7 +454,7 @@ def test_a_time_out_is_attributed_to_its_check(session: Session, tmp_path: Path)
 
 
 def test_a_write_of_the_first_call_is_reported(session: Session, tmp_path: Path) -> None:
-    """The check of the caller's tensors observes the first call."""
+    """``inputs_untouched`` observes the first call, so that a change made only by the first call fails."""
     (findings,) = run_checks(
         session, write_file(tmp_path, "mine.py", WRITES) + ":Writes", [make_padded_case()], *SEVERAL
     )
@@ -455,7 +463,7 @@ def test_a_write_of_the_first_call_is_reported(session: Session, tmp_path: Path)
 
 
 def test_settings_of_one_call_do_not_reach_the_next(session: Session, tmp_path: Path) -> None:
-    """A change of torch's global state fails its check, and is undone before the next case."""
+    """A call that changes torch's settings fails ``global_state_untouched``; they are restored before the next case."""
     source = SCRIPTED.replace(
         "return BEHAVIOURS[case.problem.seed]", "return ['right', 'changes_state', 'right'][case.problem.seed]"
     )
@@ -467,14 +475,14 @@ def test_settings_of_one_call_do_not_reach_the_next(session: Session, tmp_path: 
         assert word in results[1]["global_state_untouched"].reason
 
 
-# Declared as unsupported
+# Cases that an implementation declares unsupported
 
 
 @pytest.mark.parametrize(
     ("act", "status", "reason", "warnings"),
     [
         ("RAISES", "unsupported", "no masks", ()),
-        ("WORKS", "unsupported", "no masks", ("works: declare it",)),
+        ("WORKS", "unsupported", "no masks", ("computes this case correctly; let unsupported(case) return None for it",)),
         (
             "IGNORES_MASK", "failed",
             "declared unsupported (no masks), yet it returned a wrong result instead of refusing: The output ", (),
@@ -490,18 +498,21 @@ def test_settings_of_one_call_do_not_reach_the_next(session: Session, tmp_path: 
         ),
         (
             "DETACHES", "unsupported", "no masks",
-            ("returns an output without gradients where they are asked for, instead of refusing",),
+            ("returns an output that no gradient flows through although the case needs gradients; raise an exception instead",),
         ),
         (
             "DROPS_WEIGHTS", "unsupported", "no masks",
-            ("returns no weights where they are asked for, instead of refusing",),
+            ("returns no attention weights although the call requests them; raise an exception instead",),
         ),
     ],
 )  # fmt: skip
 def test_a_call_declared_unsupported_must_raise(
     session: Session, tmp_path: Path, act: str, status: str, reason: str, warnings: tuple[str, ...]
 ) -> None:
-    """A refused case is called all the same: a wrong result is a failure, and a right one a warning."""
+    """An implementation is called on a case that it declares unsupported, to see whether it refuses.
+
+    A wrong result is a failure; a right one is a warning.
+    """
     name = write_file(tmp_path, "refuses.py", REFUSES) + f":{act}"
     one = make_padded_case(need_weights=act == "DROPS_WEIGHTS")
     (findings,) = run_checks(session, name, [one])
@@ -514,7 +525,7 @@ def test_a_call_declared_unsupported_must_raise(
 
 
 def test_a_refused_case_is_not_called_where_it_would_take_long(session: Session, tmp_path: Path) -> None:
-    """A refused case is not called if it is over the work limit or compiled."""
+    """No call is made on an unsupported case if its predicted time is over the work limit, or if it is compiled."""
     source = REFUSES.replace(
         "    def build(", "    def predicted_s(self, case):\n        return 10.0 * case.problem.seed\n\n    def build("
     )
@@ -528,13 +539,13 @@ def test_a_refused_case_is_not_called_where_it_would_take_long(session: Session,
 
 
 def test_other_checks_do_not_warn_of_a_refused_case_that_works(session: Session, tmp_path: Path) -> None:
-    """Only the check that compares with the oracle has the warning; here that check is not selected."""
+    """Only ``forward_parity`` warns that an unsupported case works; if it is not selected, there is no warning."""
     name = write_file(tmp_path, "refuses.py", REFUSES) + ":WORKS"
     (findings,) = run_checks(session, name, [make_padded_case()], "inputs_untouched")
     assert [(finding.status, finding.warnings) for finding in findings.values()] == [("unsupported", ())]
 
 
-# Time and memory
+# Limits of time and memory
 
 
 def test_hanging_is_a_time_out(session: Session, tmp_path: Path) -> None:
@@ -547,7 +558,7 @@ def test_hanging_is_a_time_out(session: Session, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("shared_by", "status"), [(1, "timeout"), (3, "unsupported")])
 def test_a_shared_request_may_take_longer(session: Session, tmp_path: Path, shared_by: int, status: str) -> None:
-    """A request that three implementations share has three times the time limit."""
+    """With ``shared_by`` = 3, the time limit of a request is three times as long."""
     source = "from attnbench.interface import Implementation, Refusal\nimport time\n"
     source += "class Slow(Implementation):\n    def unsupported(self, case):\n        time.sleep(1.5)\n"
     source += "        raise Refusal('slow')\n"
@@ -559,14 +570,14 @@ def test_a_shared_request_may_take_longer(session: Session, tmp_path: Path, shar
 
 
 def test_after_three_crashes_the_other_cases_are_not_run(session: Session, tmp_path: Path) -> None:
-    """An implementation that ended three processes is not run on further cases; the reason gives the last crash."""
+    """An implementation that ended three processes is not run on the other cases; their reason is the last crash."""
     findings = check_parity(session, write_file(tmp_path, "fatal.py", FATAL) + ":EXITS_ALWAYS", range(6))
     assert [finding.status for finding in findings] == ["passed", "crashed", "crashed", "crashed", "not_run", "not_run"]
     assert findings[-1].reason == "its process ended 3 times, the last time: the process exited with code 9"
 
 
 def test_exceeding_the_memory_limit_is_out_of_memory(session: Session, tmp_path: Path) -> None:
-    """An allocation that fails under --memory-limit is out_of_memory, and the process continues."""
+    """If an allocation exceeds the memory limit, the finding is "out_of_memory", and the process runs on."""
     session.limits = Limits(memory_bytes=10**9, threads=1)
     findings = check_parity(session, write_file(tmp_path, "fatal.py", FATAL) + ":ALLOCATES", range(3))
     assert [finding.status for finding in findings] == ["passed", "out_of_memory", "passed"]
@@ -574,7 +585,10 @@ def test_exceeding_the_memory_limit_is_out_of_memory(session: Session, tmp_path:
 
 
 def test_patching_torch_affects_only_the_implementation_itself(session: Session, tmp_path: Path) -> None:
-    """An implementation that patches torch's comparisons, operators and the reference fails; the next one passes."""
+    """An implementation that patches torch's comparisons, operators and the reference fails all the same.
+
+    The implementation after it passes.
+    """
     patching = write_file(tmp_path, "patching.py", PATCHING) + ":Patching"
     plans = session.plan([make_case()], frozenset({"forward_parity"}))
     results = conform(session, [patching, "sdpa"], plans, run="r", progress=NoProgress())
@@ -585,7 +599,7 @@ def test_patching_torch_affects_only_the_implementation_itself(session: Session,
 
 
 def test_implementation_that_cannot_be_loaded_again_is_excluded(session: Session, tmp_path: Path) -> None:
-    """Where a file cannot be loaded again after a crash, the other findings give the reason, and the run goes on."""
+    """If a file cannot be loaded again after a crash, the remaining cases are "crashed", with that error as reason."""
     source = FATAL.replace(
         "SEGFAULTS =", "if os.path.exists(__file__ + '.seen'): raise OSError('locked')\nSEGFAULTS ="
     ).replace("ctypes.string_at(0)", "(open(__file__ + '.seen', 'w'), os._exit(1))")
@@ -608,7 +622,7 @@ def test_implementation_that_cannot_be_loaded_again_is_excluded(session: Session
 def test_an_object_that_is_no_implementation_is_an_error(
     session: Session, tmp_path: Path, source: str, reason: str
 ) -> None:
-    """A file that ends its process, or contains another object, is an error of one line that names the file."""
+    """If a file ends its process, or its object is no implementation, the error is one line that names the file."""
     name = write_file(tmp_path, "one.py", source) + ":ONE"
     with pytest.raises(PluginError) as raised:
         check_parity(session, name, range(1))
@@ -618,7 +632,7 @@ def test_an_object_that_is_no_implementation_is_an_error(
 
 
 def test_environment_is_set_before_the_process_starts(session: Session, tmp_path: Path) -> None:
-    """Environment variables that an implementation declares are set before it is imported, with numbers as text."""
+    """Environment variables that an implementation declares are set before its file is imported; 42 is set as "42"."""
     source = """
 import os
 
@@ -642,9 +656,10 @@ class Declares(Implementation):
 
 
 def test_expected_failures_are_distinguished(session: Session, tmp_path: Path) -> None:
-    """An expected failure has its reason and link; a pass where a failure is expected is reported.
+    """A failure that an entry expects is an "expected_failure" with the entry's reason and link.
 
-    A crash is never expected.
+    If the check passes, the finding is an "unexpected_pass", unless the entry has ``passes_where``. A crash is never
+    expected.
     """
     (tmp_path / "scripted.py").write_text(SCRIPTED)
     (tmp_path / "fatal.py").write_text(FATAL)
@@ -654,7 +669,10 @@ def test_expected_failures_are_distinguished(session: Session, tmp_path: Path) -
     expected = tuple(read_expectations(file))
     right, raises = check_parity(session, f"{tmp_path}/scripted.py:SCRIPTED", range(2), expected)
     assert right.status == "unexpected_pass"
-    assert right.reason == f"expected to fail (known, {LINK}): remove entry 1 of expected.toml, or narrow it by unless"
+    assert right.reason == (
+        f"expected to fail (known, {LINK}), but passed: "
+        "remove entry 1 of expected.toml, or exclude this case from its patterns"
+    )
     assert raises.status == "expected_failure"
     assert raises.reason.startswith(f"known ({LINK}): ValueError: what a pity")
     elsewhere = tuple(replace(one, passes_where="the machine has no such kernel") for one in expected)
@@ -665,7 +683,10 @@ def test_expected_failures_are_distinguished(session: Session, tmp_path: Path) -
 
 
 def test_an_entry_may_name_several_checks_and_leave_cases_out(tmp_path: Path) -> None:
-    """Patterns are separated by spaces; an entry does not cover cases that ``unless`` matches."""
+    """``check`` and ``unless`` of an entry may have several patterns, separated by spaces.
+
+    The entry does not cover cases that match a pattern of ``unless``.
+    """
     file = tmp_path / "expected.toml"
     file.write_text(
         '[[expected]]\nimplementation = "mine"\ncheck = "forward_* weights_parity"\ncase = "*/mask=pad/*"\n'
@@ -692,13 +713,13 @@ def test_an_entry_may_name_several_checks_and_leave_cases_out(tmp_path: Path) ->
         ('expected = ["sdpa"]\n', "expected must be a list of tables, each under a line [[expected]]"),
         (
             '[[expected]]\nimplementation = "sdpa"\n',
-            "entry 1 needs the strings implementation, check, case, reason, link, got ['implementation']",
+            "entry 1 needs non-empty strings under the keys implementation, check, case, reason, link (optional: passes_where, unless), got the keys implementation",
         ),
         ("\udcff", "cannot read expected failures from"),
     ],
 )
 def test_malformed_file_of_expected_failures_is_one_line(tmp_path: Path, text: str, fault: str) -> None:
-    """The error about a file that is no list of expected failures names the file and the fault."""
+    """The error about a malformed file of expected failures names the file and what is wrong with it."""
     file = tmp_path / "expected.toml"
     file.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ExpectationError) as raised:
@@ -708,7 +729,7 @@ def test_malformed_file_of_expected_failures_is_one_line(tmp_path: Path, text: s
 
 
 ENTRY = '[[expected]]\nimplementation = "{}"\ncheck = "{}"\ncase = "{}"\nreason = "known"\nlink = "x"\n'
-# A pattern of cases, and a pattern ``unless`` that excludes all of them.
+# Text for the field ``case`` of ENTRY: a pattern of cases, and an ``unless`` that excludes all of these cases.
 NONE_LEFT = '*/mask=bool3d/*"\nunless = "*/mask=bool3d/*'
 
 
@@ -720,20 +741,25 @@ NONE_LEFT = '*/mask=bool3d/*"\nunless = "*/mask=bool3d/*'
         ("other.py:MINE", "forward_parity", "*", "no implementation 'other.py:MINE'"),
         ("sdpa", "forward_party", "*", "no check 'forward_party'; did you mean 'forward_parity' or 'shares_parity'?"),
         ("sdpa", "nothing_*", "*", "no check 'nothing_*'; remove the entry, or correct it"),
-        ("sdpa", "*", "multihead/*/mask=bool4d/*", "applies to no case of any suite whose id matches"),
+        (
+            "sdpa",
+            "*",
+            "multihead/*/mask=bool4d/*",
+            "no check that matches '*' applies to a case of any suite whose id matches",
+        ),
         (
             "sdpa",
             "input_gradients",
             "*/inference",
-            "'input_gradients' applies to no case of any suite whose id matches",
+            "no check that matches 'input_gradients' applies to a case of any suite whose id matches",
         ),
-        ("sdpa", "*", NONE_LEFT, "matches '*/mask=bool3d/*' and none of '*/mask=bool3d/*'"),
+        ("sdpa", "*", NONE_LEFT, "matches '*/mask=bool3d/*' and does not match '*/mask=bool3d/*'"),
     ],
 )
 def test_an_expectation_that_can_match_nothing_is_an_error(
     session: Session, tmp_path: Path, implementation: str, check: str, pattern: str, fault: str
 ) -> None:
-    """The error names the file and the number of the entry that can match no finding, before anything runs."""
+    """If an entry can match no finding of any run, the error names its file and number, before any check runs."""
     write_file(tmp_path, "mine.py", "MINE = 1\n")
     file = tmp_path / "expected.toml"
     file.write_text(ENTRY.format("sdpa", "*_parity", "*") + ENTRY.format(implementation, check, pattern))
@@ -745,9 +771,9 @@ def test_an_expectation_that_can_match_nothing_is_an_error(
 
 
 def test_an_expectation_need_not_match_this_run(session: Session, tmp_path: Path) -> None:
-    """Entries of implementations, dtypes, devices and cases that are not run now are no error.
+    """Entries for implementations, dtypes, devices and cases that this run does not have are no error.
 
-    An entry of a case that is in no suite and is run now is no error, either.
+    Nor is an entry for a case that this run has, although no suite has it.
     """
     write_file(tmp_path, "mine.py", "class Mine: ...\n")
     file = tmp_path / "expected.toml"

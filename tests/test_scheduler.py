@@ -148,6 +148,6 @@ def test_a_clean_call_waited_at_most_half_a_percent_of_its_time(
 ) -> None:
     """A call is clean if it waited at most 0.5 % of its time.
 
-    If waits were not counted, it is clean without a switch; if switches were not counted either, it is clean.
+    If only switches were counted, a call without a switch is clean; if neither was counted, every call is clean.
     """
     assert is_clean(1_000_000, waited_ns, switches) is expected

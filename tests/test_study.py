@@ -141,7 +141,7 @@ def test_maps_come_from_any_implementation(name: str) -> None:
 
 @needs_encoder
 def test_padding_takes_weight_only_without_the_mask() -> None:
-    """With the mask, the output does not depend on the padding; without it, padding takes more weight the longer it is."""
+    """With the mask, padding has weight 0 and the output is unchanged; without it, more padding takes more weight."""
     found = compute_padding(implementation="reshaped", head=3, token="rises", texts=[])
     masked = [row for row in found["rows"] if row["masked"]]
     bare = [row for row in found["rows"] if not row["masked"]]
@@ -221,7 +221,10 @@ MAPS: dict[str, Any] = {
 
 
 def test_every_study_is_written_as_figures_and_tables(saturated: dict[str, Any], tmp_path: Path) -> None:
-    """A study is written as PNG, SVG, CSV and Markdown; the Markdown file shows the figure and has a well-formed table."""
+    """A study is written as PNG, SVG, CSV and Markdown.
+
+    The Markdown file shows the figure, and all rows of its table have the same number of columns.
+    """
     page = write_study("saturation", saturated, tmp_path)
     write_study("maps", MAPS, tmp_path)
     one_head = MAPS["sentences"][0] | {"weights": [[[0.25] * 4] * 4], "entropy_bits": [2.0]}
@@ -261,7 +264,7 @@ def test_a_report_shows_the_studies_of_its_folder_whichever_was_written_first(
     for name in ("index.html", "report.md"):
         text = (after / name).read_text(encoding="utf-8")
         assert text == (before / name).read_text(encoding="utf-8")
-        assert text.count("Studies that show why") == 1
+        assert text.count("Studies that explain attention") == 1
     page = (after / "index.html").read_text(encoding="utf-8")
     assert page.count("<svg") == plain.count("<svg") + 1
     assert "<th>width d</th>" in page

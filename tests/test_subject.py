@@ -24,7 +24,7 @@ def make_case(mode: Mode = "train", **changes: Any) -> Case:
 
 
 class Returns(Implementation):
-    """Implementation that returns a function of the reference's output and weights."""
+    """Implementation whose result is a given function, applied to the reference's output and weights."""
 
     name = "returns"
 

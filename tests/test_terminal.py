@@ -80,7 +80,7 @@ def test_a_disturbed_baseline_has_the_sign_of_inconclusive(capsys: pytest.Captur
 
 
 def test_a_baseline_that_differs_from_itself_leaves_no_ratio(capsys: pytest.CaptureFixture[str]) -> None:
-    """If the baseline and its copy differ by 20 %, no ratio is printed, and the reason is."""
+    """If the baseline and its copy differ by 20 %, no ratio is printed, and the last line gives the reason."""
     lines = print_lines(
         capsys, make_result("torch_mha", [1] * 7, control=1.2, others=()), make_result("slow", [1.5] * 7)
     )

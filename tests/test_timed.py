@@ -1,4 +1,7 @@
-"""Tests of the shared timing processes: exclusion after a fault, and added processes. No process is started here."""
+"""Tests of timing processes, each of which times all implementations of a case. The tests start no process.
+
+An implementation with a fault is excluded, and processes are added if a speed verdict is unknown.
+"""
 
 import itertools
 from collections import Counter
@@ -22,15 +25,15 @@ CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/float32/cpu
 CHECKS = ("forward_parity", "global_state_untouched")
 CALL_NS = 1_000_000
 PASSED: Outcome = {"status": "passed"}
-# The fault of a process with these implementations and this number, or None.
+# Function of the implementations and the number of a process; it returns the fault of that process, or None.
 Fault = Callable[[list[str], int], Outcome | None]
 
 
 @dataclass(slots=True, kw_only=True)
 class FakeSession:
-    """Session whose processes answer at once, and which keeps the requests."""
+    """Session with fake timing processes, which answer at once; it records the requests to these processes."""
 
-    # Time of one call as a multiple of the baseline's, by process and name.
+    # Function of process and name: the time of a call in multiples of the baseline's.
     factor: Callable[[int, str], float] = lambda process, name: 1.0
     fault: Fault = lambda names, process: None
     load_fault: Callable[[list[str]], bool] = lambda names: False
@@ -41,14 +44,14 @@ class FakeSession:
     closed: int = 0
 
     def supervise_together(self, names: list[str]) -> "FakeProcess":
-        """Return a process, or raise where the names cannot be loaded."""
+        """Return a fake process with these implementations; raise PluginError if ``load_fault`` says so."""
         if self.load_fault(names):
             raise PluginError(f"cannot load {', '.join(names)}")
         self.started.append(list(names))
         return FakeProcess(self, names)
 
     def ask_oracle(self, do: str, **request: Any) -> Any:
-        """Return the path of inputs, or the outcomes of checks."""
+        """Return the path of the inputs, or the outcomes of the requested checks."""
         if do == "inputs":
             return "inputs"
         assert do == "judge"
@@ -57,7 +60,7 @@ class FakeSession:
 
 
 class FakeProcess(Supervisor):
-    """Process with the answers and faults of its session."""
+    """Timing process whose times and faults are given by its FakeSession."""
 
     path_prefix = Path("nowhere")
 
@@ -68,11 +71,11 @@ class FakeProcess(Supervisor):
         self._child = None
 
     def close(self) -> None:
-        """Count the call."""
+        """Add one to the number of closed processes of the session."""
         self._fake.closed += 1
 
     def ask(self, do: str, *, counts: bool = True, **request: Any) -> Outcome:
-        """Return nine samples of each implementation, or the fault."""
+        """Return nine samples of each implementation, or the fault of this process if it has one."""
         assert do == "time"
         assert not counts
         self._fake.requests.append(request)
@@ -93,13 +96,13 @@ def _make_samples(factor: float) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class RecordingProgress:
-    """Records the number of steps left at the start of each step."""
+    """Progress that records, at the start of each step, how many steps of the stage are left."""
 
     left: list[int] = field(default_factory=list)
     todo: int = 0
 
     def begin(self, title: str, total: int, *, parallel: int = 1) -> None:
-        """Set the number of steps of a new stage."""
+        """Set the number of steps of a new stage; the stage before must be complete."""
         del title, parallel
         assert self.todo == 0
         self.todo = total
@@ -127,7 +130,7 @@ def run(
     against: str | None = None,
     progress: Progress | None = None,
 ) -> dict[tuple[str, int], Result]:
-    """Time cases in fake processes, and return the results by name and number of the case."""
+    """Time cases in fake processes; return the results by implementation and number of the case."""
     plans = [Plan(case=CASE.format(n), checks=CHECKS, missing=None, flop=1) for n in range(cases)]
     findings = tuple(Finding(check=check, status="passed") for check in CHECKS)
     ready = {
@@ -142,7 +145,7 @@ def run(
 
 
 def make_fault(*guilty: str, status: str = "crashed") -> Fault:
-    """Fault of a process that calls any of these implementations."""
+    """Make the function ``Fault`` that reports a fault if a process calls any of these implementations."""
 
     def fault(names: list[str], process: int) -> Outcome | None:
         del process
@@ -154,13 +157,16 @@ def make_fault(*guilty: str, status: str = "crashed") -> Fault:
 @pytest.mark.parametrize("count", [2, 3, 8])
 @pytest.mark.parametrize("place", [0, 1, -1])
 def test_the_culprit_is_found_by_bisection(count: int, place: int) -> None:
-    """Bisection of n implementations takes at most ⌊log₂ n⌋ + 2 fresh processes. The others are all timed."""
+    """The implementation that crashes among n is found with at most ⌊log₂ n⌋ + 2 new processes.
+
+    The other n − 1 implementations are timed.
+    """
     names = ["torch_mha", *(f"n{i}" for i in range(1, count))]
     guilty = names[place]
     fake = FakeSession(fault=make_fault(guilty))
     found = run(fake, names)
     assert found[guilty, 0].timing is None
-    assert found[guilty, 0].untimed == "crashed: in a timing process: gone"
+    assert found[guilty, 0].untimed == "crashed in a timing process: gone"
     for name in names:
         if name != guilty:
             timing = found[name, 0].timing
@@ -173,31 +179,34 @@ def test_the_culprit_is_found_by_bisection(count: int, place: int) -> None:
 
 
 def test_two_culprits_are_found_one_after_the_other() -> None:
-    """Both implementations that end processes are excluded, and the others are timed."""
+    """If two of eight implementations crash processes, these two are excluded, and the other six are timed."""
     found = run(FakeSession(fault=make_fault("n1", "n6")), ["torch_mha", *(f"n{i}" for i in range(1, 8))])
     assert {name for (name, _), result in found.items() if result.timing is None} == {"n1", "n6"}
 
 
 def test_an_implementation_that_raises_is_excluded_without_a_search() -> None:
-    """The answer about an exception names the implementation, so that no further process is started."""
+    """If an implementation raises, the answer of the process names it, so no process is started to find it."""
     fault: Fault = lambda names, process: (  # noqa: E731
         {"status": "error", "reason": "raised", "culprit": "n2"} if "n2" in names and process == 3 else None
     )
     fake = FakeSession(fault=fault)
     found = run(fake, ["torch_mha", "n1", "n2"])
-    assert found["n2", 0].untimed == "error: in a timing process: raised"
+    assert found["n2", 0].untimed == "error in a timing process: raised"
     assert len(fake.started) == 7
 
 
 def test_a_crash_that_is_not_reproduced_excludes_no_implementation() -> None:
-    """The case is timed again, and all implementations have a timing."""
+    """If a process crashes once and not again, the case is timed again, and all implementations have a timing."""
     crashes = [{"status": "crashed", "reason": "by chance"}]
     found = run(FakeSession(fault=lambda names, process: crashes.pop() if crashes else None), ["torch_mha", "n1"])
     assert all(result.timing is not None for result in found.values())
 
 
 def test_a_fault_of_all_together_is_reported_for_all() -> None:
-    """Where only all together reproduce a fault, twice, none of them is timed on that case; other cases are timed."""
+    """If a fault occurs only when all implementations run together, none of them is timed on that case.
+
+    They are timed on the other case.
+    """
 
     def fault(names: list[str], process: int) -> Outcome | None:
         del process
@@ -206,31 +215,37 @@ def test_a_fault_of_all_together_is_reported_for_all() -> None:
 
     fake = FakeSession(fault=fault)
     found = run(fake, ["torch_mha", "n1", "n2"], cases=2)
-    reason = "timeout: in a timing process: silent; no subset of the implementations reproduced it"
+    reason = "timeout in a timing process: silent; no subset of the implementations reproduced it"
     assert {found[name, 0].untimed for name in ("torch_mha", "n1", "n2")} == {reason}
     assert all(found[name, 1].timing is not None for name in ("torch_mha", "n1", "n2"))
 
 
 def test_an_implementation_that_ended_three_processes_is_excluded() -> None:
-    """An implementation that ended three processes is not timed in the remaining cases, because each costs a search."""
+    """An implementation that ended three processes is not timed on the remaining cases, as each would cost a search."""
     fake = FakeSession(fault=make_fault("n1", status="timeout"))
     found = run(fake, ["torch_mha", "n1", "n2"], cases=6)
     assert [found["n1", i].untimed for i in range(6)] == [
-        *["timeout: in a timing process: gone"] * 3, *["crashed: it ended 3 timing processes"] * 3
+        *["timeout in a timing process: gone"] * 3, *["crashed: it ended 3 timing processes"] * 3
     ]  # fmt: skip
     assert all(found["n2", i].timing is not None for i in range(6))
 
 
 def test_an_implementation_that_cannot_be_loaded_with_others_is_excluded() -> None:
-    """The others are timed; the excluded implementation could be loaded alone in its probe."""
+    """An implementation whose process cannot load it together with others is excluded; the others are timed.
+
+    It could be loaded alone, because it passed its probe.
+    """
     fake = FakeSession(load_fault=lambda names: "n1" in names)
     found = run(fake, ["torch_mha", "n1", "n2"], cases=2)
-    assert {found["n1", i].untimed for i in range(2)} == {"crashed: in a timing process: cannot load n1"}
+    assert {found["n1", i].untimed for i in range(2)} == {"crashed in a timing process: cannot load n1"}
     assert all(found["n2", i].timing is not None for i in range(2))
 
 
 def test_an_output_that_is_wrong_after_timing_has_no_timing() -> None:
-    """The finding of the re-run check replaces the earlier one; other findings stay."""
+    """If forward_parity fails after timing, there is no timing; the new finding replaces the one of the probe.
+
+    The findings of other checks stay.
+    """
 
     def evaluate(name: str) -> Outcome:
         requirement = "The output equals the oracle's within the error budget."
@@ -248,26 +263,29 @@ def test_an_output_that_is_wrong_after_timing_has_no_timing() -> None:
 
 
 def test_only_checks_of_outputs_are_re_run() -> None:
-    """Of the checks that the probe ran, only those that compare outputs are re-run after timing."""
+    """After timing, only the checks of the probe that compare outputs are run again: forward_parity."""
     fake = FakeSession()
     run(fake, ["torch_mha", "n1"])
     assert {tuple(request["checks"]) for request in fake.requests} == {(), ("forward_parity",)}
 
 
 def test_each_process_has_an_order_of_its_own() -> None:
-    """The number of a process is its seed."""
+    """The seed of the order of calls in a process is the number of the process: 0, 1, 2."""
     fake = FakeSession()
     run(fake, ["torch_mha", "n1"], processes=3)
     assert [request["seed"] for request in fake.requests] == [0, 1, 2]
 
 
 def make_factor(process: int, name: str) -> float:
-    """2 for "slow"; 1.02 in every second process for "open", whose verdict stays unknown; 1 for the others."""
+    """Return 2 for "slow"; for "open", 1 and 1.02 in turn, so that its verdict stays unknown; 1 for other names."""
     return {"slow": 2.0, "open": 1.0 + 0.02 * (process % 2)}.get(name, 1.0)
 
 
 def test_processes_are_added_where_a_verdict_is_unknown() -> None:
-    """Five at a time, up to a limit; only implementations with an unknown verdict take part, and the baseline."""
+    """While a verdict is unknown, five processes at a time are added, until there are ``most`` processes.
+
+    They time only the implementations with an unknown verdict, and the baseline.
+    """
     fake = FakeSession(factor=make_factor)
     found = run(fake, ["slow", "torch_mha", "open"], processes=10, most=30)
     assert [request["implementations"] for request in fake.requests[:10]] == [["slow", "torch_mha", "open"]] * 10
@@ -287,7 +305,7 @@ def test_processes_are_added_where_a_verdict_is_unknown() -> None:
 
 
 def test_no_process_is_added_once_all_verdicts_are_known() -> None:
-    """Here five processes are enough: with the first ten the verdict is unknown, and with fifteen it is known."""
+    """If a verdict is unknown after 10 processes and known after 15, only five processes are added."""
 
     def factor(process: int, name: str) -> float:
         return 1.0 if name == "torch_mha" or process < 2 else 1.2
@@ -299,21 +317,21 @@ def test_no_process_is_added_once_all_verdicts_are_known() -> None:
 
 @pytest.mark.parametrize("most", [None, 10])
 def test_no_process_is_added_beyond_the_limit(most: int | None) -> None:
-    """Without a larger limit, no process is added for an unknown verdict."""
+    """If ``most`` is None or the number of planned processes, no process is added for an unknown verdict."""
     fake = FakeSession(factor=make_factor)
     run(fake, ["torch_mha", "open"], processes=10, most=most)
     assert len(fake.requests) == 10
 
 
 def test_without_a_baseline_no_process_is_added() -> None:
-    """Without the baseline there is no speed verdict."""
+    """If the baseline is not timed, there are no speed verdicts, and no processes are added for them."""
     fake = FakeSession(factor=make_factor)
     run(fake, ["open", "slow"], processes=10, most=30)
     assert len(fake.requests) == 10
 
 
 def test_any_implementation_may_be_the_baseline() -> None:
-    """The named baseline has the A/A control, and processes are added for unknown verdicts against it."""
+    """If ``against`` names an implementation, that one has the A/A control, and verdicts are against it."""
     fake = FakeSession(factor=make_factor)
     found = run(fake, ["own", "torch_mha", "open"], processes=10, most=15, against="own")
     assert {request["baseline"] for request in fake.requests} == {"own"}
@@ -324,7 +342,7 @@ def test_any_implementation_may_be_the_baseline() -> None:
 
 
 def test_results_come_as_each_group_of_cases_is_done() -> None:
-    """Results are yielded after each group of cases, so that an interrupted profile keeps the finished groups."""
+    """Results are yielded as soon as their group of cases is done, so that an interrupted profile keeps them."""
     fake = FakeSession()
     plans = [Plan(case=CASE.format(n), checks=CHECKS, missing=None, flop=1) for n in range(4)]
     findings = (Finding(check="forward_parity", status="passed"),)
@@ -342,7 +360,7 @@ def test_results_come_as_each_group_of_cases_is_done() -> None:
 
 
 def test_a_case_without_implementations_starts_no_process() -> None:
-    """Where no implementation passed its probe, no process is started."""
+    """If no implementation passed its probe on a case, no process is started."""
     fake = FakeSession()
     assert run(fake, []) == {}
     assert fake.started == []
@@ -350,7 +368,7 @@ def test_a_case_without_implementations_starts_no_process() -> None:
 
 @pytest.mark.parametrize("cores", [1, 2, 4])
 def test_processes_start_together_and_each_is_used_once(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many processes start together as there are cores, and no more than are needed; each is used and closed."""
+    """Processes are started in groups of ``STARTS``, but no more than needed in total; each is used once and closed."""
     monkeypatch.setattr(timing, "STARTS", cores)
     fake = FakeSession()
     run(fake, ["torch_mha", "other"], processes=7)
@@ -359,7 +377,7 @@ def test_processes_start_together_and_each_is_used_once(cores: int, monkeypatch:
 
 
 def test_a_process_that_was_started_ahead_is_used_after_an_exclusion(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process has loaded the excluded implementation, too, and does not call it."""
+    """A process that was started before an implementation was excluded is still used, but does not call that one."""
     monkeypatch.setattr(timing, "STARTS", 2)
     fake = FakeSession(
         evaluate=lambda name: PASSED if name != "wrong" else {"status": "failed", "reason": "It is wrong."}
@@ -385,14 +403,14 @@ def test_an_interrupted_run_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_each_interleaved_implementation_adds_a_time_out() -> None:
-    """The time limit of a request is multiplied by the number of implementations that share it."""
+    """A timing request of three implementations has ``shared_by`` = 3, which multiplies its time limit."""
     fake = FakeSession(factor=lambda process, name: 1.2 if name == "slow" else 1.0)
     run(fake, ["torch_mha", "slow", "other"])
     assert {request["shared_by"] for request in fake.requests} == {3}
 
 
 def test_checks_are_re_run_in_the_first_and_in_the_last_process() -> None:
-    """Checks are re-run in the first and in the last of the planned processes, and in the last of the added ones."""
+    """Checks are run again in the first and the last planned process, and in the last added process."""
     factors = {0: 1.0, 1: 1.1}
     fake = FakeSession(factor=lambda process, name: factors[process % 2] if name == "other" else 1.0)
     run(fake, ["torch_mha", "other"], processes=7, most=7 + STEP)
@@ -402,10 +420,13 @@ def test_checks_are_re_run_in_the_first_and_in_the_last_process() -> None:
 
 
 def test_a_case_gets_as_many_processes_as_its_time_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here a process takes 1 s: in 2.5 s a case gets two processes, and in 0.1 s one, because the first always runs."""
+    """If a process takes 1 s, a case with a limit of 2.5 s gets two processes, and a case with 0.1 s gets one.
+
+    The first process always runs.
+    """
     clock = itertools.count()
     monkeypatch.setattr(timing.time, "monotonic", lambda: next(clock))
-    # When the time of a case is spent, its remaining steps count as done.
+    # The steps of a case for which no time is left count as done.
     for limit_s, processes, left in ((2.5, 2, [14, 13, 12, 6]), (0.1, 1, [14, 7])):
         fake, progress = FakeSession(), RecordingProgress()
         run(fake, ["torch_mha", "other"], cases=2, case_s=limit_s, most=12, progress=progress)
@@ -417,7 +438,7 @@ def test_a_case_gets_as_many_processes_as_its_time_allows(monkeypatch: pytest.Mo
 
 
 def test_device_times_are_stored_beside_the_others() -> None:
-    """Samples are stored by process; counters that were not read, and processes without samples, stay empty."""
+    """Device times are stored by process; lists are empty for processes without samples and for missing counters."""
     kept = _Samples()
     on_device = Samples(
         times_ns=[30, 31], device_ns=[20, 21], late=[False, True], clock_before_mhz=[1980, 1980],
@@ -433,7 +454,7 @@ def test_device_times_are_stored_beside_the_others() -> None:
 
 
 def test_all_methods_of_timing_are_stored() -> None:
-    """Where processes used different methods, the timing names each method once."""
+    """If processes used different methods of timing, the stored timing names each method once."""
     kept = _Samples()
     for process, method in enumerate(("launch hidden", "launch not hidden", "launch hidden")):
         kept.add(process, asdict(Samples(times_ns=[1], method=method)) | {"build_ns": 5})

@@ -218,16 +218,19 @@ def test_a_name_is_a_string(name: Any) -> None:
 
 @needs_transformers
 def test_no_function_of_the_library_is_replaced() -> None:
-    """Registered names begin with ``attnbench_``, and their punctuation is replaced, so none is a name of the library."""
+    """Registered names begin with ``attnbench_``, and their punctuation is replaced by underscores."""
     from transformers import AttentionInterface
 
     before = AttentionInterface()["sdpa"]
     assert integration.register("varlen") == "attnbench_varlen"
     assert integration.register("attnzoo.varlen:VARLEN") == "attnbench_attnzoo_varlen_VARLEN"
-    # If a lower-case name contains "flash", the library looks for a kernel to download, or for the model's support.
+    # If a name contains "flash" or "sdpa" in lower case, the library looks for a kernel to download, or for the model's
+    # support.
     assert integration.register("sdpa_flash") == "attnbench_SDPA_FLASH"
     assert AttentionInterface()["sdpa"] is before
-    with pytest.raises(ValueError, match=r"^'attnzoo_varlen:VARLEN' would take the place of 'attnzoo.varlen:VARLEN'"):
+    with pytest.raises(
+        ValueError, match=r"^'attnzoo_varlen:VARLEN' and 'attnzoo.varlen:VARLEN' would both be registered as"
+    ):
         integration.register("attnzoo_varlen:VARLEN")
     with pytest.raises(PluginError, match="unknown implementation 'spda'; did you mean 'sdpa'"):
         integration.register("spda")

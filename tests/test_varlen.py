@@ -1,4 +1,4 @@
-"""Tests of removing padding: it is not computed, other rows agree with the reference, and packing is reversible."""
+"""Tests of ``varlen`` and ``varlen_packed``, which compute attention without the padded tokens of a batch."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -94,7 +94,10 @@ def _print_table(suite: str, cases: int, columns: dict[str, tuple[dict[str, floa
     print(f"{'wall time, s':40}", *(f"{seconds['wall']:14.1f}" for seconds, _ in columns.values()))
     print(f"{'findings':40}", *(f"{count:14}" for _, count in columns.values()))
     rest = [total - seconds["candidate"] for total, (seconds, _) in zip(totals, columns.values(), strict=True)]
-    print(f"second over first: {totals[1] / totals[0]:.0%}; {rest[1] / rest[0]:.0%} without the candidate")
+    print(
+        f"CPU time of the second implementation divided by the first's: {totals[1] / totals[0]:.0%}; "
+        f"without the part 'candidate': {rest[1] / rest[0]:.0%}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""How often slowdowns are found, and false ones reported: ``python -m research.detection --help``."""
+"""How often real slowdowns are found and false ones are reported: ``python -m research.detection --help``."""

@@ -1,4 +1,4 @@
-"""How often slowdowns are found, and false ones reported: ``python -m research.detection --help``.
+"""How often real slowdowns are found and false ones are reported: ``python -m research.detection --help``.
 
 A plant is a copy of the reference that does extra work in every call. The study has four commands:
 
@@ -116,7 +116,7 @@ def _do_runs(options: Any) -> None:
         path = options.data / f"rows-{condition.threads}.json"
         if not path.exists():
             raise StudyError(
-                f"{path} with the rows of the plants does not exist: run python -m research.detection plants"
+                f"{path}, the extra work of each plant, does not exist: run python -m research.detection plants"
             )
         arguments = ["--suite", options.suite, *(["--processes", str(options.processes)] if options.processes else [])]
         shares = options.shares or SHARES
@@ -155,29 +155,50 @@ def _print_line(text: str) -> None:
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m research.detection", description=__doc__.partition(":")[0])
     parts = parser.add_subparsers(required=True)
-    plants = _add_command(parts, "plants", _do_plants, "measure the rows of the plants and their true slowdowns")
-    plants.add_argument("--processes", type=int, default=TRUE_PROCESSES, help="processes for the true slowdowns")
+    plants = _add_command(
+        parts, "plants", _do_plants, "find how much extra work each plant needs, and measure its true slowdown"
+    )
+    plants.add_argument(
+        "--processes", type=int, default=TRUE_PROCESSES, help="processes that measure the true slowdowns"
+    )
     plants.add_argument("--budget", type=float, default=BUDGET_S, help="seconds per process")
     judge = _add_command(parts, "judge", _do_judge, "draw comparisons from the pools and evaluate them")
     judge.add_argument("--draws", type=int, default=DRAWS, help="comparisons per rule and plant")
     judge.add_argument(
-        "--seconds", type=_parse_floats, default=SECONDS, help="seconds of a comparison: for one thread, for more"
+        "--seconds",
+        type=_parse_floats,
+        default=SECONDS,
+        help="seconds of a comparison, for one thread and for several: such as 15,30",
     )
     judge.add_argument(
-        "--processes", type=_parse_integers, default=COMPARED, help="processes of attnbench: for one thread, for more"
+        "--processes",
+        type=_parse_integers,
+        default=COMPARED,
+        help="processes of a comparison by attnbench, for one thread and for several: such as 10,20",
     )
-    judge.add_argument("--most", type=int, default=MOST, help="most processes while attnbench's verdict is unknown")
     judge.add_argument(
-        "--effect", type=float, default=EFFECT, help="relative difference from which on a verdict is slower or faster"
+        "--most",
+        type=int,
+        default=MOST,
+        help="number of processes up to which attnbench adds more while its verdict is unknown",
+    )
+    judge.add_argument(
+        "--effect",
+        type=float,
+        default=EFFECT,
+        help="smallest relative difference of times that counts as slower or faster",
     )
     runs = _add_command(parts, "runs", _do_runs, "make real runs of attnbench on the plants")
     runs.add_argument("--runs", type=int, default=RUNS, help="runs per condition and plant")
-    runs.add_argument("--processes", type=int, help="passed to attnbench profile")
-    runs.add_argument("--suite", default=SUITE, help="passed to attnbench profile: how long it measures")
+    runs.add_argument("--processes", type=int, help="option --processes of attnbench profile")
+    runs.add_argument(
+        "--suite", default=SUITE, help="option --suite of attnbench profile, which sets the measuring time"
+    )
     runs.add_argument(
         "--shares",
         type=_parse_integers,
-        help=f"plants in percent, of {', '.join(map(str, SHARES))}; {BYTE_SHARE}: a byte",
+        help=f"plants to run, by their slowdown in percent: {', '.join(map(str, SHARES))}; {BYTE_SHARE}: the plant "
+        "that needs one more byte of memory",
     )
     agreement = _add_command(
         parts, "agreement", _do_agreement, "compare the harness's median with that of torch's timer"
@@ -190,7 +211,7 @@ def _add_command(parts: Any, name: str, do: Any, description: str) -> argparse.A
     part: argparse.ArgumentParser = parts.add_parser(name, help=description, description=description)
     part.set_defaults(do=do)
     part.add_argument("--data", type=Path, default=DATA, help="folder of the raw data")
-    part.add_argument("--resume", action="store_true", help="continue the stored files")
+    part.add_argument("--resume", action="store_true", help="continue an interrupted measurement in the stored files")
     part.add_argument("--threads", type=_parse_integers, default=(1, 2), help="numbers of threads, such as 1,2")
     part.add_argument("--loads", type=lambda text: tuple(text.split(",")), default=LOADS, help="quiet, busy or both")
     part.add_argument("--length", type=int, default=LENGTH, help="sequence length of the case")

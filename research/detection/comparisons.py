@@ -236,8 +236,8 @@ def _draw_comparisons(pool: Pool, needed: int, settings: DrawSettings) -> Iterat
     every = list(pool.processes)
     if len(every) < needed:
         raise StudyError(
-            f"a comparison needs {needed} processes and the pool has {len(every)}: add some with runs --resume, or "
-            "lower --processes, --most or --seconds"
+            f"a comparison needs {needed} processes and the pool has {len(every)}: measure more (python -m "
+            "research.detection runs --resume), or lower --processes, --most or --seconds"
         )
     stretch = min(2 * needed, len(every))
     for _ in range(settings.draws):

@@ -28,7 +28,7 @@ def _format_condition(one: Evaluation) -> str:
     heads += ["inconclusive", "unknown without plant"]
     caption = f"δ, the difference that counts, is {100 * one.delta:g} %; {one.processes} processes"
     caption += "" if one.others is None else f"; {one.others:.2f} cores in use before a process began"
-    caption += f"; the competitor had {one.competitor:.2f} cores meanwhile" if one.competitor else ""
+    caption += f"; the competing process used {one.competitor:.2f} cores" if one.competitor else ""
     lines = [f"**{one.condition}**: {caption}.", ""]
     lines += [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
     by_rule: dict[str, dict[int, Tally]] = {}
@@ -45,7 +45,8 @@ def _format_condition(one: Evaluation) -> str:
         cells += [inconclusive, _format_rate(none, "unknown")] if OUR_RULE in rule else ["–", "–"]
         lines.append(f"| {' | '.join(cells)} |")
     disjoint = next(tally.disjoint for tally in one.tallies if tally.rule.startswith(OUR_RULE))
-    lines += ["", f"{one.tallies[0].comparisons} draws for each cell; {disjoint} comparisons of ours share no process."]
+    draws = one.tallies[0].comparisons
+    lines += ["", f"{draws} draws for each cell; at most {disjoint} comparisons by attnbench share no process."]
     return "\n".join(lines)
 
 

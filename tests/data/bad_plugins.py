@@ -68,7 +68,7 @@ STATE = Bad(
 )
 
 
-# --- wrong results whose class reports something else than they contain ---
+# --- wrong results whose class reports a shape, dtype or length that they do not have ---
 
 
 class FalseShape(Tensor):

@@ -79,8 +79,8 @@ def _make_expectation(implementation: str, key: Any, value: Any) -> Expectation:
     parts = value if isinstance(value, tuple | list) else ()
     if len(parts) != 2 or not all(isinstance(part, str) and part for part in (check, case, *parts)):
         raise ValueError(
-            "expected_failures must map each pattern of checks, or (check, case) pair of patterns, to a "
-            f"(reason, link); got {key!r}: {value!r}"
+            "expected_failures must map a pattern of check names, or a pair (pattern of check names, pattern of case "
+            f"ids), to a pair (reason, link), all of non-empty strings; got {key!r}: {value!r}"
         )
     return Expectation(implementation=implementation, check=check, case=case, reason=parts[0], link=parts[1])
 

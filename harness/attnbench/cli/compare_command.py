@@ -56,7 +56,7 @@ STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other":
     type=click.FloatRange(min=0, min_open=True),
     default=THRESHOLD,
     show_default=True,
-    help="Relative change of time that counts between two runs.",
+    help="Smallest relative change of time that counts as slower or faster, if BASE and NEW are stored runs.",
 )
 @options("lengths", "passes", "device", "dtype", "processes", "threads", "timeout", "memory_limit", "work_limit")
 @options("case_budget", "results", "resume", "json")
@@ -186,7 +186,10 @@ def _print_changes(found: Sequence[Change], json_file: IO[str] | None, *, quiet:
     if table.row_count:
         make_console().print(table)
     counts = Counter(change.verdict for change in found)
-    click.echo(", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()) or "nothing in common")
+    click.echo(
+        ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+        or "BASE and NEW have nothing in common to compare"
+    )
 
 
 def _choose_exit_code(found: Sequence[Change], *, undecided: frozenset[Verdict]) -> int:

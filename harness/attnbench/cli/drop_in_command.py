@@ -29,9 +29,10 @@ BATCH, LENGTH = 16, 128
 PROCESSES, BUDGET_S = 10, 6.0
 COLUMNS = ("model", "implementation", "largest difference", "cosine", "error / allowed", "time ratio", "state")
 LEGEND = (
-    "difference and cosine: of the embeddings, against the original's; error: against the model in float64, as a "
-    "share of the error budget; time ratio: time of the whole model over the original's, from interleaved calls, with "
-    "its confidence interval"
+    "largest difference: of an element of the embeddings from the original model's; cosine: smallest cosine "
+    "similarity to the original model's embeddings; error / allowed: error of the embeddings against the model in "
+    "float64, divided by the allowed error; time ratio: time of the whole model divided by the original model's, from "
+    "interleaved calls, with its confidence interval"
 )
 
 
@@ -42,7 +43,7 @@ LEGEND = (
     "models",
     type=click.Choice(MODELS),
     multiple=True,
-    help="Model whose attention is swapped; without it, every model that is available.",
+    help="Model whose attention is replaced; default: every available model.",
 )
 @click.option("--batch", type=click.IntRange(min=1), default=BATCH, show_default=True, help="Sentences.")
 @click.option(

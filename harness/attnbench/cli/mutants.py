@@ -140,14 +140,19 @@ def print_matrix(matrix: Matrix, asked: Sequence[str], *, err: bool = False) -> 
     print_list("\nchecks that catch nothing", [check for check in asked if not matrix.find_killed_by(check)])
     print_list("\nmutants that survive", matrix.find_survivors())
     unasked = matrix.find_unasked()
-    print_list("\nmutants that need a larger suite: the check that they name applies to none of these cases", unasked)
-    print_list("\nmutants not caught by the check that they name", matrix.find_killed_elsewhere())
+    print_list(
+        "\nmutants that need a larger suite: the check that should catch them applies to none of these cases", unasked
+    )
+    print_list("\nmutants not caught by the check that should catch them", matrix.find_killed_elsewhere())
     total = len(matrix.mutants) - len(unasked)
     killed = total - len(matrix.find_survivors())
     if matrix.whole:
         alike, false_alarms = matrix.group_indistinguishable(), matrix.find_false_alarms()
         print_list("\nmutants that fail the same checks on the same cases", [" = ".join(group) for group in alike])
-        print_list("\ncorrect, but caught", [f"{name} by {', '.join(by)}" for name, by in false_alarms.items()])
+        print_list(
+            "\ncorrect variants and equivalent mutants that are caught",
+            [f"{name} by {', '.join(by)}" for name, by in false_alarms.items()],
+        )
         click.echo(f"\n{len(matrix.find_caught_by_few())} mutants fail at most {FEW} checks", err=err)
         correct = len(matrix.variants) + len(matrix.equivalents)
         click.echo(f"{correct - len(false_alarms)} of {correct} correct variants and equivalent mutants pass", err=err)

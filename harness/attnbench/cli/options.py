@@ -164,7 +164,9 @@ _ALL: dict[str, Callable[[Any], Any]] = {
     "examples": _make_option(
         "--examples", type=click.IntRange(min=1), help="Fuzz each implementation with this many cases."
     ),
-    "seed": _make_option("--seed", type=click.IntRange(min=0), help="Fuzz with the same cases each time."),
+    "seed": _make_option(
+        "--seed", type=click.IntRange(min=0), help="Seed of the generated cases; the same seed gives the same cases."
+    ),
     "keep_found": _make_option(
         "--keep-found",
         type=click.Path(dir_okay=False, path_type=Path),
@@ -202,24 +204,29 @@ _ALL: dict[str, Callable[[Any], Any]] = {
     "case_budget": _make_option(
         "--case-budget", type=Seconds(), help="Time for timing one case; a slow case gets fewer processes."
     ),
-    "timeout": _make_option("--timeout", type=Seconds(), default=120.0, help="Time of one check on one case."),
-    "memory_limit": _make_option("--memory-limit", type=Bytes(), help="Memory of each worker, such as 8GiB."),
+    "timeout": _make_option("--timeout", type=Seconds(), default=120.0, help="Time limit of one check on one case."),
+    "memory_limit": _make_option("--memory-limit", type=Bytes(), help="Memory limit of each worker, such as 8GiB."),
     "work_limit": _make_option(
         "--work-limit",
         type=Seconds(),
-        help="Longest predicted call to start; default 0.75 s, in a quick suite 0.12 s.",
+        help="Longest predicted time of a call that is run; default 0.75 s, in a quick suite 0.12 s.",
     ),
     "shard": _make_option("--shard", type=Shard(), help="Run part I of N of the cases."),
     "resume": _make_option("--resume", metavar="RUN", help="Resume a stored run, given by its id or its file."),
     "json": _make_option("--json", "json_file", type=JsonFile(), help="Findings as JSON; - to print."),
     "markdown": _make_option(
-        "--markdown", "markdown_file", type=JsonFile(), help="Matrix and failures as Markdown; - to print."
+        "--markdown",
+        "markdown_file",
+        type=JsonFile(),
+        help="File for the matrix and the failures as Markdown; - to print.",
     ),
     "certificate": _make_option(
         "--certificate", "certificate_file", type=JsonFile(), help="Certificate of a whole suite as JSON; - to print."
     ),
     "mutants": _make_option(
-        "--mutants", is_flag=True, help="Run the shipped mutants instead, and print the mutation score."
+        "--mutants",
+        is_flag=True,
+        help="Run the shipped mutants instead of an IMPLEMENTATION, and print the mutation score.",
     ),
     "mutants_of": _make_option(
         "--operator",

@@ -28,7 +28,7 @@ class _Studies(click.Group):
 
 @click.command("study", cls=_Studies)
 def command() -> None:
-    """Figures and tables that show why attention is as it is, written into the folder of the report and its page."""
+    """Draw figures and tables that explain attention, and add them to the report."""
 
 
 def load_study(name: str) -> Study:
@@ -63,7 +63,7 @@ def _run(name: str, study: Study, reports: Path, **asked: Any) -> int:
         ):
             found = child.ask({"do": "study", "name": name, **asked})
     except ChildDied as error:
-        remedy = "ask for less (--head-dims, --keys, --text)"
+        remedy = "run it with fewer --head-dims or --keys, or a shorter --text"
         raise click.UsageError(f"the study's process ended: {error}; {remedy}") from None
     if "fault" in found:
         raise click.UsageError(found["fault"])

@@ -87,7 +87,7 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
         click.echo(f"  {failure.reproduce}", err=err)
     if len(broken) > PRINTED:
         left = len(broken) - PRINTED
-        click.echo(f"\n… and {left} more checks that failed; --markdown FILE has them all", err=err)
+        click.echo(f"\n… and {left} more checks that failed; --markdown FILE lists all of them", err=err)
     for status, words in (("unsupported", "refused"), ("not_run", "not run")):
         reasons = ((r.implementation, f.reason) for r in results for f in r.findings if f.status == status)
         _print_left_out(words, "finding", reasons, err=err)

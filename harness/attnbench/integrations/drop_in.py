@@ -121,10 +121,10 @@ def _find_fault(answer: Outcome, names: Sequence[str]) -> tuple[str | None, str]
     """
     if "status" in answer:
         culprit = answer.get("culprit")
-        return culprit if culprit in names else None, f"{answer['status']}: in a timing process: {answer['reason']}"
+        return culprit if culprit in names else None, f"{answer['status']} in a timing process: {answer['reason']}"
     for name in names:
         if not answer["errors"][name] <= answer["allowed"]:  # false for NaN
-            return name, f"{FAILED}: in a timing process: {_format_excess(answer['errors'][name], answer['allowed'])}"
+            return name, f"{FAILED} in a timing process: {_format_excess(answer['errors'][name], answer['allowed'])}"
     return None, ""
 
 

@@ -66,7 +66,7 @@ def register(name: str) -> str:
     public = PREFIX + RESERVED.sub(lambda found: found[0].upper(), re.sub(r"\W+", "_", name).strip("_"))
     before = attention().get(public)
     if isinstance(before, _AttentionFunction) and _resolve_place(before.name) != _resolve_place(name):
-        raise ValueError(f"{name!r} would take the place of {before.name!r}, both are {public!r}: rename a file")
+        raise ValueError(f"{name!r} and {before.name!r} would both be registered as {public!r}: rename one file")
     implementation = load_implementation(name)
     if implementation.operator != "multihead":
         raise ValueError(

@@ -185,7 +185,7 @@ class DeviceTime:
         same = len(expected) == len(replayed) and all(map(torch.equal, expected, replayed))
         if not same:
             del self._graphs[name]
-            self._uncaptured[name] = "its replay gives other bits than the call"
+            self._uncaptured[name] = "the output of its replay differs in bits from the output of the call"
         return same
 
     def _time_step(self, step: Step, hidden_ns: int) -> tuple[DeviceSample, int]:

@@ -54,7 +54,7 @@ def make_listings(series: Series) -> list[Listing]:
         Listing(
             title="Which kernel ran",
             note=UNDER_WAYS,
-            head=("implementation", "pass", "L", "path", "operators, the longest first"),
+            head=("implementation", "pass", "L", "path", "operators, longest time first"),
             rows=tuple(
                 (w.implementation, w.pass_, ", ".join(map(str, w.lengths)), w.way, w.names)
                 for w in group_by_way(series.kernels)

@@ -152,9 +152,9 @@ def describe_methods(series: Sequence[Series]) -> Iterator[str]:
         )
         yield (
             "Gflop/s: operations that the case needs by a closed formula, without hidden (masked) query-key pairs, "
-            "divided by the time. It does not count executed operations. The share of the ceiling is the time that the "
-            "case would take at the machine's measured rates of a matrix product and of a copy, the longer of the two, "
-            "divided by the measured time."
+            "divided by the time. Operations that were executed are not counted. The share of the ceiling is a time "
+            "divided by the measured time: the longer of the times that the case would take at the machine's measured "
+            "rates of a matrix product and of a copy."
         )
     if len(memories):
         yield (

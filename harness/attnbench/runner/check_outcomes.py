@@ -73,6 +73,8 @@ def observe(
     if died.get("status") == "crashed" and not any(o["status"] in DEATHS for o in seen.outcomes.values()):
         # No single check reproduces the crash. The crash is counted and reported all the same.
         worker.count_death(died["reason"])
-        reason = f"{died['reason']} after checks of other cases; in a fresh process no check of this case did that"
+        reason = (
+            f"{died['reason']} after checks of other cases; re-run in a fresh process, no check of this case did so"
+        )
         seen.outcomes[asked[-1]] = {"status": "crashed", "reason": reason}
     return seen

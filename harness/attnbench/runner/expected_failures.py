@@ -62,7 +62,7 @@ class Expectation:
     @property
     def place(self) -> str:
         """The entry's number and file name, without folders, which could reveal a host or a user."""
-        return f"entry {self.entry} of {self.file.name}" if self.file else "the expectation"
+        return f"entry {self.entry} of {self.file.name}" if self.file else "the entry"
 
     @property
     def checks(self) -> list[str]:
@@ -91,7 +91,10 @@ def read_expectations(path: Path) -> list[Expectation]:
         raise ExpectationError(f"{path}: expected must be a list of tables, each under a line [[expected]]")
     for number, table in enumerate(tables, start=1):
         if sorted(table.keys() - OPTIONAL) != sorted(KEYS) or not all(isinstance(v, str) and v for v in table.values()):
-            raise ExpectationError(f"{path}: entry {number} needs the strings {', '.join(KEYS)}, got {sorted(table)}")
+            raise ExpectationError(
+                f"{path}: entry {number} needs non-empty strings under the keys {', '.join(KEYS)} "
+                f"(optional: {', '.join(sorted(OPTIONAL))}), got the keys {', '.join(sorted(table))}"
+            )
     return [Expectation(**table, file=path, entry=number) for number, table in enumerate(tables, start=1)]
 
 
@@ -129,8 +132,8 @@ def audit(
     for (one, pattern), matches_nothing in zip(entries, idle, strict=True):
         if matches_nothing:
             raise ExpectationError(
-                f"{_describe_entry(one)}: {pattern!r} applies to no case of any suite whose id matches {one.case!r}"
-                + (f" and none of {one.unless!r}" if one.unless else "")
+                f"{_describe_entry(one)}: no check that matches {pattern!r} applies to a case of any suite whose id "
+                f"matches {one.case!r}{f' and does not match {one.unless!r}' if one.unless else ''}; remove the entry, or correct it"
             )
 
 
@@ -188,6 +191,7 @@ def apply_expectations(
         return replace(
             finding,
             status="unexpected_pass",
-            reason=f"expected to fail ({found.reason}, {found.link}): remove {found.place}, or narrow it by unless",
+            reason=f"expected to fail ({found.reason}, {found.link}), but passed: "
+            f"remove {found.place}, or exclude this case from its patterns",
         )
     return finding

@@ -91,8 +91,8 @@ def _find_warnings(tried: Mapping[str, Finding]) -> Iterator[str]:
     """Yield warnings about a call whose output is right: it works fully, or lacks attention weights or gradients."""
     shape, gradients = tried.get(SHAPE_ONLY), tried.get("input_gradients")
     if all(finding.status == "passed" for finding in tried.values()):
-        yield "works: declare it"
+        yield "computes this case correctly; let unsupported(case) return None for it"
     if shape is not None and shape.status == "failed":
-        yield "returns no weights where they are asked for, instead of refusing"
+        yield "returns no attention weights although the call requests them; raise an exception instead"
     if gradients is not None and gradients.reason.startswith(NO_GRADIENT):
-        yield "returns an output without gradients where they are asked for, instead of refusing"
+        yield "returns an output that no gradient flows through although the case needs gradients; raise an exception instead"

@@ -299,7 +299,7 @@ def _bisect(names: Sequence[str], fault: Outcome, retry: Callable[[list[str]], O
 
 
 def _format_fault(fault: Outcome) -> str:
-    return f"{fault['status']}: in a timing process: {fault['reason']}"
+    return f"{fault['status']} in a timing process: {fault['reason']}"
 
 
 def _keep_samples(answer: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:

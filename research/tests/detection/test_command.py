@@ -43,7 +43,7 @@ def test_a_missing_measurement_is_an_error_that_names_the_command(
     assert main(["judge", "--data", str(tmp_path)]) == 1
     assert f"no runs in {tmp_path}: run python -m research.detection runs\n" in capsys.readouterr().err
     assert main(["runs", "--data", str(tmp_path)]) == 1
-    assert "rows-1.json with the rows of the plants does not exist: run python -m" in capsys.readouterr().err
+    assert "rows-1.json, the extra work of each plant, does not exist: run python -m" in capsys.readouterr().err
     store_pool(tmp_path, make_pool(), "runs-1-quiet.jsonl")
     assert main(["judge", "--data", str(tmp_path)]) == 1
     assert "has no measured start times: run python -m research.detection plants --threads 1" in capsys.readouterr().err

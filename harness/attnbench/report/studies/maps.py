@@ -53,8 +53,9 @@ def draw(found: Mapping[str, Any]) -> StudyFigures:
     return StudyFigures(
         title=f"Attention maps: {source}",
         text=(
-            "Rows are queries, columns keys; a row's weights sum to 1. Hatched: padding, whose columns are hidden and "
-            "get exactly 0, and whose rows mean nothing. Above each map the mean entropy of its real rows."
+            "Rows are queries, columns keys; a row's weights sum to 1. Hatched: padding. The columns of padding are "
+            "masked, so their weights are exactly 0; the rows of padding have no meaning. The entropy above each map "
+            "is the mean over its real rows."
         ),
         figures=figures,
         table=_table(found),
@@ -88,7 +89,7 @@ def _figure(panels: Sequence[tuple[Mapping[str, Any], int, str]], *, columns: in
             ((width - KEY + 0.18) / width, (height - HEADER - side) / height, 0.12 / width, side / height)
         )
         bar = figure.colorbar(image, cax=at, ticks=[0, 0.04, 0.25, 0.5, 1])
-        bar.set_label("weight, by its square root", color=MUTED, fontsize=7.5)
+        bar.set_label("weight (color: square root)", color=MUTED, fontsize=7.5)
         bar.ax.tick_params(labelsize=7, length=2)
         bar.outline.set_visible(False)
     return figure
@@ -140,7 +141,7 @@ def _summary(found: Mapping[str, Any]) -> pd.DataFrame:
                     "sentence": number + 1,
                     "head": head,
                     "mean entropy (bits)": format_digits(entropy),
-                    "strongest look at another token": f"{tokens[i]} → {tokens[j]} ({format_digits(weight)})",
+                    "largest weight on another token": f"{tokens[i]} → {tokens[j]} ({format_digits(weight)})",
                     "largest weight on padding": f"{padded:g}",
                 }
             )

@@ -42,8 +42,8 @@ def draw(found: Mapping[str, Any]) -> StudyFigures:
         _bars(figure.add_subplot(areas[0, :]), found)
         for place, (measure, title, unit) in enumerate(
             (
-                ("weight_on_padding", "What padding takes of a row", "share of the row's weight"),
-                ("output_off", "How far the output is off", "norm of the difference / norm"),
+                ("weight_on_padding", "Attention weight on padding", "fraction of the row's weight"),
+                ("output_off", "Relative error of the output", "norm of the error / norm"),
             )
         ):
             axes = figure.add_subplot(areas[1, place])
@@ -83,7 +83,7 @@ def _summary(rows: pd.DataFrame) -> pd.DataFrame:
             "padding": rows["padding_share"].map(lambda share: f"{share:.0%}"),
             "mask": rows["masked"].map({True: "with", False: "without"}),
             "weight on padding (median row)": rows["weight_on_padding"].map(lambda share: f"{share:.1%}"),
-            "output off by": rows["output_off"].map(format_digits),
+            "relative error of the output (median row)": rows["output_off"].map(format_digits),
         }
     )
 
@@ -92,10 +92,11 @@ def _text(found: Mapping[str, Any], rows: pd.DataFrame) -> str:
     half = rows[(rows["padding_share"] >= 0.5) & ~rows["masked"]].iloc[0]
     masked = rows[rows["masked"]]
     return (
-        f"The rule: a padded batch gives each real token what it would get alone. With the mask it does, to rounding "
-        f"(padding gets {format_digits(masked['weight_on_padding_high'].max())}, the median output is off by at most "
-        f"{format_digits(masked['output_off'].max())} of its norm). Without it, at {half['padding_share']:.0%} "
-        f"padding, the median row gives {half['weight_on_padding']:.0%} of its weight to padding, and the output is "
-        f"off by {format_digits(half['output_off'])} times its norm. Over all {found['real']} rows and heads of the "
-        f"first layer, whose input does not depend on padding; curves are medians, bands quartiles."
+        f"Padding must not change the output of a real token. With the mask, it changes only by rounding: padding gets "
+        f"a weight of {format_digits(masked['weight_on_padding_high'].max())}, and the median relative error of the "
+        f"output is at most {format_digits(masked['output_off'].max())}. Without the mask, with "
+        f"{half['padding_share']:.0%} padding, the median row gives {half['weight_on_padding']:.0%} of its weight to "
+        f"padding, and the median relative error is {format_digits(half['output_off'])}. The error is relative to the "
+        f"output without padding. Rows: those of {found['real']} real tokens in all heads of the first layer, whose "
+        f"input does not depend on padding. Curves are medians; bands are quartiles."
     )

@@ -51,7 +51,7 @@ def _html(found: Sequence[_Study], folder: Path) -> str:
 
 
 def _markdown(found: Sequence[_Study], folder: Path) -> str:  # noqa: ARG001
-    parts = ["## Studies that show why"]
+    parts = ["## Studies that explain attention"]
     for study in found:
         figures = [f"![{study.title}]({name}.png)" for name in _figures(study)]
         parts += [f"### {study.title}", study.text, *figures, f"Its numbers: [{study.stem}.md]({study.stem}.md)."]

@@ -304,5 +304,5 @@ def test_a_torch_operator_is_registered_by_one_implementation(tmp_path: Path) ->
         load_implementation(f"{tmp_path}/mine2.py:kernel")
     assert str(raised.value) == (
         f"'{tmp_path}/mine2.py:kernel' registers torch's operator 'attnbench_tests::attend', which another "
-        "implementation in the same process registered before: they cannot be timed in one process"
+        "implementation in the same process already registered: time the two implementations in separate processes"
     )

@@ -79,7 +79,7 @@ def run(environment: dict[str, str], *words: str, cwd: Path) -> subprocess.Compl
     [
         (
             {"imports": "import torch"},
-            "operator 'doubling': importing doubling imports torch, and a description must not: import torch inside "
+            "operator 'doubling': importing doubling must not import torch: import torch inside "
             "the functions that use it",
         ),
         (

@@ -83,7 +83,7 @@ def test_a_bad_plugin_passes_where_it_has_no_fault(report: Report, name: str) ->
         (3, "the gradient mode"),
         (4, "the number of threads"),
         (5, "the use of deterministic algorithms"),
-        (6, "the precision of float32 products"),
+        (6, "the precision of float32 matrix products"),
         (7, "the default dtype"),
     ],
 )

@@ -94,7 +94,7 @@ def test_sums_of_more_than_512_terms_allow_more_in_single_and_double(dtype: Dtyp
 
 
 def test_every_quantity_has_its_own_allowance() -> None:
-    """A yardstick or a model run may lack a quantity; a quantity that the oracle does not have is ignored."""
+    """Each quantity of the oracle has an allowance, from the yardsticks and rounding-model runs that have it."""
     expected = {"output": ZEROS, "weights": ZEROS}
     models = [make_output(1.0) | {"weights": ZEROS + 2}, make_output(0.5)]
     yardsticks = [{"weights": ZEROS + 3, "grad.query": ZEROS + 9}, make_output(0.25)]

@@ -487,7 +487,8 @@ def test_unexpected_pass_is_a_failure(here: Path) -> None:
     assert done.code == 1
     (finding,) = done.json["findings"]
     assert (finding["status"], finding["reason"]) == (
-        "unexpected_pass", "expected to fail (old, x), but passed: remove entry 1 of known.toml, or exclude this case from its patterns"
+        "unexpected_pass", "expected to fail (old, x), but passed: "
+        "remove entry 1 of known.toml, or exclude this case from its patterns"
     )  # fmt: skip
 
 

@@ -177,7 +177,8 @@ def test_invalid_expected_failures_are_errors(pool: WorkerPool, here: Path) -> N
         (
             {"forward_parity": "it is off"},
             ValueError,
-            r"must map a pattern of check names, or a pair \(pattern of check names, pattern of case ids\), to a pair \(",
+            r"must map a pattern of check names, or a pair \(pattern of check names, pattern of case ids\), to a "
+            r"pair \(reason, link\)",
         ),
         ({"forward_partiy": ("typo", LINK)}, ExpectationError, r"no check 'forward_partiy'; did you mean"),
         ({("mask_gradients", CASE): ("none", LINK)}, ExpectationError, "'mask_gradients' applies to a case of any"),

@@ -20,7 +20,7 @@ from attnbench.plugins.registry import list_names, load
 if TYPE_CHECKING:
     from conftest import Conformance
 
-WHOLE = "key_lengths must be whole numbers, int32 or int64"
+WHOLE = "key_lengths must have dtype int32 or int64"
 BUILT_IN = [name for name in list_names() if name.startswith("core_")]
 
 
@@ -98,7 +98,7 @@ def test_a_bias_and_hidden_keys_are_combined_in_one_mask() -> None:
         ({"mask": "causal_br"}, "the kernel takes no mask"),
         ({"mask": "alibi"}, "the kernel takes no mask"),
         ({"softcap": 3.0}, "the kernel takes no softcap"),
-        ({"num_heads": 6, "kv_heads": 2}, "the kernel takes no enable_gqa: heads of keys must be as many as heads of"),
+        ({"num_heads": 6, "kv_heads": 2}, "the kernel takes no enable_gqa: key must have as many heads as query"),
     ],
 )
 def test_a_case_that_needs_a_missing_keyword_is_refused(changes: dict[str, Any], reason: str) -> None:
@@ -151,11 +151,11 @@ def test_a_kernel_without_backward_refuses_every_tensor_that_requires_a_gradient
         ({"key": (2, 3, 7, 9)}, r"key must have shape \(2, 3, 7, 8\), got \(2, 3, 7, 9\)"),
         (
             {"key": (2, 2, 7, 8), "value": (2, 2, 7, 8)},
-            "heads of query must be a multiple of those of key",
+            "query must have a multiple of the heads of key",
         ),
         ({"bias": (1, 3, 5, 7)}, r"bias must have shape \(5, 7\) or \(2, 3, 5, 7\), got \(1, 3, 5, 7\)"),
         ({"key_lengths": (1,)}, r"key_lengths must have shape \(2,\), got \(1,\)"),
-        ({"query": (2, 3, 5, 0)}, r"query must have heads of width 1 at least, got \(2, 3, 5, 0\)"),
+        ({"query": (2, 3, 5, 0)}, r"query must have a head width of at least 1, got shape \(2, 3, 5, 0\)"),
     ],
 )
 def test_wrong_shapes_are_errors(changes: dict[str, tuple[int, ...]], fault: str) -> None:
@@ -176,24 +176,32 @@ def test_wrong_shapes_are_errors(changes: dict[str, tuple[int, ...]], fault: str
         (
             {"key": torch.zeros(2, 3, 7, 8).half()},
             TypeError,
-            "query, key and value must be of one dtype, got float32, ",
+            "query, key and value must have the same dtype, got float32, ",
         ),
         ({"key": torch.zeros(2, 3, 7, 8, device="meta")}, ValueError, "key must be on query's device cpu, got meta"),
         ({"bias": [[1.0]]}, TypeError, "bias must be a tensor, got list"),
-        ({"bias": torch.ones(5, 7).bool()}, TypeError, "bias must have the tokens' dtype float32, got bool"),
-        ({"bias": torch.ones(5, 7).half()}, TypeError, "bias must have the tokens' dtype float32, got float16"),
+        ({"bias": torch.ones(5, 7).bool()}, TypeError, "bias must have query's dtype float32, got bool"),
+        ({"bias": torch.ones(5, 7).half()}, TypeError, "bias must have query's dtype float32, got float16"),
         ({"bias": torch.ones(5, 7, device="meta")}, ValueError, "bias must be on query's device cpu, got meta"),
         (
             {"bias": torch.ones(5, 7), "alibi_slopes": [0.5] * 3},
             ValueError,
-            "alibi_slopes must be None where there is a bias, got both",
+            "alibi_slopes must be None if bias is given, got both",
         ),
         ({"key_lengths": [7, 3]}, TypeError, "key_lengths must be a tensor, got list"),
         ({"key_lengths": torch.tensor([7.0, 3.0])}, TypeError, f"{WHOLE}, got float32"),
         ({"key_lengths": torch.tensor([7, 3], dtype=torch.uint8)}, TypeError, f"{WHOLE}, got uint8"),
         ({"key_lengths": torch.tensor([7, 3], dtype=torch.uint16)}, TypeError, f"{WHOLE}, got uint16"),
-        ({"key_lengths": torch.tensor([7, 8])}, ValueError, "key_lengths must be 0 to keys = 7, got 7 to 8"),
-        ({"key_lengths": torch.tensor([-1, 3])}, ValueError, "key_lengths must be 0 to keys = 7, got -1 to 3"),
+        (
+            {"key_lengths": torch.tensor([7, 8])},
+            ValueError,
+            "key_lengths must be from 0 to 7, the number of keys, got 7 to 8",
+        ),
+        (
+            {"key_lengths": torch.tensor([-1, 3])},
+            ValueError,
+            "key_lengths must be from 0 to 7, the number of keys, got -1 to 3",
+        ),
         (
             {"key_lengths": torch.tensor([7, 3], device="meta")},
             ValueError,
@@ -208,7 +216,7 @@ def test_wrong_shapes_are_errors(changes: dict[str, tuple[int, ...]], fault: str
         ({"window": "3"}, TypeError, "window must be a whole number of at least 0, got '3'"),
         ({"window": (2, 0)}, TypeError, "window must be a whole number of at least 0, got tuple"),
         ({"window": torch.tensor(2)}, TypeError, "window must be a whole number of at least 0, got Tensor"),
-        ({"alibi_slopes": [0.5]}, ValueError, "alibi_slopes must be one for each of 3 heads of query, got 1"),
+        ({"alibi_slopes": [0.5]}, ValueError, "alibi_slopes must have one number for each of the 3 query heads, got 1"),
         ({"alibi_slopes": 0.5}, TypeError, "alibi_slopes must be a list or tuple of 3 numbers, or None, got 0.5"),
         ({"alibi_slopes": "abc"}, TypeError, "alibi_slopes must be a list or tuple of 3 numbers, or None, got 'abc'"),
         ({"alibi_slopes": [0.5, None, 0.5]}, TypeError, "alibi_slopes[1] must be a number, got None"),

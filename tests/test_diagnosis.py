@@ -26,7 +26,7 @@ DIAGNOSES = {
     "scale_missing": "the scale 1/√D missing",
     "scale_of_the_model": "the scale 1/√E of the whole width in place of 1/√D",
     "exponent_negative": "logits of the wrong sign",
-    "exponent_of_two": "powers of 2 in place of e",
+    "exponent_of_two": "softmax with powers of 2 in place of powers of e",
     "softmax_over_queries": "softmax over queries in place of keys",
     "softmax_over_heads": "softmax over heads in place of keys",
     "heads_merged_by_view": "heads merged by a view, without the transpose",
@@ -58,21 +58,21 @@ DIAGNOSES = {
     "masks_intersected": "keys hidden only where both masks hide them",
     "padding_tiled_over_heads": "the key_padding_mask repeated as (heads, batch) in place of (batch, heads)",
     "mask_head_major": "the attn_mask read as (heads, batch) in place of (batch, heads)",
-    "mask_of_first_head": "the attn_mask of the first head for all heads",
+    "mask_of_first_head": "the attn_mask of the first head used for all heads",
     "causal_off_by_one": "the causal mask off by one (a query sees the next key)",
     "hint_bottom_right": "the causal mask aligned at the bottom right",
-    "mask_padded_in_front": "masks shifted by the extra columns",
-    "columns_hidden": "the learned column dropped",
-    "hint_hides_columns": "the learned column dropped",
+    "mask_padded_in_front": "masks shifted by the number of extra keys (bias_k, add_zero_attn)",
+    "columns_hidden": "the bias_k key dropped",
+    "hint_hides_columns": "the bias_k key dropped",
     "empty_rows_uniform": "fully masked rows with uniform weights",
     "empty_by_union_uniform": "fully masked rows left unmasked",
     "empty_rows_nan": "fully masked rows NaN",
     "aligned_keys_one_short": "the last key dropped after the softmax",
-    "tail_of16_dropped": "the last key (the last tile of 16) dropped after the softmax",
-    "tail_of32_dropped": "the last key (the last tile of 16, 32) dropped after the softmax",
-    "tail_of64_dropped": "the last key (the last tile of 16, 32, 64) dropped after the softmax",
-    "weights_always_averaged": "weights averaged over heads",
-    "dropout_not_rescaled": "the weights that dropout keeps not divided by 1 − p",
+    "tail_of16_dropped": "the last key (the last tile at tile size 16) dropped after the softmax",
+    "tail_of32_dropped": "the last key (the last tile at tile size 16 or 32) dropped after the softmax",
+    "tail_of64_dropped": "the last key (the last tile at tile size 16 or 32 or 64) dropped after the softmax",
+    "weights_always_averaged": "attention weights averaged over heads in place of those of each head",
+    "dropout_not_rescaled": "the attention weights kept by dropout not divided by 1 − p",
 }
 # Checks whose observations are compared with the oracle's quantities.
 COMPARING = (
@@ -236,8 +236,11 @@ def test_rows_that_are_declared_nan_do_not_prevent_a_diagnosis() -> None:
 def test_a_wrong_shape_may_be_diagnosed() -> None:
     """Attention weights of a wrong shape are compared with the attention weights of fault models of that shape."""
     oracle = build_oracle(need_weights=True)
-    averaged = apply_fault(oracle, "weights averaged over heads", "weights")
-    assert explain(oracle, Match(quantities=averaged)) == "Diagnosis: looks like weights averaged over heads."
+    averaged = apply_fault(oracle, "attention weights averaged over heads in place of those of each head", "weights")
+    assert (
+        explain(oracle, Match(quantities=averaged))
+        == "Diagnosis: looks like attention weights averaged over heads in place of those of each head."
+    )
 
 
 def test_two_runs_and_large_cases_are_not_diagnosed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,11 +44,11 @@ def describe_element(one: Case, quantity: str, index: tuple[int, ...]) -> str:
         ({"batch": None}, "weights", (2, 4, 3), "head 2, query 4, key 3"),
         (
             {"add_bias_kv": True, "add_zero_attn": True}, "weights", (0, 0, 0, 7),
-            "batch 0, head 0, query 0, the learned column",
+            "batch 0, head 0, query 0, the bias_k key",
         ),
         (
             {"add_bias_kv": True, "add_zero_attn": True}, "weights", (0, 0, 0, 8),
-            "batch 0, head 0, query 0, the zero column",
+            "batch 0, head 0, query 0, the add_zero_attn key",
         ),
         ({}, "grad.query", (1, 4, 7), "batch 1, query 4, feature 7"),
         ({}, "grad.key", (1, 6, 7), "batch 1, key 6, feature 7"),
@@ -135,9 +135,9 @@ def test_coordinates_that_a_few_elements_share_by_chance_are_not_described() -> 
 
 def test_positions_with_names_are_described_by_their_names() -> None:
     """The extra key columns (of bias_k and add_zero_attn) have names in place of numbers."""
-    axis = Axis(dimension=0, word="key", positions=[*range(10), "the learned column", "the zero column"])
+    axis = Axis(dimension=0, word="key", positions=[*range(10), "the bias_k key", "the add_zero_attn key"])
     wrong = torch.zeros(12, 30, dtype=torch.bool)
     wrong[10] = True
-    assert describe_shared_places(wrong, (axis,)) == ", all in the learned column"
+    assert describe_shared_places(wrong, (axis,)) == ", all in the bias_k key"
     wrong[11] = True
-    assert describe_shared_places(wrong, (axis,)) == ", only the learned column and the zero column"
+    assert describe_shared_places(wrong, (axis,)) == ", only the bias_k key and the add_zero_attn key"

@@ -311,10 +311,10 @@ def test_splitk_interpreted_agrees_with_the_reference() -> None:
 @pytest.mark.parametrize(
     ("fields", "dtype", "reason"),
     [
-        ({}, "bfloat16", "interpreted, it is wrong in bfloat16"),
-        ({}, "float64", "interpreted, it is wrong in float64"),
+        ({}, "bfloat16", "Triton's interpreter gives wrong results in bfloat16"),
+        ({}, "float64", "Triton's interpreter gives wrong results in float64"),
         ({"embed_dim": 36}, "float16", "Triton needs a head width that is a power of two"),
-        ({"embed_dim": 384}, "float16", "for a head width of 128 it asks for the CUDA device's capability"),
+        ({"embed_dim": 384}, "float16", "at a head width of 128 the kernel reads the CUDA device's capability"),
         ({}, "float32", None),
     ],
 )

@@ -243,7 +243,11 @@ def test_the_padding_token_is_not_converted_to_the_dtype_of_the_tokens() -> None
         (lambda: masks.from_tokens(TOKENS[0]), ValueError, r"tokens must have shape \(batch, keys\), got \(5,\)"),
         (lambda: masks.from_tokens(TOKENS.float()), TypeError, "tokens must be whole numbers, got torch.float32"),
         (lambda: masks.from_lengths(TOKENS, 5), ValueError, r"lengths must have shape \(batch\), got \(2, 5\)"),
-        (lambda: masks.from_lengths(TOKENS[0], 4), ValueError, "lengths must be 0 to keys = 4, got 0 to 5"),
+        (
+            lambda: masks.from_lengths(TOKENS[0], 4),
+            ValueError,
+            "lengths must be from 0 to 4, the number of keys, got 0 to 5",
+        ),
         (lambda: masks.from_lengths(TOKENS[0] > 1, 4), TypeError, "lengths must be whole numbers, got torch.bool"),
         (
             lambda: masks.union(masks.from_tokens(TOKENS), masks.causal(3, 4)),
@@ -264,7 +268,11 @@ def test_the_padding_token_is_not_converted_to_the_dtype_of_the_tokens() -> None
         (lambda: masks.inverted(torch.zeros(2)), TypeError, "mask must be boolean, got torch.float32"),
         (lambda: masks.additive(TOKENS, torch.float32), TypeError, "keep must be boolean, got torch.int64"),
         (lambda: masks.from_additive(TOKENS > 0), TypeError, "mask must be floating point, got torch.bool"),
-        (lambda: masks.from_additive(torch.tensor([-1e9])), ValueError, r"mask must hold only 0 and -inf, got -1e\+09"),
+        (
+            lambda: masks.from_additive(torch.tensor([-1e9])),
+            ValueError,
+            r"mask must contain only 0 and -inf to become a boolean mask, got -1e\+09",
+        ),
         (lambda: masks.over_queries(TOKENS[0], 3), ValueError, r"key_padding_mask must have shape \(batch, keys\)"),
         (
             lambda: masks.over_heads(TOKENS, 3),
@@ -327,12 +335,12 @@ def test_the_padding_token_is_not_converted_to_the_dtype_of_the_tokens() -> None
         (
             lambda: make_positional(key_lengths=torch.tensor([9])),
             ValueError,
-            "key_lengths must be 0 to keys = 5, got 9 to 9",
+            "key_lengths must be from 0 to 5, the number of keys, got 9 to 9",
         ),
         (
             lambda: make_positional(key_lengths=torch.tensor([-1])),
             ValueError,
-            "key_lengths must be 0 to keys = 5, got -1 to -1",
+            "key_lengths must be from 0 to 5, the number of keys, got -1 to -1",
         ),
         (
             lambda: make_positional(key_lengths=torch.tensor([1.5])),

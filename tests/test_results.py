@@ -223,7 +223,7 @@ def test_two_concatenated_files_are_not_one_run(tmp_path: Path) -> None:
     found = read_run(path)
     assert (found.run, found.results) == (make_run(), (make_result(),))
     assert [problem.split(": ", 1)[1] for problem in found.problems] == [
-        "a second run; a file holds one, so its results are left out",
+        "a second run and its results are left out: a run file contains only one run",
         "the record belongs to run 'second', but the file is that of run '20260101-000000-abcd'",
     ]
 

@@ -436,7 +436,8 @@ def test_a_crash_of_no_single_check_is_reported(session: Session, tmp_path: Path
         "not_run",
     ]
     assert results[1][SEVERAL[-1]].reason == (
-        "the process exited with code 9 after checks of other cases; re-run in a fresh process, no check of this case did so"
+        "the process exited with code 9 after checks of other cases; "
+        "re-run in a fresh process, no check of this case did so"
     )
     assert {results[1][check].status for check in SEVERAL[:-1]} == {"passed"}
 
@@ -482,7 +483,10 @@ def test_settings_of_one_call_do_not_reach_the_next(session: Session, tmp_path: 
     ("act", "status", "reason", "warnings"),
     [
         ("RAISES", "unsupported", "no masks", ()),
-        ("WORKS", "unsupported", "no masks", ("computes this case correctly; let unsupported(case) return None for it",)),
+        (
+            "WORKS", "unsupported", "no masks",
+            ("computes this case correctly; let unsupported(case) return None for it",),
+        ),
         (
             "IGNORES_MASK", "failed",
             "declared unsupported (no masks), yet it returned a wrong result instead of refusing: The output ", (),
@@ -498,7 +502,7 @@ def test_settings_of_one_call_do_not_reach_the_next(session: Session, tmp_path: 
         ),
         (
             "DETACHES", "unsupported", "no masks",
-            ("returns an output that no gradient flows through although the case needs gradients; raise an exception instead",),
+            ("returns an output without gradients although the case needs them; raise an exception instead",),
         ),
         (
             "DROPS_WEIGHTS", "unsupported", "no masks",
@@ -713,7 +717,8 @@ def test_an_entry_may_name_several_checks_and_leave_cases_out(tmp_path: Path) ->
         ('expected = ["sdpa"]\n', "expected must be a list of tables, each under a line [[expected]]"),
         (
             '[[expected]]\nimplementation = "sdpa"\n',
-            "entry 1 needs non-empty strings under the keys implementation, check, case, reason, link (optional: passes_where, unless), got the keys implementation",
+            "entry 1 needs non-empty strings under the keys implementation, check, case, reason, link "
+            "(optional: passes_where, unless), got the keys implementation",
         ),
         ("\udcff", "cannot read expected failures from"),
     ],

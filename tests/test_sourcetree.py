@@ -105,8 +105,8 @@ def test_a_file_is_found_by_its_relative_path_in_another_tree(trees: tuple[Path,
     with pytest.raises(PluginError) as raised:
         resolve_in_trees("some/mine.py:NAMES", old)
     assert str(raised.value) == (
-        f"--base: {old} has no some/mine.py, which 'some/mine.py:NAMES' comes from; name the folder that holds another "
-        "version"
+        f"--base: {old} has no some/mine.py, the source of 'some/mine.py:NAMES'; name a folder that contains another "
+        "version of it"
     )
 
 
@@ -133,7 +133,7 @@ def test_modules_outside_the_tree_are_shared(trees: tuple[Path, Path]) -> None:
         write(folder, same_names | {"kernels/imports.py": source})
     for name in resolve_in_trees("kernels.imports:FOUND", trees[1]):
         assert load(name) == (sys.modules["json"], msgspec, sys.modules["attnbench"], importlib.util)
-    with pytest.raises(PluginError, match="attnbench measures both sides, and is not imported from"):
+    with pytest.raises(PluginError, match="attnbench measures both versions, so it cannot be imported from"):
         load(f"attnbench.mutants.multihead:MUTANTS @ {trees[1]}")
 
 
@@ -183,13 +183,13 @@ def test_a_registered_name_is_loaded_from_a_tree(trees: tuple[Path, Path], tmp_p
     [
         (
             "kernels.way_0:which",
-            "--base: {new} is where 'kernels.way_0:which' comes from; name another checkout or folder",
+            "--base: 'kernels.way_0:which' is already imported from {new}; name a folder that contains another version of it",
         ),
         (
             "sdpa",
-            "--base: {new} has no attnzoo, which 'sdpa' comes from; name the folder that holds another version",
+            "--base: {new} has no attnzoo, the source of 'sdpa'; name a folder that contains another version of it",
         ),
-        ("sdpa @ {new}", "'sdpa @ {new}' names its source tree already; leave out --base"),
+        ("sdpa @ {new}", "'sdpa @ {new}' already names a source tree; leave out --base"),
     ],
 )
 def test_a_name_that_cannot_be_compared_is_an_error(trees: tuple[Path, Path], name: str, message: str) -> None:

@@ -13,7 +13,7 @@ CHANGES: dict[str, Callable[[], object]] = {
     "the number of threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
     "the gradient mode": lambda: torch.set_grad_enabled(False),
     "the use of deterministic algorithms": lambda: torch.use_deterministic_algorithms(True),
-    "the precision of float32 products": lambda: torch.set_float32_matmul_precision("medium"),
+    "the precision of float32 matrix products": lambda: torch.set_float32_matmul_precision("medium"),
     "autocast": lambda: torch.set_autocast_enabled("cpu", True),
     "anomaly detection": lambda: torch.set_anomaly_enabled(True),
     "the reference's fast path": lambda: torch.backends.mha.set_fastpath_enabled(False),

@@ -37,7 +37,7 @@ def demand_tensor(name: str, tensor: object, *kinds: Kind) -> Tensor:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
     if kinds and not any(KINDS[kind](tensor.dtype) for kind in kinds):
-        remedy = "; for numbers see attnbench.masks" if kinds == ("boolean",) else ""
+        remedy = "; attnbench.masks.from_additive converts an additive mask" if kinds == ("boolean",) else ""
         raise TypeError(f"{name} must be {' or '.join(kinds)}, got {tensor.dtype}{remedy}")
     return tensor
 

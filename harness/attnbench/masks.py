@@ -147,7 +147,7 @@ def from_additive(mask: Tensor, *, polarity: Polarity = "keep") -> Tensor:
     hides = mask == float("-inf")
     others = mask[~hides & (mask != 0)]
     if others.numel():
-        raise ValueError(f"mask must hold only 0 and -inf, got {others[0].item():g}; boolean masks cannot add numbers")
+        raise ValueError(f"mask must contain only 0 and -inf to become a boolean mask, got {others[0].item():g}")
     return _convert_polarity(hides, "hide", polarity)
 
 
@@ -175,7 +175,7 @@ def _demand_lengths(name: str, lengths: Tensor, keys: int) -> Tensor:
     if lengths.device.type == "cpu" and not torch.compiler.is_compiling() and len(lengths):
         fewest, most = (int(end) for end in lengths.aminmax())
         if fewest < 0 or most > keys:
-            raise ValueError(f"{name} must be 0 to keys = {keys}, got {fewest} to {most}")
+            raise ValueError(f"{name} must be from 0 to {keys}, the number of keys, got {fewest} to {most}")
     return lengths
 
 

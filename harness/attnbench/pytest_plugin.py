@@ -197,7 +197,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     if ARGUMENT not in metafunc.fixturenames:
         raise pytest.Collector.CollectError(
-            f"{metafunc.function.__name__} is parametrized by parametrize_conformance: it must take the argument {ARGUMENT}"
+            f"{metafunc.function.__name__} is parametrized by parametrize_conformance: "
+            f"it must take the argument {ARGUMENT}"
         )
     with _usage_errors(pytest.Collector.CollectError):
         found = [case for one in reversed(requests) for case in _list_conformance_cases(metafunc.config, one)]

@@ -56,9 +56,9 @@ def explain_refusal(case: Case) -> str | None:
     if case.dtype not in DTYPES:
         return f"computes in {' and '.join(DTYPES)}, not in {case.dtype}"
     if problem.head_dim > WIDEST_HEAD:
-        return f"takes heads of at most {WIDEST_HEAD}"
+        return f"accepts head widths of at most {WIDEST_HEAD}"
     if 0 in (problem.sequences, problem.queries, problem.columns):
-        return "takes no tensor without elements"
+        return "does not accept tensors without elements"
     return None
 
 

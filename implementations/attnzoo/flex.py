@@ -37,7 +37,7 @@ from attnbench.kernel.compiling import (
 __all__ = ["CORE_FLEX", "FLEX", "explain_refusal", "flex"]
 
 NO_BACKWARD = "forward only on a CPU: no gradients"
-EMPTY = "takes no tensor without elements"
+EMPTY = "does not accept tensors without elements"
 # Dtypes of the CPU kernel, from torch/_inductor/kernel/flex/flex_cpu.py, torch 2.13.
 CPU_DTYPES = ("float32", "bfloat16", "float16")
 # CPU seconds to compile one kind of call, over 20 kinds with an empty cache on a 2-core x86-64 machine (torch 2.13).

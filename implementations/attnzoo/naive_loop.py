@@ -106,7 +106,7 @@ def explain_refusal(case: Case) -> str | None:
     The loop reads the values of the mask to know which keys to skip, and ``torch.export`` cannot follow that.
     """
     reads_mask = case.compiler == "export" and case.problem.mask != "none"
-    return "torch.export cannot follow which keys a mask hides" if reads_mask else None
+    return "torch.export cannot trace a loop that reads which keys a mask hides" if reads_mask else None
 
 
 NAIVE_LOOP = from_kernel(

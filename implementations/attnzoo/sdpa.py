@@ -141,7 +141,11 @@ def explain_refusal(case: Case, *, backend: SDPBackend, core: bool = False) -> s
             torch._fused_sdp_choice(q, k, v, mask, dropout_p, is_causal, enable_gqa=shares)  # noqa: SLF001
         except RuntimeError as error:
             # Torch gives no reason for a float mask that requires a gradient.
-            default = "no gradient of a float mask" if mask is not None and mask.requires_grad else str(error)
+            default = (
+                "the backend computes no gradient with respect to a float mask"
+                if mask is not None and mask.requires_grad
+                else str(error)
+            )
             return _join_reasons([str(warning.message) for warning in caught]) or default
     return None
 

@@ -34,7 +34,7 @@ from attnzoo.shared_projection import NO_WEIGHTS, SharedProjectionAttention
 __all__ = ["VARLEN", "VARLEN_PACKED", "Packing", "VarlenAttention", "VarlenPackedAttention"]
 
 UNKNOWN_QUERIES = "which queries are padding is known only where query and key are one tensor"
-NO_EXPORT = "torch.export cannot follow lengths that are read from a mask"
+NO_EXPORT = "torch.export cannot trace lengths that are read from a mask"
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ INTERPRETED_DTYPES = (torch.float16, torch.float32)
 def xformers_splitk(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, scale: float) -> Tensor:
     """Compute attention by ``xformers.ops.fmha.triton_splitk.FwOp``; ``mask`` is additive."""
     if _is_interpreted() and q.dtype not in INTERPRETED_DTYPES:
-        raise Refusal(f"interpreted, it is wrong in {str(q.dtype).removeprefix('torch.')}")
+        raise Refusal(f"Triton's interpreter gives wrong results in {str(q.dtype).removeprefix('torch.')}")
     if v.shape[-1] != k.shape[-1]:
         raise Refusal(AS_WIDE)
     fmha = _import_fmha()
@@ -75,17 +75,17 @@ def explain_refusal(case: Case) -> str | None:
         return _explain_compiled_refusal(case)
     head_dim: int = case.problem.head_dim
     if not _is_interpreted():
-        return f"a CPU only interprets it: set {INTERPRET}=1 before Python starts"
+        return f"on a CPU the kernel needs Triton's interpreter: set {INTERPRET}=1 before Python starts"
     if case.compiler is not None:
         return "torch's compilers cannot follow Triton's interpreter"
     if _read_version("triton") < (3, 7) and _read_version("numpy") >= (2, 4):
         return "Triton's interpreter before 3.7 fails under numpy 2.4: pip install 'triton>=3.7' or 'numpy<2.4'"
     if getattr(torch, case.dtype) not in INTERPRETED_DTYPES:
-        return f"interpreted, it is wrong in {case.dtype}"
+        return f"Triton's interpreter gives wrong results in {case.dtype}"
     if head_dim & (head_dim - 1):
         return "Triton needs a head width that is a power of two"
     if head_dim == 128:
-        return "for a head width of 128 it asks for the CUDA device's capability"
+        return "at a head width of 128 the kernel reads the CUDA device's capability"
     return None
 
 

@@ -128,12 +128,12 @@ def format_agreement(folder: Path) -> str:
         added = [record["added_ns"] for record in records]
         direct_ns = statistics.median(record["direct_ns"] for record in records)
         lines.append(
-            f"- {Condition(threads=head['threads'], load='quiet').label}, {len(records)} processes: the harness's median "
-            f"divided by Timer's is {_format_interval(estimate(ratios), 4) if ratios else 'not known'} in {len(ratios)} processes "
-            f"that nothing disturbed, {_count_agreeing(ratios)} of the ratios within {AGREE:.0%} of 1; for a call that "
-            f"does nothing, the harness measures {_format_interval(estimate(added), 0)} ns "
-            f"({direct_ns:.0f} ns in a plain loop), in one process up to {max(added):.0f} ns; "
-            f"{ADDED_NS} ns are allowed."
+            f"- {Condition(threads=head['threads'], load='quiet').label}, {len(records)} processes: the harness's "
+            f"median divided by Timer's is {_format_interval(estimate(ratios), 4) if ratios else 'not known'} "
+            f"in {len(ratios)} processes that nothing disturbed, {_count_agreeing(ratios)} of the ratios within "
+            f"{AGREE:.0%} of 1; for a call that does nothing, the harness measures "
+            f"{_format_interval(estimate(added), 0)} ns ({direct_ns:.0f} ns in a plain loop), in one process up to "
+            f"{max(added):.0f} ns; {ADDED_NS} ns are allowed."
         )
     return "\n".join(lines)
 

@@ -211,7 +211,7 @@ HEAD = (draw(2, WIDTH), draw(2, WIDTH), draw(2, WIDTH))
         (
             lambda: raw_self_attention(TOKENS, PADDING.double()),
             TypeError,
-            "key_padding_mask must be boolean, got torch.float64; for numbers see attnbench.masks",
+            "key_padding_mask must be boolean, got torch.float64; attnbench.masks.from_additive converts an additive mask",
         ),
         (
             lambda: scaled_self_attention(TOKENS, NARROW, NARROW.T, NARROW),
@@ -262,14 +262,14 @@ HEAD = (draw(2, WIDTH), draw(2, WIDTH), draw(2, WIDTH))
         (
             lambda: scaled_dot_product_loop(TOKENS, TOKENS, TOKENS, keep=torch.ones(5, 5)),
             TypeError,
-            "keep must be boolean, got torch.float32; for numbers see attnbench.masks",
+            "keep must be boolean, got torch.float32; attnbench.masks.from_additive converts an additive mask",
         ),
         (
             lambda: separate_heads(TOKENS, [HEAD, HEAD], NARROW),
             ValueError,
             "w_o must have shape (embed_dim, embed_dim) with embed_dim = 4, got (4, 2)",
         ),
-        (lambda: separate_heads(TOKENS, [], SQUARE), ValueError, "heads must be at least one, got none"),
+        (lambda: separate_heads(TOKENS, [], SQUARE), ValueError, "heads must contain at least one head, got none"),
         (
             lambda: long_projection(TOKENS, concatenate_heads([HEAD, HEAD]), SQUARE, num_heads=3),
             ValueError,
@@ -307,7 +307,7 @@ HEAD = (draw(2, WIDTH), draw(2, WIDTH), draw(2, WIDTH))
         (
             lambda: single_head_loop(TOKENS, SQUARE.float(), SQUARE, SQUARE, SQUARE),
             TypeError,
-            "w_q must be of the dtype of tokens, torch.float64, got torch.float32",
+            "w_q must have the dtype of tokens, torch.float64, got torch.float32",
         ),
         (
             lambda: scaled_dot_product(TOKENS[..., :0], TOKENS[..., :0], TOKENS),
@@ -367,7 +367,7 @@ HEAD = (draw(2, WIDTH), draw(2, WIDTH), draw(2, WIDTH))
         (
             lambda: concatenate_heads([HEAD[:2]]),
             ValueError,
-            "heads[0] must be the weights of queries, keys and values, got 2",
+            "heads[0] must be 3 weight matrices (of queries, keys and values), got 2",
         ),
     ],
 )  # fmt: skip

@@ -71,7 +71,9 @@ def test_matrix_products_support_every_dtype_and_loops_refuse_half_precision(
         assert (loop.unsupported(case) is None) == (dtype in ("float32", "float64"))
         candidate = Candidate(loop, operator, case, operator.inputs(case))
         with (
-            nullcontext() if dtype in ("float32", "float64") else pytest.raises(Refusal, match=f"{dtype} is too coarse")
+            nullcontext()
+            if dtype in ("float32", "float64")
+            else pytest.raises(Refusal, match=f"{dtype} is not precise enough")
         ):
             candidate.run()
 

@@ -28,7 +28,7 @@ _SETTINGS: dict[str, _Setting] = {
     "the use of deterministic algorithms": _Setting(
         torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms
     ),
-    "the precision of float32 products": _Setting(
+    "the precision of float32 matrix products": _Setting(
         torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
     ),
     "autocast": _Setting(lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)),

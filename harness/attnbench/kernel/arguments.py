@@ -36,7 +36,7 @@ def check_arguments(
     if bias is not None:
         _check_bias(bias, query, keys=key.shape[2])
         if alibi_slopes is not None:
-            raise ValueError("alibi_slopes must be None where there is a bias, got both")
+            raise ValueError("alibi_slopes must be None if bias is given, got both")
     if key_lengths is not None:
         _check_lengths(key_lengths, query)
     demand_positions(key.shape[2], causal=causal, window=window, key_lengths=key_lengths)
@@ -56,14 +56,16 @@ def _check_tokens(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise ValueError(f"query, key and value must have 4 dimensions (batch, heads, length, width), got {dims}")
     (batch, heads, _, width), (_, shared, keys, _) = query.shape, key.shape
     if not width:
-        raise ValueError(f"query must have heads of width 1 at least, got {tuple(query.shape)}")
+        raise ValueError(f"query must have a head width of at least 1, got shape {tuple(query.shape)}")
     _demand_shape("key", key, (batch, shared, keys, width))
     _demand_shape("value", value, (batch, shared, keys, value.shape[3]))
     if not shared or heads % shared:
-        raise ValueError(f"heads of query must be a multiple of those of key, got {heads} and {shared}")
+        raise ValueError(
+            f"query must have a multiple of the heads of key, got {heads} query heads and {shared} key heads"
+        )
     if not query.dtype == key.dtype == value.dtype:
         dtypes = f"{_format_dtype(query.dtype)}, {_format_dtype(key.dtype)} and {_format_dtype(value.dtype)}"
-        raise TypeError(f"query, key and value must be of one dtype, got {dtypes}")
+        raise TypeError(f"query, key and value must have the same dtype, got {dtypes}")
     if not query.is_floating_point():
         raise TypeError(f"query, key and value must be floating point, got {_format_dtype(query.dtype)}")
     for name, tokens in (("key", key), ("value", value)):
@@ -75,9 +77,7 @@ def _check_bias(bias: Tensor, query: Tensor, *, keys: int) -> None:
     batch, heads, queries, _ = query.shape
     _demand_shape("bias", bias, (queries, keys), (batch, heads, queries, keys))
     if bias.dtype != query.dtype:
-        raise TypeError(
-            f"bias must have the tokens' dtype {_format_dtype(query.dtype)}, got {_format_dtype(bias.dtype)}"
-        )
+        raise TypeError(f"bias must have query's dtype {_format_dtype(query.dtype)}, got {_format_dtype(bias.dtype)}")
     _demand_device("bias", bias, query)
 
 
@@ -86,7 +86,7 @@ def _check_lengths(key_lengths: Tensor, query: Tensor) -> None:
     _demand_shape("key_lengths", key_lengths, (query.shape[0],))
     if key_lengths.dtype not in LENGTH_DTYPES:
         dtypes = " or ".join(map(_format_dtype, LENGTH_DTYPES))
-        raise TypeError(f"key_lengths must be whole numbers, {dtypes}, got {_format_dtype(key_lengths.dtype)}")
+        raise TypeError(f"key_lengths must have dtype {dtypes}, got {_format_dtype(key_lengths.dtype)}")
     _demand_device("key_lengths", key_lengths, query)
 
 
@@ -101,7 +101,7 @@ def _check_slopes(slopes: Sequence[float], heads: int) -> None:
         given = describe_argument(slopes)
         raise TypeError(f"alibi_slopes must be a list or tuple of {heads} numbers, or None, got {given}")
     if len(slopes) != heads:
-        raise ValueError(f"alibi_slopes must be one for each of {heads} heads of query, got {len(slopes)}")
+        raise ValueError(f"alibi_slopes must have one number for each of the {heads} query heads, got {len(slopes)}")
     for head, slope in enumerate(slopes):
         _demand_number(f"alibi_slopes[{head}]", slope)
 

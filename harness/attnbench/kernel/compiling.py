@@ -57,7 +57,7 @@ def make_contiguous(x: Tensor) -> Tensor:
 def explain_compiler_refusal(case: Case) -> str | None:
     """Return the reason why a kernel cannot be compiled for a case, or None."""
     if case.compiler is not None:
-        return "the kernel is compiled already"
+        return "the kernel already uses torch.compile, so it is not compiled again"
     if case.device == "cuda" and not torch.cuda.is_available():
         return "no CUDA device"
     if case.device == "cpu" and not any(shutil.which(name) for name in ("g++", "clang++")):

@@ -15,7 +15,7 @@ __all__ = ["DeclaredKernel", "KernelFunction"]
 KernelFunction = Callable[..., Any]
 FORWARD_ONLY = "forward only: no gradients"
 # Text in a message about a missing keyword, if the name of the keyword alone would not explain the refusal.
-MISSING_KEYWORDS = {"enable_gqa": "enable_gqa: heads of keys must be as many as heads of queries"}
+MISSING_KEYWORDS = {"enable_gqa": "enable_gqa: key must have as many heads as query"}
 
 
 class DeclaredKernel(Implementation):

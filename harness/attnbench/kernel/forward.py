@@ -83,7 +83,7 @@ class ReferenceForward(nn.Module):
         self._check(query, key, value, attn_mask=attn_mask, key_padding_mask=key_padding_mask)
 
         if is_causal and attn_mask is None:
-            raise ValueError("is_causal=True needs attn_mask: pass the causal mask that it promises")
+            raise ValueError("is_causal=True needs attn_mask: pass the causal mask as attn_mask")
         if attn_mask is not None and attn_mask.requires_grad and torch.is_grad_enabled():
             # If the flag replaced the mask, the mask would get no gradient.
             is_causal = False

@@ -152,7 +152,7 @@ def load_implementation(name: str) -> Implementation:
     if replaced:
         raise PluginError(
             f"{name!r} registers torch's operator {replaced[0]!r}, which another implementation in the same process "
-            "registered before: they cannot be timed in one process"
+            "already registered: time the two implementations in separate processes"
         )
     return implementation
 

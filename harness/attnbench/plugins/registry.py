@@ -112,16 +112,18 @@ def resolve_in_trees(name: str, tree: Path) -> tuple[str, str]:
     """
     check_name(name)
     if _AT in name:
-        raise PluginError(f"{name!r} names its source tree already; leave out --base")
+        raise PluginError(f"{name!r} already names a source tree; leave out --base")
     place, _ = _split_name(name, IMPLEMENTATIONS)
     own = find_counterpart_root(place, tree)
     if own is None:
         wanted = display_name(name).rpartition(":")[0] if place.endswith(".py") else place.partition(".")[0]
         raise PluginError(
-            f"--base: {tree} has no {wanted}, which {name!r} comes from; name the folder that holds another version"
+            f"--base: {tree} has no {wanted}, the source of {name!r}; name a folder that contains another version of it"
         )
     if own == tree.resolve():
-        raise PluginError(f"--base: {tree} is where {name!r} comes from; name another checkout or folder")
+        raise PluginError(
+            f"--base: {name!r} is already imported from {tree}; name a folder that contains another version of it"
+        )
     return f"{name}{_AT}{tree.resolve()}", f"{name}{_AT}{own}"
 
 
@@ -212,7 +214,7 @@ def load_operator(name: str) -> Operator:
     if _imports_torch(name):
         module = _find_entry_point(name, OPERATORS).module
         raise PluginError(
-            f"operator {name!r}: importing {module} imports torch, and a description must not: "
+            f"operator {name!r}: importing {module} must not import torch: "
             "import torch inside the functions that use it"
         )
     operator = load(name, OPERATORS)

@@ -74,7 +74,7 @@ class SourceTree(MetaPathFinder):
         """
         top = name.partition(".")[0]
         if top in HARNESS:
-            raise ImportError(f"{top} measures both sides, and is not imported from {self.folder}")
+            raise ImportError(f"{top} measures both versions, so it cannot be imported from {self.folder}")
         place = self.find_counterpart(name)
         if place is None:
             raise ImportError(f"no {top} below {self.folder}")

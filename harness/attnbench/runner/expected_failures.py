@@ -131,9 +131,10 @@ def audit(
     )
     for (one, pattern), matches_nothing in zip(entries, idle, strict=True):
         if matches_nothing:
+            excluded = f" and does not match {one.unless!r}" if one.unless else ""
             raise ExpectationError(
                 f"{_describe_entry(one)}: no check that matches {pattern!r} applies to a case of any suite whose id "
-                f"matches {one.case!r}{f' and does not match {one.unless!r}' if one.unless else ''}; remove the entry, or correct it"
+                f"matches {one.case!r}{excluded}; remove the entry, or correct it"
             )
 
 

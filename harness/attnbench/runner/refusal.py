@@ -95,4 +95,4 @@ def _find_warnings(tried: Mapping[str, Finding]) -> Iterator[str]:
     if shape is not None and shape.status == "failed":
         yield "returns no attention weights although the call requests them; raise an exception instead"
     if gradients is not None and gradients.reason.startswith(NO_GRADIENT):
-        yield "returns an output that no gradient flows through although the case needs gradients; raise an exception instead"
+        yield "returns an output without gradients although the case needs them; raise an exception instead"

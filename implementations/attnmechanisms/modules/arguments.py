@@ -42,7 +42,7 @@ def _demand_one_dtype(tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in others:
         # Under autocast torch casts the operands to one dtype.
         if tensor.dtype != one.dtype and not torch.is_autocast_enabled(one.device.type):
-            raise TypeError(f"{name} must be of the dtype of {first}, {one.dtype}, got {tensor.dtype}")
+            raise TypeError(f"{name} must have the dtype of {first}, {one.dtype}, got {tensor.dtype}")
 
 
 def demand_broadcast(name: str, mask: Tensor | None, shape: tuple[int, ...]) -> None:

@@ -44,7 +44,7 @@ def from_loop(loop: Callable[..., Any], *, operator: str, source: str) -> Implem
 
 def _explain_refusal(case: Case) -> str | None:
     if case.compiler == "export":
-        return "torch.export cannot follow which score is the largest"
+        return "torch.export cannot trace which score is the largest"
     return _explain_coarse_dtype(case.dtype)
 
 
@@ -58,4 +58,8 @@ def _predict_call_s(case: Case) -> float:
 def _explain_coarse_dtype(dtype: object) -> str | None:
     """Return why a loop does not compute in a dtype, or None."""
     name = str(dtype).removeprefix("torch.")
-    return None if name in WIDE else f"the loop sums in the dtype of its tokens, and {name} is too coarse for that"
+    return (
+        None
+        if name in WIDE
+        else f"the loop computes its sums in the dtype of the tokens, and {name} is not precise enough"
+    )

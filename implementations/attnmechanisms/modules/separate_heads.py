@@ -82,10 +82,10 @@ def long_projection(
 
 def _check_heads(heads: Sequence[Head]) -> None:
     if not heads:
-        raise ValueError("heads must be at least one, got none")
+        raise ValueError("heads must contain at least one head, got none")
     for h, head in enumerate(heads):
         if len(head) != 3:
-            raise ValueError(f"heads[{h}] must be the weights of queries, keys and values, got {len(head)}")
+            raise ValueError(f"heads[{h}] must be 3 weight matrices (of queries, keys and values), got {len(head)}")
 
 
 def _check(tokens: Tensor, weights: Head, key_padding_mask: Tensor | None) -> None:

@@ -21,10 +21,10 @@ def compiled_for_other_lengths(candidate: Candidate) -> Iterator[Observation]:
     if not isinstance(
         candidate.implementation.prepare(candidate.module, candidate.case, candidate.inputs), type(candidate.module)
     ):
-        raise Refusal("prepare() makes a call for one case: it does not return the module itself")
+        raise Refusal("prepare() returns a call that fits only one case, not the module itself")
     longer = candidate.case.problem.lengthen()
     if longer is None:
-        raise Refusal("its problem has no lengths that can be changed")
+        raise Refusal("the case has no length that can be changed")
     inputs = candidate.operator.inputs(replace(candidate.case, problem=replace(longer, seed=longer.seed + 1)))
     candidate.run()
     compiled = candidate.name_outputs(candidate.call(**inputs.arguments()))["output"]

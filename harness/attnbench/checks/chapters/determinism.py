@@ -16,7 +16,7 @@ REPETITIONS = 50
 def repeats_itself(candidate: Candidate) -> Iterator[Observation]:
     """The same call gives the same bits, or agrees within the error budget if declared not deterministic."""
     first, second = candidate.run()["output"].detach(), candidate.run()["output"].detach()
-    yield _compare_repetition(candidate, second, first, "output", "of a second call")
+    yield _compare_repetition(candidate, second, first, "output", "of a second call (compared with the first call)")
 
 
 @check(when=lambda case: is_eager(case) and case.mode == "train" and case.problem.regime == "plain")

@@ -34,7 +34,9 @@ def dropout_rests_in_eval(candidate: Candidate) -> Iterator[Observation]:
     yield Holds(holds=not drew, what="a call in eval mode advanced the random number generator")
     global_state.seed(1)
     yield Equal(
-        value=candidate.run()["output"].detach(), expected=first, what="output of two calls under different seeds"
+        value=candidate.run()["output"].detach(),
+        expected=first,
+        what="output under a second seed (compared with the first seed)",
     )
 
 
@@ -120,7 +122,7 @@ def dropout_masks_are_independent(candidate: Candidate) -> Iterator[Observation]
         off, bound = abs(float(same.double().mean()) - agreeing), SIGMAS * math.sqrt(2) * spread
         yield Holds(
             holds=off <= bound, measured=off, allowed=bound,
-            what=f"the share of neighbouring {name} with equal dropout decisions is off by {off:.1%} from chance",
+            what=f"the fraction of pairs of neighbouring {name} that dropout treats alike is {off:.1%} off from chance",
         )  # fmt: skip
 
 
@@ -133,7 +135,9 @@ def dropout_follows_the_seed(candidate: Candidate) -> Iterator[Observation]:
     other = candidate.run()["output"].detach().clone()
     global_state.seed(1)
     yield Equal(
-        value=candidate.run()["output"].detach(), expected=first, what="output of a second call under the same seed"
+        value=candidate.run()["output"].detach(),
+        expected=first,
+        what="output of a second call under the same seed (compared with the first call)",
     )
     yield Holds(holds=not torch.equal(first, other), what="two seeds gave the same output")
 
@@ -167,4 +171,8 @@ def dropout_survives_eval(candidate: Candidate) -> Iterator[Observation]:
     candidate.run()
     candidate.module.train()
     global_state.seed(4)
-    yield Equal(value=candidate.run()["output"].detach(), expected=first, what="output after a call in eval()")
+    yield Equal(
+        value=candidate.run()["output"].detach(),
+        expected=first,
+        what="output in train() after a call in eval() (compared with the output before it)",
+    )

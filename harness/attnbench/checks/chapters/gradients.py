@@ -63,7 +63,8 @@ def backward_repeats(candidate: Candidate) -> Iterator[Observation]:
     """A second backward pass through the same graph gives the same gradients."""
     outputs = candidate.run()
     first, second = candidate.compute_gradients(outputs), candidate.compute_gradients(outputs)
-    yield from (_compare_gradients(second[name], first[name], name, "of the second backward pass") for name in first)
+    how = "of the second backward pass (compared with the first)"
+    yield from (_compare_gradients(second[name], first[name], name, how) for name in first)
 
 
 # The output must depend on the tensor that alone requires a gradient: it does not where there is no sequence, no query,
@@ -81,7 +82,8 @@ def one_gradient_alone(candidate: Candidate) -> Iterator[Observation]:
     alone = [name for name in leaves if name in candidate.case.problem.additive_masks] or list(leaves)[:1]
     for name in alone:
         found = compute_gradient_alone(candidate, leaves[name])
-        yield _compare_gradients(found, candidate.gradients[f"grad.{name}"], f"grad.{name}", "on its own")
+        how = "when no other tensor requires a gradient (compared with all gradients at once)"
+        yield _compare_gradients(found, candidate.gradients[f"grad.{name}"], f"grad.{name}", how)
 
 
 @check(when=lambda case: _tracks_inputs(case) and case.problem.regime in ("plain", "flat", "identity"))
@@ -99,8 +101,12 @@ def cotangent_layout_is_free(candidate: Candidate) -> Iterator[Observation]:
     drawn = candidate.inputs.cotangents["output"]
     transposed = drawn.mT.contiguous().mT if drawn.dim() > 1 else drawn
     for what, strange, plain in (
-        ("for expanded ones as cotangent (compared with contiguous ones)", one, one.contiguous()),
-        ("for a transposed cotangent (compared with a contiguous copy)", transposed, drawn.contiguous()),
+        ("if the gradient of the output is an expanded 1 (compared with contiguous ones)", one, one.contiguous()),
+        (
+            "if the gradient of the output is transposed (compared with a contiguous copy)",
+            transposed,
+            drawn.contiguous(),
+        ),
     ):
         for name, value, expected in zip(leaves, compute_gradients(strange), compute_gradients(plain), strict=True):
             yield Agree(value=value, expected=expected, quantity=f"grad.{name}", what=f"grad.{name} {what}")

@@ -21,7 +21,7 @@ def _shares(case: Case) -> bool:
 
 @check(when=_shares)
 def shared_keys_are_copies(candidate: Candidate) -> Iterator[Observation]:
-    """Heads that share keys and values give the same outputs and gradients as heads with copies of them."""
+    """Heads that share keys and values give the same outputs and gradients as heads with their own copies."""
     case, tensors = candidate.case, candidate.inputs.tensors
     shape = (case.problem.key_heads, case.problem.num_heads // case.problem.key_heads)
     copies = {
@@ -31,7 +31,7 @@ def shared_keys_are_copies(candidate: Candidate) -> Iterator[Observation]:
     apart = replace(candidate.inputs, tensors=tensors | copies)
     outputs = candidate.run_on(case.with_problem(kv_heads=None), apart)
     yield from compare_runs(
-        outputs, candidate.outputs, "with copies of the keys and values (compared with shared ones)"
+        outputs, candidate.outputs, "with a key and value head for each query head (compared with shared heads)"
     )
     if not case.tracks_inputs:
         return
@@ -41,5 +41,5 @@ def shared_keys_are_copies(candidate: Candidate) -> Iterator[Observation]:
     for name, gradient in zip(copies, found, strict=True):
         yield Agree(
             value=torch.unflatten(gradient, 1, shape).sum(dim=2), expected=candidate.gradients[f"grad.{name}"],
-            quantity=f"grad.{name}", what=f"the sum of the copies' gradients (compared with grad.{name} if shared)",
+            quantity=f"grad.{name}", what=f"the sum of the gradients of all copies of {name} (compared with grad.{name} of the shared heads)",
         )  # fmt: skip

@@ -62,7 +62,7 @@ def no_stale_state(candidate: Candidate) -> Iterator[Observation]:
         _scale_parameters(candidate.module, 0.5)
         used = candidate.run()["output"].detach().clone()
         _scale_parameters(candidate.module, 2.0)
-    what = "output on new values (compared with a fresh module)"
+    what = "output after inputs and parameters were overwritten (compared with a fresh module)"
     yield Agree(value=used, expected=fresh, quantity="output", what=what)
     if masks and not candidate.inputs.options.get("is_causal"):
         # The call is prepared again, since a prepared call may hold a converted copy of its mask.
@@ -72,7 +72,7 @@ def no_stale_state(candidate: Candidate) -> Iterator[Observation]:
             value=candidate.run_on(candidate.case, other)["output"],
             expected=candidate.run_on(candidate.case, other, candidate.build()[0])["output"],
             quantity="output",
-            what="output under new masks (compared with a fresh module)",
+            what="output of a call with new masks (compared with a fresh module)",
         )
 
 

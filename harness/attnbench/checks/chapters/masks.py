@@ -136,7 +136,7 @@ def row_constant_changes_nothing(candidate: Candidate) -> Iterator[Observation]:
     inputs = replace(candidate.inputs, tensors=candidate.inputs.tensors | {"attn_mask": mask + constants[:, None]})
     yield Agree(
         value=candidate.run_on(candidate.case, inputs)["output"], expected=candidate.outputs["output"],
-        quantity="output", what="the output with constants added to the rows of the mask",
+        quantity="output", what="the output with constants added to the rows of the mask (compared with the mask alone)",
     )  # fmt: skip
 
 
@@ -153,7 +153,12 @@ def nan_behind_a_mask(candidate: Candidate) -> Iterator[Observation]:
         before, after = before[real], after[real]
     if candidate.implementation.policies.hidden_nan == "propagates":
         after = torch.where(after.isnan(), before, after)
-    yield Agree(value=after, expected=before, quantity="output", what="output of real tokens with NaN in padded tokens")
+    yield Agree(
+        value=after,
+        expected=before,
+        quantity="output",
+        what="output of real tokens with NaN in padded tokens (compared with finite padded tokens)",
+    )
 
 
 def _has_boolean_mask(case: Case) -> bool:

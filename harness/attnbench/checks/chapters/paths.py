@@ -23,7 +23,8 @@ def one_object_or_copies(candidate: Candidate) -> Iterator[Observation]:
     own = candidate.implementation.policies.padded_queries == "own"
     if own and candidate.operator.padded_rows(candidate.case, candidate.inputs):
         raise Refusal(
-            "outputs of padded queries are not compared (padded_queries='own'), and for copies no mask marks them"
+            "outputs of padded queries are not compared (padded_queries='own'), and key_padding_mask marks those queries "
+            "only if query and key are one tensor"
         )
     names = ("query", "key", "value")
     copies = {name: tensors[name].detach().clone().requires_grad_(tensors[name].requires_grad) for name in names}
@@ -32,7 +33,7 @@ def one_object_or_copies(candidate: Candidate) -> Iterator[Observation]:
     outputs = candidate.run_on(case, apart)
     yield Agree(
         value=outputs["output"], expected=candidate.outputs["output"], quantity="output",
-        what="the output for copies (compared with one tensor)",
+        what="the output for equal copies (compared with one tensor passed under several names)",
     )  # fmt: skip
     if not candidate.case.tracks_inputs:
         return
@@ -44,7 +45,7 @@ def one_object_or_copies(candidate: Candidate) -> Iterator[Observation]:
         total = torch.stack([by_name[other] for other in names if tensors[other] is tensors[name]]).sum(dim=0)
         yield Agree(
             value=total, expected=candidate.gradients[f"grad.{name}"], quantity=f"grad.{name}",
-            what=f"the sum of the copies' gradients (compared with grad.{name} of one tensor)",
+            what=f"the sum of the gradients of equal copies (compared with grad.{name} of one tensor)",
         )  # fmt: skip
 
 
@@ -86,7 +87,10 @@ def refusals_are_alike(candidate: Candidate) -> Iterator[Observation]:
         copies = {name: tensors[name].detach().clone() for name in names}
         apart = {name: tensors[name] for name in ("query", "key", "value")} | copies | unfit
         results.append(_call_and_name_type(candidate, case, replace(candidate.inputs, tensors=apart, options=options)))
-    yield Holds(holds=results[0] == results[1], what=f"one tensor gave {results[0]}, and copies gave {results[1]}")
+    yield Holds(
+        holds=results[0] == results[1],
+        what=f"a mask of a wrong shape gave {results[0]} with one tensor and {results[1]} with copies of it",
+    )
 
 
 def _call_and_name_type(candidate: Candidate, case: Case, inputs: Inputs) -> str:

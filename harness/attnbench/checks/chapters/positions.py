@@ -108,7 +108,7 @@ def alibi_is_a_bias(candidate: Candidate) -> Iterator[Observation]:
     yield from compare_runs(
         candidate.run_on(case.with_problem(mask=mask), biased),
         candidate.outputs,
-        "with that bias (compared with ALiBi)",
+        "with a bias of minus slope times distance (compared with ALiBi)",
     )
 
 
@@ -133,7 +133,7 @@ def a_row_of_the_bias_may_shift(candidate: Candidate) -> Iterator[Observation]:
     shifted = replace(candidate.inputs, tensors=candidate.inputs.tensors | {"bias": bias + constants[:, None]})
     yield Agree(
         value=candidate.run_on(candidate.case, shifted)["output"], expected=candidate.outputs["output"],
-        quantity="output", what="the output with constants added to the rows of the bias",
+        quantity="output", what="the output with constants added to the rows of the bias (compared with the bias alone)",
     )  # fmt: skip
 
 
@@ -148,7 +148,10 @@ def other_options_between_calls(candidate: Candidate) -> Iterator[Observation]:
     yield compare_outputs(candidate, used, fresh, "of a call with other options (compared with a fresh module)")
     fresh = candidate.run(candidate.build()[1])["output"]
     yield compare_outputs(
-        candidate, candidate.run()["output"], fresh, "of the call after it (compared with a fresh module)"
+        candidate,
+        candidate.run()["output"],
+        fresh,
+        "of a call after one with other options (compared with a fresh module)",
     )
 
 

@@ -187,7 +187,9 @@ def _compare_dropout(candidate: Candidate, other: nn.Module, how: str) -> Iterat
             drawn.append(candidate.run_on(case, candidate.inputs, module.train())["output"])
         finally:
             module.train(candidate.case.training)
-    yield compare_outputs(candidate, drawn[0], drawn[1], f"of {how} in training under the same seed")
+    yield compare_outputs(
+        candidate, drawn[0], drawn[1], f"of {how} in training under the same seed (compared with the original)"
+    )
 
 
 def _get_module(candidate: Candidate) -> nn.Module:

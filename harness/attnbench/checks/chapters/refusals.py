@@ -50,7 +50,7 @@ def bad_shapes_are_refused(candidate: Candidate) -> Iterator[Observation]:
     supported = _find_supported_arguments(candidate)
     for bad in make_bad_shapes(candidate.case, candidate.inputs):
         if supported.issuperset(bad.arguments):
-            yield Holds(holds=_call_with(candidate, bad) is None, what=f"{bad.what} was accepted")
+            yield Holds(holds=_call_with(candidate, bad) is None, what=f"a call with {bad.what} raised no exception")
     if "is_causal" in supported:
         yield from _check_hint_without_mask(candidate)
 
@@ -61,7 +61,7 @@ def bad_dtypes_are_refused(candidate: Candidate) -> Iterator[Observation]:
     supported = _find_supported_arguments(candidate)
     for bad in make_bad_dtypes(candidate.case, candidate.inputs):
         if supported.issuperset(bad.arguments):
-            yield Holds(holds=_call_with(candidate, bad) is None, what=f"{bad.what} was accepted")
+            yield Holds(holds=_call_with(candidate, bad) is None, what=f"a call with {bad.what} raised no exception")
 
 
 @check(when=_is_small)
@@ -72,7 +72,10 @@ def refusals_leave_no_trace(candidate: Candidate) -> Iterator[Observation]:
     modes, before = _read_training_flags(candidate), candidate.run()["output"].detach().clone()
     for bad in (*make_bad_shapes(candidate.case, candidate.inputs), *make_bad_dtypes(candidate.case, candidate.inputs)):
         _call_with(candidate, bad)
-    yield Holds(holds=_read_training_flags(candidate) == modes, what="the training mode of its modules changed")
+    yield Holds(
+        holds=_read_training_flags(candidate) == modes,
+        what="refused calls changed the training mode of the module or of a submodule",
+    )
     outputs, fault = try_call(candidate.run)
     yield Holds(holds=not fault, what=f"a valid call after refused calls raised {fault}")
     if outputs is not None:
@@ -157,11 +160,11 @@ def _make_bad_tokens(case: Case, inputs: Inputs) -> Iterator[BadCall]:
     wider = _change_tokens(inputs, lambda tensor: _lengthen(tensor, -1))
     for name in wider:
         yield BadCall(what=f"{name} with one feature too many", arguments={name: wider[name]})
-    yield BadCall(what="tokens with one feature too many", arguments=wider)
+    yield BadCall(what="query, key and value with one feature too many", arguments=wider)
     flat = _change_tokens(inputs, lambda tensor: tensor.flatten())
     yield BadCall(what="query of one dimension", arguments={"query": flat["query"]})
     stacked = _change_tokens(inputs, lambda tensor: tensor.reshape((1,) * (4 - tensor.dim()) + tensor.shape))
-    yield BadCall(what="tokens of four dimensions", arguments=stacked)
+    yield BadCall(what="query, key and value of four dimensions", arguments=stacked)
     longer = _change_tokens(inputs, lambda tensor: _lengthen(tensor, case_transforms.length_axis(case)))
     yield BadCall(what="value one token longer than key", arguments={"value": longer["value"]})
     if case.problem.batch is None:
@@ -199,7 +202,7 @@ def make_bad_dtypes(case: Case, inputs: Inputs) -> Iterator[BadCall]:
     for dtype in (torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64):
         plain = str(dtype).removeprefix("torch.")
         other = _change_tokens(inputs, lambda tensor, dtype=dtype: tensor.to(dtype))  # type: ignore[misc]
-        yield BadCall(what=f"tokens of {plain} with parameters of {case.dtype}", arguments=other)
+        yield BadCall(what=f"query, key and value of {plain} with parameters of {case.dtype}", arguments=other)
         yield BadCall(what=f"query of {plain} with key and value of {case.dtype}", arguments={"query": other["query"]})
         yield BadCall(what=f"value of {plain} with query and key of {case.dtype}", arguments={"value": other["value"]})
     problem, device = case.problem, inputs.tensors["query"].device
@@ -215,7 +218,7 @@ def _check_hint_without_mask(candidate: Candidate) -> Iterator[Observation]:
     hinted = BadCall(what="is_causal=True without attn_mask", arguments={"attn_mask": None, "is_causal": True})
     outputs = _call_with(candidate, hinted)
     if not outputs:
-        yield Holds(holds=outputs is None, what=f"{hinted.what} neither returned a result nor raised an exception")
+        yield Holds(holds=outputs is None, what=f"{hinted.what} returned a malformed result in place of an exception")
         return
     problem, tensors = candidate.case.problem, candidate.inputs.tensors
     keep = causal(problem.queries, problem.keys, tensors["query"].device, polarity="keep")

@@ -45,13 +45,16 @@ def other_shapes_between_calls(candidate: Candidate) -> Iterator[Observation]:
         keys=keys[: (len(keys) + 1) // 2],
     )  # fmt: skip
     candidate.run()
-    for other, how in ((larger, "a smaller one"), (smaller, "a larger one")):
+    for other, how in ((larger, "a larger call after a smaller one"), (smaller, "a smaller call after a larger one")):
         used = candidate.run_on(*other)["output"]
         fresh = candidate.run_on(*other, module=candidate.build()[0])["output"]
-        yield compare_outputs(candidate, used, fresh, f"of a call after {how} (compared with a fresh module)")
+        yield compare_outputs(candidate, used, fresh, f"of {how} (compared with a fresh module)")
     fresh = candidate.run(candidate.build()[1])["output"]
     yield compare_outputs(
-        candidate, candidate.run()["output"], fresh, "of a call after other shapes (compared with a fresh module)"
+        candidate,
+        candidate.run()["output"],
+        fresh,
+        "of a call after calls with other shapes (compared with a fresh module)",
     )
 
 

@@ -199,7 +199,7 @@ def _compare_average(observation: Average, expected: Expected, case_oracle: Case
     amplitude, error = _estimate_amplitude(off, signal, standard_error)
     pooled = max(abs(amplitude) - averaged_rounding_error(case_oracle.precision), 0.0) / error if error else 0.0
     fault = (
-        f"{said} is {amplitude:+.1%} off as a whole in the part that dropout changes, which is {pooled:.1f} standard "
+        f"{said} is {amplitude:+.1%} off in the amplitude of the part that dropout changes, by {pooled:.1f} standard "
         f"errors; allowed {POOLED_STANDARD_ERRORS:g}."
     )
     whole = Comparison(

@@ -64,18 +64,21 @@ def _generate_scale_faults(problem: AttentionCoreProblem) -> Named:
     for words, scale in scales.items():
         if not math.isclose(scale, correct):
             yield words, _change_problem(partial(replace, scale=scale))
-    yield "powers of 2 in place of e", Steps(normalise=lambda logits, noise: softmax(logits * math.log(2), noise))
+    yield (
+        "softmax with powers of 2 in place of powers of e",
+        Steps(normalise=lambda logits, noise: softmax(logits * math.log(2), noise)),
+    )
     if problem.softcap:
         yield "the soft-cap missing", _change_problem(partial(replace, softcap=0.0))
         if problem.parts & {"bias2d", "bias4d", "alibi"}:
-            yield "the soft-cap after the bias or ALiBi is added", Steps(cap_before="mask")
-        yield "the soft-cap after the mask", Steps(cap_before="softmax")
+            yield "the soft-cap applied after the bias or ALiBi", Steps(cap_before="mask")
+        yield "the soft-cap applied after the mask", Steps(cap_before="softmax")
 
 
 def _generate_head_faults(problem: AttentionCoreProblem) -> Named:
     if 1 < problem.key_heads < problem.num_heads:
-        yield "key heads shared in turn (h mod K) in place of blocks", Steps(share=_interleave_heads)
-        yield "the first key head for all heads", Steps(share=_use_first_head)
+        yield "query head h with key head h mod K in place of ⌊h·K/H⌋", Steps(share=_interleave_heads)
+        yield "the first key head used for all query heads", Steps(share=_use_first_head)
 
 
 def _interleave_heads(problem: AttentionCoreProblem, tensor: Tensor) -> Tensor:
@@ -96,7 +99,7 @@ def _generate_added_faults(problem: AttentionCoreProblem) -> Named:
         for words, factor in factors.items():
             yield words, _change_inputs(partial(_scale_slopes, problem.logit_scale if factor is None else factor))
         if problem.num_heads > 1:
-            yield "the slopes of ALiBi in reverse order of heads", _change_inputs(_reverse_slopes)
+            yield "the ALiBi slopes assigned to the heads in reverse order", _change_inputs(_reverse_slopes)
 
 
 def _scale_bias(factor: float, inputs: Inputs) -> Inputs:
@@ -155,7 +158,7 @@ def _generate_key_faults(problem: AttentionCoreProblem) -> Named:
     for tile in TILES:
         whole = problem.keys // tile * tile
         if 0 < whole < problem.keys:
-            tails.setdefault(whole, f"keys {whole} and beyond (the last tile of {tile})")
+            tails.setdefault(whole, f"keys {whole} and beyond (the last tile at tile size {tile})")
     for first, words in tails.items():
         dropped = torch.arange(problem.keys) >= first
         yield f"{words} dropped", Steps(normalise=partial(_drop_before_softmax, dropped))

@@ -54,7 +54,7 @@ def _describe_tokens(problem: MultiheadProblem, name: str) -> list[Axis]:
 
 def _describe_weights(problem: MultiheadProblem) -> list[Axis]:
     columns: list[int | str] = list(range(problem.keys))
-    columns += ["the learned column"] * problem.add_bias_kv + ["the zero column"] * problem.add_zero_attn
+    columns += ["the bias_k key"] * problem.add_bias_kv + ["the add_zero_attn key"] * problem.add_zero_attn
     heads = [] if problem.average_attn_weights else [("head", problem.num_heads)]
     found = _make_axes(*_get_batch(problem), *heads, ("query", problem.queries))
     return [*found, Axis(dimension=len(found), word="key", positions=columns)]

@@ -103,10 +103,10 @@ def _generate_softmax_faults(problem: MultiheadProblem) -> Named:
         if extent > 1:
             yield f"softmax over {words} in place of keys", Steps(normalise=partial(_softmax_over, axis))
     # 2 to the power of the logits, after an additive mask was added.
-    yield "powers of 2 in place of e", Steps(normalise=_softmax_base_two)
+    yield "softmax with powers of 2 in place of powers of e", Steps(normalise=_softmax_base_two)
     if problem.dropout:
         undivided = partial(_softmax_times, 1 - problem.dropout)
-        yield "the weights that dropout keeps not divided by 1 − p", Steps(normalise=undivided)
+        yield "the attention weights kept by dropout not divided by 1 − p", Steps(normalise=undivided)
 
 
 def _softmax_over(axis: int, logits: Tensor, noise: Noise | None) -> Tensor:
@@ -126,7 +126,11 @@ def _generate_key_faults(problem: MultiheadProblem) -> Named:
     """Yield fault models that drop all keys from some position on, before or after the softmax."""
     columns = problem.columns
     last = (
-        "the zero column" if problem.add_zero_attn else "the learned column" if problem.add_bias_kv else "the last key"
+        "the add_zero_attn key"
+        if problem.add_zero_attn
+        else "the bias_k key"
+        if problem.add_bias_kv
+        else "the last key"
     )
     tails: dict[int, list[str]] = {columns - 1: []} if columns > 1 else {}
     extra = columns - problem.keys == 2 and problem.keys > 0
@@ -139,8 +143,8 @@ def _generate_key_faults(problem: MultiheadProblem) -> Named:
     for first, tiles in tails.items():
         which = last if first == columns - 1 else f"keys {first} and beyond"
         if extra and first == problem.keys:
-            which = "both extra columns"
-        note = f" (the last tile of {', '.join(tiles)})" if tiles else ""
+            which = "the bias_k key and the add_zero_attn key"
+        note = f" (the last tile at tile size {' or '.join(tiles)})" if tiles else ""
         dropped = torch.arange(columns) >= first
         yield f"{which}{note} dropped", Steps(normalise=partial(_drop_before_softmax, dropped))
         yield f"{which}{note} dropped after the softmax", Steps(normalise=partial(_drop_after_softmax, dropped))
@@ -181,5 +185,9 @@ def _remove_output_bias(problem: MultiheadProblem, inputs: Inputs) -> Inputs:
 def _generate_average_faults(problem: MultiheadProblem) -> Named:
     if problem.num_heads > 1:
         averaged = problem.average_attn_weights
-        words = "weights of each head in place of their average" if averaged else "weights averaged over heads"
+        words = (
+            "attention weights of each head in place of their average"
+            if averaged
+            else "attention weights averaged over heads in place of those of each head"
+        )
         yield words, Steps(receive=lambda p, inputs: (replace(p, average_attn_weights=not averaged), inputs))

@@ -42,7 +42,7 @@ def generate_mask_faults(problem: MultiheadProblem) -> Named:
     if problem.attention_mask == "causal":
         yield from _generate_causal_faults(problem)
     if present and problem.columns > problem.keys:
-        yield "masks shifted by the extra columns", Steps(mask=_shift)
+        yield "masks shifted by the number of extra keys (bias_k, add_zero_attn)", Steps(mask=_shift)
     yield from _generate_order_faults(problem)
     if "empty" in problem.mask or (problem.attention_mask == "union2d" and problem.padding_mask):
         yield "fully masked rows with uniform weights", Steps(normalise=_spread_empty_rows)
@@ -67,7 +67,7 @@ def _generate_order_faults(problem: MultiheadProblem) -> Named:
     """Yield fault models that apply a mask to the wrong heads or sequences."""
     for_heads = str(problem.attention_mask).endswith("3d")
     if for_heads and problem.num_heads > 1:
-        yield "the attn_mask of the first head for all heads", change_inputs(partial(_use_first_head, problem))
+        yield "the attn_mask of the first head used for all heads", change_inputs(partial(_use_first_head, problem))
     if problem.num_heads == 1 or problem.sequences == 1:
         return
     if for_heads:
@@ -79,7 +79,7 @@ def _generate_order_faults(problem: MultiheadProblem) -> Named:
         yield "the key_padding_mask repeated as (heads, batch) in place of (batch, heads)", Steps(mask=_tile_padding)
     if problem.padding_mask == "padfloat":
         # The mask of the first sequence hides nothing, so with a boolean mask this fault equals an ignored mask.
-        yield "the key_padding_mask of the first sequence for all", change_inputs(_use_first_sequence)
+        yield "the key_padding_mask of the first sequence used for all sequences", change_inputs(_use_first_sequence)
 
 
 def _get_kinds(problem: MultiheadProblem) -> dict[str, str | None]:

@@ -69,8 +69,8 @@ DIAGNOSES = {
     "empty_rows_nan": "fully masked rows NaN",
     "aligned_keys_one_short": "the last key dropped after the softmax",
     "tail_of16_dropped": "the last key (the last tile at tile size 16) dropped after the softmax",
-    "tail_of32_dropped": "the last key (the last tile at tile size 16 or 32) dropped after the softmax",
-    "tail_of64_dropped": "the last key (the last tile at tile size 16 or 32 or 64) dropped after the softmax",
+    "tail_of32_dropped": "the last key (the last tile at tile size 16, 32) dropped after the softmax",
+    "tail_of64_dropped": "the last key (the last tile at tile size 16, 32, 64) dropped after the softmax",
     "weights_always_averaged": "attention weights averaged over heads in place of those of each head",
     "dropout_not_rescaled": "the attention weights kept by dropout not divided by 1 − p",
 }

@@ -183,7 +183,8 @@ def test_a_registered_name_is_loaded_from_a_tree(trees: tuple[Path, Path], tmp_p
     [
         (
             "kernels.way_0:which",
-            "--base: 'kernels.way_0:which' is already imported from {new}; name a folder that contains another version of it",
+            "--base: 'kernels.way_0:which' is already imported from {new}; "
+            "name a folder that contains another version of it",
         ),
         (
             "sdpa",

@@ -211,7 +211,8 @@ HEAD = (draw(2, WIDTH), draw(2, WIDTH), draw(2, WIDTH))
         (
             lambda: raw_self_attention(TOKENS, PADDING.double()),
             TypeError,
-            "key_padding_mask must be boolean, got torch.float64; attnbench.masks.from_additive converts an additive mask",
+            "key_padding_mask must be boolean, got torch.float64; "
+            "attnbench.masks.from_additive converts an additive mask",
         ),
         (
             lambda: scaled_self_attention(TOKENS, NARROW, NARROW.T, NARROW),

@@ -154,7 +154,8 @@ def read_run(path: Path) -> StoredRun:
                 run = _parse_run(fields, path)
             elif kind == "run":
                 problems.append(
-                    f"{path.name} line {number}: a second run and its results are left out: a run file contains only one run"
+                    f"{path.name} line {number}: a second run and its results are left out: "
+                    "a run file contains only one run"
                 )
             elif kind == "result":
                 results.append(_parse_result(fields, run))

@@ -13,7 +13,7 @@ from attnbench.kernel import from_call
 __all__ = ["from_loop"]
 
 # Dtypes that a loop computes in. A loop sums in the dtype of the tokens and rounds after each term, so half precision
-# is too coarse.
+# is not precise enough.
 WIDE = ("float32", "float64")
 # Seconds of a call, divided by sequences · queries · keys · features: without backward and with backward, for the six
 # loops on a 2-core x86-64 machine.

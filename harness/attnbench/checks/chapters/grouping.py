@@ -41,5 +41,6 @@ def shared_keys_are_copies(candidate: Candidate) -> Iterator[Observation]:
     for name, gradient in zip(copies, found, strict=True):
         yield Agree(
             value=torch.unflatten(gradient, 1, shape).sum(dim=2), expected=candidate.gradients[f"grad.{name}"],
-            quantity=f"grad.{name}", what=f"the sum of the gradients of all copies of {name} (compared with grad.{name} of the shared heads)",
+            quantity=f"grad.{name}",
+            what=f"the sum of the gradients of all copies of {name} (compared with grad.{name} of the shared heads)",
         )  # fmt: skip

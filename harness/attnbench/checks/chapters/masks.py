@@ -136,7 +136,8 @@ def row_constant_changes_nothing(candidate: Candidate) -> Iterator[Observation]:
     inputs = replace(candidate.inputs, tensors=candidate.inputs.tensors | {"attn_mask": mask + constants[:, None]})
     yield Agree(
         value=candidate.run_on(candidate.case, inputs)["output"], expected=candidate.outputs["output"],
-        quantity="output", what="the output with constants added to the rows of the mask (compared with the mask alone)",
+        quantity="output",
+        what="the output with constants added to the rows of the mask (compared with the mask alone)",
     )  # fmt: skip
 
 

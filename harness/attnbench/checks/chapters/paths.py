@@ -23,8 +23,8 @@ def one_object_or_copies(candidate: Candidate) -> Iterator[Observation]:
     own = candidate.implementation.policies.padded_queries == "own"
     if own and candidate.operator.padded_rows(candidate.case, candidate.inputs):
         raise Refusal(
-            "outputs of padded queries are not compared (padded_queries='own'), and key_padding_mask marks those queries "
-            "only if query and key are one tensor"
+            "outputs of padded queries are not compared (padded_queries='own'), and key_padding_mask marks "
+            "those queries only if query and key are one tensor"
         )
     names = ("query", "key", "value")
     copies = {name: tensors[name].detach().clone().requires_grad_(tensors[name].requires_grad) for name in names}

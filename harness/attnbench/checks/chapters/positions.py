@@ -133,7 +133,8 @@ def a_row_of_the_bias_may_shift(candidate: Candidate) -> Iterator[Observation]:
     shifted = replace(candidate.inputs, tensors=candidate.inputs.tensors | {"bias": bias + constants[:, None]})
     yield Agree(
         value=candidate.run_on(candidate.case, shifted)["output"], expected=candidate.outputs["output"],
-        quantity="output", what="the output with constants added to the rows of the bias (compared with the bias alone)",
+        quantity="output",
+        what="the output with constants added to the rows of the bias (compared with the bias alone)",
     )  # fmt: skip
 
 

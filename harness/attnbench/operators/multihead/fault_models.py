@@ -144,7 +144,7 @@ def _generate_key_faults(problem: MultiheadProblem) -> Named:
         which = last if first == columns - 1 else f"keys {first} and beyond"
         if extra and first == problem.keys:
             which = "the bias_k key and the add_zero_attn key"
-        note = f" (the last tile at tile size {' or '.join(tiles)})" if tiles else ""
+        note = f" (the last tile at tile size {', '.join(tiles)})" if tiles else ""
         dropped = torch.arange(columns) >= first
         yield f"{which}{note} dropped", Steps(normalise=partial(_drop_before_softmax, dropped))
         yield f"{which}{note} dropped after the softmax", Steps(normalise=partial(_drop_after_softmax, dropped))

@@ -28,7 +28,7 @@ __all__ = ["Shape", "format_table", "measure_processes"]
 
 # One folder per machine.
 DATA = Path(__file__).parent / "data" / "padded"
-# The baseline, and the stored name of its second copy, for the A/A control.
+# The baseline, and the stored name of its second copy, which is compared with the baseline as the A/A control.
 BASE, CONTROL = "torch_mha", "(twin)"
 NAMES = ("varlen_packed", "varlen")
 PADDING = 0.5
@@ -166,7 +166,7 @@ def _make_timing(records: Sequence[Record], pass_: str, name: str) -> Timing:
 
 
 def take_samples(*, batch: int, length: int, threads: int, budget_s: float, seed: int) -> Record:
-    """Take the samples of this process: times and counters of the scheduler, by pass and implementation."""
+    """Time the calls of all passes in this process; return ``COLUMNS`` by pass and implementation."""
     import torch
 
     from attnbench.measurement import sampling
@@ -218,7 +218,7 @@ def _make_calls(reference: Any, hidden: Any, padded: Any, pass_: str) -> dict[st
     if pass_ != FUSED:
         modules |= {name: load(name).build(copy.deepcopy(reference)) for name in NAMES}
     for module in modules.values():
-        # Dropout is 0, so train() only keeps the reference from its fast path.
+        # Dropout is 0, so the only effect of train() is that the reference does not use its fast path.
         module.train()
     if pass_ == BOTH:
         return {name: partial(both, module, hidden.clone().requires_grad_()) for name, module in modules.items()}

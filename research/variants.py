@@ -39,7 +39,10 @@ OPERATOR = "multihead"
 
 @dataclass(slots=True)
 class Tally:
-    """Number of comparisons, failures; by dtype, the histogram and the largest ratio of measured to allowed error."""
+    """Number of comparisons and the failures; for each dtype, the histogram and the largest ratio of its errors.
+
+    A ratio is the measured error divided by the allowed error.
+    """
 
     comparisons: int = 0
     bins: defaultdict[str, Counter[float]] = field(default_factory=lambda: defaultdict(Counter))

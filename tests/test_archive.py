@@ -46,7 +46,7 @@ def operator() -> Any:
 
 
 def test_inputs_are_drawn_once(tmp_path: Path, operator: Any) -> None:
-    """The worker's file and the oracle use the same inputs in every mode; another dtype has its own inputs."""
+    """All modes of a case share one file of inputs, which the oracle uses too; another dtype gets another file."""
     cache = OracleCache(tmp_path)
     path = cache.get_inputs_file(case(), operator)
     case_oracle = cache.get_case_oracle(case(), operator, "float32")
@@ -57,7 +57,7 @@ def test_inputs_are_drawn_once(tmp_path: Path, operator: Any) -> None:
 
 
 def test_expected_values_are_computed_once(tmp_path: Path, operator: Any) -> None:
-    """All implementations of one precision get the same expected values; another precision has its own allowances."""
+    """A second request with the same precision evaluates nothing; another precision gives other allowances."""
     cache = OracleCache(tmp_path)
     first = cache.get_case_oracle(case(), operator, "float32")
     evaluations = operator.calls["evaluate"]

@@ -37,6 +37,6 @@ def test_numbers_are_those_of_the_profile(suite, cache, name: str) -> None:
 
 
 def test_a_number_that_is_missing_is_nan(suite, cache) -> None:
-    """A forward pass saves nothing for backward, so its number is NaN, which asv shows as n/a."""
+    """A forward pass alone saves no bytes for a backward pass; this missing number is NaN, which asv shows as n/a."""
     assert math.isnan(suite.track_saved_bytes(cache, "reshaped", 8, "forward"))
     assert suite.track_saved_bytes(cache, "reshaped", 8, "forward+backward") > 0

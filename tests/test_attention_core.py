@@ -237,7 +237,7 @@ def _listed(row: dict[str, object]) -> bool:
         ({"regime": "identity"}, "unknown regime 'identity'; available: flat, plain"),
         ({"softcap": -1.0}, "softcap and scale must be finite and not negative, got -1.0 and 0.0"),
         ({"bias_hides": True}, "bias_hides needs a mask with bias2d or bias4d, got 'none'"),
-        ({"int32_lengths": True}, "int32_lengths needs a mask with ragged, got 'none'"),
+        ({"int32_lengths": True}, "int32_lengths needs a mask whose name contains 'ragged', got 'none'"),
         ({"head_dim": 0}, "heads and their widths must be at least 1, got H3, K3, D0"),
     ],
 )

@@ -50,7 +50,7 @@ def compute_allowance(
         # The largest error of several runs of the model, or of several yardsticks, counts.
         ([0.25, 1.0, 0.5], [0.1, 0.2], 4.0),
         ([1.0], [0.5, 2.0], 8.0),
-        # A yardstick's error counts at most as 8 times the model's error: a larger one makes the yardstick suspect.
+        # A yardstick's error counts as 8 times the model's error at most, because a larger error may be a mistake.
         ([1.0], [8.0], 32.0),
         ([1.0], [100.0], 32.0),
         ([1.0], [INF], 4.0),
@@ -153,7 +153,7 @@ def test_the_allowance_is_never_zero(dtype: Dtype) -> None:
 
 
 def test_the_error_along_a_direction_ignores_orthogonal_errors() -> None:
-    """An error of 0.5 times the direction, plus a vector orthogonal to the direction, is measured as 0.5."""
+    """If the error is 0.5 times the direction plus an orthogonal vector, ``error_along`` returns 0.5."""
     direction = torch.tensor([3.0, 0.0, -4.0], dtype=torch.float64)
     orthogonal = torch.tensor([4.0, 7.0, 3.0], dtype=torch.float64)
     expected = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
@@ -166,17 +166,17 @@ def test_the_error_along_a_direction_ignores_orthogonal_errors() -> None:
 @pytest.mark.parametrize(
     ("elements", "model", "expected"),
     [
-        # 0.9 roundoffs if enough elements average the rounding out, and the rounding model's error is small.
+        # From 2000 elements on, rounding averages out: 0.9 roundoffs are allowed, if the model's error is small.
         (2000, 0.0, 0.9),
         (2000, 2.0, 0.9),
-        # For few elements, or a large error of the model: 8 times the model's error, but at least 0.9 roundoffs.
+        # For fewer elements, or a large error of the rounding model: 8 times that error, but at least 0.9 roundoffs.
         (1999, 0.0, 0.9),
         (1999, 0.5, 4.0),
         (2000, 2.5, 20.0),
     ],
 )
 def test_rounding_averages_out_in_the_allowed_error_of_a_scale(elements: int, model: float, expected: float) -> None:
-    """For 2000 elements or more, less than one roundoff is allowed, unless the rounding model's error is large."""
+    """From 2000 elements on, 0.9 roundoffs are allowed, or more if the rounding model's error is large."""
     u = 2.0**-11
     allowed = allowed_probe_error("float16", gradient=False, elements=elements, model=model * u)
     assert allowed == pytest.approx(expected * u)
@@ -184,7 +184,7 @@ def test_rounding_averages_out_in_the_allowed_error_of_a_scale(elements: int, mo
 
 @pytest.mark.parametrize("precision", ["float64", "float32", "tf32", "float16", "bfloat16"])
 def test_gradients_are_allowed_more_than_outputs_and_less_than_one_percent(precision: Precision) -> None:
-    """In every precision, less than 1 % is allowed for the scale of an output and for the scale of a gradient."""
+    """In every precision, the averaged rounding error is smaller for outputs than for gradients, and below 1 %."""
     output, gradient = (averaged_rounding_error(precision, gradient=of_gradient) for of_gradient in (False, True))
     assert 0 < output < gradient < 0.01
 

@@ -90,7 +90,7 @@ def test_a_reordered_causal_mask_is_named_as_an_ordinary_mask() -> None:
 
 
 def test_with_the_causal_hint_selected_queries_and_keys_get_a_causal_mask() -> None:
-    """The mask is the causal mask of the new lengths, so the hint ``is_causal`` stays true."""
+    """After the selection, the mask is the causal mask of the new lengths, and the hint ``is_causal`` stays true."""
     case, inputs = case_transforms.select(
         *draw_case(replace(CROSS, mask="causal", is_causal=True)), queries=[4, 4, 4], keys=[5, 6]
     )

@@ -38,7 +38,7 @@ def test_rates_are_those_of_the_fastest_call(small: None, monkeypatch: pytest.Mo
 
 def test_no_larger_product_is_tried_after_a_slow_one(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dtype without a fast matrix product is measured in a fraction of a second, not in minutes."""
-    # One warm-up call and one timed call for each of the two rates; a further call would find no time here.
+    # Each rate takes a warm-up call and a timed call. A fifth call would raise, because the list has four times.
     times_s = iter([4.0, 4.0, 1.0, 1.0])
     monkeypatch.setattr(roofline, "_time_call_s", lambda call, device: next(times_s))
     found = measure_roofline("float16", "cpu")
@@ -64,7 +64,7 @@ class Refusing:
     """Stands in for a session whose workers have too little memory to measure a ceiling."""
 
     def supervise_together(self, implementations: list[str]) -> "Refusing":
-        """Return itself."""
+        """Return this object, in place of a supervisor of workers."""
         assert implementations == []
         return self
 
@@ -75,7 +75,7 @@ class Refusing:
         pass
 
     def ask(self, do: str, **request: str) -> dict[str, str]:
-        """Return the answer of a worker."""
+        """Answer as a worker that has too little memory."""
         assert (do, request) == ("ceiling", {"dtype": "float32", "device": "cpu"})
         return {"status": "out_of_memory", "reason": "no memory"}
 

@@ -74,7 +74,7 @@ def test_a_certificate_records_how_it_was_made() -> None:
     ],
 )
 def test_only_complete_runs_without_failures_are_conformant(statuses: tuple[str, ...], doubts: list[str]) -> None:
-    """A certificate lists as doubts: failures, findings that were not run, and that nothing passed."""
+    """The certificate's list of doubts has failures, checks that were not run, and the absence of any passed check."""
     certificate = make(*statuses)
     assert certificate["implementations"][0]["doubts"] == doubts
     assert certificate["conformant"] is (not doubts)

@@ -33,7 +33,7 @@ from attnbench.runner import Session
 MY_ATTENTION = Path(__file__).parent / "plugin_example" / "my_attention.py"
 PROGRAM = "from attnbench.cli import main; main()"
 TINY = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/cpu/inference"
-# Limit of the wall time of the quickest of five calls; an idle 2-core machine needs 0.08 s, importing torch 1 s.
+# Longest allowed time of the quickest of five calls. An idle 2-core machine takes 0.08 s; importing torch takes 1 s.
 HELP_S = 0.3
 
 SOURCE = """
@@ -322,7 +322,7 @@ def assert_one_line(text: str, *parts: str) -> None:
     assert places == sorted(places), (text, parts)
 
 
-# Usage errors that need an oracle worker to be found: keywords of ``plan_cases``, and parts of the message.
+# Usage errors that only an oracle worker finds. For each: arguments of ``plan_cases``, and parts of the message.
 PLAN_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "check": ({"checks": ["forward_party"]}, ("--check", "'forward_party'", "did you mean 'forward_parity'")),
     "case id": ({"patterns": ["multihead/B2"]}, ("--case", "9 parts", "'multihead/B2'")),
@@ -471,7 +471,7 @@ def make_recording(tmp_path: Path, statuses: dict[str, list[str]]) -> Recording:
     ],
 )
 def test_exit_code_follows_from_the_statuses(tmp_path: Path, statuses: dict[str, list[str]], code: int) -> None:
-    """0: no failure, and each named implementation passed a check; 1: a failure; 3: an implementation passed none."""
+    """Code 1: a check failed. Code 3: none failed, but a named implementation passed none. Code 0: otherwise."""
     named = ["a", "b"] if "b" in statuses or code == 3 else ["a"]
     made = make_recording(tmp_path, statuses)
     with made.file:
@@ -635,7 +635,7 @@ def test_resuming_repeats_nothing(here: Path) -> None:
     calls = len((here / "calls").read_text())
     assert attnbench(*words, "--resume", file.stem, cwd=here).code == 0
     assert (file,) == tuple(here.glob("results/*/*.jsonl"))
-    # Two cases were run again, with half the calls of four.
+    # Only two of the four cases ran again, so the second run made half as many calls as the first run.
     assert len((here / "calls").read_text()) == calls + calls // 2
     assert file.read_bytes().startswith(b"".join(kept) + cut + b"\n")
     after = read_run(file)

@@ -78,7 +78,7 @@ def test_an_error_of_nvml_is_the_source_of_no_readings(monkeypatch: pytest.Monke
 
 
 def test_a_later_reading_that_fails_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reading that fails after the first one raises no error; its clock is 0, so that its cycle does not count."""
+    """If the first reading succeeds and a later one fails, there is no error, and the later reading has the clock 0."""
     readings = [1980, 1965]
 
     def clock(device: str, kind: int) -> int:

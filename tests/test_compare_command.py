@@ -15,9 +15,9 @@ from attnbench.cli.compare_command import _choose_exit_code
 from attnbench.plugins.registry import PluginError
 from attnbench.records.run_file import ResultsError, find_runs, read_run
 
-# The smallest measurement. One process is too few for a speed verdict; at least seven are needed.
+# Options for a short measurement: one short length, one pass, one thread.
 SMALL = ("--lengths", "16", "--passes", "forward", "--threads", "1")
-# A kernel that calls ``work`` of a second module, ``other_work``, in each call.
+# Source of a kernel. Each call of the kernel calls the function ``work`` of another module, ``other_work``.
 KERNEL = """
 import torch
 
@@ -87,7 +87,7 @@ def test_work_that_was_added_to_a_source_tree_is_slower(tmp_path: Path, monkeypa
 
 
 def test_one_more_byte_is_found(tmp_path: Path) -> None:
-    """If the new kernel holds one byte more, its memory is ``bigger``; with one process, time is undecided."""
+    """If a kernel allocates one byte more, the verdict on memory is ``bigger``; one process cannot judge time."""
     file = tmp_path / "mine.py"
     file.write_text(HOLDING_KERNELS)
     code, changes = compare(tmp_path, f"{file}:EXACT", f"{file}:LARGER", "--processes", "1")
@@ -167,7 +167,11 @@ def test_the_exit_code_follows_from_the_verdicts(verdicts: Sequence[Verdict], co
             "--base compares one implementation with itself: leave",
         ),
         (("sdpa", "--base", "nowhere"), click.BadParameter, "Directory 'nowhere' does not exist."),
-        (("sdpa", "--base", "."), PluginError, "--base: . has no attnzoo, which 'sdpa' comes from; name the folder"),
+        (
+            ("sdpa", "--base", "."),
+            PluginError,
+            "--base: . has no attnzoo, the source of 'sdpa'; name a folder that contains another version of it",
+        ),
         (("2099", "--base", "."), PluginError, "unknown implementation '2099'; available: "),
     ],
 )

@@ -17,7 +17,7 @@ MACHINE = Machine(name="some-cpu", cpu="Some CPU", cores=2, memory_bytes=2**34)
 RUN = Run(id="base", time="2026-01-01T00:00:00+00:00", command="", machine=MACHINE, versions={}, threads=1)
 PASSED = Finding(check="forward_parity", status="passed")
 FAILED = Finding(check="forward_parity", status="failed", reason="wrong")
-# Times of the reference in ten processes; a confidence interval spans the second to the ninth ratio.
+# Times of the reference in ten processes, three calls in each.
 REFERENCE_NS = tuple((1000, 1000, 1000) for _ in range(10))
 
 
@@ -50,7 +50,7 @@ def find_change(base: StoredRun, new: StoredRun, aspect: str) -> Change:
 
 @pytest.mark.parametrize(("time_ns", "verdict"), [(1200, "slower"), (800, "faster"), (1000, "same"), (1050, "unknown")])
 def test_time_is_compared_by_its_ratio_to_the_reference(time_ns: int, verdict: str) -> None:
-    """Beyond the threshold the verdict is slower or faster, well within the threshold same, and in between unknown."""
+    """Beyond the threshold, time is slower or faster; well within the threshold, same; near the threshold, unknown."""
     assert (
         find_change(make_run(make_result("mine")), make_run(make_result("mine", time_ns=time_ns)), "time").verdict
         == verdict
@@ -105,7 +105,7 @@ def test_one_more_byte_or_flop_is_a_change(aspect: str, more: int, verdict: str)
     ],
 )
 def test_one_more_call_of_a_kernel_is_a_change(kernels: tuple[str, ...], verdict: str, text: str) -> None:
-    """Numbers of calls are compared, in any order; the verdict of equally many calls of other kernels is ``other``."""
+    """Calls are counted per kernel, in any order. If only the total is equal, the verdict is ``other``."""
     base = make_counted(kernels=("aten::add", "aten::bmm ×2"))
     change = find_change(make_run(base), make_run(make_counted(kernels=kernels)), "kernel_calls")
     assert (change.verdict, change.told) == (verdict, text)
@@ -201,7 +201,7 @@ def compare_aspect(base: Result, new: Result, aspect: str) -> Change:
     ],
 )
 def test_the_speed_verdict_is_the_verdict_on_time(processes_ns: list[int], state: str) -> None:
-    """The change of time has the state of the speed verdict; its text has the ratio and how many processes count."""
+    """The verdict on time is the state of the speed verdict; the text gives the ratio and the number of processes."""
     base = replace(make_result("mine"), timing=make_timing(*[1000] * 10, copy=make_timing(*[1000] * 10)))
     change = compare_aspect(base, replace(make_result("mine"), timing=make_timing(*processes_ns)), "time")
     assert change.verdict == state
@@ -235,7 +235,7 @@ def test_an_untimed_implementation_has_a_verdict_too() -> None:
 
 
 def test_only_common_cases_are_compared() -> None:
-    """A case of only one of the two compared implementations gives no change, nor do other implementations."""
+    """Cases that only one of the two implementations has are left out, and so are all other implementations."""
     mine = make_result("mine")
     others = [mine, make_result("other"), replace(mine, implementation="new", case=CASE.replace("L8", "L9"))]
     assert list(compare_implementations(others, base="mine", new="new")) == []

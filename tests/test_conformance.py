@@ -256,7 +256,7 @@ def test_report_details_some_checks_and_counts_the_others() -> None:
 
 
 def test_finding_in_words() -> None:
-    """The text has the reason, then the requirement and the command; the requirement is not repeated in the reason."""
+    """The text of a finding has the reason, the requirement and the command; the requirement appears only once."""
     requirement = read_checks()["forward_parity"].requirement
     one = make_finding("forward_parity", "failed", f"{requirement} But 3 of 4 elements are off.")
     assert format_finding("mine.py:Mine", CASE, one).splitlines() == [
@@ -273,7 +273,7 @@ def test_finding_in_words() -> None:
 
 
 def test_pool_keeps_its_processes_until_it_is_closed(pool: WorkerPool, here: Path) -> None:
-    """One worker process runs all tests of an implementation; the plans of a selection are made once."""
+    """All tests of an implementation use one worker process; plans that were made before are returned again."""
     selection = Selection(suite="quick", cases=(CASE, OTHER), checks=(PARITY,))
     plans = pool.make_plans(selection)
     assert [(one.case, one.checks) for one in plans] == [(CASE, (PARITY,)), (OTHER, (PARITY,))]

@@ -28,9 +28,10 @@ def make_timing(*processes: float, calls: int = 9, share_waited: float = 0.0, co
 def draw_timings(source: random.Random, true_ratio: float, *, spread: float, processes: int) -> tuple[Timing, Timing]:
     """Draw the timings of an implementation, and of the baseline with its copy.
 
-    The implementation takes ``true_ratio`` times as long as the baseline. A process is fast or slow as a whole.
-    In each process, each of the three has an offset of size ``spread`` (in reality from the addresses of tensors), but
-    with a probability of 1/56 an offset of 5 %. The times of calls scatter by 0.5 %.
+    The implementation takes ``true_ratio`` times as long as the baseline. In a slow process, all calls take 1.19 times
+    as long as in a fast one. In each process, implementation, baseline and copy each draw one random factor, which
+    scatters by ``spread`` (once in 56 times by 5 %); on a real machine, the addresses of tensors have such an effect.
+    The times of single calls scatter by 0.5 %.
     """
 
     def draw_side(factor: float) -> tuple[tuple[int, ...], ...]:
@@ -116,7 +117,7 @@ def test_a_wide_interval_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("off", "of", "state"),
     [
-        # Of 7, 10, 20 and 30 ratios, the smallest, second, fifth and ninth, respectively, must be beyond the threshold.
+        # The smallest of 7 ratios must be beyond the threshold, the second of 10, the fifth of 20, the ninth of 30.
         (0, 7, "slower"), (1, 7, "unknown"),
         (1, 10, "slower"), (2, 10, "unknown"),
         (4, 20, "slower"), (5, 20, "unknown"),
@@ -124,7 +125,7 @@ def test_a_wide_interval_is_unknown() -> None:
     ],
 )  # fmt: skip
 def test_a_verdict_is_an_order_statistic(off: int, of: int, state: State) -> None:
-    """A few outlying processes do not change a verdict; one more than that makes the state ``unknown``."""
+    """A verdict tolerates some outlying processes, one of ten for example; one more makes the state ``unknown``."""
     assert decide_speed(make_timing(*[1.0] * off, *[1.1] * (of - off)), make_timing(*[1] * of)).state == state
     assert decide_speed(make_timing(*[1.0] * off, *[0.9] * (of - off)), make_timing(*[1] * of)).state == state.replace(
         "slow", "fast"
@@ -133,14 +134,14 @@ def test_a_verdict_is_an_order_statistic(off: int, of: int, state: State) -> Non
 
 @pytest.mark.parametrize("processes", range(7))
 def test_few_processes_have_no_verdict(processes: int) -> None:
-    """Up to six processes give no verdict: by chance, all six ratios are on the same side of 1 once in 64 times."""
+    """Six or fewer processes give no verdict: all six ratios are greater than 1 by chance once in 64 times."""
     found = decide_speed(make_timing(*[2] * processes), make_timing(*[1] * processes))
     assert (found.state, found.counted, found.of) == ("unknown", processes, processes)
     assert (found.ratio is None) == (processes == 0)
 
 
 def make_waits(clean: int, of: int) -> tuple[tuple[int, ...], ...]:
-    """Make the waiting times of the calls of one process: ``clean`` of its ``of`` calls are clean."""
+    """Make the waiting times of ``of`` calls of one process; ``clean`` of these calls did not wait for a core."""
     return ((0,) * clean + (CALL_NS // 100,) * (of - clean),)
 
 
@@ -149,7 +150,7 @@ def make_waits(clean: int, of: int) -> tuple[tuple[int, ...], ...]:
 )
 @pytest.mark.parametrize("disturbed", ["own", "base"])
 def test_a_process_counts_by_its_clean_calls(clean: int, of: int, counts: bool, disturbed: str) -> None:
-    """A process counts if, for each of the two sides, at least five calls and at least half of its calls are clean."""
+    """A process counts if at least five calls, and half of all calls, of each compared side did not wait for a core."""
     own, base = make_timing(1, calls=of), make_timing(1, calls=of)
     if disturbed == "own":
         own = replace(own, waited_ns=make_waits(clean, of))
@@ -189,7 +190,7 @@ def test_too_few_slow_calls_are_inconclusive() -> None:
 
 
 def test_contention_that_biases_a_ratio_is_inconclusive() -> None:
-    """Other work that slows one side by half in every process gives no verdict."""
+    """There is no verdict if, because of other work, one of the two compared sides takes 1.5 times as long."""
     own, base = make_timing(*[1.5] * 10, share_waited=0.3), make_timing(*[1] * 10, share_waited=0.1)
     found = decide_speed(own, base)
     assert (found.state, found.ratio, found.counted) == ("inconclusive", None, 0)
@@ -197,7 +198,7 @@ def test_contention_that_biases_a_ratio_is_inconclusive() -> None:
 
 @pytest.mark.parametrize(("copy", "state"), [(1.02, "inconclusive"), (0.97, "inconclusive"), (1.005, "slower")])
 def test_a_failed_control_is_inconclusive(copy: float, state: State) -> None:
-    """If the baseline differs from its copy, a difference from an implementation may be an artefact as well."""
+    """If the baseline and its copy, which run the same code, differ in time, an implementation gets no verdict."""
     base = make_timing(*[1] * 10, copy=make_timing(*[copy] * 10))
     found = decide_speed(make_timing(*[1.2] * 10), base)
     assert found.state == state
@@ -218,7 +219,7 @@ def test_an_unknown_control_does_not_prevent_a_verdict() -> None:
     assert found.control.state == "unknown"
 
 
-# All cycles of a process; the cycles in which the baseline is called, and those in which its copy is called.
+# Each process repeats a cycle of calls. SHARED has the cycles that call the baseline, and those that call its copy.
 CYCLES = range(1, 13)
 SHARED = {"base": (1, 4, 5, 8, 9, 12), "copy": (2, 3, 6, 7, 10, 11)}
 
@@ -230,12 +231,12 @@ def make_cycles(numbers: Sequence[int], factor: float, *, processes: int = 10) -
 
 
 def make_sharing(copy: float) -> Timing:
-    """Make the timing of a baseline with a copy that is called in other cycles than the baseline."""
+    """Make the timing of a baseline and its copy; each cycle calls only one of these two."""
     return replace(make_cycles(SHARED["base"], 1), twin=make_cycles(SHARED["copy"], copy))
 
 
 def test_the_copys_samples_count_as_the_baselines() -> None:
-    """Each cycle calls baseline or copy; a call of an implementation is compared with that call of the same cycle."""
+    """An implementation's call is compared with the call in the same cycle, whether of the baseline or of its copy."""
     for cycles in (CYCLES, SHARED["copy"], SHARED["base"]):
         found = decide_speed(make_cycles(cycles, 1.2), make_sharing(1.0))
         assert (found.state, found.counted, found.of) == ("slower", 10, 10)
@@ -244,7 +245,7 @@ def test_the_copys_samples_count_as_the_baselines() -> None:
 
 
 def test_the_control_compares_by_the_calls_of_the_same_cycles() -> None:
-    """Baseline and copy are each compared with the implementation's calls of the same cycles; so a drift cancels."""
+    """Baseline and copy are compared through the implementation's calls of the same cycles, so a drift cancels out."""
     base = replace(make_cycles((1, 2, 3, 4, 5, 6), 1), twin=make_cycles((7, 8, 9, 10, 11, 12), 1))
     found = decide_speed(make_cycles(CYCLES, 1.2), base)
     assert found.control is not None
@@ -257,7 +258,7 @@ def test_the_control_compares_by_the_calls_of_the_same_cycles() -> None:
 
 
 def test_a_slow_call_with_too_few_common_cycles_is_compared_by_medians() -> None:
-    """With too few common cycles, medians over all cycles are compared; five calls of each side are enough."""
+    """If two sides have too few cycles in common, their medians are compared; this takes five calls of each side."""
     slow = make_cycles((1, 3, 6, 8, 10), 9)
     found = decide_speed(slow, make_sharing(1.0))
     assert (found.state, found.counted) == ("slower", 10)
@@ -269,7 +270,7 @@ def test_a_slow_call_with_too_few_common_cycles_is_compared_by_medians() -> None
 
 @pytest.mark.parametrize("disturbed", ["base", "copy"])
 def test_a_process_counts_only_if_it_counts_for_baseline_and_copy(disturbed: str) -> None:
-    """A process where too few calls of baseline or copy are clean does not count: it would have no A/A control."""
+    """A process does not count if too many calls of the baseline, or of its copy, waited for a core: no A/A control."""
     held_up = tuple((CALL_NS,) * 6 for _ in range(10))
     base = make_sharing(1.0)
     assert base.twin is not None
@@ -282,7 +283,7 @@ def test_a_process_counts_only_if_it_counts_for_baseline_and_copy(disturbed: str
 
 
 def test_too_few_calls_of_the_copy_are_the_reason() -> None:
-    """If the copy has fewer than five calls, the reason is slow calls, as for an implementation."""
+    """If a process calls the baseline's copy fewer than five times, the reason for no verdict is slow calls."""
     base = replace(make_cycles(SHARED["base"], 1), twin=make_cycles(SHARED["copy"][:4], 1))
     found = decide_speed(make_cycles(CYCLES, 1.2), base)
     assert found.reason == "calls are too slow: a process made 4 of the 5 calls that it needs"
@@ -332,7 +333,7 @@ CALL_COUNTERS: dict[str, tuple[Callable[[Timing], Timing], int]] = {
 
 @pytest.mark.parametrize("case", CALL_COUNTERS)
 def test_calls_are_clean_by_the_counters_that_a_system_has(case: str) -> None:
-    """Waiting times decide whether calls are clean, or else context switches; without both, every call is clean."""
+    """A call is clean if it did not wait for a core, or else had no context switch; without these counters, all are."""
     change, counted = CALL_COUNTERS[case]
     found = decide_speed(change(make_timing(*[1.2] * 10)), make_timing(*[1] * 10))
     assert (found.counted, found.state) == (counted, "slower" if counted else "inconclusive")

@@ -16,7 +16,7 @@ SMALL = {"a": (1, 2, 3), "b": (1, 2), "c": (1, 2), "d": (1, 2, 3)}
 
 
 def list_uncovered(level: Level, strength: int) -> list[Any]:
-    """Return the allowed combinations of ``strength`` argument values that no case of a level has."""
+    """Return the allowed combinations of the values of ``strength`` arguments that occur in no case of a level."""
     seen = set()
     for case in OPERATOR.suite(level):
         seen |= set(combinations(sorted(case_to_row(case).items(), key=lambda item: item[0]), strength))

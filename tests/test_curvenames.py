@@ -63,7 +63,7 @@ def test_a_long_name_gets_the_room_that_it_needs() -> None:
 
 @pytest.mark.parametrize("longest", [32, 512])
 def test_labels_of_curves_that_end_together_do_not_overlap(longest: int) -> None:
-    """Labels do not overlap beside the panel, nor inside it where longer calls exceed the work limit."""
+    """Three labels of curves that end at one point do not overlap, beside the panel or inside it."""
     figure = Figure(figsize=(PANEL + 2, 3.5))
     axes = figure.subplots()
     axes.set_yscale("log")

@@ -106,7 +106,7 @@ def collect_diagnoses(conformance: "Conformance", implementation: Implementation
 
 @pytest.mark.parametrize("mutant", EAGER, ids=lambda mutant: mutant.name)
 def test_the_mistake_of_a_mutant_is_named_and_no_other(conformance: "Conformance", mutant: Mutant) -> None:
-    """On the case that shows a mutant, failures get the name of the mutant's fault model, or no name if it has none.
+    """Each diagnosis names the mutant's fault model; a mutant without a fault model gets no diagnosis.
 
     If a gradient is equal under several fault models, all of them are named, the right one included.
     """
@@ -152,7 +152,7 @@ def explain(oracle: CaseOracle, observation: Observation, **policies: Any) -> st
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_fault_model_is_recognised_in_every_dtype(dtype: Dtype) -> None:
-    """On a case with every feature, each fault model is named, alone or with others that give equal quantities."""
+    """The quantities that a fault model gives are diagnosed as this fault model, or as several that include it."""
     oracle = build_oracle(
         dtype, mask="bool3d+pad", add_bias_kv=True, add_zero_attn=True, need_weights=True, dropout=0.25, keys=33
     )
@@ -189,7 +189,7 @@ def test_a_fault_model_that_changes_nothing_on_the_case_is_never_named() -> None
 
 
 def test_errors_that_no_fault_model_explains_get_no_diagnosis() -> None:
-    """Noise, a single wrong element, and half of a mistake match no fault model."""
+    """No fault model is named for noise, one wrong element, a mistake in part of the output, zeros or NaN."""
     oracle = build_oracle(mask="bool2d")
     right = oracle.expected.quantities["output"].float()
     wrong = apply_fault(oracle, "the attn_mask ignored")["output"]
@@ -216,14 +216,14 @@ def test_a_zero_gradient_is_not_diagnosed_as_an_ignored_mask() -> None:
 
 
 def test_exact_quantities_are_diagnosed_within_rounding() -> None:
-    """If padding is ignored, means over 7 keys are not exact; the mistake is recognised within rounding."""
+    """In a case with exact values, ignored padding is recognised, although its means over 7 keys are rounded."""
     oracle = build_oracle(problem=CROSS, bias=False, regime="uniform", mask="pad")
     wrong = apply_fault(oracle, "the key_padding_mask ignored")
     assert explain(oracle, Exact(quantities=wrong)) == "Diagnosis: looks like the key_padding_mask ignored."
 
 
 def test_rows_that_are_declared_nan_do_not_prevent_a_diagnosis() -> None:
-    """A mistake in the other rows is recognised; if NaN rows are not declared by a policy, nothing is diagnosed."""
+    """If a policy declares NaN rows, a mistake in other rows is recognised; without the policy, nothing is."""
     oracle = build_oracle(mask="empty2d")
     wrong = apply_fault(oracle, "the scale 1/√D missing")
     wrong["output"][:, 2] = float("nan")

@@ -145,7 +145,7 @@ def test_the_originals_two_paths_differ_by_rounding(batch: Batch) -> None:
 
 @needs_encoder
 def test_the_table_is_printed_and_written(tmp_path: Path) -> None:
-    """The table has a row for each path of the original and each implementation, with a ratio or a reason for none."""
+    """The table has two rows of the original model (default path, fused layers) and one row of each implementation."""
     wrong_one = tmp_path / "wrong.py"
     wrong_one.write_text(
         "import torch\ndef attention(q, k, v, *, mask, scale):\n"
@@ -185,7 +185,7 @@ def make_row(name: str) -> Row:
 
 
 class FakeTiming(_ModelTiming):
-    """Timing of models with prepared answers in place of processes."""
+    """Timing of models that starts no process: the samples, errors and crashes are given by the names of the models."""
 
     def _take_samples(self, number: int, names: list[str]) -> dict[str, Any]:
         if "raises" in names:

@@ -123,7 +123,7 @@ def test_global_state_is_unchanged() -> None:
     ],
 )
 def test_sizes_that_the_encoder_does_not_support_are_refused(arguments: tuple[int, int, int], message: str) -> None:
-    """The error names the argument, what was needed and what came."""
+    """The error names the argument, the values that it may have, and the value that was passed."""
     with pytest.raises(ValueError, match=message):
         sentence_encoder.compute_layer_input(*arguments)
 

@@ -35,7 +35,8 @@ def describe_element(one: Case, quantity: str, index: tuple[int, ...]) -> str:
         ({}, "output", (1, 4, 7), "batch 1, query 4, feature 7"),
         ({"batch_first": False}, "output", (4, 1, 7), "query 4, batch 1, feature 7"),
         ({"batch": None}, "output", (4, 7), "query 4, feature 7"),
-        # Without projections a feature belongs to one head, except that features of values are permuted.
+        # Without projections, a feature of output or key belongs to one head. Features of values are permuted, so
+        # no head is named for them.
         ({"bias": False, "regime": "identity"}, "output", (1, 4, 7), "batch 1, query 4, feature 7 (head 0)"),
         ({"bias": False, "regime": "identity"}, "grad.key", (1, 6, 8), "batch 1, key 6, feature 8 (head 1)"),
         ({"bias": False, "regime": "identity"}, "grad.value", (1, 6, 8), "batch 1, key 6, feature 8"),
@@ -117,14 +118,17 @@ def test_without_axes_a_place_is_an_index() -> None:
     ],
 )
 def test_coordinates_that_wrong_elements_share_are_described(where: Any, expected: str) -> None:
-    """The text names the one position, the range or the few positions that wrong elements share, or is empty."""
+    """The text gives the position, the range of positions or the list of positions to which wrong elements are limited.
+
+    It is empty if there are no such positions, for example if every element is wrong.
+    """
     wrong = torch.zeros(4, 6, 8, dtype=torch.bool)
     wrong[where] = True
     assert describe_shared_places(wrong, TOKENS) == expected
 
 
 def test_coordinates_that_a_few_elements_share_by_chance_are_not_described() -> None:
-    """Four wrong elements lie in a given half of the tensor with probability 1/16; twelve hardly ever do by chance."""
+    """By chance, four wrong elements lie in a given half of the tensor with probability 1/16, twelve hardly ever."""
     wrong = torch.zeros(2, 12, dtype=torch.bool)
     axes = (Axis(dimension=0, word="head", positions=range(2)), Axis(dimension=1, word="key", positions=range(12)))
     wrong[1, ::3] = True

@@ -172,7 +172,7 @@ def test_a_failure_is_shrunk_to_the_smallest_case(session: Session, own: Path) -
     assert 0 < found.tries <= TRIES
     assert {result.suite for result in results} == {"fuzz"}
     failing = [r.case for r in results if r.findings[0].status in FAILURES]
-    # The smallest case comes before the drawn one, because a report shows the first failure.
+    # The result of the smallest case is stored before that of the drawn case, because a report shows the first failure.
     assert failing[:2] == [SMALLEST, found.drawn]
     assert len({r.case for r in results}) == len(results)
 

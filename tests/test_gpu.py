@@ -81,7 +81,10 @@ GREEDY = from_kernel(greedy, name="greedy", additive_mask=True)
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """File with three calls: the first may be captured, the second waits for the device, the third allocates 16 GiB."""
+    """File with the implementations GRAPHED, LOOKING and GREEDY.
+
+    GRAPHED may be captured in a CUDA graph, LOOKING waits for the device, and GREEDY allocates 16 GiB.
+    """
     file = tmp_path_factory.mktemp("plugin") / "own.py"
     file.write_text(PLUGIN)
     return file
@@ -128,7 +131,8 @@ def test_every_sample_has_device_and_wall_time(timed: list[Result]) -> None:
     for result, timing in list_timings(timed):
         if not result.implementation.endswith("LOOKING"):
             for device_ns, wall_ns in zip(timing.device_ns, timing.samples_ns, strict=True):
-                # This also holds with a cold cache: at these sizes a launch takes longer than reading from memory.
+                # This also holds if the cache was flushed: at these sizes a launch takes longer than
+                # reading the inputs from memory.
                 assert statistics.median(device_ns) <= statistics.median(wall_ns)
 
 
@@ -156,7 +160,10 @@ def test_a_graph_is_timed_for_capturable_calls_without_gradients(timed: list[Res
 
 
 def test_throttled_cycles_are_counted_for_all_implementations(timed: list[Result]) -> None:
-    """The number of throttled calls follows from stored clock readings; all calls of a cycle have equal readings."""
+    """The count of throttled calls equals a count from the stored clock readings.
+
+    In a cycle each implementation is called at most once; all calls of one cycle have equal readings.
+    """
     cycles: dict[tuple[str, int, int], tuple[int, ...]] = {}
     for result, timing in list_timings(timed):
         for one in (timing, timing.twin) if timing.twin else (timing,):

@@ -182,12 +182,12 @@ def test_a_crash_of_the_shared_process_is_attributed_to_its_cause(late_results: 
     """The implementation that crashes the shared process is identified, and only its calls are not timed."""
     found = late_results[LATE, 11, FORWARD]
     assert found.timing is None
-    assert (found.untimed or "").startswith("crashed: ")
+    assert (found.untimed or "").startswith("crashed in a timing process: ")
     assert (found.untimed or "").endswith("the process was killed by SIGSEGV")
 
 
 def test_printing_does_not_prevent_timing(results: Results) -> None:
-    """Megabytes on standard output and standard error are not taken for an answer, and do not prevent timing."""
+    """A call that prints megabytes passes and is timed: the text is not taken for an answer of the worker."""
     found = results["NON_FATAL", 9, FORWARD]
     assert {finding.status for finding in found.findings} == {"passed"}
     assert found.timing is not None
@@ -262,9 +262,9 @@ def wait_for_hang(folder: Path, done: int) -> tuple[Path, int]:
 
 @pytest.mark.parametrize("done", [PROBES[:3], PROBES], ids=["probed", "timed"])
 def test_a_killed_run_is_resumed_and_disturbs_no_other(done: list[tuple[str, int]], tmp_path: Path) -> None:
-    """SIGKILL during a probe, or while calls are timed, leaves no process, and a file that can be resumed.
+    """A run is killed by SIGKILL, during its checks or its timing: its processes end, and the run can be resumed.
 
-    Stored results stay. A second run into the same folder at the same time is not affected.
+    Stored results are kept. A second run that writes to the same results folder at the same time is not affected.
     """
     killed, other = tmp_path / "killed", tmp_path / "other"
     for folder in (killed, other):
@@ -288,7 +288,8 @@ def test_a_killed_run_is_resumed_and_disturbs_no_other(done: list[tuple[str, int
     assert [finding.status for result in read_run(beside).results for finding in result.findings] == ["passed"]
     before = read_run(file)
     stored = [(result.implementation, make_key(result)[1]) for result in before.results]
-    # Probes run in parallel, so the order of results varies; timings are stored only after all calls are timed.
+    # Implementations are checked in parallel, so the order of results varies. No timing is stored before all calls are
+    # timed.
     assert sorted(stored) == sorted(done)
     assert before.problems == ()
     (killed / "hang").unlink()
@@ -296,7 +297,8 @@ def test_a_killed_run_is_resumed_and_disturbs_no_other(done: list[tuple[str, int
     _, errors = again.communicate(timeout=150)
     assert again.returncode == 0, errors
     after = read_run(file)
-    # A result is stored twice: once when its probe ends (the resumed run does not repeat it), once with its samples.
+    # Each result is stored twice: without a timing after the checks, which the resumed run does not repeat, and with
+    # its timing.
     times = Counter((result.implementation, make_key(result)[1], result.timing is not None) for result in after.results)
     names = ("torch_mha", "own.py:Own")
     assert times == {(name, length, timed): 1 for name in names for length in (8, 16) for timed in (False, True)}
@@ -338,7 +340,7 @@ def test_usage_errors_are_raised_before_anything_starts(arguments: str, parts: t
 
 @pytest.mark.parametrize("length", [10**9, 10**20])
 def test_a_length_that_no_memory_holds_is_not_started(length: int, tmp_path: Path) -> None:
-    """A length whose oracle would exceed the memory is not started, and the message says how much it would need."""
+    """A length is not run if computing its expected values needs too much memory; the message says how much."""
     oracle_worker = OracleWorker(tmp_path)
     described, _ = oracle_worker.describe(cases=oracle_worker.list_profile(operator="multihead", lengths=[length]))
     assert described["missing"].startswith("its oracle needs about ")

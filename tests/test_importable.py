@@ -66,7 +66,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_an_object_is_named_by_its_module(here: Path, module: str, place: str, attribute: str) -> None:
-    """The name of a class, function, instance or local class begins with the module that binds it, or with its file."""
+    """The name of an object begins with the module or the file in which the object is bound to a variable."""
     thing = getattr(import_module(module), attribute)
     assert find_name(thing) == f"{place}:{attribute}"
 

@@ -124,7 +124,7 @@ def test_logits_have_the_standard_deviation_of_their_regime(problem: object, reg
 
 
 def test_only_certain_masks_have_fully_masked_rows() -> None:
-    """Only the ``empty`` masks, and ``union2d`` together with padding, have fully masked rows, and all of them do."""
+    """``empty`` masks have fully masked rows, and ``union2d`` with padding can have some; no other mask has any."""
     seen = set()
     for one in iterate_random_cases():
         problem = one.problem

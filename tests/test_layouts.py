@@ -25,7 +25,7 @@ def test_a_layout_changes_the_memory_and_no_value(layout: str, tensor: torch.Ten
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_repeated_part_is_followed_by_gaps(axis: int) -> None:
-    """``repeat_part`` gives the axis stride 0; the half of the storage that no index reaches is NaN."""
+    """``repeat_part`` makes the stride of ``axis`` 0; the half of the storage that no index reaches is NaN."""
     tensor = TENSORS[0]
     other = repeat_part(tensor, axis, 1)
     assert other.equal(tensor.narrow(axis, 1, 1).expand(tensor.shape))

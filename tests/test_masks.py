@@ -198,7 +198,7 @@ def test_masks_are_repeated_over_queries_and_heads() -> None:
 
 
 def test_additive_and_keep_masks_are_converted_both_ways() -> None:
-    """``from_additive`` is the inverse of ``additive``, and the other way round."""
+    """A mask converted by ``additive`` and then by ``from_additive``, or in the other order, equals the original."""
     keep = masks.causal(3, 4, polarity="keep")
     assert torch.equal(masks.from_additive(masks.additive(keep, torch.float16)), keep)
     numbers = torch.tensor([[0.0, HIDDEN], [HIDDEN, 0.0]])

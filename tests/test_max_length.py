@@ -100,7 +100,7 @@ def list_lengths(fits: Callable[[int], bool], **limits: int) -> list[int]:
 def test_lengths_are_doubled_and_then_bisected(end: int, expected: list[int]) -> None:
     """Lengths double until one does not fit; then the search bisects between the last two lengths.
 
-    It ends when the longest length that fits is at most an eighth of itself, or 64, below the shortest that does not.
+    Let a be the longest length that fits, and b the shortest that does not. The search ends if b − a ≤ max(a / 8, 64).
     """
     lengths = list_lengths(lambda length: length <= end)
     assert lengths == expected
@@ -344,9 +344,9 @@ def test_a_crash_and_exhausted_memory_count_for_one_length(own: str) -> None:
 def test_the_command_stores_and_prints(
     own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``profile --frontier`` stores a run and prints a line per search; it exits with 0 if each search has a length.
+    """``profile --frontier`` stores a run, and prints a line per search with the reason why the search ended.
 
-    The printed line has the reason of the end.
+    The exit code is 0 if each search found a length that fits.
     """
     monkeypatch.setattr("attnbench.cli.max_length.find_operators", lambda *_: ["multihead"])
     monkeypatch.setattr(

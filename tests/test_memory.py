@@ -87,7 +87,7 @@ def test_scratch_memory_inside_a_fused_kernel_counts(
 ) -> None:
     """The fused kernel allocates the output, the log-sum-exp of each row, and scratch memory per thread.
 
-    The scratch memory of a thread is one block of logits, the block's two numbers per row, and the block's output.
+    The scratch memory of a thread is one block of logits, two numbers per row of the block, and the block's output.
     Source: block sizes and buffers in aten/src/ATen/native/cpu/FlashAttentionKernel.cpp.
     """
     torch.set_num_threads(threads)
@@ -161,7 +161,10 @@ def test_one_more_byte_is_measured() -> None:
 
 
 def test_backward_counts() -> None:
-    """The peak of Σ exp(x) with its backward is the saved exponentials, the gradient of x, and two numbers."""
+    """The peak of Σ exp(x) with its backward pass is 2002 numbers for 1000 elements of x.
+
+    These are the saved exponentials, the gradient of x, and two scalars.
+    """
     x = torch.randn(1000, requires_grad=True)
     peak = measure_peak_bytes(lambda: torch.autograd.grad(x.exp().sum(), x), "cpu")
     assert peak == FLOAT32 * (1000 + 1000 + 2)
@@ -181,7 +184,8 @@ def test_views_of_one_storage_are_saved_once() -> None:
         squares = x.exp()
         return squares * squares * squares.T + squares[:2].sum()
 
-    # Two storages are saved: ``squares``, by exp and by both products, and ``squares * squares``, by the second one.
+    # Two storages are saved. exp and both products save ``squares``; the second product also saves
+    # ``squares * squares``.
     assert measure_saved_bytes(call, [x]) == 2 * 100 * FLOAT32
 
 

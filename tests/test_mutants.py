@@ -29,7 +29,8 @@ RIGHT = {
 }
 # For an attention mechanism, the correct implementation has the name of the operator.
 RIGHT |= {name: load(name) for name in MUTANT_SETS if name not in RIGHT}
-# Reason of a failed gradient check, in place of the check's requirement, if a mutant's output has no gradient graph.
+# If a mutant's output has no gradient graph, the reason of a failed gradient check starts with these words, not with
+# the check's requirement.
 NOTHING_TO_DIFFERENTIATE = "no gradient reaches the inputs"
 
 

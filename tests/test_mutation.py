@@ -46,7 +46,7 @@ def matrix() -> Matrix:
 
 
 def test_a_check_is_needed_by_mutants_that_no_other_check_kills(matrix: Matrix) -> None:
-    """A check kills a mutant that fails it on any case; only this check kills it if the mutant fails no other check."""
+    """A check kills each mutant that fails the check; the matrix also lists the mutants that fail no other check."""
     assert matrix.find_killed_by("forward_parity") == ["a", "b", "d"]
     assert matrix.find_killed_only_by("forward_parity") == ["b", "d"]
     assert (matrix.find_killed_by("input_gradients"), matrix.find_killed_only_by("input_gradients")) == (["a"], [])
@@ -143,7 +143,11 @@ def test_all_mutants_run_on_a_case_in_worker_processes() -> None:
 
 
 def describe_set(mutants: dict[str, str]) -> dict[str, Any]:
-    """Return a mutation worker's list of names: these mutants, the equivalent mutant "same" and the variant "right"."""
+    """Return the description of a mutant set that a worker would send.
+
+    It has ``mutants``, the equivalent mutant "same" and the correct variant "right".
+    ``mutants`` maps the name of each mutant to the check that should kill it.
+    """
     operators = dict.fromkeys([*mutants, "same", "right"], "multihead")
     return {"mutants": mutants, "equivalents": ["same"], "variants": ["right"], "operators": operators}
 
@@ -176,9 +180,9 @@ def test_only_survivors_run_on_compiled_cases(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_for_the_score_a_mutant_runs_until_its_named_check_kills_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the score, a mutant that some other check has killed runs on the next case; equivalents do not run at all.
+    """For the mutation score, a mutant runs on further cases until it fails the check that it names.
 
-    Correct variants do not run either.
+    A failure of another check does not end this. Equivalent mutants and correct variants do not run at all.
     """
     other = PLAIN.replace("inference", "eval")
     plans = [Plan(case=case, checks=("forward_parity",), missing=None, flop=0) for case in (PLAIN, other)]

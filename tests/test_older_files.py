@@ -19,13 +19,13 @@ OF_THE_RUN = ("run", "time", "commit", "versions", "machine", "threads")
 
 @pytest.mark.parametrize("table", sorted((DATA / "report-schema-2").glob("*.csv")), ids=lambda path: path.stem)
 def test_a_stored_run_has_the_same_tables(table: Path, tmp_path: Path) -> None:
-    """The report of a stored run has CSV files with the bytes that they had when the run was stored."""
+    """A report on the stored run has the same CSV files, byte for byte, as the stored report."""
     write([read_run(DATA / "run-schema-2.jsonl")], tmp_path)
     assert (tmp_path / table.name).read_bytes() == table.read_bytes()
 
 
 def test_a_certificate_equals_a_stored_one(tmp_path: Path) -> None:
-    """A certificate written today equals the stored certificate of the same command, except in OF_THE_RUN."""
+    """A new certificate equals the stored certificate of the same command, except for the fields in OF_THE_RUN."""
     before, after = DATA / "certificate-1.json", tmp_path / "after.json"
     words = ["per_head", "core_sdpa", "--suite", "quick", "--certificate", str(after), "--results", str(tmp_path)]
     assert CliRunner().invoke(command, words, standalone_mode=False).return_value == 0

@@ -311,7 +311,7 @@ def evaluate_in_long_double(one: Case, given: Inputs) -> dict[str, Any]:
 
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="this machine has no number wider than a double")
 def test_the_error_of_the_oracle_is_well_within_the_budget_of_float64() -> None:
-    """On every case, the oracle's error against np.longdouble is at most half of the allowance in float64."""
+    """On every case, the oracle's error against np.longdouble is at most half of the error allowed in float64."""
     shares: dict[str, list[float]] = {}
     for one in list_core_cases(encoded=False):
         problem = one.problem
@@ -426,7 +426,10 @@ def test_noise_of_size_zero_changes_nothing() -> None:
 
 
 def test_noise_reaches_every_quantity_and_grows_with_the_roundoff() -> None:
-    """The error of every quantity is ½ to 128 roundoffs; with 1/256 of the roundoff, it is about 1/256 of the error."""
+    """The relative error of every quantity is ½ to 128 times the roundoff of the noise.
+
+    If the roundoff is divided by 256, the error is divided by about 256.
+    """
     one = case(**NOISY)
     given = draw_inputs(one)
     exact = evaluate(one, given)
@@ -438,7 +441,10 @@ def test_noise_reaches_every_quantity_and_grows_with_the_roundoff() -> None:
 
 
 def test_noise_follows_its_seed() -> None:
-    """Equal seeds give equal noise, and different seeds different noise; the relative error is at most the roundoff."""
+    """Equal seeds give equal noise, and different seeds different noise.
+
+    Noise changes a number by at most the roundoff, relative to the number.
+    """
     ones = torch.ones(1000, dtype=torch.float64)
     first, same, other = (Noise(0.125, seed).perturb(ones) for seed in (1, 1, 2))
     assert torch.equal(first, same)

@@ -122,7 +122,7 @@ def test_wheel_holds_the_licence_and_the_entry_points(distributions: Path) -> No
 
 
 def test_sdist_holds_the_tests_and_builds_the_same_wheel(distributions: Path, tmp_path: Path) -> None:
-    """The sdist contains the files that the tests need; a wheel built from the sdist has the wheel's contents."""
+    """The sdist contains the files that the tests need; a wheel built from it has the files of the checkout's wheel."""
     sdist = find_only(distributions, "*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

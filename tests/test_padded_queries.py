@@ -72,9 +72,9 @@ class Declared(Implementation):
 
 
 def run_checks(module: type[nn.Module], policies: Policies, case: Case) -> dict[str, Finding]:
-    """Return findings by check: all checks that apply to the case, except refused ones and those of some chapters.
+    """Run the checks that apply to the case, and return their findings by name of the check.
 
-    The chapters that are left out are dropout, refusals, determinism, compilation and size.
+    Refused checks and the chapters dropout, refusals, determinism, compilation and size are left out.
     """
     chapters = set(OPERATOR.chapters) - {"dropout", "refusals", "determinism", "compilation", "size"}
     case_oracle = CaseOracle(

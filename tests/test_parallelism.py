@@ -81,7 +81,7 @@ def test_an_exception_of_a_job_reaches_the_caller_and_ends_the_others() -> None:
     def job(name: str, worker: Any) -> Iterator[str]:
         if name == "one":
             raise ValueError(name)
-        # Every other job yields until its worker is closed.
+        # The jobs of all other implementations yield until their workers are closed.
         while not worker.closed:
             time.sleep(0.001)
             yield name
@@ -118,7 +118,7 @@ def test_only_small_cases_run_in_parallel(odd: Plan, parallel: int) -> None:
 
 
 def test_each_crash_is_reported_with_its_own_output(tmp_path: Path) -> None:
-    """If two implementations print and crash at the same time, the reason of each quotes what that one printed."""
+    """If two implementations print and crash at the same time, the reason of each quotes only its own output."""
     own = tmp_path / "own.py"
     own.write_text(
         "import os, sys, time\n"

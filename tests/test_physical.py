@@ -75,7 +75,7 @@ def test_without_its_environment_nothing_is_measured() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone resets the highest resident size")
 def test_memory_that_a_library_allocates_is_measured() -> None:
-    """8 MiB from malloc count as resident and not as torch's; memory of torch's allocator counts as both."""
+    """8 MiB from malloc count in the resident peak only; memory of torch's allocator also counts in torch's peak."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], env=os.environ | ENVIRONMENT, capture_output=True, text=True, check=True
     )
@@ -117,7 +117,7 @@ def test_a_profile_records_memory_outside_the_allocator(tmp_path: Path) -> None:
 
 
 def test_a_surplus_within_the_noise_is_none() -> None:
-    """A resident peak is taken as equal to the allocated bytes if it exceeds them by up to 0.5 MB, or by up to 2 %."""
+    """``bytes_outside_allocator`` is None if the resident peak exceeds torch's by at most 0.5 MB, or by at most 2 %."""
     assert bytes_outside_allocator(None, 100) is None
     assert bytes_outside_allocator(500_000, 0) is None
     assert bytes_outside_allocator(500_001, 0) == 500_001

@@ -34,7 +34,10 @@ class FakeSession:
 
 
 class FakeWorker:
-    """Supervisor without a worker process; its answers are prepared, and by default report no problem."""
+    """Stand-in for a supervisor: it starts no process, and returns the answers given by the test.
+
+    The default answers report no problem.
+    """
 
     path_prefix = Path("folder/worker-0")
 
@@ -46,18 +49,18 @@ class FakeWorker:
         self.core_demands = list(busy)
 
     def ask(self, do: str, **request: Any) -> Any:
-        """Return the prepared answer to a request; by default, "observe" returns an observation per check."""
+        """Return the answer that the test gave; the default answer to "observe" is one observation per check."""
         self.requests.append(do)
         if do == "observe" and do not in self.answers:
             return {check: {"status": "observed"} for check in request["checks"]}
         return self.answers[do]
 
     def compute_memory_limit_bytes(self) -> int:
-        """Return the prepared memory limit."""
+        """Return the memory limit that the test gave."""
         return self.memory_bytes
 
     def measure_core_demand(self, window_s: float) -> float | None:
-        """Return the next prepared core demand, in cores."""
+        """Return the next core demand that the test gave, in cores."""
         return self.core_demands.pop(0)
 
 
@@ -166,7 +169,7 @@ def test_a_call_that_is_declared_untimed_is_not_timed() -> None:
     [
         ((0.1,), None),
         ((None,), None),
-        # The demand is measured again if it is high, because threads may have been about to end.
+        # A high core demand is measured a second time, because the threads may just be ending.
         ((0.9, 0.1), None),
         ((0.9, 1.2), "its threads still need 1.2 cores after the call has returned"),
     ],

@@ -158,7 +158,7 @@ def run_profile(
 
 
 def index_results(results: Sequence[Result]) -> dict[tuple[str, int], Result]:
-    """Return the last result of each (implementation, length); implementations have no file name in these keys."""
+    """Return the last result of each implementation and length; keys name the implementation without its file."""
     return {
         (result.implementation.rpartition(":")[2], int(result.case.split("/L")[0].split(".L")[1].split(".")[0])): result
         for result in results
@@ -172,7 +172,7 @@ def profiled(session: Session, own: str) -> tuple[list[Result], CountingProgress
 
 
 def test_samples_are_interleaved_in_the_same_processes(profiled: tuple[list[Result], CountingProgress]) -> None:
-    """On each case, all implementations that are correct on it are timed interleaved, in every process."""
+    """On each case, every timing process calls all implementations that are correct on the case, interleaved."""
     found = index_results(profiled[0])
     for name, others in (("sdpa", ("own.py:ALLOCATES",)), ("ALLOCATES", ("sdpa",))):
         timing = found[name, 16].timing
@@ -232,7 +232,10 @@ def test_all_steps_that_are_announced_are_done(profiled: tuple[list[Result], Cou
 def test_stored_results_are_not_repeated(
     session: Session, own: str, profiled: tuple[list[Result], CountingProgress]
 ) -> None:
-    """A resumed profile repeats no stored probe and no stored timing; it times cases whose probe alone is stored."""
+    """A resumed profile repeats no stored checks and no stored timing.
+
+    If the stored result has no timing, the implementation is only timed.
+    """
     names = ["sdpa", f"{own}:ALLOCATES"]
     stored = {(r.implementation, r.case): r for r in profiled[0]}
     assert run_profile(session, names, done=stored)[0] == []
@@ -254,7 +257,7 @@ def late(session: Session, own: str) -> dict[tuple[str, int], Result]:
 
 @pytest.mark.parametrize("name", LATE)
 def test_an_implementation_with_a_late_fault_is_not_timed(late: dict[tuple[str, int], Result], name: str) -> None:
-    """If an implementation crashes, raises, changes settings or gets wrong while it is timed, it has no timing."""
+    """An implementation that crashes, raises, changes settings or becomes wrong while it is timed has no timing."""
     result = late[name, 16]
     assert result.timing is None
     assert result.untimed is not None
@@ -273,7 +276,7 @@ def test_a_wrong_output_after_timing_is_a_failure(late: dict[tuple[str, int], Re
 
 
 def test_the_others_are_timed_again_without_faulty_implementations(late: dict[tuple[str, int], Result]) -> None:
-    """Correct implementations keep no samples that were interleaved with one that turned out faulty on the case."""
+    """If a fault appears during timing, the correct implementations are timed again without the faulty one."""
     for length, others in ((8, {f"own.py:{name}" for name in LATE}), (16, set[str]())):
         for name, other in (("torch_mha", "sdpa"), ("sdpa", "torch_mha")):
             timing = late[name, length].timing
@@ -283,9 +286,10 @@ def test_the_others_are_timed_again_without_faulty_implementations(late: dict[tu
 
 
 def test_the_baseline_has_an_a_a_control(late: dict[tuple[str, int], Result]) -> None:
-    """A cycle calls either the baseline or its copy; the samples of the copy are the A/A control, ``twin``.
+    """The baseline has a copy, whose times are stored as ``twin``, to compare the baseline with itself (A/A control).
 
-    No other implementation has a copy.
+    In a cycle each implementation is called at most once, and only one of baseline and copy is called. No other
+    implementation has a copy.
     """
     base, other = late["torch_mha", 8].timing, late["sdpa", 8].timing
     assert base is not None

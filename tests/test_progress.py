@@ -67,7 +67,7 @@ def test_later_rounds_are_estimated_from_the_first() -> None:
 
 
 def test_rounds_of_different_duration_give_a_range() -> None:
-    """The lower end sums the shortest durations of the steps in earlier rounds; the upper end, the longest ones."""
+    """The estimate is a range: each step takes at least its shortest and at most its longest time of earlier rounds."""
     pace, clock = make_pace(3)
     for factor in (1, 3):
         for label, took_s in ROUND.items():
@@ -130,7 +130,7 @@ def test_at_the_end_nothing_is_left() -> None:
     ],
 )
 def test_time_left_in_words(left_s: tuple[float, float | None] | None, words: str) -> None:
-    """The time left is given in seconds, minutes or hours, and as one number if its two ends are close."""
+    """The time left is given in seconds, minutes or hours; a range whose ends are close becomes one number."""
     assert describe_time_left(left_s) == words
 
 

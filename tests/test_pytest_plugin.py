@@ -226,7 +226,7 @@ def test_decorator_makes_a_function_one_test_for_each_check_and_case(here: pytes
     )
     result = here.runpytest("-v", "-rsx")
     # test_attention: right passes and wrong fails. test_expected: right fails, because it passes unexpectedly; wrong is
-    # xfailed; both are skipped on the case with need_weights. TestFindings and test_own pass.
+    # xfailed; both are skipped on the case with need_weights. TestFindings and the ordinary test test_own pass.
     result.assert_outcomes(passed=3, failed=2, xfailed=1, skipped=2)
     ids = {name: f"[kernels.py:{name}-{make_id('forward_parity')}]" for name in ("right", "wrong")}
     finding = f"[kernels.py:wrong-{make_id('inputs_untouched')}]"

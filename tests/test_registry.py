@@ -88,7 +88,7 @@ def test_a_name_has_three_forms(tmp_path: Path) -> None:
 
 
 def test_a_file_is_run_once(tmp_path: Path) -> None:
-    """Two names with the same file come from one module, which is in ``sys.modules`` for pickle and dataclasses."""
+    """A file is run once for all names in it; its module is in ``sys.modules``, as pickle and dataclasses need."""
     path = write_file(
         tmp_path,
         "from __future__ import annotations\nimport dataclasses\n@dataclasses.dataclass\nclass A:\n    x: int\nB = A\n",
@@ -115,7 +115,7 @@ def test_a_file_that_failed_is_run_again(tmp_path: Path) -> None:
 
 
 def test_operators_declare_problem_types_and_baselines() -> None:
-    """Every operator declares a problem type and a baseline; the baseline of an unknown operator is empty."""
+    """Every operator declares a problem type and a baseline; for an unknown operator, the baseline is the name ""."""
     assert load_problem_types() == {"attention_core": AttentionCoreProblem, "multihead": MultiheadProblem} | {
         name: mechanism.problem for name, mechanism in MECHANISMS.items()
     }

@@ -235,7 +235,8 @@ def test_every_number_of_timings_csv_can_be_computed_from_the_samples(tmp_path: 
         assert row["state"] == {"torch_mha": "", "quick_one": "faster", "slow_one": "slower"}[row["implementation"]]
         assert float(row["gflop_per_s"]) == pytest.approx(flop[row["case"]] / own[4])
         assert float(row["gbyte_per_s"]) == pytest.approx(moved[row["case"]] / own[4])
-        # At 100 FLOP and 1 byte per nanosecond, the copies take longer than the products up to 200 tokens.
+        # At 100 FLOP and 1 byte per nanosecond, moving the bytes of a case takes longer than its products if the case
+        # has at most 200 tokens.
         least_ns = max(flop[row["case"]] / 100, moved[row["case"]])
         assert float(row["share"]) == pytest.approx(least_ns / own[4])
         assert row["bound"] == ("product" if int(row["length"]) > 200 else "copy")
@@ -334,7 +335,7 @@ def test_a_disturbed_measurement_is_inconclusive_and_not_in_the_plot_of_speed(tm
 
 
 def make_cuda_result(name: str, factor: float, *, throttled: int = 0, graph: bool = False) -> Result:
-    """Make a result on CUDA with a median of 1.3 ms from end to end, and of ``factor`` ms of device time."""
+    """Make a result on CUDA; the median end-to-end time is 1.3 ms, and the median device time is ``factor`` ms."""
     case = perf_case(64, "inference").replace("/cpu/", "/cuda/")
     timing = Timing(
         samples_ns=tuple((100_000 * (9 + p),) * 20 for p in range(9)),
@@ -413,9 +414,9 @@ def test_a_failed_control_makes_all_inconclusive() -> None:
 
 
 def make_interleaved_result(*ratios: float) -> Result:
-    """Make a result whose times are the reference's, multiplied by one of three ratios per process.
+    """Make a result of nine processes, whose times are those of the reference multiplied by ``ratios``.
 
-    The ratios alternate over nine processes.
+    The three ratios are for processes 0, 1 and 2; the other processes repeat them in this order.
     """
     base = make_timed_result("torch_mha", 64).timing
     assert base
@@ -428,7 +429,8 @@ def test_the_exponent_of_growth_has_an_interval(tmp_path: Path) -> None:
     """If time or memory quadruples as the length doubles, the exponent is 2; two lengths give no exponent."""
     text = write_page(make_profile(), tmp_path)
     rows = list(csv.DictReader((tmp_path / "growth.csv").read_text("utf-8").splitlines()))
-    # The eight rows are two passes, two measures and two implementations; the third implementation has two lengths.
+    # growth.csv has a row for each of two passes, two measures and two implementations. The third implementation has
+    # no row, because it was timed at two lengths only.
     assert {(row["implementation"], row["measure"]) for row in rows} == {
         (name, measure) for name in ("torch_mha", "quick_one") for measure in ("time", "peak memory")
     }
@@ -464,8 +466,8 @@ def test_a_curve_that_bends_has_a_wide_interval() -> None:
     bent = fit_growth(lengths, [200 * n + n * n for n in lengths])
     assert bent is not None
     assert bent.low < 1.2 < bent.exponent < 1.8 < bent.high
-    # By hand: the slope is 0.5, the residuals are 1/6, -1/3 and 1/6 of log 2, and Student's t with one degree of
-    # freedom is 12.706.
+    # Computed by hand for the fit below: the slope is 0.5, the residuals are 1/6, -1/3 and 1/6 of log 2, and
+    # Student's t with one degree of freedom is 12.706.
     off = fit_growth((1, 2, 4), (1, 1, 2))
     assert off is not None
     assert off.high - off.exponent == pytest.approx(12.706 * (1 / 12) ** 0.5)
@@ -511,7 +513,7 @@ def test_the_report_names_the_kernels_and_a_fall_back_has_a_row_of_its_own(tmp_p
     ],
 )
 def test_operators_indicate_a_code_path(names: tuple[str, ...], words: str) -> None:
-    """``find_way`` infers the code path from torch's operators; with none of these, the path is "its own"."""
+    """``find_way`` infers the code path from torch's operators; an implementation that uses none gets "its own"."""
     assert find_way(names) == words
 
 

@@ -50,7 +50,7 @@ def make_run(name: str = "20260101-000000-abcd", *, machine: Machine = MACHINE) 
 
 
 def make_result(*, of: str = "20260101-000000-abcd", name: str = "sdpa", finding: Finding = PASSED) -> Result:
-    """Make a result without measurements, of the run ``of``."""
+    """Make a result without measurements; ``of`` is the id of its run."""
     return Result(run=of, implementation=name, case=CASE, findings=(finding,), flop=1000, suite="quick")
 
 
@@ -153,7 +153,7 @@ def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
 
 
 def test_device_timings_are_read_as_they_were_written(tmp_path: Path) -> None:
-    """Device times, graph times, late marks, and the clock readings before and after each call are read as written."""
+    """The device fields of a timing are read as they were written, for example device times and clock readings."""
     on_device = replace(make_result(), case=CASE.replace("/cpu/", "/cuda/"), timing=replace(ON_DEVICE, twin=ON_DEVICE))
     found = read_run(write_run(tmp_path, on_device))
     assert found.problems == ()

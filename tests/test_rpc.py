@@ -272,7 +272,7 @@ def test_the_log_is_truncated(child: Child, log: Path, monkeypatch: pytest.Monke
 
 
 def test_an_endless_answer_is_an_error(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer without a line break raises ChildDied at a limit of bytes, so that it does not fill the memory."""
+    """An answer that exceeds ANSWER_BYTES raises ChildDied, so that an endless answer does not fill the memory."""
     monkeypatch.setattr("attnbench.processes.rpc.ANSWER_BYTES", 1 << 20)
     with pytest.raises(ChildDied) as died:
         child.ask({"do": "write_without_end"})
@@ -280,7 +280,7 @@ def test_an_endless_answer_is_an_error(child: Child, monkeypatch: pytest.MonkeyP
 
 
 def test_a_busy_child_is_distinguished_from_an_idle_one(child: Child) -> None:
-    """Between requests, the measured core demand of an idle child is near 0, and with a busy thread it is 1."""
+    """``measure_core_demand`` returns almost 0 cores for an idle child, and 1 for a child with a busy thread."""
     child.ask({"do": "echo", "value": 1})
     demands = [child.measure_core_demand(0.05) for _ in range(5)]
     if None in demands:

@@ -562,7 +562,7 @@ def test_hanging_is_a_time_out(session: Session, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("shared_by", "status"), [(1, "timeout"), (3, "unsupported")])
 def test_a_shared_request_may_take_longer(session: Session, tmp_path: Path, shared_by: int, status: str) -> None:
-    """With ``shared_by`` = 3, the time limit of a request is three times as long."""
+    """A request for three implementations (``shared_by`` = 3) has three times the time limit of one."""
     source = "from attnbench.interface import Implementation, Refusal\nimport time\n"
     source += "class Slow(Implementation):\n    def unsupported(self, case):\n        time.sleep(1.5)\n"
     source += "        raise Refusal('slow')\n"
@@ -662,8 +662,8 @@ class Declares(Implementation):
 def test_expected_failures_are_distinguished(session: Session, tmp_path: Path) -> None:
     """A failure that an entry expects is an "expected_failure" with the entry's reason and link.
 
-    If the check passes, the finding is an "unexpected_pass", unless the entry has ``passes_where``. A crash is never
-    expected.
+    If the check passes, the finding is an "unexpected_pass", or "passed" if the entry has the field ``passes_where``.
+    A crash is always a "crashed", even if an entry matches it.
     """
     (tmp_path / "scripted.py").write_text(SCRIPTED)
     (tmp_path / "fatal.py").write_text(FATAL)
@@ -778,7 +778,7 @@ def test_an_expectation_that_can_match_nothing_is_an_error(
 def test_an_expectation_need_not_match_this_run(session: Session, tmp_path: Path) -> None:
     """Entries for implementations, dtypes, devices and cases that this run does not have are no error.
 
-    Nor is an entry for a case that this run has, although no suite has it.
+    An entry for a case that is in no suite is no error either if this run has the case.
     """
     write_file(tmp_path, "mine.py", "class Mine: ...\n")
     file = tmp_path / "expected.toml"

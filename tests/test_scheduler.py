@@ -35,7 +35,7 @@ def test_waiting_is_summed_over_threads(tmp_path: Path) -> None:
 
 
 def test_the_waiting_of_a_thread_that_ended_is_not_subtracted() -> None:
-    """The waited time between two readings includes only the threads of the later reading."""
+    """Of two readings, a thread that only the earlier one contains adds nothing to the waited time between them."""
     before = Reading({10: b"1 100 1", 11: b"1 1000 1"}, 0)
     assert Reading({10: b"1 107 1"}, 0).waited_ns_since(before) == 7
 

@@ -61,8 +61,9 @@ def test_programs_generate_the_inputs_of_their_cases() -> None:
                 assert torch.equal(theirs[name], tensor), f"{name} of {one.id}"
 
 
-# Cases with every mask, alias (query is key, key is value), regime and mode, and those on which the reference has known
-# deviations: fully masked rows, is_causal with the extra key of add_zero_attn, and no keys.
+# Cases that together have every mask, regime and mode, and query and key, or key and value, as one tensor. Some are
+# cases on which the reference is known to deviate from the oracle: fully masked rows, is_causal with the extra key of
+# add_zero_attn, and no keys.
 WHOLE = [
     case(),
     case("eval", need_weights=True, mask="float2d+padfloat", add_bias_kv=True, add_zero_attn=True),

@@ -13,7 +13,8 @@ import torch
 from attnbench.plugins.registry import PluginError, check_name, describe_origin, display_name, load, resolve_in_trees
 from attnbench.plugins.source_tree import open_source_tree
 
-# Ways in which a module of a package imports a function of another module of the package (in "beside it": beside it).
+# Ways in which a module of the package ``kernels`` imports a function of another module. The other module is in the
+# package too, except in "beside it": the file ``beside.py`` lies beside the folder of the package.
 WAYS = {
     "absolute": "from kernels.inner import which",
     "relative": "from .inner import which",
@@ -35,7 +36,7 @@ OWN = ("attnbench_tree_", "kernels", "beside", "loose", "removed", "factor")
 
 @pytest.fixture(autouse=True)
 def _restore_imports() -> Iterator[None]:
-    """After a test, restore the import system and remove the modules whose names begin with a prefix of OWN.
+    """After a test, restore the import system and remove the modules whose names begin with an entry of OWN.
 
     Other modules stay imported, because torch's modules cannot be imported twice.
     """
@@ -149,7 +150,7 @@ def test_a_tree_may_have_a_module_of_its_own(trees: tuple[Path, Path]) -> None:
 def test_a_package_is_found_by_the_longest_common_end_of_its_path(trees: tuple[Path, Path], tmp_path: Path) -> None:
     """``new/kernels`` is found in another checkout as ``new/kernels``, ``kernels`` or ``src/kernels``.
 
-    If several exist, the one that has the longest end of the path in common is taken.
+    If several of these exist, the first is taken, because it has the most path components in common.
     """
     for number, place in enumerate(("new/kernels", "kernels", "src/kernels")):
         folder = write(tmp_path / f"checkout{number}", {f"{place}/__init__.py": f"X = {number}"})

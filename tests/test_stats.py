@@ -88,7 +88,8 @@ def test_a_ratio_of_samples_from_different_processes_is_an_error() -> None:
 def test_a_rank_is_the_largest_within_the_tail(count: int, rank: int) -> None:
     """``rank_of`` returns the largest r for which P(Binomial(n, ½) < r) ≤ tail, or 0.
 
-    With this probability, the r-th smallest of n values lies above the median: 11/1024 for the second of 10.
+    The r-th smallest of n values lies above the true median with this probability, for example 11/1024 for the
+    second of 10 values.
     """
     assert rank_of(count, 0.011) == rank
 
@@ -128,16 +129,16 @@ def test_a_timing_that_was_stored_without_counters_is_clean() -> None:
 
 
 def make_drifting(cycles: Sequence[int], factor: float, *, disturbed: Collection[int] = ()) -> Timing:
-    """Make a timing on a machine that gets slower by 1 % per cycle; disturbed calls take three times as long."""
+    """Make a timing with a call in each of ``cycles``, 1 % slower per cycle; disturbed calls take 3 times as long."""
     times = tuple(round(1e6 * factor * 1.01**cycle * (3 if cycle in disturbed else 1)) for cycle in cycles)
     waited = tuple(round(0.6 * t) if cycle in disturbed else 0 for t, cycle in zip(times, cycles, strict=True))
     return Timing(samples_ns=(times,), waited_ns=(waited,), cycles=(tuple(cycles),), threads=1)
 
 
 def test_calls_of_one_cycle_are_compared() -> None:
-    """The ratio is taken within cycles, so neither a drift of the machine nor disturbed calls affect it.
+    """The two calls of each cycle are compared, so neither a drift of the machine nor disturbed calls affect the ratio.
 
-    Without the numbers of the cycles, the drift does.
+    If the timing does not say which call is of which cycle, the drift affects the ratio.
     """
     base = make_drifting(range(40), 1.0, disturbed=(31, 32))
     own = make_drifting(range(20, 40), 1.02, disturbed=(25,))
@@ -153,7 +154,7 @@ def test_without_enough_common_clean_cycles_medians_are_compared() -> None:
 
 
 def test_a_process_that_does_not_count_for_one_side_has_no_ratio() -> None:
-    """A process in which one implementation has too few clean calls gives no ratio, however many the other has."""
+    """If one of two implementations has too few clean calls in a process, that process gives no ratio."""
     assert ratios_by_cycle(make_drifting(range(10), 1.0), make_drifting(range(10), 1.0, disturbed=range(8))) == []
 
 
@@ -170,9 +171,9 @@ ON_DEVICE = Timing(
 
 
 def test_a_call_on_a_device_is_reported_by_its_device_time() -> None:
-    """A device time is clean unless the sample was late or its cycle throttled; a wait for a core does not matter.
+    """A device time is clean unless its sample was late or its cycle was throttled, even if the call waited for a core.
 
-    The third process has four clean samples, which are too few.
+    The third process of ON_DEVICE is left out, because it has only four clean samples.
     """
     assert choose_measure(ON_DEVICE) == "device"
     assert select_samples(ON_DEVICE) == ON_DEVICE.device_ns

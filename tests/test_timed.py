@@ -25,7 +25,8 @@ CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/float32/cpu
 CHECKS = ("forward_parity", "global_state_untouched")
 CALL_NS = 1_000_000
 PASSED: Outcome = {"status": "passed"}
-# Function of the implementations and the number of a process; it returns the fault of that process, or None.
+# Type of a function that decides whether a fake process fails: it gets the names of the implementations and the number
+# of the process, and returns the fault or None.
 Fault = Callable[[list[str], int], Outcome | None]
 
 
@@ -33,7 +34,7 @@ Fault = Callable[[list[str], int], Outcome | None]
 class FakeSession:
     """Session with fake timing processes, which answer at once; it records the requests to these processes."""
 
-    # Function of process and name: the time of a call in multiples of the baseline's.
+    # For the number of a process and the name of an implementation: the time of a call, in multiples of CALL_NS.
     factor: Callable[[int, str], float] = lambda process, name: 1.0
     fault: Fault = lambda names, process: None
     load_fault: Callable[[list[str]], bool] = lambda names: False
@@ -233,7 +234,7 @@ def test_an_implementation_that_ended_three_processes_is_excluded() -> None:
 def test_an_implementation_that_cannot_be_loaded_with_others_is_excluded() -> None:
     """An implementation whose process cannot load it together with others is excluded; the others are timed.
 
-    It could be loaded alone, because it passed its probe.
+    It can be loaded alone: the checks before timing, which have a process per implementation, passed.
     """
     fake = FakeSession(load_fault=lambda names: "n1" in names)
     found = run(fake, ["torch_mha", "n1", "n2"], cases=2)
@@ -242,9 +243,9 @@ def test_an_implementation_that_cannot_be_loaded_with_others_is_excluded() -> No
 
 
 def test_an_output_that_is_wrong_after_timing_has_no_timing() -> None:
-    """If forward_parity fails after timing, there is no timing; the new finding replaces the one of the probe.
+    """If forward_parity fails after timing, the result has no timing and the failed finding of forward_parity.
 
-    The findings of other checks stay.
+    The findings of other checks, which were made before timing, stay.
     """
 
     def evaluate(name: str) -> Outcome:
@@ -263,7 +264,7 @@ def test_an_output_that_is_wrong_after_timing_has_no_timing() -> None:
 
 
 def test_only_checks_of_outputs_are_re_run() -> None:
-    """After timing, only the checks of the probe that compare outputs are run again: forward_parity."""
+    """Of the checks that are run before timing, only forward_parity, which compares outputs, is run again after it."""
     fake = FakeSession()
     run(fake, ["torch_mha", "n1"])
     assert {tuple(request["checks"]) for request in fake.requests} == {(), ("forward_parity",)}
@@ -331,7 +332,7 @@ def test_without_a_baseline_no_process_is_added() -> None:
 
 
 def test_any_implementation_may_be_the_baseline() -> None:
-    """If ``against`` names an implementation, that one has the A/A control, and verdicts are against it."""
+    """The implementation that ``against`` names is timed twice, as A/A control, and the others are compared with it."""
     fake = FakeSession(factor=make_factor)
     found = run(fake, ["own", "torch_mha", "open"], processes=10, most=15, against="own")
     assert {request["baseline"] for request in fake.requests} == {"own"}
@@ -420,9 +421,9 @@ def test_checks_are_re_run_in_the_first_and_in_the_last_process() -> None:
 
 
 def test_a_case_gets_as_many_processes_as_its_time_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a process takes 1 s, a case with a limit of 2.5 s gets two processes, and a case with 0.1 s gets one.
+    """If a process takes 1 s, a case with a limit of 2.5 s gets two processes.
 
-    The first process always runs.
+    A case with a limit of 0.1 s gets one process, because the first process always runs.
     """
     clock = itertools.count()
     monkeypatch.setattr(timing.time, "monotonic", lambda: next(clock))

@@ -64,7 +64,7 @@ class Quiet(Scheduler):
         self._within = False
 
     def read(self) -> Reading:
-        """Return a reading; of the two readings of a sample, the second one includes the next wait."""
+        """Return the sum of the waits so far; every second reading, which is after a call, adds the next wait."""
         self._within = not self._within
         if not self._within and self._waits:
             self._total += self._waits.pop(0)
@@ -194,7 +194,7 @@ def test_the_baseline_is_called_in_every_cycle(calls: Calls) -> None:
     [(1.25, "abbaabbaab"), (2.5, "aabbbbaaaabbbbaaaabb"), (12.5, ("a" * 12 + "b" * 24 + "a" * 12) * 2 + "aaaa")],
 )
 def test_the_baseline_and_its_copy_are_never_called_in_one_cycle(calls: Calls, budget_s: float, pattern: str) -> None:
-    """Each cycle calls "own", and either the baseline or its copy, in alternating blocks of cycles.
+    """Each cycle calls "own"; blocks of cycles that also call the baseline alternate with blocks that call its copy.
 
     A block has one or two cycles if there are few cycles, and an eighth of all cycles if there are many.
     """
@@ -209,7 +209,7 @@ def test_the_baseline_and_its_copy_are_never_called_in_one_cycle(calls: Calls, b
 def test_the_baseline_and_its_copy_alternate_in_the_first_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
     """With an even seed the baseline is called in the first cycle, with an odd seed its copy.
 
-    Disturbances of the first cycles thus affect both, over the processes of a case.
+    The processes of a case have seeds 0, 1, 2, …, so disturbances of first cycles affect baseline and copy equally.
     """
 
     def find_first(seed: int) -> str:
@@ -490,7 +490,7 @@ def test_cycles_are_added_if_too_many_were_throttled(calls: Calls) -> None:
 def test_cycles_are_added_for_late_samples(calls: Calls) -> None:
     """Late samples, whose device time includes a part of the launch, are not clean; cycles are added for them."""
     device = Device(calls, "a")
-    # The first value belongs to a sample before the cycles, which measures how long a sample takes.
+    # The False is for the sample before the first cycle, which only measures how long a sample takes.
     device.late = [False, *[True] * 5]
     samples = sample_on_device(calls, device, "a", budget_s=1.5)
     assert samples["a"].late == [True] * 5 + [False] * 5

@@ -22,7 +22,7 @@ CHANGES: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_setting_is_restored(name: str) -> None:
-    """``read_settings`` shows a change of each setting, and of no other one; ``restore_settings`` undoes it."""
+    """If a setting is changed, only its value in ``read_settings`` differs; ``restore_settings`` undoes the change."""
     before = global_state.read_settings()
     assert before.keys() == CHANGES.keys()
     CHANGES[name]()

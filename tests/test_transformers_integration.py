@@ -48,7 +48,8 @@ def run_model(attention: str, dtype: torch.dtype = torch.float32) -> dict[str, T
     )
     model = Starcoder2Model(settings).eval().to(dtype)
     states = model(input_ids=TOKENS, attention_mask=NOT_PADDING.long()).last_hidden_state
-    # A random cotangent, because the sum of squares after a norm does not depend on the attention.
+    # The cotangent is random. The sum of squares of the states would not do as a loss, because after the model's last
+    # norm this sum does not depend on the attention.
     cotangent = torch.randn(states.shape, generator=torch.Generator().manual_seed(1)).to(dtype) * NOT_PADDING[..., None]
     names, parameters = zip(*model.named_parameters(), strict=True)
     gradients = torch.autograd.grad(states, parameters, cotangent)

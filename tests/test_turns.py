@@ -26,7 +26,7 @@ CHECKS = {"inference": ["forward_parity"], "train": ["forward_parity", "input_gr
 
 
 class Recording(Implementation):
-    """The reference, with a record of what it was called with; every call also runs ``act``."""
+    """The reference; each call records its query and gradient mode, and runs the function ``act``."""
 
     def __init__(self, act: Callable[[], object] = lambda: None) -> None:
         self.act = act
@@ -114,7 +114,7 @@ def test_without_a_baseline_there_is_no_copy(take_samples: Callable[..., dict[st
 def test_implementations_are_timed_on_other_values_than_they_are_checked_on(
     take_samples: Callable[..., dict[str, Any]], oracle_worker: OracleWorker, mode: str
 ) -> None:
-    """Timed calls get other values than the case's; then these are written into the same tensors and checked."""
+    """Timed calls do not get the input values of the case; the last call gets these values and is checked."""
     own = Recording()
     reply = take_samples({"own": own}, mode=mode)
     given = tensor_file.read(Path(oracle_worker.draw_inputs(case=CASE + mode)))["tensors"]["query"]
@@ -201,7 +201,8 @@ def test_a_call_that_leaves_threads_running_disturbs_the_process(
     The thread uses a core that the next call needs.
     """
     monkeypatch.setattr(interleaved_timing, "PATIENCE_S", 0.0)
-    # The thread is watched for longer and needs less of a core, because on a busy machine it may wait for a core.
+    # On a busy machine the thread may wait for a core, so it is watched for longer than in a run, and counts as running
+    # if it uses a smaller fraction of a core.
     monkeypatch.setattr(interleaved_timing, "WATCHED_S", 0.5)
     monkeypatch.setattr(interleaved_timing, "BUSY", 0.1)
     stop = threading.Event()
@@ -229,7 +230,7 @@ class Caching(Recording):
     """Implementation that caches its results, with the values of the query as key."""
 
     def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
-        """Return a call that computes for new values, 200 times, and returns cached results for other values."""
+        """Return a call that computes 200 times for a new query, and returns the cached result for a known query."""
         del case, inputs
         cache: list[tuple[torch.Tensor, Any]] = []
 
@@ -291,7 +292,7 @@ def test_an_implementation_without_a_cache_passes(take_samples: Callable[..., di
 def test_a_graph_is_captured_only_of_capturable_deterministic_calls_without_gradients(
     policies: Policies, mode: str, expected: bool
 ) -> None:
-    """A CUDA graph is captured only if its replay can be compared bit for bit with the call."""
+    """Calls are captured as CUDA graphs only if they are capturable, deterministic and without gradients."""
     own = Recording()
     own.policies = policies
     case = Case.parse(CASE.replace("/cpu/", "/cuda/") + mode, load_problem_types())

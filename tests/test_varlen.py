@@ -28,7 +28,7 @@ def make_case(problem: MultiheadProblem) -> Case:
 
 
 def compute(name: str, one: Case) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the output of an implementation and its gradients, for a cotangent that is 0 in rows of padded queries."""
+    """Return output and gradients of an implementation; the cotangent of the output is 0 in rows of padded queries."""
     drawn = OPERATOR.inputs(one)
     inputs = drawn.map_tensors(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()))
     module = load(name).build(OPERATOR.reference(one, drawn)).train()

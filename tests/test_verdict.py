@@ -244,7 +244,7 @@ def test_a_dtype_that_the_contract_leaves_open_may_be_any() -> None:
 
 
 def test_a_coordinate_that_all_wrong_elements_share_is_reported() -> None:
-    """If all wrong elements have the same query, the message says so, with the operator's word for the axis."""
+    """If all wrong elements are of one query, the message says so, with the word for the axis that ``axes`` gives."""
     expected = torch.zeros(4, 8, dtype=torch.float64)
 
     class OperatorWithAxes(PlainOperator):
@@ -479,13 +479,13 @@ def observe_mean(mean: Tensor, std: float = 3.0) -> Average:
 
 
 def test_a_mean_within_eight_standard_errors_passes() -> None:
-    """The allowance of 1 is subtracted from the error of 9; the rest is 8 standard errors of 1, which passes."""
+    """An element of the mean passes if its error of 9, minus the allowance of 1, is 8 standard errors of 1 each."""
     found = evaluate_all(observe_mean(EXPECTED + torch.tensor([9.0, 0.0, 0.0])))
     assert (found.status, found.measured, found.allowed) == ("passed", 8.0, 8.0)
 
 
 def test_a_mean_with_a_larger_error_fails_with_its_index() -> None:
-    """If an element of a mean is more than 8 standard errors off, the message gives their number and the index."""
+    """If an element is more than 8 standard errors off, the message says how many standard errors, and its index."""
     found = evaluate_all(observe_mean(EXPECTED + torch.tensor([0.0, 0.0, 12.0])))
     assert found.reason == (
         "Needed. But the mean of 9 draws of output is 11.0 standard errors off at index (0, 2); allowed 8."
@@ -504,9 +504,10 @@ ROWS, TERMS, RATE, DRAWS = 12, 6, 0.25, 256
 
 
 def drawn_mean(seed: int, factor: float = 1.0) -> tuple[Average, Expected]:
-    """Return the observed mean of sums with dropout of their terms, and the expected values; ``factor`` is a bias.
+    """Return the mean over DRAWS draws of a sum with dropout, and the expected values.
 
-    The terms are dropped independently in each row and each draw.
+    Each row is a sum of terms, which are dropped independently in each row and draw. The mean is multiplied by
+    ``factor``; any factor but 1 makes it wrong.
     """
     generator = torch.Generator().manual_seed(seed)
     terms = torch.randn(ROWS, TERMS, 8, generator=generator, dtype=torch.float64)
@@ -520,7 +521,7 @@ def drawn_mean(seed: int, factor: float = 1.0) -> tuple[Average, Expected]:
 def test_a_small_error_in_every_element_of_a_mean_fails_as_a_whole() -> None:
     """If all elements of a mean are 8 % too large, the check fails for each of 20 seeds.
 
-    For most seeds no single element is 8 standard errors off, and the mean fails as a whole.
+    For more than 10 of the seeds, the mean fails as a whole, not by a single element.
     """
     seen = [
         evaluate_all(observation, expected=stated)

@@ -22,18 +22,18 @@ from torch.nn.functional import scaled_dot_product_attention
 __all__ = ["FEW_WEIGHTS", "attend_each", "attend_storing_weights", "stores_weights"]
 
 # The attention weights of a sequence are stored if their number, over all heads, is in this range: at most 1 MiB in
-# float32. Below the range one fused call is faster than three calls. Time with stored weights divided by the time of
-# the fused kernel, on two cores of an Intel Xeon with 2 MiB of second-level cache each, with 4 to 12 heads of 32 or 64
-# features: 0.65 to 1.15 inside the range (1.5 to 1.8 at a few sizes, where memory was returned to the system between
-# calls), 1.1 to 1.8 below the range, up to 3 above the range.
+# float32. Below the range one fused call is faster than three calls. The ratio of the time with stored weights to the
+# time of the fused kernel is 0.65 to 1.15 inside the range, 1.1 to 1.8 below the range and up to 3 above the range. At
+# a few sizes inside the range, where memory was returned to the system between calls, it is 1.5 to 1.8. All ratios are
+# from two cores of an Intel Xeon with 2 MiB of second-level cache each, with 4 to 12 heads of 32 or 64 features.
 FEW_WEIGHTS = range(2**14, 2**18)
 
 
 def stores_weights(weights: int, like: Tensor) -> bool:
-    """Whether this number of attention weights is stored: only in float32 on a CPU, never while a graph is captured.
+    """Whether to store ``weights`` attention weights: only in float32 on a CPU, never while a graph is captured.
 
-    In half precision, blocks are faster on CPUs that have half-precision matrix products. A captured graph is used for
-    calls of any size, so the graph must not depend on the size of one call.
+    In half precision, attention in blocks is faster on CPUs that have half-precision matrix products. A captured
+    graph is used for calls of any size, so the graph must not depend on the size of one call.
     """
     if like.dtype != torch.float32 or not like.is_cpu or torch.compiler.is_compiling():
         return False

@@ -37,8 +37,8 @@ __all__ = ["COMPILED", "CORE_COMPILED", "compiled"]
 
 # CPU seconds to compile one kind of call, over 24 kinds with an empty cache on a 2-core x86-64 machine (torch 2.13).
 COMPILING_S = 3.4
-# Number of kinds to compile, and number of calls, for the checks of the suite quick: in float32 and in other dtypes.
-# The float32 cases share most kinds.
+# Kinds of calls to compile, and calls, in all checks of the suite ``quick``: their numbers in float32 and in other
+# dtypes. The float32 cases share most kinds.
 KINDS, CALLS = {"float32": 32, "other": 21}, {"float32": 2622, "other": 902}
 # Sizes that a kind is compiled with: batch·heads, queries, keys, head_dim, width of values. They are typical sizes,
 # because Inductor uses them to decide how threads divide a loop. No two are equal, because torch would assume that two
@@ -122,7 +122,7 @@ class _Kind:
     device: torch.device
     # Which of q, k, v and mask require gradients.
     tracked: tuple[bool, ...]
-    # Which of batch·heads, queries, keys, head_dim and width of values are 1.
+    # Which of these sizes are 1: batch·heads, queries, keys, head_dim, width of values.
     ones: tuple[bool, ...]
     # Which dimensions of the mask are 1; None: no mask.
     mask: tuple[bool, ...] | None

@@ -42,7 +42,7 @@ EMPTY = "does not accept tensors without elements"
 CPU_DTYPES = ("float32", "bfloat16", "float16")
 # CPU seconds to compile one kind of call, over 20 kinds with an empty cache on a 2-core x86-64 machine (torch 2.13).
 COMPILING_S = 5.9
-# Number of kinds to compile, and number of calls, for the checks of the suite quick over both operators: in cases
+# Kinds of calls to compile, and calls, in all checks of the suite ``quick`` of both operators: their numbers in cases
 # without a mask and in cases with a mask.
 KINDS, CALLS = {"plain": 9, "masked": 11}, {"plain": 347, "masked": 487}
 # Queries and keys in one block of a block mask; the default of torch.
@@ -50,7 +50,7 @@ BLOCK = 128
 # Sizes that a kind is compiled with: batch, queries, keys. No two are equal, because torch would assume that two
 # dimensions of equal size are equal in every call.
 SIZES = (3, 120, 104)
-# Added to the queries of SIZES if a kind has more than one block of queries, and to the keys likewise.
+# Added to the number of queries in SIZES if a kind has more than one block of queries; the same for keys.
 BEYOND_A_BLOCK = 2 * BLOCK
 
 
@@ -150,7 +150,8 @@ def _attend(
             return logit
         shared, by_sequence, by_shared, by_head, by_query, by_key = layout
         start = row // shared * by_sequence + row % shared * by_shared + head * by_head
-        # The index is never negative. Torch cannot prove that: it would wrap the index, with one of the wrong names.
+        # The index is never negative, but torch cannot prove that. Without clamp() torch would generate code that wraps
+        # a negative index, and that code would have one of the wrong names (see the module's docstring).
         return logit + numbers[(start + query * by_query + key * by_key).clamp(min=0)]
 
     # The argument ``scale`` of flex_attention is compiled in as a constant, so q is scaled here.
@@ -167,9 +168,9 @@ class _Kind:
     tracks: bool
     # Query heads that share one key head.
     heads: int
-    # Head width of queries and keys, and of values.
+    # Head width of queries and keys, and head width of values.
     widths: tuple[int, int]
-    # Which of batch·kv_heads, queries and keys are 1.
+    # Which of these sizes are 1: batch·kv_heads, queries, keys.
     ones: tuple[bool, ...]
     # Whether the mask has a single element; None: no mask.
     numbers: bool | None

@@ -4,7 +4,7 @@
 
 If only query and key, or only key and value, are one tensor, two adjacent parts of in_proj_weight project that tensor
 (``shared_projection``). Attention is ``scaled_dot_product_attention``, which returns no attention weights.
-Self-attention without a mask takes a shortcut.
+Self-attention without a mask skips argument checks (``try_shortcut``).
 
 Shape: X (batch, length, embed_dim), in_proj_weight (3·embed_dim, embed_dim).
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html, in_proj_weight;

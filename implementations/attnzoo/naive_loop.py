@@ -50,8 +50,8 @@ def naive_loop(
     share = heads // k.shape[1] if enable_gqa else 1
     added = q.new_zeros(1, 1, 1, 1) if mask is None else mask
     added = added.to(wide).expand(batch, heads, queries, keys)
-    # A tensor of length 0 that depends on q, k and v. With it in the output, their gradients are 0 if no query sees a
-    # key; without it autograd would not reach them.
+    # An empty tensor that depends on q, k and v, and becomes part of the output. If no query sees a key, autograd
+    # reaches q, k and v only through this tensor, and their gradients are 0.
     nothing = torch.cat([x.flatten()[:0] for x in (q, k, v)]).to(wide)
     outputs, weights = [nothing], [nothing]
     for b, h in product(range(batch), range(heads)):

@@ -27,8 +27,8 @@ NO_WEIGHTS = "scaled_dot_product_attention returns no weights"
 class SharedProjectionAttention(HeadSplitAttention):
     """Multi-head attention with one matrix product for each tensor to project.
 
-    Self-attention with no mask, or only a padding mask, may take a shortcut, ``try_shortcut``, without the argument
-    checks of the general path. With few tokens, these checks take more time than implementations differ by.
+    For self-attention with no mask, or with only a padding mask, ``try_shortcut`` may skip the argument checks of the
+    general path. With few tokens, the checks take longer than the difference in time between implementations.
     """
 
     def forward(
@@ -90,7 +90,7 @@ class SharedProjectionAttention(HeadSplitAttention):
         """
         weight, bias, parts = self.in_proj_weight, self.in_proj_bias, end - first
         assert weight is not None
-        # With three parts there is no slice: even a slice of all rows has a gradient of its own, which backward copies.
+        # Three parts are not sliced: backward would copy the gradient of a slice, even of a slice of all rows.
         if parts < 3:
             rows = slice(first * self.embed_dim, end * self.embed_dim)
             weight, bias = weight[rows], None if bias is None else bias[rows]

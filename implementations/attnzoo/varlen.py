@@ -253,7 +253,7 @@ def _make_keep_mask(key_padding_mask: Tensor) -> Tensor:
 
 
 def _drop_if_all_kept(mask: Tensor) -> Tensor | None:
-    """Return the keep mask, or None if it hides nothing: a kernel is faster without a mask."""
+    """Return a mask in which true keeps a key, or None if the mask hides nothing: a kernel is faster without a mask."""
     return None if bool(mask.all()) else mask
 
 
@@ -262,7 +262,7 @@ class Varlen(Implementation):
 
     name = "varlen"
     source = "https://arxiv.org/abs/2210.03052"
-    # Padded keys are never read.
+    # A NaN in a padded key reaches no output: padded keys are never read.
     policies = Policies(hidden_nan="blocked")
     module: type[VarlenAttention] = VarlenAttention
 

@@ -54,10 +54,10 @@ def xformers_splitk(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, sca
     bias = None if mask is None else mask.expand(*q.shape[:3], k.shape[2])
     rows = [x.transpose(1, 2) for x in (q, k, v)]  # (batch, length, heads, head_dim)
     with warnings.catch_warnings():
-        # xFormers' code uses Triton's older block pointers and autotuner arguments.
+        # Hide two warnings: xFormers' code uses Triton's deprecated block pointers and autotuner arguments.
         warnings.filterwarnings("ignore", message="tl.make_block_ptr is deprecated")
         warnings.filterwarnings("ignore", message="warmup, rep, and use_cuda_graph parameters are deprecated")
-        # In rows and chunks without a visible key the kernel computes -inf − -inf and discards the result.
+        # Hide a warning: without a visible key in a chunk the kernel computes -inf − -inf and discards the result.
         warnings.filterwarnings("ignore", message="invalid value encountered", category=RuntimeWarning)
         # Call the operator's class: memory_efficient_attention refuses CPU tensors.
         output, _ = fmha.triton_splitk.FwOp.apply(fmha.Inputs(*rows, attn_bias=bias, scale=scale), needs_gradient=False)
@@ -140,8 +140,8 @@ def get_environment() -> dict[str, str]:
 @cache
 def _import_fmha() -> Any:
     """Import the module ``xformers.ops.fmha`` with its Triton kernels."""
-    # Hide the message, logged at every import, that xFormers was built for another torch: its Triton kernels need none
-    # of the compiled parts.
+    # Hide the message, logged at every import, that xFormers was built for another torch: xFormers' Triton kernels
+    # need none of its compiled parts.
     logging.getLogger("xformers").addFilter(lambda record: "can't load C++" not in record.getMessage())
     from xformers.ops import fmha
 

@@ -1,6 +1,6 @@
 """CPU time of a process, all threads together, by part of the work.
 
-Time in a part that is nested in another part counts for the outermost part only.
+If one part runs inside another, all its time counts for the outermost part only.
 """
 
 import time

@@ -26,7 +26,7 @@ def main() -> None:
     """Answer the requests that ``attnbench.workers.candidate_worker`` answers, and the request for CPU times."""
     for name in ("build", "prepare", "run", "run_on"):
         setattr(Candidate, name, cpu_time.count_calls_as("candidate", getattr(Candidate, name)))
-    # This check calls the compiled module directly, and so compiles it outside the methods of Candidate.
+    # This check compiles the module by calling it directly, so the wrapped methods of Candidate do not count the time.
     compiling = "compiled_for_other_lengths"
     setattr(compilation, compiling, cpu_time.count_calls_as("candidate", _exhaust(getattr(compilation, compiling))))
     torch.autograd.grad = cpu_time.count_calls_as("candidate", torch.autograd.grad)

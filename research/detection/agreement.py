@@ -35,13 +35,13 @@ __all__ = ["format_agreement", "measure_agreement", "measure_process"]
 # Blocks of each timer in a process, and seconds of a block. Blocks are short because a machine's speed changes within
 # seconds by more than the difference between the timers.
 BLOCKS, BLOCK_S = 40, 0.1
-# Fraction of the time of a pair of blocks that the threads may wait for a core; a pair with more waiting is disturbed.
+# A pair of blocks is disturbed if its threads waited for a core for more than this fraction of its time.
 # The system's own work makes two threads on two cores wait for 2 to 3 %.
 DISTURBED = 0.05
-# For the call that does nothing: seconds of its measurement by the harness; its calls in a plain loop; and repetitions
-# of this loop, of which the fastest counts.
+# For the call that does nothing: seconds for which the harness measures it, number of calls in a plain loop, and number
+# of repetitions of this loop. The fastest repetition counts.
 NOTHING_S, LOOPS, REPEATS = 0.2, 20_000, 5
-# Relative difference up to which two medians agree, and the most nanoseconds that the harness may add to a call.
+# Two medians agree up to this relative difference; the harness may add at most this many nanoseconds to a call.
 AGREE, ADDED_NS = 0.02, 1000
 
 Record = dict[str, Any]
@@ -53,7 +53,7 @@ def do_nothing(**named: Any) -> None:
 
 
 def measure_agreement(path: Path, threads: int, setup: Setup, *, processes: int, resume: bool) -> list[Record]:
-    """Measure the agreement in fresh processes until the file has the records of ``processes`` processes."""
+    """Compare the two timers in fresh processes until the file has the records of ``processes`` processes."""
     context = get_context("spawn")
     condition = Condition(threads=threads, load="quiet")
     with Session(limits=Limits(threads=threads)) as session:
@@ -139,7 +139,7 @@ def format_agreement(folder: Path) -> str:
 
 
 def _compute_ratio(record: Record) -> float | None:
-    """Return the median, over undisturbed pairs of blocks, of our median over Timer's; None without such a pair."""
+    """Return the median ratio of our median to Timer's, over undisturbed pairs of blocks; None if there are none."""
     blocks = zip(record["ours_ns"], record["theirs_ns"], record["disturbed"], strict=True)
     ratios = [ours / theirs for ours, theirs, disturbed in blocks if not disturbed]
     return statistics.median(ratios) if ratios else None

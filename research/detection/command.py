@@ -38,9 +38,8 @@ LENGTH = 512
 # Seconds of timed calls in a process that measures the plants, for the reference, its copy and all plants together.
 BUDGET_S = 1.25
 TRUE_PROCESSES, RUNS, AGREEMENT_PROCESSES, STARTED, DRAWS = 40, 30, 20, 10, 2000
-# SECONDS is the wall time of a comparison, and COMPARED the number of processes that it starts with. Each is a pair:
-# the value for one thread, and the value for more threads. While the verdict is unknown, processes are added,
-# until there are MOST.
+# A comparison takes SECONDS of wall time, and first uses COMPARED processes. Each is a pair: the value for one thread,
+# and the value for more threads. While the verdict is unknown, processes are added, up to MOST processes.
 SECONDS, COMPARED, MOST = (15.0, 30.0), (10, 20), 30
 # Suite of a real run. With it, each of the three comparisons of a run gets as much time as a comparison of
 # ``attnbench compare``.

@@ -19,11 +19,11 @@ from research.lines import StudyError
 
 __all__ = ["OUR_RULE", "DrawSettings", "Evaluation", "Tally", "evaluate_rules", "upper_bound"]
 
-# Prefix of the names under which our rule is tallied.
+# Name of our rule in the tallies; the name of our rule with added processes begins with it.
 OUR_RULE = "attnbench"
 # Confidence level of the upper bound of a rate.
 LEVEL = 0.95
-# Cases over which the time to start a process is divided: as many as ``attnbench compare`` measures by default.
+# Number of cases that share the start of one process: as many as ``attnbench compare`` measures by default.
 CASES = 4
 # Fewest cycles per process in a comparison by our rule.
 FEWEST_CALLS = 9
@@ -35,33 +35,35 @@ STEP = 5
 class DrawSettings:
     """Settings by which comparisons are drawn."""
 
-    # By number of threads: wall time of a comparison in seconds, and number of processes of a comparison by our rule.
+    # Wall time of a comparison in seconds, and number of processes of a comparison by our rule. The keys of both
+    # mappings are numbers of threads.
     seconds: Mapping[int, float]
     processes: Mapping[int, int]
     # Largest number of processes of a comparison by our rule.
     most: int
     draws: int
-    # Relative difference from which on a verdict is slower or faster.
+    # Smallest relative difference of times that counts as slower or faster.
     effect: float = EFFECT
     seed: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """How many comparisons ended in each state, for one rule, one plant and one condition."""
+    """How many comparisons ended in each state (a verdict), for one rule, one plant and one condition."""
 
     rule: str
-    # The plant's intended slowdown in percent, and its true slowdown as a fraction of a call, None if not measured.
+    # Intended slowdown of the plant in percent.
     share: int
+    # Measured slowdown of the plant, as a fraction of the time of a call; None if it was not measured.
     true: float | None
-    # Threshold of the slowdown: a plant with a larger slowdown has to be found, any other plant must not be found.
+    # Threshold of the slowdown, as a fraction: only a plant with a larger slowdown should get the verdict ``slower``.
     delta: float
-    # Whether a verdict of this rule says on which side of the threshold the difference lies.
+    # Whether ``slower`` and ``same`` by this rule mean a difference above and below the threshold.
     sized: bool
-    # Numbers of processes and calls of one side, as text.
+    # Numbers of processes and calls for one side of a comparison, as text such as ``10 × 40``.
     layout: str
     wall_s: float
-    # Number of comparisons that the pool allows without a process in common.
+    # Number of comparisons that can be drawn from the pool if no two of them share a process.
     disjoint: int
     states: dict[str, int] = field(default_factory=dict)
 
@@ -99,16 +101,19 @@ class Evaluation:
 
     condition: str
     processes: int
-    # Threshold of the difference.
+    # Smallest relative difference of times that counts as slower or faster.
     delta: float
-    # Median number of cores in use before a process began, and of cores that the competing process used meanwhile.
+    # Medians over the processes: cores in use before a process began, and cores that the competing process used
+    # while the process ran.
     others: float | None
     competitor: float | None
     tallies: tuple[Tally, ...]
 
 
 def upper_bound(count: int, of: int, level: float = LEVEL) -> float:
-    """Return the rate at which ``count`` or fewer of ``of`` events occur with probability 1 − ``level``.
+    """Return the upper confidence bound of a rate, after ``count`` events in ``of`` trials.
+
+    At this rate, ``count`` or fewer events would occur with probability 1 − ``level``.
 
     Source: Clopper and Pearson, The Use of Confidence or Fiducial Limits, Biometrika 26, 1934.
     """
@@ -122,7 +127,7 @@ def upper_bound(count: int, of: int, level: float = LEVEL) -> float:
 
 
 def _binomial_cdf(count: int, of: int, rate: float) -> float:
-    """P(Binomial(of, rate) ≤ count)."""
+    """Return the probability of at most ``count`` events in ``of`` trials, where each has the probability ``rate``."""
     if rate in (0.0, 1.0):
         return float(rate == 0.0 or count >= of)
     log, rest, combinations = math.log(rate), math.log1p(-rate), math.lgamma(of + 1)
@@ -135,10 +140,10 @@ def _binomial_cdf(count: int, of: int, rate: float) -> float:
 def evaluate_rules(
     condition: str, pool: Pool, plants: Pool | None, settings: DrawSettings, *, starts_s: tuple[float, float]
 ) -> Evaluation:
-    """Draw comparisons for every plant of a pool, and decide them by every rule.
+    """Draw comparisons for every plant (a copy of the reference with extra work), and decide them by every rule.
 
-    ``plants`` is the pool in which the true slowdowns were measured. ``starts_s`` are the seconds to
-    start a process: alone, as other tools start it, and together with other processes, as the harness does.
+    ``plants`` is the pool in which the true slowdowns were measured. ``starts_s`` has two times to start a process, in
+    seconds: alone, as other tools start it, and together with other processes, as the harness starts it.
     """
     threads, delta = pool.threads, settings.effect
     cost, ours = (Cost(seconds=settings.seconds[threads], start_s=start_s, call_s=pool.call_s) for start_s in starts_s)
@@ -166,7 +171,10 @@ def evaluate_rules(
 def _tally_our_rule(
     pool: Pool, share: int, cost: Cost, settings: DrawSettings, make_tally: Callable[..., Tally]
 ) -> Iterator[Tally]:
-    """Tally our rule with a fixed number of processes, and with processes added while the verdict is ``unknown``."""
+    """Yield two tallies of our rule: with a fixed number of processes, and with more while a verdict is ``unknown``.
+
+    The second tally is left out if its largest number of processes is not above the fixed number.
+    """
     count = settings.processes[pool.threads]
     calls = _count_cycles(pool, cost, count)
     one_s = cost.start_s + pool.calls_per_cycle * calls * cost.call_s
@@ -184,7 +192,7 @@ def _tally_our_rule(
 
 
 def _count_cycles(pool: Pool, cost: Cost, processes: int) -> int:
-    """Return how many cycles a process has time for in a comparison, at most as many as a process of the pool has."""
+    """Return how many cycles of interleaved calls a process of a comparison has time for, at most ``pool.calls``."""
     left_s = cost.seconds / processes - cost.start_s
     return min(pool.calls, max(FEWEST_CALLS, int(left_s / pool.calls_per_cycle / cost.call_s)))
 
@@ -192,7 +200,10 @@ def _count_cycles(pool: Pool, cost: Cost, processes: int) -> int:
 def _decide_state(
     processes: Sequence[Process], share: int, threads: int, calls: int, first: int, effect: float
 ) -> tuple[str, int]:
-    """Return the state by our rule and the number of processes used; they are added while the state is ``unknown``."""
+    """Return the state by our rule, and the number of processes used.
+
+    Our rule starts with ``first`` processes. While the state is ``unknown``, more processes are added.
+    """
     taken = min(first, len(processes))
     while True:
         some = processes[:taken]
@@ -231,7 +242,7 @@ def _tally_rule(
 
 
 def _draw_comparisons(pool: Pool, needed: int, settings: DrawSettings) -> Iterator[list[Process]]:
-    """Yield the processes of each comparison; the draws depend only on the pool, ``needed`` and ``settings``."""
+    """Yield the ``needed`` processes of each comparison; equal arguments give equal draws."""
     order = random.Random(settings.seed)  # noqa: S311  # draws, no secret
     every = list(pool.processes)
     if len(every) < needed:

@@ -12,7 +12,7 @@ from pathlib import Path
 __all__ = ["LOADS", "Competitor", "measure_busy_cores", "run_competitor"]
 
 LOADS = ("quiet", "busy")
-# Seconds after which the competing process has started its work.
+# Seconds to wait until the competing process has started its work.
 STARTING_S = 3.0
 STAT = Path("/proc/stat")
 # Rows and columns of the matrices that the competing process multiplies in a loop.
@@ -21,9 +21,9 @@ SIZE = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Competitor:
-    """A process that competes for the CPU: it computes on all cores until its parent ends.
+    """A process that competes with the measured processes: it computes on all cores until its parent ends.
 
-    ``pid`` is None if there is no such process.
+    ``pid`` is None if no process competes.
     """
 
     pid: int | None

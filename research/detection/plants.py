@@ -1,9 +1,9 @@
 """Plants: copies of the reference that do extra work in every call, for a comparison to find.
 
-The work is a matrix product. It is to make ``PLUS_2`` 2 % slower than the reference, and ``PLUS_3`` 3 %. The number of
-rows of the product that achieves this is measured beforehand, for the machine and the number of threads. An environment
-variable passes the numbers of rows to the processes as JSON: ``{"2": 140, ...}``. ``PLUS_BYTE`` does no extra work; it
-needs one more byte of memory.
+The extra work is a matrix product. It makes ``PLUS_2`` about 2 % slower than the reference, and ``PLUS_3`` about 3 %.
+How many rows the product needs for this is measured beforehand, for the machine and the number of threads. An
+environment variable passes the number of rows of each plant to the processes as JSON: ``{"2": 140, ...}``.
+``PLUS_BYTE`` does no extra work; it needs one more byte of memory.
 """
 
 import json
@@ -32,15 +32,15 @@ __all__ = [
 
 # The implementation that is copied.
 BASE = "torch_mha"
-# Name of the environment variable with the numbers of rows.
+# Environment variable with the number of rows of the matrix product of each plant, as JSON.
 ROWS = "ATTNBENCH_PLANTED_ROWS"
-# Columns of both factors of the product. One row takes some tenths of a microsecond: at most 1 % of the extra work of
-# the smallest plant.
+# Columns of both factors of the matrix product. One row of the product takes some tenths of a microsecond. This is at
+# most 1 % of the extra work of the plant with the least work.
 COLUMNS = 128
-# Extra work of each plant, in percent of the time of a call. With 0, the call is that of the reference itself.
+# Extra work of each plant, in percent of the time of a call. The plant with 0 makes the same calls as the reference.
 SHARES = (0, 2, 3)
 PATHS = {share: f"{__name__}:PLUS_{share}" for share in SHARES}
-# The number that stands for ``PLUS_BYTE`` where plants are given by their percentages, and the path of this plant.
+# Where a percentage names a plant, this number names ``PLUS_BYTE``. The second constant is the path of ``PLUS_BYTE``.
 BYTE_SHARE = -1
 BYTE = f"{__name__}:PLUS_BYTE"
 
@@ -56,7 +56,7 @@ class Planted(Implementation):
         self._copied: Implementation = load(BASE)
 
     def unsupported(self, case: Case) -> str | None:
-        """Return why the copied implementation refuses the case, or that the number of rows is missing."""
+        """Return why the case is refused: by the copied implementation, or because the number of rows is missing."""
         if self._share and self._read_rows() is None:
             return f"{ROWS} has no number of rows for {self.name}: run python -m research.detection plants"
         return self._copied.unsupported(case)

@@ -58,8 +58,8 @@ FAILURES = 10
 PAUSE_S = 5.0
 # Number of processes between two lines of progress.
 REPORT_EVERY = 10
-# Rounds that measure the plants and correct their rows: rows per percent of slowdown in the first round, number of
-# rounds, processes of a round, and largest factor of one correction.
+# Every round measures the plants and corrects their numbers of rows: rows per percent of slowdown in the first round,
+# number of rounds, processes of a round, and largest factor by which one correction changes the rows.
 FIRST_ROWS, ROUNDS, ROUND_PROCESSES, FURTHEST = 80, 3, 10, 3.0
 
 Process = dict[str, Any]
@@ -67,7 +67,7 @@ Process = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """Threads of the calls, and the load on the machine."""
+    """Number of threads of the timed calls, and the load on the machine."""
 
     threads: int
     load: str
@@ -87,20 +87,20 @@ class Setup:
     """Length of the case, and the time budget of a process."""
 
     length: int
-    # For the reference, its copy and all plants together.
+    # Seconds of timed calls in a process, for the reference, its copy and all plants together.
     budget_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Samples of many processes under one condition."""
+    """Samples of many processes, all with the same number of threads and the same load."""
 
     header: Mapping[str, Any]
     processes: Sequence[Process]
 
     @property
     def threads(self) -> int:
-        """Threads of the calls."""
+        """Number of threads of the timed calls."""
         return int(self.header["threads"])
 
     @property
@@ -110,9 +110,9 @@ class Pool:
 
     @property
     def calls_per_cycle(self) -> int:
-        """Number of calls per cycle of a comparison.
+        """Number of calls per cycle if one plant is compared with the reference.
 
-        A cycle calls an implementation, the reference and, in older pools, also the reference's copy.
+        A cycle has a call of the plant and a call of the reference or its copy. In older pools it has a call of each.
         """
         return max(2 if _splits_cycles(process) else 3 for process in self.processes)
 
@@ -127,17 +127,19 @@ class Pool:
 
     @property
     def calls(self) -> int:
-        """Median number of calls of a side in a process."""
+        """Median number of calls of one side (the reference, its copy or a plant) in a process."""
         counts = [len(side["times_ns"]) for process in self.processes for side in process["sides"].values()]
         return int(statistics.median(counts))
 
 
 def make_timing(processes: Sequence[Process], side: str, *, threads: int, calls: int | None = None) -> Timing:
-    """Build the timing of a side, as a run stores it; the timing of the reference includes that of its copy.
+    """Build the timing of one side (the reference or a plant) in the form in which a run stores it.
+
+    The timing of the reference includes that of its copy.
 
     ``calls`` limits each process to its first calls. If the reference and its copy split the cycles (each cycle calls
     one of the two), ``calls`` limits the number of cycles instead. These cycles are spread over the process, because a
-    shorter run switches between the reference and its copy as often as a longer run.
+    run with fewer cycles switches between the reference and its copy as often as one with more cycles.
     """
     timing = _make_side_timing(processes, side, threads, calls)
     return replace(timing, twin=_make_side_timing(processes, "twin", threads, calls)) if side == BASE else timing
@@ -161,7 +163,7 @@ def _make_side_timing(processes: Sequence[Process], side: str, threads: int, cal
 
 
 def _select_calls(process: Process, side: str, calls: int | None) -> Sequence[int]:
-    """Return the indices of the calls of a side that the limit ``calls`` keeps, as in ``make_timing``."""
+    """Return which calls of a side the limit ``calls`` keeps, as indices; ``make_timing`` explains the limit."""
     numbers = process["sides"][side]["cycles"]
     if calls is None or not _splits_cycles(process):
         return range(len(process["sides"][side]["times_ns"]))[:calls]
@@ -178,7 +180,8 @@ def _splits_cycles(process: Process) -> bool:
 def collect_times_ns(process: Process, side: str) -> Sequence[int]:
     """Return the times of a side's calls in nanoseconds.
 
-    If the reference and its copy split the cycles, the times of both are returned for the reference, by cycle.
+    If the reference and its copy split the cycles (each cycle calls one of the two), the side of the reference has the
+    times of both, in the order of the cycles.
     """
     own, twin = process["sides"][side], process["sides"]["twin"]
     if side != BASE or not _splits_cycles(process):
@@ -188,7 +191,7 @@ def collect_times_ns(process: Process, side: str) -> Sequence[int]:
 
 
 def estimate_size(pool: Pool, share: int) -> Estimate | None:
-    """Estimate the ratio of a plant's time to the reference's, over the processes that count; None if none counts."""
+    """Estimate the ratio of a plant's time to the reference's; None if no process has enough undisturbed calls."""
     own, base = (make_timing(pool.processes, side, threads=pool.threads) for side in (str(share), BASE))
     ratios = ratios_by_cycle(own, base)
     return estimate(ratios) if ratios else None
@@ -257,7 +260,10 @@ def gather_pool(
 def calibrate_rows(
     folder: Path, threads: int, setup: Setup, *, resume: bool, say: Callable[[str], None] = print
 ) -> Any:
-    """Find the rows of each plant by rounds of measuring and correcting; store the rows in ``rows-THREADS.json``."""
+    """Find the number of rows that gives each plant its slowdown, and store the numbers in ``rows-THREADS.json``.
+
+    Every round measures the plants and corrects the numbers of rows.
+    """
     path = folder / f"rows-{threads}.json"
     if resume and path.exists():
         return json.loads(path.read_text())
@@ -278,7 +284,7 @@ def calibrate_rows(
 
 
 def _correct_rows(rows: Mapping[str, int], pool: Pool) -> dict[str, int]:
-    """Return the rows with which the measured plants would have had their intended slowdowns.
+    """Return the numbers of rows with which the measured plants would have had their intended slowdowns.
 
     The time per row is assumed to be equal for all plants.
     """
@@ -292,7 +298,10 @@ def _correct_rows(rows: Mapping[str, int], pool: Pool) -> dict[str, int]:
 def _try_process(
     session: Session, case: str, setup: Setup, competitor: Competitor, idle: list[Supervisor], *, seed: int
 ) -> Process:
-    """Measure one process; if it cannot start, wait, since a later process may start, and return the reason."""
+    """Measure one process, and return its record.
+
+    If the process cannot start, wait, because a later one may start, and return a record with the reason.
+    """
     try:
         if not idle:
             idle += start_together(session, IMPLEMENTATIONS, STARTS)
@@ -331,7 +340,7 @@ def _measure_process(
         "seed": seed,
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
         "took_s": round(end - begin, 3),
-        # Cores in use before the process began, and cores that the competing process used meanwhile.
+        # Cores in use before the process began, and cores that the competing process used while the process ran.
         "others": others and round(others, 2),
         "competitor": round(used_s / (end - begin), 2),
         "sides": {BASE: samples[BASE], "twin": answer["twin"]} | {str(s): samples[PATHS[s]] for s in SHARES},

@@ -41,7 +41,7 @@ def _format_condition(one: Evaluation) -> str:
         cells += [_format_bounded(sum(tally.wrong for tally in plants), sum(tally.comparisons for tally in plants))]
         every = list(tallies.values())
         inconclusive = _format_bounded(sum(t.count("inconclusive") for t in every), sum(t.comparisons for t in every))
-        # ``unknown`` is expected for a plant near the threshold, but not for the copy without extra work.
+        # A plant near the threshold is expected to get ``unknown``; the copy without extra work is not.
         cells += [inconclusive, _format_rate(none, "unknown")] if OUR_RULE in rule else ["–", "–"]
         lines.append(f"| {' | '.join(cells)} |")
     disjoint = next(tally.disjoint for tally in one.tallies if tally.rule.startswith(OUR_RULE))

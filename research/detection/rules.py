@@ -74,7 +74,7 @@ class Layout:
     wall_s: float
 
     def limit_calls(self, calls: int) -> "Layout":
-        """Reduce values and loops until a process has at most ``calls`` calls."""
+        """Return a layout with so few values, and calls per value, that a process has at most ``calls`` calls."""
         values = min(self.values, calls)
         return replace(self, values=values, loops=max(1, min(self.loops, calls // values)))
 
@@ -91,7 +91,7 @@ class Rule:
 
 
 def make_rules(delta: float) -> tuple[Rule, ...]:
-    """Return the rules of all tools: with default settings and, where a threshold can be set, also with ``delta``."""
+    """Return the rules of all tools by default settings, and also with threshold ``delta`` where it can be set."""
     return (
         Rule(name="pyperf compare_to", layout=_lay_out_pyperf, verdict=decide_by_pyperf),
         Rule(name="pyperf --min-speed=δ", layout=_lay_out_pyperf, verdict=partial(decide_by_pyperf, least=delta)),
@@ -126,7 +126,7 @@ def average_calls(calls_ns: Sequence[float], layout: Layout) -> list[float]:
 
 
 def decide_by_pyperf(base: Side, new: Side, *, least: float = 0.0) -> Verdict:
-    """Decide by Student's t at 95 %, as if all values were independent, and by the smallest change ``least`` to report.
+    """Decide by Student's t at 95 %, as if all values were independent; changes up to ``least`` count as ``same``.
 
     If the sides have different numbers of values, pyperf's test raises an error, and pyperf counts that as a
     significant difference.
@@ -164,7 +164,7 @@ def decide_by_pytest_benchmark(
 
 
 def decide_by_torch(base: Side, new: Side) -> Verdict:
-    """Decide by the medians: they count as different if ``Compare`` does not highlight them as equally good."""
+    """Decide by the medians: a difference counts if ``Compare`` would not highlight both medians as equally good."""
     return _apply_threshold(statistics.median(_flatten(new)) / statistics.median(_flatten(base)) - 1, TORCH_BAND)
 
 
@@ -220,7 +220,10 @@ def mann_whitney_p(one: Sequence[float], other: Sequence[float]) -> float:
 
 @cache
 def _count_orderings(m: int, n: int) -> tuple[int, ...]:
-    """Count the orderings of m and n samples by their U: the coefficients of the Gaussian binomial."""
+    """Return, for each value of U, how many orderings of m and n samples have it.
+
+    These numbers are the coefficients of the Gaussian binomial.
+    """
     ways = [1] + [0] * (m * n)
     for i in range(1, m + 1):
         for u in range(m * n, n + i - 1, -1):  # times 1 − x^(n+i)
@@ -245,7 +248,7 @@ def _apply_threshold(change: float, threshold: float) -> Verdict:
 
 
 def _lay_out(cost: Cost, *, most: int, fewest: int, warm_up_s: float, values: int, loops: int) -> Layout:
-    """Plan as many processes a side as fit in the wall time of the comparison, within ``fewest`` and ``most``."""
+    """Plan as many processes for each side as fit in the wall time, at least ``fewest`` and at most ``most``."""
     one_s = cost.start_s + warm_up_s + values * loops * cost.call_s
     processes = max(fewest, min(most, int(cost.seconds / 2 / one_s)))
     return Layout(processes=processes, values=values, loops=loops, wall_s=2 * processes * one_s)
@@ -259,7 +262,7 @@ def _lay_out_pyperf(cost: Cost) -> Layout:
 
 def _lay_out_asv(cost: Cost) -> Layout:
     loops = max(1, math.ceil(ASV_SAMPLE_S / cost.call_s))
-    # asv spends more time only by more rounds; their number is an attribute of the benchmark.
+    # asv uses more time only for more rounds; the number of rounds is an attribute of the benchmark.
     return _lay_out(
         cost, most=PYPERF_PROCESSES, fewest=ASV_ROUNDS, warm_up_s=ASV_WARM_UP_S, values=ASV_SAMPLES, loops=loops
     )

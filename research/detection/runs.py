@@ -78,7 +78,7 @@ def _try_run(
 ) -> tuple[list[Record], list[Record]]:
     """Make one run; return a record per plant and a record per process of the run.
 
-    If the run failed, the record of a plant has the reason, and there are no records of processes.
+    If the run failed, the record of each plant has the reason, and there are no records of processes.
     """
     try:
         if shares == [BYTE_SHARE]:
@@ -152,7 +152,10 @@ def run_compare(condition: Condition, setup: Setup) -> Record:
 
 
 def _run_command(folder: str, condition: Condition, setup: Setup, arguments: Sequence[str]) -> tuple[Record, str]:
-    """Run a command of attnbench; return exit code, wall time and cores in use before, and the last line of output."""
+    """Run a command of attnbench; return a record of the command, and its last line of output.
+
+    The record has the exit code, the wall time, and the number of cores in use before the command.
+    """
     others = measure_busy_cores(WINDOW_S)
     begin = time.monotonic()
     common = ["--lengths", str(setup.length), "--passes", "forward", "--threads", str(condition.threads)]
@@ -169,7 +172,10 @@ def _run_command(folder: str, condition: Condition, setup: Setup, arguments: Seq
 
 
 def count_verdicts(folder: Path) -> list[tuple[str, int, dict[str, int], float]]:
-    """Count the runs of all files: (condition, plant, number of runs by verdict, median wall time in seconds)."""
+    """Count the runs of each condition and plant by their verdicts.
+
+    A row is (condition, plant, number of runs by verdict, median wall time in seconds).
+    """
     rows = []
     names = sorted({path.name.removesuffix(".gz") for path in folder.glob("runs-*.jsonl*")})
     for name in names:

@@ -26,7 +26,10 @@ def measure_starts(path: Path, condition: Condition, setup: Setup, *, rounds: in
 
 
 def read_start_times_s(path: Path) -> tuple[float, float] | None:
-    """Return the median seconds to start one process: alone, and as one of several together; None if not measured."""
+    """Return the median seconds to start one process alone, and per process of several started together.
+
+    None if the times were not measured.
+    """
     found = read(path)
     if found is None or not found[1]:
         return None

@@ -34,7 +34,7 @@ def test_the_table_shows_how_many_times_as_fast_an_implementation_is() -> None:
 
 
 def test_the_copy_of_the_reference_is_compared_with_the_reference() -> None:
-    """The two split the cycles; the samples of a slower copy do not count as samples of the reference."""
+    """Each cycle calls the reference or its copy; the samples of a slower copy do not count for the reference."""
     processes = [make_record(varlen=2_000_000) for _ in range(10)]
     for process in processes:
         for samples in process["samples"].values():

@@ -46,7 +46,7 @@ RAW_CONTEXTS = parse_rows("""
 
 
 def test_raw_scores_of_the_second_token() -> None:
-    """Scores, normalised scores and softmax are as printed; written-out exponentials give torch.softmax."""
+    """Scores, scores divided by their sum, and softmax are as printed; softmax by exponentials equals torch.softmax."""
     scores = raw_scores(JOURNEY[None])[0, 1]
     assert_close(scores, parse_rows("0.9544 1.4950 1.4754 0.8434 0.7070 1.0865"))
     assert_close(scores / scores.sum(), parse_rows("0.1455 0.2278 0.2249 0.1285 0.1077 0.1656"))
@@ -100,7 +100,7 @@ def test_parameters_drawn_from_seed_123_give_the_printed_numbers() -> None:
 
 
 def test_linear_layers_drawn_from_seed_789_give_the_printed_contexts_and_so_do_their_weights_as_parameters() -> None:
-    """Copying the weights in either direction transposes them."""
+    """``take`` copies weights from linear layers to parameters or back, and transposes the weights."""
     torch.manual_seed(789)
     linear, parameters = LinearSelfAttention(3, 2), ScaledSelfAttention(3, 2)
     printed = parse_rows("""
@@ -144,7 +144,7 @@ PROJECTED = parse_rows("""
 
 
 def test_padded_scores_become_the_printed_weights() -> None:
-    """A loop and a softmax give the weights from the scores and the padding mask; padded keys get exactly 0."""
+    """The matrix form and the loop compute these attention weights; the weights of padded keys are exactly 0."""
     hidden = masks.over_queries(masks.from_lengths(LENGTHS, keys=4), 4)
     _, weights = attend(SCORES, torch.zeros(3, 4, 1, dtype=torch.float64), hidden=hidden)
     assert_close(weights, WEIGHTS, 2e-4)
@@ -199,7 +199,7 @@ def test_four_dimensional_heads_have_the_printed_shapes() -> None:
 
 
 def test_every_form_of_heads_equals_the_reference_with_its_weights() -> None:
-    """Output and attention weights agree if the rows of in_proj_weight are W_q, then W_k, then W_v."""
+    """The reference's in_proj_weight is split into W_q, W_k and W_v, in this order, as the parameters of every form."""
     torch.manual_seed(0)
     reference = nn.MultiheadAttention(6, 2, bias=False, batch_first=True, dtype=torch.float64)
     tokens = torch.randn(3, 4, 6, dtype=torch.float64)
@@ -223,7 +223,7 @@ def test_every_form_of_heads_equals_the_reference_with_its_weights() -> None:
 
 
 def test_diagonal_blocks_are_the_scores_of_the_heads() -> None:
-    """Block (i, i) of the large product is Q_i K_iᵀ, for any lengths."""
+    """In the product of all heads' queries with all heads' keys, block (i, i) holds the scores of head i."""
     q, k = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 7, 4)
     large = q.flatten(1, 2) @ k.flatten(1, 2).mT
     assert large.shape == (2, 15, 21)
@@ -231,7 +231,7 @@ def test_diagonal_blocks_are_the_scores_of_the_heads() -> None:
 
 
 def test_the_softmax_of_wide_draws_is_one_hot_and_of_narrow_ones_spread_out() -> None:
-    """Of 20,000 draws of standard deviation 100, one gets almost all the weight; after division by 100, none does."""
+    """Of 20,000 numbers with standard deviation 100, one gets over 99 % of the weight; at 1, each gets under 1 %."""
     draws = 100 * torch.randn(20_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert torch.softmax(draws, dim=0).max() > 0.99
     assert torch.softmax(draws / 100, dim=0).max() < 0.01

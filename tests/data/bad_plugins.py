@@ -18,7 +18,7 @@ SHAPE = (2, 5, 24)
 
 
 class Bad(Implementation):
-    """The reference, with fault number n after each call if the case has seed n; a fault may replace the result."""
+    """The reference. Fault number n follows each call of a case with seed n; the fault may replace the result."""
 
     def __init__(self, faults):
         self.faults = faults

@@ -20,7 +20,7 @@ FOREVER_S = 600
 
 
 class Hostile(Implementation):
-    """The reference, with faults by length: those in ``builds`` run in ``prepare``, those in ``calls`` in each call."""
+    """The reference with a fault at some lengths: in ``prepare`` (``builds``) or in each call (``calls``)."""
 
     def __init__(self, calls=(), builds=()):
         self.calls = dict(calls)
@@ -157,7 +157,7 @@ HANGING = Hostile(calls={9: loop, 10: loop_ignoring_signals})
 
 
 def fork_processes(output):
-    """Fork until there are 2 × 2 × 2 processes; the new ones write their ids and stay, some in their own sessions."""
+    """Fork seven new processes; each writes its id and does not end, and some become leaders of their own sessions."""
     owner = os.getpid()
     for _ in range(3):
         os.fork()

@@ -75,8 +75,8 @@ def decide_speed(own: Timing, base: Timing, *, effect: float = EFFECT) -> SpeedV
         control = _decide_against(copy, [base], effect, measure) if copy else None
         return _apply_control(_decide_against(own, [base], effect, measure), control)
     processes = _find_common_processes(own, base, copy)
-    # The baseline and its copy are never called in the same cycle. Each is compared with ``own`` in the cycles that
-    # called it, so that a drift of the machine between those cycles cancels.
+    # The baseline and its copy are never called in the same cycle. So ``own`` is compared with the baseline in some
+    # cycles, and with the copy in others. A drift of the machine between these cycles then cancels.
     ratios = [(ratio_in_process(p, own, [base], measure), ratio_in_process(p, own, [copy], measure)) for p in processes]
     copy_to_base = [to_base / to_copy if to_base and to_copy else None for to_base, to_copy in ratios]
     control = _decide_by_ratios(copy_to_base, [own, base, copy], effect, measure)
@@ -84,7 +84,7 @@ def decide_speed(own: Timing, base: Timing, *, effect: float = EFFECT) -> SpeedV
 
 
 def splits_cycles(base: Samples, copy: Samples) -> bool:
-    """Whether no cycle called both the baseline and its copy, by cycle numbers; in older runs every cycle did."""
+    """Whether each cycle called either the baseline or its copy; in older runs, each cycle called both."""
     cycles = list(zip(base, copy, strict=False))
     return any(own and other for own, other in cycles) and not any(set(own) & set(other) for own, other in cycles)
 

@@ -16,7 +16,7 @@ class _Setting:
 
 
 def _set_device(device: torch.device) -> None:
-    # None, not the CPU: an explicit default device slows down every call that creates a tensor.
+    # For the CPU, set None: an explicit default device slows down every call that creates a tensor.
     torch.set_default_device(None if device.type == "cpu" else device)
 
 

@@ -49,7 +49,7 @@ def compute_gradient_alone(candidate: Candidate, tensor: Tensor) -> Tensor:
 def try_call(step: Callable[[], Result]) -> tuple[Result | None, str]:
     """Call ``step``; return its result and an empty string, or None and a one-line description of its exception.
 
-    Raises: Refusal, Malformed where ``step`` raises them, because these two are no findings about the step.
+    Raises: Refusal, Malformed where ``step`` raises them: the caller must not report these two as a fault of ``step``.
     """
     try:
         return step(), ""

@@ -17,7 +17,7 @@ from attnbench.runner import Plan, Session
 
 __all__ = ["refuse_filters", "write_certificate"]
 
-# Options that leave out cases or checks, or that change cases, by parameter name.
+# Name of each option that leaves out cases or checks or changes cases; a key is the option's parameter name.
 FILTERS = {"patterns": "--case", "checks": "--check", "dtypes": "--dtype", "shard": "--shard"}
 
 
@@ -68,7 +68,9 @@ def write_certificate(
 
 
 def _read_scores(operators: Sequence[str]) -> dict[str, Any]:
-    """Return the stored mutation scores of these operators; a key is the hash of a case list.
+    """Return the stored mutation scores of these operators, by the hash of a case list.
+
+    A mutation score is the fraction of mutants (wrong implementations) that the checks catch on the case list.
 
     ``attnbench conform --mutants --json`` writes the stored files.
     """

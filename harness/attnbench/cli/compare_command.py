@@ -24,8 +24,8 @@ from attnbench.records.types import PERF, SCHEMA
 from attnbench.runner import Effort
 
 # Default of --threshold: between two runs, a relative change of time counts if it is larger. The default is no less
-# than 5 % because two runs are made at different times: in ten alternating processes a side, the time of identical code
-# differed by up to 6 %.
+# than 5 % because two runs are made at different times: two measurements of identical code, each in ten
+# processes that alternated with those of the other, differed by up to 6 %.
 THRESHOLD = 0.05
 # Default sequence lengths at which two implementations are compared: at 128 the overhead of a call dominates, at 512
 # the computation does.
@@ -38,7 +38,7 @@ MEASURING = (
     "case_budget",
 )  # fmt: skip
 WORSENED = 1
-# Styles of the verdicts that are neither better nor worse.
+# Style of the text in the table for each verdict that is neither better nor worse.
 STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other": "yellow"}
 
 

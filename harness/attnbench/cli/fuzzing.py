@@ -60,8 +60,8 @@ def fuzz_all(implementations: tuple[str, ...], given: dict[str, Any]) -> int:
 def choose_effort(given: dict[str, Any]) -> SearchEffort:
     """Return the effort of a search, as the options give it.
 
-    If the options give neither a time nor a number of cases, the effort is a time. In CI or with --seed the effort is a
-    number of cases instead, so that the search can be repeated.
+    If the options give neither a time nor a number of cases, the default is a time. In CI or with --seed the default is
+    a number of cases, because a search that ends after a given time cannot be repeated exactly.
     """
     ci = bool(os.environ.get("CI"))
     budget_s, examples, seed = given["budget"], given["examples"], given["seed"]

@@ -56,7 +56,7 @@ Matrix = dict[str, dict[str, Cell]]
 
 
 def build_matrix(results: Iterable[Result]) -> Matrix:
-    """Return the cells of a run; a check that this version does not know is counted in the chapter ``?``."""
+    """Return the cells of a run; the chapter ``?`` counts checks that this version of attnbench does not know."""
     cells: defaultdict[str, dict[str, Cell]] = defaultdict(dict)
     for result in results:
         for finding in result.findings:
@@ -68,7 +68,7 @@ def build_matrix(results: Iterable[Result]) -> Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Failures of one check on one implementation: the first failure, and the number of further cases that fail."""
+    """The first failure of one check on one implementation, and the number of further cases that fail this check."""
 
     implementation: str
     case: str

@@ -27,10 +27,10 @@ EFFORTS = {
     "core": Effort(processes=10, most=30, budget_s=1.0),
     "full": Effort(processes=10, most=30, budget_s=2.0),
 } | dict.fromkeys(("slow", "gpu", "huge"), Effort(processes=10, most=30, budget_s=4.0))
-# Longest predicted call that a quick suite starts, in seconds. The suite makes such a call some forty times in checks,
-# and seven times in each of seven timing processes. A call of the naive loop (the slowest implementation) on real
-# sentences, without gradients, is just within the limit. Without the limit, the naive loop takes as long as all other
-# implementations together.
+# Longest predicted call that a quick suite starts, in seconds. The checks of the suite make such a call some forty
+# times, and each of seven timing processes makes the call seven times. A call of the naive loop (the slowest
+# implementation) on real sentences, without gradients, is just within the limit. Without the limit, the naive loop
+# takes as long as all other implementations together.
 QUICK_WORK_S = 0.12
 PASSES = get_args(Pass)
 # Smallest memory limit that is rejected, in bytes. The system cannot set such a limit, and it would limit nothing.

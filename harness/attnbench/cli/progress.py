@@ -33,14 +33,14 @@ class Pace:
     """Durations of the finished steps of a stage, and an estimate for the remaining steps.
 
     Steps differ widely: a long sequence takes a thousand times as long as a short one. Steps come in order of length,
-    so the mean duration of the finished steps is a poor estimate. But steps come in rounds: the same cases for every
-    implementation, or in every process. The estimate for a remaining step therefore comes from the durations of the
-    steps with the same label in earlier rounds.
+    so the mean duration of the finished steps is a poor estimate. But steps come in rounds: each implementation, or
+    each process, runs the same cases. The label of a step is the same in every round. The estimate for a remaining step
+    therefore comes from the durations of the steps with the same label in earlier rounds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # Held while a finished step is counted: several threads report finished steps.
+        # Lock for counting a finished step: several threads report finished steps.
         self._counting = Lock()
         self.begin(0)
 
@@ -81,7 +81,7 @@ class Pace:
         passed_s = self._clock() - self._ends_s[-1]
         if not self._round_ended:
             known = [took_s for one in self._took_s.values() for took_s in one]
-            # Later steps are seldom quicker than finished ones, so this is a lower end.
+            # Later steps are seldom quicker than finished steps, so this estimate is a lower end.
             return max(left * min(fmean(known), median(known)) - passed_s, 0.0), None
         labels = list(self._took_s)
         begin = labels.index(self._last_label) + 1

@@ -166,7 +166,7 @@ def _filter_cases(session: Session, cases: list[str], patterns: Sequence[str]) -
 
 
 def _replace_dtype_and_device(case: str, dtype: str | None, device: str) -> str:
-    """Return the case id with another dtype and device.
+    """Return the case id with this dtype and device; None and "cpu" keep the dtype and the device of the case id.
 
     For every operator the last three parts of a case id are the dtype, the device and the mode.
     """

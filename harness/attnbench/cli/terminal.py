@@ -91,7 +91,7 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
     for status, words in (("unsupported", "refused"), ("not_run", "not run")):
         reasons = ((r.implementation, f.reason) for r in results for f in r.findings if f.status == status)
         _print_left_out(words, "finding", reasons, err=err)
-    # A refused case is called anyway; the warnings of the refused finding say what that call revealed.
+    # The harness calls the implementation even on a case that it refuses; the warnings say what that call revealed.
     warned = (
         (r.implementation, f"{f.reason}: {warning}")
         for r in results
@@ -107,9 +107,9 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
 
 
 def _print_left_out(words: str, thing: str, named_reasons: Iterable[tuple[str, str]], *, err: bool) -> None:
-    """Print a line for each implementation: the number of its reasons, and the most common reason.
+    """Print a line for each implementation: the number of things left out, and the most common reason.
 
-    ``thing`` names what has such a reason: a finding, a case, a call or a comparison.
+    ``thing`` is the word for what was left out: a finding, a case, a call or a comparison.
     """
     reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for name, reason in named_reasons:
@@ -165,14 +165,14 @@ def _format_peak(result: Result | None) -> str:
 
 
 def _describe_clock(result: Result, device: str) -> str:
-    """Name the device of a call and which of its two times the table contains; empty for a call on the CPU."""
+    """Name a call's device and its time in the table (device time or end-to-end time); empty for a call on the CPU."""
     if device == "cpu" or result.timing is None:
         return ""
     return f", {device}, {'device time' if choose_measure(result.timing) == 'device' else 'end-to-end time'}"
 
 
 def _format_timing(result: Result | None, timed: Timed) -> str:
-    """Format the time in ms, the ratio to the baseline, and the sign of the state; no ratio if it is inconclusive."""
+    """Format the time in ms, the ratio to the baseline, and the verdict's sign; leave out an inconclusive ratio."""
     if result is None or result.timing is None:
         return "–"
     found = _compare_with_baseline(result, timed)
@@ -188,7 +188,7 @@ def _format_timing(result: Result | None, timed: Timed) -> str:
 
 
 def _compare_with_baseline(result: Result, timed: Timed) -> SpeedVerdict | None:
-    """Return the speed verdict against the baseline, or None if calls of the two were not interleaved in one run."""
+    """Return the speed verdict against the baseline, or None if one run did not interleave calls of both."""
     name = find_baseline(result.case)
     base = timed.get((result.run, result.case, name))
     if base is None or base.timing is None or result.timing is None or name not in result.timing.interleaved_with:

@@ -20,7 +20,7 @@ __all__ = ["CONTROL", "PLANNED", "WORKER", "Row", "Settings", "drop_in"]
 
 # Name of the A/A control, a second copy of the original model, in the lists of implementation names.
 CONTROL = "(twin)"
-# Worker module of a session that ``drop_in`` uses.
+# Module that the worker processes must run in a session passed to ``drop_in``.
 WORKER = "attnbench.integrations.drop_in_worker"
 # Fraction of the time-out of each model that is planned for timed calls; the rest is for loading and warming up.
 PLANNED = 0.4
@@ -46,7 +46,7 @@ class Row:
 
     model: str
     implementation: str
-    # ``held``, ``failed``, or the status of a refusal or an error.
+    # ``held`` (error within the error budget), ``failed``, or the status of a refusal or an error.
     status: str
     reason: str = ""
     # Largest difference from the embeddings of the original model, and the smallest cosine similarity to them.
@@ -172,7 +172,7 @@ class _ModelTiming:
     threads: int = 0
 
     def time_models(self, names: Sequence[str]) -> Iterator[Row]:
-        """Time the model with these implementations; yield a row for each path of the original, then all ``rows``."""
+        """Time the model with these implementations; yield a row for each path of the original, then ``self.rows``."""
         names, processes = list(names), self.settings.processes
         self.progress.begin(f"time {self.model}", processes)
         for number in range(processes):
@@ -195,7 +195,7 @@ class _ModelTiming:
         return replace(row, timing=timings[name], contest=verdict)
 
     def _time_in_process(self, number: int, names: list[str]) -> None:
-        """Take samples in one fresh process; repeat without an implementation that raises or is wrong."""
+        """Take samples in one fresh process; if an implementation raises or is wrong, exclude it and start again."""
         while True:
             answer = self._take_samples(number, names)
             culprit, reason = _find_fault(answer, names)

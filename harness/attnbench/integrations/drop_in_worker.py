@@ -65,7 +65,7 @@ class DropInWorker(CandidateWorker):
         limit_s: float,
         seed: int,
     ) -> Outcome:
-        """Take interleaved samples of the model with each implementation, and of two originals (A/A control)."""
+        """Time interleaved calls of the model with each implementation, and of two originals (A/A control)."""
         return run_for_outcome(
             lambda: self._take_samples(
                 implementations, model, Batch.from_sentences(batch, length), budget_s, limit_s, seed
@@ -88,7 +88,7 @@ class DropInWorker(CandidateWorker):
         samples = sampling.sample_interleaved(
             calls, budget_s=budget_s, limit_s=limit_s, seed=seed, baseline=(base, CONTROL)
         )
-        # Errors are computed with sentences in reverse order, so that results cached in an earlier call are wrong.
+        # Reverse the sentences before computing errors: an implementation that returns cached results is then wrong.
         batch.reverse()
         oracle = embed_in_float64(batch)
         return {

@@ -10,7 +10,7 @@ __all__ = ["choose_mode", "make_case_of_call", "name_mask"]
 
 
 def name_mask(mask: Tensor | None, *, is_causal: bool) -> str:
-    """Return the name of a mask's form in a problem, such as ``bool2d``.
+    """Return the name by which a case describes a mask of this form, such as ``bool2d``.
 
     Shape: mask broadcastable to (batch, heads, queries, keys).
     """

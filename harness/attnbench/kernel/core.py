@@ -16,7 +16,7 @@ from attnbench.masks import additive, combined, positional
 
 __all__ = ["CoreKernel", "core_from_kernel"]
 
-# The two results of ``positional``: a keep mask and an additive mask.
+# The two results of ``positional``: a boolean mask (true = keep) and an additive mask.
 Positional = tuple[Tensor | None, Tensor | None]
 
 
@@ -75,7 +75,7 @@ class CoreKernel(DeclaredKernel):
     operator = "attention_core"
 
     def flag_replaces_mask(self, queries: int, keys: int, *, causal: str | None, only_causal: bool) -> bool:
-        """Whether the function's causal flag replaces the mask; ``only_causal``: nothing else masks or biases."""
+        """Whether the function's causal flag replaces the mask; ``only_causal``: there is no other mask and no bias."""
         same_corner = queries == keys or self.policies.causal == causal
         return causal is not None and only_causal and same_corner and self.takes("is_causal")
 
@@ -127,7 +127,7 @@ class CoreKernel(DeclaredKernel):
         return _CoreAttention(self)
 
     def prepare(self, module: nn.Module, case: Case, inputs: Inputs) -> Call:
-        """Return a call of the module whose positional masks are computed here, before calls are timed."""
+        """Compute the positional masks, before calls are timed, and return a call of the module with these masks."""
         return super().prepare(self._bind_positions(module, case, inputs), case, inputs)
 
     def _bind_positions(self, module: nn.Module, case: Case, inputs: Inputs) -> Call:

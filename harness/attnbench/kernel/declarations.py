@@ -1,4 +1,4 @@
-"""The common base of ``Kernel`` and ``CoreKernel``: a plain function on split heads, and its author's declarations."""
+"""The base of ``Kernel`` and ``CoreKernel``: a plain function on split heads, and what its author declares about it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -46,8 +46,8 @@ class ReferenceForward(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Return the output (batch, queries, embed_dim), and attention weights (batch, heads, queries, keys) or None.
 
-        ``mask`` and the attention weights include the extra key columns (bias_k, add_zero_attn). ``is_causal`` states
-        that the mask is causal; the flag itself hides nothing.
+        ``mask`` and the attention weights include the extra key columns (bias_k, add_zero_attn). ``is_causal`` only
+        states that the mask is causal; ``mask`` is what hides keys.
 
         Shape: query (batch, queries, embed_dim), key (batch, keys, kdim), value (batch, keys, vdim), mask
         broadcastable to (batch, heads, queries, keys).
@@ -85,7 +85,7 @@ class ReferenceForward(nn.Module):
         if is_causal and attn_mask is None:
             raise ValueError("is_causal=True needs attn_mask: pass the causal mask as attn_mask")
         if attn_mask is not None and attn_mask.requires_grad and torch.is_grad_enabled():
-            # If the flag replaced the mask, the mask would get no gradient.
+            # A kernel may use the causal flag in place of the mask; the mask would then get no gradient.
             is_causal = False
         output, weights = self.under_masks(
             query,

@@ -48,7 +48,7 @@ class Kernel(DeclaredKernel):
     """A kernel as an implementation of multi-head attention; see ``from_kernel``."""
 
     def aligns(self, queries: int, keys: int) -> bool:
-        """Whether the function's causal flag means the mask of the contract, in which query i sees keys 0 to i."""
+        """Whether the function's causal flag lets query i see keys 0 to i, as the reference's causal mask does."""
         return self.policies.causal == "top_left" or queries == keys
 
     def needs(self, case: Case) -> Mapping[str, bool]:

@@ -13,7 +13,10 @@ __all__ = ["HeadSplitAttention"]
 
 
 class _OutputProjection(NonDynamicallyQuantizableLinear):
-    """The reference's class of out_proj, which quantization does not replace, with fast access to its parameters."""
+    """The output projection, with fast access to its parameters.
+
+    Its base class is the one that the reference uses for ``out_proj``, so dynamic quantization does not replace it.
+    """
 
     weight = Held[nn.Parameter]()
     bias = Held[nn.Parameter]()

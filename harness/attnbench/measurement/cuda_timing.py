@@ -198,21 +198,21 @@ class DeviceTime:
             assert self._clock_ghz is not None
             torch.cuda._sleep(spin_cycles(hidden_ns, self._clock_ghz))  # type: ignore[no-untyped-call]  # noqa: SLF001  # torch's own tests use it
         else:
-            # Without this wait, the flush would hide a varying part of the launch.
+            # Without this wait, the device would still flush its cache for a varying part of the launch.
             torch.cuda.synchronize()
         self._begin.record()
         began = time.perf_counter_ns()
         result = step()
         launch_ns = time.perf_counter_ns() - began
         self._end.record()
-        # If the begin event has completed, the spin before it is over.
+        # The begin event completes when the spin is over. It must not have completed before the call is enqueued.
         late = bool(self._begin.query()) if hidden_ns else None  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         del result
         return DeviceSample(device_ns=round(self._begin.elapsed_time(self._end) * 1e6), late=late), launch_ns
 
     def _measure_clock_ghz(self) -> float:
-        """Measure the device's clock rate by a spin, in cycles per nanosecond; an earlier spin is the warm-up."""
+        """Measure the device's clock rate by the second of two spins, in cycles per nanosecond."""
         for _ in range(2):
             self._begin.record()
             torch.cuda._sleep(MEASURED_CYCLES)  # type: ignore[no-untyped-call]  # noqa: SLF001  # as above

@@ -16,7 +16,8 @@ CREATORS = (
     "aten::empty", "aten::new_", "aten::zero", "aten::fill_", "aten::ones", "aten::full", "aten::resize_",
     "aten::scalar_tensor",
 )  # fmt: skip
-# Operators that only call the operators that do the work: a copy, or the random numbers and the product of a dropout.
+# Operators that do no work themselves. They call the operators that do it: a copy, or for a dropout the random numbers
+# and the product.
 WRAPPERS = frozenset(
     {"aten::clone", "aten::to", "aten::_to_copy", "aten::_unsafe_view", "aten::dropout", "aten::promote_types"}
 )

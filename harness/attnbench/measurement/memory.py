@@ -116,7 +116,7 @@ def _measure_device_peak(call: Callable[[], object]) -> tuple[int, int]:
 
 
 def count_held_bytes(values: Iterable[object], existing: Iterable[Tensor] = ()) -> int:
-    """Bytes of the storages of the tensors in ``values``, each storage once, without those of ``existing`` tensors."""
+    """Bytes of the storages of the tensors in ``values``; a storage counts once, one of ``existing`` tensors never."""
     existing_storages = {tensor.untyped_storage().data_ptr() for tensor in existing}
     own = [value.untyped_storage() for value in values if isinstance(value, Tensor)]
     return sum({s.data_ptr(): s.nbytes() for s in own if s.data_ptr() not in existing_storages}.values())

@@ -43,10 +43,10 @@ class CallFailed(Exception):
 class Samples:
     """Lists with one number per sampled call, in the order of the calls; and the time of the first call.
 
-    ``times_ns`` are wall times, ``waited_ns`` the times for which the process's threads waited for a core during the
-    call, ``switches`` the numbers of involuntary context switches, and ``cycles`` the numbers of the cycles that made
-    the calls. A list is empty if the system does not count its quantity, or if no device timed the calls. The fields
-    are those of a ``Timing``.
+    ``times_ns`` are wall times. ``waited_ns`` are the times for which the process's threads waited for a core during
+    the call. ``switches`` are numbers of involuntary context switches. ``cycles`` are the numbers of the cycles that
+    made the calls; in one cycle, each implementation is sampled at most once. A list is empty if the system does not
+    count its quantity, or if no device timed the calls. The fields are those of a ``Timing``.
     """
 
     times_ns: list[int] = field(default_factory=list)
@@ -90,10 +90,10 @@ def sample_interleaved(
     over all cycles. If other work disturbed too many calls, cycles are added for at most another ``budget_s``. No more
     samples are planned than ``limit_s`` allows, even if so few samples give no verdict.
 
-    The calls named by ``baseline`` are the baseline and its copy for the A/A control. A cycle calls only one of them,
-    and they have one part of the budget together, which determines the number of cycles. If a cycle called both, the
-    same call would be made twice as often as the others. It would find its code and data in the caches, which saved 3
-    to 4 % of a call of 0.4 ms.
+    ``baseline`` names the baseline and its copy for the A/A control. A cycle calls only one of the two. Together they
+    get the same part of the budget as one other call, and this part determines the number of cycles. If a cycle called
+    both, the same code would run twice as often as that of other calls. It would find its code and data in the caches,
+    which saved 3 to 4 % of a call of 0.4 ms.
 
     Raises: CallFailed if a call raises.
     """
@@ -155,7 +155,7 @@ class _Plan:
     def from_budget(
         cls, sample_ns: Mapping[str, int], sharing: list[str], *, share_s: float, limit_s: float
     ) -> "_Plan":
-        """Plan as many samples of each call as ``share_s`` allows, and ``FEWEST`` or more if ``limit_s`` allows."""
+        """Plan as many samples of each call as fit into ``share_s``, but at least ``FEWEST`` if ``limit_s`` allows."""
         fewest = max(1, int(min(FEWEST, limit_s * 1e9 / max(sum(sample_ns.values()), 1))))
         counts = {name: max(fewest, min(MOST, int(share_s * 1e9) // max(ns, 1))) for name, ns in sample_ns.items()}
         cycles = max(fewest * len(sharing), *(counts[name] for name in sharing or counts))
@@ -171,7 +171,7 @@ class _Plan:
         return own + self._choose_baseline_copy(self.sharing, cycle)
 
     def choose_added_calls(self, cycle: int, short: Sequence[str]) -> list[str]:
-        """Names of the calls to make in an added cycle: those with too few clean calls, and the baseline."""
+        """Names of the calls to make in an added cycle: those with too few clean calls, and baseline or copy."""
         wanting = [name for name in self.sharing if name in short] or self.sharing
         return [name for name in self.counts if name in short] + self._choose_baseline_copy(wanting, cycle)
 
@@ -266,7 +266,7 @@ class _Sampler:
                 _note_clock(self.samples[name], before, after)
 
     def process_readings(self) -> None:
-        """Parse the stored counters into the samples; between calls of a cycle, this would disturb the next."""
+        """Parse the scheduler counters into the samples; between two calls, parsing would disturb the second call."""
         for samples, before, after in self.readings:
             waited, switches = after.waited_ns_since(before), after.switches_since(before)
             if waited is not None:

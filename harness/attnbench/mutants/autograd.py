@@ -26,7 +26,7 @@ class Once(torch.autograd.Function):
 
 
 class AsContiguous(torch.autograd.Function):
-    """The identity, whose backward pass reads the cotangent in memory order and ignores its strides."""
+    """The identity. Its backward pass reads the gradient of the output in memory order, ignoring the strides."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ class Equivalent:
     implementation: Implementation
     # Why no check can observe the change.
     proof: str
-    # Computes an example of the fact that the proof relies on; true if the fact holds there.
+    # Tests the fact that the proof relies on in an example; true if the fact holds in the example.
     holds: Callable[[], bool]
     # Id of the case on which the change is most likely to show.
     shown_by: str
@@ -88,7 +88,7 @@ class ModuleImplementation(Implementation):
         self._unsupported = unsupported
 
     def unsupported(self, case: Case) -> str | None:
-        """Why the case is not supported, by the function given to the constructor; None where it is."""
+        """Return why the case is not supported, or None; the function given to the constructor decides."""
         return self._unsupported(case)
 
     def build(self, reference: Any) -> nn.Module:
@@ -97,9 +97,9 @@ class ModuleImplementation(Implementation):
 
 
 def load_mutant_set(operator: Operator) -> MutantSet:
-    """Load the mutant set that an operator names; an empty set where it names none.
+    """Load the mutant set that ``operator.mutants`` names; return an empty set if that name is empty.
 
-    Raises: PluginError where the name is not that of a MutantSet, or where the set is of another operator.
+    Raises: PluginError if the named object is not a MutantSet, or if the set is of another operator.
     """
     if not operator.mutants:
         return MutantSet(mutants=())

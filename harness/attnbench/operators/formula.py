@@ -85,7 +85,7 @@ class FormulaOperator(Operator):
             )
 
     def noise(self, roundoff: float, seed: int) -> Any:
-        """Return relative noise of one roundoff."""
+        """Return the random relative error, at most ``roundoff``, that ``rounded`` adds in the rounding model."""
         from attnbench.operators.rounding import Noise
 
         return Noise(roundoff, seed)

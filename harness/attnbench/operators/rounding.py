@@ -29,8 +29,9 @@ class Noise:
         """Return sums of ``terms`` products with the error of sequential accumulation, which is large if terms cancel.
 
         Partial sums grow like a random walk, so the sum of their squares is terms / 2 times the square of the result.
-        The typical worst error of one rounding to nearest is √½ of ``accumulation``, the roundoff of sums. The product
-        √(terms / 2) · √½ is √terms / 2.
+        The typical worst error of one rounding to nearest is √½ · ``accumulation``, the roundoff of sums times √½. The
+        error of the sum is therefore at most √(terms / 2) · √½ = √terms / 2 times ``accumulation``, relative to the
+        root mean square of the last axis.
         """
         if not terms or tensor.numel() == 0:
             return tensor

@@ -70,10 +70,10 @@ PROBE_ROUNDOFFS: dict[Precision, tuple[float, float]] = {
     "float16": (0.9, 1.7),
     "bfloat16": (1.05, 1.85),
 }
-# Rounding averages out over at least PROBE_ELEMENTS elements, provided that the rounding model's error is at most
-# PROBE_AVERAGED roundoffs (its worst run over so many elements has 1.6). On all other tensors the allowed error is at
-# least PROBE_FACTOR times the model's error. The worst error of a correct variant was 4.4 times the model's error,
-# measured on 660 small cases with all masks and 25 correct variants each.
+# The allowed errors above hold where rounding averages out: in tensors of PROBE_ELEMENTS or more elements, if the error
+# of the rounding model is at most PROBE_AVERAGED roundoffs (its worst run over so many elements has 1.6). On all other
+# tensors the allowed error is at least PROBE_FACTOR times the model's error. The worst error of a correct variant was
+# 4.4 times the model's error, measured on 660 small cases with all masks and 25 correct variants each.
 PROBE_ELEMENTS, PROBE_AVERAGED = 2000, 2.0
 PROBE_FACTOR = 8.0
 # Step of a central difference in float64, and the allowed relative error of its slope. The error has two parts: the
@@ -142,7 +142,8 @@ def largest_error(value: Tensor, expected: Tensor) -> float:
 def allowed_probe_error(precision: Precision, *, gradient: bool, elements: int, model: float) -> float:
     """Allowed relative error of the softmax scale or the amplitude fitted over a whole tensor.
 
-    ``model`` is the largest relative error of the rounding model's runs.
+    The amplitude is the common factor of all elements. ``model`` is the largest relative error that this estimate has
+    in the runs of the rounding model.
     """
     allowed = averaged_rounding_error(precision, gradient=gradient)
     averaged = elements >= PROBE_ELEMENTS and model <= PROBE_AVERAGED * ROUNDOFF[precision]

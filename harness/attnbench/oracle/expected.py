@@ -39,7 +39,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A direction along which the error of a whole quantity is measured."""
+    """A direction in the space of a quantity's elements; the error along it is one number for the whole quantity."""
 
     direction: Tensor
     # Largest error of the rounding model's runs along the direction.
@@ -113,14 +113,14 @@ class CaseOracle:
         return self._compute_expected(self.case, self.inputs, keep)
 
     def find_probes(self, quantity: str) -> dict[str, Probe]:
-        """Return the probes of a quantity by name, except those whose direction is zero everywhere."""
+        """Return the probes of a quantity (softmax scale, amplitude) by name, except those whose direction is zero."""
         return {
             name: probes[quantity] for name, probes in self._probes.items() if bool(probes[quantity].direction.any())
         }
 
     @cached_property
     def _probes(self) -> dict[str, dict[str, Probe]]:
-        """Probes by name and quantity: the error along a direction g is ⟨value − expected, g⟩ / ⟨g, g⟩."""
+        """Probes (directions g) by name and quantity; the error along g is ⟨value − expected, g⟩ / ⟨g, g⟩."""
         expected = self.expected.quantities
         directions: dict[str, dict[str, Tensor]] = {}
         scaled = [
@@ -129,7 +129,7 @@ class CaseOracle:
         ends = [self._evaluate(self.case, inputs) for inputs in scaled if inputs is not None]
         if len(ends) == len(scaled):
             up, down = ends
-            # The derivative with respect to the logarithm of the scale.
+            # The derivative of a quantity with respect to the logarithm of the softmax scale, by a central difference.
             directions["softmax scale"] = {name: (up[name] - down[name]) / (2 * SCALE_STEP) for name in expected}
         directions["amplitude"] = expected
         models = list(self.run_rounding_model(self.case, self.exact_inputs))

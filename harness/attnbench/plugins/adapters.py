@@ -91,7 +91,7 @@ class ModuleImplementation(Implementation):
 
 
 def _changes_call(name: str, arguments: Mapping[str, Any]) -> bool:
-    """Whether a call without this argument would mean something else."""
+    """Whether leaving out this argument would change the meaning of a call."""
     if name == "average_attn_weights":
         return bool(arguments.get("need_weights")) and not arguments[name]
     value = arguments[name]

@@ -45,7 +45,7 @@ __all__ = [
 IMPLEMENTATIONS = "attnbench.implementations"
 OPERATORS = "attnbench.operators"
 STUDIES = "attnbench.studies"
-# The word in messages for an object of each entry-point group.
+# Word that messages use for an object, by entry-point group.
 _KINDS = {IMPLEMENTATIONS: "implementation", OPERATORS: "operator", STUDIES: "study"}
 # Separator between a name and the folder of a source tree.
 _AT = " @ "
@@ -104,7 +104,7 @@ def check_name(name: str, group: str = IMPLEMENTATIONS) -> None:
 
 
 def resolve_in_trees(name: str, tree: Path) -> tuple[str, str]:
-    """Return the names of an implementation in the source tree ``tree``, and in the tree where it is found by default.
+    """Return the implementation's name in the source tree ``tree``, and its name in the tree of the default version.
 
     Both names have the form ``NAME @ FOLDER``, so that both versions are loaded in the same way.
 

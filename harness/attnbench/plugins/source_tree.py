@@ -1,8 +1,9 @@
 """Source trees: two versions of the same modules in one process, the installed one and that of another folder.
 
-The modules of a source tree are imported under names with a prefix of the tree. An import in the code of a tree, also
-one that runs later, loads the module from the tree if the tree has this module. The standard library, site-packages
-(torch can be loaded only once) and the harness, which measures both versions, are shared with the rest of the process.
+The modules of a source tree are imported under names that begin with the name of the tree. An import in the code of a
+tree loads the module from the tree if the tree has this module, even if the import runs inside a later call.
+The rest of the process shares the standard library, site-packages (torch can be loaded only once) and the harness,
+which measures both versions.
 """
 
 import builtins
@@ -42,10 +43,10 @@ def open_source_tree(path: Path) -> "SourceTree":
 
 
 def find_counterpart_root(place: str, tree: Path) -> Path | None:
-    """Return the folder below which a module or file has the same relative path as its counterpart has in a tree.
+    """Return the root folder of a module or file: its path below the root equals its counterpart's path in a tree.
 
-    ``place`` is the name of an installed module or the path of a file. The result is None if the tree has no
-    counterpart.
+    ``place`` is the name of an installed module or the path of a file. The counterpart is the tree's version of it. The
+    result is None if the tree has no counterpart.
     """
     folder = tree.resolve()
     source, counterpart = _find_source(place), SourceTree(folder).find_counterpart(place)
@@ -58,13 +59,13 @@ def find_counterpart_root(place: str, tree: Path) -> Path | None:
 
 
 class SourceTree(MetaPathFinder):
-    """Finder of the modules of one tree; the name of the tree is the first part of their names."""
+    """Import finder for the modules of one tree; every module name begins with the name of the tree."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.root = _Root(PREFIX + re.sub(r"\W", "_", str(folder)), self)
         self.name = self.root.__name__
-        # Path of each top-level module in the tree, by name; None: the module is not imported from the tree.
+        # Path in the tree by name of a top-level module; the path is None if the module is not imported from the tree.
         self._places: dict[str, Path | None] = {}
 
     def import_module(self, name: str) -> ModuleType:

@@ -139,9 +139,9 @@ class Child:
             return chunk
 
     def measure_core_demand(self, window_s: float) -> float | None:
-        """Return the mean number of cores that the child and its descendants use or wait for while the child is idle.
+        """Return the mean number of threads of an idle child and its descendants that use a core or wait for a core.
 
-        The mean is over samples within ``window_s`` seconds; None where there is no /proc.
+        The mean is over samples within ``window_s`` seconds. The result is None where there is no /proc.
         """
         pids = descendants.find_marked(self._mark)
         if not pids:
@@ -195,7 +195,7 @@ class Child:
         finally:
             self.kill()
         if code < 0:
-            # The last lines are then a faulthandler traceback, which says less than the name of the signal.
+            # After a signal, the log ends with a faulthandler traceback, which says less than the name of the signal.
             return f"the process was killed by {_name_signal(-code)}"
         with self._log.open("rb") as log:
             log.seek(max(self._log_begin, log.seek(0, os.SEEK_END) - LAST_BYTES))

@@ -241,10 +241,10 @@ def merge_runs(runs: Iterable[StoredRun]) -> list[Result]:
 
     Measurements with different numbers of threads are separate results. A search for the max length is also separate.
 
-    Two results of the same run are joined by ``join_results``, because a profile stores one result after its probe and
-    one after timing, and makes fewer checks than a conformance run. Two results of different runs are not joined,
-    because a measurement belongs to the run in which it was made: the later result is kept. If both have the same
-    findings and only the earlier result has measurements, the earlier result is kept.
+    Two results of the same run are joined by ``join_results``: a profile stores one result of a case after the checks
+    and the memory measurement, and one after timing. It also makes fewer checks than a conformance run. Two results of
+    different runs are not joined, because a measurement belongs to the run in which it was made: the later result is
+    kept. If both have the same findings and only the earlier result has measurements, the earlier result is kept.
     """
     latest: dict[tuple[object, ...], Result] = {}
     for stored in runs:

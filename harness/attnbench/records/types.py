@@ -140,12 +140,12 @@ class Timing:
     build_ns: tuple[int, ...] = ()
     first_call_ns: tuple[int, ...] = ()
     # On CUDA, in the layout of ``samples_ns``. ``device_ns``: time of the call on the device, with a cold L2 cache.
-    # ``graph_ns``: this time for the call replayed as a CUDA graph. ``late``: whether the device started the call
-    # before all of it was enqueued; empty where the launch could not be hidden.
+    # ``graph_ns``: device time of the call replayed as a CUDA graph. ``late``: whether the device started the call
+    # before the host had enqueued the whole call; empty where the launch could not be hidden.
     device_ns: tuple[tuple[int, ...], ...] = ()
     graph_ns: tuple[tuple[int, ...], ...] = ()
     late: tuple[tuple[bool, ...], ...] = ()
-    # Clock of the streaming multiprocessors before and after the cycle, in MHz; 0 where it could not be read.
+    # Clock rate of the streaming multiprocessors before and after the cycle, in MHz; 0 where it could not be read.
     # ``throttle_reasons`` has NVML's bits for the throttling reasons at either time. All three fields are empty without
     # NVML.
     clock_before_mhz: tuple[tuple[int, ...], ...] = ()

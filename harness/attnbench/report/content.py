@@ -17,7 +17,7 @@ from attnbench.report.series import Series, group_series
 
 __all__ = ["LEGEND", "Cell", "Content", "Grouped", "Problem", "collect_content"]
 
-# The reason of an expected failure is the declared reason, its link in brackets, a colon, and what the check reported.
+# Text of an expected failure: the declared reason, a link in brackets, a colon, and the reason that the check reported.
 _DECLARED = re.compile(r"(.*? \(\S*\)): ", re.DOTALL)
 # Mark of each kind of status. A cell of the table lists its marks in this order.
 MARKS = (("bad", "✗"), ("good", "✓"), ("known", "~"), ("refused", "–"), ("left", "·"))
@@ -32,7 +32,7 @@ LEGEND = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Findings of one check on one implementation: (kind, mark, count) per kind of status, and the counts in words."""
+    """Findings of one check on one implementation: (kind, mark, count) per kind of status; the counts as text."""
 
     marks: tuple[tuple[str, str, int], ...]
     words: str
@@ -173,14 +173,14 @@ def _select_expected_failures(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def _label_calls(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add a column ``of`` with pass and length as text."""
+    """Add a column ``of`` that describes each call by its pass and its length."""
     return frame.assign(of=frame["pass"] + " L = " + frame["length"].astype(str))
 
 
 def _group_rows(frame: pd.DataFrame, column: str, *, named: int = 3) -> tuple[Grouped, ...]:
     """Group rows by implementation and reason; the most frequent reasons of an implementation come first.
 
-    The field ``of`` of a group lists up to ``named`` values of a column.
+    The field ``of`` of a group is a text that lists up to ``named`` different values of ``column``.
     """
     made = []
     for (name, reason), rows in frame.groupby(["implementation", "reason"], sort=False):

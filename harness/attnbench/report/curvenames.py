@@ -95,7 +95,7 @@ def _place_inside(axes: Axes, ends: Sequence[tuple[End, float]], panel: float) -
 
 
 def find_clear_place(wanted: float, half: float, taken: Sequence[tuple[float, float]]) -> float:
-    """Return the height nearest to ``wanted`` at which a name of half-height ``half`` overlaps no ``taken`` interval.
+    """Return the height nearest to ``wanted`` at which a name overlaps no ``taken`` interval; its height is 2·``half``.
 
     If the name overlaps an interval at every height, return ``wanted``, moved into the panel.
     """
@@ -104,7 +104,7 @@ def find_clear_place(wanted: float, half: float, taken: Sequence[tuple[float, fl
     free = [
         place
         for place in edges
-        # Adding and subtracting ``half`` restores an edge only up to rounding.
+        # The tolerance 1e-9 is for rounding: an edge plus ``half`` minus ``half`` may differ from the edge.
         if half <= place <= 1 - half
         and all(high <= place - half + 1e-9 or low >= place + half - 1e-9 for low, high in taken)
     ]

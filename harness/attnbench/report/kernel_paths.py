@@ -45,8 +45,8 @@ def find_way(kernels: Sequence[str]) -> str:
 def group_by_way(kernels: pd.DataFrame) -> Iterator[Way]:
     """Yield the rows of the table of code paths.
 
-    Lengths at which the same operators ran are in one row. If an implementation falls back to another path at some
-    lengths, these lengths therefore have their own row.
+    One row contains all lengths at which the same operators ran. An implementation that falls back to another path at
+    some lengths therefore has a second row for these lengths.
     """
     for (name, pass_), own in kernels.groupby(["implementation", "pass"], sort=False):
         alike: dict[tuple[str, frozenset[str]], list[tuple[int, str]]] = {}

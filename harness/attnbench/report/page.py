@@ -152,7 +152,7 @@ def _format_cell(measure: Measure, row: Any) -> tuple[str, ...]:
         return format_digits(value / 2**20), *lines
     if measure.column == "gflop_per_s":
         share = [] if pd.isna(row["share"]) else [f"{row['share'] * 100:.0f} % of the {row['bound']} ceiling"]
-        # A rate from a disturbed measurement is marked.
+        # Mark a rate that was computed from a disturbed measurement.
         return format_digits(value), *share, *([INCONCLUSIVE] if row["state"] == INCONCLUSIVE else [])
     if measure.column != "median_ns":
         return (format_digits(value / 1e6),)

@@ -60,7 +60,7 @@ def make_headline(results: Sequence[Result], found: pd.DataFrame, series: Sequen
 
 
 def describe_fastest(series: Series) -> Iterator[str]:
-    """Yield sentences that say which implementation is fastest; adjacent lengths with one answer share a sentence."""
+    """Yield sentences that name the fastest implementation; one sentence covers adjacent lengths with one answer."""
     for name, part in series.timings.groupby("pass"):
         winners = [
             (int(str(length)), *_find_fastest(rows, series.reference)) for length, rows in part.groupby("length")
@@ -85,10 +85,10 @@ def _format_gain(value: float) -> str:
 
 
 def _find_fastest(rows: pd.DataFrame, reference: str) -> tuple[str, float]:
-    """Return a phrase that names the fastest implementation and all indistinguishable from it, and the speed-up.
+    """Return a phrase and the speed-up of the fastest implementation over the reference.
 
-    The speed-up is that of the fastest implementation over the reference. If every implementation has a ratio to the
-    reference, the ratios decide which is fastest, since times also contain the disturbances of each process.
+    The phrase names the fastest implementation and those that cannot be distinguished from it. If every implementation
+    has a ratio to the reference, the ratios decide, since times also contain the disturbances of each process.
     """
     disturbed = rows["state"] == INCONCLUSIVE
     if disturbed.iloc[int(rows["median_ns"].argmin())]:
@@ -171,7 +171,7 @@ def describe_methods(series: Sequence[Series]) -> Iterator[str]:
 
 
 def _describe_device_times(timings: pd.DataFrame) -> str:
-    """Return sentences that say which of the two times of a CUDA call is reported, and which cycles were left out."""
+    """Return sentences that say which time of a CUDA call is reported, and which rounds of calls were left out."""
     clocks = _join_words(sorted(set(timings["clock"]) - {""}) or ["none"])
     throttled, samples = int(timings["throttled"].sum()), int(timings["samples"].sum())
     return (

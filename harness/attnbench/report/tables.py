@@ -59,8 +59,8 @@ UNTIMED = ("implementation", "length", "pass", "reason", "case", "run")
 def tabulate_timings(results: Sequence[Result], reached: Iterable[Ceiling] = ()) -> pd.DataFrame:
     """Tabulate the times of calls, with the speed verdict against the reference if the two were interleaved.
 
-    ``reached`` are the ceilings of the runs. The column ``share`` refers to the ceiling with the run, device, dtype and
-    number of threads of the call.
+    ``reached`` are the ceilings of the runs: the highest rates measured. The column ``share`` compares a call with the
+    ceiling of the same run, device, dtype and number of threads.
     """
     baselines = {(r.run, r.case): r.timing for r in results if r.implementation == find_reference(r.case) and r.timing}
     tops = {(c.run, c.device, c.dtype, c.threads): c for c in reached}
@@ -253,10 +253,10 @@ def _compare_with_reference(result: Result, timing: Timing, baseline: Timing | N
 
 
 def _make_verdict_columns(found: SpeedVerdict | None, *, decides: bool) -> dict[str, Any]:
-    """Return the columns of a speed verdict: the ratio, its state and the A/A control.
+    """Return the columns of a speed verdict: ratio, state, reason and A/A control (the reference against its copy).
 
-    ``decides`` is False for the reference, compared with itself. Its state and reason are given only if it is
-    inconclusive.
+    ``decides`` is False for the reference, which is compared with itself: state and reason are then empty, except for
+    the state ``inconclusive``.
     """
     ratio = found.ratio if found else None
     control = found.control if found else None
@@ -276,10 +276,10 @@ def _make_verdict_columns(found: SpeedVerdict | None, *, decides: bool) -> dict[
 
 
 def _compute_rates(result: Result, time_ns: float, top: Ceiling | None) -> dict[str, Any]:
-    """Return the columns of rates: operations and bytes of a call, divided by its time; and its share of the ceiling.
+    """Return the columns of rates: operations and bytes of a call divided by the call's time, ``share`` and ``bound``.
 
-    The share is the time that the case would take at the rates of the ceilings, divided by the measured time. ``bound``
-    names the ceiling at whose rate the case would take longer.
+    At the highest measured rates, the operations take one time and the bytes another. ``share`` is the longer of the
+    two, divided by the measured time. ``bound`` names the longer one: ``product`` (operations) or ``copy`` (bytes).
     """
     # flop is 0 for an operator that counts no operations.
     flop, moved = result.flop or None, result.bytes

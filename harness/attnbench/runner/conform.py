@@ -114,7 +114,7 @@ def _check_cases(
             if before is not None:
                 yield before[0].plan, _evaluate(session, worker, name, *before)
         finally:
-            # If the consumer stops early, this makes the thread's pending request return, so that the thread ends.
+            # If the consumer stops early, the thread may still wait for the worker's reply. Closing ends that wait.
             worker.close()
 
 

@@ -92,8 +92,8 @@ def fuzz(
 ) -> Iterator[Found]:
     """Yield each failure as it is found, one implementation after the other; ``add`` receives the result of each case.
 
-    A failure counts only if no earlier case failed the same check. Of the shrinking attempts, only the last one that
-    failed is passed to ``add``.
+    A failure counts only if no earlier case failed the same check. Of the cases that were tried to shrink a failure,
+    only the smallest failing case is passed to ``add``.
 
     Raises: PluginError where an implementation cannot be loaded.
     """
@@ -139,7 +139,8 @@ class _Failure:
     begin_s: float = field(default_factory=time.monotonic)
     # By case id: the result if the case fails the same check, else None.
     verdicts: dict[str, Result | None] = field(default_factory=dict)
-    # Attempts so far, and their weighted count (``TRIES_OF_A_DEATH``).
+    # Number of shrinking attempts so far; and the same number, with an attempt that ended its process counted several
+    # times (``TRIES_OF_A_DEATH``).
     tries: int = 0
     spent: int = 0
 
@@ -268,14 +269,14 @@ class _Search:
         )
 
     def _store(self, smallest: Result) -> None:
-        """Pass the smallest case's result to ``add`` before the drawn one's: reports show a check's first failure."""
+        """Pass the smallest case's result to ``add``, then the drawn case's: reports show a check's first failure."""
         assert self.failure is not None
         self.add(smallest)
         if self.failure.drawn.case != smallest.case:
             self.add(self.failure.drawn)
 
     def _run_case(self, case: str, check: str = "") -> Result | None:
-        """Run all checks of a case, or one check and those that compare outputs; None if no check applies."""
+        """Run all checks of a case, or only ``check`` and the checks that compare outputs; None if no check applies."""
         plans = self.session.plan([case], self.checks)
         if not plans:
             return None
@@ -285,7 +286,7 @@ class _Search:
         findings = check_case(self.session, self.worker, self.name, plan)
         found = tuple(self._apply_expectations(finding, case) for finding in findings)
         if any(finding.status in TRIES_OF_A_DEATH for finding in found):
-            # A new worker counts its deaths from zero, so that three crashes do not end the search.
+            # A new worker counts its crashes and time-outs from zero, so that three of them do not end the search.
             self._restart_worker()
         return Result(
             run=self.run, implementation=display_name(self.name), case=case, findings=found, flop=plan.flop, suite=SUITE

@@ -25,8 +25,8 @@ WORKER = "attnbench.workers.max_length_worker"
 # Shortest and longest length, in tokens. An implementation must conform at the shortest. A tensor of the longest, 16 Mi
 # tokens, takes 16 GiB at width 256.
 SHORTEST, LONGEST = 64, 1 << 24
-# The bisection ends when the longest length that fits and the shortest that does not are 1/PARTS of the last doubling
-# apart.
+# The bisection ends when the shortest length that does not fit exceeds the longest that fits by at most 1/``PARTS`` of
+# the length that was doubled last.
 PARTS = 8
 # Number of measured lengths from which the memory at the next length is predicted: three points determine a parabola.
 POINTS = 3
@@ -35,7 +35,7 @@ Stored = Mapping[tuple[str, str], Result]
 
 
 def generate_lengths(*, shortest: int = SHORTEST, longest: int = LONGEST) -> Generator[int, bool, None]:
-    """Yield the lengths to try; the value sent to the generator says whether the last length fits."""
+    """Yield the lengths to try; the caller sends back whether the length fits."""
     low, high = 0, shortest
     while (yield high):
         low, high = high, 2 * high
@@ -110,7 +110,7 @@ class _Search:
     def try_lengths(self) -> Iterator[Result]:
         """Yield the result of each length that is tried; only one result if the shortest length does not conform."""
         limit = self.session.limits.compute_memory_limit_bytes()
-        # Peak memory of one pass above its inputs, by length.
+        # Peak bytes that one pass needs in addition to its inputs, by length.
         known_bytes: dict[int, int] = {}
         candidates = generate_lengths()
         length = next(candidates)
@@ -176,7 +176,8 @@ class _Search:
             "limit_s": limit_s,
         }
         request |= {"short": short, "double": double}
-        # The search expects that some lengths end the process, so such deaths do not count toward the limit of deaths.
+        # Some lengths are expected to end the process. Such an end does not count toward the limit of three crashes and
+        # time-outs.
         outcome = self.worker.ask("attempt", counts=False, **request)
         if outcome.get("status") == "out_of_memory":
             # Earlier calls may have left memory allocated: try again in a fresh process.

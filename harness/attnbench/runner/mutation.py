@@ -67,7 +67,7 @@ class Matrix:
         return [name for name, check in self.mutants.items() if not self.failed[name] and check in self.asked]
 
     def find_unasked(self) -> list[str]:
-        """Return the mutants that fail no check, and that name a check that applies to none of the cases."""
+        """Return the mutants that fail no check, if the check that they name applies to none of the cases."""
         return [name for name, check in self.mutants.items() if not self.failed[name] and check not in self.asked]
 
     def find_caught_by(self, check: str) -> list[str]:
@@ -111,9 +111,10 @@ def run_mutants(
 ) -> Matrix:
     """Run all mutants on the cases among ``first`` that are not compiled, and the uncaught mutants on all other cases.
 
-    The mutants are those of the operators of the cases. With ``whole``, a mutant runs on all of the first cases even if
-    it is caught earlier, which shows the mutants that only one check kills. Equivalent mutants and correct variants
-    then run on these cases as well. ``jobs`` is the number of processes; 0: one per core.
+    A mutant is caught once it fails the check that it names; without ``whole``, it then runs on no further case. With
+    ``whole``, every mutant, equivalent mutant and correct variant runs on all of the first cases; this shows the
+    mutants that only one check kills. The mutants are those of the operators of the cases. ``jobs`` is the number of
+    processes; 0: one per core.
     """
     possible = [plan for plan in plans if not plan.missing]
     first_plans = [plan for plan in possible if plan.case in first and not _is_compiled(plan)]

@@ -33,7 +33,7 @@ def run_each(
     parallel: int = 1,
     environment: Mapping[str, str] = PATIENT,
 ) -> Iterator[T]:
-    """Yield the items of ``job`` for each implementation and its worker, with ``parallel`` implementations at a time.
+    """Yield what ``job`` yields for each implementation and its worker; ``parallel`` implementations run at a time.
 
     Raises: PluginError where an implementation cannot be loaded; any exception that a job raises.
     """
@@ -80,6 +80,6 @@ def _run_in_parallel(
             for future in running:
                 future.cancel()
             left_early.set()
-            # A thread that waits for a worker's reply then gets one, and ends.
+            # A thread may still wait for its worker's reply. Closing the worker ends the wait, and so the thread.
             for worker in workers:
                 worker.close()

@@ -14,15 +14,15 @@ from attnbench.runner.session import Outcome, Plan, Session, Supervisor
 
 __all__ = ["probe"]
 
-# After a call, the worker must be idle. Seconds for which its load is measured, and seconds of a second measurement
-# that confirms a high load; from ``BUSY_CORES`` cores on, a load is high. The second measurement gives threads that are
-# about to end, or that wait for a core to do so, time to end.
+# After a call, the worker must be idle. Seconds for which the worker's load is measured; and, if the load is high,
+# seconds for which it is measured once more. A load of ``BUSY_CORES`` cores or more is high. The second measurement
+# gives threads time to end.
 QUIET_S, CONFIRM_S = 0.02, 0.2
 BUSY_CORES = 0.5
 
 
 def probe(session: Session, worker: Supervisor, name: str, plan: Plan, *, run: str) -> Result:
-    """Return a result with findings, memory and kernels of one pass; ``untimed`` is a reason not to time the case."""
+    """Return a result with findings, memory and kernels of one pass; its ``untimed`` says why not to time the case."""
     result = Result(
         run=run,
         implementation=display_name(name),
@@ -50,7 +50,7 @@ def probe(session: Session, worker: Supervisor, name: str, plan: Plan, *, run: s
 
 
 def run_gating_checks(session: Session, worker: Supervisor, name: str, plan: Plan) -> tuple[Finding, ...]:
-    """Return the findings of the plan's checks, in the plan's order.
+    """Return the findings of the plan's checks, all of which the case must pass before it is timed.
 
     A crash or a time-out becomes the finding of every check. The case is then not timed, whichever check was the cause,
     and a search for that check could cost one time-out per check.

@@ -61,7 +61,7 @@ def profile(
         known[result.implementation, result.case] = result
         yield result
         progress.done(result.case)
-    # Keys of this mapping have the name given by the user; results have the display name.
+    # The keys of ``probed`` have the name given by the user; those of ``known`` have the display name.
     probed = {
         (name, plan.case): known[display_name(name), plan.case]
         for name in implementations
@@ -74,7 +74,7 @@ def profile(
 def list_profile_cases(
     session: Session, lengths: Sequence[int], passes: Sequence[Pass] = (), *, of: Sequence[str] | None = None
 ) -> list[str]:
-    """Return the case ids at these lengths, of the operators ``of`` (default: all), in ``passes`` (default: both)."""
+    """Return the case ids at these lengths; the defaults are all operators (``of``) and both passes."""
     modes = {MODES[name] for name in passes or MODES}
     return [
         case
@@ -106,10 +106,10 @@ def measure(
 
 
 def _select_ready(probed: dict[tuple[str, str], Result]) -> dict[tuple[str, str], Result]:
-    """Return the results that can be timed, on cases where at least one of these results is not timed yet.
+    """Return the results that can be timed, of each case where at least one of them has no timing yet.
 
-    On such a case, implementations that already have a timing are timed again, because samples from different processes
-    are not interleaved.
+    All implementations of such a case are timed, even those that have a timing: samples from different processes are
+    not interleaved.
     """
     left = {case for (_, case), result in probed.items() if result.timing is None and result.untimed is None}
     return {key: result for key, result in probed.items() if key[1] in left and result.untimed is None}

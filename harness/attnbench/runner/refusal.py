@@ -67,7 +67,10 @@ def select_refusal_checks(plan: Plan) -> tuple[str, ...]:
 
 
 def apply_refusal(checks: Sequence[str], refusal: Outcome, tried: Mapping[str, Finding]) -> dict[str, Finding]:
-    """Return the findings of a case that is not started; ``tried``: those of checks that called it all the same."""
+    """Return the findings of a case that is not started.
+
+    ``tried`` holds the findings of the checks that called the implementation on the case all the same.
+    """
     findings = {check: Finding(check=check, **refusal) for check in checks}
     if not tried:
         return findings

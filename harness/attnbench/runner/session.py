@@ -35,8 +35,8 @@ class Limits:
 
     # Wall time of one check on one case, or of one measurement.
     timeout_s: float = 120.0
-    # Address space above what an idle worker has mapped; None: most of the memory that is free when the worker starts.
-    # A given number also limits torch's allocator on a CUDA device.
+    # Bytes of address space that a worker may map in addition to what an idle worker maps; None: most of the memory
+    # that is free when the worker starts. A given number also limits torch's allocator on a CUDA device.
     memory_bytes: int | None = None
     # Work limit: predicted time of one call above which a case is not started.
     work_s: float = 0.75
@@ -44,7 +44,7 @@ class Limits:
     threads: int | None = None
 
     def compute_memory_limit_bytes(self, parallel: int = 1) -> int | None:
-        """Return the address space for a worker that starts now, one of ``parallel`` workers that run at a time.
+        """Return the limit of address space for a worker that starts now; ``parallel`` workers run at a time.
 
         None where the system does not report the free memory.
         """
@@ -135,7 +135,7 @@ class Session:
     def supervise(
         self, implementation: str, environment: Mapping[str, str] = PATIENT, *, parallel: int = 1
     ) -> "Supervisor":
-        """Start the worker of one implementation, one of ``parallel`` workers, with these environment variables.
+        """Start the worker of one implementation with these environment variables; ``parallel`` workers run at a time.
 
         Raises: PluginError where the implementation cannot be loaded.
         """
@@ -157,7 +157,7 @@ class Session:
                     with worker:
                         yield name, worker
             finally:
-                # If the consumer stops early, the worker that was started ahead is ended, if it could be loaded.
+                # If the consumer stops early, the next worker may have been started already; it is closed here.
                 if coming is not None and coming.exception() is None:
                     coming.result().close()
 
@@ -199,10 +199,11 @@ class Supervisor:
         return str(self.declared[self._implementations[0]]["operator"])
 
     def ask(self, do: str, *, counts: bool = True, shared_by: int = 1, **request: Any) -> Outcome:
-        """Send a request to the worker and return its reply; a death or a refusal to run is an outcome with its reason.
+        """Send a request to the worker and return its reply; if there is no reply, return an outcome that says why.
 
-        ``counts`` says whether a death counts toward the limit of three; it does not if the request is re-run to find
-        the cause. ``shared_by`` is the number of implementations in the request, by which the time-out is multiplied.
+        ``counts`` says whether a crash or a time-out counts toward the limit of three. It does not count, for example,
+        if the request is re-run to find the cause. The time-out is multiplied by ``shared_by``, the number of
+        implementations in the request.
         """
         if self._closed:
             return {"status": "not_run", "reason": "the run was interrupted"}

@@ -51,11 +51,11 @@ class Effort:
 
     # Number of fresh processes for every case.
     processes: int
-    # Largest number of processes while a speed verdict is unknown; None: no processes are added.
+    # While a speed verdict is unknown, processes are added up to this number; None: no processes are added.
     most: int | None = None
-    # Time for one case in one process.
+    # Seconds for one case in one process.
     budget_s: float
-    # Time for one case in all processes together; None: no limit.
+    # Seconds for one case in all processes together; None: no limit.
     case_s: float | None = None
 
 
@@ -309,7 +309,7 @@ def _keep_samples(answer: dict[str, Any], names: Sequence[str]) -> dict[str, Any
 
 
 def _make_later_finding(outcome: Outcome, check: str, calls: int) -> Finding:
-    """Make the finding of a check that ran after ``calls`` timed calls; the reason of a failure says so."""
+    """Make the finding of a check that ran after ``calls`` timed calls; the reason of a failure has this number."""
     finding = make_finding(check, outcome)
     if finding.status == "passed":
         return finding

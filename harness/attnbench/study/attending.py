@@ -65,7 +65,7 @@ class EncoderAttention:
         return output.double(), weights.double()
 
     def _probe_weights(self, implementation: Implementation, given: LayerInput, *, masked: bool) -> Tensor:
-        """Compute attention weights from outputs: with rows of the identity as values, a head's output is its weights.
+        """Compute attention weights from outputs: if the values are rows of the identity matrix, outputs are weights.
 
         The value of a key is 1 in one feature of every head and 0 elsewhere, and the projections of values and outputs
         are the identity. One call yields the attention weights of ``HEAD_DIM`` keys.

@@ -174,7 +174,7 @@ class CandidateWorker:
         return run_for_outcome(lambda: self._get_footprint(implementation, case, inputs).memory)
 
     def list_kernels(self, *, implementation: str, case: str, inputs: str) -> Outcome:
-        """List the operators and kernels of one pass, measured together with its memory."""
+        """List the operators and kernels of one pass; the same measurement also gives the memory of the pass."""
         return run_for_outcome(lambda: {"kernels": self._get_footprint(implementation, case, inputs).kernels})
 
     def measure_roofline(self, *, dtype: str, device: str) -> Outcome:
@@ -211,7 +211,7 @@ class CandidateWorker:
         return run_for_outcome(act)
 
     def _get_footprint(self, implementation: str, case: str, inputs: str) -> Footprint:
-        """Return the memory and kernels of one pass; they are measured at the first request."""
+        """Return the memory and kernels of one pass; both are measured together, at the first request for either."""
         key = (implementation, case)
         if self._measured is None or self._measured[0] != key:
             self._measured = (key, measure_footprint(self._get_candidate(implementation, case, inputs)))

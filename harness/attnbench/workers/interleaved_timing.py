@@ -1,8 +1,8 @@
 """Timing of one case in one process: build, take interleaved samples, then check that the results are still right.
 
-Implementations are built and timed on input values other than the case's. The case's own values, whose expected outputs
-the oracle worker knows, are written into the same tensors afterwards. An implementation that returns a result cached
-during timing therefore fails the checks.
+Implementations are built and timed on changed input values. Afterwards, the values that were drawn for the case are
+written into the same tensors; the oracle worker computes the expected outputs for these drawn values. An implementation
+that returns a result cached during timing therefore fails the checks.
 """
 
 import random
@@ -33,15 +33,15 @@ __all__ = ["CONTROL", "InterleavedTiming", "ProcessDisturbed"]
 Step = Callable[[], object]
 # Name under which the baseline's copy for the A/A control is sampled, like an implementation.
 CONTROL = "(twin)"
-# Seconds that threads have to go idle after the last call, since OpenMP's threads spin for a while. Seconds for which
-# the threads are then observed. Seconds after which threads that still run are a fault.
+# Three times in seconds. Threads get the first to become idle after the last call, since OpenMP's threads spin for a
+# while. Threads are then observed for the second. After the third, it is a fault if threads still run.
 SETTLING_S, WATCHED_S, PATIENCE_S = 0.005, 0.02, 0.5
 # Processor time divided by observed time: at this ratio or above, threads count as running.
 BUSY = 0.25
-# Seed of a run's first process; the check that results are computed anew runs only in this process.
+# Seed of a run's first process. Only this process checks that implementations do not cache their results.
 FIRST = 0
-# Number of calls on new input values; each call is then repeated on the same values. Largest ratio of the fastest call
-# on new values to the median of the repeated calls.
+# Number of calls on new input values; each call is then repeated on the same values. Largest allowed ratio between the
+# time of the fastest call on new values and the median time of the repeated calls.
 FRESH_CALLS, CACHED_FACTOR = 5, 2.0
 # Nanoseconds that writing new values may add to the next call, since the caches are then cold.
 COLD_NS = 50_000
@@ -59,7 +59,7 @@ class _Side:
     # One pass that returns as soon as its work is enqueued, and the same pass with a wait for the end of its work.
     enqueued: Step
     step: Step
-    # The case's own values, by name of the tensor.
+    # Input values that were drawn for the case, by name of the tensor; timing runs on changed values.
     values: dict[str, Tensor]
 
 
@@ -79,7 +79,7 @@ class InterleavedTiming:
     def take_samples(
         self, *, budget_s: float, limit_s: float, checks: Sequence[str], observation: str
     ) -> dict[str, Any]:
-        """Take interleaved samples of all implementations, then store their observations on the case's own values.
+        """Take interleaved samples of all implementations, then store their observations on the drawn values.
 
         The observations of the n-th implementation are stored in the file ``{observation}-{n}``.
 
@@ -144,7 +144,7 @@ class InterleavedTiming:
         return _Side(candidate, enqueued, _add_waits(enqueued, candidate), values)
 
     def _make_device_time(self, sides: Mapping[str, _Side]) -> DeviceTime:
-        """Set up device times for all implementations except those whose work is not on torch's streams."""
+        """Prepare timing on the device for all implementations whose work is on torch's streams."""
         steps = {name: side.enqueued for name, side in sides.items() if not _has_own_synchronize(side.candidate)}
         return DeviceTime(steps, capturable={name for name in self.implementations if self._is_capturable(name)})
 
@@ -154,7 +154,7 @@ class InterleavedTiming:
         return policies.capturable and policies.deterministic and not self.case.differentiates
 
     def _check_replay(self, name: str, side: _Side, device: DeviceTime) -> dict[str, Any]:
-        """Compare the graph's replay with a call on the case's own values; discard the graph's times if they differ."""
+        """Compare the results of the graph's replay and of a call; discard the graph's times if the results differ."""
         try:
             with side.candidate.call_mode():
                 same = device.replay_matches(name)
@@ -163,7 +163,7 @@ class InterleavedTiming:
         return {} if same else {"graph_ns": [], "method": device.describe_method(name)}
 
     def _observe(self, name: str, side: _Side, checks: Sequence[str], place: Path) -> None:
-        """Run the checks on the case's own values and store their observations."""
+        """Run the checks on the values that were drawn for the case, and store the checks' observations."""
         side.candidate.write(side.values)
         try:
             made = {check: observations.serialize(list(load_check_function(check)(side.candidate))) for check in checks}
@@ -186,7 +186,7 @@ class _TimedCandidate(Candidate):
 
 
 def _replace_values(inputs: Inputs) -> dict[str, Tensor]:
-    """Return a copy of the input values, and overwrite the inputs with these values, last dimension reversed."""
+    """Return a copy of the input values, and reverse the last dimension of the inputs in place."""
     values: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in inputs.tensors.items():
@@ -243,7 +243,7 @@ def _add_waits(step: Step, candidate: Candidate) -> Step:
 
 
 def _has_own_synchronize(candidate: Candidate) -> bool:
-    """Whether an implementation overrides ``synchronize``: its work is not on torch's streams."""
+    """Whether an implementation overrides ``synchronize``, which says that its work is not on torch's streams."""
     return type(candidate.implementation).synchronize is not Implementation.synchronize
 
 

@@ -66,9 +66,9 @@ class MaxLengthWorker(CandidateWorker):
 
 
 def stretch(short: Inputs, double: Inputs, factor: int) -> Inputs:
-    """Return inputs with each dimension that doubles from ``short`` to ``double`` repeated ``factor`` times.
+    """Return the inputs ``short``, repeated ``factor`` times along each dimension that is twice as long in ``double``.
 
-    One tensor under several names stays one tensor. Only the first output gets a cotangent: a cotangent of the
+    A tensor that has several names stays one tensor. Only the first output gets a cotangent: a cotangent of the
     attention weights would need memory quadratic in the length.
     """
     made: dict[int, Tensor] = {}

@@ -105,10 +105,9 @@ class OracleWorker:
         return {"checks": applicable, "missing": missing, "work": asdict(work)}
 
     def find_idle(self, *, patterns: list[tuple[str, str, str]], cases: list[str]) -> list[bool]:
-        """For each triple of patterns, return whether no finding can match it.
+        """For each triple of patterns (checks, cases, excluded cases), return True if it matches no possible finding.
 
-        The three patterns are those of checks, of cases, and of excluded cases. Possible findings are those of
-        ``cases`` and of the cases of every level, in every dtype and on every device.
+        A finding is possible on ``cases`` and on the cases of every level, in every dtype and on every device.
         """
         listed = [*cases, *self._list_cases()]
         return [not self._matches_finding(check, case, unless.split(), listed) for check, case, unless in patterns]

@@ -15,7 +15,7 @@ from attnbench.checks.slopes import compare_with_slope
 from attnbench.interface import Inputs
 from attnbench.oracle.error_budget import allowed_row_sum_error
 
-# Number of tokens appended after the last token, and value of hidden tokens: far outside the data, and finite.
+# Number of padded tokens to append, and value of every feature of a padded token: finite, but far outside the data.
 FURTHER_TOKENS, POISON = 3, 30.0
 # Regimes whose rows of weights are too peaked for accurate finite differences.
 SHARP = ("peaked", "huge")
@@ -125,7 +125,7 @@ def one_sequence_may_stand_for_all(candidate: Candidate) -> Iterator[Observation
 
 
 def _has_accurate_differences(case: Case) -> bool:
-    """Whether finite differences of the loss are accurate: in float64, and unless peaked weights curve the loss."""
+    """Whether finite differences of the loss are accurate in a case: in float64, and without too peaked weights."""
     return is_eager(case) and case.tracks_inputs and case.dtype == "float64" and case.problem.regime not in SHARP
 
 
@@ -148,7 +148,7 @@ def _compare_slopes(candidate: Candidate, what: str, outputs: Sequence[str]) -> 
         yield compare_with_slope(gradient, leaf, loss, f"the gradient of {what} with respect to {name}")
 
 
-# A batch whose only sequence is all padding is left out: its outputs depend on no parameter.
+# A case whose only sequence is fully padded is left out: its outputs depend on no parameter.
 @check(
     when=lambda case: (
         is_eager(case)
@@ -190,13 +190,13 @@ def _pools(candidate: Candidate) -> bool:
 
 
 def _select(inputs: Inputs, index: Tensor, *, axis: int) -> Inputs:
-    """Select sequences or tokens of the inputs, as ``index`` lists them; attn_mask has no batch axis and is kept."""
+    """Select sequences (axis 0) or tokens (axis 1) of every input but attn_mask; ``index`` lists what to select."""
     names = [name for name in inputs.tensors if name != "attn_mask"]
     return _track_gradients(inputs, {name: inputs.tensors[name].detach().index_select(axis, index) for name in names})
 
 
 def _track_gradients(inputs: Inputs, tensors: dict[str, Tensor]) -> Inputs:
-    """Return the inputs with some tensors replaced; the new tensors require gradients if the old tokens did."""
+    """Replace some tensors of the inputs; new floating-point tensors require gradients if the old tokens did."""
     like = inputs.tensors["tokens"].requires_grad
     tracked = {name: t.requires_grad_(like and t.is_floating_point()) for name, t in tensors.items()}
     return replace(inputs, tensors=dict(inputs.tensors) | tracked, cotangents={})

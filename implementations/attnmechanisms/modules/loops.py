@@ -15,11 +15,11 @@ __all__ = ["from_loop"]
 # Dtypes that a loop computes in. A loop sums in the dtype of the tokens and rounds after each term, so half precision
 # is not precise enough.
 WIDE = ("float32", "float64")
-# Seconds of a call, divided by sequences · queries · keys · features: without backward and with backward, for the six
-# loops on a 2-core x86-64 machine.
+# Seconds of a call divided by the product sequences · queries · keys · features, without backward and with
+# backward. Both numbers are for the six loops on a 2-core x86-64 machine.
 STEP_S, DIFFERENTIATED_STEP_S = 4e-5, 1.2e-4
-# Seconds to compile a loop (which unrolls it), divided by sequences · queries · keys · features: 0.015 to 0.3 for the
-# six loops, on another 2-core x86-64 machine.
+# Seconds to compile a loop divided by the product sequences · queries · keys · features; the compiler unrolls the loop.
+# The six loops took 0.015 to 0.3 on another 2-core x86-64 machine.
 UNROLLED_STEP_S = 0.1
 
 

@@ -156,7 +156,7 @@ class _CotangentReadInOrder(MechanismFormula):
 
 
 def _read_gradient_in_order(gradient: Tensor) -> Tensor:
-    """Read a transposed gradient in memory order; return a contiguous or expanded gradient as it is."""
+    """Read a transposed gradient in memory order; return a contiguous or expanded gradient unchanged."""
     whole = gradient.is_contiguous() or 0 in gradient.stride()
     return gradient if whole else read_in_order(gradient, int(gradient.storage_offset()))
 
@@ -173,7 +173,7 @@ class _BackwardWaitsForWeights(MechanismFormula):
 
 
 class _Twice(torch.autograd.Function):
-    """Returns two copies of the weights: one for the weighted sum, and one that the call returns."""
+    """Returns two copies of the weights, one to sum and one to return; backward needs the gradients of both copies."""
 
     @staticmethod
     def forward(ctx: Any, weights: Tensor) -> tuple[Tensor, Tensor]:

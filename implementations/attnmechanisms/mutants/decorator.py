@@ -1,6 +1,6 @@
-"""The decorator that makes a module class a mutant of every mechanism that it fits.
+"""The decorator that makes a module class a mutant of several mechanisms.
 
-The class overrides a step of ``MechanismFormula``. In each mechanism, ``super()`` calls that mechanism's own step.
+The class overrides a step of ``MechanismFormula``. ``super()`` in the class calls the step of the mutated mechanism.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,11 +29,11 @@ __all__ = [
 ]
 
 Module = TypeVar("Module", bound=type[MechanismFormula])
-# Sizes of the cases that show mutants. The default is SIZES, the sizes of the first cases of every mechanism.
+# Sizes of the cases on which mutants fail. SIZES, the sizes of the first cases of every mechanism, is the default.
 SIZES, _, ODD, _, SHORT, LONG = suites.SIZES
 ALL = tuple(MECHANISMS)
 RAW, SCALED, ADDITIVE, DOT, SINGLE, BLOCK = ALL
-# The residual block has no cases with a sequence of padding only.
+# Mechanisms with cases in which one sequence has only padding: all except the residual block.
 WITH_EMPTY = tuple(name for name in ALL if name != BLOCK)
 WITH_PARAMETERS = tuple(name for name in ALL if name != RAW)
 # Mechanisms that have a scale, and separate projections for queries and keys.
@@ -41,7 +41,7 @@ PROJECTED = (SCALED, SINGLE, BLOCK)
 
 
 class MechanismMutants(list[Mutant]):
-    """The mutants of one topic; a call of the list returns a decorator, which appends a mutant for each mechanism."""
+    """A list of mutants of one topic. Calling the list returns a decorator that appends a mutant for each mechanism."""
 
     def __call__(
         self,
@@ -55,7 +55,7 @@ class MechanismMutants(list[Mutant]):
         mode: Mode = "eval",
         sizes: Mapping[str, int] = SIZES,
     ) -> Callable[[Module], Module]:
-        """Make a module class a mutant of the mechanisms ``of``; the other keywords define the case that shows it."""
+        """Make a module class a mutant of each mechanism in ``of``; ``mask`` to ``sizes`` define the failing case."""
 
         def decorate(module: Module) -> Module:
             for operator in of:

@@ -55,7 +55,7 @@ class _ExpOverflows(MechanismFormula):
     of=(SCALED, SINGLE, BLOCK), mask="pad", regime="huge", mode="inference",
 )  # fmt: skip
 class _ExpOfLargeScores(_ExpOverflows):
-    """The fault of ``_ExpOverflows``, on a case that shows it in every dtype."""
+    """The fault of ``_ExpOverflows``, in a case with scores so large that exp overflows in every dtype."""
 
 
 @mutant("shares_parity", "softmax in blocks of 32 keys: earlier blocks are not rescaled to a larger maximum",

@@ -198,7 +198,7 @@ FORMULAS: dict[str, type[MechanismFormula]] = {
 
 
 def replace_steps(operator: str, steps: type[MechanismFormula]) -> Implementation:
-    """Replace some steps of an operator's mechanism; ``super()`` in a new step calls the mechanism's own step."""
+    """Make an implementation with some steps replaced; ``super()`` in a new step calls the replaced step."""
     formula = FORMULAS[operator]
     bases = (steps,) if issubclass(steps, formula) else (steps, formula)
     implementation = ModuleImplementation(type(steps.__name__, bases, {}), operator=operator)

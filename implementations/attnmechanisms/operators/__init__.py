@@ -67,7 +67,7 @@ class Mechanism(FormulaOperator):
         return FORMULAS[self.name](given, rounded)
 
     def paths(self) -> Sequence[Callable[..., Any]]:
-        """Return the formula with a function of torch that sums in a different order, if there is one (``PATHS``)."""
+        """Return the mechanism's second formula in ``PATHS``, which sums in another order; empty if it has none."""
         from attnmechanisms.operators.formulas import PATHS
 
         path = PATHS.get(self.name)

@@ -137,5 +137,5 @@ FORMULAS: dict[str, Callable[[Given, Rounded], Outputs]] = {
     "single_head": _single_head,
     "residual_block": _residual_block,
 }
-# A second formula for a mechanism: its steps, and so its rounding errors, differ from those of the first in FORMULAS.
+# Second formulas, by operator. Their steps, and so their rounding errors, differ from those in FORMULAS.
 PATHS: dict[str, Callable[[Given, Rounded], Outputs]] = {"residual_block": _residual_block_with_torch_norm}

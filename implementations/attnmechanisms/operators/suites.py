@@ -9,7 +9,7 @@ from attnmechanisms.operators.problem import REGIMES, MechanismProblem
 
 __all__ = ["VERSION", "make_suite"]
 
-# Raised with every change of a suite: results are comparable only if their versions are equal.
+# Version of the suites, raised with every change of a suite. Results of different versions are not comparable.
 VERSION = "2"
 # In each entry the numbers of sequences, tokens and features differ, so that a transposed or swapped axis changes a
 # shape or a value. A problem takes only the sizes that are among its fields.
@@ -20,11 +20,11 @@ SIZES: tuple[dict[str, int], ...] = (
     {"sequences": 3, "length": 4, "width": 8, "out_width": 8, "heads": 2},
     # One head, an odd width, one sequence.
     {"sequences": 1, "length": 7, "width": 5, "out_width": 9, "heads": 1},
-    # Heads of width 3; longer than a vector register.
+    # Heads of width 3; sequences longer than a vector register.
     {"sequences": 2, "length": 17, "width": 6, "out_width": 4, "heads": 2},
     # One token in many sequences; heads of width 1.
     {"sequences": 6, "length": 1, "width": 5, "out_width": 7, "heads": 5},
-    # Longer than a tile of 32; wider than a vector register.
+    # A sequence longer than a tile of 32 tokens; tokens wider than a vector register.
     {"sequences": 1, "length": 34, "width": 18, "out_width": 21, "heads": 6},
 )
 MODES: tuple[Mode, ...] = ("inference", "eval", "train", "inference_mode", "frozen", "tuning")
@@ -56,7 +56,7 @@ def _make_case(
 
 
 def _choose_mode(operator: str) -> Mode:
-    """Return the mode in which all tensors that can require a gradient do require one."""
+    """Return the mode in which the tokens, and the parameters if there are any, require gradients."""
     return "frozen" if operator == "raw_self_attention" else "eval"
 
 
@@ -81,7 +81,7 @@ def _generate_core(operator: str, problem: type[MechanismProblem]) -> Iterator[C
         yield _make_case(operator, problem, 0, dtype, mode, mask="pad")
     for size, mode in product(range(len(SIZES)), _choose_modes(operator)):
         yield _make_case(operator, problem, size, "float32", mode, mask="pad")
-    # Only without gradients: if rows of attention weights are this peaked, gradients are only rounding errors.
+    # These cases have no gradients: with attention weights this peaked, gradients are only rounding errors.
     for dtype, mask in product(DTYPES, ("none", "pad")):
         yield _make_case(operator, problem, 0, dtype, "inference", mask=mask, regime="huge")
     for mode, mask in product(COMPILED, ("none", "pad")):

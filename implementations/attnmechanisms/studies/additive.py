@@ -29,7 +29,7 @@ ROWS = 512
 # Training: steps of Adam, its learning rate, sequences per step, tokens per sequence, and the norm of the added
 # direction.
 STEPS, RATE, BATCH, LENGTH, SIGNAL = 150, 0.01, 32, 16, 5.0
-# Number of held-out sequences in which found tokens are counted; number of trainings, each with another seed.
+# Number of held-out sequences in which the model must find the marked token; number of trainings, each with a new seed.
 HELD_OUT, REPEATS = 512, 3
 
 
@@ -55,7 +55,7 @@ SCORES: dict[str, Callable[[Tensor, Parameters], Tensor]] = {
 
 
 def additive(*, head_dims: Sequence[int], keys: int, seed: int) -> dict[str, Any]:
-    """Return statistics of random rows of scores, and the result of training, by head_dim and score function."""
+    """Return statistics of random scores, and the result of training, for each head_dim and score function."""
     rows = [
         {
             "head_dim": head_dim,
@@ -83,7 +83,7 @@ def _draw_parameters(name: str, width: int, generator: torch.Generator) -> Param
 
 
 def _measure_untrained(name: str, width: int, keys: int, seed: int) -> dict[str, float]:
-    """Return statistics of rows of scores before training; each row has another random query."""
+    """Return statistics of rows of scores before training, with a new random query for each row."""
     generator = torch.Generator().manual_seed(seed)
     given = _draw_parameters(name, width, generator)
     scores = torch.stack(

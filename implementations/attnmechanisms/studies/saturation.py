@@ -52,7 +52,7 @@ def _measure_width(head_dim: int, keys: int, seed: int) -> Iterator[dict[str, An
 
 
 def _softmax_of_wide_draws(seed: int) -> dict[str, float]:
-    """Return the largest softmax weight of normal draws: as they are, and divided by their standard deviation."""
+    """Return the largest softmax weight of normal draws, and of the same draws divided by their standard deviation."""
     draws = DRAWN_STD * torch.randn(DRAWS, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return {
         "count": DRAWS,

@@ -25,9 +25,10 @@ def make_side(ratio: float, *, seed: int, calls: int, disturbed: bool) -> dict[s
 def make_pool(
     *, processes: int = 24, threads: int = 1, disturbed: bool = False, twin: float = 1.0, extra: float = 0.01
 ) -> Pool:
-    """Make a pool in which a plant of n percent is slower by n times ``extra``.
+    """Make a pool: artificial samples of the reference, its copy, and the copies with extra work (plants).
 
-    ``twin`` is the ratio of the time of the reference's copy to that of the reference.
+    ``extra`` is the relative slowdown per intended percent: at 0.01, the plant of 2 % is 2 % slower than the reference.
+    ``twin`` is the time of the reference's copy divided by the time of the reference.
     """
     records = []
     for number in range(processes):

@@ -26,7 +26,7 @@ def select_tallies(found: Evaluation, rule: str) -> dict[int, Tally]:
 
 @pytest.mark.parametrize(("count", "of", "bound"), [(0, 200, 0.01487), (0, 30, 0.09503), (1, 10, 0.39416), (7, 7, 1.0)])
 def test_upper_bound_is_that_of_clopper_and_pearson(count: int, of: int, bound: float) -> None:
-    """The bound is one-sided, at 95 %: 1 − 0.05^(1/n) for a count of 0 in n."""
+    """The bound is one-sided, at 95 %: for 0 events in n trials, it is 1 − 0.05^(1/n)."""
     assert upper_bound(count, of) == pytest.approx(bound, abs=1e-5)
 
 
@@ -65,7 +65,7 @@ def test_processes_are_added_while_our_verdict_is_unknown() -> None:
 
 
 def test_the_threshold_of_the_difference_can_be_set() -> None:
-    """A plant of 2 % gives ``same`` with a threshold of 5 %."""
+    """With a threshold of 5 %, a plant that is 2 % slower gets the verdict ``same``."""
     settings = make_settings(effect=0.05)
     found = evaluate_rules("1 thread, quiet", make_pool(), make_pool(), settings, starts_s=STARTS_S)
     assert found.delta == 0.05
@@ -82,7 +82,10 @@ def test_a_comparison_draws_from_neighbouring_processes_in_their_order() -> None
 
 def test_a_pool_that_is_too_small_is_an_error() -> None:
     """The message says how to enlarge the pool."""
-    with pytest.raises(StudyError, match=r"needs 10 processes and the pool has 8: add some with runs --resume"):
+    with pytest.raises(
+        StudyError,
+        match=r"needs 10 processes and the pool has 8: measure more \(python -m research.detection runs --resume\)",
+    ):
         evaluate_rules("1 thread, quiet", make_pool(processes=8), None, make_settings(), starts_s=STARTS_S)
 
 

@@ -23,7 +23,7 @@ def test_rows_of_plants_are_corrected_by_their_measured_time() -> None:
 
 
 def test_a_pool_holds_all_sides_of_fresh_processes_and_can_be_resumed(tmp_path: Path) -> None:
-    """The workers are those of real runs; stored processes are not measured again."""
+    """Real workers time the reference, its copy and all plants; stored processes are not measured again."""
     path, rows = tmp_path / "pool.jsonl", {"1": 1, "2": 1, "3": 1, "5": 1}
     settings: Any = {"rows": rows, "say": lambda _: None}
     condition, setup = Condition(threads=1, load="quiet"), Setup(length=8, budget_s=0.05)

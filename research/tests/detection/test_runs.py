@@ -18,8 +18,8 @@ from research.tests.detection.samples import CASE, make_pool
 def make_command(byte: str | None, measured: Pool | None) -> Any:
     """Make a function that replaces ``subprocess.run``.
 
-    For ``attnbench compare`` it writes the verdict ``byte`` on peak bytes. For ``attnbench profile`` it stores the
-    samples of the pool ``measured``. Where these are None, the command writes nothing.
+    For ``attnbench compare``, the function writes ``byte`` as the verdict on peak bytes. For ``attnbench profile``, it
+    stores the samples of the pool ``measured``. If ``byte`` or ``measured`` is None, that command writes nothing.
     """
 
     def run_command(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:

@@ -47,7 +47,7 @@ def _compute_clean_weights(candidate: Candidate) -> torch.Tensor:
 
 
 def _draws_enough(case: Case) -> bool:
-    """Whether dropout acts on so many attention weights of visible size that chance cannot explain a failure."""
+    """Whether dropout acts on at least ``MANY`` weights that are not negligible: no check then fails by chance."""
     problem = case.problem
     weights = problem.sequences * problem.num_heads * problem.queries * problem.columns
     no_key = problem.padding_mask == "padempty" and problem.sequences < 2
@@ -118,7 +118,7 @@ def dropout_masks_are_independent(candidate: Candidate) -> Iterator[Observation]
             continue
         same = (masks == masks.roll(1, axis + 1))[:, both]
         spread = math.sqrt(agreeing * (1 - agreeing) / max(same.numel(), 1))
-        # Each weight is in two pairs, and pairs that share a weight are not independent: hence the factor √2.
+        # Each weight is in two pairs, one with either neighbour. Both pairs depend on the weight: hence the factor √2.
         off, bound = abs(float(same.double().mean()) - agreeing), SIGMAS * math.sqrt(2) * spread
         yield Holds(
             holds=off <= bound, measured=off, allowed=bound,

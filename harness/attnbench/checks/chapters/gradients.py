@@ -67,8 +67,8 @@ def backward_repeats(candidate: Candidate) -> Iterator[Observation]:
     yield from (_compare_gradients(second[name], first[name], name, how) for name in first)
 
 
-# The output must depend on the tensor that alone requires a gradient: it does not where there is no sequence, no query,
-# or neither a key nor an extra key column.
+# The output must depend on the one tensor that requires a gradient. Cases without sequences, without queries, or
+# without any key column are excluded, because their output depends on no input.
 @check(
     when=lambda case: (
         _tracks_inputs(case)

@@ -87,7 +87,7 @@ def _find_masks(candidate: Candidate) -> set[str]:
 
 
 def _scale_parameters(module: object, factor: float) -> None:
-    """Scale parameters in place, as an optimiser does; a power of two avoids rounding."""
+    """Multiply parameters in place, as an optimiser does; with a power of two as ``factor`` nothing is rounded."""
     if isinstance(module, torch.nn.Module):
         with torch.no_grad():
             for parameter in module.parameters():
@@ -105,7 +105,7 @@ def global_state_untouched(candidate: Candidate) -> Iterator[Observation]:
     inside: list[dict[str, Any]] = []
 
     def watched(**arguments: Any) -> Any:
-        """Call, and read the settings before and after, inside the contexts that restore gradient mode and autocast."""
+        """Call the implementation; read the settings before and after, while the case's call mode is still active."""
         inside.append(global_state.read_settings())
         returned = call(**arguments)
         inside.append(global_state.read_settings())

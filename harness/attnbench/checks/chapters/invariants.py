@@ -123,9 +123,9 @@ def duplicated_keys(candidate: Candidate) -> Iterator[Observation]:
 def _splits_evenly(case: Case) -> bool:
     """Whether two copies of a key each get half of its weight, within the rounding error of the case without copies.
 
-    They do not in a row with one dominant key: its two copies tie, and a difference in the last bit of their large
-    logits changes their weights by more than rounding changes the weights without copies. Extra key columns, which are
-    not duplicated, and masks by position are excluded too.
+    The copies may not split evenly in a row with one dominant key. Its two copies have equal, large logits, and a
+    difference in the last bit of a logit changes their weights by more than rounding changes the weights without
+    copies. Extra key columns, which are not duplicated, and masks by position are excluded too.
     """
     problem = case.problem
     moderate = problem.regime in ("flat", "plain", "identity") and "lowest" not in problem.mask

@@ -86,7 +86,7 @@ def _compute_results(candidate: Candidate, inputs: Inputs) -> dict[str, Tensor]:
     outputs = candidate.run() if inputs is candidate.inputs else candidate.run_on(candidate.case, inputs)
     if not candidate.case.tracks_inputs:
         return outputs
-    # A tensor with several names is one leaf; the reversed order keeps the first of its names.
+    # A tensor with several names is one leaf. Its first name is kept, because the names are visited in reverse order.
     leaves = {id(tensor): (name, tensor) for name, tensor in reversed(inputs.tensors.items()) if tensor.requires_grad}
     found = torch.autograd.grad(
         candidate.compute_loss(outputs), [tensor for _, tensor in leaves.values()],
@@ -96,7 +96,7 @@ def _compute_results(candidate: Candidate, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def _get_gap(tensor: Tensor) -> float | bool:
-    """Return the number for the gaps between elements: NaN if possible, as it shows even if it is multiplied by 0."""
+    """Return the number that fills gaps between elements: NaN if possible, because 0 × NaN shows in a result."""
     if tensor.is_floating_point():
         return BESIDE if _matmul_reads_past_rows(tensor.dtype, tensor.device.type) else math.nan
     return True if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype).max
@@ -146,7 +146,10 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def repeat_part(tensor: Tensor, axis: int, one: int) -> Tensor:
-    """Expand the slice ``one`` of a tensor along an axis with a stride of 0; a gap follows the slice in memory."""
+    """Repeat slice number ``one`` of a tensor along an axis, by a stride of 0.
+
+    The slice is first copied into a larger tensor, so that a gap follows it in memory.
+    """
     part = tensor.narrow(axis, one % tensor.shape[axis], 1)
     shape = list(part.shape)
     shape[axis] = 2

@@ -23,7 +23,7 @@ _AS_FLOAT = {
     "bool2d": "float2d", "bool3d": "float3d", "causal": "float2d", "empty2d": "floatempty2d", "empty3d": "float3d",
     "union2d": "float2d", "pad": "padfloat", "padempty": "padfloat",
 }  # fmt: skip
-# Constants added to the rows of a float mask: one a row, in turn. Powers of two keep rounding small.
+# Constants added to the rows of a float mask: row i gets constant i mod 3. Powers of two keep rounding small.
 ROW_CONSTANTS = (0.5, -1.0, 0.25)
 
 

@@ -20,7 +20,7 @@ from attnbench.oracle.inputs import select_positions
 
 _REGIMES = ("flat", "plain", "peaked")
 _WIDE = ("float32", "float64")
-# Constants added to the rows of a bias: one a row, in turn. Powers of two keep rounding small.
+# Constants added to the rows of a bias, one constant per row, cyclically. Powers of two keep rounding small.
 ROW_CONSTANTS = (0.5, -1.0, 0.25)
 
 
@@ -30,7 +30,7 @@ def _is_ordinary(case: Case) -> bool:
 
 
 def _hides_keys(case: Case) -> bool:
-    """Whether position or length hides keys, in which large numbers must not change an output."""
+    """Whether the mask may hide keys by position or length, and large numbers may be written into hidden keys."""
     problem = case.problem
     hides = problem.causal is not None or problem.window is not None or "ragged" in problem.parts
     return hides and has_tokens(case) and case.compiler is None and problem.regime in MODERATE

@@ -18,7 +18,7 @@ from attnbench.operators.multihead import case_transforms
 
 __all__ = ["BadCall", "make_bad_dtypes", "make_bad_shapes"]
 
-# Greatest length of a case that gets malformed arguments: a longer case would refuse them for the same reasons.
+# Greatest length of a case in which malformed arguments are tried: longer cases would only repeat the same refusals.
 LONGEST = 16
 
 
@@ -148,7 +148,7 @@ def make_bad_shapes(case: Case, inputs: Inputs) -> Iterator[BadCall]:
 
 
 def _make_bad_masks(inputs: Inputs, name: str, shapes: list[tuple[int, ...]]) -> Iterator[BadCall]:
-    """Yield calls with a mask of a wrong shape; the mask hides nothing and has the dtype of the case's other mask."""
+    """Yield calls with a mask of a wrong shape that hides nothing, in the dtype of the other mask or else boolean."""
     other = inputs.tensors.get({"attn_mask": "key_padding_mask", "key_padding_mask": "attn_mask"}[name])
     kind = torch.bool if other is None else other.dtype
     for shape in dict.fromkeys(shapes):

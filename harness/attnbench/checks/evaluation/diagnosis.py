@@ -20,10 +20,11 @@ __all__ = ["diagnose"]
 
 # Largest distance between the observed values and the values of a matching fault model, as a multiple of the allowance.
 LOOSE = 2.0
-# A fault model explains a failure if at most this fraction of the error remains with its values as expected values.
+# A fault model explains a failure if the error against the values of the fault model is at most this fraction of the
+# error against the expected values.
 EXPLAINED = 0.5
-# If less than this fraction of the error remains, the allowance is computed again with the fault in the formula: a
-# fault that makes logits larger makes rounding errors larger.
+# If the error against the values of a fault model is below this fraction, the allowance is computed again with the
+# fault in the formula: a fault that makes logits larger makes rounding errors larger.
 PROMISING = 1 / 16
 # A case with more query-key pairs gets no diagnosis, because a diagnosis takes a few dozen evaluations of the oracle.
 PAIRS = 4_000_000

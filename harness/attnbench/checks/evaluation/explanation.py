@@ -48,7 +48,8 @@ def describe_shared_places(wrong: Tensor, axes: Sequence[Axis]) -> str:
         along = [(axis.belongs, _describe_axis(wrong, count, axis)) for axis in axes if axis.dimension == dimension]
         own = [phrase for belongs, phrase in along if phrase and not belongs]
         to = [phrase for belongs, phrase in along if phrase and belongs]
-        # Where features belong to heads, the head says more than a range of features, and less than a single feature.
+        # Where features belong to heads, name the head rather than a range of features, but a single feature rather
+        # than its head.
         parts += own if not to or any(phrase.startswith("all") for phrase in own) else to
     return "".join(f", {phrase}" for phrase in parts)
 

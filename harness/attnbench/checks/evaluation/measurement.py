@@ -15,8 +15,8 @@ from attnbench.oracle.expected import CaseOracle, Expected
 
 __all__ = ["Comparison", "compare"]
 
-# Largest error of one element's mean over random draws, in standard errors. More than the usual six, because there are
-# many elements and their distributions are skewed.
+# Largest error of one element's mean over random draws, in standard errors. The bound is above the usual six standard
+# errors, because there are many elements and their distributions are skewed.
 STANDARD_ERRORS = 8.0
 # Largest error of the amplitude, which is estimated from the means of all elements, in standard errors.
 POOLED_STANDARD_ERRORS = 6.0
@@ -100,7 +100,7 @@ def _compare_exact(name: str, value: Tensor, expected: Expected, case_oracle: Ca
 
 
 def _compare_scale(observation: Scale, expected: Expected, case_oracle: CaseOracle) -> Comparison:
-    """Compare the scale and the amplitude, each fitted over a whole tensor: there rounding errors average out."""
+    """Compare the softmax scale and the amplitude (common factor), each estimated from a whole tensor."""
     target, name = expected.quantities[observation.quantity], observation.quantity
     if observation.value.shape != target.shape:
         return _report_shape(name, observation.value, target)
@@ -172,7 +172,7 @@ def _compare_bits(observation: Equal, axes: Sequence[Axis] = ()) -> Comparison:
 
 
 def _compare_average(observation: Average, expected: Expected, case_oracle: CaseOracle) -> Comparison:
-    """Compare each element of the mean, and the amplitude of the whole mean, which shows smaller errors."""
+    """Compare each element of a mean over dropout masks, and a common factor, which shows smaller errors."""
     name, target, allowance = (
         observation.quantity,
         expected.quantities[observation.quantity],
@@ -199,7 +199,7 @@ def _compare_average(observation: Average, expected: Expected, case_oracle: Case
     amplitude, error = _estimate_amplitude(off, signal, standard_error)
     pooled = max(abs(amplitude) - averaged_rounding_error(case_oracle.precision), 0.0) / error if error else 0.0
     fault = (
-        f"{said} is {amplitude:+.1%} off in the amplitude of the part that dropout changes, by {pooled:.1f} standard "
+        f"{said} is {amplitude:+.1%} off as a whole in the part that dropout changes, by {pooled:.1f} standard "
         f"errors; allowed {POOLED_STANDARD_ERRORS:g}."
     )
     whole = Comparison(
@@ -209,7 +209,7 @@ def _compare_average(observation: Average, expected: Expected, case_oracle: Case
 
 
 def _estimate_amplitude(off: Tensor, signal: Tensor, standard_error: Tensor) -> tuple[float, float]:
-    """Return the relative error of the amplitude of a mean, estimated over all rows, and its standard error.
+    """Return the relative error of a mean's amplitude (common factor of all elements) and its standard error.
 
     ``off`` is the error of each element, ``signal`` the part of the element that dropout changes. Dropout is
     independent from row to row. The elements of one row share their dropout, so only one element of each row counts:

@@ -17,7 +17,7 @@ Module = TypeVar("Module", bound=type[CoreFormula])
 
 
 class CoreMutants(list[Mutant]):
-    """The mutants of one topic; a call of the list returns a decorator that appends a module class as a mutant."""
+    """A list of mutants of one topic. Calling the list returns a decorator that appends a module class as a mutant."""
 
     def __call__(
         self,
@@ -30,7 +30,7 @@ class CoreMutants(list[Mutant]):
         policies: Policies | None = None,
         **changes: Any,
     ) -> Callable[[Module], Module]:
-        """Make a module class a mutant; it is shown by a case whose problem is ``shown_by`` with some ``changes``."""
+        """Make a module class a mutant; its failing case has the problem ``shown_by`` with some ``changes``."""
         case = Case(operator="attention_core", problem=replace(shown_by, **changes), dtype=dtype, mode=mode)
 
         def decorate(module: Module) -> Module:

@@ -59,7 +59,7 @@ class _CoreGroupedProduct(CoreFormula):
         return (groups.flatten(2, 3) @ value).reshape(*weights.shape[:3], value.shape[3])
 
 
-# Every step is a differentiable function of torch, so that second derivatives are right.
+# All variants declare second derivatives, because each of their steps is a differentiable function of torch.
 VARIANTS: tuple[Implementation, ...] = tuple(
     ModuleImplementation(module, operator="attention_core", policies=Policies(twice_differentiable=True))
     for module in (_CoreScaleAfter, _CoreScaleOnKeys, _CoreSoftmaxInSingle, _CoreExponentOfTwo, _CoreGroupedProduct)

@@ -38,7 +38,7 @@ class _CausalByFours(Formula):
 
 
 class _Hinted(Formula):
-    """Obeys is_causal=True where attn_mask is given; the correct formula uses attn_mask and ignores the hint."""
+    """Follows is_causal=True although attn_mask is given; the correct formula uses only attn_mask."""
 
     def follow_hint(self, given: Arguments) -> Arguments:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Mutants of the extra key columns: add_bias_kv and add_zero_attn."""
+"""Mutants of the extra keys that add_bias_kv and add_zero_attn append."""
 
 import torch
 from torch import Tensor

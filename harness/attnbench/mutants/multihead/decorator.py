@@ -16,19 +16,20 @@ __all__ = ["PROBED", "MultiheadMutants", "build_case_id"]
 Module = TypeVar("Module", bound=type[nn.Module])
 # Pairwise distinct sizes, so that a swapped axis changes a shape or a value; head_dim 8 is no power of 4.
 CROSS = MultiheadProblem(batch=2, queries=5, keys=7, embed_dim=24, num_heads=3, bias=True, batch_first=True)
-# So many elements that rounding errors average out, and a small error common to all elements shows; head_dim is 7.
+# Changes of CROSS to so many elements that rounding errors average out, and a small error common to all elements shows.
+# head_dim is 7.
 PROBED: dict[str, Any] = {
     "batch": 4, "queries": 33, "keys": 47, "embed_dim": 21, "bias": False, "regime": "identity",
 }  # fmt: skip
 
 
 class MultiheadMutants(list[Mutant]):
-    """The mutants of one topic; a call of the list returns a decorator that appends a module class as a mutant."""
+    """A list of mutants of one topic. Calling the list returns a decorator that appends a module class as a mutant."""
 
     def __call__(
         self, caught_by: str, why: str, *, policies: Policies | None = None, **case: Any
     ) -> Callable[[Module], Module]:
-        """Make a module class a mutant; ``case`` lists how the case that shows the mutant differs from ``CROSS``."""
+        """Make a module class a mutant; ``case`` lists how the case on which it fails differs from ``CROSS``."""
 
         def decorate(module: Module) -> Module:
             implementation = ModuleImplementation(module, policies=policies)

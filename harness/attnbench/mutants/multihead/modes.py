@@ -13,7 +13,7 @@ mutant = MultiheadMutants()
 
 
 class _SteeperWhen(Formula):
-    """A separate path with a wrong scale, taken where ``applies`` is true."""
+    """Multiplies the logits by 1.25 if ``applies`` is true, like a separate path with a wrong scale."""
 
     def applies(self) -> bool:
         raise NotImplementedError

@@ -12,7 +12,7 @@ from attnbench.mutants.multihead.formula import Formula, Result
 __all__ = ["mutant"]
 
 mutant = MultiheadMutants()
-# So many keys that the error of sums in half precision exceeds the error budget.
+# Sizes with so many keys that the error of sums in half precision exceeds the error budget.
 LONG: dict[str, Any] = {"batch": 1, "queries": 4, "keys": 1024, "embed_dim": 16, "num_heads": 2, "regime": "flat"}
 
 

@@ -46,7 +46,7 @@ class _ScaleOnBoth(Formula):
 
 
 class _Upcast(Formula):
-    """Everything is computed in the next wider precision."""
+    """Attention is computed in the next wider precision; float64 stays float64."""
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
@@ -247,7 +247,7 @@ class _SdpaMath(_SdpaFused):
 
 
 def _explain_refusal(case: Case) -> str | None:
-    """Return why a variant that has no dropout and returns no weights does not support a case, or None."""
+    """Return why variants without dropout and without returned weights do not support a case, or None."""
     draws = case.problem.dropout > 0 and case.training
     return REASON if case.problem.need_weights or draws else None
 

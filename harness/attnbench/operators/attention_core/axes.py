@@ -10,7 +10,7 @@ __all__ = ["describe_axes"]
 
 
 def describe_axes(case: Case, quantity: str) -> Sequence[Axis]:
-    """Return the axes of a quantity of the case, in the order of its dimensions."""
+    """Return the named axes of a quantity of the case, in the order of the dimensions of the quantity."""
     problem: AttentionCoreProblem = case.problem
     batch, heads = ("batch", problem.sequences), ("head", problem.num_heads)
     queries, keys = ("query", problem.queries), ("key", problem.keys)

@@ -110,8 +110,8 @@ def _expand_to_query_heads(case: Case, order: Sequence[int]) -> list[int]:
 
 
 def shared_by_sequences(case: Case, name: str) -> tuple[int, int] | None:
-    """Return an axis of an input, and the index of a slice that can replace all slices along this axis; or None."""
+    """Return an axis of an input and the index of the slice to repeat along this axis; None: the input is kept."""
     if name == "key_lengths":
         return None
-    # A bias that all sequences share has no batch axis: the row of the last query can replace the rows of all queries.
+    # A bias that all sequences share has no batch axis. Instead, the row of its last query is repeated for every query.
     return (0, -1) if name == "bias" and case.problem.bias == "bias2d" else (0, 1)

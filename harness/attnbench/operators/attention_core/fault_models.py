@@ -22,7 +22,7 @@ TILES = (16, 32, 64, 128)
 
 
 def list_fault_models(case: Case) -> dict[str, Steps]:
-    """Return the fault models that may change a case, by the words that follow "looks like" in a diagnosis."""
+    """Return the fault models that may change a case, by name: the words after "looks like" in a diagnosis."""
     problem: AttentionCoreProblem = case.problem
     return dict(
         (
@@ -36,12 +36,12 @@ def list_fault_models(case: Case) -> dict[str, Steps]:
 
 
 def _change_problem(change: Callable[[AttentionCoreProblem], AttentionCoreProblem]) -> Steps:
-    """Return steps that apply the correct formula to a changed problem."""
+    """Return the fault model that applies the correct formula to a changed problem."""
     return Steps(receive=lambda problem, inputs: (change(problem), inputs))
 
 
 def _change_inputs(change: Callable[[Inputs], Inputs]) -> Steps:
-    """Return steps that apply the correct formula to changed inputs."""
+    """Return the fault model that applies the correct formula to changed inputs."""
     return Steps(receive=lambda problem, inputs: (problem, change(inputs)))
 
 

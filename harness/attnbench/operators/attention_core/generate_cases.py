@@ -98,8 +98,8 @@ def _make_case(problem: AttentionCoreProblem, *, dtype: Dtype = "float32", mode:
     return Case(operator="attention_core", problem=problem, dtype=dtype, mode=mode)
 
 
-# Large enough that an average over elements reveals a systematic error smaller than the rounding of one element. The
-# head_dim 7 is not a power of 4, so the scale 1/√7 is rounded.
+# The sizes are so large that an average over all elements reveals a systematic error smaller than the rounding of one
+# element. The head_dim 7 is not a power of 4, so the scale 1/√7 is rounded.
 PROBE = replace(PLAIN, sequences=4, queries=33, keys=47, head_dim=7)
 
 
@@ -151,7 +151,7 @@ def _generate_core() -> Iterator[Case]:
     yield _make_case(replace(PLAIN, mask="causal_tl"), mode="aot")
     yield _make_case(replace(GROUPED, keys=5, mask="bias4d"), mode="aot")
     yield _make_case(replace(PLAIN, mask="causal_br+ragged"), mode="exported")
-    # Code for compilers is often a separate branch: include every argument that such a branch may ignore.
+    # Implementations often have a separate branch for compilers: include every argument that this branch may ignore.
     yield _make_case(replace(PLAIN, mask="causal_br+window", window=2, softcap=3.0), mode="aot")
     yield _make_case(replace(PLAIN, mask="causal_br+alibi+ragged"), mode="aot")
     yield _make_case(replace(GROUPED, mask="causal_tl"), mode="aot")

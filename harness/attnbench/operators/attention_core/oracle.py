@@ -46,7 +46,7 @@ class Steps:
     # Change the problem and the inputs before the formula is evaluated.
     receive: Callable[[AttentionCoreProblem, Inputs], Given] = lambda *given: given
     share: Callable[[AttentionCoreProblem, Tensor], Tensor] = _repeat_key_heads
-    # The step that the soft-cap precedes: the addition of bias and ALiBi, the mask, or the softmax.
+    # The step before which the soft-cap is applied: the addition of bias and ALiBi, the mask, or the softmax.
     cap_before: Literal["added", "mask", "softmax"] = "added"
     normalise: Callable[[Tensor, Noise | None], Tensor] = softmax
 
@@ -69,7 +69,7 @@ def _attend(problem: AttentionCoreProblem, inputs: Inputs, noise: Noise | None, 
         return noise(noise.perturb_sum(tensor, terms)) if noise else tensor
 
     def cap_before(step: str, logits: Tensor) -> Tensor:
-        """Apply the soft-cap if it precedes this step."""
+        """Apply the soft-cap if ``steps.cap_before`` names this step."""
         return soft_cap(logits, problem.softcap, noise) if problem.softcap and steps.cap_before == step else logits
 
     problem, inputs = steps.receive(problem, inputs)

@@ -82,7 +82,7 @@ class AttentionCoreProblem(Problem):
         if self.bias_hides and not self.bias:
             raise ValueError(f"bias_hides needs a mask with bias2d or bias4d, got {self.mask!r}")
         if self.int32_lengths and "ragged" not in parts:
-            raise ValueError(f"int32_lengths needs a mask with ragged, got {self.mask!r}")
+            raise ValueError(f"int32_lengths needs a mask whose name contains 'ragged', got {self.mask!r}")
 
     def _check_regime(self) -> None:
         regimes = (*LOGIT_STD, *EXACT_REGIMES)
@@ -150,7 +150,7 @@ class AttentionCoreProblem(Problem):
 
     @property
     def probed(self) -> bool:
-        """Whether checks fit the softmax scale and the amplitude over all elements of a quantity."""
+        """Whether checks estimate the softmax scale and the common factor of all elements from a whole tensor."""
         return self.regime == "plain"
 
 

@@ -10,7 +10,7 @@ __all__ = ["describe_axes"]
 
 
 def describe_axes(case: Case, quantity: str) -> list[Axis]:
-    """Return the axes of a quantity of the case, in the order of its dimensions."""
+    """Return the named axes of a quantity of the case, in the order of the dimensions of the quantity."""
     problem: MultiheadProblem = case.problem
     name = quantity.removeprefix("grad.")
     if name in ("output", "query", "key", "value"):
@@ -44,8 +44,8 @@ def _describe_tokens(problem: MultiheadProblem, name: str) -> list[Axis]:
     if not problem.batch_first:
         dimensions.reverse()
     found = _make_axes(*dimensions, ("feature", width))
-    # With projections every feature mixes all heads. In identity regimes a feature stays in its head, except that the
-    # value projection permutes features.
+    # A feature belongs to one head only in identity regimes: other projections mix all heads. Even there the value
+    # projection permutes features, so features of ``value`` belong to no head.
     holds_values = name == "value" or (name != "output" and (problem.self_attention or problem.key_is_value))
     if problem.regime in IDENTITY_REGIMES and not holds_values:
         found.append(_make_head_axis(problem, len(dimensions)))

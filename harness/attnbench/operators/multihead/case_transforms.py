@@ -166,9 +166,9 @@ def reorder_outputs(case: Case, outputs: Mapping[str, Tensor], order: Sequence[i
 
 
 def shared_by_sequences(case: Case, name: str) -> tuple[int, int] | None:
-    """Return an axis of an input, and the index of a slice that can replace all slices along this axis; or None."""
+    """Return an axis of an input and the index of the slice to repeat along this axis; None: the input is kept."""
     if name == "attn_mask":
-        # A causal mask must stay causal. In any other mask the last row can replace the rows of all queries.
+        # A causal mask is kept, because it must stay causal. In other masks the last row is repeated for every query.
         return None if case.problem.attention_mask == "causal" else (0, -1)
     return (0 if name == "key_padding_mask" else sequence_axis(case)), 1
 

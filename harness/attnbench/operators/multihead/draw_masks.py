@@ -31,9 +31,9 @@ def draw_masks(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
 
 
 def find_union_row(problem: MultiheadProblem) -> int:
-    """Return the row in which a ``union`` mask hides every key but the last.
+    """Return the row of attn_mask in which a ``union`` mask hides every key but the last.
 
-    Padding hides the last key of every sequence but the first, so that the row is fully masked in those sequences.
+    In every sequence but the first, key_padding_mask hides the last key, so the row is fully masked there.
     """
     return problem.queries // 2
 
@@ -63,7 +63,7 @@ def _draw_attention_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
 
 
 def _draw_power_of_two_visible(draw: Draw, shape: tuple[int, ...], *, largest: bool) -> Tensor:
-    """Draw a mask with 1 visible key per row or, if ``largest``, the largest power of two below the number of keys."""
+    """Draw a mask with 1 visible key per row; ``largest``: with the largest power of two below the number of keys."""
     keys = shape[-1]
     visible = 2 ** int(math.log2(max(keys - 1, 1))) if largest else 1
     order = draw.uniform("attn_mask.hidden", *shape).argsort(dim=-1).argsort(dim=-1)

@@ -102,7 +102,7 @@ def _generate_softmax_faults(problem: MultiheadProblem) -> Named:
     for words, (axis, extent) in extents.items():
         if extent > 1:
             yield f"softmax over {words} in place of keys", Steps(normalise=partial(_softmax_over, axis))
-    # 2 to the power of the logits, after an additive mask was added.
+    # The softmax of the sums of logits and mask, computed with 2 as the base.
     yield "softmax with powers of 2 in place of powers of e", Steps(normalise=_softmax_base_two)
     if problem.dropout:
         undivided = partial(_softmax_times, 1 - problem.dropout)

@@ -124,7 +124,7 @@ def _make_case(problem: MultiheadProblem, *, dtype: Dtype = "float32", mode: Mod
 
 # Attention without projections. The head_dim 7 is not a power of 4, so the scale 1/√7 is rounded in every dtype.
 CORE = replace(CROSS, embed_dim=21, bias=False, regime="identity")
-# Large enough that an average over elements reveals a systematic error smaller than the rounding of one element.
+# The sizes are so large that an average over elements reveals errors smaller than the rounding of one element.
 PROBE = replace(CORE, batch=4, queries=33, keys=47)
 
 

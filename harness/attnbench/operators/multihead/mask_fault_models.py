@@ -20,7 +20,7 @@ Masks = Mapping[str, Tensor | None]
 
 
 def change_inputs(change: Callable[[Inputs], Inputs]) -> Steps:
-    """Return steps that apply the correct formula to changed inputs."""
+    """Return the fault model that applies the correct formula to changed inputs."""
     return Steps(receive=lambda problem, inputs: (problem, change(inputs)))
 
 

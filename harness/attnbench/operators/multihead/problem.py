@@ -148,7 +148,8 @@ class MultiheadProblem(Problem):
 
     @property
     def probed(self) -> bool:
-        """Whether checks fit the softmax scale and the amplitude over all elements: only attention itself rounds."""
+        """Whether checks estimate the softmax scale and the common factor of all elements from a whole tensor."""
+        # In this regime the projections are exact, so only the attention rounds.
         return self.regime == "identity"
 
     @property

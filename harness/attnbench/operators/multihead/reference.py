@@ -70,7 +70,7 @@ def _compute_gradients(
 ) -> dict[str, Tensor]:
     leaves = {name: t for name, t in inputs.tensors.items() if t.requires_grad}
     leaves |= {name: p for name, p in module.named_parameters() if p.requires_grad}
-    # If the case needs weights, the weights are part of the loss, and the path without weights cannot compute it.
+    # If the case needs weights, the loss includes the weights, so a path that returns no weights has no loss.
     if case.problem.need_weights and "weights" not in quantities:
         return {}
     names = ("output", "weights") if case.problem.need_weights else ("output",)

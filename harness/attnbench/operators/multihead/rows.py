@@ -65,7 +65,7 @@ def find_padded_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def _to_output_layout(problem: MultiheadProblem, rows: Tensor) -> dict[str, Tensor]:
-    """Return a mask of rows (batch, heads, queries) in the layouts of output and weights."""
+    """Return ``rows``, a mask (batch, heads, queries), in the layouts of output and of weights."""
     in_any_head = rows.any(dim=1)  # (batch, queries)
     weights = in_any_head if problem.average_attn_weights else rows
     if problem.batch is None:

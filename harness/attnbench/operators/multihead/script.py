@@ -181,7 +181,7 @@ def _format_cotangents(problem: MultiheadProblem, *, gradients: bool) -> list[st
 
 
 def _format_aliases(problem: MultiheadProblem) -> str:
-    """Format the line that passes one tensor under several names again: ``rounded`` has made a copy per name."""
+    """Format the line that makes one tensor of the copies that the program's ``rounded`` made, one for each name."""
     if problem.self_attention:
         return '    given["key"] = given["value"] = given["query"]\n'
     if problem.key_is_value:

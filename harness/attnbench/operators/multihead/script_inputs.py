@@ -12,7 +12,7 @@ __all__ = ["format_draws"]
 
 
 def format_draws(problem: MultiheadProblem) -> Iterator[str]:
-    """Yield the lines that bind ``parameters`` and ``call`` with the program's ``normal`` and ``uniform``."""
+    """Yield the lines that define ``parameters`` and ``call``, by calls of the program's ``normal`` and ``uniform``."""
     yield from _format_identity(problem) if problem.regime in IDENTITY_REGIMES else _format_parameters(problem)
     yield from _format_tokens(problem)
     if problem.attention_mask:

@@ -25,8 +25,8 @@ MODES: tuple[Mode, ...] = (
 HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
 # Lengths at and next to multiples of tile sizes.
 EDGES = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65)
-# A value that occurs more than once is drawn more often. 0 comes last, because Hypothesis shrinks towards the first
-# value.
+# Lengths to draw from; a length that occurs several times is drawn more often. 0 comes last, because Hypothesis
+# shrinks towards the first length.
 LENGTHS = (*sorted((*range(1, 71), *EDGES * 5, *tuple(range(1, 10)) * 5)), *(0,) * 5)
 # The choices that make a case, the most important choice first. The values of a choice go from plain and small to
 # special and large, because Hypothesis shrinks towards the first value. Every choice is drawn for every case, even if
@@ -56,8 +56,8 @@ FORMS: Mapping[str, Sequence[Any]] = {
     "square": (False, False, True),
     "seed": range(1000),
 }
-# Offset of every drawn index. Hypothesis also tries constants from the source of imported modules; no such
-# constant is this large. A seed therefore draws the same cases whichever modules are imported.
+# Number that is added to every drawn index. Hypothesis also draws constants that it finds in the source of imported
+# modules; no such constant is this large. A seed therefore draws the same cases whichever modules are imported.
 FAR = 3**40
 
 

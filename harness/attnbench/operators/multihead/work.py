@@ -21,10 +21,11 @@ def count_work(case: Case) -> Work:
     problem: MultiheadProblem = case.problem
     pairs = problem.sequences * problem.num_heads * problem.queries * problem.columns
     factors = case.tracks_inputs + case.tracks_parameters
-    # Products per input projection and per output projection. The heads that the output projection multiplies depend on
-    # parameters, so they take a gradient even if the inputs do not.
+    # Numbers of matrix products, forward and backward, for each input projection and for the output projection. The
+    # input of the output projection depends on parameters, so it takes a gradient even if the inputs do not.
     incoming, outgoing = 1 + factors, 1 + (case.differentiates + case.tracks_parameters)
-    # Logits and weighted sum are one product each. Backward has two products for each, whichever leaves take gradients.
+    # The logits and the weighted sum are one product each. Backward adds two products to each of them, no matter which
+    # tensors take gradients.
     attention = 2 * (3 if case.differentiates else 1)
     batch, embed = problem.sequences, problem.embed_dim
     given = problem.queries * embed + problem.keys * ((problem.kdim or embed) + (problem.vdim or embed))
@@ -61,7 +62,7 @@ def _count_drawn_pairs(case: Case) -> int:
     from attnbench.oracle.inputs import Draw, round_inputs
 
     dtype = getattr(torch, case.given_dtype)
-    # The masks are added in the dtype of the parameters, in which the sum of two finite masks may overflow.
+    # Two finite masks may add up to minus infinity in the dtype of the parameters, and then hide a key.
     masks = Inputs(
         parameters={"out_proj.weight": torch.empty(0, dtype=dtype)},
         tensors=draw_masks(case.problem, Draw(case.seed)),

@@ -24,9 +24,9 @@ class StudyFigures:
     text: str
     # Figures by the suffix of their file names, which follows the study's name; empty for a single figure.
     figures: Mapping[str, "Figure"]
-    # Every number that is drawn.
+    # Table of every number that the figures show.
     table: "pd.DataFrame"
-    # The numbers that a reader needs first.
+    # Table of the most important numbers.
     summary: "pd.DataFrame"
 
 

@@ -1,7 +1,8 @@
 """Pools: samples of many fresh processes, each with interleaved calls of the reference, its copy and the plants.
 
-Most pools are taken from real runs. This module gathers the pools that measure the true slowdowns of the plants; it
-sends the timing request of a real run to the workers of a real run. In stored records, the reference's second copy, for
+A plant is a copy of the reference that is slowed down on purpose. Most pools are taken from stored real runs. The
+pools that measure how slow each plant truly is are gathered here, by the same request and the same worker processes as
+in a run. In stored records, the reference's second copy, for
 the A/A control, is the side ``twin``.
 """
 

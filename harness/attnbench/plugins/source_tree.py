@@ -98,8 +98,9 @@ class SourceTree(MetaPathFinder):
     def find_counterpart(self, place: str) -> Path | None:
         """Return this tree's counterpart of an installed module's top package, or of a file outside the tree.
 
-        The counterpart is the file whose path has the longest end in common: implementations/attnzoo/__init__.py is
-        preferred to attnzoo/__init__.py. For a file below the current directory, the whole relative path must match.
+        The counterpart is the file of this tree whose path shares the most trailing parts with the path of the source:
+        for old/implementations/attnzoo/__init__.py, implementations/attnzoo/__init__.py before attnzoo/__init__.py. For
+        a file below the current directory, the whole relative path must match.
         """
         source = _find_source(place)
         if source is None:

@@ -38,8 +38,8 @@ FORMS: Mapping[str, Sequence[Any]] = {
     "queries": LENGTHS,
     "seed": range(1000),
 }
-# Number that is added to every drawn index. Hypothesis also draws constants that it finds in the source of imported
-# modules; no such constant is this large.
+# Number that is added to every drawn index, so that the range of indices lies above all constants in the source of
+# imported modules. Hypothesis also draws such constants if they are in range.
 FAR = 3**40
 
 

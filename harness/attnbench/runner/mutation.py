@@ -1,9 +1,9 @@
 """Mutation testing: which checks fail on which mutants.
 
 Every mutant names the check that must catch it. The first stage runs a mutant on the cases of ``core`` (or of a
-smaller level) that are not compiled, until that check has caught it. The second stage runs the mutants that are not caught on
-the remaining cases: compiled cases and larger levels. With ``whole``, the first stage does not stop early, and also runs
-equivalent mutants and correct variants.
+smaller level) that are not compiled, until that check has caught it. The second stage runs the mutants that are not
+caught on the remaining cases: compiled cases and larger levels. With ``whole``, the first stage does not stop early,
+and also runs equivalent mutants and correct variants.
 """
 
 import tempfile

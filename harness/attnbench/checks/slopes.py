@@ -17,7 +17,7 @@ def compare_with_slope(derivative: Tensor, tensor: Tensor, loss: Callable[[], Te
 
     The difference is taken along one direction that changes every element. The tensor is changed in place and restored.
     """
-    direction = torch.cos(torch.arange(tensor.numel(), dtype=tensor.dtype)).view_as(tensor)
+    direction = torch.cos(torch.arange(tensor.numel(), dtype=tensor.dtype, device=tensor.device)).view_as(tensor)
     ends = []
     for step in (DIFFERENCE_STEP, -DIFFERENCE_STEP):
         with _displace(tensor, step * direction):

@@ -64,7 +64,7 @@ def further_padding_changes_nothing(candidate: Candidate) -> Iterator[Observatio
     """Additional tokens that the padding mask hides change neither this call nor a shorter call after it."""
     case, inputs, length = candidate.case, candidate.inputs, candidate.case.problem.length
     tokens = inputs.tensors["tokens"].detach()
-    hide = inputs.tensors.get("key_padding_mask", torch.zeros(tokens.shape[:2], dtype=torch.bool))
+    hide = inputs.tensors.get("key_padding_mask", tokens.new_zeros(tokens.shape[:2], dtype=torch.bool))
     tensors = {
         "tokens": torch.nn.functional.pad(tokens, (0, 0, 0, FURTHER_TOKENS), value=POISON),
         "key_padding_mask": torch.nn.functional.pad(hide, (0, FURTHER_TOKENS), value=True),
@@ -93,7 +93,8 @@ def further_padding_changes_nothing(candidate: Candidate) -> Iterator[Observatio
 def order_of_tokens_is_free(candidate: Candidate) -> Iterator[Observation]:
     """Permuting the tokens permutes outputs and weights alike, and does not change a pooled vector."""
     length = candidate.case.problem.length
-    order = torch.tensor([*range(1, length, 2), *range(0, length, 2)])
+    tokens = candidate.inputs.tensors["tokens"]
+    order = torch.tensor([*range(1, length, 2), *range(0, length, 2)], device=tokens.device)
     outputs = candidate.run_on(candidate.case, _select(candidate.inputs, order, axis=1))
     expected = {name: value.detach() for name, value in candidate.outputs.items()}
     if not _pools(candidate):
@@ -105,7 +106,8 @@ def order_of_tokens_is_free(candidate: Candidate) -> Iterator[Observation]:
 @check(when=lambda case: is_eager(case) and case.problem.sequences > 1)
 def sequences_do_not_mix(candidate: Candidate) -> Iterator[Observation]:
     """A sequence of a batch gives the same outputs as alone."""
-    last = torch.tensor([candidate.case.problem.sequences - 1])
+    tokens = candidate.inputs.tensors["tokens"]
+    last = torch.tensor([candidate.case.problem.sequences - 1], device=tokens.device)
     outputs = candidate.run_on(candidate.case.with_problem(sequences=1), _select(candidate.inputs, last, axis=0))
     expected = {name: value.detach()[last] for name, value in candidate.outputs.items()}
     yield from compare_runs(outputs, expected, "of the last sequence alone (compared with the batch)")

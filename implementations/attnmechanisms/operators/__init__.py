@@ -102,7 +102,7 @@ class Mechanism(FormulaOperator):
         problem: MechanismProblem = case.problem
         hidden = combine_masks(inputs.tensors)
         shape = (problem.sequences, problem.queries, problem.length)
-        keep = torch.ones(shape, dtype=torch.bool) if hidden is None else ~hidden.expand(shape)
+        keep = inputs.tensors["tokens"].new_ones(shape, dtype=torch.bool) if hidden is None else ~hidden.expand(shape)
         return keep[:, None]
 
 

@@ -61,7 +61,7 @@ def attn_mask_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
     before = candidate.run()["output"].detach().clone()
     with candidate.overwrite({name: _poison(candidate, name, hidden) for name in names}):
         after = candidate.run()["output"].detach()
-    one = torch.zeros(problem.sequences, problem.queries, dtype=torch.bool)
+    one = _make_no_tokens(candidate, problem.queries)
     one[:, row] = True
     rows = _match_layout(candidate, one)
     yield Equal(value=after[rows], expected=before[rows], what=f"output of query {row} (after hidden keys changed)")
@@ -78,13 +78,13 @@ def future_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
     """Under a causal mask, changing later tokens changes no bit of an earlier token's output."""
     problem = candidate.case.problem
     last = min(problem.queries, problem.keys) // 2  # the last query that is compared; it sees keys 0 to last
-    future = torch.zeros(problem.sequences, problem.keys, dtype=torch.bool)
+    future = _make_no_tokens(candidate, problem.keys)
     future[:, last + 1 :] = True
     names = ("query", "key", "value") if problem.shares_queries else ("key", "value")
     before = candidate.run()["output"].detach().clone()
     with candidate.overwrite({name: _poison(candidate, name, future) for name in names}):
         after = candidate.run()["output"].detach()
-    past = torch.zeros(problem.sequences, problem.queries, dtype=torch.bool)
+    past = _make_no_tokens(candidate, problem.queries)
     past[:, : last + 1] = True
     rows = _match_layout(candidate, past)
     yield Equal(
@@ -174,6 +174,11 @@ def _find_padding(candidate: Candidate) -> Tensor:
     mask = candidate.inputs.tensors["key_padding_mask"].detach()
     padded = mask if mask.dtype == torch.bool else mask == -math.inf
     return padded[None] if candidate.case.problem.batch is None else padded
+
+
+def _make_no_tokens(candidate: Candidate, length: int) -> Tensor:
+    """Return a mask of tokens (batch, length) that is False everywhere, on the device of the inputs."""
+    return candidate.inputs.tensors["query"].new_zeros(candidate.case.problem.sequences, length, dtype=torch.bool)
 
 
 def _match_layout(candidate: Candidate, tokens: Tensor) -> Tensor:

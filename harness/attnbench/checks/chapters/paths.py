@@ -79,7 +79,7 @@ def refusals_are_alike(candidate: Candidate) -> Iterator[Observation]:
     tensors = candidate.inputs.tensors
     keys = candidate.case.problem.keys
     batch = () if candidate.case.problem.batch is None else (candidate.case.problem.batch,)
-    unfit = {"key_padding_mask": torch.zeros(*batch, keys + 1, dtype=torch.bool)}
+    unfit = {"key_padding_mask": tensors["key"].new_zeros(*batch, keys + 1, dtype=torch.bool)}
     case = candidate.case.with_problem(mask="pad", is_causal=False, self_attention=False)
     options = {**candidate.inputs.options, "is_causal": False}
     results = []

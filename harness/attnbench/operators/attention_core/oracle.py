@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from attnbench.cases import Case
@@ -97,7 +96,7 @@ def _list_added(problem: AttentionCoreProblem, inputs: Inputs) -> list[Tensor]:
     slopes = inputs.options["alibi_slopes"]
     if slopes is not None:
         tokens = inputs.tensors["query"]
-        slope = torch.tensor(slopes, dtype=tokens.dtype)[:, None, None]
+        slope = tokens.new_tensor(slopes)[:, None, None]
         found.append(-slope * positions.compute_distances(problem, inputs).abs())
     return found
 

@@ -37,7 +37,7 @@ def compute_logits_mask(problem: MultiheadProblem, inputs: Inputs) -> Tensor | N
             continue
         if mask.dtype == torch.bool:
             precision = inputs.parameters["out_proj.weight"].dtype
-            mask = torch.zeros(mask.shape, dtype=precision).masked_fill(mask, -math.inf)
+            mask = torch.zeros(mask.shape, dtype=precision, device=mask.device).masked_fill(mask, -math.inf)
         if name == "key_padding_mask":
             mask = mask.reshape(problem.sequences, 1, 1, problem.keys)
         elif mask.dim() == 3:

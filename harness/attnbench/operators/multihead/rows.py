@@ -26,7 +26,7 @@ def find_visible(case: Case, inputs: Inputs) -> Tensor:
     shape = (problem.sequences, problem.num_heads, problem.queries, problem.keys)
     mask = compute_logits_mask(problem, inputs)
     if mask is None:
-        return torch.ones(shape, dtype=torch.bool)
+        return inputs.tensors["query"].new_ones(shape, dtype=torch.bool)
     return (mask != -math.inf)[..., : problem.keys].expand(shape)
 
 

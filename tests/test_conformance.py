@@ -40,6 +40,10 @@ def wrong(q, k, v, *, mask, scale):
 
 def exits(q, k, v):
     os._exit(3)
+
+
+def loses_device(q, k, v):
+    raise torch.AcceleratorError("CUDA error: misaligned address")
 """
 
 SCRIPT = """
@@ -315,6 +319,14 @@ def test_pool_continues_after_crashes(pool: WorkerPool, here: Path) -> None:
     ended = pool.get_finding("kernels.py:right", make_plan(), PARITY)
     assert (ended.status, pool.get_finding("kernels.py:right", make_plan(), PARITY).status) == ("error", "passed")
     assert ended.reason.startswith("the oracle worker's process ended: ")
+
+
+def test_an_error_in_a_kernel_ends_the_process(pool: WorkerPool, here: Path) -> None:
+    """After an error in a CUDA kernel every further call fails, so the next check runs in a new process."""
+    lost = pool.get_finding("kernels.py:loses_device", make_plan(), PARITY)
+    assert lost.status == "crashed"
+    assert lost.reason.startswith("the process exited with code 1 (AcceleratorError: CUDA error: misaligned address (at")
+    assert pool.get_finding("kernels.py:right", make_plan(), PARITY).status == "passed"
 
 
 def test_pool_reports_once_that_a_name_cannot_be_loaded(pool: WorkerPool, here: Path) -> None:

@@ -66,6 +66,8 @@ class Policies:
     twice_differentiable: bool = False
     # Repeated calls return bitwise equal results.
     deterministic: bool = True
+    # Devices on which backward adds its parts in any order: repeated gradients agree, but differ in bits.
+    unordered_gradients: tuple[str, ...] = ()
     # The implementation has no backward: cases in a mode with gradients are refused.
     forward_only: bool = False
     # A call without gradients can be captured in a CUDA graph and replayed: the call reads no tensor values
@@ -74,6 +76,10 @@ class Policies:
     # Precision of the implementation's arithmetic if coarser than the case's dtype; the error budget is then derived
     # from this precision.
     computes_in: Precision | None = None
+
+    def repeats_bitwise(self, quantity: str, device: str) -> bool:
+        """Return whether a quantity, such as ``output`` or ``grad.query``, is bitwise equal in repeated passes."""
+        return self.deterministic and not (quantity.startswith("grad.") and device in self.unordered_gradients)
 
     def precision(self, dtype: Dtype) -> Precision:
         """Return the precision of results in a dtype: the coarser of the dtype and ``computes_in``."""

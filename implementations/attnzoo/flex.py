@@ -38,6 +38,9 @@ __all__ = ["CORE_FLEX", "FLEX", "explain_refusal", "flex"]
 
 NO_BACKWARD = "forward only on a CPU: no gradients"
 EMPTY = "does not accept tensors without elements"
+# Head width that the Triton kernel needs at least, from torch/_inductor/kernel/flex/flex_attention.py, torch 2.11.
+NARROWEST_HEAD = 16
+TOO_NARROW = f"on CUDA needs head widths of at least {NARROWEST_HEAD}"
 # Dtypes of the CPU kernel, from torch/_inductor/kernel/flex/flex_cpu.py, torch 2.13.
 CPU_DTYPES = ("float32", "bfloat16", "float16")
 # CPU seconds to compile one kind of call, over 20 kinds with an empty cache on a 2-core x86-64 machine (torch 2.13).
@@ -71,9 +74,11 @@ def flex(
     """
     del enable_gqa
     tracks = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, mask))
+    (batch, heads, queries, head_dim), (_, shared, keys, head_dim_v) = q.shape, v.shape
     if q.device.type == "cpu":
         _demand_cpu_support(q, tracks=tracks)
-    (batch, heads, queries, head_dim), (_, shared, keys, head_dim_v) = q.shape, v.shape
+    elif min(head_dim, head_dim_v) < NARROWEST_HEAD:
+        raise Refusal(TOO_NARROW)
     if 0 in (batch, queries, keys):
         raise Refusal(EMPTY)
     rows = (make_contiguous(x.reshape(batch * shared, -1, *x.shape[2:])) for x in (q, k, v))
@@ -228,7 +233,15 @@ def explain_refusal(case: Case) -> str | None:
         return NO_BACKWARD
     if case.device == "cpu" and case.dtype not in CPU_DTYPES:
         return _describe_dtypes(case.dtype)
+    if case.device == "cuda" and problem.head_dim < NARROWEST_HEAD:
+        return TOO_NARROW
     return None
+
+
+def explain_core_refusal(case: Case) -> str | None:
+    """Return why a case of ``attention_core`` is not computed, or None."""
+    too_narrow = case.device == "cuda" and case.problem.value_dim < NARROWEST_HEAD
+    return explain_refusal(case) or (TOO_NARROW if too_narrow else None)
 
 
 def predict_call_s(case: Case) -> float | None:
@@ -246,4 +259,4 @@ FLEX = from_kernel(
     environment=get_compiler_environment,
     compiles=True,
 )
-CORE_FLEX = core_from_kernel(FLEX, unsupported=explain_refusal, predicted_s=predict_call_s)
+CORE_FLEX = core_from_kernel(FLEX, unsupported=explain_core_refusal, predicted_s=predict_call_s)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnbench.cases import Case
-from attnbench.interface import Implementation
+from attnbench.interface import Implementation, Policies
 from attnzoo.by_size import attend_storing_weights, stores_weights
 from attnzoo.shared_projection import NO_WEIGHTS, SharedProjectionAttention
 
@@ -44,6 +44,7 @@ class FusedProjection(Implementation):
 
     name = "fused_projection"
     source = "https://arxiv.org/abs/1909.08053"
+    policies = Policies(unordered_gradients=("cuda",))
 
     def unsupported(self, case: Case) -> str | None:
         """Refuse cases that need the attention weights."""

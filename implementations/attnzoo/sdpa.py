@@ -5,6 +5,8 @@ O = softmax(scale · Q Kᵀ + M) V, computed by one of torch's fused kernels or 
 SDPA returns no attention weights. If a case needs them, the identity I is appended to the values: one call with [V, I]
 returns [P V, P], the output and exactly the attention weights P that produced the output, including dropout.
 
+On CUDA the arguments are first made such that every kernel computes them correctly (``fused_attention``).
+
 An implementation with a given backend refuses a case that the backend cannot run, with torch's reason. It never falls
 back to another backend.
 
@@ -20,10 +22,11 @@ from functools import partial
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
 
 from attnbench.cases import Case
+from attnbench.interface import Policies
 from attnbench.kernel import CoreKernel, Kernel, core_from_kernel, from_kernel
+from attnzoo.fused_attention import attend_fused, make_rows_contiguous
 
 __all__ = [
     "CORE_SDPA",
@@ -42,6 +45,8 @@ __all__ = [
     "sdpa_with_backend",
 ]
 
+# On CUDA the flash and the efficient kernel sum the parts of dQ in the order in which blocks of keys finish.
+POLICIES = Policies(unordered_gradients=("cuda",))
 SOURCE = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
 
 
@@ -59,9 +64,8 @@ def sdpa(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute attention by the backend that torch chooses."""
     attend = partial(
-        scaled_dot_product_attention, attn_mask=mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
-        enable_gqa=enable_gqa,
-    )  # fmt: skip
+        attend_fused, mask=mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+    )
     if not need_weights:
         return attend(q, k, v)
     batch, heads, keys, head_dim = v.shape
@@ -110,13 +114,11 @@ def sdpa_with_backend(
     enable_gqa: bool = False,
 ) -> Tensor:
     """Compute attention by one fused backend; torch raises RuntimeError if the backend cannot run."""
-    # Fused backends need a last stride of 1; the libraries of these backends also copy tensors with another stride.
-    # contiguous() would not copy a tensor whose last dimension has size 1, whatever its stride.
-    q, k, v = (x if x.stride(-1) == 1 else x.clone(memory_format=torch.contiguous_format) for x in (q, k, v))
+    # A fused backend takes only rows with a last stride of 1; the libraries of these backends copy other tensors, too.
+    q, k, v = map(make_rows_contiguous, (q, k, v))
+    mask = None if mask is None else make_rows_contiguous(mask)
     with sdpa_kernel(backend):
-        return scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
-        )
+        return attend_fused(q, k, v, mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
 Probe = tuple[Tensor, Tensor, Tensor, Tensor | None, float, bool]
@@ -208,6 +210,7 @@ def make_backend_kernel(name: str, backend: SDPBackend) -> Kernel:
         partial(sdpa_with_backend, backend=backend),
         name=name,
         source=SOURCE,
+        policies=POLICIES,
         unsupported=partial(explain_refusal, backend=backend),
     )
 
@@ -217,7 +220,7 @@ def make_core_backend_kernel(kernel: Kernel, backend: SDPBackend) -> CoreKernel:
     return core_from_kernel(kernel, unsupported=partial(explain_refusal, backend=backend, core=True))
 
 
-SDPA = from_kernel(sdpa, source=SOURCE)
+SDPA = from_kernel(sdpa, source=SOURCE, policies=POLICIES)
 SDPA_MATH = from_kernel(sdpa_math, source=SOURCE)
 SDPA_FLASH = make_backend_kernel("sdpa_flash", SDPBackend.FLASH_ATTENTION)
 SDPA_EFFICIENT = make_backend_kernel("sdpa_efficient", SDPBackend.EFFICIENT_ATTENTION)

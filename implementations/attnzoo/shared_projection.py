@@ -14,10 +14,11 @@ Shoeybi et al., Megatron-LM, 2019, https://arxiv.org/abs/1909.08053, section 3.
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import linear
 
 from attnbench.interface import Refusal
 from attnbench.kernel import HeadSplitAttention
+from attnzoo.fused_attention import attend_fused
 
 __all__ = ["NO_WEIGHTS", "SharedProjectionAttention"]
 
@@ -107,4 +108,4 @@ class SharedProjectionAttention(HeadSplitAttention):
             mask = mask.to(q.dtype)  # under autocast the mask has the dtype of query, and q has a narrower dtype
         mask = None if is_causal else mask
         dropout_p = self.dropout if self.training else 0.0
-        return scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal), None
+        return attend_fused(q, k, v, mask, dropout_p=dropout_p, is_causal=is_causal), None

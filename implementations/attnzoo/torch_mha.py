@@ -10,7 +10,7 @@ import copy
 
 from torch import nn
 
-from attnbench.interface import Implementation
+from attnbench.interface import Implementation, Policies
 
 __all__ = ["TORCH_MHA"]
 
@@ -20,6 +20,7 @@ class TorchMultiheadAttention(Implementation):
 
     name = "torch_mha"
     source = "https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html"
+    policies = Policies(unordered_gradients=("cuda",))
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
         """Return a copy of the reference, so that changes to the copy do not reach the reference."""

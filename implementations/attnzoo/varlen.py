@@ -23,12 +23,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import linear
 
 from attnbench.cases import Case
 from attnbench.interface import Implementation, Policies, Refusal
 from attnbench.masks import combined, extended, reference_mask
 from attnzoo.by_size import attend_each
+from attnzoo.fused_attention import attend_fused
 from attnzoo.shared_projection import NO_WEIGHTS, SharedProjectionAttention
 
 __all__ = ["VARLEN", "VARLEN_PACKED", "Packing", "VarlenAttention", "VarlenPackedAttention"]
@@ -122,7 +123,7 @@ class VarlenAttention(SharedProjectionAttention):
             left = keep.flatten(0, -2).any(dim=0).nonzero().flatten()
             parts = (k[number, None].index_select(2, left), v[number, None].index_select(2, left))
             own_mask = _drop_if_all_kept(keep.index_select(2, left)[None])
-            outputs.append(scaled_dot_product_attention(q[number, None], *parts, own_mask, dropout_p))
+            outputs.append(attend_fused(q[number, None], *parts, own_mask, dropout_p=dropout_p))
         return torch.cat(outputs) if outputs else q, None
 
     def _attend_sequences(
@@ -146,7 +147,7 @@ class VarlenAttention(SharedProjectionAttention):
             outputs = []
             for own_q, own_k, own_v, mask in zip(queries, keys, values, masks, strict=True):
                 parts = (own_q[None], *self.extend(own_k[None], own_v[None]))
-                output = scaled_dot_product_attention(*parts, mask, dropout_p, is_causal).squeeze(0)
+                output = attend_fused(*parts, mask, dropout_p=dropout_p, is_causal=is_causal).squeeze(0)
                 outputs.append(output.transpose(0, 1))  # (queries, heads, head_dim)
         else:
             weights = self.num_heads * max(own.shape[1] for own in queries) * max(packing.lengths)
@@ -263,7 +264,7 @@ class Varlen(Implementation):
     name = "varlen"
     source = "https://arxiv.org/abs/2210.03052"
     # A NaN in a padded key reaches no output: padded keys are never read.
-    policies = Policies(hidden_nan="blocked")
+    policies = Policies(hidden_nan="blocked", unordered_gradients=("cuda",))
     module: type[VarlenAttention] = VarlenAttention
 
     def unsupported(self, case: Case) -> str | None:
@@ -282,7 +283,7 @@ class VarlenPacked(Varlen):
     """Multi-head attention without padded tokens."""
 
     name = "varlen_packed"
-    policies = Policies(hidden_nan="blocked", padded_queries="own")
+    policies = Policies(hidden_nan="blocked", padded_queries="own", unordered_gradients=("cuda",))
     module = VarlenPackedAttention
 
     def unsupported(self, case: Case) -> str | None:

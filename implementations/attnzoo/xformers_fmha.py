@@ -19,10 +19,14 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case
+from attnbench.interface import Policies
 from attnbench.kernel import core_from_kernel, from_kernel
 from attnbench.masks import additive
 
 __all__ = ["CORE_XFORMERS", "XFORMERS", "explain_core_refusal", "explain_refusal", "xformers_fmha"]
+
+# Dtypes that xFormers' operators know; for another dtype, the question whether they support it raises KeyError.
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 def xformers_fmha(
@@ -73,6 +77,8 @@ def _explain_probe_refusal(case: Case, probe: Callable[[Case], Any]) -> str | No
     fmha = _import_fmha()
     if case.device == "cuda" and not torch.cuda.is_available():
         return "no CUDA device"
+    if case.device == "cuda" and case.dtype not in DTYPES:
+        return f"computes in {', '.join(DTYPES)}, not in {case.dtype}"
     inputs = probe(case)
     operators = [fmha.flash3, fmha.flash, fmha.cutlass]
     passes = [[operator.FwOp for operator in operators]]
@@ -145,6 +151,7 @@ XFORMERS = from_kernel(
     xformers_fmha,
     name="xformers",
     source="https://facebookresearch.github.io/xformers/components/ops.html",
+    policies=Policies(unordered_gradients=("cuda",)),
     unsupported=explain_refusal,
 )
 CORE_XFORMERS = core_from_kernel(XFORMERS, unsupported=explain_core_refusal)

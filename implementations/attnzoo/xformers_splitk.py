@@ -35,6 +35,7 @@ from attnbench.kernel import core_from_kernel, from_kernel
 __all__ = ["CORE_XFORMERS_SPLITK", "XFORMERS_SPLITK", "explain_core_refusal", "explain_refusal", "xformers_splitk"]
 
 INTERPRET = "TRITON_INTERPRET"
+NOT_BUILT = "xFormers wasn't build with CUDA support"
 AS_WIDE = "values must be as wide as keys"
 # Seconds per interpreted program (16 queries and 64 keys of a head): 0.23 s for 36 programs of head width 32, measured
 # with triton 3.7 on one thread of a 2-core x86-64 machine.
@@ -53,6 +54,9 @@ def xformers_splitk(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, sca
     fmha = _import_fmha()
     bias = None if mask is None else mask.expand(*q.shape[:3], k.shape[2])
     rows = [x.transpose(1, 2) for x in (q, k, v)]  # (batch, length, heads, head_dim)
+    inputs = fmha.Inputs(*rows, attn_bias=bias, scale=scale)
+    if q.is_cuda and (reason := _find_reason(inputs)):
+        raise Refusal(reason)
     with warnings.catch_warnings():
         # Hide two warnings: xFormers' code uses Triton's deprecated block pointers and autotuner arguments.
         warnings.filterwarnings("ignore", message="tl.make_block_ptr is deprecated")
@@ -60,7 +64,7 @@ def xformers_splitk(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, sca
         # Hide a warning: without a visible key in a chunk the kernel computes -inf − -inf and discards the result.
         warnings.filterwarnings("ignore", message="invalid value encountered", category=RuntimeWarning)
         # Call the operator's class: memory_efficient_attention refuses CPU tensors.
-        output, _ = fmha.triton_splitk.FwOp.apply(fmha.Inputs(*rows, attn_bias=bias, scale=scale), needs_gradient=False)
+        output, _ = fmha.triton_splitk.FwOp.apply(inputs, needs_gradient=False)
     return output.reshape(rows[0].shape).transpose(1, 2)  # type: ignore[no-any-return]
 
 
@@ -104,8 +108,14 @@ def _explain_compiled_refusal(case: Case) -> str | None:
         torch.empty(problem.sequences, length, problem.num_heads, problem.head_dim, dtype=dtype, device=case.device)
         for length in (problem.queries, problem.columns, problem.columns)
     )
-    fmha = _import_fmha()
-    return next(iter(fmha.triton_splitk.FwOp.not_supported_reasons(fmha.Inputs(*rows))), None)
+    return _find_reason(_import_fmha().Inputs(*rows))
+
+
+def _find_reason(inputs: Any) -> str | None:
+    """Return why the compiled kernel does not take the inputs, in xFormers' words, or None."""
+    reasons = _import_fmha().triton_splitk.FwOp.not_supported_reasons(inputs)
+    # The kernel is Triton's: it needs none of xFormers' compiled parts.
+    return next((reason for reason in reasons if reason != NOT_BUILT), None)
 
 
 def explain_untimed(case: Case) -> str | None:

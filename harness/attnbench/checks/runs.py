@@ -10,7 +10,7 @@ from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.checks.observations import Agree, Equal, Observation
 from attnbench.interface import Refusal
 
-__all__ = ["compare_outputs", "compare_runs", "compute_gradient_alone", "try_call"]
+__all__ = ["compare_bitwise", "compare_runs", "compute_gradient_alone", "try_call"]
 
 Result = TypeVar("Result")
 # Largest number of characters of an exception's message that a finding quotes.
@@ -23,12 +23,14 @@ def compare_runs(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], ho
         yield Agree(value=found[name].detach(), expected=expected[name].detach(), quantity=name, what=f"{name} {how}")
 
 
-def compare_outputs(candidate: Candidate, value: Tensor, expected: Tensor, how: str) -> Observation:
-    """Observe that two outputs are equal bit for bit, or agree if the implementation is declared not deterministic."""
-    value, expected, what = value.detach(), expected.detach(), f"output {how}"
-    if candidate.implementation.policies.deterministic:
+def compare_bitwise(
+    candidate: Candidate, value: Tensor, expected: Tensor, how: str, quantity: str = "output"
+) -> Observation:
+    """Observe that a quantity of two runs is equal bit for bit, or agrees if declared not deterministic."""
+    value, expected, what = value.detach(), expected.detach(), f"{quantity} {how}"
+    if candidate.implementation.policies.repeats_bitwise(quantity, candidate.case.device):
         return Equal(value=value, expected=expected, what=what)
-    return Agree(value=value, expected=expected, quantity="output", what=what)
+    return Agree(value=value, expected=expected, quantity=quantity, what=what)
 
 
 def compute_gradient_alone(candidate: Candidate, tensor: Tensor) -> Tensor:

@@ -60,12 +60,13 @@ TWO_RUNS = 2.0
 SCALE_STEP = 1e-4
 # Allowed error, in roundoffs, of the softmax scale or the amplitude that is fitted over a whole tensor: first for
 # outputs, then for gradients. Each number is 4 times the worst error of all correct variants and built-in
-# implementations on a CPU, with 6 seeds, batch 4, 33 queries and 47 keys. Over so many elements the rounding of the
-# elements averages out; the rounding of the scale itself remains. TF32 was not measured and has float16's numbers,
-# because the roundoff of both is the same.
+# implementations, with 6 seeds, batch 4, 33 queries and 47 keys on a CPU, and in float32 of the fused kernels of torch
+# 2.11 on an H100, whose exponential function is approximate (6.0 and 8.6 roundoffs). Over so many elements the rounding
+# of the elements averages out; the rounding of the scale itself remains. TF32 was not measured; its
+# numbers are those of float16, because both have the same roundoff.
 PROBE_ROUNDOFFS: dict[Precision, tuple[float, float]] = {
     "float64": (2.5, 3.2),
-    "float32": (5.5, 8.3),
+    "float32": (24.0, 35.0),
     "tf32": (0.9, 1.7),
     "float16": (0.9, 1.7),
     "bfloat16": (1.05, 1.85),

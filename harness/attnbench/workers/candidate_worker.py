@@ -156,6 +156,8 @@ class CandidateWorker:
             candidate = self._get_candidate(implementation, case, inputs)
             # Packed as bytes, because the next check may overwrite the tensors that this one observed.
             made[check] = tensor_file.pack(observations.serialize(list(load_check_function(check)(candidate))))
+            if candidate.case.device == "cuda":
+                torch.cuda.synchronize()  # an error of asynchronous work belongs to this check, not to the next
             if os.getpid() != self._process:
                 # An implementation forked, and this is the child: only the parent may answer.
                 os._exit(1)
@@ -265,8 +267,21 @@ def _describe_fault(error: BaseException) -> Outcome:
     if isinstance(error, Malformed | interleaved_timing.ProcessDisturbed):
         return {"status": "failed", "reason": f"{error}."}
     reason = _format_error(error)
-    memory_is_out = isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(reason)
-    return {"status": "out_of_memory" if memory_is_out else "error", "reason": reason}
+    if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(reason):
+        return {"status": "out_of_memory", "reason": reason}
+    if isinstance(error, torch.AcceleratorError):
+        _end_process(reason)
+    return {"status": "error", "reason": reason}
+
+
+def _end_process(reason: str) -> None:
+    """End this process after an error in a CUDA kernel, because every further call on the device would fail.
+
+    The runner starts a new process, and reports the reason, which is the last line of output.
+    """
+    sys.stderr.write(f"{reason}\n")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _format_error(error: BaseException) -> str:

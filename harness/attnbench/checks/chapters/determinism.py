@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from attnbench.candidate.candidate import Candidate
-from attnbench.checks.observations import Agree, Equal, Observation
+from attnbench.checks.observations import Observation
 from attnbench.checks.requirement import check, is_eager
+from attnbench.checks.runs import compare_bitwise
 
 # Number of passes. A race condition that shows in one of ten calls is seen with a probability of 199 in 200.
 REPETITIONS = 50
@@ -16,7 +17,7 @@ REPETITIONS = 50
 def repeats_itself(candidate: Candidate) -> Iterator[Observation]:
     """The same call gives the same bits, or agrees within the error budget if declared not deterministic."""
     first, second = candidate.run()["output"].detach(), candidate.run()["output"].detach()
-    yield _compare_repetition(candidate, second, first, "output", "of a second call (compared with the first call)")
+    yield compare_bitwise(candidate, second, first, "of a second call (compared with the first call)")
 
 
 @check(when=lambda case: is_eager(case) and case.mode == "train" and case.problem.regime == "plain")
@@ -27,9 +28,7 @@ def repeats_many_times(candidate: Candidate) -> Iterator[Observation]:
     for _ in range(REPETITIONS - 1):
         strays |= {name: value for name, value in _run_pass(candidate).items() if not value.equal(first[name])}
     yield from (
-        _compare_repetition(
-            candidate, strays[name], first[name], name, "of a later pass (compared with the first pass)"
-        )
+        compare_bitwise(candidate, strays[name], first[name], "of a later pass (compared with the first pass)", name)
         for name in first
     )
 
@@ -37,10 +36,3 @@ def repeats_many_times(candidate: Candidate) -> Iterator[Observation]:
 def _run_pass(candidate: Candidate) -> dict[str, Tensor]:
     outputs = candidate.run()
     return {name: value.detach() for name, value in (outputs | candidate.compute_gradients(outputs)).items()}
-
-
-def _compare_repetition(candidate: Candidate, value: Tensor, expected: Tensor, quantity: str, how: str) -> Observation:
-    what = f"{quantity} {how}"
-    if candidate.implementation.policies.deterministic:
-        return Equal(value=value, expected=expected, what=what)
-    return Agree(value=value, expected=expected, quantity=quantity, what=what)

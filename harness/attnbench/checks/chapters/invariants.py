@@ -9,7 +9,7 @@ from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.checks.observations import Observation
 from attnbench.checks.requirement import check, get_case_transforms, is_eager
-from attnbench.checks.runs import compare_outputs, compare_runs
+from attnbench.checks.runs import compare_bitwise, compare_runs
 
 # Number of keys appended after the last key: at any length, five keys reach into the next tile of 4 keys.
 FURTHER_KEYS = 5
@@ -75,7 +75,7 @@ def query_independence(candidate: Candidate) -> Iterator[Observation]:
     before = candidate.run()["output"].detach().clone()
     with candidate.overwrite({"query": disturbed}):
         after = candidate.run()["output"]
-    yield compare_outputs(
+    yield compare_bitwise(
         candidate, after.index_select(axis, others), before.index_select(axis, others),
         f"of the other queries (after query {one} changed)",
     )  # fmt: skip

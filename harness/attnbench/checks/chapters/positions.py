@@ -12,7 +12,7 @@ from attnbench.cases import Case
 from attnbench.checks.chapters.masks import MODERATE, POISON
 from attnbench.checks.observations import Agree, Equal, Holds, Observation
 from attnbench.checks.requirement import check, get_case_transforms, has_tokens, is_eager
-from attnbench.checks.runs import compare_outputs, compare_runs
+from attnbench.checks.runs import compare_bitwise, compare_runs
 from attnbench.interface import Inputs
 from attnbench.operators.attention_core.positions import compute_distances, get_lengths
 from attnbench.operators.attention_core.problem import ALIGNED
@@ -146,9 +146,9 @@ def other_options_between_calls(candidate: Candidate) -> Iterator[Observation]:
     used, fresh = (
         candidate.run_on(*other, module=module)["output"] for module in (candidate.module, candidate.build()[0])
     )
-    yield compare_outputs(candidate, used, fresh, "of a call with other options (compared with a fresh module)")
+    yield compare_bitwise(candidate, used, fresh, "of a call with other options (compared with a fresh module)")
     fresh = candidate.run(candidate.build()[1])["output"]
-    yield compare_outputs(
+    yield compare_bitwise(
         candidate,
         candidate.run()["output"],
         fresh,

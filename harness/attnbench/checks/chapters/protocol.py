@@ -16,7 +16,7 @@ from attnbench.candidate.compilation import CallModule
 from attnbench.cases import Case, Dtype
 from attnbench.checks.observations import Equal, Holds, Observation
 from attnbench.checks.requirement import check, has_tokens, is_eager
-from attnbench.checks.runs import compare_outputs, compare_runs, try_call
+from attnbench.checks.runs import compare_bitwise, compare_runs, try_call
 from attnbench.interface import Implementation, Refusal
 from attnbench.oracle.inputs import round_inputs
 
@@ -46,7 +46,7 @@ def state_dict_round_trip(candidate: Candidate) -> Iterator[Observation]:
     _, fault = try_call(partial(other.load_state_dict, state))
     yield Holds(holds=not fault, what=f"load_state_dict raised {fault}")
     if not fault:
-        yield compare_outputs(
+        yield compare_bitwise(
             candidate, candidate.run(call)["output"], expected, "of the loaded module (compared with the saved module)"
         )
 
@@ -61,12 +61,12 @@ def copies_work(candidate: Candidate) -> Iterator[Observation]:
         yield Holds(holds=not fault, what=f"making {how} raised {fault}")
         if other is None:
             continue
-        yield compare_outputs(
+        yield compare_bitwise(
             candidate, candidate.run_on(candidate.case, candidate.inputs, other)["output"], expected, f"of {how}"
         )
         yield from _compare_dropout(candidate, other, how)
         _overwrite(other, [OTHER * parameter.detach() for parameter in other.parameters()])
-        yield compare_outputs(
+        yield compare_bitwise(
             candidate, candidate.run()["output"], expected, f"of the module (after {how} was changed)"
         )
 
@@ -86,13 +86,14 @@ def functional_call_works(candidate: Candidate) -> Iterator[Observation]:
     called = CallModule(candidate.call, module)
     named = {f"owner.{name}": parameter for name, parameter in given.items()}
     found = candidate.run(lambda **arguments: torch.func.functional_call(called, named, (), arguments))
-    yield compare_outputs(
+    yield compare_bitwise(
         candidate,
         found["output"],
         expected["output"],
         "with functional_call (compared with a module that has these parameters)",
     )
-    if not candidate.case.tracks_parameters or not candidate.implementation.policies.deterministic:
+    policies = candidate.implementation.policies
+    if not candidate.case.tracks_parameters or not policies.repeats_bitwise("grad.", candidate.case.device):
         return
     held = dict(holder.named_parameters())
     gradients = [
@@ -187,7 +188,7 @@ def _compare_dropout(candidate: Candidate, other: nn.Module, how: str) -> Iterat
             drawn.append(candidate.run_on(case, candidate.inputs, module.train())["output"])
         finally:
             module.train(candidate.case.training)
-    yield compare_outputs(
+    yield compare_bitwise(
         candidate, drawn[0], drawn[1], f"of {how} in training under the same seed (compared with the original)"
     )
 

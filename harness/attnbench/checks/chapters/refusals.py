@@ -11,7 +11,7 @@ from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import Case
 from attnbench.checks.observations import Agree, Equal, Holds, Observation
 from attnbench.checks.requirement import check, is_eager
-from attnbench.checks.runs import compare_outputs, try_call
+from attnbench.checks.runs import compare_bitwise, try_call
 from attnbench.interface import Inputs
 from attnbench.masks import causal
 from attnbench.operators.multihead import case_transforms
@@ -79,7 +79,7 @@ def refusals_leave_no_trace(candidate: Candidate) -> Iterator[Observation]:
     outputs, fault = try_call(candidate.run)
     yield Holds(holds=not fault, what=f"a valid call after refused calls raised {fault}")
     if outputs is not None:
-        yield compare_outputs(candidate, outputs["output"], before, "of a valid call after refused calls")
+        yield compare_bitwise(candidate, outputs["output"], before, "of a valid call after refused calls")
     for name, tensor in watched.items():
         yield Equal(value=tensor.detach(), expected=values[name], what=f"{name} after refused calls")
 

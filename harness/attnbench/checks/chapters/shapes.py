@@ -6,7 +6,7 @@ from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.checks.observations import Observation
 from attnbench.checks.requirement import check, get_case_transforms, is_eager
-from attnbench.checks.runs import compare_outputs, compare_runs
+from attnbench.checks.runs import compare_bitwise, compare_runs
 from attnbench.operators.multihead.case_transforms import remove_batch
 
 _REGIMES = ("flat", "plain", "identity")
@@ -48,9 +48,9 @@ def other_shapes_between_calls(candidate: Candidate) -> Iterator[Observation]:
     for other, how in ((larger, "a larger call after a smaller one"), (smaller, "a smaller call after a larger one")):
         used = candidate.run_on(*other)["output"]
         fresh = candidate.run_on(*other, module=candidate.build()[0])["output"]
-        yield compare_outputs(candidate, used, fresh, f"of {how} (compared with a fresh module)")
+        yield compare_bitwise(candidate, used, fresh, f"of {how} (compared with a fresh module)")
     fresh = candidate.run(candidate.build()[1])["output"]
-    yield compare_outputs(
+    yield compare_bitwise(
         candidate,
         candidate.run()["output"],
         fresh,

@@ -1,4 +1,4 @@
-"""BERT's attention from the package transformers: it has separate layers for queries, keys and values.
+"""BERT's attention from the package transformers, with separate layers for queries, keys and values.
 
 Needs: pip install transformers
 Check: attnbench conform examples/bert_attention.py:BERT examples/bert_attention.py:BERT_CROSS
@@ -72,7 +72,10 @@ class BertAttention(ReferenceForward):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute attention as the reference does; key and value (in self-attention also query) must be one tensor."""
+        """Compute attention as the reference does.
+
+        Key and value must be the same tensor. In self-attention, query must be that tensor, too.
+        """
         if key is not value:
             raise Refusal(ONE_CONTEXT)
         if query is not key and self.core_class is BertSelfAttention:
@@ -86,10 +89,10 @@ class BertAttention(ReferenceForward):
         value: Tensor,  # noqa: ARG002  # the same as key
         *,
         mask: Tensor | None,
-        is_causal: bool,  # noqa: ARG002  # the mask says the same
+        is_causal: bool,  # noqa: ARG002  # mask includes the causal mask
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Call BERT's layer, which takes only additive masks."""
+        """Call BERT's layer, after converting a boolean mask to an additive mask."""
         if mask is not None and mask.dtype == torch.bool:
             mask = additive(mask, query.dtype)
         if mask is not None and torch.is_grad_enabled() and (mask == float("-inf")).all(dim=-1).any():

@@ -1,4 +1,4 @@
-"""The function that models of transformers call under ``attn_implementation="sdpa"``: attention on split heads.
+"""The attention function that models of the package transformers call if ``attn_implementation="sdpa"``.
 
 Needs: pip install transformers
 Check: attnbench conform examples/hugging_face_sdpa.py:HUGGING_FACE_SDPA
@@ -14,8 +14,8 @@ from attnbench.kernel import from_kernel
 
 __all__ = ["HUGGING_FACE_SDPA", "hugging_face_sdpa"]
 
-# ``sdpa_attention_forward`` reads attributes of this layer: whether query heads share key heads, and whether attention
-# is causal if ``is_causal`` is not given.
+# Layer without attributes, which ``sdpa_attention_forward`` takes as its first argument. In a model, attributes of the
+# layer say whether query heads share key heads, and whether attention is causal if ``is_causal`` is not given.
 LAYER = nn.Module()
 
 
@@ -32,15 +32,16 @@ def hugging_face_sdpa(
 
 
 def explain_refusal(case: Case) -> str | None:
-    """Return why the function cannot compute a case, or None."""
+    """Return why ``sdpa_attention_forward`` cannot compute a case, or None."""
     empty = 0 in (case.problem.batch, case.problem.queries)
-    return "the function reshapes its output with -1, which fails for an empty tensor" if empty else None
+    return "the function reshapes its output with a size of -1, which fails for an empty tensor" if empty else None
 
 
 HUGGING_FACE_SDPA = from_kernel(
     hugging_face_sdpa,
     unsupported=explain_refusal,
     source="https://github.com/huggingface/transformers",
-    # With is_causal, a single query is the last token and sees every key; several queries are aligned at the top left.
+    # If is_causal is set, the function takes a single query for the last token, which sees every key. With several
+    # queries, the function aligns the causal mask at the top left.
     policies=Policies(causal="bottom_right"),
 )

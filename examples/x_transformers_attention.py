@@ -51,7 +51,7 @@ class XTransformersAttention(ReferenceForward):
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
         """Make the layer and load the reference's parameters into it.
 
-        Raises: Refusal, with the reason, for float64.
+        Raises: Refusal, with the reason, if the parameters are float64.
         """
         if parameters["out_proj.weight"].dtype == torch.float64:
             raise Refusal(SINGLE)
@@ -67,14 +67,14 @@ class XTransformersAttention(ReferenceForward):
         )
         own = convert_parameters(parameters, self.num_heads)
         for name, tensor in own.items():
-            if name.endswith(".bias"):  # the layer creates its projections without bias
+            if name.endswith(".bias"):  # the layer has no such bias: add the parameter
                 self.get_submodule(name.removesuffix(".bias")).bias = nn.Parameter(torch.empty_like(tensor))
         self.to(parameters["out_proj.weight"]).load_state_dict(own)
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute attention as the reference does; keys and values must be one tensor."""
+        """Compute attention as the reference does; key and value must be the same tensor."""
         if key is not value:
             raise Refusal(ONE_CONTEXT)
         return super().forward(query, key, value, *rest, **named)
@@ -89,8 +89,8 @@ class XTransformersAttention(ReferenceForward):
         is_causal: bool,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Call the layer with masks as it takes them: boolean masks are true for visible keys, numbers are a bias."""
-        # The layer aligns its causal flag at the bottom right.
+        """Call the layer; its boolean masks are true for visible keys, and its number masks are added to the logits."""
+        # Use the causal flag only if there are as many queries as keys: the layer aligns the flag at the bottom right.
         causal = is_causal and query.shape[1] == key.shape[1]
         keep, bias = (None, None) if mask is None or causal else self.translate_mask(mask)
         if need_weights and self.training and self.dropout:
@@ -151,7 +151,7 @@ class XTransformers(Implementation):
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
         """Return the layer with the reference's parameters."""
-        # weights() gets only the reference's parameters, and their shapes do not show the number of heads.
+        # Store the number of heads for ``weights``, because the shapes of the parameters do not show that number.
         self.num_heads = reference.num_heads
         return XTransformersAttention(reference)
 

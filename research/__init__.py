@@ -1,1 +1,1 @@
-"""Studies that measure the harness itself; README.md lists the claim that each one supports."""
+"""Studies that measure the harness itself; README.md lists the claim that each study supports."""

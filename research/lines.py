@@ -13,12 +13,12 @@ from typing import IO, Any, Self
 __all__ = ["Lines", "StudyError", "read"]
 
 Record = dict[str, Any]
-# Fields of a header that may differ when a study is resumed: when it began, and at which commit.
+# Header fields that may differ when a study is resumed: its start time, and the commit of the repository.
 IGNORED_FIELDS = frozenset({"begun", "commit"})
 
 
 class StudyError(Exception):
-    """A study cannot continue; the message is one line."""
+    """Raised if a study cannot continue; the message has one line."""
 
 
 class Lines:
@@ -31,7 +31,9 @@ class Lines:
 
     @classmethod
     def open(cls, path: Path, header: Record, *, resume: bool) -> Self:
-        """Create the file or, with ``resume``, open an existing one; an incomplete last line is removed.
+        """Open the file for appending; create it if it does not exist.
+
+        An incomplete last line of an existing file is removed.
 
         Raises: StudyError if the file exists and ``resume`` is False, or if its header differs from ``header``.
         """
@@ -54,7 +56,7 @@ class Lines:
         different = [name for name in wanted.keys() - IGNORED_FIELDS if stored.get(name) != wanted[name]]
         if different:
             names = ", ".join(sorted(different))
-            raise StudyError(f"{path} was measured with another {names}: name another folder with --data")
+            raise StudyError(f"{path} was measured with other values of {names}: name another folder with --data")
         return cls(path, path.open("ab"), records)
 
     def add(self, record: Record) -> None:

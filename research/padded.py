@@ -1,12 +1,14 @@
 """Time saved by removing padding: ``python -m research.padded --help``.
 
-Compares ``varlen_packed`` and ``varlen`` with ``torch.nn.MultiheadAttention(..., need_weights=False)`` on the hidden
-states of real sentences; half of their tokens are padding. The forward pass, and forward with backward, are timed by
-interleaved calls in several fresh processes. ``attnbench.analysis.speed_verdict`` gives the verdicts. The time of a
-call includes the projections, the masks, and packing and unpacking.
+Compares two implementations, ``varlen_packed`` and ``varlen``, with the reference,
+``torch.nn.MultiheadAttention(..., need_weights=False)``. The inputs are hidden states of real sentences. Half of the
+tokens are padding. The forward pass alone, and forward with backward, are timed by interleaved calls in several fresh
+processes. ``attnbench.analysis.speed_verdict`` gives the verdicts. The time of a call includes the projections, the
+masks, and packing and unpacking.
 
 The reference is called with the same boolean padding mask as the implementations. In ``eval()`` without gradients, the
-reference uses its fast path, one fused operator. The fast path is timed as a pass of its own, with its own row.
+reference uses its fast path, one fused operator. The fast path is timed separately, and has its own row in the
+table.
 """
 
 import argparse
@@ -26,18 +28,19 @@ from research.lines import Lines, StudyError, read
 
 __all__ = ["Shape", "format_table", "measure_processes"]
 
-# One folder per machine.
+# Folder of the raw data, with a subfolder for each machine.
 DATA = Path(__file__).parent / "data" / "padded"
 # The baseline, and the stored name of its second copy, which is compared with the baseline as the A/A control.
 BASE, CONTROL = "torch_mha", "(twin)"
 NAMES = ("varlen_packed", "varlen")
 PADDING = 0.5
 THREADS, PROCESSES, BUDGET_S = 2, 20, 3.0
-# Layer of the encoder whose input and attention module are used: one from the middle.
+# Index of the encoder layer whose input and attention module are used. The layer is in the middle of the encoder.
 LAYER = 3
 BOTH, FUSED = "forward+backward", "forward, fused path"
 PASSES = ("forward", BOTH, FUSED)
-# Numbers stored for every call: its time, counters that show whether other work disturbed it, and its cycle.
+# Numbers stored for every call: its time, counters that show whether other work disturbed it, and the number of
+# its cycle.
 COLUMNS = ("times_ns", "waited_ns", "switches", "cycles")
 
 Record = dict[str, Any]
@@ -61,7 +64,7 @@ class Shape:
         """
         batch, _, length = text.partition("x")
         if not (batch.isdecimal() and length.isdecimal() and int(batch) > 0):
-            raise argparse.ArgumentTypeError(f"needs batch x length, such as 16x128,8x512, got {text!r}")
+            raise argparse.ArgumentTypeError(f"must be batch x length, such as 16x128,8x512, got {text!r}")
         return cls(int(batch), int(length))
 
 
@@ -75,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _require_encoder()
         for shape in options.shapes:
             measure_processes(options.data / f"{shape.batch}x{shape.length}-{options.threads}.jsonl", shape, options)
-        # Stored files may be compressed.
+        # Stored files may be compressed; their names then end in .gz.
         paths = sorted({path.with_name(path.name.removesuffix(".gz")) for path in options.data.glob("*.jsonl*")})
         records = [record for path in paths for record in _read_records(path)]
     except StudyError as error:
@@ -101,7 +104,7 @@ def _require_encoder() -> None:
 def measure_processes(path: Path, shape: Shape, options: Any) -> None:
     """Take samples in fresh processes until the file has the records of ``options.processes`` processes.
 
-    Raises: StudyError if the file exists and is not resumed, or was measured with other options.
+    Raises: StudyError if the file exists and ``--resume`` is not given, or if it was measured with other options.
     """
     header = {
         "kind": "header", "shape": str(shape), "threads": options.threads, "budget_s": options.budget,
@@ -127,7 +130,10 @@ def _read_records(path: Path) -> list[Record]:
 
 
 def format_table(records: Sequence[Record]) -> str:
-    """Format times and verdicts by shape and pass; "times as fast" is the baseline's time over an implementation's."""
+    """Format the times and verdicts of every shape and pass as a Markdown table.
+
+    "Times as fast" is the baseline's time divided by the implementation's.
+    """
     lines = [
         "| batch × length | padding | threads | pass | | ms | times as fast | interval | verdict | processes |",
         "| --- | ---: | ---: | --- | --- | ---: | ---: | --- | --- | ---: |",
@@ -147,7 +153,7 @@ def format_table(records: Sequence[Record]) -> str:
 
 
 def _compare(timing: Timing, base: Timing) -> tuple[str, str, str, str]:
-    """Return the cells from "times as fast" to "processes" of a row."""
+    """Return the cells of a table row from the column "times as fast" to the column "processes"."""
     if timing is base:
         return "1", "", "", str(len(base.samples_ns))
     verdict = decide_speed(timing, base)
@@ -159,14 +165,14 @@ def _compare(timing: Timing, base: Timing) -> tuple[str, str, str, str]:
 
 
 def _make_timing(records: Sequence[Record], pass_: str, name: str) -> Timing:
-    """Build the timing of one implementation, as ``decide_speed`` takes it, from the records of all processes."""
+    """Combine one implementation's samples of all processes into the timing that ``decide_speed`` takes."""
     samples = [record["samples"][pass_][name] for record in records]
     columns: dict[str, Any] = {column: tuple(tuple(one[column]) for one in samples) for column in COLUMNS}
     return Timing(samples_ns=columns.pop("times_ns"), threads=records[0]["threads"], **columns)
 
 
 def take_samples(*, batch: int, length: int, threads: int, budget_s: float, seed: int) -> Record:
-    """Time the calls of all passes in this process; return ``COLUMNS`` by pass and implementation."""
+    """Time the calls of all passes in this process; return the numbers of ``COLUMNS`` by pass and name."""
     import torch
 
     from attnbench.measurement import sampling
@@ -188,10 +194,11 @@ def take_samples(*, batch: int, length: int, threads: int, budget_s: float, seed
 
 
 def _make_calls(reference: Any, hidden: Any, padded: Any, pass_: str) -> dict[str, Callable[[], object]]:
-    """Make the calls of a pass: of the reference, its copy, and either the implementations or the fused path.
+    """Return the calls of a pass by name.
 
-    The fused path returns its memory to the system in every call, so the call after it has to obtain memory again. The
-    fused path is therefore never interleaved with the implementations.
+    Every pass calls the reference and its A/A control. The pass ``FUSED`` also calls the reference's fused fast path,
+    and every other pass also calls the implementations. The fused path returns its memory to the system in every call,
+    so the next call has to allocate memory again. Calls of the two kinds are therefore never interleaved.
     """
     import copy
     from functools import partial
@@ -235,9 +242,9 @@ def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m research.padded", description=__doc__.partition(":")[0])
     parser.add_argument("--data", type=Path, default=DATA / describe_machine().name, help="folder of the raw data")
     parser.add_argument("--resume", action="store_true", help="continue an interrupted measurement in the stored files")
-    parser.add_argument("--threads", type=int, default=THREADS, help="threads of each call")
-    parser.add_argument("--processes", type=int, default=PROCESSES, help="fresh processes per shape")
-    parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds per pass in each process")
+    parser.add_argument("--threads", type=int, default=THREADS, help="number of threads of each call")
+    parser.add_argument("--processes", type=int, default=PROCESSES, help="number of fresh processes per shape")
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of timed calls per pass and process")
     parser.add_argument("--shapes", type=_parse_shapes, default=SHAPES, help="batch x length, such as 16x128,8x512")
     return parser
 

@@ -1,6 +1,6 @@
 """Errors of correct implementations as a share of the allowance: ``python -m research.variants --help``.
 
-Every check runs on every correct variant of ``attnbench.mutants.multihead``, on the cases of a level and on randomly
+Every check runs on every correct variant of ``attnbench.mutants.multihead``, on the cases of a suite and on randomly
 drawn cases, in every dtype. No comparison may fail. A histogram for each dtype counts the comparisons that have an
 allowance, by the ratio of the measured to the allowed error.
 """
@@ -39,7 +39,7 @@ OPERATOR = "multihead"
 
 @dataclass(slots=True)
 class Tally:
-    """Number of comparisons and the failures; for each dtype, the histogram and the largest ratio of its errors.
+    """Number of comparisons, their failures, and a histogram and the largest ratio of errors for each dtype.
 
     A ratio is the measured error divided by the allowed error.
     """
@@ -50,7 +50,7 @@ class Tally:
     faults: list[tuple[str, str, str, str]] = field(default_factory=list)
 
     def add(self, other: "Tally") -> None:
-        """Add the counts of another tally."""
+        """Add the counts and failures of another tally."""
         self.comparisons += other.comparisons
         self.faults += other.faults
         for dtype, counts in other.bins.items():
@@ -60,7 +60,7 @@ class Tally:
 
 
 def check_variants(case: Case) -> Tally:
-    """Run every applicable check of one case on every variant."""
+    """Run every check that applies to a case on every correct variant."""
     torch.set_num_threads(1)
     tally, operator = Tally(), load_operator(OPERATOR)
     names = [name for name in read_operator_checks(operator) if applies(load_check_function(name), case, operator)]
@@ -109,10 +109,10 @@ def format_table(tally: Tally) -> str:
 def main() -> None:
     """Run the checks on all cases, and print the histogram and the failures."""
     parser = argparse.ArgumentParser(prog="python -m research.variants", description=__doc__.partition(":")[0])
-    parser.add_argument("--suite", default="core", help="level of the listed cases")
+    parser.add_argument("--suite", default="core", help="suite of cases")
     parser.add_argument("--drawn", type=int, default=200, help="number of randomly drawn cases")
     parser.add_argument("--seed", type=int, default=0, help="seed of the drawn cases")
-    parser.add_argument("--json", type=Path, help="file for the counts and failures as JSON")
+    parser.add_argument("--json", type=Path, help="JSON file to which the counts and failures are written")
     options = parser.parse_args()
     operator = load_operator(OPERATOR)
     listed = [

@@ -143,8 +143,8 @@ def test_a_module_gets_only_arguments_of_its_signatures() -> None:
 def test_a_subclass_with_any_keywords_supports_those_of_its_base_class() -> None:
     """``**named`` in a subclass accepts no keyword that the signature of the base class lacks."""
     made = adopt(Wrapped, "x")
-    assert made.unsupported(make_case(kdim=10, vdim=14)) == "its constructor takes no kdim"
-    assert made.unsupported(make_case(mask="pad")) == "its forward takes no key_padding_mask"
+    assert made.unsupported(make_case(kdim=10, vdim=14)) == "the constructor takes no kdim"
+    assert made.unsupported(make_case(mask="pad")) == "the forward method takes no key_padding_mask"
     assert made.unsupported(make_case()) is None
     assert_is_the_reference(made)
 
@@ -173,7 +173,7 @@ def test_arguments_bound_by_partial_stay_bound() -> None:
             assert slope == 2.0
 
     module = adopt(functools.partial(Sloped, slope=2.0, bias=True), "mine.py:SLOPED")
-    assert module.unsupported(make_case(bias=False)) == "its constructor takes no bias"
+    assert module.unsupported(make_case(bias=False)) == "the constructor takes no bias"
     assert_is_the_reference(module)
 
 
@@ -221,16 +221,16 @@ def test_a_module_that_accepts_any_keyword_gets_all_arguments() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"dropout": 0.5}, "its constructor takes no dropout"),
-        ({"bias": False}, "its constructor takes no bias"),
-        ({"add_bias_kv": True}, "its constructor takes no add_bias_kv"),
-        ({"add_zero_attn": True}, "its constructor takes no add_zero_attn"),
-        ({"kdim": 10, "vdim": 14}, "its constructor takes no kdim"),
+        ({"dropout": 0.5}, "the constructor takes no dropout"),
+        ({"bias": False}, "the constructor takes no bias"),
+        ({"add_bias_kv": True}, "the constructor takes no add_bias_kv"),
+        ({"add_zero_attn": True}, "the constructor takes no add_zero_attn"),
+        ({"kdim": 10, "vdim": 14}, "the constructor takes no kdim"),
         ({"batch_first": False}, None),
-        ({"mask": "bool2d"}, "its forward takes no attn_mask"),
-        ({"mask": "pad"}, "its forward takes no key_padding_mask"),
-        ({"mask": "causal", "is_causal": True}, "its forward takes no attn_mask"),
-        ({"need_weights": True}, "its forward takes no need_weights"),
+        ({"mask": "bool2d"}, "the forward method takes no attn_mask"),
+        ({"mask": "pad"}, "the forward method takes no key_padding_mask"),
+        ({"mask": "causal", "is_causal": True}, "the forward method takes no attn_mask"),
+        ({"need_weights": True}, "the forward method takes no need_weights"),
         ({}, None),
     ],
 )
@@ -242,8 +242,8 @@ def test_a_case_that_needs_a_missing_argument_is_refused(changes: dict[str, Any]
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"mask": "causal", "is_causal": True}, "its forward takes no is_causal"),
-        ({"need_weights": True}, "its forward takes no average_attn_weights"),
+        ({"mask": "causal", "is_causal": True}, "the forward method takes no is_causal"),
+        ({"need_weights": True}, "the forward method takes no average_attn_weights"),
         ({"need_weights": True, "average_attn_weights": True}, None),
         ({"mask": "causal"}, None),
     ],

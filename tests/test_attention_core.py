@@ -225,20 +225,20 @@ def _listed(row: dict[str, object]) -> bool:
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"kv_heads": 2}, "H must be a multiple of K, got H3 and K2"),
+        ({"kv_heads": 2}, "num_heads must be a multiple of kv_heads, got H3 and K2"),
         ({"mask": "causal"}, "unknown mask 'causal'; available: none, causal_tl"),
-        ({"mask": "alibi+causal_tl"}, "each at most once and in this order, got 'alibi\\+causal_tl'"),
+        ({"mask": "alibi+causal_tl"}, "or bias4d or alibi, ragged; got 'alibi\\+causal_tl'"),
         ({"mask": "causal_tl+causal_br"}, "each at most once and in this order"),
-        ({"mask": "window"}, "a window needs a mask with window and a width W, got 'window' and None"),
-        ({"window": 3}, "a window needs a mask with window and a width W, got 'none' and 3"),
+        ({"mask": "window"}, "and a size W needs this mask part; got mask 'window' and W=None"),
+        ({"window": 3}, "and a size W needs this mask part; got mask 'none' and W=3"),
         ({"regime": "selection"}, "regime selection needs one of the masks window, "),
         ({"regime": "selection", "mask": "window", "window": 1}, "needs a window of width 0, got W1"),
-        ({"regime": "uniform"}, "a power of two of keys, or mask=ragged, got S7"),
+        ({"regime": "uniform"}, "a number of keys that is a power of two, or mask=ragged; got S7"),
         ({"regime": "identity"}, "unknown regime 'identity'; available: flat, plain"),
         ({"softcap": -1.0}, "softcap and scale must be finite and not negative, got -1.0 and 0.0"),
-        ({"bias_hides": True}, "bias_hides needs a mask with bias2d or bias4d, got 'none'"),
+        ({"bias_hides": True}, "bias_hides needs a mask whose name contains 'bias2d' or 'bias4d', got 'none'"),
         ({"int32_lengths": True}, "int32_lengths needs a mask whose name contains 'ragged', got 'none'"),
-        ({"head_dim": 0}, "heads and their widths must be at least 1, got H3, K3, D0"),
+        ({"head_dim": 0}, "num_heads, kv_heads, head_dim and head_dim_v must be at least 1, got H3, K3, D0"),
     ],
 )
 def test_an_invalid_problem_is_refused(changes: dict[str, object], fault: str) -> None:

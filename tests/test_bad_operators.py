@@ -89,7 +89,7 @@ def run(environment: dict[str, str], *words: str, cwd: Path) -> subprocess.Compl
         ),
         (
             {"chapters": '("forward", "doubling_checks", "no_such_module")'},
-            "no chapter of checks 'no_such_module': name one of forward, ",
+            "there is no chapter of checks 'no_such_module'; name one of forward, ",
         ),
         ({"value": "DoublingProblem"}, "operator 'doubling' must be an attnbench.Operator, got a type"),
         ({"imports": "import no_such_module"}, "cannot import 'doubling': ModuleNotFoundError: "),

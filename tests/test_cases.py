@@ -66,14 +66,14 @@ def test_common_fields_are_restored() -> None:
         ("float32", "fp8", "unknown dtype 'fp8'; available: float32, float64, bfloat16, float16"),
         ("cpu", "tpu", "unknown device 'tpu'; available: cpu, cuda"),
         ("/eval", "/sleep", "unknown mode 'sleep'; available: inference, eval, train"),
-        ("L5", "M5", "unknown size 'M5'; MultiheadProblem has B, L, S, E, H, K, V"),
+        ("L5", "M5", "unknown size 'M5'; the sizes of MultiheadProblem are B, L, S, E, H, K, V"),
         ("L5", "L", "expected a whole number in 'L'"),
-        ("L5", "L-5", "unknown size 'L-5'; MultiheadProblem has B, L, S, E, H, K, V"),
+        ("L5", "L-5", "unknown size 'L-5'; the sizes of MultiheadProblem are B, L, S, E, H, K, V"),
         ("L5.", "", "lacks a size: "),
         (
             "bias+",
             "bais+",
-            "unknown flag 'bais'; MultiheadProblem has add_bias_kv, add_zero_attn, average_attn_weights, ",
+            "unknown flag 'bais'; the flags of MultiheadProblem are add_bias_kv, add_zero_attn, average_attn_weights, ",
         ),
         ("bias+", "dropout=much+", "expected a number in 'dropout=much'"),
         ("bias+", "dropout=nan+", "dropout must be at least 0 and less than 1, got nan"),
@@ -103,8 +103,8 @@ def test_common_fields_are_restored() -> None:
         ("H3", "H5", "embed_dim must be divisible by num_heads, got E24 and H5"),
         ("H3", "H0", "embed_dim and num_heads must be at least 1, got E24 and H0"),
         ("E24", "E0", "embed_dim and num_heads must be at least 1, got E0 and H3"),
-        ("bias+", "self_attention+", "self_attention needs L = S and neither K nor V, got L5 and S7"),
-        ("bias+", "is_causal+", "is_causal needs mask=causal, got 'none'"),
+        ("bias+", "self_attention+", "as many queries as keys, and neither kdim nor vdim; got L5 and S7"),
+        ("bias+", "is_causal+", "is_causal needs a mask whose name contains 'causal', got 'none'"),
     ],
 )
 def test_the_part_of_an_id_that_cannot_be_read_is_named(old: str, new: str, fault: str) -> None:

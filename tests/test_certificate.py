@@ -69,7 +69,7 @@ def test_a_certificate_records_how_it_was_made() -> None:
         (("passed", "failed"), ["2 findings failed"]),
         (("passed", "unexpected_pass"), ["2 findings failed"]),
         (("passed", "timeout", "crashed"), ["4 findings failed"]),
-        (("passed", "not_run"), ["2 findings were not run"]),
+        (("passed", "not_run"), ["2 findings have the status not_run"]),
         (("unsupported",), ["nothing passed"]),
     ],
 )

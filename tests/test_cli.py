@@ -271,11 +271,11 @@ USAGE_ERRORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "mutants in words": ("conform --mutants --markdown m.md", ("--mutants: leave out --markdown", "--json")),
     "no runs": ("report --results empty", ("no run in empty", "attnbench run", "--results DIR")),
     "run": ("report 20990101 --results stored", ("no run '20990101' in stored", "did you mean 20990101-000000-abcd")),
-    "garbage": ("report garbage.jsonl", ("garbage.jsonl holds no run",)),
+    "garbage": ("report garbage.jsonl", ("garbage.jsonl contains no run",)),
     "folder": ("report stored", ("no run 'stored' in results",)),
-    "headless": ("report headless.jsonl", ("headless.jsonl holds no run", "first line is lost")),
+    "headless": ("report headless.jsonl", ("headless.jsonl contains no run", "first line is lost")),
     "newer": ("report newer.jsonl", ("newer.jsonl", f"newer attnbench (schema {SCHEMA + 1})", "upgrade attnbench")),
-    "odd schema": ("report odd.jsonl", ("odd.jsonl holds no run",)),
+    "odd schema": ("report odd.jsonl", ("odd.jsonl contains no run",)),
 }
 
 
@@ -352,7 +352,7 @@ def test_unknown_cases_checks_and_devices_name_their_option(session: Session, fa
         ("2099", ("no run '2099' in stored",)),
         ("newer.jsonl", ("newer.jsonl", "newer attnbench", "upgrade attnbench")),
         ("other.jsonl", ("--resume", "other.jsonl", "suite quick on m;", "same machine")),
-        ("cut.jsonl", ("cut.jsonl holds no run",)),
+        ("cut.jsonl", ("cut.jsonl contains no run",)),
     ],
 )
 def test_only_a_matching_run_is_resumed(
@@ -488,7 +488,7 @@ def test_unexpected_pass_is_a_failure(here: Path) -> None:
     (finding,) = done.json["findings"]
     assert (finding["status"], finding["reason"]) == (
         "unexpected_pass", "expected to fail (old, x), but passed: "
-        "remove entry 1 of known.toml, or exclude this case from its patterns"
+        "remove entry 1 of known.toml, or exclude this case from the entry's patterns"
     )  # fmt: skip
 
 

@@ -73,7 +73,7 @@ def test_work_that_was_added_to_a_source_tree_is_slower(tmp_path: Path, monkeypa
     code, changes = compare(tmp_path, "mine.py:attend", "--base", "../old", "--processes", "7")
     assert (code, changes["time"]["verdict"]) == (1, "slower")
     assert changes["time"]["implementation"] == "mine.py:attend @ ."
-    assert "× the base's time, 7 of 7 processes count" in changes["time"]["told"]
+    assert "× the base's time, 7 of 7 processes are usable" in changes["time"]["told"]
     assert (changes["kernel_calls"]["verdict"], changes["flop"]["verdict"]) == ("bigger", "same")
     (path,) = find_runs(tmp_path / "results", [])
     run = read_run(path)
@@ -164,7 +164,7 @@ def test_the_exit_code_follows_from_the_verdicts(verdicts: Sequence[Verdict], co
         (
             ("sdpa", "reshaped", "--base", "."),
             click.UsageError,
-            "--base compares one implementation with itself: leave",
+            "--base compares one implementation with its version in another source tree: leave",
         ),
         (("sdpa", "--base", "nowhere"), click.BadParameter, "Directory 'nowhere' does not exist."),
         (

@@ -205,7 +205,7 @@ def test_the_speed_verdict_is_the_verdict_on_time(processes_ns: list[int], state
     base = replace(make_result("mine"), timing=make_timing(*[1000] * 10, copy=make_timing(*[1000] * 10)))
     change = compare_aspect(base, replace(make_result("mine"), timing=make_timing(*processes_ns)), "time")
     assert change.verdict == state
-    assert "× the base's time, 10 of 10 processes count" in change.told
+    assert "× the base's time, 10 of 10 processes are usable" in change.told
     assert change.told.startswith(f"{sum(processes_ns) / 10_000:.3f} [")
 
 
@@ -215,7 +215,7 @@ def test_a_failed_control_is_inconclusive() -> None:
     change = compare_aspect(base, replace(make_result("mine"), timing=make_timing(*[1050] * 10)), "time")
     assert (change.verdict, change.told) == (
         "inconclusive",
-        "1.050 [1.050, 1.050] × the base's time, 10 of 10 processes count: A/A control failed: the baseline "
+        "1.050 [1.050, 1.050] × the base's time, 10 of 10 processes are usable: A/A control failed: the baseline "
         "differs from its copy by 5.0 %",
     )
 

@@ -186,7 +186,7 @@ def test_too_few_slow_calls_are_inconclusive() -> None:
     """If a process made fewer than five calls, the reason is slow calls, and not other work on the machine."""
     found = decide_speed(make_timing(*[2] * 10, calls=3), make_timing(*[1] * 10))
     assert (found.state, found.counted) == ("inconclusive", 0)
-    assert found.reason == "calls are too slow: a process made 3 of the 5 calls that it needs"
+    assert found.reason == "calls are too slow: a process made only 3 calls, and 5 are needed"
 
 
 def test_contention_that_biases_a_ratio_is_inconclusive() -> None:
@@ -286,7 +286,7 @@ def test_too_few_calls_of_the_copy_are_the_reason() -> None:
     """If a process calls the baseline's copy fewer than five times, the reason for no verdict is slow calls."""
     base = replace(make_cycles(SHARED["base"], 1), twin=make_cycles(SHARED["copy"][:4], 1))
     found = decide_speed(make_cycles(CYCLES, 1.2), base)
-    assert found.reason == "calls are too slow: a process made 4 of the 5 calls that it needs"
+    assert found.reason == "calls are too slow: a process made only 4 calls, and 5 are needed"
 
 
 def test_the_copy_is_compared_with_the_baseline_only() -> None:
@@ -318,7 +318,7 @@ def test_processes_without_samples_of_one_side_are_not_counted() -> None:
 
 def test_samples_of_different_processes_are_an_error() -> None:
     """Timings are compared process by process, so that different numbers of processes are an error."""
-    with pytest.raises(ValueError, match="interleaved timings must have equally many processes, got 3 and 2"):
+    with pytest.raises(ValueError, match="interleaved timings must have the same number of processes, got 3 and 2"):
         decide_speed(make_timing(1, 1, 1), make_timing(1, 1))
 
 
@@ -388,8 +388,8 @@ def test_a_few_throttled_cycles_are_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("disturbed", "reason"),
-    [({"throttled": 6}, "the device's clock changed or was throttled in 60 cycles: 10 of 10 processes do not count"),
-     ({"late": 6}, "other work delayed launches in 10 of 10 processes")],
+    [({"throttled": 6}, "the device's clock changed or was throttled in 60 cycles: 10 of 10 processes are not usable"),
+     ({"late": 6}, "other work delayed kernel launches in 10 of 10 processes")],
 )  # fmt: skip
 def test_throttled_or_late_samples_give_no_verdict(disturbed: dict[str, int], reason: str) -> None:
     """The reason says whether a throttled clock or late launches disturbed the samples."""

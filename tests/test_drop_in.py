@@ -57,7 +57,7 @@ def test_half_of_a_batch_is_padding() -> None:
     for arguments, message in (((3, 3), "length must be 4 to 512"), ((0, 8), "batch must be at least 1, got 0")):
         with pytest.raises(ValueError, match=message):
             sentence_encoder.make_padded_sentences(*arguments)
-    with pytest.raises(ValueError, match=r"padding must be 0 to 0\.5 of the batch, got 0\.7"):
+    with pytest.raises(ValueError, match=r"padding must be a fraction of 0 to 0\.5 of the batch's tokens, got 0\.7"):
         sentence_encoder.make_padded_sentences(2, 8, padding=0.7)
 
 
@@ -230,7 +230,7 @@ def test_a_model_that_raises_or_is_wrong_after_timing_is_excluded() -> None:
     assert rows["original"].timing.twin is not None
     assert rows["raises"].status == rows["drifts"].status == "failed"
     assert rows["raises"].reason == "error in a timing process: RuntimeError: no"
-    assert "embeddings differ by 9 from the model in float64; allowed 1," in rows["drifts"].reason
+    assert "embeddings differ by 9 from those of the model in float64, but only 1 is allowed," in rows["drifts"].reason
 
 
 def test_after_a_crash_no_model_has_a_timing() -> None:

@@ -104,7 +104,7 @@ def test_an_untested_torch_gives_a_warning_with_the_remedy(installed: str) -> No
     """The warning names the installed version, the tested range, and the command that installs a tested version."""
     assert check_torch_version(installed) == (
         f"torch {installed} is outside the tested range 2.10 to 2.13: findings may differ; "
-        "pip install torch==2.13.0 gives the tested one"
+        "pip install torch==2.13.0 installs a tested version"
     )
 
 

@@ -99,10 +99,10 @@ REASONS = [
     ("CRASHING", 10, FORWARD, "crashed: the process exited with code 0"),
     # The call closed all file descriptors, the connection to the runner included: the worker cannot answer.
     ("CRASHING", 11, FORWARD, "crashed: the process "),
-    ("CRASHING", 12, FORWARD, "not_run: its process ended 3 times, the last time: the process "),
+    ("CRASHING", 12, FORWARD, "not_run: the worker's process ended 3 times, the last time: the process "),
     ("HANGING", 9, FORWARD, "timeout: no answer within 15 s (--timeout)"),
     ("HANGING", 10, FORWARD, "timeout: no answer within 15 s (--timeout)"),
-    ("LINGERING", 18, FORWARD, "its threads still need "),
+    ("LINGERING", 18, FORWARD, "the implementation's threads still need "),
 ]
 
 
@@ -343,7 +343,7 @@ def test_a_length_that_no_memory_holds_is_not_started(length: int, tmp_path: Pat
     """A length is not run if computing its expected values needs too much memory; the message says how much."""
     oracle_worker = OracleWorker(tmp_path)
     described, _ = oracle_worker.describe(cases=oracle_worker.list_profile(operator="multihead", lengths=[length]))
-    assert described["missing"].startswith("its oracle needs about ")
+    assert described["missing"].startswith("computing the expected values needs about ")
     assert described["missing"].endswith("use a shorter length")
 
 

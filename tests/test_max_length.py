@@ -308,7 +308,7 @@ def test_a_length_of_which_the_memory_exceeds_the_limit_is_not_run(
     assert by_case[CASE.format(1024)].status == "passed"
     not_run = by_case[CASE.format(2048)]
     assert not_run.status == "not_run"
-    assert not_run.reason == "predicted 0.193 GiB, over the limit of 0.0931 GiB (--memory-limit)"
+    assert not_run.reason == "predicted memory 0.193 GiB, over the limit of 0.0931 GiB (--memory-limit)"
     attempts = [one for one in results if one.findings[0].status != "not_run"]
     assert requests.count("attempt") == len(attempts) < len(results)
 

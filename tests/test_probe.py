@@ -92,7 +92,7 @@ def test_a_probe_without_failures_measures_everything() -> None:
         ),
         (
             FakeSession(), FakeWorker(memory_bytes=2**30), {"bytes": 3 * 2**30}, "not_run",
-            "its tensors alone take 3 GiB, over the limit of 1 GiB (--memory-limit)",
+            "the inputs and outputs alone take 3 GiB, over the limit of 1 GiB (--memory-limit)",
         ),
         (FakeSession(), FakeWorker(describe=CRASH), {}, "crashed", CRASH["reason"]),
     ],
@@ -171,7 +171,7 @@ def test_a_call_that_is_declared_untimed_is_not_timed() -> None:
         ((None,), None),
         # A high core demand is measured a second time, because the threads may just be ending.
         ((0.9, 0.1), None),
-        ((0.9, 1.2), "its threads still need 1.2 cores after the call has returned"),
+        ((0.9, 1.2), "the implementation's threads still need 1.2 cores after the call has returned"),
     ],
 )
 def test_a_call_that_leaves_threads_running_is_not_timed(busy: tuple[float | None, ...], untimed: str | None) -> None:

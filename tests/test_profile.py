@@ -270,7 +270,7 @@ def test_a_wrong_output_after_timing_is_a_failure(late: dict[tuple[str, int], Re
     """If an output was right in the probe and is wrong after timing, ``forward_parity`` fails."""
     (failed,) = [finding for finding in late[name, 16].findings if finding.status != "passed"]
     assert (failed.check, failed.status) == ("forward_parity", "failed")
-    assert " timed calls, on new values: 4096 of 4096 elements" in failed.reason
+    assert " timed calls, on input values not used in those calls: 4096 of 4096 elements" in failed.reason
     assert late[name, 16].memory is None
     assert {finding.status for finding in late[name, 8].findings} == {"passed"}
 

@@ -45,7 +45,7 @@ class Foreign(Implementation):
 def test_an_implementation_that_is_no_module_is_unsupported(conformance: "Conformance", check: str) -> None:
     """The checks of the chapter are unsupported if what an implementation builds is not a torch module."""
     finding = conformance.finding(Foreign(), case(), check)
-    assert (finding.status, finding.reason) == ("unsupported", "its module is not a torch.nn.Module")
+    assert (finding.status, finding.reason) == ("unsupported", "the implementation's module is not a torch.nn.Module")
 
 
 def test_a_kernel_that_pickle_cannot_store_passes(conformance: "Conformance") -> None:
@@ -100,7 +100,7 @@ def test_a_module_is_converted_from_another_dtype_that_it_supports(conformance: 
     assert conformance.finding(implementation, case(), "tensors_are_registered").status == "passed"
     implementation.dtypes = ("float32",)
     finding = conformance.finding(implementation, case(), "tensors_are_registered")
-    assert (finding.status, finding.reason) == ("unsupported", "it supports no dtype but float32")
+    assert (finding.status, finding.reason) == ("unsupported", "the implementation supports no dtype but float32")
 
 
 @pytest.mark.parametrize("check", [name for name in OWN if name not in ("packed_inputs", "query_independence")])

@@ -126,7 +126,7 @@ def make_check_results() -> list[Result]:
                 check="forward_parity", status="failed", reason="3 of 240 values are off", measured=2.0, allowed=1.0
             ),
             Finding(check="weights_parity", status="expected_failure", reason="weights are NaN"),
-            Finding(check="mask_gradients", status="unsupported", reason="its constructor takes no kdim"),
+            Finding(check="mask_gradients", status="unsupported", reason="the constructor takes no kdim"),
             Finding(check="no_stale_state", status="not_run", reason="the worker died three times"),
         ),
     ]

@@ -85,7 +85,7 @@ def test_a_ceiling_is_stored_beside_the_results_of_its_run(tmp_path: Path) -> No
     found = read_run(file.path)
     assert (found.ceilings, found.results) == ((CEILING,), (make_result(),))
     assert found.problems[0].endswith(
-        "the record belongs to run 'second', but the file is that of run '20260101-000000-abcd'"
+        "the record belongs to run 'second', but its file contains run '20260101-000000-abcd'"
     )
 
 
@@ -147,7 +147,7 @@ def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
     path = write_run(tmp_path)
     path.write_text(path.read_text().replace('"schema":2', '"schema":99'))
     with pytest.raises(
-        ResultsError, match=r"newer attnbench \(schema 99\); this one reads up to 2: upgrade attnbench$"
+        ResultsError, match=r"newer attnbench \(schema 99\); this version reads schemas up to 2: upgrade attnbench$"
     ):
         read_run(path)
 
@@ -224,7 +224,7 @@ def test_two_concatenated_files_are_not_one_run(tmp_path: Path) -> None:
     assert (found.run, found.results) == (make_run(), (make_result(),))
     assert [problem.split(": ", 1)[1] for problem in found.problems] == [
         "a second run and its results are left out: a run file contains only one run",
-        "the record belongs to run 'second', but the file is that of run '20260101-000000-abcd'",
+        "the record belongs to run 'second', but its file contains run '20260101-000000-abcd'",
     ]
 
 
@@ -258,7 +258,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
 def test_a_file_without_a_run_is_refused(tmp_path: Path) -> None:
     """A file without the record of a run, here an empty file, raises ResultsError."""
     (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(ResultsError, match="holds no run"):
+    with pytest.raises(ResultsError, match="contains no run"):
         read_run(tmp_path / "empty.jsonl")
 
 

@@ -437,7 +437,7 @@ def test_a_crash_of_no_single_check_is_reported(session: Session, tmp_path: Path
     ]
     assert results[1][SEVERAL[-1]].reason == (
         "the process exited with code 9 after checks of other cases; "
-        "re-run in a fresh process, no check of this case did so"
+        "no check of this case reproduces this in a fresh process"
     )
     assert {results[1][check].status for check in SEVERAL[:-1]} == {"passed"}
 
@@ -489,16 +489,18 @@ def test_settings_of_one_call_do_not_reach_the_next(session: Session, tmp_path: 
         ),
         (
             "IGNORES_MASK", "failed",
-            "declared unsupported (no masks), yet it returned a wrong result instead of refusing: The output ", (),
+            "declared unsupported (no masks), yet the call returned a wrong result instead of raising an exception: "
+            "The output ", (),
         ),
         (
             "RETURNS_NONE", "failed",
-            "declared unsupported (no masks), yet it returned a wrong result instead of refusing: the call must return "
+            "declared unsupported (no masks), yet the call returned a wrong result instead of raising an exception: "
+            "the call must return "
             "a tuple (output, weights), got NoneType.", (),
         ),
         (
             "CRASHES", "crashed",
-            "declared unsupported (no masks), yet it did not refuse: the process was killed by SIGSEGV", (),
+            "declared unsupported (no masks), yet the call raised no exception: the process was killed by SIGSEGV", (),
         ),
         (
             "DETACHES", "unsupported", "no masks",
@@ -577,7 +579,7 @@ def test_after_three_crashes_the_other_cases_are_not_run(session: Session, tmp_p
     """An implementation that ended three processes is not run on the other cases; their reason is the last crash."""
     findings = check_parity(session, write_file(tmp_path, "fatal.py", FATAL) + ":EXITS_ALWAYS", range(6))
     assert [finding.status for finding in findings] == ["passed", "crashed", "crashed", "crashed", "not_run", "not_run"]
-    assert findings[-1].reason == "its process ended 3 times, the last time: the process exited with code 9"
+    assert findings[-1].reason == "the worker's process ended 3 times, the last time: the process exited with code 9"
 
 
 def test_exceeding_the_memory_limit_is_out_of_memory(session: Session, tmp_path: Path) -> None:
@@ -675,7 +677,7 @@ def test_expected_failures_are_distinguished(session: Session, tmp_path: Path) -
     assert right.status == "unexpected_pass"
     assert right.reason == (
         f"expected to fail (known, {LINK}), but passed: "
-        "remove entry 1 of expected.toml, or exclude this case from its patterns"
+        "remove entry 1 of expected.toml, or exclude this case from the entry's patterns"
     )
     assert raises.status == "expected_failure"
     assert raises.reason.startswith(f"known ({LINK}): ValueError: what a pity")

@@ -134,7 +134,7 @@ def test_modules_outside_the_tree_are_shared(trees: tuple[Path, Path]) -> None:
         write(folder, same_names | {"kernels/imports.py": source})
     for name in resolve_in_trees("kernels.imports:FOUND", trees[1]):
         assert load(name) == (sys.modules["json"], msgspec, sys.modules["attnbench"], importlib.util)
-    with pytest.raises(PluginError, match="attnbench measures both versions, so it cannot be imported from"):
+    with pytest.raises(PluginError, match="attnbench is shared by the compared versions and cannot be imported from"):
         load(f"attnbench.mutants.multihead:MUTANTS @ {trees[1]}")
 
 

@@ -177,7 +177,7 @@ def test_padding_takes_weight_only_without_the_mask() -> None:
         ),
         (
             {"name": "padding", "implementation": "torch_mha", "head": 0, "token": "my", "texts": ["My dog.", "A."]},
-            "--text must be given once in this study, got 2 texts",
+            "--text may be given only once in this study, got 2 texts",
         ),
         (
             {"name": "maps", "implementation": "torch_mha", "layer": 0, "heads": [], "texts": ["word " * 600]},

@@ -226,7 +226,7 @@ def test_an_implementation_that_ended_three_processes_is_excluded() -> None:
     fake = FakeSession(fault=make_fault("n1", status="timeout"))
     found = run(fake, ["torch_mha", "n1", "n2"], cases=6)
     assert [found["n1", i].untimed for i in range(6)] == [
-        *["timeout in a timing process: gone"] * 3, *["crashed: it ended 3 timing processes"] * 3
+        *["timeout in a timing process: gone"] * 3, *["crashed: the implementation ended 3 timing processes"] * 3
     ]  # fmt: skip
     assert all(found["n2", i].timing is not None for i in range(6))
 
@@ -257,7 +257,7 @@ def test_an_output_that_is_wrong_after_timing_has_no_timing() -> None:
     wrong = found["n1", 0]
     assert wrong.untimed is not None
     assert wrong.untimed.startswith("failed: The output equals the oracle's within the error budget. After 9 timed")
-    assert wrong.untimed.endswith("on new values: it is off.")
+    assert wrong.untimed.endswith("not used in those calls: it is off.")
     assert [(finding.check, finding.status) for finding in wrong.findings] == [
         ("forward_parity", "failed"), ("global_state_untouched", "passed")
     ]  # fmt: skip

@@ -98,7 +98,7 @@ def test_padding_is_not_projected() -> None:
 def test_unknown_padded_queries_are_refused() -> None:
     """With a padding mask, ``varlen_packed`` refuses a query that is not the key tensor, as a case and in a call."""
     packed = load("varlen_packed")
-    reason = "which queries are padding is known only where query and key are one tensor"
+    reason = "query and key must be one tensor: otherwise it is unknown which queries are padding"
     assert packed.unsupported(make_case(replace(SELF, self_attention=False))) == reason
     assert packed.unsupported(make_case(replace(SELF, self_attention=False, mask="bool2d"))) is None
     assert load("varlen").unsupported(make_case(replace(SELF, self_attention=False))) is None

@@ -7,4 +7,4 @@ LENGTHS = (32, 64, 128, 256)
 
 
 class Attention(benchmarks(IMPLEMENTATIONS, LENGTHS)):  # type: ignore[misc]
-    """Time, time relative to the reference, peak bytes and bytes saved for backward."""
+    """Measures time, time relative to the reference, peak bytes and bytes saved for backward."""

@@ -30,9 +30,9 @@ KINDS: dict[Kind, Callable[[torch.dtype], bool]] = {
 
 
 def demand_tensor(name: str, tensor: object, *kinds: Kind) -> Tensor:
-    """Return the argument if it is a tensor with a dtype of one of these kinds.
+    """Return the argument if it is a tensor whose dtype is of one of the given kinds.
 
-    Raises: TypeError.
+    Raises: TypeError if it is not.
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
@@ -43,7 +43,7 @@ def demand_tensor(name: str, tensor: object, *kinds: Kind) -> Tensor:
 
 
 def demand_dtype(dtype: object) -> None:
-    """Refuse a dtype that cannot represent minus infinity.
+    """Refuse a dtype that is not floating point, because it cannot represent minus infinity.
 
     Raises: TypeError.
     """
@@ -55,8 +55,8 @@ def demand_shapes(**given: tuple[Tensor, str]) -> None:
     """Refuse tensors whose shapes are inconsistent.
 
     Each tensor is given with the names of its dimensions, such as "batch length width". A number instead of a name is
-    the required size, and ``|`` separates alternative shapes. A name must have the same size in all tensors; the first
-    tensor with the name defines the size.
+    the required size, and ``|`` separates alternative shapes. Dimensions of one name must have the same size in all
+    tensors; the first of these tensors defines the size.
 
     Raises: ValueError, TypeError.
     """
@@ -77,7 +77,7 @@ def demand_shapes(**given: tuple[Tensor, str]) -> None:
 
 
 def demand_whole_numbers(least: int | None = None, /, **numbers: object) -> None:
-    """Refuse numbers that are not integers, or less than ``least``.
+    """Refuse a number that is not an integer, or that is less than ``least``.
 
     Raises: TypeError, ValueError.
     """

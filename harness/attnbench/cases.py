@@ -63,7 +63,7 @@ class CallMode:
     parameters_track: bool = False
     # The module is called under torch.autocast to the case's dtype; inputs and parameters are float32.
     autocast: bool = False
-    # Without gradients: the call is under torch.inference_mode, not under torch.no_grad.
+    # A call without gradients is made under torch.inference_mode instead of torch.no_grad.
     inference_mode: bool = False
     compiler: Compiler | None = None
 
@@ -124,8 +124,8 @@ class Problem:
 
     _missing: ClassVar[str] = "-"
 
-    # Checks read the properties below. The values here are for operators to which a property does not apply. Any other
-    # operator's problem class declares a field, or a property, of the same name.
+    # Checks read the properties below. The values here are defaults for operators to which a property does not apply.
+    # The problem class of any other operator declares a field, or a property, of the same name.
 
     @property
     def sequences(self) -> int:
@@ -134,7 +134,7 @@ class Problem:
 
     @property
     def batch(self) -> int | None:
-        """Batch size, if the operator also takes unbatched inputs; None if it does not, or in an unbatched case."""
+        """Batch size; None in an unbatched case, and for an operator that takes no unbatched inputs."""
         return None
 
     @property
@@ -179,7 +179,7 @@ class Problem:
 
     @property
     def additive_masks(self) -> tuple[str, ...]:
-        """Names of the inputs that are additive masks, and have gradients."""
+        """Names of the inputs that are additive masks; these inputs have gradients."""
         return ()
 
     @property
@@ -285,7 +285,7 @@ def _parse_sizes(cls: type[Problem], text: str) -> dict[str, Any]:
     for part in text.split("."):
         label = part.rstrip("0123456789")
         if label not in by_label:
-            raise ValueError(f"unknown size {part!r}; {cls.__name__} has {', '.join(by_label)}")
+            raise ValueError(f"unknown size {part!r}; the sizes of {cls.__name__} are {', '.join(by_label)}")
         values[by_label[label]] = _parse_int(part[len(label) :], part)
     return values
 
@@ -301,7 +301,9 @@ def _parse_flags(cls: type[Problem], text: str) -> dict[str, Any]:
         elif name in amounts:
             values[name] = _parse_float(value, word)
         elif word != cls._missing:
-            raise ValueError(f"unknown flag {word!r}; {cls.__name__} has {', '.join(sorted(flags | amounts))}")
+            raise ValueError(
+                f"unknown flag {word!r}; the flags of {cls.__name__} are {', '.join(sorted(flags | amounts))}"
+            )
     return values
 
 

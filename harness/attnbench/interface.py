@@ -31,15 +31,15 @@ __all__ = [
 
 # What attention gives for a fully masked row (a query from which every key is hidden): zero or NaN.
 HiddenRows = Literal["zero", "nan"]
-# Alignment of the causal mask that a causal flag without a mask means, where queries and keys differ in number.
+# Alignment of the causal mask if queries and keys differ in number, and a call has the causal flag but no mask.
 Alignment = Literal["top_left", "bottom_right"]
-# Whether a NaN in a hidden key or value reaches the output. It does so as 0 · NaN, unless the kernel never reads hidden
-# keys and values.
+# Whether a NaN in a hidden key or value reaches the output. It reaches the output as 0 · NaN, unless the kernel never
+# reads hidden keys and values.
 HiddenNan = Literal["propagates", "blocked"]
 # A padded query is a query whose token is hidden by key_padding_mask. Its row of the output is computed like all other
 # rows ("answered"), or has unspecified values ("own").
 PaddedQueries = Literal["answered", "own"]
-# From finest to coarsest. TF32 has as many mantissa bits as float16.
+# Precisions from finest to coarsest. TF32 has as many mantissa bits as float16.
 Precision = Literal["float64", "float32", "tf32", "float16", "bfloat16"]
 # A function that takes the operator's arguments (for multihead: those of the reference's forward) and returns the
 # operator's outputs.
@@ -55,20 +55,20 @@ class Policies:
     """What an implementation chooses where the contract leaves a choice, and its deviations by design."""
 
     hidden_rows: HiddenRows = "zero"
-    # Alignment that the function's causal flag means. Where the contract has the other alignment, ``from_kernel``
-    # passes a mask instead of the flag.
+    # Alignment of the causal mask that the causal flag of the implementation stands for. If the contract requires the
+    # other alignment, ``from_kernel`` passes a mask instead of the flag.
     causal: Alignment = "top_left"
     hidden_nan: HiddenNan = "propagates"
     # Where query and key are the same tensor, a token that key_padding_mask hides is also a query. With "own", the
-    # output row of this query is compared with nothing, and the loss whose gradients are compared leaves the row out.
+    # output row of this query is not compared. The loss whose gradients are compared leaves out this row.
     padded_queries: PaddedQueries = "answered"
     # The implementation supports second derivatives.
     twice_differentiable: bool = False
     # Repeated calls return bitwise equal results.
     deterministic: bool = True
-    # Devices on which backward adds its parts in any order: repeated gradients agree, but differ in bits.
+    # Devices on which backward sums in any order, so that repeated gradients differ by rounding.
     unordered_gradients: tuple[str, ...] = ()
-    # The implementation has no backward: cases in a mode with gradients are refused.
+    # The implementation has no backward pass: cases in a mode with gradients are refused.
     forward_only: bool = False
     # A call without gradients can be captured in a CUDA graph and replayed: the call reads no tensor values
     # on the host.
@@ -128,7 +128,7 @@ class Axis:
     word: str
     # The number or the name of each position.
     positions: Sequence[int | str] | Sequence[int]
-    # Whether this axis groups the positions of another axis of the same dimension, as heads group features.
+    # Whether a position of this axis stands for a group of positions of another axis, as a head for its features.
     belongs: bool = False
 
 
@@ -139,7 +139,7 @@ class Work:
     Unit: floating-point operations (an addition and a multiplication are two) and bytes.
     """
 
-    # 0 if not counted.
+    # Floating-point operations; 0 if they are not counted.
     flop: int
     # Number of query-key pairs in all sequences and heads, including hidden pairs. An oracle that stores the attention
     # weights stores this many elements.
@@ -157,7 +157,7 @@ class Implementation:
     source: str = ""
     policies: Policies = Policies()
     # Whether the first call of each kind compiles. ``prepare`` then makes one call, before calls are timed. Quick runs
-    # include such an implementation only if it is named.
+    # include an implementation that compiles only if the user names it.
     compiles: bool = False
 
     def unsupported(self, case: Case) -> str | None:  # noqa: ARG002
@@ -230,7 +230,7 @@ class CaseTransforms(Protocol):
         """Return the outputs that reordered inputs must give, if the original inputs give ``outputs``."""
 
     def shared_by_sequences(self, case: Case, name: str) -> tuple[int, int] | None:
-        """Return (axis, index) of a slice of an input that can replace every other slice along this axis, or None."""
+        """Return (axis, index) of the slice of an input to repeat along this axis, or None to keep the input."""
 
 
 # Chapters of checks that need only the inputs and the outputs of an operator.
@@ -270,7 +270,7 @@ class Operator:
         return None
 
     def suite(self, level: Level) -> Sequence[Case]:
-        """Return the cases of a level, on the CPU; a level of ``NESTED`` contains the cases of the level before it."""
+        """Return the cases of a suite, on the CPU; a suite of ``NESTED`` contains the cases of the suite before it."""
         raise NotImplementedError(f"{type(self).__name__} does not define suite(level)")
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:  # noqa: ARG002
@@ -280,7 +280,7 @@ class Operator:
     def draw_case(self, draw: Any) -> Case:
         """Return a case on the CPU that Hypothesis' ``draw`` has drawn; it shrinks towards small and plain cases.
 
-        The default draws from the cases of the level ``full`` that are not compiled.
+        The default draws from the cases of the suite ``full`` that are not compiled.
         """
         from hypothesis import strategies
 
@@ -304,7 +304,7 @@ class Operator:
         """Return outputs and gradients by name, computed from the formula in the dtype of the inputs.
 
         The oracle calls this with inputs in float64. ``noise`` is applied after every step of the formula. ``keep`` is
-        the dropout mask, or None. ``fault`` is a value of ``fault_models``, a mistake that is then made, or None.
+        the dropout mask, or None. ``fault`` is the mistake to make, a value of ``fault_models``, or None.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define evaluate(case, inputs)")
 

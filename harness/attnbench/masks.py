@@ -1,13 +1,14 @@
-"""Attention masks: how they are made, combined, and converted between the conventions of reference and kernels.
+"""Attention masks: making them, combining them, and converting them between the conventions of reference and kernels.
 
-There are two polarities. A *hide* mask is true where a key is hidden: the reference's boolean masks are hide masks. A
-*keep* mask is true where a key may be attended to: kernels and ``scaled_dot_product_attention`` take keep masks. An
-additive mask is added to the logits, and minus infinity hides. In a fully masked row every key is hidden, and the
-attention is zero.
+The reference is ``torch.nn.MultiheadAttention``. Kernels are functions such as ``scaled_dot_product_attention``.
 
-``from_tokens`` and ``from_lengths`` make a padding mask (batch, keys), ``causal`` makes a causal mask (queries, keys),
-and ``union`` combines both. They return hide masks by default, and keep masks with ``polarity="keep"``. ``inverted``
-converts one polarity into the other.
+A boolean mask has one of two polarities. A *hide* mask is true where a key is hidden; the reference takes hide masks. A
+*keep* mask is true where a key may be attended to; kernels take keep masks. An additive mask is added to the logits: a
+value of minus infinity hides a key. In a fully masked row every key is hidden, and the attention weights are zero.
+
+``from_tokens`` and ``from_lengths`` make a padding mask (batch, keys). ``causal`` makes a causal mask (queries, keys).
+``union`` combines a padding mask with a causal mask or another attention mask. These four functions return hide masks
+by default, and keep masks with ``polarity="keep"``. ``inverted`` converts one polarity into the other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +46,8 @@ __all__ = [
     "union",
 ]
 
-# Meaning of true in a boolean mask: the key is hidden, as in the reference, or visible, as in kernels.
+# Meaning of true in a boolean mask. "hide": the key is hidden, as in the reference. "keep": the key is visible, as in
+# kernels.
 Polarity = Literal["hide", "keep"]
 # Alignments of a causal mask. "top_left": the first query has the position of the first key. "bottom_right": the last
 # query has the position of the last key.
@@ -79,18 +81,18 @@ def from_tokens(tokens: Tensor, padding: int = 0, *, polarity: Polarity = "hide"
     demand_tensor("tokens", tokens, "whole numbers")
     demand_shapes(tokens=(tokens, "batch keys"))
     demand_whole_numbers(padding=padding)
-    # Compared as int64: in a narrow dtype the number ``padding`` could wrap around to the id of another token.
+    # The ids are compared as int64: in a narrow dtype ``padding`` could wrap around to the id of another token.
     return _convert_polarity(tokens.long() == padding, "hide", polarity)
 
 
 def union(key_padding_mask: Tensor, attn_mask: Tensor, *, polarity: Polarity = "hide") -> Tensor:
-    """Return the mask (batch, queries, keys) that hides what either mask hides.
+    """Return the mask (batch, queries, keys) that hides every key that one of two masks hides.
 
-    Both given masks and the returned mask have the same ``polarity``.
+    Both given masks have the ``polarity`` of the returned mask.
 
     Shape: key_padding_mask (batch, keys), attn_mask (queries, keys) or (batch, queries, keys).
 
-    Raises: TypeError where a mask is not boolean; ValueError where its shape is not one of these.
+    Raises: TypeError where a mask is not boolean; ValueError where the shape of a mask is none of these.
     """
     _demand_polarity(polarity)
     demand_tensor("key_padding_mask", key_padding_mask, "boolean")
@@ -108,7 +110,7 @@ def over_queries(key_padding_mask: Tensor, queries: int) -> Tensor:
 
     Shape: (batch, keys) to (batch, queries, keys).
 
-    Raises: TypeError, ValueError.
+    Raises: TypeError, ValueError where an argument is not of the required type or shape.
     """
     demand_shapes(key_padding_mask=(key_padding_mask, "batch keys"))
     demand_whole_numbers(0, queries=queries)
@@ -118,11 +120,11 @@ def over_queries(key_padding_mask: Tensor, queries: int) -> Tensor:
 def over_heads(mask: Tensor, num_heads: int) -> Tensor:
     """Repeat the mask of each sequence for every head, without changing the polarity.
 
-    The result, flattened over batch and heads, is an attn_mask as the reference takes it.
+    After flattening batch and heads into one dimension, the result is an attn_mask for the reference.
 
     Shape: (batch, queries, keys) to (batch, heads, queries, keys).
 
-    Raises: TypeError, ValueError.
+    Raises: TypeError, ValueError where an argument is not of the required type or shape.
     """
     demand_shapes(mask=(mask, "batch queries keys"))
     demand_heads(num_heads)
@@ -139,9 +141,10 @@ def inverted(mask: Tensor) -> Tensor:
 
 
 def from_additive(mask: Tensor, *, polarity: Polarity = "keep") -> Tensor:
-    """Return the boolean mask of an additive mask of 0 and minus infinity: the inverse of ``additive``.
+    """Convert an additive mask of 0 and minus infinity to a boolean mask: the inverse of ``additive``.
 
-    Raises: TypeError, ValueError where the mask contains other values, which a boolean mask cannot represent.
+    Raises: TypeError where the mask is not floating point; ValueError where it contains other values, which a boolean
+    mask cannot represent.
     """
     demand_tensor("mask", mask, "floating point")
     hides = mask == float("-inf")
@@ -163,15 +166,17 @@ def _demand_polarity(polarity: str) -> None:
 
 
 def _demand_lengths(name: str, lengths: Tensor, keys: int) -> Tensor:
-    """Check the lengths of sequences, and return them as int64, in which differences do not wrap around.
+    """Check the lengths of sequences, and return them as int64.
 
-    Shape: (batch).
+    In int64, differences of lengths do not wrap around.
+
+    Shape: ``lengths`` (batch).
     """
     demand_tensor(name, lengths, "whole numbers")
     demand_shapes(**{name: (lengths, "batch")})
     lengths = lengths.long()
-    # Only lengths on the CPU are checked: reading them from another device would make every call wait for the device.
-    # A compiler cannot read values at all.
+    # The values are checked only on the CPU: reading them from another device would make every call wait for that
+    # device. They are not checked under a compiler, which cannot read values.
     if lengths.device.type == "cpu" and not torch.compiler.is_compiling() and len(lengths):
         fewest, most = (int(end) for end in lengths.aminmax())
         if fewest < 0 or most > keys:
@@ -182,7 +187,7 @@ def _demand_lengths(name: str, lengths: Tensor, keys: int) -> Tensor:
 def demand_positions(keys: int, *, causal: str | None, window: int | None, key_lengths: Tensor | None) -> None:
     """Check the arguments of ``positional`` that describe positions.
 
-    Raises: TypeError, ValueError.
+    Raises: TypeError, ValueError where an argument is invalid.
     """
     if causal is not None and not (isinstance(causal, str) and causal in CORNERS):
         raise ValueError(f"causal must be {' or '.join(map(repr, CORNERS))}, or None, got {describe_argument(causal)}")
@@ -203,15 +208,19 @@ def positional(
     dtype: torch.dtype,
     device: torch.device | str | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the masks that depend on positions only: a keep mask and an additive mask, each None if not needed.
+    """Return the keep mask and the additive mask that positions alone determine, each None if not needed.
+
+    The keep mask applies ``causal``, ``window`` and ``key_lengths``. The additive mask applies ``slopes``.
 
     ``causal`` is "top_left", "bottom_right" or None. ``window`` is the largest distance at which a query sees a
     key. ``slopes`` are the ALiBi slopes, one for each head. With "top_left" the first query is at the position of the
-    first key; with "bottom_right" or None the last query is at the position of the last key of its sequence.
+    first key. With "bottom_right" or None the last query is at the position of the last key of its sequence.
 
-    The arguments are not checked, to save time in every call of a kernel: check them with ``demand_positions``.
+    This function does not check its arguments, which saves time in every call of a kernel. ``demand_positions`` checks
+    those that describe positions.
 
-    Shape: key_lengths (batch); returns (batch or 1, 1, queries or 1, keys) and (batch or 1, heads, queries, keys).
+    Shape: key_lengths (batch); returns a keep mask (batch or 1, 1, queries or 1, keys) and an additive mask
+    (batch or 1, heads, queries, keys).
     """
     key_positions = torch.arange(keys, device=device)
     ends = keys if key_lengths is None else key_lengths.long()[:, None, None, None]
@@ -225,14 +234,15 @@ def positional(
         keep = near if keep is None else keep & near
     if slopes is None:
         return keep, None
-    # In bfloat16 (float16), a slope or a distance of more than 8 (11) bits would be rounded before the product.
+    # The product of slope and distance is computed in float32 or wider. bfloat16 would round factors of more than 8
+    # significant bits, and float16 would round factors of more than 11.
     wide = torch.promote_types(dtype, torch.float32)
     slope = torch.tensor(slopes, dtype=wide, device=device)[:, None, None]
     return keep, (-slope * distance.abs()).to(dtype)
 
 
 def additive(keep: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a keep mask as an additive mask: 0 where true, minus infinity where false.
+    """Convert a keep mask to an additive mask: 0 where the keep mask is true, minus infinity where it is false.
 
     Raises: TypeError where the mask is not boolean, or the dtype is not floating point.
     """
@@ -242,7 +252,9 @@ def additive(keep: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def combined(first: Tensor | None, second: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Combine two masks, each boolean (keep) or additive: a key must be visible in both; additive values are summed.
+    """Combine two masks, each of which is a keep mask, an additive mask or None.
+
+    A key is visible in the result if it is visible in both masks. Additive values are summed. None hides no key.
 
     Raises: TypeError where a mask is neither boolean nor floating point.
     """
@@ -264,12 +276,12 @@ def _to_additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 def reference_mask(
     attn_mask: Tensor | None, key_padding_mask: Tensor | None, *, num_heads: int, dtype: torch.dtype
 ) -> Tensor | None:
-    """Return the reference's two masks as one kernel mask: a keep mask, or an additive mask.
+    """Combine the reference's two masks into one mask for kernels: a keep mask, or an additive mask.
 
     Shape: attn_mask (queries, keys) or (batch·heads, queries, keys); key_padding_mask (batch, keys);
     returns a mask broadcastable to (batch, heads, queries, keys).
 
-    Raises: TypeError where a mask is neither boolean nor floating point; ValueError where its shape is another.
+    Raises: TypeError where a mask is neither boolean nor floating point; ValueError where its shape is none of these.
     """
     if attn_mask is not None:
         attn_mask = _to_keep_mask("attn_mask", attn_mask, {2: "queries keys", 3: "batch·heads queries keys"})
@@ -285,15 +297,18 @@ def reference_mask(
 
 
 def _to_keep_mask(name: str, mask: Tensor, shapes: Mapping[int, str]) -> Tensor:
-    """Convert a mask of the reference for kernels; ``shapes`` maps a number of dimensions to the allowed shape."""
+    """Convert a boolean mask of the reference to a keep mask; return an additive mask unchanged.
+
+    ``shapes`` maps each allowed number of dimensions to the allowed shape.
+    """
     demand_tensor(name, mask, "boolean", "floating point")
-    if mask.dim() not in shapes:  # demand_shapes parses strings: too slow for every call of a kernel
+    if mask.dim() not in shapes:  # demand_shapes parses strings, which would slow down every call
         demand_shapes(**{name: (mask, " | ".join(shapes.values()))})
     return ~mask if mask.dtype == torch.bool else mask
 
 
 def extended(mask: Tensor | None, columns: int) -> Tensor | None:
-    """Append ``columns`` keys that every query sees to a mask: the keys of bias_k and add_zero_attn.
+    """Append ``columns`` visible keys to a mask, for the keys that bias_k and add_zero_attn add.
 
     Raises: TypeError where ``mask`` is neither boolean nor floating point; TypeError, ValueError where ``columns`` is
     not an integer of at least 0.

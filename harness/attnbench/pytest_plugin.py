@@ -40,7 +40,7 @@ class ConformanceCase:
     case: str
     # Name of the check.
     name: str
-    # ``implementation-check-case``, with characters that -k accepts: = is written as a colon.
+    # ``implementation-check-case``. Characters that pytest's -k does not accept are replaced: = becomes a colon.
     id: str
     _plan: "Plan" = field(repr=False)
     _pool: "WorkerPool" = field(repr=False)
@@ -63,7 +63,7 @@ class ConformanceCase:
         finding = self.finding()
         expected = finding.status == "expected_failure"
         if expected:
-            pytest.xfail(finding.reason)  # returns under --runxfail, where the test fails like any other
+            pytest.xfail(finding.reason)  # with --runxfail, this call returns and the test fails below
         if finding.status in ("unsupported", "not_run"):
             pytest.skip(finding.reason)
         if expected or finding.status in FAILURES:
@@ -103,7 +103,7 @@ def parametrize_conformance(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """Arguments of ``parametrize_conformance``, or options; implementation names are resolved at collection."""
+    """Tests requested by ``parametrize_conformance`` or by options; implementation names are resolved at collection."""
 
     implementations: tuple[object, ...]
     suite: str
@@ -206,7 +206,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Announce the tests that will run to the worker pool, which then runs all checks of a case together."""
+    """Announce the tests of this run to the worker pool, so that the pool runs all checks of a case together."""
     if POOL in session.config.stash:
         for item in session.items:
             case = item.case if isinstance(item, _ConformanceItem) else _get_parameter(item)
@@ -221,7 +221,7 @@ class _AttentionCollector(pytest.Collector):
         with _usage_errors(self.CollectError):
             found = _list_conformance_cases(self.config, _read_options(self.config))
         for case in found:
-            # The id is in brackets, like a parameter: pytest takes dots before a bracket for separators of class names.
+            # Put the id in brackets, like a parameter. Outside brackets, pytest takes a dot as the end of a name.
             yield _ConformanceItem.from_parent(self, name=f"conformance[{case.id}]", case=case)
 
 
@@ -241,7 +241,7 @@ class _ConformanceItem(pytest.Item):
 
 
 def _get_parameter(item: pytest.Item) -> ConformanceCase | None:
-    """Return the argument that ``parametrize_conformance`` passes to a test function, or None."""
+    """Return the argument that ``parametrize_conformance`` passes to a test function; None for other tests."""
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     found = parameters.get(ARGUMENT)
     return found if isinstance(found, ConformanceCase) else None
@@ -269,7 +269,7 @@ def _resolve_names(request: _Request) -> list[str]:
         shown = display_name(name)
         if by_shown.setdefault(shown, name) != name:
             raise ValueError(
-                f"{by_shown[shown]} and {name} would both be shown as {shown}; leave one out, or rename a file"
+                f"{by_shown[shown]} and {name} would both be shown as {shown}; leave out one, or rename its file"
             )
     return list(by_shown.values())
 
@@ -330,7 +330,7 @@ def _parse_count(text: str) -> int:
 
 @contextmanager
 def _usage_errors(kind: type[Exception]) -> Iterator[None]:
-    """Turn errors that the user can correct into an exception with one line."""
+    """Turn errors that the user can correct into an exception of type ``kind`` with a one-line message."""
     from attnbench.plugins.registry import PluginError
     from attnbench.processes.rpc import ChildDied
     from attnbench.runner import ExpectationError

@@ -1,4 +1,4 @@
-"""Measure one profile per session; every benchmark replays samples of that profile."""
+"""Measure all implementations once per pytest session; the benchmarks replay the stored samples."""
 
 import pytest
 

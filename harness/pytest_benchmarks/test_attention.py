@@ -15,7 +15,7 @@ from attnbench.records.types import Pass, Result
 
 
 class Replay:
-    """A clock that replays stored samples: the two readings around a round differ by one sample."""
+    """A clock that replays stored samples: its readings before and after a benchmark round differ by one sample."""
 
     def __init__(self) -> None:
         self._ticks: Iterator[float] = iter(())

@@ -1,6 +1,6 @@
 """Heads stacked into the batch: one batched matrix product for the logits and one for the output.
 
-O = softmax(scale · Q Kᵀ + M) V for each of the batch·heads matrices.
+O = softmax(scale · Q Kᵀ + M) V for each of the batch·heads matrices. M is the additive mask.
 
 Shape: Q (batch·heads, queries, head_dim), K and V (batch·heads, keys, head_dim).
 Source: Vaswani et al., Attention Is All You Need, 2017, equation 1, https://arxiv.org/abs/1706.03762;

@@ -4,8 +4,8 @@
 
     O_h = softmax(scale · Q_h K_hᵀ + M) V_h
 
-Correct but wasteful: only H of the H² blocks are used, so the scores take H times the time and memory that they take in
-``reshaped``.
+H is the number of heads, and M the additive mask. The method is correct but wasteful: only H of the H² blocks are used.
+The scores take H times as much time and memory as in the implementation ``reshaped``.
 
 Shape: Q (batch, heads, queries, head_dim), K and V (batch, heads, keys, head_dim).
 Source: Vaswani et al., Attention Is All You Need, 2017, equation 1, https://arxiv.org/abs/1706.03762.
@@ -51,7 +51,7 @@ def diagonal_blocks(matrix: Tensor, num_heads: int) -> Tensor:
     _check(matrix, num_heads)
     (_, rows, columns), heads = matrix.shape, num_heads
     blocks = torch.unflatten(torch.unflatten(matrix, 2, (heads, columns // heads)), 1, (heads, rows // heads))
-    # (batch, heads, queries, heads, keys); diagonal() puts the diagonal of the two head dimensions last
+    # (batch, heads, queries, heads, keys); diagonal() merges the two head dimensions, and puts the result last
     return blocks.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
 
 

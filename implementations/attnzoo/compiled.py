@@ -1,12 +1,12 @@
 """The plain formula under ``torch.compile``: scale, mask, softmax and dropout are fused into a few loops over memory.
 
-O = softmax(scale · Q Kᵀ + M) V for each of the batch·heads matrices. Inductor leaves the two matrix products as they
-are, and generates C++ (on CUDA, Triton) for the operations between the products.
+O = softmax(scale · Q Kᵀ + M) V for each of the batch·heads matrices, with an additive mask M. Inductor leaves the two
+matrix products as they are. It generates C++ (on CUDA, Triton) for the operations between the products.
 
 The formula is compiled once for each kind of call (dtype, gradients, shape of the mask, which dimensions are 1). The
 compiled formula takes tensors of any size. If torch cannot compile the formula, the call raises; there is no fallback.
 Calls without queries or keys run uncompiled. The functorch setting ``donated_buffer`` is switched off for the whole
-process, so that backward can run twice through the same forward pass.
+process, so that backward can run twice after one forward pass.
 
 Shape: Q (batch·heads, queries, head_dim), K (batch·heads, keys, head_dim), V (batch·heads, keys, head_dim_v),
 M (1 or batch·heads, 1 or queries, keys).
@@ -37,10 +37,10 @@ __all__ = ["COMPILED", "CORE_COMPILED", "compiled"]
 
 # CPU seconds to compile one kind of call, over 24 kinds with an empty cache on a 2-core x86-64 machine (torch 2.13).
 COMPILING_S = 3.4
-# Kinds of calls to compile, and calls, in all checks of the suite ``quick``: their numbers in float32 and in other
-# dtypes. The float32 cases share most kinds.
+# Number of kinds of calls to compile, and number of calls, in all checks of the suite ``quick``: in float32 and in
+# other dtypes. In float32, more cases have the same kind.
 KINDS, CALLS = {"float32": 32, "other": 21}, {"float32": 2622, "other": 902}
-# Sizes that a kind is compiled with: batch·heads, queries, keys, head_dim, width of values. They are typical sizes,
+# Sizes that a kind is compiled with: batch·heads, queries, keys, head_dim, head_dim_v. They are typical sizes,
 # because Inductor uses them to decide how threads divide a loop. No two are equal, because torch would assume that two
 # dimensions of equal size are equal in every call.
 SIZES = (96, 120, 136, 40, 56)
@@ -66,7 +66,7 @@ def compiled(
     flat = [make_contiguous(x.flatten(0, 1)) for x in (q, k, v)]
     mask = None if mask is None else make_contiguous(_flatten_mask(mask, heads))
     if torch.is_grad_enabled() and any(x.requires_grad for x in flat):
-        # If one of q, k, v needs a gradient, compute the gradients of all three: that leaves fewer kinds to compile.
+        # If one of q, k, v needs a gradient, compute the gradients of all three, so that fewer kinds are compiled.
         flat = [x if x.requires_grad else x.detach().requires_grad_() for x in flat]
     tracked = tuple(torch.is_grad_enabled() and x is not None and x.requires_grad for x in (*flat, mask))
     kind = _Kind(
@@ -106,7 +106,7 @@ def _attend(
     dropout_p: float,
     need_weights: bool,  # noqa: FBT001
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute attention by the formula; this function is compiled."""
+    """Compute attention by the formula; ``_compile_for`` compiles this function."""
     logits = (q * scale) @ k.transpose(1, 2)  # (batch·heads, queries, keys)
     weights = torch.softmax(logits, dim=-1) if mask is None else softmax_over_visible(logits + mask)
     if dropout_p:
@@ -116,15 +116,15 @@ def _attend(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """A kind of call: calls that differ in a field need different compiled code."""
+    """A kind of call; two calls that differ in one of these fields need different compiled code."""
 
     dtype: torch.dtype
     device: torch.device
     # Which of q, k, v and mask require gradients.
     tracked: tuple[bool, ...]
-    # Which of these sizes are 1: batch·heads, queries, keys, head_dim, width of values.
+    # Which of these sizes are 1: batch·heads, queries, keys, head_dim, head_dim_v.
     ones: tuple[bool, ...]
-    # Which dimensions of the mask are 1; None: no mask.
+    # Which dimensions of the mask have size 1; None if there is no mask.
     mask: tuple[bool, ...] | None
     weights: bool
     dropout_p: float
@@ -134,7 +134,7 @@ class _Kind:
 
 @cache
 def _compile_for(kind: _Kind) -> _Attention:
-    """Compile the formula for a kind of call by calling it once; the compiled formula takes tensors of any size."""
+    """Compile the formula for a kind of call, by one call; the compiled formula takes tensors of any size."""
     whole: _Attention = compile_copy(_attend)
     rows, queries, keys, width, wide = (1 if one else size for one, size in zip(kind.ones, SIZES, strict=True))
     shapes: list[tuple[int, ...]] = [(rows, queries, width), (rows, keys, width), (rows, keys, wide)]
@@ -145,12 +145,11 @@ def _compile_for(kind: _Kind) -> _Attention:
         for shape, tracks in zip(shapes, kind.tracked, strict=False)
     ]
     tensors += [None] * (4 - len(tensors))
-    # The call below draws random numbers for dropout; fork_rng restores the generator after it. So the dropout of a
-    # user's call does not depend on whether that call is the first of its kind.
+    # The call below draws random numbers for dropout; fork_rng then restores the random number generator. The dropout
+    # of a user's call therefore does not depend on whether the call is the first of its kind.
     devices = [kind.device] if kind.device.type == "cuda" else []
-    # Backward must not overwrite the tensors that forward saved: then backward can run twice after one forward pass, as
-    # in any module.
-    # Torch reads this setting when it compiles and again when backward runs.
+    # Keep backward from overwriting the tensors that forward saved, so that backward can run twice after one forward
+    # pass, as in any module. Torch reads this setting when it compiles and again when backward runs.
     functorch_settings.donated_buffer = False
     with torch.random.fork_rng(devices=devices), ignore_deprecation_warnings():
         output, _ = whole(*tensors, 0.5, kind.dropout_p, kind.weights)

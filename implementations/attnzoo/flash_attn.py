@@ -2,7 +2,8 @@
 
 The kernels process the keys in blocks with a running maximum and sum, in registers and shared memory.
 
-The kernels align their causal flag at the bottom right, so the flag is used only if there are as many queries as keys.
+With their causal flag the kernels align the causal mask at the bottom right. The flag is therefore used only if there
+are as many queries as keys.
 Backward sums the parts of dQ in the order in which blocks of keys finish, so two runs may differ in the last bits.
 
 Shape: Q (batch, queries, heads, head_dim), K and V (batch, keys, kv_heads, head_dim).
@@ -66,7 +67,7 @@ def explain_core_refusal(case: Case) -> str | None:
     """Return why the package does not compute a case of ``attention_core``, or None."""
     reason = explain_refusal(case)
     if reason is None and case.problem.value_dim != case.problem.head_dim:
-        return "values must be as wide as keys"
+        return "the head width of values must equal that of keys"
     return reason
 
 

@@ -7,8 +7,8 @@ pass.
 Inductor generates one kernel (C++; on CUDA, Triton) for each head width. That kernel takes any batch size, any number
 of key heads and any lengths, because of two measures. First, the heads of keys are folded into the batch dimension,
 which may have any size; the heads of queries that share a key head stay in the head dimension. Second, the mask is
-passed as a flat tensor of numbers, and the strides of the mask as scalar tensors: if a kernel uses the mask's own
-dimensions, the code that torch 2.13 generates has wrong names for some sizes.
+passed as a flat tensor of numbers, and the strides of the mask are passed as scalar tensors. If a kernel used the
+mask's own dimensions, the code that torch 2.13 generates would contain wrong variable names for some sizes.
 
 Shape: Q (batch, heads, queries, head_dim), K (batch, kv_heads, keys, head_dim), V (batch, kv_heads, keys, head_dim_v).
 Source: https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html;
@@ -38,22 +38,22 @@ __all__ = ["CORE_FLEX", "FLEX", "explain_refusal", "flex"]
 
 NO_BACKWARD = "forward only on a CPU: no gradients"
 EMPTY = "does not accept tensors without elements"
-# Head width that the Triton kernel needs at least, from torch/_inductor/kernel/flex/flex_attention.py, torch 2.11.
+# Smallest head width that the Triton kernel accepts, from torch/_inductor/kernel/flex/flex_attention.py, torch 2.11.
 NARROWEST_HEAD = 16
 TOO_NARROW = f"on CUDA needs head widths of at least {NARROWEST_HEAD}"
 # Dtypes of the CPU kernel, from torch/_inductor/kernel/flex/flex_cpu.py, torch 2.13.
 CPU_DTYPES = ("float32", "bfloat16", "float16")
 # CPU seconds to compile one kind of call, over 20 kinds with an empty cache on a 2-core x86-64 machine (torch 2.13).
 COMPILING_S = 5.9
-# Kinds of calls to compile, and calls, in all checks of the suite ``quick`` of both operators: their numbers in cases
-# without a mask and in cases with a mask.
+# Number of kinds of calls to compile, and number of calls, in all checks of the suite ``quick`` of both operators: in
+# cases without a mask and in cases with a mask.
 KINDS, CALLS = {"plain": 9, "masked": 11}, {"plain": 347, "masked": 487}
-# Queries and keys in one block of a block mask; the default of torch.
+# Number of queries, and number of keys, in one block of a block mask; torch's default.
 BLOCK = 128
 # Sizes that a kind is compiled with: batch, queries, keys. No two are equal, because torch would assume that two
 # dimensions of equal size are equal in every call.
 SIZES = (3, 120, 104)
-# Added to the number of queries in SIZES if a kind has more than one block of queries; the same for keys.
+# Number added to the queries in SIZES if a kind has more than one block of queries, and likewise to the keys.
 BEYOND_A_BLOCK = 2 * BLOCK
 
 
@@ -99,7 +99,7 @@ def flex(
     blocks = _make_causal_blocks(queries, keys, q.device) if is_causal else None
     cap = None if softcap is None else torch.full((), softcap, device=q.device)
     output = _compile_for(kind)(*rows, scale, cap, numbers, layout, blocks).reshape(batch, heads, queries, head_dim_v)
-    # In a fully masked row the kernel divides 0 by 0.
+    # In a fully masked row the kernel divides 0 by 0, so the output is set to 0.
     return output if mask is None else output.masked_fill((mask == -torch.inf).all(dim=-1, keepdim=True), 0.0)
 
 
@@ -142,9 +142,10 @@ def _attend(
     layout: tuple[Tensor, ...] | None,
     blocks: Any,
 ) -> Tensor:
-    """Compute attention by ``flex_attention``; this function is compiled.
+    """Compute attention by ``flex_attention``; ``_compile_for`` compiles this function.
 
-    Shape: q (batch·kv_heads, query heads per key head, queries, head_dim), k and v (batch·kv_heads, 1, keys, ·).
+    Shape: q (batch·kv_heads, query heads per key head, queries, head_dim), k (batch·kv_heads, 1, keys, head_dim),
+    v (batch·kv_heads, 1, keys, head_dim_v).
     """
     from torch.nn.attention.flex_attention import flex_attention
 
@@ -156,7 +157,7 @@ def _attend(
         shared, by_sequence, by_shared, by_head, by_query, by_key = layout
         start = row // shared * by_sequence + row % shared * by_shared + head * by_head
         # The index is never negative, but torch cannot prove that. Without clamp() torch would generate code that wraps
-        # a negative index, and that code would have one of the wrong names (see the module's docstring).
+        # a negative index, and that code would contain a wrong variable name (see the module's docstring).
         return logit + numbers[(start + query * by_query + key * by_key).clamp(min=0)]
 
     # The argument ``scale`` of flex_attention is compiled in as a constant, so q is scaled here.
@@ -166,7 +167,7 @@ def _attend(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """A kind of call: calls that differ in a field need different compiled code."""
+    """A kind of call; two calls that differ in one of these fields need different compiled code."""
 
     dtype: torch.dtype
     device: torch.device
@@ -177,7 +178,7 @@ class _Kind:
     widths: tuple[int, int]
     # Which of these sizes are 1: batch·kv_heads, queries, keys.
     ones: tuple[bool, ...]
-    # Whether the mask has a single element; None: no mask.
+    # Whether the mask has a single element; None if there is no mask.
     numbers: bool | None
     capped: bool
     is_causal: bool
@@ -188,7 +189,7 @@ class _Kind:
 
 @cache
 def _compile_for(kind: _Kind) -> Callable[..., Tensor]:
-    """Compile ``_attend`` for a kind of call by calling it once; the compiled function takes tensors of any size."""
+    """Compile ``_attend`` for a kind of call, by one call; the compiled function takes tensors of any size."""
     whole: Callable[..., Tensor] = compile_copy(_attend)
     far = (0, *(BEYOND_A_BLOCK * beyond for beyond in kind.beyond))
     rows, queries, keys = (1 if one else n + more for one, n, more in zip(kind.ones, SIZES, far, strict=True))

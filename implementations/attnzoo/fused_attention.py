@@ -1,16 +1,17 @@
 """``scaled_dot_product_attention`` with arguments that every CUDA kernel of torch computes correctly.
 
-O = softmax(scale · Q Kᵀ + M) V
+O = softmax(scale · Q Kᵀ + M) V, with the mask M.
 
-On a CPU the arguments are passed on as they are. On CUDA torch 2.11 makes three errors, measured on an H100, which are
-avoided:
+On a CPU the arguments are passed on as they are. On CUDA, torch 2.11 makes three errors, which were found on an H100.
+This module avoids them:
 
 - Rows that are not aligned to 16 bytes give NaN in cuDNN's kernel and the error "misaligned address" in the flash
   kernel. Such tensors are copied.
-- Under a boolean mask cuDNN's kernel, the default in half precision, leaves fully masked rows unmasked. Boolean masks
-  are converted to numbers.
+- With a boolean mask cuDNN's kernel, the default in half precision, computes fully masked rows as if they had no mask.
+  Boolean masks are converted to additive masks.
 - If the mask requires a gradient and no other tensor does, the forward of the memory-efficient kernel stores nothing
-  for its backward (https://github.com/pytorch/pytorch/issues/148476). The query then requires a gradient, too.
+  for its backward (https://github.com/pytorch/pytorch/issues/148476). In this case the query is made to
+  require a gradient, too.
 
 Shape: Q (batch, heads, queries, head_dim), K and V (batch, heads or kv_heads, keys, head_dim),
 M broadcastable to (batch, heads, queries, keys).
@@ -25,7 +26,7 @@ from attnbench.masks import additive
 
 __all__ = ["attend_fused", "make_rows_contiguous"]
 
-# Bytes in which CUDA kernels read rows.
+# Alignment of rows that CUDA kernels need, in bytes.
 ALIGNMENT = 16
 
 
@@ -54,17 +55,20 @@ def attend_fused(
 
 
 def make_rows_contiguous(tensor: Tensor) -> Tensor:
-    """Return a tensor whose last stride is 1: a copy, if it has another."""
+    """Return the tensor if its last stride is 1, and a contiguous copy if not."""
     return tensor if tensor.stride(-1) == 1 else _copy(tensor)
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """Return a contiguous copy: contiguous() copies no tensor whose last dimension has size 1, whatever its stride."""
+    """Return a contiguous copy.
+
+    The method contiguous() would not copy a tensor whose last dimension has size 1, whatever its last stride is.
+    """
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _is_aligned(tensor: Tensor) -> bool:
-    """Whether the rows of a tensor are aligned, or the tensor is contiguous, which torch aligns itself."""
+    """Whether the rows of a tensor are aligned, or the tensor is contiguous; torch itself aligns contiguous tensors."""
     if tensor.stride(-1) != 1:
         return False
     steps = (tensor.storage_offset(), *tensor.stride()[:-1])

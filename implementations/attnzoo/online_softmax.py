@@ -9,7 +9,7 @@ Backward saves Q, K, V, O and L, and recomputes the weights of each tile, with �
 
     P_t = e^(x_t−L);  dV_t = P_tᵀ dO;  dS_t = P_t · (dO V_tᵀ − δ);  dQ += scale · dS_t K_t;  dK_t = scale · dS_tᵀ Q
 
-Only one tile of logits is in memory at a time, so memory is linear in the length unless the mask is quadratic.
+Only one tile of logits is in memory at a time, so memory without the mask grows linearly with the length.
 Half-precision numbers are summed in float32. In a fully masked row (a query that sees no key) O = 0.
 
 Shape: Q (batch, heads, queries, head_dim), K (batch, heads, keys, head_dim), V (batch, heads, keys, head_dim_v),
@@ -30,7 +30,7 @@ from attnbench.kernel import core_from_kernel, from_kernel
 
 __all__ = ["CORE_ONLINE_SOFTMAX", "ONLINE_SOFTMAX", "online_softmax"]
 
-# Keys per tile, as in fused kernels: few enough for a small tile of logits, enough for a large matrix product.
+# Number of keys in a tile, as in fused kernels: the tile of logits is small, and the matrix products are still large.
 KEYS_PER_TILE = 128
 
 
@@ -113,7 +113,7 @@ def _compute_forward(
         keys, values = k[:, :, begin:end].to(scaled.dtype), v[:, :, begin:end].to(scaled.dtype)
         logits = _compute_logits(scaled, keys, mask, begin, is_causal=is_causal)
         now = torch.maximum(largest, logits.amax(dim=-1, keepdim=True))
-        # Until a row has a visible key, its maximum is −∞, and −∞ − −∞ would be NaN.
+        # Replace a maximum of −∞ (no visible key so far) by 0, because −∞ − −∞ would be NaN.
         seen = now.masked_fill(now == -math.inf, 0.0)
         before = (largest - seen).exp()
         exponentials = (logits - seen).exp()

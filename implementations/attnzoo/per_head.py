@@ -1,7 +1,7 @@
 """One projection per head, heads computed one after another and concatenated: the formula as the paper prints it.
 
     MultiHead(Q, K, V) = Concat(head_1, …, head_h) Wᴼ
-    head_i = softmax(scale · (Q W_iᑫ)(K W_iᴷ)ᵀ + M) (V W_iⱽ)
+    head_i = softmax(scale · (Q W_iᑫ)(K W_iᴷ)ᵀ + M) (V W_iⱽ)        with the additive mask M
 
 Shape: W_iᑫ (head_dim, embed_dim), W_iᴷ (head_dim, kdim), W_iⱽ (head_dim, vdim), Wᴼ (embed_dim, embed_dim).
 Source: Vaswani et al., Attention Is All You Need, 2017, section 3.2.2, https://arxiv.org/abs/1706.03762.
@@ -19,7 +19,7 @@ from attnbench.masks import additive, softmax_over_visible
 
 __all__ = ["PER_HEAD", "PerHeadAttention", "split_parameters"]
 
-# The reference's name of each parameter, by its name in this module. A packed parameter has the rows for queries first,
+# Names of the parameters, in this module and in the reference. A packed parameter has the rows for queries first,
 # then the rows for keys, then the rows for values.
 PACKED = {("w_q", "w_k", "w_v"): "in_proj_weight", ("b_q", "b_k", "b_v"): "in_proj_bias"}
 SEPARATE = {
@@ -126,12 +126,12 @@ class PerHead(Implementation):
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
         """Return a module with the reference's parameters, split by head."""
-        # weights() gets only the reference's parameters, and their shapes do not show the number of heads.
+        # Keep the number of heads for weights(): the shapes of the reference's parameters do not show it.
         self.num_heads = reference.num_heads
         return PerHeadAttention(reference)
 
     def weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the reference's parameters, split into as many heads as the module that was built last has."""
+        """Return the reference's parameters, split by head; the number of heads is that of the module built last."""
         return split_parameters(parameters, self.num_heads)
 
 

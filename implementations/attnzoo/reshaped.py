@@ -1,7 +1,7 @@
 """Heads as a separate dimension: matrix products of four-dimensional tensors.
 
-O = softmax(scale · Q Kᵀ + M) V over the last two dimensions; masks broadcast over the first two. With a soft-cap c,
-M is added to c · tanh(scale · Q Kᵀ / c).
+O = softmax(scale · Q Kᵀ + M) V over the last two dimensions; the mask M broadcasts over the first two. With a
+soft-cap c, M is added to c · tanh(scale · Q Kᵀ / c).
 
 Shape: Q (batch, heads, queries, head_dim), K (batch, kv_heads, keys, head_dim), V (batch, kv_heads, keys, head_dim_v).
 Source: Vaswani et al., Attention Is All You Need, 2017, equation 1, https://arxiv.org/abs/1706.03762.

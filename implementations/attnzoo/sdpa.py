@@ -1,11 +1,12 @@
 """``torch.nn.functional.scaled_dot_product_attention`` (SDPA), with the backend that torch chooses or with a given one.
 
-O = softmax(scale · Q Kᵀ + M) V, computed by one of torch's fused kernels or by the composed backend ("math").
+O = softmax(scale · Q Kᵀ + M) V with a mask M, computed by one of torch's fused kernels or by the composed backend
+("math").
 
-SDPA returns no attention weights. If a case needs them, the identity I is appended to the values: one call with [V, I]
-returns [P V, P], the output and exactly the attention weights P that produced the output, including dropout.
+SDPA returns no attention weights. If a case needs them, the identity matrix I is appended to the values: one call with
+[V, I] returns [P V, P]. P V is the output, and P are the attention weights that produced it, including dropout.
 
-On CUDA the arguments are first made such that every kernel computes them correctly (``fused_attention``).
+On CUDA the arguments are first changed so that every kernel computes the correct result (``fused_attention``).
 
 An implementation with a given backend refuses a case that the backend cannot run, with torch's reason. It never falls
 back to another backend.
@@ -45,7 +46,8 @@ __all__ = [
     "sdpa_with_backend",
 ]
 
-# On CUDA the flash and the efficient kernel sum the parts of dQ in the order in which blocks of keys finish.
+# On CUDA the flash and the efficient kernel sum the parts of dQ in the order in which blocks of keys finish. Two runs
+# may therefore differ in the last bits.
 POLICIES = Policies(unordered_gradients=("cuda",))
 SOURCE = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
 
@@ -114,7 +116,7 @@ def sdpa_with_backend(
     enable_gqa: bool = False,
 ) -> Tensor:
     """Compute attention by one fused backend; torch raises RuntimeError if the backend cannot run."""
-    # A fused backend takes only rows with a last stride of 1; the libraries of these backends copy other tensors, too.
+    # Copy tensors whose last stride is not 1, as the libraries of the fused backends do: a backend accepts no others.
     q, k, v = map(make_rows_contiguous, (q, k, v))
     mask = None if mask is None else make_rows_contiguous(mask)
     with sdpa_kernel(backend):
@@ -137,12 +139,12 @@ def explain_refusal(case: Case, *, backend: SDPBackend, core: bool = False) -> s
     with warnings.catch_warnings(record=True) as caught, sdpa_kernel(backend):
         warnings.simplefilter("always")
         try:
-            # Private, but the only way to get torch's choice without computing attention: the public
-            # torch.backends.cuda.can_use_* work only for CUDA.
+            # This private function is the only one that returns torch's choice on a CPU without computing attention:
+            # the public functions torch.backends.cuda.can_use_* work only for CUDA.
             shares = q.shape[1] != k.shape[1]
             torch._fused_sdp_choice(q, k, v, mask, dropout_p, is_causal, enable_gqa=shares)  # noqa: SLF001
         except RuntimeError as error:
-            # Torch gives no reason for a float mask that requires a gradient.
+            # If a float mask requires a gradient, torch refuses the call without a reason.
             default = (
                 "the backend computes no gradient with respect to a float mask"
                 if mask is not None and mask.requires_grad
@@ -186,7 +188,7 @@ def make_core_probe(case: Case) -> Probe:
         (batch, problem.key_heads, keys, problem.value_dim),
     )
     q, k, v = (new(shape, requires_grad=case.differentiates) for shape in shapes)
-    # SDPA aligns its causal flag at the top left.
+    # With its causal flag SDPA aligns the causal mask at the top left.
     is_causal = problem.mask in ("causal_tl", "causal_br") and (problem.causal == "top_left" or queries == keys)
     if not problem.parts or is_causal:
         return q, k, v, None, 0.0, is_causal

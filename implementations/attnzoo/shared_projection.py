@@ -2,9 +2,9 @@
 
     [Q K V] = X [W_q; W_k; W_v]ᵀ + [b_q b_k b_v]
 
-in_proj_weight already stacks W_q, W_k and W_v; only the matrix product is fused. If only query and key, or only key and
-value, are one tensor, two adjacent parts of in_proj_weight project that tensor. Different tensors, and weights of
-different widths, are projected one by one. Attention is ``scaled_dot_product_attention``, which returns no attention
+The parameter in_proj_weight already stacks W_q, W_k and W_v. If only query and key, or only key and value, are one
+tensor, two adjacent parts of in_proj_weight project that tensor. Different tensors are projected one by one, and so are
+tensors whose weights have different widths. Attention is ``scaled_dot_product_attention``, which returns no attention
 weights.
 
 Shape: X (batch, length, embed_dim), in_proj_weight (3·embed_dim, embed_dim).
@@ -29,7 +29,7 @@ class SharedProjectionAttention(HeadSplitAttention):
     """Multi-head attention with one matrix product for each tensor to project.
 
     For self-attention with no mask, or with only a padding mask, ``try_shortcut`` may skip the argument checks of the
-    general path. With few tokens, the checks take longer than the difference in time between implementations.
+    general path. With few tokens, the checks take more time than the difference between two implementations.
     """
 
     def forward(
@@ -56,8 +56,8 @@ class SharedProjectionAttention(HeadSplitAttention):
     def try_shortcut(self, tokens: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:  # noqa: ARG002
         """Compute self-attention by a shortcut that a subclass defines; return None if there is no shortcut.
 
-        The shape and dtype of the mask are not checked before this call. The module has no extra keys (bias_k, the zero
-        key) to append.
+        The shape and dtype of the mask are not checked before this call. The method is called only if the module
+        appends no extra keys (bias_k, the zero key).
 
         Shape: tokens (batch, length, embed_dim).
         """
@@ -83,7 +83,7 @@ class SharedProjectionAttention(HeadSplitAttention):
         return super().project(query, key, value)
 
     def project_parts(self, tokens: Tensor, first: int, end: int) -> Tensor:
-        """Project tokens by the parts range(first, end) of in_proj_weight, and split heads.
+        """Project tokens by the parts ``range(first, end)`` of in_proj_weight, and split the heads.
 
         Part 0 gives queries, part 1 keys, part 2 values.
 
@@ -91,7 +91,7 @@ class SharedProjectionAttention(HeadSplitAttention):
         """
         weight, bias, parts = self.in_proj_weight, self.in_proj_bias, end - first
         assert weight is not None
-        # Three parts are not sliced: backward would copy the gradient of a slice, even of a slice of all rows.
+        # A product with all three parts needs no slice. Backward would copy the gradient of a slice, even of all rows.
         if parts < 3:
             rows = slice(first * self.embed_dim, end * self.embed_dim)
             weight, bias = weight[rows], None if bias is None else bias[rows]

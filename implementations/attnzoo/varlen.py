@@ -5,8 +5,8 @@ query and key are one tensor, and returns zeros in the rows of padded queries. `
 declares these zeros.
 
 The remaining tokens of all sequences are concatenated for the projections (``shared_projection``). Attention is
-computed for each sequence b separately, over its n_b remaining tokens. Without a mask, the faster of two methods
-computes it (``by_size``):
+computed for each sequence b separately, over its n_b remaining tokens. If there is no mask, ``by_size`` chooses the
+faster of two methods.
 
     O_b = softmax(scale · Q_b K_bᵀ + M_b) V_b         Q_b (queries or n_b, head_dim), K_b and V_b (n_b, head_dim)
 
@@ -34,7 +34,7 @@ from attnzoo.shared_projection import NO_WEIGHTS, SharedProjectionAttention
 
 __all__ = ["VARLEN", "VARLEN_PACKED", "Packing", "VarlenAttention", "VarlenPackedAttention"]
 
-UNKNOWN_QUERIES = "which queries are padding is known only where query and key are one tensor"
+UNKNOWN_QUERIES = "query and key must be one tensor: otherwise it is unknown which queries are padding"
 NO_EXPORT = "torch.export cannot trace lengths that are read from a mask"
 
 
@@ -157,15 +157,15 @@ class VarlenAttention(SharedProjectionAttention):
     def _make_masks(
         self, attn_mask: Tensor | None, key_padding_mask: Tensor, packing: Packing, dtype: torch.dtype
     ) -> list[Tensor | None]:
-        """Convert the reference's masks to one kernel mask per sequence, over its remaining tokens; None: no mask.
+        """Convert the reference's masks to one mask for each sequence, over its remaining tokens; None means no mask.
 
         Shape: each (1, 1 or heads, 1 or queries, keys with bias_k and the zero key).
         """
         numbers = None
         if key_padding_mask.dtype != torch.bool:
             numbers = key_padding_mask.flatten().index_select(0, packing.positions)
-            # A padding mask of zeros hides nothing. Torch's layers make such masks: they convert boolean masks to
-            # numbers.
+            # A padding mask of zeros hides nothing, so it is left out. Torch's layers make such masks when they convert
+            # boolean masks to numbers.
             numbers = numbers if numbers.requires_grad or bool(numbers.any()) else None
         if attn_mask is None and numbers is None:
             return [None] * packing.batch
@@ -259,7 +259,7 @@ def _drop_if_all_kept(mask: Tensor) -> Tensor | None:
 
 
 class Varlen(Implementation):
-    """Multi-head attention without padded keys."""
+    """Multi-head attention that leaves out padded keys."""
 
     name = "varlen"
     source = "https://arxiv.org/abs/2210.03052"
@@ -280,7 +280,7 @@ class Varlen(Implementation):
 
 
 class VarlenPacked(Varlen):
-    """Multi-head attention without padded tokens."""
+    """Multi-head attention that leaves out padded tokens."""
 
     name = "varlen_packed"
     policies = Policies(hidden_nan="blocked", padded_queries="own", unordered_gradients=("cuda",))

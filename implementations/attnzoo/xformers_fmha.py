@@ -1,6 +1,6 @@
 """xFormers' memory-efficient attention, which chooses the fastest of its CUDA operators.
 
-O = softmax(scale · Q Kᵀ + M) V, block by block over the keys with a running maximum and sum, so that no
+O = softmax(scale · Q Kᵀ + M) V with a mask M, block by block over the keys with a running maximum and sum, so that no
 matrix of queries by keys is stored.
 
 Shape: Q (batch, queries, heads, head_dim), K and V (batch, keys, heads, head_dim),
@@ -25,7 +25,7 @@ from attnbench.masks import additive
 
 __all__ = ["CORE_XFORMERS", "XFORMERS", "explain_core_refusal", "explain_refusal", "xformers_fmha"]
 
-# Dtypes that xFormers' operators know; for another dtype, the question whether they support it raises KeyError.
+# Dtypes that xFormers' operators know. For any other dtype, their method not_supported_reasons raises KeyError.
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -140,7 +140,8 @@ def _find_reason(operators: list[Any], inputs: Any) -> str | None:
 @cache
 def _import_fmha() -> Any:
     """Import the module ``xformers.ops.fmha``."""
-    # Hide the message, logged at every import, that xFormers was built for another torch: cases are refused instead.
+    # Hide a message that each import logs: that xFormers was built for another version of torch. Cases that cannot run
+    # for this reason are refused.
     logging.getLogger("xformers").addFilter(lambda record: "can't load C++" not in record.getMessage())
     from xformers.ops import fmha
 

@@ -36,9 +36,9 @@ __all__ = ["CORE_XFORMERS_SPLITK", "XFORMERS_SPLITK", "explain_core_refusal", "e
 
 INTERPRET = "TRITON_INTERPRET"
 NOT_BUILT = "xFormers wasn't build with CUDA support"
-AS_WIDE = "values must be as wide as keys"
-# Seconds per interpreted program (16 queries and 64 keys of a head): 0.23 s for 36 programs of head width 32, measured
-# with triton 3.7 on one thread of a 2-core x86-64 machine.
+AS_WIDE = "the head width of values must equal that of keys"
+# Seconds that one interpreted program takes for 16 queries and 64 keys of a head. 36 programs of head width 32 took
+# 0.23 s with triton 3.7 on one thread of a 2-core x86-64 machine.
 INTERPRETED_S = 6.5e-3
 QUERIES_A_PROGRAM, KEYS_A_STEP = 16, 64
 # Dtypes in which the interpreter computes the same as the compiled kernel.
@@ -61,7 +61,7 @@ def xformers_splitk(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, sca
         # Hide two warnings: xFormers' code uses Triton's deprecated block pointers and autotuner arguments.
         warnings.filterwarnings("ignore", message="tl.make_block_ptr is deprecated")
         warnings.filterwarnings("ignore", message="warmup, rep, and use_cuda_graph parameters are deprecated")
-        # Hide a warning: without a visible key in a chunk the kernel computes -inf − -inf and discards the result.
+        # Hide a warning: if a chunk has no visible key, the kernel computes -inf − -inf and discards the result.
         warnings.filterwarnings("ignore", message="invalid value encountered", category=RuntimeWarning)
         # Call the operator's class: memory_efficient_attention refuses CPU tensors.
         output, _ = fmha.triton_splitk.FwOp.apply(inputs, needs_gradient=False)
@@ -89,7 +89,7 @@ def explain_refusal(case: Case) -> str | None:
     if head_dim & (head_dim - 1):
         return "Triton needs a head width that is a power of two"
     if head_dim == 128:
-        return "at a head width of 128 the kernel reads the CUDA device's capability"
+        return "at a head width of 128 the kernel needs the capability of a CUDA device"
     return None
 
 
@@ -114,18 +114,22 @@ def _explain_compiled_refusal(case: Case) -> str | None:
 def _find_reason(inputs: Any) -> str | None:
     """Return why the compiled kernel does not take the inputs, in xFormers' words, or None."""
     reasons = _import_fmha().triton_splitk.FwOp.not_supported_reasons(inputs)
-    # The kernel is Triton's: it needs none of xFormers' compiled parts.
+    # Ignore the reason that xFormers' compiled parts are missing: the kernel is written in Triton and needs none.
     return next((reason for reason in reasons if reason != NOT_BUILT), None)
 
 
 def explain_untimed(case: Case) -> str | None:
-    """Return why a case is not timed, or None: the interpreter's time says nothing about the compiled kernel's."""
+    """Return why a case is not timed, or None: only the compiled kernel is timed, never the interpreted one."""
     device = case.device.upper()
-    return f"interpreted by Triton on the {device}: its time says nothing" if _is_interpreted() else None
+    return (
+        f"interpreted by Triton on the {device}: the time does not show the speed of the compiled kernel"
+        if _is_interpreted()
+        else None
+    )
 
 
 def predict_call_s(case: Case) -> float | None:
-    """Return the expected seconds of one interpreted call: a constant for 16 queries and 64 keys of each head."""
+    """Return the expected seconds of one interpreted call: a constant for every 16 queries and 64 keys of each head."""
     problem = case.problem
     steps = math.ceil(problem.queries / QUERIES_A_PROGRAM) * math.ceil(problem.columns / KEYS_A_STEP)
     programs = problem.sequences * problem.num_heads * steps
@@ -150,8 +154,8 @@ def get_environment() -> dict[str, str]:
 @cache
 def _import_fmha() -> Any:
     """Import the module ``xformers.ops.fmha`` with its Triton kernels."""
-    # Hide the message, logged at every import, that xFormers was built for another torch: xFormers' Triton kernels
-    # need none of its compiled parts.
+    # Hide a message that each import logs: that xFormers was built for another version of torch. The Triton kernels
+    # need none of xFormers' compiled parts.
     logging.getLogger("xformers").addFilter(lambda record: "can't load C++" not in record.getMessage())
     from xformers.ops import fmha
 

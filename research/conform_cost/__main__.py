@@ -1,8 +1,9 @@
 """CPU time of a conformance run, and the harness's own share: ``python -m research.conform_cost``.
 
-The CPU time of every process, all threads together, is divided among the candidate (building, preparing, calls and
-backward passes), the oracle, its rounding model, the yardsticks and the start of processes. The rest is the harness
-itself. The second implementation runs in the same session as the first, so it reuses cached expected values.
+The CPU time of all threads of every process is divided among the candidate (building, preparing, calls and backward
+passes), the oracle, its rounding model, the yardsticks and the start of processes. The remaining time is the harness's
+own. Two implementations run one after the other in one session. The second run reuses the expected values that the
+first run left in the cache.
 """
 
 import argparse
@@ -31,7 +32,7 @@ class _TimedSession(Session):
         self.seconds: defaultdict[str, float] = defaultdict(float)
 
     def add(self, seconds: Mapping[str, float]) -> None:
-        """Add the CPU seconds of a process, by part of the work."""
+        """Add the CPU seconds of a process to the totals; ``seconds`` has one entry for each part of the work."""
         for part, number in seconds.items():
             self.seconds[part] += number
 
@@ -49,12 +50,12 @@ class _TimedSupervisor(Supervisor):
 
 
 def main() -> None:
-    """Run a suite on two implementations, and print the table."""
+    """Run a suite on two implementations, and print the CPU seconds of each part of the work."""
     parser = argparse.ArgumentParser(prog="python -m research.conform_cost", description=__doc__.partition(":")[0])
     parser.add_argument("first", nargs="?", default="reshaped", help="implementation that runs first")
     parser.add_argument("second", nargs="?", default="sdpa", help="implementation that runs second")
-    parser.add_argument("--suite", default="core", help="level of the cases")
-    parser.add_argument("--threads", type=int, help="threads of each call")
+    parser.add_argument("--suite", default="core", help="suite of cases")
+    parser.add_argument("--threads", type=int, help="number of threads of each call")
     options = parser.parse_args()
     before: Mapping[str, float] = {}
     columns: dict[str, tuple[dict[str, float], int]] = {}

@@ -1,6 +1,6 @@
-"""CPU time of a process, all threads together, by part of the work.
+"""CPU time of all threads of a process, divided among the parts of its work.
 
-If one part runs inside another, all its time counts for the outermost part only.
+If one part runs inside another part, its time counts for the outermost part only.
 """
 
 import time
@@ -18,7 +18,7 @@ _open: list[str] = []
 
 @contextmanager
 def count_as(part: str) -> Iterator[None]:
-    """Count the CPU time of the context as time of a part."""
+    """Context whose CPU time counts for the given part of the work."""
     begin = time.process_time()
     _open.append(part)
     try:
@@ -30,7 +30,7 @@ def count_as(part: str) -> Iterator[None]:
 
 
 def count_calls_as(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function so that the CPU time of its calls counts as time of a part."""
+    """Wrap a function so that the CPU time of its calls counts for the given part of the work."""
 
     @wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
@@ -41,11 +41,14 @@ def count_calls_as(part: str, function: Callable[..., Any]) -> Callable[..., Any
 
 
 def end_process_start() -> None:
-    """Count all CPU time so far as the start of the process."""
+    """Count all CPU time that this process has used so far as the start of the process."""
     _SECONDS["process start"] = time.process_time()
 
 
 def read_seconds() -> dict[str, float]:
-    """Return the CPU seconds so far by part; the remaining time is the harness's own."""
+    """Return the CPU seconds that each part of the work has used so far.
+
+    CPU time that was counted for no part is the harness's own.
+    """
     total = time.process_time()
     return dict(_SECONDS) | {"the harness itself": total - sum(_SECONDS.values())}

@@ -17,16 +17,16 @@ from research.conform_cost import cpu_time
 def _exhaust(check: Callable[..., Any]) -> Callable[..., Any]:
     """Turn a check into a function that returns a list of its observations.
 
-    A check is a generator function: its call returns before any of its work is done, so the work would not be counted.
+    A check is a generator function. Its call returns before any work is done, so timing the call would miss the work.
     """
     return wraps(check)(lambda candidate: list(check(candidate)))
 
 
 def main() -> None:
-    """Answer the requests that ``attnbench.workers.candidate_worker`` answers, and the request for CPU times."""
+    """Serve as a candidate worker that also answers ``spent``, the request for its CPU times."""
     for name in ("build", "prepare", "run", "run_on"):
         setattr(Candidate, name, cpu_time.count_calls_as("candidate", getattr(Candidate, name)))
-    # This check compiles the module by calling it directly, so the wrapped methods of Candidate do not count the time.
+    # This check compiles and calls the module without the wrapped methods of Candidate, so the whole check is counted.
     compiling = "compiled_for_other_lengths"
     setattr(compilation, compiling, cpu_time.count_calls_as("candidate", _exhaust(getattr(compilation, compiling))))
     torch.autograd.grad = cpu_time.count_calls_as("candidate", torch.autograd.grad)

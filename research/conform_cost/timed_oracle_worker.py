@@ -24,7 +24,7 @@ class _TimedOperator:
         return getattr(self._operator, name)
 
     def evaluate(self, *arguments: Any, **named: Any) -> Any:
-        """Evaluate the oracle, or its rounding model if a ``noise`` is given."""
+        """Evaluate the oracle, or its rounding model if ``noise`` is given."""
         with cpu_time.count_as("oracle" if named.get("noise") is None else "rounding model"):
             return self._operator.evaluate(*arguments, **named)
 
@@ -47,7 +47,7 @@ def _load_timed_operator(name: str) -> Any:
 
 
 def main() -> None:
-    """Answer the requests that ``attnbench.workers.oracle_worker`` answers, and the request for CPU times."""
+    """Serve as an oracle worker that also answers ``spent``, the request for its CPU times."""
 
     def start(*, folder: str) -> dict[str, Any]:
         handlers.update(_TimedOracleWorker(Path(folder)).handlers())

@@ -1,1 +1,1 @@
-"""How often real slowdowns are found and false ones are reported: ``python -m research.detection --help``."""
+"""How often attnbench finds real slowdowns and reports false ones: ``python -m research.detection --help``."""

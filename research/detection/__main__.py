@@ -1,4 +1,4 @@
-"""Run the study: ``python -m research.detection``."""
+"""Run the study of how often slowdowns are found: ``python -m research.detection``."""
 
 import sys
 

@@ -1,7 +1,7 @@
 """Agreement of the harness's median with the median of ``torch.utils.benchmark.Timer``.
 
-Both timers measure one call, in alternating blocks of the same process. The time that the harness adds to a timed call
-is measured separately: it is the time that the harness measures for a call that does nothing.
+Both timers measure the same call, in alternating blocks of one process. A separate measurement times a call that does
+nothing. Its result is the time that the harness adds to a timed call.
 """
 
 import random
@@ -32,16 +32,16 @@ from research.lines import Lines, read
 
 __all__ = ["format_agreement", "measure_agreement", "measure_process"]
 
-# Blocks of each timer in a process, and seconds of a block. Blocks are short because a machine's speed changes within
-# seconds by more than the difference between the timers.
+# Number of blocks of each timer in a process, and seconds of a block. Blocks are short, because the speed of a machine
+# changes within seconds by more than the difference between the timers.
 BLOCKS, BLOCK_S = 40, 0.1
-# A pair of blocks is disturbed if its threads waited for a core for more than this fraction of its time.
-# The system's own work makes two threads on two cores wait for 2 to 3 %.
+# A pair of blocks counts as disturbed if its threads waited for a core for more than this fraction of the pair's time.
+# On two cores, the work of the operating system alone makes two threads wait for 2 to 3 % of the time.
 DISTURBED = 0.05
-# For the call that does nothing: seconds for which the harness measures it, number of calls in a plain loop, and number
-# of repetitions of this loop. The fastest repetition counts.
+# For a call that does nothing: seconds for which the harness times it, number of calls in a plain loop, and number of
+# repetitions of this loop. The fastest repetition counts.
 NOTHING_S, LOOPS, REPEATS = 0.2, 20_000, 5
-# Two medians agree up to this relative difference; the harness may add at most this many nanoseconds to a call.
+# Largest relative difference of two medians that agree, and most nanoseconds that the harness may add to a call.
 AGREE, ADDED_NS = 0.02, 1000
 
 Record = dict[str, Any]
@@ -53,7 +53,7 @@ def do_nothing(**named: Any) -> None:
 
 
 def measure_agreement(path: Path, threads: int, setup: Setup, *, processes: int, resume: bool) -> list[Record]:
-    """Compare the two timers in fresh processes until the file has the records of ``processes`` processes."""
+    """Compare the harness with torch's timer in fresh processes, until the file has ``processes`` records."""
     context = get_context("spawn")
     condition = Condition(threads=threads, load="quiet")
     with Session(limits=Limits(threads=threads)) as session:
@@ -71,7 +71,7 @@ def measure_agreement(path: Path, threads: int, setup: Setup, *, processes: int,
 def measure_process(
     case: str, inputs: str, threads: int, seed: int, blocks: int = BLOCKS, block_s: float = BLOCK_S
 ) -> Record:
-    """Measure one call by both timers in alternating blocks, then a call that does nothing, in this process."""
+    """Time one call by the harness and by torch's timer in alternating blocks, then a call that does nothing."""
     torch.set_num_threads(threads)
     parsed = Case.parse(case, load_problem_types())
     operator = load_operator(parsed.operator)
@@ -107,9 +107,9 @@ def measure_process(
 
 
 def _time_nothing(arguments: dict[str, Any], seed: int) -> tuple[float, float]:
-    """Measure a call that does nothing: its median by the harness, and its time in a plain loop.
+    """Time a call that does nothing.
 
-    Unit: nanoseconds.
+    Return the harness's median and the time per call in a plain loop, both in nanoseconds.
     """
     call = partial(do_nothing, **arguments)
     samples = sampling.sample_interleaved({"nothing": call}, budget_s=NOTHING_S, seed=seed)["nothing"]
@@ -117,7 +117,7 @@ def _time_nothing(arguments: dict[str, Any], seed: int) -> tuple[float, float]:
 
 
 def format_agreement(folder: Path) -> str:
-    """Format the results of all agreement files, one line per number of threads."""
+    """Format the results in the agreement files of a folder, one line per number of threads."""
     lines = []
     for name in sorted({path.name.removesuffix(".gz") for path in folder.glob("agreement-*.jsonl*")}):
         found = read(folder / name)
@@ -130,16 +130,19 @@ def format_agreement(folder: Path) -> str:
         lines.append(
             f"- {Condition(threads=head['threads'], load='quiet').label}, {len(records)} processes: the harness's "
             f"median divided by Timer's is {_format_interval(estimate(ratios), 4) if ratios else 'not known'} "
-            f"in {len(ratios)} processes that nothing disturbed, {_count_agreeing(ratios)} of the ratios within "
-            f"{AGREE:.0%} of 1; for a call that does nothing, the harness measures "
-            f"{_format_interval(estimate(added), 0)} ns ({direct_ns:.0f} ns in a plain loop), in one process up to "
-            f"{max(added):.0f} ns; {ADDED_NS} ns are allowed."
+            f"in {len(ratios)} undisturbed processes, {_count_agreeing(ratios)} of them within "
+            f"{AGREE:.0%} of 1. For a call that does nothing, the harness measures "
+            f"{_format_interval(estimate(added), 0)} ns (a plain loop: {direct_ns:.0f} ns). The largest value of a "
+            f"process is {max(added):.0f} ns; {ADDED_NS} ns are allowed."
         )
     return "\n".join(lines)
 
 
 def _compute_ratio(record: Record) -> float | None:
-    """Return the median ratio of our median to Timer's, over undisturbed pairs of blocks; None if there are none."""
+    """Return the median of the harness's time divided by Timer's, over the undisturbed pairs of blocks.
+
+    None if every pair was disturbed.
+    """
     blocks = zip(record["ours_ns"], record["theirs_ns"], record["disturbed"], strict=True)
     ratios = [ours / theirs for ours, theirs, disturbed in blocks if not disturbed]
     return statistics.median(ratios) if ratios else None

@@ -1,11 +1,11 @@
-"""How often real slowdowns are found and false ones are reported: ``python -m research.detection --help``.
+"""How often attnbench finds real slowdowns and reports false ones: ``python -m research.detection --help``.
 
 A plant is a copy of the reference that does extra work in every call. The study has four commands:
 
 - ``plants`` finds how much extra work makes a copy 2 or 3 % slower, and measures the true slowdown of each plant.
 - ``runs`` makes real runs of attnbench on the reference and the plants, and stores the samples of their processes.
-- ``judge`` draws sets of stored processes as comparisons. The rule of the harness and the rules of other tools decide
-  each comparison.
+- ``judge`` makes comparisons from randomly drawn sets of stored processes. The rule of the harness and the rules of
+  other tools decide each comparison.
 - ``agreement`` times the same call with the harness and with torch's own timer, and compares the medians.
 
 Every measurement is stored immediately. With ``--resume``, an interrupted command continues.
@@ -32,17 +32,17 @@ from research.lines import StudyError
 
 # Default folder of the raw data. Its files in the repository are compressed with gzip.
 DATA = Path(__file__).parents[1] / "data" / "detection"
-# A call takes some milliseconds at this length: long enough that 1 % of it exceeds the overhead of the clock and of
-# a call, short enough for many calls.
+# Default sequence length. A call then takes some milliseconds. 1 % of this time exceeds the overhead of the clock and
+# of a Python call, and a process still has time for many calls.
 LENGTH = 512
-# Seconds of timed calls in a process that measures the plants, for the reference, its copy and all plants together.
+# Default seconds of timed calls per process of the command ``plants``. The reference and all its copies share them.
 BUDGET_S = 1.25
 TRUE_PROCESSES, RUNS, AGREEMENT_PROCESSES, STARTED, DRAWS = 40, 30, 20, 10, 2000
-# A comparison takes SECONDS of wall time, and first uses COMPARED processes. Each is a pair: the value for one thread,
-# and the value for more threads. While the verdict is unknown, processes are added, up to MOST processes.
+# Wall seconds of a comparison, and number of processes with which it starts. Each is a pair: the value for one thread,
+# and the value for several threads. While the verdict is ``unknown``, processes are added until there are MOST.
 SECONDS, COMPARED, MOST = (15.0, 30.0), (10, 20), 30
-# Suite of a real run. With it, each of the three comparisons of a run gets as much time as a comparison of
-# ``attnbench compare``.
+# Default value of ``--suite`` for ``attnbench profile``. With this suite, each of the three comparisons of a run gets
+# as much time as a comparison by ``attnbench compare``.
 SUITE = "full"
 
 
@@ -86,13 +86,13 @@ def _do_judge(options: Any) -> None:
     for condition in _list_conditions(options):
         pool = read_pool(options.data / f"runs-{condition}.jsonl")
         if pool is None or not pool.processes:
-            _print_line(f"no runs of {condition} in {options.data}")
+            _print_line(f"no runs for condition {condition} in {options.data}")
             continue
         threads = condition.threads
         starts_s = read_start_times_s(options.data / f"starts-{threads}.jsonl")
         if starts_s is None:
             raise StudyError(
-                f"{options.data} has no measured start times: "
+                f"{options.data} has no measured times to start a process: "
                 f"run python -m research.detection plants --threads {threads}"
             )
         plants = read_pool(options.data / f"true-{threads}.jsonl")
@@ -121,7 +121,7 @@ def _do_runs(options: Any) -> None:
         arguments = ["--suite", options.suite, *(["--processes", str(options.processes)] if options.processes else [])]
         shares = options.shares or SHARES
         if not options.shares and (condition.threads, condition.load) == (1, LOADS[0]):
-            shares = (*shares, BYTE_SHARE)  # bytes are exact: one condition is enough
+            shares = (*shares, BYTE_SHARE)  # byte counts are exact, so one condition is enough
         gather_runs(
             options.data / f"runs-{condition}.jsonl",
             condition,
@@ -156,31 +156,33 @@ def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m research.detection", description=__doc__.partition(":")[0])
     parts = parser.add_subparsers(required=True)
     plants = _add_command(
-        parts, "plants", _do_plants, "find how much extra work each plant needs, and measure its true slowdown"
+        parts, "plants", _do_plants, "find the extra work that slows a call by 2 and 3 percent, and measure it"
     )
     plants.add_argument(
-        "--processes", type=int, default=TRUE_PROCESSES, help="processes that measure the true slowdowns"
+        "--processes", type=int, default=TRUE_PROCESSES, help="number of processes that measure the true slowdowns"
     )
-    plants.add_argument("--budget", type=float, default=BUDGET_S, help="seconds per process")
-    judge = _add_command(parts, "judge", _do_judge, "draw comparisons from the pools and evaluate them")
-    judge.add_argument("--draws", type=int, default=DRAWS, help="comparisons per rule and plant")
+    plants.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of timed calls per process")
+    judge = _add_command(
+        parts, "judge", _do_judge, "decide comparisons drawn from the stored runs by the rules of all tools"
+    )
+    judge.add_argument("--draws", type=int, default=DRAWS, help="number of comparisons for each rule and each copy")
     judge.add_argument(
         "--seconds",
         type=_parse_floats,
         default=SECONDS,
-        help="seconds of a comparison, for one thread and for several: such as 15,30",
+        help="seconds of a comparison for one thread and for several threads, such as 15,30",
     )
     judge.add_argument(
         "--processes",
         type=_parse_integers,
         default=COMPARED,
-        help="processes of a comparison by attnbench, for one thread and for several: such as 10,20",
+        help="number of processes of a comparison by attnbench for one thread and for several threads, such as 10,20",
     )
     judge.add_argument(
         "--most",
         type=int,
         default=MOST,
-        help="number of processes up to which attnbench adds more while its verdict is unknown",
+        help="largest number of processes of a comparison: attnbench adds processes while its verdict is unknown",
     )
     judge.add_argument(
         "--effect",
@@ -188,22 +190,22 @@ def _make_parser() -> argparse.ArgumentParser:
         default=EFFECT,
         help="smallest relative difference of times that counts as slower or faster",
     )
-    runs = _add_command(parts, "runs", _do_runs, "make real runs of attnbench on the plants")
-    runs.add_argument("--runs", type=int, default=RUNS, help="runs per condition and plant")
-    runs.add_argument("--processes", type=int, help="option --processes of attnbench profile")
+    runs = _add_command(parts, "runs", _do_runs, "run attnbench on the reference and its copies with extra work")
+    runs.add_argument("--runs", type=int, default=RUNS, help="number of runs for each copy, number of threads and load")
+    runs.add_argument("--processes", type=int, help="value of the option --processes of attnbench profile")
     runs.add_argument(
-        "--suite", default=SUITE, help="option --suite of attnbench profile, which sets the measuring time"
+        "--suite", default=SUITE, help="value of the option --suite of attnbench profile, which sets the measuring time"
     )
     runs.add_argument(
         "--shares",
         type=_parse_integers,
-        help=f"plants to run, by their slowdown in percent: {', '.join(map(str, SHARES))}; {BYTE_SHARE}: the plant "
+        help=f"copies to run, by their slowdown in percent: {', '.join(map(str, SHARES))}; {BYTE_SHARE} is the copy "
         "that needs one more byte of memory",
     )
     agreement = _add_command(
         parts, "agreement", _do_agreement, "compare the harness's median with that of torch's timer"
     )
-    agreement.add_argument("--processes", type=int, default=AGREEMENT_PROCESSES, help="processes to measure")
+    agreement.add_argument("--processes", type=int, default=AGREEMENT_PROCESSES, help="number of processes to measure")
     return parser
 
 
@@ -213,7 +215,9 @@ def _add_command(parts: Any, name: str, do: Any, description: str) -> argparse.A
     part.add_argument("--data", type=Path, default=DATA, help="folder of the raw data")
     part.add_argument("--resume", action="store_true", help="continue an interrupted measurement in the stored files")
     part.add_argument("--threads", type=_parse_integers, default=(1, 2), help="numbers of threads, such as 1,2")
-    part.add_argument("--loads", type=lambda text: tuple(text.split(",")), default=LOADS, help="quiet, busy or both")
+    part.add_argument(
+        "--loads", type=lambda text: tuple(text.split(",")), default=LOADS, help="quiet, busy or quiet,busy"
+    )
     part.add_argument("--length", type=int, default=LENGTH, help="sequence length of the case")
     return part
 

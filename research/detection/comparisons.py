@@ -1,8 +1,8 @@
 """Comparisons drawn from a pool of measured processes, and how often rules decide these comparisons wrongly.
 
-"Our rule" is the harness's own rule; the other rules are those of other tools. A comparison that needs n processes gets
-n processes drawn at random from 2n consecutive processes of the pool, in the order of the pool. Disturbances of the
-machine that last for minutes therefore affect a drawn comparison as they affect a real one.
+"Our rule" is the rule of the harness; all other rules are those of other tools. The n processes of a comparison are
+drawn at random from 2n consecutive processes of the pool, and keep their order. Disturbances of the machine that last
+for minutes therefore affect a drawn comparison as they affect a real one.
 """
 
 import math
@@ -19,15 +19,15 @@ from research.lines import StudyError
 
 __all__ = ["OUR_RULE", "DrawSettings", "Evaluation", "Tally", "evaluate_rules", "upper_bound"]
 
-# Name of our rule in the tallies; the name of our rule with added processes begins with it.
+# Name of the harness's rule in the tallies. The name of its variant with added processes begins with this name.
 OUR_RULE = "attnbench"
 # Confidence level of the upper bound of a rate.
 LEVEL = 0.95
-# Number of cases that share the start of one process: as many as ``attnbench compare`` measures by default.
+# Number of cases that share the time to start one process: as many as ``attnbench compare`` measures by default.
 CASES = 4
-# Fewest cycles per process in a comparison by our rule.
+# Smallest number of cycles of calls per process in a comparison by the harness's rule.
 FEWEST_CALLS = 9
-# Processes that a run adds at a time while the speed verdict is ``unknown``.
+# Number of processes that a run adds at once while the speed verdict is ``unknown``.
 STEP = 5
 
 
@@ -35,11 +35,11 @@ STEP = 5
 class DrawSettings:
     """Settings by which comparisons are drawn."""
 
-    # Wall time of a comparison in seconds, and number of processes of a comparison by our rule. The keys of both
-    # mappings are numbers of threads.
+    # Wall time of a comparison in seconds, and number of processes of a comparison by the harness's rule. The keys of
+    # both mappings are numbers of threads.
     seconds: Mapping[int, float]
     processes: Mapping[int, int]
-    # Largest number of processes of a comparison by our rule.
+    # Largest number of processes of a comparison by the harness's rule.
     most: int
     draws: int
     # Smallest relative difference of times that counts as slower or faster.
@@ -49,16 +49,16 @@ class DrawSettings:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """How many comparisons ended in each state (a verdict), for one rule, one plant and one condition."""
+    """Number of comparisons by verdict, for one rule, one copy of the reference and one condition."""
 
     rule: str
-    # Intended slowdown of the plant in percent.
+    # Intended slowdown of the copy in percent.
     share: int
-    # Measured slowdown of the plant, as a fraction of the time of a call; None if it was not measured.
+    # Measured slowdown of the copy, as a fraction of the time of a call; None if it was not measured.
     true: float | None
-    # Threshold of the slowdown, as a fraction: only a plant with a larger slowdown should get the verdict ``slower``.
+    # Threshold, as a fraction: only a copy with a larger slowdown should get the verdict ``slower``.
     delta: float
-    # Whether ``slower`` and ``same`` by this rule mean a difference above and below the threshold.
+    # Whether the rule refers to the threshold: ``slower`` means a difference above it, and ``same`` one below it.
     sized: bool
     # Numbers of processes and calls for one side of a comparison, as text such as ``10 × 40``.
     layout: str
@@ -76,9 +76,9 @@ class Tally:
     def wrong(self) -> int:
         """Number of verdicts that contradict the true slowdown.
 
-        For the copy without extra work, ``slower`` and ``faster`` are wrong. For a plant, ``faster`` is wrong. By our
-        rule, ``same`` is wrong for a plant above the threshold, and ``slower`` for a plant below it. By the rule of
-        another tool, ``same`` is never wrong, because it does not bound the difference.
+        For the copy without extra work, ``slower`` and ``faster`` are wrong. For a copy with extra work, ``faster`` is
+        wrong. By the harness's rule, ``same`` is also wrong if the true slowdown is above the threshold, and ``slower``
+        if it is below. By another tool's rule, ``same`` is never wrong, because it does not bound the difference.
         """
         if not self.share:
             return self.count("slower", "faster")
@@ -97,14 +97,14 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The tallies of all rules and plants under one condition."""
+    """The tallies of all rules and all copies of the reference, for one number of threads and one load."""
 
     condition: str
     processes: int
     # Smallest relative difference of times that counts as slower or faster.
     delta: float
-    # Medians over the processes: cores in use before a process began, and cores that the competing process used
-    # while the process ran.
+    # Medians over the processes: number of cores in use before a process began, and number of cores that the competing
+    # process used while the process ran.
     others: float | None
     competitor: float | None
     tallies: tuple[Tally, ...]
@@ -127,7 +127,7 @@ def upper_bound(count: int, of: int, level: float = LEVEL) -> float:
 
 
 def _binomial_cdf(count: int, of: int, rate: float) -> float:
-    """Return the probability of at most ``count`` events in ``of`` trials, where each has the probability ``rate``."""
+    """Return the probability of at most ``count`` events in ``of`` independent trials with probability ``rate``."""
     if rate in (0.0, 1.0):
         return float(rate == 0.0 or count >= of)
     log, rest, combinations = math.log(rate), math.log1p(-rate), math.lgamma(of + 1)
@@ -140,16 +140,16 @@ def _binomial_cdf(count: int, of: int, rate: float) -> float:
 def evaluate_rules(
     condition: str, pool: Pool, plants: Pool | None, settings: DrawSettings, *, starts_s: tuple[float, float]
 ) -> Evaluation:
-    """Draw comparisons for every plant (a copy of the reference with extra work), and decide them by every rule.
+    """Draw comparisons of the reference with every copy of it, and decide them by every rule.
 
-    ``plants`` is the pool in which the true slowdowns were measured. ``starts_s`` has two times to start a process, in
-    seconds: alone, as other tools start it, and together with other processes, as the harness starts it.
+    ``plants`` is the pool from which the true slowdowns of the copies are estimated. ``starts_s`` has two times to
+    start a process, in seconds. Other tools start a process alone; the harness starts several together.
     """
     threads, delta = pool.threads, settings.effect
     cost, ours = (Cost(seconds=settings.seconds[threads], start_s=start_s, call_s=pool.call_s) for start_s in starts_s)
-    # A process of the harness also builds each case, warms it up and checks it again.
+    # A process of the harness starts once for all cases. For each case, it builds, warms up and checks the module.
     ours = replace(ours, start_s=ours.start_s / CASES + (plants or pool).overhead_s)
-    # The copy without extra work makes the calls of the reference, so a measured difference is noise.
+    # The copy without extra work makes the same calls as the reference, so its true slowdown is 0.
     true = {0: 0.0}
     if plants:
         true |= {share: found.value - 1 for share in SHARES if share and (found := estimate_size(plants, share))}
@@ -171,9 +171,10 @@ def evaluate_rules(
 def _tally_our_rule(
     pool: Pool, share: int, cost: Cost, settings: DrawSettings, make_tally: Callable[..., Tally]
 ) -> Iterator[Tally]:
-    """Yield two tallies of our rule: with a fixed number of processes, and with more while a verdict is ``unknown``.
+    """Yield the tallies of the harness's rule: with a fixed number of processes, then with added processes.
 
-    The second tally is left out if its largest number of processes is not above the fixed number.
+    Processes are added while a verdict is ``unknown``. The second tally is omitted if ``settings.most`` is not above
+    the fixed number.
     """
     count = settings.processes[pool.threads]
     calls = _count_cycles(pool, cost, count)
@@ -192,7 +193,7 @@ def _tally_our_rule(
 
 
 def _count_cycles(pool: Pool, cost: Cost, processes: int) -> int:
-    """Return how many cycles of interleaved calls a process of a comparison has time for, at most ``pool.calls``."""
+    """Return how many cycles of interleaved calls fit in the time of one process, at most ``pool.calls``."""
     left_s = cost.seconds / processes - cost.start_s
     return min(pool.calls, max(FEWEST_CALLS, int(left_s / pool.calls_per_cycle / cost.call_s)))
 
@@ -200,9 +201,9 @@ def _count_cycles(pool: Pool, cost: Cost, processes: int) -> int:
 def _decide_state(
     processes: Sequence[Process], share: int, threads: int, calls: int, first: int, effect: float
 ) -> tuple[str, int]:
-    """Return the state by our rule, and the number of processes used.
+    """Return the verdict by the harness's rule, and the number of processes that it used.
 
-    Our rule starts with ``first`` processes. While the state is ``unknown``, more processes are added.
+    The rule starts with ``first`` processes, and adds processes while the verdict is ``unknown``.
     """
     taken = min(first, len(processes))
     while True:
@@ -217,7 +218,7 @@ def _decide_state(
 def _tally_rule(
     pool: Pool, share: int, rule: Rule, cost: Cost, settings: DrawSettings, make_tally: Callable[..., Tally]
 ) -> Tally:
-    """Tally the rule of another tool, which measures the two sides in different processes."""
+    """Tally the rule of another tool, which measures the reference and its copy in different processes."""
     layout = rule.layout(cost).limit_calls(pool.calls)
     needs = 2 * layout.processes
     tally = make_tally(
@@ -230,7 +231,7 @@ def _tally_rule(
     for processes in _draw_comparisons(pool, needs, settings):
         half = len(processes) // 2
         bases, news = (processes[::2], processes[1::2]) if rule.alternating else (processes[:half], processes[half:])
-        # A process that other work disturbed from the start may have made fewer calls than the layout needs.
+        # A process that other work disturbed from its start may have made fewer calls than ``layout`` needs.
         least = min(len(collect_times_ns(p, side)) for p in processes for side in (BASE, str(share)))
         fitting = layout.limit_calls(least)
         one, other = (
@@ -242,12 +243,15 @@ def _tally_rule(
 
 
 def _draw_comparisons(pool: Pool, needed: int, settings: DrawSettings) -> Iterator[list[Process]]:
-    """Yield the ``needed`` processes of each comparison; equal arguments give equal draws."""
+    """Yield ``needed`` randomly drawn processes of the pool for each comparison.
+
+    Equal arguments give equal draws.
+    """
     order = random.Random(settings.seed)  # noqa: S311  # draws, no secret
     every = list(pool.processes)
     if len(every) < needed:
         raise StudyError(
-            f"a comparison needs {needed} processes and the pool has {len(every)}: measure more (python -m "
+            f"a comparison needs {needed} processes, but only {len(every)} are stored: measure more (python -m "
             "research.detection runs --resume), or lower --processes, --most or --seconds"
         )
     stretch = min(2 * needed, len(every))

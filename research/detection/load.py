@@ -29,11 +29,11 @@ class Competitor:
     pid: int | None
 
     def read_cpu_s(self) -> float:
-        """Return the CPU time of the process so far in seconds; 0 if the system does not count it."""
+        """Return the CPU seconds that the process has used so far; 0 if the system does not report them."""
         if self.pid is None:
             return 0.0
         try:
-            # utime and stime: the 12th and 13th field after the name, which may contain spaces.
+            # utime and stime are the 12th and 13th field after the process name, which may contain spaces.
             fields = Path("/proc", str(self.pid), "stat").read_text().rpartition(")")[2].split()
         except OSError:
             return 0.0
@@ -42,7 +42,7 @@ class Competitor:
 
 @contextmanager
 def run_competitor(load: str) -> Iterator[Competitor]:
-    """Context in which a process that competes for the CPU runs, if the load is ``busy``."""
+    """Context that runs a competing process if ``load`` is ``busy``."""
     if load != "busy":
         yield Competitor(pid=None)
         return
@@ -56,9 +56,9 @@ def run_competitor(load: str) -> Iterator[Competitor]:
 
 
 def measure_busy_cores(window_s: float) -> float | None:
-    """Return how many cores other processes use while this process sleeps; None if the system does not count them.
+    """Sleep, and return how many cores other processes used meanwhile; None if the system does not report it.
 
-    Source: first line of /proc/stat, https://docs.kernel.org/filesystems/proc.html, in hundredths of a second.
+    Source: clock ticks in the first line of /proc/stat, https://docs.kernel.org/filesystems/proc.html.
     """
     before = _read_busy_ticks()
     begin = time.monotonic()
@@ -74,12 +74,13 @@ def _read_busy_ticks() -> int | None:
         user, nice, system, _, _, *others = STAT.read_text().splitlines()[0].split()[1:]
     except (OSError, IndexError, ValueError):
         return None
-    # ``others`` begins with interrupts, soft interrupts and stolen time. ``user`` and ``nice`` include guests.
+    # ``others`` begins with interrupts, soft interrupts and stolen time. The times of guests follow, which ``user`` and
+    # ``nice`` already include.
     return int(user) + int(nice) + int(system) + sum(map(int, others[:3]))
 
 
 def main() -> None:
-    """Compute on all cores until the process whose id is the first argument has ended."""
+    """Compute on all cores until the parent process, whose id is the first argument, has ended."""
     import torch
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))

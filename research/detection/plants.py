@@ -1,7 +1,7 @@
-"""Plants: copies of the reference that do extra work in every call, for a comparison to find.
+"""Plants: copies of the reference that do extra work in every call, so that a comparison can find them slower.
 
 The extra work is a matrix product. It makes ``PLUS_2`` about 2 % slower than the reference, and ``PLUS_3`` about 3 %.
-How many rows the product needs for this is measured beforehand, for the machine and the number of threads. An
+The number of rows that the product needs is measured beforehand, for the machine and the number of threads. An
 environment variable passes the number of rows of each plant to the processes as JSON: ``{"2": 140, ...}``.
 ``PLUS_BYTE`` does no extra work; it needs one more byte of memory.
 """
@@ -30,17 +30,17 @@ __all__ = [
     "SHARES",
 ]
 
-# The implementation that is copied.
+# Name of the implementation that is copied, the reference.
 BASE = "torch_mha"
 # Environment variable with the number of rows of the matrix product of each plant, as JSON.
 ROWS = "ATTNBENCH_PLANTED_ROWS"
-# Columns of both factors of the matrix product. One row of the product takes some tenths of a microsecond. This is at
-# most 1 % of the extra work of the plant with the least work.
+# Columns of both factors of the matrix product. One row of the product then takes some tenths of a microsecond. This is
+# at most 1 % of a plant's extra work, so the number of rows can set the work to within 1 %.
 COLUMNS = 128
 # Extra work of each plant, in percent of the time of a call. The plant with 0 makes the same calls as the reference.
 SHARES = (0, 2, 3)
 PATHS = {share: f"{__name__}:PLUS_{share}" for share in SHARES}
-# Where a percentage names a plant, this number names ``PLUS_BYTE``. The second constant is the path of ``PLUS_BYTE``.
+# Number that stands for ``PLUS_BYTE`` where a percentage stands for another plant, and import path of ``PLUS_BYTE``.
 BYTE_SHARE = -1
 BYTE = f"{__name__}:PLUS_BYTE"
 
@@ -56,9 +56,9 @@ class Planted(Implementation):
         self._copied: Implementation = load(BASE)
 
     def unsupported(self, case: Case) -> str | None:
-        """Return why the case is refused: by the copied implementation, or because the number of rows is missing."""
+        """Return that the number of rows is missing, or why the copied implementation refuses the case; else None."""
         if self._share and self._read_rows() is None:
-            return f"{ROWS} has no number of rows for {self.name}: run python -m research.detection plants"
+            return f"{ROWS} sets no number of rows for {self.name}: run python -m research.detection plants"
         return self._copied.unsupported(case)
 
     def build(self, reference: Any) -> Any:
@@ -66,7 +66,7 @@ class Planted(Implementation):
         return self._copied.build(reference)
 
     def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
-        """Return the copied call, followed by the extra work."""
+        """Return a call that makes the reference's call and then does the extra work."""
         call, rows = self._copied.prepare(module, case, inputs), self._read_rows()
         if not rows:
             return call
@@ -98,7 +98,7 @@ class OneByte(Planted):
         self.name = "plus_byte"
 
     def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
-        """Return the copied call, made while a tensor of one byte is alive."""
+        """Return a call that makes the reference's call while it holds a tensor of one byte."""
         call = self._copied.prepare(module, case, inputs)
 
         def call_with_plant(*arguments: Any, **named: Any) -> Any:

@@ -1,9 +1,8 @@
-"""Pools: samples of many fresh processes, each with interleaved calls of the reference, its copy and the plants.
+"""Pools: samples of many fresh processes, each with interleaved calls of the reference and several copies of it.
 
-A plant is a copy of the reference that is slowed down on purpose. Most pools are taken from stored real runs. The
-pools that measure how slow each plant truly is are gathered here, by the same request and the same worker processes as
-in a run. In stored records, the reference's second copy, for
-the A/A control, is the side ``twin``.
+One copy is the A/A control, which stored records call ``twin``. The other copies are the plants, which do extra work on
+purpose. Most pools are taken from stored real runs. This module also measures the pools from which the true slowdown of
+each plant is estimated. It uses the same request and the same worker processes as a run.
 """
 
 import json
@@ -46,21 +45,21 @@ __all__ = [
 ]
 
 ROOT = str(Path(__file__).parents[2])
-# Implementations that every process of a gathered pool times.
+# Implementations that every process times when this module measures a pool.
 IMPLEMENTATIONS = [BASE, *PATHS.values()]
 # Seconds over which the use of the cores is measured before a process starts.
 WINDOW_S = 0.1
-# Time-out of a process, in seconds of wall time. Beside a competing process, calls on several threads take many times
-# as long.
+# Time-out of a process, in seconds of wall time. It is long, because a competing process makes calls on several threads
+# take many times as long.
 TIMEOUT_S = 900.0
-# Failed processes after which gathering a pool ends.
+# Number of failed processes after which the measurement of a pool ends.
 FAILURES = 10
 # Seconds to wait after a process that could not start.
 PAUSE_S = 5.0
-# Number of processes between two lines of progress.
+# Number of processes between two progress messages.
 REPORT_EVERY = 10
-# Every round measures the plants and corrects their numbers of rows: rows per percent of slowdown in the first round,
-# number of rounds, processes of a round, and largest factor by which one correction changes the rows.
+# Calibration: rows of a plant per percent of slowdown in the first round, number of rounds, number of processes of a
+# round, and largest factor of a correction. Every round measures the plants and corrects their numbers of rows.
 FIRST_ROWS, ROUNDS, ROUND_PROCESSES, FURTHEST = 80, 3, 10, 3.0
 
 Process = dict[str, Any]
@@ -74,21 +73,21 @@ class Condition:
     load: str
 
     def __str__(self) -> str:
-        """Return the part of a file name that stands for the condition."""
+        """Return the condition as part of a file name, such as ``2-busy``."""
         return f"{self.threads}-{self.load}"
 
     @property
     def label(self) -> str:
-        """The condition as text, for tables."""
+        """The condition as text for tables, such as ``2 threads, busy``."""
         return f"{self.threads} {'thread' if self.threads == 1 else 'threads'}, {self.load}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Length of the case, and the time budget of a process."""
+    """Sequence length of the case, and time budget of a process."""
 
     length: int
-    # Seconds of timed calls in a process, for the reference, its copy and all plants together.
+    # Seconds of timed calls in a process, for the reference and all its copies together.
     budget_s: float
 
 
@@ -106,20 +105,21 @@ class Pool:
 
     @property
     def call_s(self) -> float:
-        """Median time of a call of the reference in seconds, disturbed calls included."""
+        """Median time of a call of the reference in seconds, including disturbed calls."""
         return 1e-9 * float(statistics.median(statistics.median(p["sides"][BASE]["times_ns"]) for p in self.processes))
 
     @property
     def calls_per_cycle(self) -> int:
-        """Number of calls per cycle if one plant is compared with the reference.
+        """Number of calls per cycle when one slowed copy is compared with the reference.
 
-        A cycle has a call of the plant and a call of the reference or its copy. In older pools it has a call of each.
+        A cycle calls the slowed copy, and either the reference or its A/A control. In older pools, a cycle calls all
+        three.
         """
         return max(2 if _splits_cycles(process) else 3 for process in self.processes)
 
     @property
     def overhead_s(self) -> float:
-        """Median time of a process in seconds, without its start and its timed calls."""
+        """Median time of a process in seconds, excluding its start and its timed calls."""
         spent_s = (
             process["took_s"] - 1e-9 * sum(sum(side["times_ns"]) for side in process["sides"].values())
             for process in self.processes
@@ -128,19 +128,19 @@ class Pool:
 
     @property
     def calls(self) -> int:
-        """Median number of calls of one side (the reference, its copy or a plant) in a process."""
+        """Median number of calls that a process makes of one implementation (the reference or one of its copies)."""
         counts = [len(side["times_ns"]) for process in self.processes for side in process["sides"].values()]
         return int(statistics.median(counts))
 
 
 def make_timing(processes: Sequence[Process], side: str, *, threads: int, calls: int | None = None) -> Timing:
-    """Build the timing of one side (the reference or a plant) in the form in which a run stores it.
+    """Build the timing of the reference or of one of its copies in the form in which a run stores it.
 
-    The timing of the reference includes that of its copy.
+    The timing of the reference includes the timing of its A/A control.
 
-    ``calls`` limits each process to its first calls. If the reference and its copy split the cycles (each cycle calls
-    one of the two), ``calls`` limits the number of cycles instead. These cycles are spread over the process, because a
-    run with fewer cycles switches between the reference and its copy as often as one with more cycles.
+    ``calls`` limits each process to its first calls. If each cycle calls only one of the reference and its A/A control,
+    ``calls`` is a number of cycles instead. These cycles are then spread over the whole process, because a real run
+    switches between the two equally often whether it has few cycles or many.
     """
     timing = _make_side_timing(processes, side, threads, calls)
     return replace(timing, twin=_make_side_timing(processes, "twin", threads, calls)) if side == BASE else timing
@@ -164,7 +164,7 @@ def _make_side_timing(processes: Sequence[Process], side: str, threads: int, cal
 
 
 def _select_calls(process: Process, side: str, calls: int | None) -> Sequence[int]:
-    """Return which calls of a side the limit ``calls`` keeps, as indices; ``make_timing`` explains the limit."""
+    """Return the indices of the calls that the limit ``calls`` keeps; ``make_timing`` explains the limit."""
     numbers = process["sides"][side]["cycles"]
     if calls is None or not _splits_cycles(process):
         return range(len(process["sides"][side]["times_ns"]))[:calls]
@@ -179,10 +179,10 @@ def _splits_cycles(process: Process) -> bool:
 
 
 def collect_times_ns(process: Process, side: str) -> Sequence[int]:
-    """Return the times of a side's calls in nanoseconds.
+    """Return the times in nanoseconds of the calls of one implementation, which ``side`` names.
 
-    If the reference and its copy split the cycles (each cycle calls one of the two), the side of the reference has the
-    times of both, in the order of the cycles.
+    If each cycle calls only one of the reference and its A/A control, the reference gets the times of both, in the
+    order of the cycles.
     """
     own, twin = process["sides"][side], process["sides"]["twin"]
     if side != BASE or not _splits_cycles(process):
@@ -192,14 +192,14 @@ def collect_times_ns(process: Process, side: str) -> Sequence[int]:
 
 
 def estimate_size(pool: Pool, share: int) -> Estimate | None:
-    """Estimate the ratio of a plant's time to the reference's; None if no process has enough undisturbed calls."""
+    """Estimate a slowed copy's time divided by the reference's; None if no process has enough undisturbed calls."""
     own, base = (make_timing(pool.processes, side, threads=pool.threads) for side in (str(share), BASE))
     ratios = ratios_by_cycle(own, base)
     return estimate(ratios) if ratios else None
 
 
 def make_header(condition: Condition, setup: Setup, case: str, rows: Mapping[str, int]) -> dict[str, Any]:
-    """Return the first record of a file: the condition, the setup, and the machine and versions."""
+    """Return the first record of a file: the condition, the setup, the machine and the versions of packages."""
     return {
         "kind": "pool",
         "threads": condition.threads,
@@ -215,7 +215,7 @@ def make_header(condition: Condition, setup: Setup, case: str, rows: Mapping[str
 
 
 def read_pool(path: Path) -> Pool | None:
-    """Read a stored pool; None if there is no file."""
+    """Read a stored pool; return None if the file does not exist."""
     found = read(path)
     return found and Pool(header=found[0], processes=[record for record in found[1] if record["kind"] == "process"])
 
@@ -230,7 +230,7 @@ def gather_pool(
     resume: bool,
     say: Callable[[str], None] = print,
 ) -> Pool:
-    """Measure until the file has the records of ``processes`` processes.
+    """Measure fresh processes until the file has the records of ``processes`` successful ones.
 
     Raises: StudyError after too many failed processes.
     """
@@ -246,7 +246,7 @@ def gather_pool(
                 while (done := _count_processes(lines)) < processes:
                     if len(lines.records) - done - failed >= FAILURES:
                         reason = lines.records[-1]["reason"]
-                        raise StudyError(f"{path}: {FAILURES} processes failed; the reason of the last: {reason}")
+                        raise StudyError(f"{path}: {FAILURES} processes failed; the last failed with: {reason}")
                     lines.add(_try_process(session, case, setup, competitor, idle, seed=len(lines.records)))
                     done = _count_processes(lines)
                     if not done % REPORT_EVERY or done == processes:
@@ -261,9 +261,10 @@ def gather_pool(
 def calibrate_rows(
     folder: Path, threads: int, setup: Setup, *, resume: bool, say: Callable[[str], None] = print
 ) -> Any:
-    """Find the number of rows that gives each plant its slowdown, and store the numbers in ``rows-THREADS.json``.
+    """Find the amount of extra work that makes copies of the reference 2 and 3 % slower.
 
-    Every round measures the plants and corrects the numbers of rows.
+    The extra work is a matrix product. Its number of rows for each copy is stored in ``rows-THREADS.json``. Every round
+    measures the copies and corrects their numbers of rows.
     """
     path = folder / f"rows-{threads}.json"
     if resume and path.exists():
@@ -285,9 +286,9 @@ def calibrate_rows(
 
 
 def _correct_rows(rows: Mapping[str, int], pool: Pool) -> dict[str, int]:
-    """Return the numbers of rows with which the measured plants would have had their intended slowdowns.
+    """Return the numbers of rows that would have given the measured copies their intended slowdowns.
 
-    The time per row is assumed to be equal for all plants.
+    The extra work of a copy is a matrix product. The time per row of the product is assumed to be equal for all copies.
     """
     measured = {share: estimate_size(pool, int(share)) for share in rows}
     excess = sum(100 * (found.value - 1) if found else float(share) for share, found in measured.items())
@@ -301,7 +302,7 @@ def _try_process(
 ) -> Process:
     """Measure one process, and return its record.
 
-    If the process cannot start, wait, because a later one may start, and return a record with the reason.
+    If the process cannot start, return a record with the reason after a pause. A later process may start.
     """
     try:
         if not idle:
@@ -315,7 +316,7 @@ def _try_process(
 def _measure_process(
     session: Session, case: str, setup: Setup, competitor: Competitor, worker: Supervisor, *, seed: int
 ) -> Process:
-    """Measure all sides by interleaved calls in one fresh process."""
+    """Time the reference and all its copies by interleaved calls in one fresh process."""
     others = measure_busy_cores(WINDOW_S)
     inputs = session.ask_oracle("inputs", case=case)
     begin, used_s = time.monotonic(), competitor.read_cpu_s()
@@ -341,7 +342,8 @@ def _measure_process(
         "seed": seed,
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
         "took_s": round(end - begin, 3),
-        # Cores in use before the process began, and cores that the competing process used while the process ran.
+        # Number of cores in use before the process began, and number of cores that the competing process used while the
+        # process ran.
         "others": others and round(others, 2),
         "competitor": round(used_s / (end - begin), 2),
         "sides": {BASE: samples[BASE], "twin": answer["twin"]} | {str(s): samples[PATHS[s]] for s in SHARES},
@@ -353,7 +355,7 @@ def _count_processes(lines: Lines) -> int:
 
 
 def set_child_environment(rows: Mapping[str, int]) -> None:
-    """Set the environment variables for child processes: the rows of the plants, and the path to import plants from."""
+    """Set environment variables for child processes: the plants' numbers of rows, and the path for imports."""
     os.environ[ROWS] = json.dumps(dict(rows))
     paths = [ROOT, *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != ROOT)]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)

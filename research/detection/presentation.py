@@ -1,4 +1,4 @@
-"""Tables and figure of the results of ``judge`` and ``runs``."""
+"""Tables and figure of the results of the commands ``judge`` and ``runs``."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,8 @@ from research.detection.plants import BYTE_SHARE, SHARES
 
 __all__ = ["draw_figure", "format_runs_table", "format_table"]
 
-# Width and height of a panel in inches, dots per inch, and the salt that makes the ids of an SVG reproducible.
+# Width and height of a panel of the figure in inches, dots per inch, and the salt that makes the ids of SVG elements
+# reproducible.
 PANEL, HEIGHT, DPI, SALT = 4.2, 3.2, 150, "attnbench"
 
 
@@ -24,9 +25,9 @@ def format_table(evaluations: Sequence[Evaluation]) -> str:
 def _format_condition(one: Evaluation) -> str:
     shares = [share for share in SHARES if share]
     sizes = [f"found, {_format_size(one, share)}" for share in shares]
-    heads = ["rule", "processes × values × calls", "wall, s", "false verdicts", *sizes, "wrong at a plant"]
-    heads += ["inconclusive", "unknown without plant"]
-    caption = f"δ, the difference that counts, is {100 * one.delta:g} %; {one.processes} processes"
+    heads = ["rule", "processes × values × calls", "wall, s", "false verdicts", *sizes, "wrong with extra work"]
+    heads += ["inconclusive", "unknown without extra work"]
+    caption = f"δ, the smallest difference that counts, is {100 * one.delta:g} %; {one.processes} processes"
     caption += "" if one.others is None else f"; {one.others:.2f} cores in use before a process began"
     caption += f"; the competing process used {one.competitor:.2f} cores" if one.competitor else ""
     lines = [f"**{one.condition}**: {caption}.", ""]
@@ -41,17 +42,20 @@ def _format_condition(one: Evaluation) -> str:
         cells += [_format_bounded(sum(tally.wrong for tally in plants), sum(tally.comparisons for tally in plants))]
         every = list(tallies.values())
         inconclusive = _format_bounded(sum(t.count("inconclusive") for t in every), sum(t.comparisons for t in every))
-        # A plant near the threshold is expected to get ``unknown``; the copy without extra work is not.
+        # ``unknown`` is expected for a slowdown near the threshold, so only the copy without extra work is counted.
         cells += [inconclusive, _format_rate(none, "unknown")] if OUR_RULE in rule else ["–", "–"]
         lines.append(f"| {' | '.join(cells)} |")
     disjoint = next(tally.disjoint for tally in one.tallies if tally.rule.startswith(OUR_RULE))
     draws = one.tallies[0].comparisons
-    lines += ["", f"{draws} draws for each cell; at most {disjoint} comparisons by attnbench share no process."]
+    lines += [
+        "",
+        f"{draws} draws per cell; at most {disjoint} comparisons by attnbench are possible without shared processes.",
+    ]
     return "\n".join(lines)
 
 
 def _format_size(one: Evaluation, share: int) -> str:
-    """Format the true slowdown of a plant or, if it was not measured, the intended slowdown."""
+    """Format the measured slowdown of a copy, or the intended slowdown if none was measured."""
     true = next(tally.true for tally in one.tallies if tally.share == share)
     return f"about {share} %" if true is None else f"{100 * true:.2f} %"
 
@@ -61,12 +65,12 @@ def _format_rate(tally: Tally, *states: str) -> str:
 
 
 def _format_bounded(count: int, of: int) -> str:
-    """Format a rate and its upper confidence bound."""
+    """Format a rate in percent, with its upper confidence bound."""
     return f"{100 * count / of:.1f} % (≤ {100 * upper_bound(count, of):.1f} %)"
 
 
 def format_runs_table(rows: Sequence[tuple[str, int, dict[str, int], float]]) -> str:
-    """Format the result of ``count_verdicts`` as a Markdown table."""
+    """Format the rows that ``count_verdicts`` returns as a Markdown table."""
     lines = ["| condition | plant | runs | wall, s | verdicts | found | opposite | inconclusive |"]
     lines += ["|---|---:|---:|---:|---|---:|---:|---:|"]
     for condition, share, states, wall_s in rows:

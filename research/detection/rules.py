@@ -1,8 +1,8 @@
-"""Rules by which other tools decide that one side of a comparison is slower, applied to samples of a pool.
+"""Rules by which other benchmark tools decide whether new code is slower than the base, applied to stored samples.
 
-Each rule is the tool's own, with the tool's default numbers of values. A tool that can use more processes gets as many
-as fit in the wall time of our own comparison. A side of a comparison is a list of processes, and a process is a list of
-values. A value is the mean time of consecutive calls.
+Each rule uses the tool's default numbers of values. A tool that can use more processes gets as many as fit in the wall
+time of a comparison by attnbench. The base and the new code are the two sides of a comparison. A side is a list of
+processes, a process is a list of values, and a value is the mean time of consecutive calls.
 
 Sources: pyperf ``_utils.is_significant``; asv ``_stats.is_different`` and ``commands/compare.py``; pytest-benchmark
 ``utils.PercentageRegressionCheck``; ``torch.utils.benchmark.utils.compare``; Criterion ``src/analysis/compare.rs``.
@@ -33,26 +33,29 @@ __all__ = [
 Verdict = Literal["faster", "slower", "same"]
 Side = Sequence[Sequence[float]]
 
-# pyperf: values of a process, minimum seconds of a value, values to warm up, and processes by default.
+# Defaults of pyperf: values per process, minimum seconds of a value, warm-up values, and processes.
 PYPERF_VALUES, PYPERF_VALUE_S, PYPERF_WARM_UPS, PYPERF_PROCESSES = 3, 0.1, 1, 20
-# asv: seconds of a sample and of the warm-up, samples of a round, rounds (each a process), significance level, factor.
+# Defaults of asv: seconds of a sample, seconds of the warm-up, samples per round, rounds (one process each),
+# significance level, and factor by which the medians must differ.
 ASV_SAMPLE_S, ASV_WARM_UP_S, ASV_SAMPLES, ASV_ROUNDS, ASV_LEVEL, ASV_FACTOR = 0.01, 0.1, 5, 2, 0.002, 1.1
-# Largest number of samples of a side for which asv uses the exact distribution of U.
+# Largest number of samples of one side for which asv uses the exact distribution of Mann and Whitney's U.
 ASV_EXACT = 20
-# pytest-benchmark: seconds of all rounds, fewest rounds, and the threshold of an example in its documentation.
+# pytest-benchmark: default seconds of all rounds, default smallest number of rounds, and the threshold of an example in
+# its documentation.
 PYTEST_S, PYTEST_ROUNDS, PYTEST_THRESHOLD = 1.0, 5, 0.05
-# torch.utils.benchmark: seconds of all blocks, minimum seconds of a block, and the relative difference up to which
-# ``Compare`` highlights two times as equally good.
+# Defaults of torch.utils.benchmark: seconds of all blocks, minimum seconds of a block, and the relative difference up
+# to which ``Compare`` highlights two times as equally good.
 TORCH_S, TORCH_BLOCK_S, TORCH_BAND = 0.2, 0.0006, 0.01
-# Criterion: seconds of the warm-up and of the samples, samples, significance level, noise threshold; draws of the
-# bootstrap (Criterion itself makes 100,000 draws, and its interval is slightly wider).
+# Defaults of Criterion: seconds of the warm-up, seconds of all samples, number of samples, significance level, and
+# noise threshold. CRITERION_DRAWS is the number of bootstrap draws. Criterion makes 100,000 draws, and its interval is
+# slightly wider.
 CRITERION_WARM_UP_S, CRITERION_S, CRITERION_SAMPLES, CRITERION_LEVEL, CRITERION_NOISE = 3.0, 5.0, 100, 0.05, 0.01
 CRITERION_DRAWS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Time available to a comparison, and the times of its parts. Unit: seconds."""
+    """Time that a comparison may take, and the times of its parts, in seconds."""
 
     # Wall time of the whole comparison, for both sides together.
     seconds: float
@@ -65,16 +68,16 @@ class Cost:
 class Layout:
     """Numbers of processes and calls that a tool measures."""
 
-    # Processes of one side.
+    # Processes of one side (the base or the new code).
     processes: int
-    # Values of one process, and calls averaged in a value.
+    # Values of one process, and calls that are averaged in a value.
     values: int
     loops: int
     # Wall time of the comparison in seconds.
     wall_s: float
 
     def limit_calls(self, calls: int) -> "Layout":
-        """Return a layout with so few values, and calls per value, that a process has at most ``calls`` calls."""
+        """Return a layout with fewer values and calls per value, so that a process has at most ``calls`` calls."""
         values = min(self.values, calls)
         return replace(self, values=values, loops=max(1, min(self.loops, calls // values)))
 
@@ -86,12 +89,12 @@ class Rule:
     name: str
     layout: Callable[[Cost], Layout]
     verdict: Callable[[Side, Side], Verdict]
-    # Whether processes of the two sides alternate; otherwise all processes of the base come first.
+    # Whether processes of the base and of the new code alternate. If not, all processes of the base come first.
     alternating: bool = False
 
 
 def make_rules(delta: float) -> tuple[Rule, ...]:
-    """Return the rules of all tools by default settings, and also with threshold ``delta`` where it can be set."""
+    """Return each tool's rule with default settings, and also with the threshold ``delta`` if it can be set."""
     return (
         Rule(name="pyperf compare_to", layout=_lay_out_pyperf, verdict=decide_by_pyperf),
         Rule(name="pyperf --min-speed=δ", layout=_lay_out_pyperf, verdict=partial(decide_by_pyperf, least=delta)),
@@ -126,10 +129,10 @@ def average_calls(calls_ns: Sequence[float], layout: Layout) -> list[float]:
 
 
 def decide_by_pyperf(base: Side, new: Side, *, least: float = 0.0) -> Verdict:
-    """Decide by Student's t at 95 %, as if all values were independent; changes up to ``least`` count as ``same``.
+    """Decide by Student's t-test at 95 %, as if all values were independent.
 
-    If the sides have different numbers of values, pyperf's test raises an error, and pyperf counts that as a
-    significant difference.
+    Changes up to ``least`` count as ``same``. If the base and the new code have different numbers of values, pyperf's
+    test raises an error. Pyperf then reports a significant difference.
     """
     one, other = _flatten(base), _flatten(new)
     change = statistics.fmean(other) / statistics.fmean(one) - 1
@@ -144,7 +147,7 @@ def decide_by_pyperf(base: Side, new: Side, *, least: float = 0.0) -> Verdict:
 def decide_by_asv(base: Side, new: Side, *, factor: float = ASV_FACTOR) -> Verdict:
     """Decide by Mann and Whitney's U over all samples, and by the factor by which the medians differ.
 
-    The verdict is ``same`` if U cannot be significant with so few samples.
+    The verdict is ``same`` if there are too few samples for U to be significant.
     """
     one, other = _flatten(base), _flatten(new)
     if 1 / math.comb(len(one) + len(other), min(len(one), len(other))) >= ASV_LEVEL:
@@ -164,14 +167,15 @@ def decide_by_pytest_benchmark(
 
 
 def decide_by_torch(base: Side, new: Side) -> Verdict:
-    """Decide by the medians: a difference counts if ``Compare`` would not highlight both medians as equally good."""
+    """Decide by the medians: ``same`` if torch's ``Compare`` would highlight both as equally good."""
     return _apply_threshold(statistics.median(_flatten(new)) / statistics.median(_flatten(base)) - 1, TORCH_BAND)
 
 
 def decide_by_criterion(base: Side, new: Side) -> Verdict:
-    """Decide by a t-test over the samples, and by whether the interval of the change is beyond the noise threshold.
+    """Decide by a t-test over the samples and by the noise threshold.
 
-    The p-value is that of Welch's t, whereas Criterion bootstraps the distribution of t.
+    A significant change counts if its whole confidence interval is beyond the noise threshold. The p-value is that of
+    Welch's t-test, whereas Criterion bootstraps the distribution of t.
     """
     one, other = np.array(_flatten(base)), np.array(_flatten(new))
     parts = one.var(ddof=1) / len(one), other.var(ddof=1) / len(other)
@@ -188,9 +192,9 @@ def decide_by_criterion(base: Side, new: Side) -> Verdict:
 
 
 def student_critical(freedom: float) -> float:
-    """Critical value of Student's t, two-sided, at 95 %.
+    """Return the two-sided critical value of Student's t at 95 %; ``freedom`` is the number of degrees of freedom.
 
-    Accurate to 0.3 % from four degrees of freedom on.
+    With at least four degrees of freedom, the value is accurate to 0.3 %.
     Source: Abramowitz and Stegun, 26.7.5.
     """
     z = statistics.NormalDist().inv_cdf(0.975)
@@ -204,11 +208,14 @@ def student_critical(freedom: float) -> float:
 
 
 def mann_whitney_p(one: Sequence[float], other: Sequence[float]) -> float:
-    """Two-sided p-value of Mann and Whitney's U; ties count against a difference."""
+    """Return the two-sided p-value of Mann and Whitney's U.
+
+    Ties are broken in the order that makes a difference least significant.
+    """
     pairs = len(one) * len(other)
     above = sum(a > b for a in one for b in other)
     ties = sum(a == b for a in one for b in other)
-    # Break ties so that U is nearest to its mean.
+    # Break ties so that U is as close to its mean as possible.
     u = min(max(above, min(pairs // 2, above + ties)), pairs)
     u = min(u, pairs - u)
     if max(len(one), len(other)) > ASV_EXACT:
@@ -220,22 +227,22 @@ def mann_whitney_p(one: Sequence[float], other: Sequence[float]) -> float:
 
 @cache
 def _count_orderings(m: int, n: int) -> tuple[int, ...]:
-    """Return, for each value of U, how many orderings of m and n samples have it.
+    """Return how many orderings of m and n samples give each value of Mann and Whitney's U.
 
     These numbers are the coefficients of the Gaussian binomial.
     """
     ways = [1] + [0] * (m * n)
     for i in range(1, m + 1):
-        for u in range(m * n, n + i - 1, -1):  # times 1 − x^(n+i)
+        for u in range(m * n, n + i - 1, -1):  # multiply the polynomial by 1 − x^(n+i)
             ways[u] -= ways[u - n - i]
-        for u in range(i, m * n + 1):  # over 1 − x^i
+        for u in range(i, m * n + 1):  # divide the polynomial by 1 − x^i
             ways[u] += ways[u - i]
     return tuple(ways)
 
 
 @cache
 def _draw_indices(count: int, seed: int) -> NDArray[np.int64]:
-    """Draw the indices of bootstrap samples; all comparisons get the same indices."""
+    """Draw the indices of bootstrap samples. Equal arguments give equal indices."""
     return np.random.default_rng(seed).integers(count, size=(CRITERION_DRAWS, count))
 
 
@@ -248,7 +255,7 @@ def _apply_threshold(change: float, threshold: float) -> Verdict:
 
 
 def _lay_out(cost: Cost, *, most: int, fewest: int, warm_up_s: float, values: int, loops: int) -> Layout:
-    """Plan as many processes for each side as fit in the wall time, at least ``fewest`` and at most ``most``."""
+    """Plan as many processes per side as fit in the wall time, but at least ``fewest`` and at most ``most``."""
     one_s = cost.start_s + warm_up_s + values * loops * cost.call_s
     processes = max(fewest, min(most, int(cost.seconds / 2 / one_s)))
     return Layout(processes=processes, values=values, loops=loops, wall_s=2 * processes * one_s)
@@ -262,7 +269,7 @@ def _lay_out_pyperf(cost: Cost) -> Layout:
 
 def _lay_out_asv(cost: Cost) -> Layout:
     loops = max(1, math.ceil(ASV_SAMPLE_S / cost.call_s))
-    # asv uses more time only for more rounds; the number of rounds is an attribute of the benchmark.
+    # asv measures for longer only if a benchmark sets a larger number of rounds, so the rounds fill the wall time.
     return _lay_out(
         cost, most=PYPERF_PROCESSES, fewest=ASV_ROUNDS, warm_up_s=ASV_WARM_UP_S, values=ASV_SAMPLES, loops=loops
     )

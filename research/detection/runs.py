@@ -1,7 +1,7 @@
-"""Real runs on the plants, counted by their verdicts.
+"""Real runs of attnbench on plants (copies of the reference with extra work), counted by their verdicts.
 
-One run of ``attnbench profile`` times the reference and the plants with extra work by interleaved calls. One run of
-``attnbench compare`` has to find the plant that needs one more byte.
+A run of ``attnbench profile`` times the reference and the plants by interleaved calls. One plant needs one more byte of
+memory instead of extra work; a run of ``attnbench compare`` has to find it.
 """
 
 import json
@@ -24,7 +24,8 @@ from research.lines import Lines, StudyError, read
 
 __all__ = ["count_verdicts", "gather_runs", "run_compare", "run_profile"]
 
-# Time-out of a run, in seconds of wall time. Beside a competing process, calls take several times as long.
+# Time-out of a run, in seconds of wall time. It is long, because a competing process makes
+# calls take several times as long.
 TIMEOUT_S = 1800.0
 FAILURES = 5
 COMMAND = "import sys; from attnbench.cli import main; sys.argv[0] = 'attnbench'; main()"
@@ -44,7 +45,9 @@ def gather_runs(
     resume: bool,
     say: Callable[[str], None] = print,
 ) -> list[Record]:
-    """Measure until the file has ``runs`` runs of every plant; one run measures all plants except ``PLUS_BYTE``.
+    """Make runs until the file has ``runs`` runs of every plant (a copy of the reference with extra work).
+
+    One run measures all plants except ``PLUS_BYTE``, which has its own runs.
 
     Raises: StudyError after too many failed runs.
     """
@@ -56,7 +59,7 @@ def gather_runs(
         while left := [share for share in shares if _count_runs(lines, share) < runs]:
             if _count_failed(lines) - before >= FAILURES:
                 reason = lines.records[-1]["reason"]
-                raise StudyError(f"{path}: {FAILURES} runs failed; the reason of the last: {reason}")
+                raise StudyError(f"{path}: {FAILURES} runs failed; the last failed with: {reason}")
             fewest = min(_count_runs(lines, share) for share in left)
             together = [share for share in left if _count_runs(lines, share) == fewest and share != BYTE_SHARE]
             begin, used_s = time.monotonic(), competitor.read_cpu_s()
@@ -76,9 +79,9 @@ def gather_runs(
 def _try_run(
     condition: Condition, setup: Setup, shares: Sequence[int], options: Sequence[str]
 ) -> tuple[list[Record], list[Record]]:
-    """Make one run; return a record per plant and a record per process of the run.
+    """Make one run; return a record for each copy of the reference and a record for each process of the run.
 
-    If the run failed, the record of each plant has the reason, and there are no records of processes.
+    If the run failed, the record of each copy has the reason, and there are no records of processes.
     """
     try:
         if shares == [BYTE_SHARE]:
@@ -92,10 +95,10 @@ def _try_run(
 def run_profile(
     condition: Condition, setup: Setup, shares: Sequence[int], options: Sequence[str] = ()
 ) -> tuple[list[Record], list[Record]]:
-    """Run ``attnbench profile`` once, and return one record per plant and one record per process.
+    """Run ``attnbench profile`` once, and return one record per slowed copy and one record per process.
 
-    The record of a plant has the speed verdict and the ratio. The record of a process has the form that it has in a
-    pool: the samples of the reference, its copy and the plants, timed by interleaved calls.
+    The record of a copy has the speed verdict and the ratio of its time to the reference's. The record of a process has
+    the samples of the reference, its A/A control and the slowed copies, in the form in which a pool stores them.
     """
     with tempfile.TemporaryDirectory(prefix="attnbench-study-") as folder:
         record, last = _run_command(
@@ -106,7 +109,7 @@ def run_profile(
     sides = {str(share): timings[name] for share in shares if (name := display_name(PATHS[share])) in timings}
     base = timings.get(BASE)
     if base is None or base.twin is None or len(sides) < len(shares):
-        reason = f"exit code {record['exit']}, no verdict on time: {last}"
+        reason = f"exit code {record['exit']}, no verdict on time; last line of output: {last}"
         return [{"kind": "failed", "share": share, "reason": reason} | record for share in shares], []
     records = []
     for share in shares:
@@ -120,7 +123,7 @@ def run_profile(
 
 
 def _list_processes(sides: Mapping[str, Timing]) -> Iterator[Record]:
-    """Yield a record for each process that timed all sides."""
+    """Yield a record for each process that timed the reference and all its copies."""
     for number in range(len(sides[BASE].samples_ns)):
         columns = {
             name: {
@@ -137,17 +140,20 @@ def _list_processes(sides: Mapping[str, Timing]) -> Iterator[Record]:
 
 
 def run_compare(condition: Condition, setup: Setup) -> Record:
-    """Run ``attnbench compare`` on ``PLUS_BYTE``, and return a record with the verdict on peak bytes."""
+    """Run ``attnbench compare`` on the copy that needs one more byte, and return a record with the verdict."""
     with tempfile.TemporaryDirectory(prefix="attnbench-study-") as folder:
         path = Path(folder, "changes.json")
-        # Bytes are exact, and counted before anything is timed: one process is enough.
+        # Byte counts are exact and need no timing, so one process is enough.
         arguments = ["compare", BASE, BYTE, "--processes", "1", "--json", str(path)]
         record, last = _run_command(folder, condition, setup, arguments)
         changes = json.loads(path.read_text())["changes"] if path.exists() and path.stat().st_size else []
     found = [change for change in changes if change["aspect"] == "peak_bytes"]
     record["share"] = BYTE_SHARE
     if len(found) != 1:
-        return record | {"kind": "failed", "reason": f"exit code {record['exit']}, no verdict on peak_bytes: {last}"}
+        return record | {
+            "kind": "failed",
+            "reason": f"exit code {record['exit']}, no verdict on peak_bytes; last line of output: {last}",
+        }
     return record | {"kind": "run", "verdict": found[0]["verdict"], "told": found[0]["told"]}
 
 
@@ -172,9 +178,9 @@ def _run_command(folder: str, condition: Condition, setup: Setup, arguments: Seq
 
 
 def count_verdicts(folder: Path) -> list[tuple[str, int, dict[str, int], float]]:
-    """Count the runs of each condition and plant by their verdicts.
+    """Count the stored runs of each condition and each copy of the reference by their verdicts.
 
-    A row is (condition, plant, number of runs by verdict, median wall time in seconds).
+    A row is (condition, extra work in percent, number of runs by verdict, median wall time in seconds).
     """
     rows = []
     names = sorted({path.name.removesuffix(".gz") for path in folder.glob("runs-*.jsonl*")})

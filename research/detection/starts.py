@@ -1,4 +1,4 @@
-"""Time to start a process, alone and together with other processes: a run starts several processes at a time."""
+"""Time to start one process alone, and time per process if several start together, as in a run."""
 
 import statistics
 import time
@@ -13,7 +13,10 @@ __all__ = ["measure_starts", "read_start_times_s"]
 
 
 def measure_starts(path: Path, condition: Condition, setup: Setup, *, rounds: int, resume: bool) -> None:
-    """Start one process, then ``STARTS`` processes together as a run does, in each of ``rounds`` rounds."""
+    """Time the start of processes until the file has ``rounds`` rounds.
+
+    Every round starts one process alone, then ``STARTS`` processes together, as a run does.
+    """
     set_child_environment({})
     head = make_header(condition, setup, "", {}) | {"kind": "starts", "together": STARTS}
     with (
@@ -26,7 +29,7 @@ def measure_starts(path: Path, condition: Condition, setup: Setup, *, rounds: in
 
 
 def read_start_times_s(path: Path) -> tuple[float, float] | None:
-    """Return the median seconds to start one process alone, and per process of several started together.
+    """Return the median seconds to start one process: alone, and as one of several that start together.
 
     None if the times were not measured.
     """

@@ -27,7 +27,7 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     Lines.open(path, {"case": "a"}, resume=True).__exit__(None, None, None)
     with pytest.raises(StudyError, match="exists: add --resume to continue it, or name another folder with --data"):
         Lines.open(path, {"case": "a"}, resume=False)
-    with pytest.raises(StudyError, match="was measured with another case: name another folder with --data"):
+    with pytest.raises(StudyError, match="was measured with other values of case: name another folder with --data"):
         Lines.open(path, {"case": "b"}, resume=True)
 
 

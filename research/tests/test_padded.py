@@ -64,7 +64,7 @@ def test_shapes_are_parsed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         padded.main(["--shapes", "16by128"])
     message = capsys.readouterr().err.splitlines()[-1]
-    assert message.endswith("argument --shapes: needs batch x length, such as 16x128,8x512, got '16by128'")
+    assert message.endswith("argument --shapes: must be batch x length, such as 16x128,8x512, got '16by128'")
 
 
 def test_a_missing_encoder_is_an_error_with_the_install_command(

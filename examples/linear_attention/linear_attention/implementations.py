@@ -9,7 +9,7 @@ __all__ = ["FROM_THE_LEFT", "FROM_THE_RIGHT"]
 
 
 def sum_from_the_left(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Compute the weights of all pairs of queries and keys first, and multiply them by the values."""
+    """Compute the weights of all pairs of queries and keys first, then multiply the weights by the values."""
     weights = (elu(query) + 1) @ (elu(key) + 1).mT
     return weights @ value / weights.sum(dim=-1, keepdim=True)
 

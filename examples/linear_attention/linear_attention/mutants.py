@@ -34,13 +34,14 @@ def _features(tensor: Tensor) -> Tensor:
 
 
 def _attend(q: Tensor, k: Tensor, value: Tensor) -> Tensor:
-    """Compute attention from features. Shape: q (batch, queries, width), k and value (batch, keys, width)."""
+    """Compute attention from features of queries and keys.
+
+    Shape: q (batch, queries, width), k and value (batch, keys, width).
+    """
     return q @ (k.mT @ value) / (q @ k.sum(dim=-2, keepdim=True).mT)
 
 
-@_mutant(
-    "forward_parity", "The sum of the weights is forgotten, as in linear transformers that rely on a norm instead."
-)
+@_mutant("forward_parity", "The division by the sum of the weights is missing: some linear transformers use a norm.")
 def not_divided(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return _features(query) @ (_features(key).mT @ value)
 
@@ -55,7 +56,7 @@ def features_without_the_one(query: Tensor, key: Tensor, value: Tensor) -> Tenso
     return _attend(elu(query), elu(key), value)
 
 
-@_mutant("forward_parity", "relu in place of elu: all negative numbers get one feature.")
+@_mutant("forward_parity", "relu in place of elu: all negative numbers get the same feature.")
 def features_by_relu(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return _attend(relu(query) + 1, relu(key) + 1, value)
 
@@ -65,7 +66,7 @@ def keys_without_features(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return _attend(_features(query), key, value)
 
 
-@_mutant("forward_parity", "A constant against division by zero is so large that it shows.")
+@_mutant("forward_parity", "A constant that avoids division by zero is so large that it changes the output.")
 def large_epsilon(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     q, k = _features(query), _features(key)
     return q @ (k.mT @ value) / (q @ k.sum(dim=-2, keepdim=True).mT + 1e-2)
@@ -90,7 +91,7 @@ def sum_without_gradient(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return q @ (k.mT @ value) / (q @ k.sum(dim=-2, keepdim=True).mT).detach()
 
 
-@_mutant("inputs_untouched", "The feature map works in place.", mode="inference")
+@_mutant("inputs_untouched", "The feature map overwrites the queries.", mode="inference")
 def features_in_place(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return _attend(torch.nn.functional.elu_(query).add_(1), _features(key), value)
 

@@ -17,7 +17,10 @@ __all__ = ["OPERATOR", "SMALL", "LinearProblem"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearProblem(Problem):
-    """Sizes. The id of a case is ``linear_attention/B2.L5.S7.D8/-/mask=none/regime=plain/seed=0/float32/cpu/eval``."""
+    """Sizes of a problem of linear attention.
+
+    Example of a case id: ``linear_attention/B2.L5.S7.D8/-/mask=none/regime=plain/seed=0/float32/cpu/eval``.
+    """
 
     sequences: int = size("B")
     queries: int = size("L")
@@ -40,7 +43,7 @@ class LinearAttention(FormulaOperator):
     mutation_scores = "linear_attention:mutation_scores.json"
 
     def suite(self, level: Level) -> Sequence[Case]:
-        """Return cases of every dtype in every mode; the levels above quick also have two further problems."""
+        """Return cases in four dtypes and two modes, with one problem in ``quick`` and three in the larger suites."""
         sizes = [SMALL] if level == "quick" else [SMALL, replace(SMALL, queries=1, keys=33), replace(SMALL, width=1)]
         dtypes, modes = ("float32", "float64", "bfloat16", "float16"), ("eval", "inference")
         return [
@@ -63,7 +66,7 @@ class LinearAttention(FormulaOperator):
         return Inputs(parameters={}, tensors=tensors)
 
     def formula(self, problem: LinearProblem, given: Mapping[str, Any], rounded: Rounded) -> Any:
-        """Compute the formula of the package's docstring, weights first; ``rounded`` gets the result of every step."""
+        """Compute the formula in the package's docstring; ``rounded`` is applied to the result of every step."""
         from torch.nn.functional import elu
 
         q, k = (rounded(elu(given[name]) + 1) for name in ("query", "key"))

@@ -49,9 +49,9 @@ class Declaration:
 def make_certificate(
     run: Run, suite: Suite, cases: Sequence[str], declared: Mapping[str, Declaration], results: Iterable[Result]
 ) -> dict[str, Any]:
-    """Make the certificate of a run, in plain containers.
+    """Make the certificate of a run, as plain dicts and lists.
 
-    ``cases`` are the cases that had to be run. ``declared`` holds the declaration of every implementation, by its
+    ``cases`` are the cases that need a result. ``declared`` holds the declaration of every implementation, by its
     display name.
 
     Raises: CertificateError if a result is missing.
@@ -130,7 +130,7 @@ def _find_doubts(counts: Counter[Status]) -> Iterable[str]:
     if not counts["passed"]:
         yield "nothing passed"
     if counts["not_run"]:
-        yield f"{counts['not_run']} findings were not run"
+        yield f"{counts['not_run']} findings have the status not_run"
 
 
 def _count_reasons(findings: Iterable[tuple[str, Finding]], status: str) -> dict[str, int]:

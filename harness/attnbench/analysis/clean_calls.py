@@ -7,17 +7,18 @@ __all__ = ["is_clean", "is_throttled"]
 IDLE, SETTING = 0x1, 0x2
 HARMLESS = IDLE | SETTING
 # Largest relative change between two readings of a clock that counts as steady. Clocks change in steps of at most
-# 15 MHz, which is under 1 % from 1500 MHz on, so one step is allowed and two are not.
+# 15 MHz. One step is at most 1 % of a clock of 1500 MHz or more, and therefore counts as steady.
 STEADY_SHARE = 0.01
-# Largest fraction of a clean call's wall time for which its threads waited for a core. Not zero: even on an idle
-# machine, a call of 100 ms on several threads is rarely free of context switches.
+# Largest fraction of a clean call's wall time for which its threads waited for a core. The fraction is not zero,
+# because a call of 100 ms on several threads is rarely free of context switches, even on an idle machine.
 CLEAN_SHARE = 0.005
 
 
 def is_clean(time_ns: int, waited_ns: int | None, switches: int | None) -> bool:
     """Whether a call had its cores all the time, judged by the time for which its threads waited for a core.
 
-    Without that time, the call is judged by its involuntary context switches; without both, it counts as clean.
+    If that time is not known, the call is judged by its involuntary context switches. If neither is known, the call
+    counts as clean.
     """
     if waited_ns is not None:
         return waited_ns <= CLEAN_SHARE * time_ns

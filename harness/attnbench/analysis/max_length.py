@@ -26,7 +26,7 @@ class MaxLength:
     length: int | None
     took_s: float | None = None
     peak_bytes: int | None = None
-    # Shortest length that does not fit, and the reason; None if all lengths fit.
+    # Shortest length that does not fit, and the reason; None if all lengths that were tried fit.
     beyond: int | None = None
     reason: str = ""
 
@@ -67,7 +67,7 @@ def _find_decisive(findings: Sequence[Finding]) -> Finding:
 
 
 def _parse_length(case: str) -> tuple[int, str]:
-    """Return a case's length, and the parts of its id that no length changes: operator, dtype, device and mode."""
+    """Return a case's length, and the parts of its id without the sizes: operator, dtype, device and mode."""
     parsed = Case.parse(case, load_problem_types())
     return load_operator(parsed.operator).length(parsed), "/".join([parsed.operator, *case.split("/")[-3:]])
 

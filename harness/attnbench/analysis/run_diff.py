@@ -1,7 +1,8 @@
 """Changes between two stored runs, or between two implementations that were timed interleaved in one run.
 
 Times of two runs are never compared directly, since the machine may have changed in between. Each run timed an
-implementation interleaved with the reference; the ratios of these two times are compared. Two implementations of one
+implementation interleaved with the reference. The ratio of their times in one run is compared with the ratio in the
+other run. Two implementations of one
 run are compared by their speed verdict. The numbers of bytes, flop and kernel calls are exact: any difference is a
 change.
 """
@@ -105,7 +106,10 @@ def _compare_findings(old: Result, now: Result) -> Iterator[Change]:
 
 
 def _compare_counters(old: Result, now: Result) -> Iterator[Change]:
-    """Compare the exact numbers that both results have, measured with the same number of threads."""
+    """Compare the numbers of bytes, kernel calls and flop, as far as both results have them.
+
+    Bytes and kernel calls are compared only if both were measured with the same number of threads.
+    """
     if old.memory is not None and now.memory is not None and old.memory.threads == now.memory.threads:
         for aspect in ("peak_bytes", "saved_bytes", "workspace_bytes"):
             yield from _compare_counter(now, aspect, getattr(old.memory, aspect), getattr(now.memory, aspect), "bytes")
@@ -157,7 +161,7 @@ def _explain_untimed(old: Result, now: Result) -> Change:
 def _format_verdict(found: SpeedVerdict) -> str:
     measured = f"{_format_interval(found.ratio)} × the base's time, " if found.ratio else ""
     reason = f": {found.reason}" if found.reason else ""
-    return f"{measured}{found.counted} of {found.of} processes count{reason}"
+    return f"{measured}{found.counted} of {found.of} processes are usable{reason}"
 
 
 def _format_interval(found: Estimate) -> str:
@@ -184,7 +188,11 @@ def _compare_ratios(
 
 
 def _classify_ratios(was: Estimate, is_now: Estimate, threshold: float) -> Verdict:
-    """Slower or faster if the change surely exceeds the threshold; same if it surely does not; otherwise unknown."""
+    """Return the verdict on two ratios, each with its interval.
+
+    The verdict is slower or faster if every change that the intervals allow exceeds the threshold, and same if none
+    does; otherwise it is unknown.
+    """
     least, most = is_now.low / was.high, is_now.high / was.low
     if least > 1 + threshold:
         return "slower"
@@ -194,10 +202,10 @@ def _classify_ratios(was: Estimate, is_now: Estimate, threshold: float) -> Verdi
 
 
 def _estimate_ratio_to_reference(result: Result, run: Mapping[tuple[str, str], Result]) -> Estimate | str | None:
-    """Ratio of the time to that of the reference, timed interleaved, or the reason why it is inconclusive.
+    """Return the ratio of an implementation's time to the reference's, or the reason why the ratio is inconclusive.
 
     None for the reference itself, or if the implementation or the reference was not timed. Older runs have no A/A
-    control; for them all calls are used, since nothing says whether the run was disturbed.
+    control. Their ratios use all calls, since no measurement shows whether other work disturbed these runs.
     """
     name = find_baseline(result.case)
     reference = run.get((name, result.case))

@@ -1,9 +1,9 @@
 """Speed verdicts: which of two implementations is faster, if their samples can decide it.
 
-Both implementations are timed by interleaved calls in the same processes. A process contributes one number: the ratio
-of two clean calls of the same cycle, as the median over its cycles. A verdict follows from order statistics of these
-numbers, so a few outlying processes cannot change it. There is no verdict if other work disturbed the machine, or if
-the A/A control fails.
+Both implementations are timed by interleaved calls in the same processes. In each cycle, the ratio of their two clean
+calls is taken. A process contributes one number, the median of these ratios. A verdict follows from order statistics of
+these numbers, so a few outlying processes cannot change it. There is no verdict if other work disturbed the machine, or
+if the A/A control fails.
 
 The A/A control compares the baseline with a second copy of itself. Each cycle calls either the baseline or its copy. In
 comparisons with other implementations, the samples of both count as samples of the baseline.
@@ -30,15 +30,16 @@ __all__ = ["EFFECT", "STATES", "VERDICTS", "SpeedVerdict", "State", "decide_spee
 
 State = Literal["faster", "slower", "same", "unknown", "inconclusive"]
 STATES: tuple[State, ...] = get_args(State)
-# States that are verdicts. More processes may resolve ``unknown``; only a machine with less other work may resolve
-# ``inconclusive``.
+# States that are verdicts. The state ``unknown`` may become a verdict with more processes. The state ``inconclusive``
+# may become a verdict only on a machine with less other work.
 VERDICTS: frozenset[State] = frozenset({"faster", "slower", "same"})
 # Relative difference above which the verdict is slower or faster.
 EFFECT = 0.01
-# Probability of a wrong verdict if the true ratio lies exactly on the threshold. The second smallest of ten values lies
-# above the true median in 1.07 % of draws.
+# Largest probability of a wrong verdict if the true ratio lies exactly on the threshold. The value suits ten processes:
+# the second smallest of ten values lies above the true median with a probability of 1.07 %.
 LEVEL = 0.011
-# Number of processes that must count for a verdict; if fewer processes took part, all of them must count.
+# Number of processes with enough clean calls that a verdict needs. If fewer processes took part, each of them needs
+# enough clean calls.
 ENOUGH = 8
 
 
@@ -47,10 +48,10 @@ class SpeedVerdict:
     """Result of a comparison of speed; a ratio is never shown without its state."""
 
     state: State
-    # Time divided by the baseline's time, estimated over the processes that count; None if no process counts. If enough
-    # processes count for a verdict, the state follows from the interval of this estimate.
+    # Time divided by the baseline's time, estimated over the processes with enough clean calls; None if no process has
+    # enough. If there are enough such processes for a verdict, the state follows from the interval of this estimate.
     ratio: Estimate | None
-    # Number of processes that count, and number of processes that timed both implementations.
+    # Number of processes with enough clean calls, and number of processes that timed both implementations.
     counted: int
     of: int
     # The A/A control: the baseline's copy compared with the baseline, if the copy was timed.
@@ -93,12 +94,12 @@ def _find_common_processes(*timings: Timing) -> list[int]:
     """Indices of the processes in which all implementations were called."""
     if len(counts := {len(timing.samples_ns): timing for timing in timings}) > 1:
         numbers = " and ".join(map(str, sorted(counts, reverse=True)))
-        raise ValueError(f"interleaved timings must have equally many processes, got {numbers}")
+        raise ValueError(f"interleaved timings must have the same number of processes, got {numbers}")
     return [number for number, calls in enumerate(zip(*(t.samples_ns for t in timings), strict=True)) if all(calls)]
 
 
 def _decide_against(own: Timing, bases: Sequence[Timing], effect: float, measure: Measure) -> SpeedVerdict:
-    """Compare with the baseline, or with the baseline and its copy together if each cycle called one of them."""
+    """Compare ``own`` with the baseline, or with the baseline and its copy if each cycle called one of the two."""
     ratios = [ratio_in_process(process, own, bases, measure) for process in _find_common_processes(own, *bases)]
     return _decide_by_ratios(ratios, [own, *bases], effect, measure)
 
@@ -106,7 +107,7 @@ def _decide_against(own: Timing, bases: Sequence[Timing], effect: float, measure
 def _decide_by_ratios(
     ratios: Sequence[float | None], sides: Sequence[Timing], effect: float, measure: Measure
 ) -> SpeedVerdict:
-    """Decide from one ratio per process; the ratio of a process that does not count is None."""
+    """Decide from one ratio per process; the ratio of a process without enough clean calls is None."""
     counted, of = [ratio for ratio in ratios if ratio is not None], len(ratios)
     state: State
     if len(counted) < min(ENOUGH, of):
@@ -136,21 +137,21 @@ def _apply_control(found: SpeedVerdict, control: SpeedVerdict | None) -> SpeedVe
 
 
 def _explain_lost_processes(sides: Sequence[Timing], measure: Measure, lost: int, of: int) -> str:
-    """Explain why some processes do not count."""
+    """Explain why some processes do not have enough clean calls."""
     calls = [len(process) for timing in sides for process in timing.samples_ns if process]
     if min(calls) < CLEAN_CALLS:
-        return f"calls are too slow: a process made {min(calls)} of the {CLEAN_CALLS} calls that it needs"
+        return f"calls are too slow: a process made only {min(calls)} calls, and {CLEAN_CALLS} are needed"
     if left_out := max(map(count_throttled_calls, sides)):
         return (
-            f"the device's clock changed or was throttled in {left_out} cycles: {lost} of {of} processes do not count"
+            f"the device's clock changed or was throttled in {left_out} cycles: {lost} of {of} processes are not usable"
         )
     if measure == "device":
-        return f"other work delayed launches in {lost} of {of} processes"
+        return f"other work delayed kernel launches in {lost} of {of} processes"
     return f"other work disturbed {lost} of {of} processes"
 
 
 def _decide_state(ratios: Sequence[float], effect: float) -> tuple[State, str]:
-    """Return the state that follows from order statistics of the ratios, and a reason if it is not a verdict."""
+    """Return the state that follows from order statistics of the ratios, and a reason if the state is not a verdict."""
     rank = rank_of(len(ratios), LEVEL)
     if not rank:
         return "unknown", f"{len(ratios)} processes are too few for a verdict"

@@ -49,7 +49,8 @@ Samples = Sequence[Sequence[int]]
 class Estimate:
     """A median over processes, and its confidence interval between two order statistics.
 
-    ``level`` is the exact level of the interval: with few processes even the whole range covers less than 95 %.
+    ``level`` is the exact confidence level of the interval. With few processes, the level is below 95 % even if the
+    interval is the range of all values.
     """
 
     value: float
@@ -96,7 +97,7 @@ def median_of_processes(samples_ns: Samples) -> Estimate:
 
 
 def estimate_time(timing: Timing, measure: Measure) -> Estimate:
-    """Time of a call, from the clean calls alone, or from all calls if other work disturbed every process."""
+    """Time of a call, from the clean calls alone, or from all calls if no process has enough clean calls."""
     return estimate_clean_time(timing, measure) or median_of_processes(select_samples(timing, measure))
 
 
@@ -140,11 +141,11 @@ def ratios_by_cycle(own: Timing, base: Timing, measure: Measure | None = None) -
 def ratio_in_process(process: int, own: Timing, bases: Sequence[Timing], measure: Measure) -> float | None:
     """Ratio of the time of ``own`` to that of ``bases`` in one process.
 
-    It is the median ratio over the cycles that called ``own`` and one of the bases. The calls of a cycle follow one
-    another directly, so slower changes of the machine affect both. Over many processes, these medians of ratios have
+    The result is the median ratio over the cycles that called ``own`` and one of the bases. The calls of a cycle follow
+    one another directly, so a slow drift of the machine affects both. Over many processes, these medians of ratios have
     half the variance of ratios of medians. Only cycles with two clean calls are used. If there are too few such cycles,
-    or the record has no cycle numbers, the result is the ratio of the medians of the clean calls. It is None if the
-    process does not count for one of the timings.
+    or the record has no cycle numbers, the result is the ratio of the medians of the clean calls. The result is None if
+    the process has too few clean calls of one of the timings.
     """
     clean = _find_clean_calls(own, process, measure)
     clean_of_bases = [_find_clean_calls(base, process, measure) for base in bases]
@@ -195,7 +196,7 @@ def _flag_disturbed(timing: Timing, process: int) -> list[bool]:
 
 
 def _flag_late(timing: Timing, process: int, calls: int) -> list[bool]:
-    """For each call of a process, whether the device had to wait for its launch, so that the launch was not hidden."""
+    """For each call of a process, whether the device started the call before the host had enqueued all of it."""
     return [bool(late) for late in _read_counter(timing.late, process, calls)]
 
 

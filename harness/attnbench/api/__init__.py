@@ -25,20 +25,23 @@ def conform(
     memory_bytes: int | None = None,
     threads: int | None = None,
 ) -> Report:
-    """Run the checks of a suite on an implementation, in a process of its own, and return a report.
+    """Run the checks of a suite on an implementation in a separate process, and return a report.
 
     ``implementation`` is an object or a name. The object is a module class, a function of (q, k, v) or an
-    ``Implementation``; a fresh process must be able to import it. The name is a registered one,
-    ``package.module:attribute`` or ``path/to/file.py:attribute``. ``cases`` are shell-style patterns or whole ids.
-    ``expected_failures`` are files, or a mapping to (reason, link); a key is a pattern of checks, or a pair (pattern of
-    checks, pattern of cases). An ``expected_failures.toml`` beside the implementation's module is always read.
+    ``Implementation``; a fresh process must be able to import it. The name is that of a registered implementation,
+    ``package.module:attribute`` or ``path/to/file.py:attribute``.
 
-    Raises: attnbench.plugins.registry.PluginError where the implementation cannot be loaded, ValueError where no check
-    is left to run.
+    ``cases`` are shell-style patterns of case ids, or whole case ids. ``expected_failures`` are paths of files, or a
+    mapping. A key of the mapping is a pattern of check names, or a pair (pattern of check names, pattern of case ids).
+    A value of the mapping is a pair (reason, link). If the folder of the implementation's module contains an
+    ``expected_failures.toml``, this file is always read.
+
+    Raises: attnbench.plugins.registry.PluginError where the implementation cannot be loaded; ValueError where no check
+    applies to the selected cases, or an argument is invalid.
     """
     if getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "") == "attnbench.workers.candidate_worker":
         raise PluginError(
-            "conform was called while its worker process imported the file with that call: "
+            "conform was called by a worker process, which imported the file that contains the call; "
             "put the call under if __name__ == '__main__':"
         )
     name = find_name(implementation)

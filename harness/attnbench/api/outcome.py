@@ -19,12 +19,13 @@ SIGNS: tuple[tuple[str, tuple[Status, ...]], ...] = (
     ("·", ("not_run",)),
 )
 LEGEND = "✓ passed   ✗ failed   ~ expected to fail   – refused, with a reason   · not run"
-# Largest number of checks whose first failure is printed in full; ``Report.failures`` has all failures.
+# A printed report describes at most this number of failed checks, with the first failure of each. ``Report.failures``
+# contains all failures.
 DETAILED_CHECKS = 12
 
 
 class ConformanceError(AssertionError):
-    """An implementation does not conform; the message is the report."""
+    """Raised if an implementation does not conform; the message is the report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class Failure:
 class Report:
     """Results of one implementation on a suite."""
 
-    # Name by which the implementation is loaded, as in ``Failure.reproduce``.
+    # Name by which the implementation is loaded; the command in ``Failure.reproduce`` uses this name.
     implementation: str
     suite: str
     results: tuple[Result, ...]
@@ -83,7 +84,7 @@ class Report:
     def raise_if_failed(self) -> Self:
         """Return the report itself if it is ``ok``.
 
-        Raises: ConformanceError otherwise; its message is the report.
+        Raises: ConformanceError where the report is not ``ok``; the message is the report.
         """
         if not self.ok:
             raise ConformanceError(f"{display_name(self.implementation)} does not conform\n{self}")

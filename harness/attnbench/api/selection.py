@@ -13,14 +13,14 @@ from attnbench.runner import Expectation, Plan, Session, audit, read_expectation
 
 __all__ = ["Expected", "Selection", "as_tuple", "collect_expectations"]
 
-# One or more files, or a mapping from known deviations to (reason, link). A key of the mapping is a pattern of checks,
-# or a pair (pattern of checks, pattern of cases).
+# Expected failures: one or more files, or a mapping. A key of the mapping is a pattern of check names, or a pair
+# (pattern of check names, pattern of case ids). A value of the mapping is a pair (reason, link).
 Expected = str | Path | Sequence[str | Path] | Mapping[str | tuple[str, str], tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Selected cases and checks of a suite; an empty ``cases`` or ``checks`` selects all of them."""
+    """Selected cases and checks of a suite; empty ``cases`` selects all cases, empty ``checks`` all checks."""
 
     suite: str = "core"
     # Shell-style patterns of case ids, or whole case ids; a whole id need not be in the suite.
@@ -35,9 +35,9 @@ class Selection:
             raise ValueError(f"unknown check {unknown[0]!r}; available: {', '.join(read_checks())}")
 
     def make_plans(self, session: Session) -> list[Plan]:
-        """Return the plans of the selected cases.
+        """Return one plan for each selected case, with the selected checks that apply to the case.
 
-        Raises: ValueError where nothing is left to run.
+        Raises: ValueError where a pattern matches no case, or no selected check applies to a selected case.
         """
         listed = [
             case for name in list_operators() for case in session.ask_oracle("suite", operator=name, level=self.suite)
@@ -54,8 +54,8 @@ def collect_expectations(
 ) -> list[Expectation]:
     """Return the expected failures in ``expected`` and in the files beside the modules of the implementations.
 
-    Raises: ExpectationError where an entry can match no finding, or a file cannot be read; ValueError for a mapping
-    that cannot be used.
+    Raises: ExpectationError where an entry can match no finding, or a file cannot be read; ValueError where
+    ``expected`` is a mapping with an invalid key or value.
     """
     if isinstance(expected, Mapping):
         entries = expected.items()
@@ -80,7 +80,7 @@ def _make_expectation(implementation: str, key: Any, value: Any) -> Expectation:
     if len(parts) != 2 or not all(isinstance(part, str) and part for part in (check, case, *parts)):
         raise ValueError(
             "expected_failures must map a pattern of check names, or a pair (pattern of check names, pattern of case "
-            f"ids), to a pair (reason, link), all of non-empty strings; got {key!r}: {value!r}"
+            f"ids), to a pair (reason, link); every string must be non-empty; got {key!r}: {value!r}"
         )
     return Expectation(implementation=implementation, check=check, case=case, reason=parts[0], link=parts[1])
 

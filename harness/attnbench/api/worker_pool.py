@@ -39,15 +39,16 @@ class WorkerPool:
         self._session: Session | None = None
         self._workers: dict[str, Supervisor | PluginError] = {}
         self._unloadable: set[str] = set()
-        # By implementation and case: the requested checks, and the findings that were not returned yet.
+        # Both are keyed by implementation and case. ``_requested`` holds the requested checks. ``_found`` holds the
+        # findings that were not returned yet.
         self._requested: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self._found: dict[tuple[str, str], dict[str, Finding]] = {}
         self._plans: dict[Selection, list[Plan]] = {}
 
     def make_plans(self, selection: Selection) -> list[Plan]:
-        """Return the plans of a selection, which are made at the first call.
+        """Return the plans of a selection; they are made once, at the first call.
 
-        Raises: ValueError.
+        Raises: ValueError where a pattern matches no case, or no selected check applies to a selected case.
         """
         if selection not in self._plans:
             self._plans[selection] = selection.make_plans(self._open_session())
@@ -56,25 +57,25 @@ class WorkerPool:
     def collect_expectations(
         self, implementations: Sequence[str], expected: Expected, plans: Sequence[Plan]
     ) -> list[Expectation]:
-        """Return the expected failures of these implementations.
+        """Return the expected failures of the implementations, as ``selection.collect_expectations`` does.
 
-        Raises: ExpectationError, ValueError.
+        Raises: ExpectationError, ValueError as ``selection.collect_expectations``.
         """
         return collect_expectations(self._open_session(), implementations, expected, plans)
 
     def is_applicable(self, implementation: str, plan: Plan) -> bool:
-        """Whether an implementation computes the operator of a case; True if the implementation cannot be loaded."""
+        """Whether an implementation computes the operator of a plan; True if the implementation cannot be loaded."""
         worker = self._start_worker(self._open_session(), implementation)
         return isinstance(worker, PluginError) or worker.operator == plan.operator
 
     def request(self, implementation: str, case: str, check: str) -> None:
-        """Announce that the finding of a check will be asked for; the announced checks of one case run together."""
+        """Announce a later call of ``get_finding`` for a check; the announced checks of one case run together."""
         self._requested[implementation, case].add(check)
 
     def get_finding(self, implementation: str, plan: Plan, check: str) -> Finding:
         """Return the finding of one check; the first call for a case also runs its other announced checks."""
         key = (implementation, plan.case)
-        # Each finding is returned once. If it is asked for again, as by a repeated test, the check runs again.
+        # Each finding is returned once. If it is requested again, as by a repeated test, the check runs again.
         if key not in self._found:
             wanted = tuple(name for name in plan.checks if name == check or name in self._requested[key])
             self._found[key] = self._run_checks(implementation, replace(plan, checks=wanted))
@@ -104,12 +105,15 @@ class WorkerPool:
             reason = f"the oracle worker's process ended: {error}"
             return {check: Finding(check=check, status="error", reason=reason) for check in plan.checks}
         except BaseException:
-            # Otherwise, the next request would get the reply to the interrupted request.
+            # End the processes: otherwise the next request would get the reply to the interrupted request.
             self.close()
             raise
 
     def _report_load_error(self, implementation: str, plan: Plan, reason: str) -> dict[str, Finding]:
-        """Return findings for an implementation that cannot be loaded: one ``error`` in total, the rest ``not_run``."""
+        """Return findings for an implementation that cannot be loaded.
+
+        The first finding of the implementation has the status ``error``. All others have the status ``not_run``.
+        """
         found = {check: Finding(check=check, status="not_run", reason=reason) for check in plan.checks}
         if implementation not in self._unloadable:
             self._unloadable.add(implementation)
@@ -122,7 +126,10 @@ class WorkerPool:
         return self._session
 
     def _start_worker(self, session: Session, implementation: str) -> "Supervisor | PluginError":
-        """Return the worker of an implementation, started on the first call, or the reason why it cannot be loaded."""
+        """Return the worker of an implementation, or the error that loading the implementation raised.
+
+        The worker is started at the first call.
+        """
         if implementation not in self._workers:
             try:
                 self._workers[implementation] = self._running.enter_context(session.supervise(implementation))

@@ -1,1 +1,1 @@
-"""The candidate: one implementation built for one case and called there, with torch's compilers and global state."""
+"""The candidate (one implementation built for one case), its compilation, and torch's global state."""

@@ -19,14 +19,14 @@ __all__ = ["Candidate", "Malformed"]
 
 
 class Malformed(Exception):
-    """Raised where an implementation's result is not of the required form; the message says what is wrong."""
+    """Raised if an implementation's result does not have the required form; the message says what is wrong."""
 
 
 class Candidate:
     """One implementation, built and prepared for one case.
 
     The policy ``padded_queries="own"`` excludes the rows of padded queries from every comparison: outputs are set to 0
-    there, and no gradient flows through these rows.
+    in these rows, and no gradient flows through them.
     """
 
     def __init__(self, implementation: Implementation, operator: Operator, case: Case, inputs: Inputs) -> None:
@@ -44,7 +44,10 @@ class Candidate:
         return self.case.tracks_inputs and tensor.is_floating_point()
 
     def build(self, reference: Any = None) -> tuple[Any, Callable[..., Any]]:
-        """Return a new module with the parameters of ``reference``, by default the case's, and its prepared call."""
+        """Return a new module and its prepared call.
+
+        The module has the parameters of ``reference``, by default those of the reference module of the case.
+        """
         module = self.implementation.build(copy.deepcopy(self.reference if reference is None else reference))
         if isinstance(module, torch.nn.Module):
             module.train(self.case.training).requires_grad_(self.case.tracks_parameters)
@@ -61,7 +64,7 @@ class Candidate:
         return dict(self.module.named_parameters()) if isinstance(self.module, torch.nn.Module) else {}
 
     def run(self, call: Callable[..., Any] | None = None, **changed: Any) -> dict[str, Tensor]:
-        """Call the module on the current inputs and return the outputs by name, with 0 in excluded rows.
+        """Call the module on the current inputs and return the outputs by name, with 0 in excluded padded rows.
 
         ``call`` replaces the prepared call, and ``changed`` replaces some of its arguments.
 
@@ -74,7 +77,7 @@ class Candidate:
 
     @contextmanager
     def call_mode(self) -> Iterator[None]:
-        """Set gradient mode, inference mode and autocast as the case's mode says."""
+        """Context with the gradient mode, inference mode and autocast of the case's call mode."""
         case = self.case
         modes: list[AbstractContextManager[Any]] = [torch.set_grad_enabled(case.differentiates)]
         if case.call_mode.inference_mode:
@@ -110,7 +113,7 @@ class Candidate:
         return {name: Tensor.as_subclass(value, Tensor) for name, value in named.items() if value is not None}
 
     def blank_excluded_rows(self, outputs: dict[str, Tensor], case: Case, inputs: Inputs) -> dict[str, Tensor]:
-        """Return the outputs of a case with 0 in excluded rows."""
+        """Return the outputs of a case, with 0 in rows that the policy ``padded_queries`` excludes."""
         if self.implementation.policies.padded_queries == "answered":
             return outputs
         return blank_rows(outputs, self.operator.padded_rows(case, inputs))
@@ -122,7 +125,7 @@ class Candidate:
 
     @cached_property
     def gradients(self) -> dict[str, Tensor]:
-        """Gradients of the first call by ``grad.<name>``, for inputs and for parameters in the reference's layout."""
+        """Gradients of the first call, as ``grad.<name>`` for each input and each parameter of the reference."""
         return self.compute_gradients(self.outputs)
 
     def compute_loss(self, outputs: dict[str, Tensor]) -> Tensor:
@@ -139,7 +142,7 @@ class Candidate:
         return loss
 
     def compute_gradients(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Compute the gradients of the loss for all tracked inputs and parameters; an unused one has gradient 0."""
+        """Compute the gradients of the loss for all tracked inputs and parameters; it is 0 for unused tensors."""
         inputs = self.collect_leaves()
         parameters = self.parameters() if self.case.tracks_parameters else {}
         leaves = [*inputs.values(), *parameters.values()]
@@ -152,7 +155,7 @@ class Candidate:
         return {f"grad.{name}": gradient for name, gradient in gradients.items()}
 
     def collect_leaves(self) -> dict[str, Tensor]:
-        """Return the tensor inputs that require gradients, each once under its first name."""
+        """Return the tensor inputs that require gradients by name; a tensor with several names has only the first."""
         leaves: dict[str, Tensor] = {}
         for name, tensor in self.inputs.tensors.items():
             if tensor.requires_grad and not any(tensor is leaf for leaf in leaves.values()):
@@ -162,7 +165,7 @@ class Candidate:
     def _map_to_reference(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         """Map gradients of the module's parameters to gradients of the reference's parameters.
 
-        This is the vector-Jacobian product of the implementation's method ``weights``.
+        The mapping is the vector-Jacobian product of the implementation's method ``weights``.
         """
         parameters = {name: p.detach().requires_grad_() for name, p in self.inputs.parameters.items()}
         mapped = self.implementation.weights(parameters)
@@ -203,7 +206,7 @@ class Candidate:
         return self.blank_excluded_rows(self.name_outputs(returned), case, inputs)
 
     def make_step(self) -> Callable[[], Any]:
-        """Return the pass that is timed: forward and, unless the case takes no gradients, backward to every leaf."""
+        """Return the timed pass: forward and, if the case takes gradients, backward to every leaf."""
         arguments, call = self.inputs.arguments(), self.call
         if not self.case.differentiates:
 

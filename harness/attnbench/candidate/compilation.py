@@ -35,6 +35,6 @@ def compile_call(call: Callable[..., Any], module: Any, case: Case, inputs: Inpu
     if case.compiler == "export":
         # torch.export accepts modules only.
         whole = call if isinstance(call, nn.Module) else CallModule(call, module)
-        # Parameters are not frozen here, because export keeps their requires_grad; they may be frozen afterwards.
+        # The exported module keeps requires_grad of every parameter.
         return torch.export.export(whole, (), inputs.arguments()).module()
     return torch.compile(call, backend=str(case.compiler))

@@ -40,7 +40,7 @@ _SETTINGS: dict[str, _Setting] = {
 
 
 def read_settings() -> dict[str, Any]:
-    """Return the current value of every setting, by its name in words."""
+    """Return the current value of every setting, by a name such as "the default dtype"."""
     return {name: setting.get() for name, setting in _SETTINGS.items()}
 
 

@@ -73,7 +73,7 @@ def list_chapters() -> tuple[str, ...]:
 
 
 def sort_checks(names: Iterable[str]) -> list[str]:
-    """Return the names of a case's checks, sorted in the order in which the checks run."""
+    """Return the names of checks in the order in which they run: checks marked ``first`` come first."""
     found = read_checks()
     return sorted(names, key=lambda name: not found[name].first)
 
@@ -118,7 +118,9 @@ def _read_chapter(module: str) -> tuple[Check, ...]:
     except ImportError:
         spec = None
     if spec is None or spec.origin is None:
-        raise PluginError(f"no chapter of checks {module!r}: name one of {', '.join(CHAPTERS)}, or a package.module")
+        raise PluginError(
+            f"there is no chapter of checks {module!r}; name one of {', '.join(CHAPTERS)}, or a package.module"
+        )
     source = Path(spec.origin).read_text(encoding="utf-8")
     return tuple(
         Check(

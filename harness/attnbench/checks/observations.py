@@ -1,4 +1,4 @@
-"""Observations: what a check recorded about tensors. There are no types of observation but those of this module.
+"""Observations: what a check recorded about tensors. This module defines all types of observation.
 
 A check runs in the process of the implementation and only records. The package ``evaluation`` compares observations
 with the expected values; it runs in the oracle worker, a process that loads no implementation.
@@ -14,10 +14,10 @@ __all__ = ["Agree", "Average", "Equal", "Exact", "Holds", "Match", "Observation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """Quantities must equal the oracle's within the error budget."""
+    """Quantities (outputs, weights or gradients) must equal the oracle's within the error budget."""
 
     quantities: dict[str, Tensor]
-    # The dropout mask that the implementation drew, true where a weight is kept; None: the case draws no dropout.
+    # The dropout mask that the implementation drew, true where a weight is kept. None if the case draws no dropout.
     keep: Tensor | None = None
     # Whether the quantities may have any dtype (autocast leaves the dtype of returned weights open).
     any_dtype: bool = False
@@ -25,7 +25,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exact:
-    """Quantities must equal the oracle's bit for bit, on inputs with which no rounding can occur."""
+    """Quantities must equal the oracle's bit for bit, on inputs for which no rounding can occur."""
 
     quantities: dict[str, Tensor]
 
@@ -76,7 +76,7 @@ class Holds:
 
     holds: bool
     what: str
-    # The number that the condition bounds, and its bound; None: the condition bounds no number.
+    # The number that the condition bounds, and the bound. Both are None if the condition bounds no number.
     measured: float | None = None
     allowed: float | None = None
 
@@ -86,7 +86,7 @@ _KINDS = {kind.__name__: kind for kind in (Match, Exact, Scale, Equal, Agree, Av
 
 
 def serialize(observations: list[Observation]) -> list[dict[str, Any]]:
-    """Convert observations to plain containers of CPU tensors, which ``tensor_file.write`` stores."""
+    """Convert observations to dicts with tensors on the CPU, which ``tensor_file.write`` can store."""
     return [
         {"kind": type(observation).__name__}
         | {f.name: _move_to_cpu(getattr(observation, f.name)) for f in fields(observation)}

@@ -22,7 +22,7 @@ def check(
     keys or heads), or reads the tensors query, key and value. It does not apply to an operator without case transforms.
     ``first``: the check examines the first call, and so runs before the other checks of a case.
     """
-    del first  # the catalogue reads ``first`` from the source, without importing torch
+    del first  # unused here: the catalogue reads ``first`` from the source, without importing torch
 
     def mark(function: CheckFunction) -> CheckFunction:
         function.when = when  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ MESSAGE = 200
 
 
 def compare_runs(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], how: str) -> Iterator[Observation]:
-    """Observe that two runs agree in each quantity that both returned; ``how`` says which runs these are."""
+    """Observe that two runs agree in each quantity that both returned; ``how`` describes the two runs."""
     for name in [name for name in found if name in expected]:
         yield Agree(value=found[name].detach(), expected=expected[name].detach(), quantity=name, what=f"{name} {how}")
 
@@ -26,7 +26,10 @@ def compare_runs(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], ho
 def compare_bitwise(
     candidate: Candidate, value: Tensor, expected: Tensor, how: str, quantity: str = "output"
 ) -> Observation:
-    """Observe that a quantity of two runs is equal bit for bit, or agrees if declared not deterministic."""
+    """Observe that two runs give the same bits of a quantity.
+
+    If the implementation declares the quantity not deterministic, observe that the runs agree within the error budget.
+    """
     value, expected, what = value.detach(), expected.detach(), f"{quantity} {how}"
     if candidate.implementation.policies.repeats_bitwise(quantity, candidate.case.device):
         return Equal(value=value, expected=expected, what=what)
@@ -51,7 +54,7 @@ def compute_gradient_alone(candidate: Candidate, tensor: Tensor) -> Tensor:
 def try_call(step: Callable[[], Result]) -> tuple[Result | None, str]:
     """Call ``step``; return its result and an empty string, or None and a one-line description of its exception.
 
-    Raises: Refusal, Malformed where ``step`` raises them: the caller must not report these two as a fault of ``step``.
+    Raises: Refusal, Malformed where ``step`` raises them: callers must not report these two as a fault of ``step``.
     """
     try:
         return step(), ""

@@ -17,7 +17,7 @@ from attnbench.runner import Plan, Session
 
 __all__ = ["refuse_filters", "write_certificate"]
 
-# Name of each option that leaves out cases or checks or changes cases; a key is the option's parameter name.
+# Options that leave out cases or checks, or that change cases, by parameter name. None of them fits a certificate.
 FILTERS = {"patterns": "--case", "checks": "--check", "dtypes": "--dtype", "shard": "--shard"}
 
 
@@ -27,7 +27,7 @@ def refuse_filters(given: Mapping[str, Any]) -> None:
     Raises: click.UsageError.
     """
     if given["suite"] == "fuzz":
-        raise click.UsageError("--certificate needs a fixed suite, got fuzz: name another one with --suite")
+        raise click.UsageError("--certificate needs a fixed suite, got fuzz: name another suite with --suite")
     used = [option for name, option in FILTERS.items() if given[name]]
     if used:
         raise click.UsageError(f"--certificate needs a whole suite: leave out {', '.join(used)}")
@@ -68,11 +68,10 @@ def write_certificate(
 
 
 def _read_scores(operators: Sequence[str]) -> dict[str, Any]:
-    """Return the stored mutation scores of these operators, by the hash of a case list.
+    """Return the stored mutation scores of these operators; each key is the hash of a case list.
 
-    A mutation score is the fraction of mutants (wrong implementations) that the checks catch on the case list.
-
-    ``attnbench conform --mutants --json`` writes the stored files.
+    A mutation score is the fraction of mutants (wrong implementations) that the checks catch on the case list. The
+    files that hold the scores are written by ``attnbench conform --mutants --json``.
     """
     found: dict[str, Any] = {}
     for operator in operators:

@@ -23,14 +23,15 @@ from attnbench.records.run_file import find_runs, read_run
 from attnbench.records.types import PERF, SCHEMA
 from attnbench.runner import Effort
 
-# Default of --threshold: between two runs, a relative change of time counts if it is larger. The default is no less
-# than 5 % because two runs are made at different times: two measurements of identical code, each in ten
-# processes that alternated with those of the other, differed by up to 6 %.
+# Default of --threshold: between two runs, a larger relative change of time counts as slower or faster. The default is
+# not below 5 %, because two runs of identical code also differ. Two measurements of identical code, made in ten
+# processes each that ran alternately, differed by up to 6 %.
 THRESHOLD = 0.05
-# Default sequence lengths at which two implementations are compared: at 128 the overhead of a call dominates, at 512
-# the computation does.
+# Default sequence lengths at which two implementations are compared. At 128 a call spends most of its time on overhead,
+# at 512 on computation.
 LENGTHS = (128, 512)
-# Effort of a comparison of two implementations. If ten processes are enough for a verdict, a case takes 15 seconds.
+# Timing effort for each case when two implementations are compared. A case takes 15 seconds if ten processes are enough
+# for a verdict.
 EFFORT = Effort(processes=10, most=30, budget_s=1.0)
 # Parameter names of the options that set how implementations are measured. They have no effect on stored runs.
 MEASURING = (
@@ -38,7 +39,7 @@ MEASURING = (
     "case_budget",
 )  # fmt: skip
 WORSENED = 1
-# Style of the text in the table for each verdict that is neither better nor worse.
+# Text style in the table for each verdict that says neither better nor worse.
 STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other": "yellow"}
 
 
@@ -61,12 +62,13 @@ STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other":
 @options("lengths", "passes", "device", "dtype", "processes", "threads", "timeout", "memory_limit", "work_limit")
 @options("case_budget", "results", "resume", "json")
 def command(base: str, new: str | None, *, tree: Path | None, **given: Any) -> int:
-    """Show what became slower, faster, bigger or wrong from BASE to NEW: two runs, or two implementations.
+    """Show what became slower, faster, bigger or wrong from BASE to NEW, two runs or two implementations.
 
-    Implementations are timed now, with interleaved calls in the same processes. With --base PATH one implementation is
-    compared with its own version in the source tree PATH. Runs are compared by the ratio of each time to the
-    reference's time in the same run. Bytes, flop and kernel calls are compared exactly. Exit code 0: nothing became
-    worse; 1: something became worse, or a result is missing; 3: nothing in common, or no verdict on time.
+    Two implementations are timed by this command, with interleaved calls in the same processes. With --base PATH, one
+    implementation is compared with its version in the source tree PATH. Two stored runs are compared by the ratio of
+    each time to the reference's time in the same run. Bytes, flop and kernel calls are compared exactly. Exit code 0:
+    nothing became worse; 1: something became worse, or a result is missing; 3: BASE and NEW have nothing in common, or
+    there is no verdict on time.
     """
     sides = _parse_sides(base, new, tree, given["results"])
     if sides is None:
@@ -84,7 +86,10 @@ def _parse_sides(base: str, new: str | None, tree: Path | None, results: Path) -
     """
     if tree is not None:
         if new is not None:
-            raise click.UsageError(f"--base compares one implementation with itself: leave out {new!r}, or --base")
+            raise click.UsageError(
+                f"--base compares one implementation with its version in another source tree: leave out {new!r}, "
+                "or --base"
+            )
         return resolve_in_trees(base, tree)
     if new is None:
         raise click.UsageError(
@@ -174,7 +179,7 @@ def _print_changes(found: Sequence[Change], json_file: IO[str] | None, *, quiet:
     if json_file:
         _write_json(found, json_file)
         return
-    # Fold long case ids instead of cropping them: the mode is at the end of an id.
+    # Fold long case ids instead of cropping them: the end of an id, which names the call mode, must stay visible.
     case = Column("case", overflow="fold")
     table = Table("verdict", "implementation", "aspect", "from → to", case, box=None, pad_edge=False)
     for change in found:

@@ -45,8 +45,8 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     """Check implementations against the reference over a suite of cases.
 
     Each IMPLEMENTATION is a registered name, package.module:attribute or path/to/file.py:attribute. Without
-    IMPLEMENTATION all registered ones are checked. Exit code 0: everything passed; 1: a failure; 2: usage error;
-    3: no check ran on one of the implementations.
+    IMPLEMENTATION, every registered implementation is checked. Exit code 0: everything passed; 1: a failure;
+    2: usage error; 3: no check ran on one of the implementations.
     """
     if given["certificate_file"]:
         refuse_filters(given)

@@ -22,10 +22,10 @@ from attnbench.runner import Limits, Session
 MODELS = ("encoder", "transformers")
 # Operator that the layers of both models call.
 OPERATOR = "multihead"
-# Default size of a batch: 16 sentences of up to 128 tokens, typical where sentences are embedded.
+# Default size of a batch: 16 sentences of up to 128 tokens, a typical size for computing sentence embeddings.
 BATCH, LENGTH = 16, 128
-# Default number of fresh processes, enough for a verdict. Default seconds of a process, enough for some dozen calls of
-# a model.
+# Default number of fresh processes: ten are enough for a speed verdict. Default time of each process, in seconds: this
+# is enough for some dozen calls of a model.
 PROCESSES, BUDGET_S = 10, 6.0
 COLUMNS = ("model", "implementation", "largest difference", "cosine", "error / allowed", "time ratio", "state")
 LEGEND = (
@@ -43,15 +43,15 @@ LEGEND = (
     "models",
     type=click.Choice(MODELS),
     multiple=True,
-    help="Model whose attention is replaced; default: every available model.",
+    help="Model whose attention is replaced. Default: every available model.",
 )
-@click.option("--batch", type=click.IntRange(min=1), default=BATCH, show_default=True, help="Sentences.")
+@click.option("--batch", type=click.IntRange(min=1), default=BATCH, show_default=True, help="Number of sentences.")
 @click.option(
     "--length",
     type=click.IntRange(min=4, max=512),
     default=LENGTH,
     show_default=True,
-    help="Tokens of the longest sentence; half of all tokens are padding.",
+    help="Number of tokens of the longest sentence. Half of all tokens of the batch are padding.",
 )
 @click.option(
     "--budget", type=Seconds(), default=BUDGET_S, show_default=True, help="Time of each timing process, such as 6s."
@@ -64,10 +64,11 @@ def command(
     """Swap implementations into a real sentence encoder, and compare its embeddings and its time with the original's.
 
     Each IMPLEMENTATION is a registered name, package.module:attribute or path/to/file.py:attribute. Without
-    IMPLEMENTATION all registered ones of multi-head attention are swapped in. The models are two forms of
-    all-MiniLM-L6-v2: layers of nn.TransformerEncoderLayer, with self_attn replaced, and Hugging Face's BertModel, with
-    its attention function replaced. Exit code 0: every implementation that supports the model's layers gives embeddings
-    within the error budget; 1: an implementation does not; 3: no implementation supports the layers.
+    IMPLEMENTATION, every registered implementation of multi-head attention is used. The models are two forms of
+    all-MiniLM-L6-v2. One is built of nn.TransformerEncoderLayer, and its self_attn is replaced. The other is Hugging
+    Face's BertModel, and its attention function is replaced. Exit code 0: every implementation that supports the
+    model's layers gives embeddings within the error budget; 1: an implementation gives embeddings outside the error
+    budget; 3: no implementation supports the layers.
     """
     limits = Limits(
         timeout_s=given["timeout"],
@@ -158,7 +159,7 @@ def _print(rows: Sequence[Row], *, err: bool) -> None:
 
 
 def _write(rows: Sequence[Row], reports: Path | None, json_file: IO[str] | None, asked: Settings) -> None:
-    """Write JSON to ``json_file``, and CSV and Markdown into the folder ``reports``; either of the two may be None."""
+    """Write JSON to ``json_file``, and CSV and Markdown into the folder ``reports``; either may be None."""
     if json_file:
         # msgspec writes NaN, which JSON cannot represent, as null.
         encoded = msgspec.json.encode({"schema": SCHEMA, "asked": asked, "rows": rows})

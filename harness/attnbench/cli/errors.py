@@ -36,7 +36,7 @@ def one_line() -> Iterator[None]:
             f"interrupted: stored results are kept; continue with --resume {run}" if run else "interrupted", INTERRUPTED
         )
     except PluginError as error:
-        # A plug-in such as a study may be the first to import a dependency of attnbench itself.
+        # A plug-in, such as a study, cannot be imported if a dependency of attnbench itself is not installed.
         cause = error.__cause__
         missing = _describe_missing_module(cause) if isinstance(cause, ModuleNotFoundError) else None
         _fail(missing or str(error))

@@ -44,7 +44,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Options that select cases and checks; both jobs take them."""
+    """Options that select cases and checks, for both jobs of this module."""
 
     suite: str = "quick"
     patterns: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ def load_expectations(
 ) -> list[Expectation]:
     """Return the expected failures from the files beside the implementations and from the files given as options.
 
-    Raises: ExpectationError where an expected failure can match no finding.
+    Raises: ExpectationError if no possible finding matches an expected failure.
     """
     expectations = read_expectations_beside(implementations)
     for path in choice.expected:

@@ -74,7 +74,7 @@ def print_max_lengths(results: Iterable[Result], *, err: bool = False) -> None:
 
 
 def _choose_exit_code(results: Iterable[Result], asked: Sequence[str]) -> int:
-    """Return 1 if a check fails at the shortest length, 3 if no length fits for one of ``asked``, else 0."""
+    """Return 1 if a check fails at the shortest length, 3 if no length fits for one of the names ``asked``, else 0."""
     fits: set[str] = set()
     for result in results:
         for finding in result.findings:

@@ -75,9 +75,9 @@ def _choose_operators(asked: Sequence[str]) -> list[str]:
 
 
 def _list_cases(session: Session, operator: str, suite: str) -> dict[str, list[str]]:
-    """Return the case ids of an operator for each level from ``core`` up to the suite, smallest level first.
+    """Return the case ids of an operator for each nested suite from ``core`` up to ``suite``, smallest suite first.
 
-    If the suite is not one of these levels, return the case ids of the suite only.
+    If ``suite`` is not one of the nested suites, return only its case ids.
     """
     places = {level: number for number, level in enumerate(NESTED)}
     levels: list[str] = [level for level in NESTED[1:] if suite in places and places[level] <= places[suite]]

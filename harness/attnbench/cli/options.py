@@ -18,22 +18,22 @@ __all__ = ["EFFORTS", "LENGTHS", "QUICK_LENGTHS", "QUICK_WORK_S", "options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Default sequence lengths of a quick profile, and of any other profile.
+# Default sequence lengths of a profile: with the suite quick, and with every other suite.
 QUICK_LENGTHS = (32, 128, 512)
 LENGTHS = (128, 256, 512, 1024, 2048)
-# Timing effort by level. A verdict needs at least seven processes.
+# Timing effort by suite. A speed verdict needs at least seven processes.
 EFFORTS = {
     "quick": Effort(processes=7, budget_s=0.3),
     "core": Effort(processes=10, most=30, budget_s=1.0),
     "full": Effort(processes=10, most=30, budget_s=2.0),
 } | dict.fromkeys(("slow", "gpu", "huge"), Effort(processes=10, most=30, budget_s=4.0))
-# Longest predicted call that a quick suite starts, in seconds. The checks of the suite make such a call some forty
-# times, and each of seven timing processes makes the call seven times. A call of the naive loop (the slowest
-# implementation) on real sentences, without gradients, is just within the limit. Without the limit, the naive loop
-# takes as long as all other implementations together.
+# Default work limit of a quick suite, in seconds: a call that is predicted to take longer is not started. The checks of
+# the suite make each call some forty times, and each of seven timing processes makes it seven times. The limit just
+# allows a call of the naive loop (the slowest implementation) on real sentences without gradients. Without the limit,
+# the naive loop would take as long as all other implementations together.
 QUICK_WORK_S = 0.12
 PASSES = get_args(Pass)
-# Smallest memory limit that is rejected, in bytes. The system cannot set such a limit, and it would limit nothing.
+# A memory limit of this many bytes or more is rejected: the operating system cannot set such a limit.
 MOST_BYTES = 2**62
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -124,7 +124,7 @@ class JsonFile(click.File):
 
 
 class Expectations(click.ParamType[Path]):
-    """A file of expected failures, read already here so that its errors are reported before anything is run."""
+    """A file of expected failures; it is read at once, so that its errors are reported before anything is run."""
 
     name = "file"
 
@@ -156,9 +156,12 @@ def _make_option(*names: str, **settings: Any) -> Callable[[F], F]:
 
 
 _ALL: dict[str, Callable[[Any], Any]] = {
-    "suite": _make_option("--suite", type=click.Choice(LEVELS), default="quick", help="Cases to run."),
+    "suite": _make_option("--suite", type=click.Choice(LEVELS), default="quick", help="Suite of cases to run."),
     "suite_or_fuzz": _make_option(
-        "--suite", type=click.Choice((*LEVELS, "fuzz")), default="quick", help="Cases to run; fuzz generates cases."
+        "--suite",
+        type=click.Choice((*LEVELS, "fuzz")),
+        default="quick",
+        help="Suite of cases to run; fuzz generates them.",
     ),
     "budget": _make_option("--budget", type=Seconds(), help="Fuzz each implementation for this time, such as 60s."),
     "examples": _make_option(
@@ -173,9 +176,12 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         help="Append ids of the smallest failing cases to this file.",
     ),
     "case": _make_option(
-        "--case", "patterns", multiple=True, help="Keep cases whose id matches, such as '*bfloat16*'; or a complete id."
+        "--case",
+        "patterns",
+        multiple=True,
+        help="Case to run: a pattern of ids such as '*bfloat16*', or a complete id.",
     ),
-    "check": _make_option("--check", "checks", multiple=True, help="Keep these checks; names or patterns."),
+    "check": _make_option("--check", "checks", multiple=True, help="Check to run: a name, or a pattern of names."),
     "device": _make_option("--device", type=click.Choice(DEVICES), default="cpu"),
     "dtype": _make_option(
         "--dtype", "dtypes", type=click.Choice(DTYPES), multiple=True, help="Run every case in this dtype."
@@ -187,10 +193,10 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         type=OperatorName(),
         multiple=True,
         default=("multihead",),
-        help="Without IMPLEMENTATION: use the implementations of this operator.",
+        help="Operator whose implementations are used if no IMPLEMENTATION is named.",
     ),
     "passes": _make_option(
-        "--passes", type=click.Choice(PASSES), multiple=True, help="Passes to time; both if not given."
+        "--passes", type=click.Choice(PASSES), multiple=True, help="Pass to time; default: both passes."
     ),
     "results": _make_option("--results", type=FOLDER, default=Path("results"), help="Folder of run files."),
     "reports": _make_option("--reports", type=FOLDER, default=Path("reports"), help="Folder of the report."),
@@ -199,29 +205,34 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         "expected",
         type=Expectations(),
         multiple=True,
-        help="TOML file of known deviations; expected_failures.toml beside an implementation is always read.",
+        help="TOML file of known deviations. expected_failures.toml beside an implementation is always read.",
     ),
     "case_budget": _make_option(
-        "--case-budget", type=Seconds(), help="Time for timing one case; a slow case gets fewer processes."
+        "--case-budget", type=Seconds(), help="Time limit for timing one case. A slow case gets fewer processes."
     ),
     "timeout": _make_option("--timeout", type=Seconds(), default=120.0, help="Time limit of one check on one case."),
     "memory_limit": _make_option("--memory-limit", type=Bytes(), help="Memory limit of each worker, such as 8GiB."),
     "work_limit": _make_option(
         "--work-limit",
         type=Seconds(),
-        help="Longest predicted time of a call that is run; default 0.75 s, in a quick suite 0.12 s.",
+        help="Do not start calls that are predicted to take longer; default: 0.75 s, in a quick suite 0.12 s.",
     ),
     "shard": _make_option("--shard", type=Shard(), help="Run part I of N of the cases."),
     "resume": _make_option("--resume", metavar="RUN", help="Resume a stored run, given by its id or its file."),
-    "json": _make_option("--json", "json_file", type=JsonFile(), help="Findings as JSON; - to print."),
+    "json": _make_option(
+        "--json", "json_file", type=JsonFile(), help="File for the findings as JSON; - is standard output."
+    ),
     "markdown": _make_option(
         "--markdown",
         "markdown_file",
         type=JsonFile(),
-        help="File for the matrix and the failures as Markdown; - to print.",
+        help="File for the matrix and the failures as Markdown; - is standard output.",
     ),
     "certificate": _make_option(
-        "--certificate", "certificate_file", type=JsonFile(), help="Certificate of a whole suite as JSON; - to print."
+        "--certificate",
+        "certificate_file",
+        type=JsonFile(),
+        help="File for the certificate of a whole suite as JSON; - is standard output.",
     ),
     "mutants": _make_option(
         "--mutants",
@@ -233,7 +244,7 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         "operators",
         type=OperatorName(),
         multiple=True,
-        help="With --mutants: the mutants of this operator.",
+        help="With --mutants: run the mutants of this operator.",
     ),
     "matrix": _make_option(
         "--matrix", is_flag=True, help="With --mutants: run every mutant and every correct variant on every case."
@@ -244,8 +255,8 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         help="Find the longest sequence that fits in --memory-limit and whose call takes no longer than --work-limit.",
     ),
     "processes": _make_option("--processes", type=click.IntRange(min=1), help="Number of fresh timing processes."),
-    # At most one thread per core: further threads would only wait for one another. A million threads would leave no
-    # thread for other processes.
+    # At most one thread per core: further threads would only wait for one another, and a very large number would use up
+    # the threads that the system allows.
     "threads": _make_option(
         "--threads", type=click.IntRange(min=1, max=os.cpu_count()), help="Threads of each worker."
     ),

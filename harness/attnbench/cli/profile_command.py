@@ -31,8 +31,9 @@ from attnbench.records.types import PERF
 def command(implementations: tuple[str, ...], **given: Any) -> int:
     """Measure speed and memory across sequence lengths, of implementations that conform on the same cases.
 
-    The reference is part of every profile, so that every time has a ratio to it. --suite sets the measuring effort.
-    A complete case id as --case times that case, of any form: a decoding step, shared heads, a window.
+    The reference is part of every profile, because each time is reported as a ratio to the reference's time. --suite
+    sets the measuring effort. If --case is a complete case id, this case is timed, whatever its form: for example a
+    decoding step, shared heads or a window.
     """
     if given["frontier"]:
         from attnbench.cli.max_length import search_max_lengths

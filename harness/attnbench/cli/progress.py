@@ -81,7 +81,7 @@ class Pace:
         passed_s = self._clock() - self._ends_s[-1]
         if not self._round_ended:
             known = [took_s for one in self._took_s.values() for took_s in one]
-            # Later steps are seldom quicker than finished steps, so this estimate is a lower end.
+            # Later steps are seldom quicker than finished steps, so this estimate is the lower end of the range.
             return max(left * min(fmean(known), median(known)) - passed_s, 0.0), None
         labels = list(self._took_s)
         begin = labels.index(self._last_label) + 1

@@ -58,7 +58,10 @@ class Recording:
         return sort_results(self.run, self.results.values())
 
     def choose_exit_code(self, asked: Sequence[str]) -> int:
-        """Return 1 after a failure, 3 if one of ``asked`` has no finding that passed or failed as expected, else 0."""
+        """Return 1 after a failure, 3 if an implementation has no finding that passed or failed as expected, else 0.
+
+        Only the implementations in ``asked`` can cause a 3.
+        """
         statuses: dict[str, set[str]] = {display_name(name): set() for name in asked}
         for result in self.results.values():
             statuses.setdefault(result.implementation, set()).update(f.status for f in result.findings)

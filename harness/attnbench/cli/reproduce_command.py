@@ -17,8 +17,12 @@ from attnbench.runner.progress import NoProgress
 @click.command("reproduce")
 @click.argument("case")
 @click.argument("implementation")
-@click.option("--check", "check", help="Check to run; a script needs none.")
-@click.option("--script", is_flag=True, help="Print a standalone program instead; it imports no attnbench.")
+@click.option("--check", "check", help="Name of the check to run. Not needed with --script.")
+@click.option(
+    "--script",
+    is_flag=True,
+    help="Instead of running a check, print the case as a program that does not import attnbench.",
+)
 @options("timeout", "memory_limit", "work_limit", "threads")
 def command(case: str, implementation: str, check: str | None, *, script: bool, **given: Any) -> int:
     """Re-run one check of one CASE on an IMPLEMENTATION, and print the complete finding."""
@@ -29,7 +33,7 @@ def command(case: str, implementation: str, check: str | None, *, script: bool, 
         if script:
             return _print_script(session, case, implementation)
         if check is None:
-            raise click.UsageError("--check is missing: name the check to run, as in the last line of a failure")
+            raise click.UsageError("--check is missing: name the check to run (the last line of a failure names it)")
         chosen = choose_checks([check])
         plans = session.plan([case], chosen)
         if not plans:

@@ -25,7 +25,7 @@ from attnbench.cli.terminal import print_findings, print_timings
 @options("suite", "operator", "lengths", "passes", "device", "dtype", "shard", "expected", "processes", "threads")
 @options("timeout", "memory_limit", "work_limit", "case_budget", "results", "reports", "resume", "json")
 def command(implementations: tuple[str, ...], **given: Any) -> int:
-    """Conform, profile and report: the main job. The last line printed is the path of the report's page."""
+    """Conform, profile and report: the main job. The last line of output is the path of the report's page."""
     from attnbench.records.run_file import read_run
     from attnbench.report import write
 

@@ -48,8 +48,8 @@ def choose_timed_implementations(
 ) -> list[str]:
     """Return the implementations to time; the baselines of their operators come first.
 
-    ``asked`` says that the user named the implementations: all of them are kept. Otherwise only implementations of the
-    given operators are kept, and if ``compiling`` is False, only implementations whose calls do not compile.
+    If the user named the implementations (``asked``), all of them are kept. Otherwise only implementations of the given
+    operators are kept. If ``compiling`` is False, implementations whose calls compile are then left out as well.
 
     Raises: PluginError where a named implementation cannot be loaded.
     """
@@ -86,7 +86,7 @@ def drop_unloadable(session: Session, implementations: Sequence[str], *, asked: 
     Raises: PluginError where the user named the implementations (``asked``) and one cannot be loaded.
     """
     try:
-        # If one process can load all implementations, none of them is tried in a process of its own.
+        # Each implementation is tried in a process of its own only if one process cannot load all of them.
         session.supervise_together(list(implementations)).close()
     except PluginError:
         return [name for name in implementations if _can_load(session, name, asked=asked)]
@@ -166,7 +166,7 @@ def _filter_cases(session: Session, cases: list[str], patterns: Sequence[str]) -
 
 
 def _replace_dtype_and_device(case: str, dtype: str | None, device: str) -> str:
-    """Return the case id with this dtype and device; None and "cpu" keep the dtype and the device of the case id.
+    """Return the case id with this dtype and device; None keeps the dtype of the case id, and "cpu" keeps its device.
 
     For every operator the last three parts of a case id are the dtype, the device and the mode.
     """

@@ -53,7 +53,7 @@ def _command(name: str, study: Study) -> click.Command:
 
 
 def _run(name: str, study: Study, reports: Path, **asked: Any) -> int:
-    """Compute the study in a child process, the only one that imports torch; then draw its figures here."""
+    """Compute the study in a child process, which imports torch; then draw its figures in this process."""
     from attnbench.report.studies import write
 
     try:

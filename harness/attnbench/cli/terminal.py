@@ -20,7 +20,7 @@ __all__ = ["make_console", "print_findings", "print_timings"]
 # Number of failed checks whose first failure is printed in full. The run file has all failures.
 PRINTED = 12
 STYLES = {"✗": "bold red", "✓": "green", "~": "yellow", "–": "dim", "·": "dim"}
-# Sign after each ratio, by the state of the speed verdict. A ratio means little without this state.
+# Sign after each ratio, by speed verdict: a ratio alone does not say whether the difference is significant.
 SIGNS: dict[State, str] = {"faster": "−", "slower": "+", "same": "=", "unknown": "?", "inconclusive": "!"}
 TIMING_LEGEND = (
     "− faster, + slower, = same; ? unknown: not enough samples to tell; ! inconclusive: measurement disturbed"
@@ -79,7 +79,7 @@ def _format_cell(cell: Cell | None) -> Text:
 
 
 def _print_failures(results: Sequence[Result], *, err: bool) -> None:
-    """Print the first failure of each check, why findings were refused or not run, and the number of failures."""
+    """Print the first failure of each check, why cases were refused or not run, and the number of failures."""
     broken = collect_failures(results)
     for failure in broken[:PRINTED]:
         click.echo(f"\n{failure.title}", err=err)
@@ -91,7 +91,8 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
     for status, words in (("unsupported", "refused"), ("not_run", "not run")):
         reasons = ((r.implementation, f.reason) for r in results for f in r.findings if f.status == status)
         _print_left_out(words, "finding", reasons, err=err)
-    # The harness calls the implementation even on a case that it refuses; the warnings say what that call revealed.
+    # The harness also calls an implementation on a case that the implementation refuses. The warnings say what the call
+    # revealed.
     warned = (
         (r.implementation, f"{f.reason}: {warning}")
         for r in results
@@ -165,7 +166,7 @@ def _format_peak(result: Result | None) -> str:
 
 
 def _describe_clock(result: Result, device: str) -> str:
-    """Name a call's device and its time in the table (device time or end-to-end time); empty for a call on the CPU."""
+    """Return the device and the kind of time (device or end-to-end) for the title of a table; empty on the CPU."""
     if device == "cpu" or result.timing is None:
         return ""
     return f", {device}, {'device time' if choose_measure(result.timing) == 'device' else 'end-to-end time'}"
@@ -188,7 +189,7 @@ def _format_timing(result: Result | None, timed: Timed) -> str:
 
 
 def _compare_with_baseline(result: Result, timed: Timed) -> SpeedVerdict | None:
-    """Return the speed verdict against the baseline, or None if one run did not interleave calls of both."""
+    """Return the speed verdict against the baseline, or None if its calls were not interleaved with the baseline's."""
     name = find_baseline(result.case)
     base = timed.get((result.run, result.case, name))
     if base is None or base.timing is None or result.timing is None or name not in result.timing.interleaved_with:

@@ -20,11 +20,11 @@ __all__ = ["CONTROL", "PLANNED", "WORKER", "Row", "Settings", "drop_in"]
 
 # Name of the A/A control, a second copy of the original model, in the lists of implementation names.
 CONTROL = "(twin)"
-# Module that the worker processes must run in a session passed to ``drop_in``.
+# Module that the worker processes of a session must run if the session is passed to ``drop_in``.
 WORKER = "attnbench.integrations.drop_in_worker"
-# Fraction of the time-out of each model that is planned for timed calls; the rest is for loading and warming up.
+# Fraction of a model's time-out that is planned for timed calls. The rest is for loading and warming up.
 PLANNED = 0.4
-# Status of a row if the error of the embeddings is within the error budget, and status if it is not.
+# Status of a row whose embeddings are within the error budget, and of a row whose embeddings are not.
 HELD, FAILED = "held", "failed"
 
 
@@ -109,7 +109,7 @@ def _make_row(model: str, name: str, answer: Outcome) -> Row:
 
 def _format_excess(error: float, allowed: float) -> str:
     return (
-        f"embeddings differ by {error:.3g} from the model in float64; allowed {allowed:.3g}, "
+        f"embeddings differ by {error:.3g} from those of the model in float64, but only {allowed:.3g} is allowed, "
         "a multiple of the error of the original model's own paths"
     )
 

@@ -41,7 +41,7 @@ def choose_mode(
 def make_case_of_call(query: Tensor, key: Tensor, *, form: str, need_weights: bool, dropout: float, mode: Mode) -> Case:
     """Return the case that describes a call on split heads, with identity projections.
 
-    If attention weights are needed, the case returns the weights of each head.
+    If ``need_weights`` is true, the case asks for the attention weights of each head.
 
     Shape: query (batch, heads, queries, head_dim), key (batch, heads, keys, head_dim).
     """

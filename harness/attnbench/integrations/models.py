@@ -80,7 +80,7 @@ class SwappedAttention(nn.Module):
         self._call = call
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
-        """Call the implementation with the options that are not None."""
+        """Call the implementation, without the options that are None."""
         self.calls += 1
         given = {name: option for name, option in options.items() if option is not None}
         return self._call(query=query, key=key, value=value, **given)
@@ -118,7 +118,7 @@ class Encoder:
         embed()
         idle = [number for number, layer in enumerate(layers) if layer.self_attn.calls == 0]
         if idle:
-            raise RuntimeError(f"layers {idle} never called the attention that was put into them")
+            raise RuntimeError(f"layers {idle} never called the implementation that replaces their attention")
         return embed
 
 
@@ -143,7 +143,7 @@ class HuggingFace:
         embed()
         if (called := transformers.count_calls(public)) != sentence_encoder.LAYERS:
             raise RuntimeError(
-                f"{called} of {sentence_encoder.LAYERS} layers called the attention that was registered for them"
+                f"{called} of {sentence_encoder.LAYERS} layers called the implementation that replaces their attention"
             )
         return embed
 

@@ -30,9 +30,9 @@ __all__ = ["count_calls", "describe_missing", "register"]
 
 # Prefix of registered names, so that they never replace an attention function of transformers.
 PREFIX = "attnbench_"
-# If a name contains one of these words, transformers 5 takes it for the name of one of the library's own functions. It
-# then looks for a kernel to download, or checks whether the model supports that function. It does not recognise the
-# words in upper case.
+# Words that registered names contain in upper case only. If a name contains such a word in lower case, transformers 5
+# takes the name for that of one of its own functions. The library then looks for a kernel to download, or checks
+# whether the model supports its own function.
 RESERVED = re.compile("flash|flex_attention|sdpa")
 # Arguments of attention functions that change the result, and that multi-head attention does not have.
 FOREIGN = ("softcap", "position_bias", "s_aux", "cache")
@@ -54,9 +54,9 @@ def register(name: str) -> str:
 
     A layer's call that the implementation declares unsupported raises Refusal with the implementation's reason.
 
-    Raises: TypeError where ``name`` is not a string; RuntimeError without transformers; PluginError where the name
-    cannot be loaded; ValueError where it is not an implementation of multi-head attention, or where a name that differs
-    from it only in punctuation is already registered.
+    Raises: TypeError where ``name`` is not a string; RuntimeError without transformers; PluginError where the
+    implementation cannot be loaded; ValueError where it does not compute multi-head attention, or where another name
+    that differs from ``name`` only in punctuation is already registered.
     """
     if not isinstance(name, str):
         raise TypeError(f"name must be a string such as 'varlen' or 'path/to/file.py:attribute', got {name!r}")
@@ -92,7 +92,7 @@ def count_calls(public: str) -> int:
 
 
 def _import_interfaces() -> tuple[Any, Any]:
-    """Import the two registries of transformers: of attention functions, and of functions that make their masks."""
+    """Import the two registries of transformers: one of attention functions, one of functions that make masks."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     return AttentionInterface, AttentionMaskInterface

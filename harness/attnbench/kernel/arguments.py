@@ -28,7 +28,7 @@ def check_arguments(
     softcap: float | None,
     scale: float | None,
 ) -> None:
-    """Refuse arguments that would be broadcast or misread, and then give a wrong output.
+    """Refuse arguments that would otherwise be broadcast or misread, and give a wrong output.
 
     Raises: ValueError, TypeError that name the argument, what is needed and what was given.
     """
@@ -61,7 +61,7 @@ def _check_tokens(query: Tensor, key: Tensor, value: Tensor) -> None:
     _demand_shape("value", value, (batch, shared, keys, value.shape[3]))
     if not shared or heads % shared:
         raise ValueError(
-            f"query must have a multiple of the heads of key, got {heads} query heads and {shared} key heads"
+            f"query must have a multiple of key's number of heads, got {heads} query heads and {shared} key heads"
         )
     if not query.dtype == key.dtype == value.dtype:
         dtypes = f"{_format_dtype(query.dtype)}, {_format_dtype(key.dtype)} and {_format_dtype(value.dtype)}"
@@ -118,7 +118,7 @@ def _demand_device(name: str, tensor: Tensor, query: Tensor) -> None:
 
 
 def _demand_number(name: str, given: Any) -> None:
-    """Refuse non-numbers, NaN and infinity, by comparisons only, which compilers can trace."""
+    """Refuse non-numbers, NaN and infinity; use only comparisons, because compilers can trace them."""
     if not isinstance(given, int | float) or isinstance(given, bool):
         raise TypeError(f"{name} must be a number, got {describe_argument(given)}")
     if not -math.inf < given < math.inf:

@@ -1,4 +1,4 @@
-"""Kernels as implementations of ``attention_core``: masks are made here, and a plain function attends."""
+"""Kernels as implementations of ``attention_core``: masks are made here, and a plain function computes attention."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -75,7 +75,10 @@ class CoreKernel(DeclaredKernel):
     operator = "attention_core"
 
     def flag_replaces_mask(self, queries: int, keys: int, *, causal: str | None, only_causal: bool) -> bool:
-        """Whether the function's causal flag replaces the mask; ``only_causal``: there is no other mask and no bias."""
+        """Whether the function's causal flag replaces the mask.
+
+        ``only_causal`` is true if there is no other mask and no bias.
+        """
         same_corner = queries == keys or self.policies.causal == causal
         return causal is not None and only_causal and same_corner and self.takes("is_causal")
 
@@ -163,12 +166,12 @@ def core_from_kernel(
     The function is called as in ``from_kernel``, with two more keywords if its signature has them: ``softcap`` (a
     number, or None) and ``enable_gqa`` (true: k and v have fewer heads than q; a block of query heads shares one key
     head). The function gets causal masks, windows, ALiBi and sequence lengths as ``mask``. It gets a causal mask as
-    ``is_causal`` instead, if there is no other mask and the alignment is ``policies.causal``. Cases that need a missing
-    keyword are refused.
+    ``is_causal`` instead, if there is no other mask and the mask is aligned as ``policies.causal`` says. A case that
+    needs a keyword is refused if the function's signature lacks the keyword.
 
-    ``name`` defaults to ``core_`` and the kernel's name. ``unsupported``, ``untimed`` and ``predicted_s`` are not taken
-    from the kernel, because they depend on cases of another operator. Source, policies and environment are taken from
-    the kernel.
+    ``name`` defaults to ``core_`` followed by the kernel's name. ``unsupported``, ``untimed`` and ``predicted_s`` are
+    not taken from the kernel, because they depend on cases of another operator. Source, policies and environment are
+    taken from the kernel.
 
     Shape: q (batch, heads, queries, head_dim), k (batch, kv_heads, keys, head_dim), v (batch, kv_heads, keys,
     head_dim_v), output (batch, heads, queries, head_dim_v).

@@ -19,7 +19,7 @@ MISSING_KEYWORDS = {"enable_gqa": "enable_gqa: key must have as many heads as qu
 
 
 class DeclaredKernel(Implementation):
-    """An implementation made from a function on head-split tensors."""
+    """An implementation made from a function on tensors that are split into heads."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class DeclaredKernel(Implementation):
         return self._untimed(case) if self._untimed else None
 
     def predicted_s(self, case: Case) -> float | None:
-        """Return the time that the function's author predicts, or None."""
+        """Return the seconds that one call takes, as the function's author predicts, or None."""
         return self._predicted_s(case) if self._predicted_s else None
 
     def environment(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""The reference's forward signature, as a base class; subclasses define the attention."""
+"""A base class with the reference's forward signature; subclasses define the attention."""
 
 from collections.abc import Callable, Mapping
 
@@ -85,7 +85,7 @@ class ReferenceForward(nn.Module):
         if is_causal and attn_mask is None:
             raise ValueError("is_causal=True needs attn_mask: pass the causal mask as attn_mask")
         if attn_mask is not None and attn_mask.requires_grad and torch.is_grad_enabled():
-            # A kernel may use the causal flag in place of the mask; the mask would then get no gradient.
+            # Clear the causal flag: a kernel may use the flag in place of the mask, which would then get no gradient.
             is_causal = False
         output, weights = self.under_masks(
             query,
@@ -114,15 +114,15 @@ class ReferenceForward(nn.Module):
         is_causal: bool,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Combine the reference's two masks and call ``attention``; override it to handle the masks in another way.
+        """Combine the reference's two masks and call ``attention``.
 
-        Tokens are batch first and have been checked. If the caller gave one tensor for several arguments, they are
-        still one object.
+        A subclass may override this method to handle the masks in another way. Tokens are batch first and have been
+        checked. If the caller passed one tensor for several of query, key and value, these are still one object.
 
         Shape: attn_mask (queries, keys) or (batch·heads, queries, keys), key_padding_mask (batch, keys).
         """
-        # ``is_causal`` promises that attn_mask is causal. The flag may replace the mask only where nothing else hides
-        # keys, and no keys are appended.
+        # ``is_causal`` promises that attn_mask is causal. The flag may replace the mask only if nothing else hides
+        # keys and no keys are appended.
         causal_only = is_causal and key_padding_mask is None and self.columns == 0
         mask = reference_mask(attn_mask, key_padding_mask, num_heads=self.num_heads, dtype=query.dtype)
         mask = extended(mask, self.columns)
@@ -137,7 +137,7 @@ class ReferenceForward(nn.Module):
         attn_mask: Tensor | None,
         key_padding_mask: Tensor | None,
     ) -> None:
-        """Refuse shapes that would be broadcast and give a wrong output; all tensors are batch first here."""
+        """Refuse shapes that would be broadcast and give a wrong output; all tensors must be batch first."""
         (batch, queries), keys = query.shape[:2], key.shape[1]
         _demand_shape("query", query, (batch, queries, self.embed_dim))
         _demand_shape("key", key, (batch, keys, self.kdim))
@@ -162,7 +162,7 @@ def _map_tokens(
 def _demand_shape(name: str, tensor: Tensor, *shapes: tuple[int, ...]) -> None:
     if tuple(tensor.shape) not in shapes:
         wanted = " or ".join(str(shape) for shape in shapes)
-        raise ValueError(f"{name} must have shape {wanted}, batch first, got {tuple(tensor.shape)}")
+        raise ValueError(f"{name} must have shape {wanted} in batch-first order, got {tuple(tensor.shape)}")
 
 
 def _demand_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:

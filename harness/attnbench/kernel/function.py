@@ -1,4 +1,4 @@
-"""Kernels as implementations of multi-head attention: a module like the reference around a plain function."""
+"""Kernels as implementations of multi-head attention: a plain function, wrapped in a module like the reference."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ __all__ = ["Kernel", "from_kernel"]
 
 
 class _KernelAttention(HeadSplitAttention):
-    """Multi-head attention whose core is a plain function."""
+    """Multi-head attention in which a plain function computes attention on split heads."""
 
     def __init__(self, reference: nn.MultiheadAttention, kernel: "Kernel") -> None:
         super().__init__(reference)
@@ -29,7 +29,7 @@ class _KernelAttention(HeadSplitAttention):
         if is_causal:
             mask = None
         elif mask is not None and (self._kernel.additive_mask or mask.dtype != torch.bool):
-            # The mask was made in the dtype of the module's query. Under autocast q has a narrower dtype.
+            # The mask has the dtype of the module's query. Under autocast q has a narrower dtype, so convert the mask.
             mask = additive(mask, q.dtype) if mask.dtype == torch.bool else mask.to(q.dtype)
         dropout_p = self.dropout if self.training else 0.0
         offered = {
@@ -68,7 +68,7 @@ class Kernel(DeclaredKernel):
         }
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """Return a module with the reference's forward and parameters, in which the function attends."""
+        """Return a module with the reference's forward and parameters, in which the function computes attention."""
         return _KernelAttention(reference, self)
 
 
@@ -88,10 +88,10 @@ def from_kernel(
     """Make an implementation of multi-head attention from a plain function.
 
     The function is called as ``function(q, k, v, **keywords)``. The keywords are those of ``mask``, ``is_causal``,
-    ``scale``, ``dropout_p`` and ``need_weights`` that its signature has; cases that need a missing keyword are refused.
-    The function returns the output, or the output and the attention weights. ``mask`` is boolean with true = keep, or
-    additive; with ``additive_mask`` it is always additive. ``is_causal`` is true only where there are no extra key
-    columns (bias_k, add_zero_attn); ``mask`` is then None.
+    ``scale``, ``dropout_p`` and ``need_weights`` that its signature has. A case that needs another of these keywords is
+    refused. The function returns the output, or the output and the attention weights. ``mask`` is boolean with true =
+    keep, or additive; with ``additive_mask`` it is always additive. ``is_causal`` is true only if there are no extra
+    key columns (bias_k, add_zero_attn); ``mask`` is then None.
 
     Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim), mask broadcastable to
     (batch, heads, queries, keys), output like q, weights (batch, heads, queries, keys).

@@ -1,4 +1,4 @@
-"""The reference's parameters, projections and extra key columns, as a base class; subclasses attend on split heads."""
+"""A base class with the reference's parameters, projections and extra keys; subclasses attend on split heads."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,8 @@ __all__ = ["HeadSplitAttention"]
 class _OutputProjection(NonDynamicallyQuantizableLinear):
     """The output projection, with fast access to its parameters.
 
-    Its base class is the one that the reference uses for ``out_proj``, so dynamic quantization does not replace it.
+    Its base class is the one that the reference uses for ``out_proj``, so dynamic quantization does not replace
+    this module.
     """
 
     weight = Held[nn.Parameter]()
@@ -23,7 +24,7 @@ class _OutputProjection(NonDynamicallyQuantizableLinear):
 
 
 class HeadSplitAttention(ReferenceForward):
-    """The reference's forward, parameters and projections around ``attend``.
+    """The reference's forward, parameters and projections; subclasses define ``attend``.
 
     Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim).
     """
@@ -51,7 +52,7 @@ class HeadSplitAttention(ReferenceForward):
         )
         for name in names:
             self.register_parameter(name, copies.get(name))
-        # On the device "meta" no random parameters are drawn, which the copies would replace at once.
+        # The device "meta" saves the time to draw random parameters: the copies replace them below.
         biased = "out_proj.bias" in copies
         projection = _OutputProjection(self.embed_dim, self.embed_dim, bias=biased, device="meta")
         for name in ("weight", "bias"):
@@ -99,8 +100,8 @@ class HeadSplitAttention(ReferenceForward):
     def project_back(self, features: Tensor) -> Tensor:
         """Apply the output projection: (..., embed_dim) to the same shape.
 
-        As in the reference, the module out_proj only holds the parameters. It is not called, so that its hooks do not
-        run: calling it would take up to 2 % of a short attention call.
+        As in the reference, the module out_proj only holds the parameters and is not called, so its hooks do not run.
+        A call of out_proj would add up to 2 % to the time of a short attention call.
         """
         projection = self.out_proj
         return nn.functional.linear(features, projection.weight, projection.bias)

@@ -52,15 +52,15 @@ class _FunctionImplementation(Implementation):
         return self._unsupported(case) if self._unsupported else None
 
     def predicted_s(self, case: Case) -> float | None:
-        """Return the time that the function's author predicts, or None."""
+        """Return the seconds that one call takes, as the function's author predicts, or None."""
         return self._predicted_s(case) if self._predicted_s else None
 
     def build(self, reference: nn.Module) -> nn.Module:
-        """Return the function with the reference's parameters, as a module."""
+        """Return a module that calls the function with the reference's parameters."""
         return CalledModule(self.function, dict(reference.named_parameters()))
 
     def prepare(self, module: nn.Module, case: Case, inputs: Inputs) -> Call:
-        """Return the module.
+        """Return the module, if the function accepts every argument of the call.
 
         Raises: Refusal where the function does not accept an argument of the call.
         """

@@ -2,8 +2,8 @@
 
 CUDA events also count the time for which the device waits for a launch. To exclude that time, the device first runs a
 short spin kernel, which keeps the device busy until the whole call is enqueued. The launch cannot be hidden if the call
-synchronizes with the device, or launches more kernels than the device's queue holds. The record then says "launch not
-hidden".
+synchronizes with the device, or launches more kernels than the device's queue holds. The stored
+method of measurement then says "launch not hidden".
 """
 
 import time
@@ -22,14 +22,15 @@ __all__ = ["DeviceSample", "DeviceTime", "Pauses", "flush_bytes", "spin_cycles",
 Step = Callable[[], object]
 # Smallest number of bytes to write before each call to flush the L2 cache, as in triton.testing.do_bench.
 FLUSHED_AT_LEAST = 256_000_000
-# Shortest and longest spin, in nanoseconds. A launch takes about 5 µs, and a plain attention call makes about ten
-# launches. The device's queue holds about a thousand launches (https://stackoverflow.com/q/53970187); torch needs 5 to
-# 10 ms to fill the queue.
+# Shortest and longest duration of the spin before a call, in nanoseconds. The shortest spin is enough for a plain
+# attention call, which makes about ten kernel launches of about 5 µs each. The longest spin is enough to fill the
+# device's queue with launches: the queue holds about a thousand launches (https://stackoverflow.com/q/53970187), and
+# torch needs 5 to 10 ms to enqueue them.
 SHORTEST_NS, LONGEST_NS = 200_000, 20_000_000
-# Length of the spin as a multiple of the launch time. It exceeds 1 because the host may be delayed, and because the
-# device's clock may rise, which shortens the spin.
+# Duration of the spin as a multiple of the time that the host needs to enqueue the call. The multiple exceeds 1 because
+# the host may be delayed. In addition, the device's clock may rise, which shortens the spin.
 MARGIN = 3
-# Number of calls whose launch is timed to choose the length of the spin.
+# Number of calls whose launch is timed to choose the duration of the spin.
 CALIBRATION_CALLS = 3
 # Clock cycles of the spin that measures the device's clock rate: 1 ms at 2 GHz.
 MEASURED_CYCLES = 2_000_000
@@ -40,12 +41,12 @@ BEFORE_CAPTURE = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """One sample of a call on the device: its times, in nanoseconds, and whether the launch came late."""
+    """One sample of a call on the device: its times in nanoseconds, and whether its launch was late."""
 
     device_ns: int
-    # Whether the device reached the call before all of it was enqueued; None if there was no spin to hide the launch.
+    # Whether the device began the call before the whole call was enqueued; None if no spin preceded the call.
     late: bool | None
-    # Time of the same call replayed as a CUDA graph; None if there is no graph.
+    # Time of the same call replayed as a CUDA graph; None if the call has no graph.
     graph_ns: int | None = None
 
 
@@ -55,7 +56,7 @@ def flush_bytes(cache_bytes: int) -> int:
 
 
 def spin_ns(launches_ns: Sequence[int]) -> int:
-    """Nanoseconds to spin before a call, from the measured times of its launches."""
+    """Nanoseconds to spin before a call; ``launches_ns`` are the measured times to enqueue the call."""
     return min(LONGEST_NS, max(SHORTEST_NS, MARGIN * max(launches_ns)))
 
 
@@ -70,7 +71,8 @@ class Pauses:
 
     A device that works at full power for more than about 5 ms lowers its clock: a B200 from 1965 to 1580 MHz
     (https://github.com/flashinfer-ai/flashinfer/pull/2899). After 5 ms of work the device rests for as long as it
-    worked, which halves its mean power. It rests for at most 50 ms: a call longer than that lowers the clock by itself.
+    worked, which halves its mean power. It rests for at most 50 ms: a longer rest is useless,
+    since a single call of more than 50 ms lowers the clock anyway.
     """
 
     now_ns: Callable[[], int] = time.perf_counter_ns
@@ -79,14 +81,14 @@ class Pauses:
     _begin_ns: int | None = field(init=False, default=None)
 
     def due_ns(self) -> int:
-        """Nanoseconds to rest now; 0 if the device has not worked long enough."""
+        """Nanoseconds to rest now; 0 if the device has worked for less than ``work_ns``."""
         if self._begin_ns is None:
             self._begin_ns = self.now_ns()
         worked_ns = self.now_ns() - self._begin_ns
         return min(worked_ns, self.most_ns) if worked_ns >= self.work_ns else 0
 
     def restart(self) -> None:
-        """Begin a new period of work: the device has rested."""
+        """Begin a new period of work, after the device has rested."""
         self._begin_ns = self.now_ns()
 
 
@@ -101,8 +103,8 @@ class _Graph:
 class DeviceTime:
     """Times calls on the current CUDA device.
 
-    ``steps`` are the calls by name; each returns as soon as its work is enqueued. The calls named in ``capturable`` are
-    also captured in a CUDA graph.
+    ``steps`` contains the calls by name. A call returns as soon as its work is enqueued. The calls named in
+    ``capturable`` are also captured in a CUDA graph.
     """
 
     def __init__(self, steps: Mapping[str, Step], *, capturable: AbstractSet[str] = frozenset()) -> None:
@@ -114,7 +116,7 @@ class DeviceTime:
         self.clocks = Clocks(str(properties.uuid))
         self._pauses = Pauses()
         self._clock_ghz: float | None = None
-        # Nanoseconds to spin before a call, by its name; 0 if a spin cannot hide the launch.
+        # Nanoseconds to spin before each call, by the call's name; 0 if a spin cannot hide the launch.
         self._spins_ns: dict[str, int] = {}
         self._graphs: dict[str, _Graph] = {}
         self._uncaptured: dict[str, str] = {}
@@ -174,7 +176,7 @@ class DeviceTime:
     def replay_matches(self, name: str) -> bool:
         """Whether a replay of the graph gives bitwise the same result as the call, on the present values of the inputs.
 
-        If the results differ, the graph is discarded. True if the call has no graph.
+        If the results differ, the graph is discarded. The answer is True if the call has no graph.
         """
         if name not in self._graphs:
             return True
@@ -198,21 +200,22 @@ class DeviceTime:
             assert self._clock_ghz is not None
             torch.cuda._sleep(spin_cycles(hidden_ns, self._clock_ghz))  # type: ignore[no-untyped-call]  # noqa: SLF001  # torch's own tests use it
         else:
-            # Without this wait, the device would still flush its cache for a varying part of the launch.
+            # Wait until the cache is flushed. Otherwise the flush would hide a varying part of the launch time.
             torch.cuda.synchronize()
         self._begin.record()
         began = time.perf_counter_ns()
         result = step()
         launch_ns = time.perf_counter_ns() - began
         self._end.record()
-        # The begin event completes when the spin is over. It must not have completed before the call is enqueued.
+        # The begin event completes when the spin is over. If it has completed by now, the device began the call before
+        # the whole call was enqueued.
         late = bool(self._begin.query()) if hidden_ns else None  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         del result
         return DeviceSample(device_ns=round(self._begin.elapsed_time(self._end) * 1e6), late=late), launch_ns
 
     def _measure_clock_ghz(self) -> float:
-        """Measure the device's clock rate by the second of two spins, in cycles per nanosecond."""
+        """Measure the device's clock rate in cycles per nanosecond, from the second of two spins."""
         for _ in range(2):
             self._begin.record()
             torch.cuda._sleep(MEASURED_CYCLES)  # type: ignore[no-untyped-call]  # noqa: SLF001  # as above
@@ -221,7 +224,7 @@ class DeviceTime:
         return MEASURED_CYCLES / (float(self._begin.elapsed_time(self._end)) * 1e6)
 
     def _capture(self, name: str) -> None:
-        """Capture a call in a CUDA graph; if that fails, store the reason."""
+        """Capture a call in a CUDA graph; if the capture fails, store the reason."""
         step, graph, side_stream = self._steps[name], torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         try:
             side_stream.wait_stream(torch.cuda.current_stream())

@@ -6,7 +6,7 @@ __all__ = ["memory_fraction", "set_memory_limit"]
 
 
 def memory_fraction(limit_bytes: int, total_bytes: int) -> float:
-    """The limit as a fraction of the device's memory, which is the form that torch requires; at most 1."""
+    """Return the limit as a fraction of the device's memory, at most 1: torch requires a fraction."""
     return min(1.0, limit_bytes / total_bytes)
 
 

@@ -1,4 +1,4 @@
-"""Clock rate of a GPU and the reasons for throttling, read from NVML. Importing this imports no torch.
+"""Clock rate of a GPU and the reasons for throttling, read from NVML. Importing this module does not import torch.
 
 Source: NVML, https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html, read through nvidia-ml-py.
 """
@@ -15,7 +15,7 @@ MISSING = "none: nvidia-ml-py is not installed; pip install nvidia-ml-py"
 class Reading(NamedTuple):
     """One reading: the clock rate of the multiprocessors, and a bit mask of the reasons that lower this rate."""
 
-    # 0 if the clock rate could not be read.
+    # Clock rate in MHz; 0 if it could not be read.
     sm_mhz: int
     reasons: int
 
@@ -39,7 +39,10 @@ class Clocks:
             self.source = f"none: NVML says {str(error) or type(error).__name__}"
 
     def read(self) -> Reading | None:
-        """Read the clock rate; None if it can never be read on this device, zeros if only this reading failed."""
+        """Read the clock rate and the throttling reasons.
+
+        Return None if they can never be read on this device, and zeros if only this reading failed.
+        """
         if self._read is None:
             return None
         try:
@@ -59,7 +62,7 @@ def _make_reader(uuid: str) -> Callable[[], Reading]:
     device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
 
     def read() -> Reading:
-        # This function has had its name since version 535 of the driver and of the package (June 2023).
+        # The NVML function has had this name since version 535 of the driver and of nvidia-ml-py (June 2023).
         reasons = int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(device))
         return Reading(int(pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_SM)), reasons)
 

@@ -16,15 +16,15 @@ CREATORS = (
     "aten::empty", "aten::new_", "aten::zero", "aten::fill_", "aten::ones", "aten::full", "aten::resize_",
     "aten::scalar_tensor",
 )  # fmt: skip
-# Operators that do no work themselves. They call the operators that do it: a copy, or for a dropout the random numbers
-# and the product.
+# Operators that do no work themselves, but call other operators that do. For example, aten::clone calls a copy, and
+# aten::dropout calls a random generator and a product.
 WRAPPERS = frozenset(
     {"aten::clone", "aten::to", "aten::_to_copy", "aten::_unsafe_view", "aten::dropout", "aten::promote_types"}
 )
 # Namespaces of profiler events that are not operators.
 NO_OPERATORS = ("autograd::", "torch::", "profiler::", "c10d::")
-# With more events than this, the caller of an event is not searched for. A loop over tokens has a million events, for
-# which the search takes half a minute.
+# Largest number of events for which the caller of each event is searched for. A loop over tokens can cause a million
+# events; a search for their callers takes half a minute.
 MOST_NESTED = 100_000
 # An operator with this word in its name is always listed, since its name shows which backend was chosen.
 ATTENTION = "attention"
@@ -32,7 +32,7 @@ ATTENTION = "attention"
 
 @dataclass(slots=True)
 class _Call:
-    """One event, and the events that it called."""
+    """One profiler event, and the events that it called."""
 
     name: str
     duration_ns: int
@@ -45,8 +45,8 @@ def list_kernels(events: Sequence[Any]) -> tuple[str, ...]:
 
     A name ends in `` ×3`` if there were three calls. An operator is listed if it calls no other operator that does the
     work, or if its name contains "attention", which shows which backend was chosen. Views and the creation of tensors
-    are not work. A copy is not listed if a listed operator calls it directly. On a device, kernels are listed in place
-    of the operators that launched them.
+    are not work. A copy is not listed if a listed operator calls it directly. On CUDA, kernels are listed in place of
+    operators, except for operators whose name contains "attention".
     """
     found = [_Call(e.name(), e.duration_ns(), None) for e in events if not _is_on_cpu(e)]
     called = (
@@ -62,12 +62,15 @@ def list_kernels(events: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _list_operators(events: Sequence[Any]) -> list[_Call]:
-    """All operators that do work, judged by their names alone and not by their callers."""
+    """All operators that do work, judged by their names alone; an operator is listed even if its caller is listed."""
     return [_Call(e.name(), e.duration_ns(), None) for e in events if _is_on_cpu(e) and _is_work(e.name())]
 
 
 def _nest_events(events: Sequence[Any]) -> list[_Call]:
-    """Top-level events on the CPU, each with the events that it called: those in its thread and time interval."""
+    """Return the top-level events on the CPU, each with the events that it called.
+
+    An event called the events of the same thread that lie within its time interval.
+    """
     tops: list[_Call] = []
     stacks: dict[int, list[tuple[int, _Call]]] = {}
     own = [e for e in events if _is_on_cpu(e) and e.name() != "[memory]"]
@@ -107,7 +110,7 @@ def _is_work(name: str) -> bool:
 
 def _is_view(name: str) -> bool:
     """Whether an operator returns a view: its schema says that the result shares memory with an argument."""
-    # No public function looks up an operator's schemas by its name.
+    # torch has no public function that looks up an operator's schemas by its name.
     schemas = torch._C._jit_get_schemas_for_operator(name)  # noqa: SLF001
     aliases = [returned.alias_info for schema in schemas for returned in schema.returns]
     return any(alias is not None and not alias.is_write for alias in aliases)

@@ -1,4 +1,4 @@
-"""Memory of one call beyond its inputs; the record names the method of measurement."""
+"""Measures the memory that one call needs beyond its inputs. Each record names the method of measurement."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ def measure_footprint(candidate: Candidate) -> Footprint:
         memory={
             "peak_bytes": peak,
             "saved_bytes": saved,
-            # The difference is negative if an output was kept from an earlier call instead of allocated in this one.
+            # The difference is negative if an output was kept from an earlier call, and not allocated in this call.
             "workspace_bytes": max(0, peak - made),
             "physical_bytes": physical,
             "outside_bytes": bytes_outside_allocator(physical, peak),
@@ -69,7 +69,10 @@ def measure_footprint(candidate: Candidate) -> Footprint:
 
 
 def _measure_made_bytes(candidate: Candidate, step: Callable[[], Iterable[object]], existing: list[Tensor]) -> int:
-    """Bytes of the tensors that a pass returns: all outputs, or with gradients the first output and all gradients."""
+    """Bytes of the tensors that a pass returns.
+
+    Without gradients, these are all outputs. With gradients, they are the first output and all gradients.
+    """
     made = list(step())
     if candidate.case.differentiates:
         made.append(candidate.run()[candidate.operator.outputs[0]])
@@ -93,7 +96,7 @@ def measure_peak_bytes(call: Callable[[], object], device: str) -> int:
 
 
 def _find_peak(events: Iterable[Any]) -> int:
-    """Highest running sum of allocated minus freed bytes, over the memory events."""
+    """Highest running sum of allocated minus freed bytes, over the profiler's memory events."""
     now = highest = 0
     for event in events:
         if event.name() == "[memory]":
@@ -105,7 +108,7 @@ def _find_peak(events: Iterable[Any]) -> int:
 def _measure_device_peak(call: Callable[[], object]) -> tuple[int, int]:
     """Peaks of the allocated and of the reserved bytes during a call, above the levels before the call."""
     torch.cuda.synchronize()
-    # Otherwise the call could reuse blocks that earlier calls left in the cache, and would reserve nothing.
+    # Empty the allocator's cache: a call that reuses cached blocks of earlier calls would reserve nothing.
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
@@ -116,7 +119,10 @@ def _measure_device_peak(call: Callable[[], object]) -> tuple[int, int]:
 
 
 def count_held_bytes(values: Iterable[object], existing: Iterable[Tensor] = ()) -> int:
-    """Bytes of the storages of the tensors in ``values``; a storage counts once, one of ``existing`` tensors never."""
+    """Bytes of the storages of the tensors in ``values``.
+
+    A storage counts once, even if several tensors share it. A storage of an ``existing`` tensor does not count.
+    """
     existing_storages = {tensor.untyped_storage().data_ptr() for tensor in existing}
     own = [value.untyped_storage() for value in values if isinstance(value, Tensor)]
     return sum({s.data_ptr(): s.nbytes() for s in own if s.data_ptr() not in existing_storages}.values())

@@ -10,12 +10,14 @@ __all__ = ["trace_call"]
 
 
 def trace_call(call: Callable[[], object], device: str) -> list[Any]:
-    """Return the profiler events of one call, with memory events; the result is freed before the profiler stops.
+    """Return the profiler events of one call, memory events included.
 
-    The events are read directly: some builds leave the exported trace empty (pytorch#166121).
+    The result of the call is freed before the profiler stops. The events are read from the profiler object, because
+    the exported trace is empty in some builds of torch (pytorch#166121).
     """
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
-    # Older versions of torch warn that events of earlier profiler cycles are lost; here there is only one cycle.
+    # ``acc_events`` suppresses the warning of older torch versions that events of earlier profiler cycles are lost.
+    # This profile has only one cycle, so no events are lost.
     with profile(activities=activities, profile_memory=True, acc_events=True) as profiler:
         result = call()
         del result

@@ -1,7 +1,9 @@
-"""Peak resident memory of one call, memory outside torch's allocator included. Importing this imports no torch.
+"""Peak resident memory of one call, memory outside torch's allocator included.
 
 torch's allocator counts exactly what torch requests. It does not count memory that a library maps by itself. The
-resident size of the process includes both; Linux records the peak of this size, and resets the peak on request.
+resident size of the process includes both. Linux records the peak of the resident size, and resets the peak on request.
+
+Importing this module does not import torch.
 
 Source: /proc/<pid>/clear_refs and VmHWM, https://docs.kernel.org/filesystems/proc.html.
 """
@@ -15,19 +17,20 @@ from pathlib import Path
 __all__ = ["ENVIRONMENT", "METHOD", "bytes_outside_allocator", "measure_peak_bytes"]
 
 METHOD = "VmHWM"
-# The process must be started with this environment: glibc then maps every block of 64 KiB or more anew, and unmaps the
-# block when it is freed. Otherwise, blocks of earlier calls are still resident when the measured call begins.
+# The process must be started with this environment variable. With it, glibc maps every block of 64 KiB or more
+# separately, and unmaps the block when it is freed. Without it, freed blocks of earlier calls would still be resident
+# when the measured call begins.
 # Source: https://man7.org/linux/man-pages/man3/mallopt.3.html, M_MMAP_THRESHOLD.
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
-# Writing this to clear_refs resets the peak resident size to the present size.
+# Writing this value to ``CLEAR_REFS`` resets the peak resident size to the present size.
 RESET = "5"
 # Number of measured calls; the result is the median of their peaks.
 CALLS = 3
-# Largest excess of the resident peak over the allocator's peak that counts as noise: in bytes, or as a fraction of the
-# allocator's peak if that is more. Linux counts pages per core, so the sum is wrong by up to 0.3 MB (measured on 2
-# cores, from 64 to 1024 tokens).
+# Largest excess of the resident peak over the allocator's peak that counts as noise: ``NOISE_BYTES``, or the fraction
+# ``NOISE_SHARE`` of the allocator's peak if that is larger. Linux counts resident pages per core, so their sum is wrong
+# by up to 0.3 MB (measured on 2 cores, with 64 to 1024 tokens).
 NOISE_BYTES, NOISE_SHARE = 500_000, 0.02
 
 
@@ -64,5 +67,5 @@ def _read_peak_bytes() -> int:
     """Read the peak resident size since the last reset."""
     found = re.search(rf"^{METHOD}:\s*(\d+) kB", STATUS.read_text(), re.MULTILINE)
     if found is None:
-        raise OSError(f"{STATUS} has no {METHOD}")
+        raise OSError(f"{STATUS} has no field {METHOD}")
     return int(found[1]) * 1024

@@ -12,10 +12,10 @@ __all__ = ["Roofline", "measure_roofline"]
 PRODUCT_ROWS = {"cpu": (512, 1024, 2048), "cuda": (2048, 4096, 8192)}
 # Bytes to copy: several times the size of a last-level cache.
 COPIED_BYTES = {"cpu": 2**28, "cuda": 2**31}
-# Number of calls of each product and copy, since other work may disturb a single call. After ``ENOUGH_S`` seconds in
-# total, no more calls are made.
+# Largest number of timed calls of each product and of the copy. The fastest of them counts, since other work may
+# disturb a call. After ``ENOUGH_S`` seconds in total, no more calls are made.
 CALLS, ENOUGH_S = 5, 0.5
-# If a product takes more than these seconds, no larger product is tried: some dtypes have no fast matrix product.
+# Time of a product, in seconds, above which no larger product is tried. Dtypes without a fast matrix product exceed it.
 LONG_S = 0.1
 
 
@@ -46,7 +46,7 @@ def measure_roofline(dtype: str, device: str) -> Roofline:
 def _measure_product_flop_per_s(dtype: torch.dtype, device: str) -> float:
     rates = []
     for rows in PRODUCT_ROWS[device]:
-        # Random numbers: zeros draw less power, and a device that draws less power runs at a higher clock.
+        # The matrices are random: with zeros, a device draws less power and therefore runs at a higher clock.
         one, other = (torch.randn(rows, rows, device=device).to(dtype) for _ in range(2))
         result = torch.empty_like(one)
         took_s = _time_fastest_s(lambda: torch.mm(one, other, out=result), device)  # noqa: B023  # called at once

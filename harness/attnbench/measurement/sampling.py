@@ -17,25 +17,25 @@ from attnbench.records.types import SAMPLE_FIELDS, Timing
 __all__ = ["CallFailed", "Samples", "sample_interleaved", "take_sample"]
 
 Calls = Mapping[str, Callable[[], object]]
-# Calls of each implementation before the first sample. The first call takes 7 to 13 % longer than later ones; times are
-# stable by the third call.
+# Number of calls of each implementation before its first sample. The first call takes 7 to 13 % longer than later
+# calls. Times are stable by the third call.
 WARM_UP_CALLS = 3
 # Smallest and largest number of samples of each implementation in one process. With fewer samples than the smallest
 # number, the process would not count for a speed verdict.
 FEWEST, MOST = CLEAN_CALLS, 200
-# Number of blocks of consecutive cycles; a block calls either the baseline or its copy. If the two alternated every
-# cycle or two, each would find its data evicted from the caches, which lengthens calls of 0.15 to 0.9 ms by 0.4 to
-# 1.7 %. With blocks of 25 cycles, that effect is at most 0.5 %.
+# Number of blocks of consecutive cycles. The cycles of a block call either the baseline or its copy. If the two
+# alternated after every one or two cycles, each would find its data evicted from the caches. Such evictions lengthen
+# calls of 0.15 to 0.9 ms by 0.4 to 1.7 %. With blocks of 25 cycles, they lengthen calls by at most 0.5 %.
 BLOCKS = 8
-# Number of cycles between two searches for new threads of this process; most threads start with the first call.
+# This process is searched for new threads once in this number of cycles. Most threads start during the first call.
 WATCHED_EVERY = 8
 
 
 class CallFailed(Exception):
-    """A call raised; ``__cause__`` is the exception that it raised."""
+    """Raised if a timed call raises an exception; ``__cause__`` is the exception of the call."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"the call of {name} raised")
+        super().__init__(f"the call of {name} raised an exception")
         self.name = name
 
 
@@ -45,8 +45,8 @@ class Samples:
 
     ``times_ns`` are wall times. ``waited_ns`` are the times for which the process's threads waited for a core during
     the call. ``switches`` are numbers of involuntary context switches. ``cycles`` are the numbers of the cycles that
-    made the calls; in one cycle, each implementation is sampled at most once. A list is empty if the system does not
-    count its quantity, or if no device timed the calls. The fields are those of a ``Timing``.
+    made the calls; in one cycle, each implementation is sampled at most once. The other lists are described at the
+    fields of ``Timing``, which have the same names. A list is empty if its quantity was not measured.
     """
 
     times_ns: list[int] = field(default_factory=list)
@@ -86,14 +86,15 @@ def sample_interleaved(
     calls are made in random order. Nothing but the call is timed: garbage collection is off, and the scheduler's
     counters are read before and after the timed interval.
 
-    The budget is divided evenly among the calls. A slow call takes part in fewer cycles than a fast call, spread evenly
-    over all cycles. If other work disturbed too many calls, cycles are added for at most another ``budget_s``. No more
-    samples are planned than ``limit_s`` allows, even if so few samples give no verdict.
+    The budget of ``budget_s`` seconds is divided evenly among the calls. A slow call takes part in fewer cycles than a
+    fast call; these cycles are spread evenly over all cycles. If other work disturbed too many calls, cycles are added
+    for at most another ``budget_s`` seconds. If ``FEWEST`` samples of each call would take more than ``limit_s``
+    seconds, fewer samples are planned, even if they are too few for a speed verdict.
 
     ``baseline`` names the baseline and its copy for the A/A control. A cycle calls only one of the two. Together they
-    get the same part of the budget as one other call, and this part determines the number of cycles. If a cycle called
-    both, the same code would run twice as often as that of other calls. It would find its code and data in the caches,
-    which saved 3 to 4 % of a call of 0.4 ms.
+    get the same part of the budget as any other call. This part determines the number of cycles. If each cycle called
+    both, the code of the baseline would run twice as often as the code of other implementations. The baseline would
+    then more often find its code and data in the caches. This effect shortened a call of 0.4 ms by 3 to 4 %.
 
     Raises: CallFailed if a call raises.
     """
@@ -101,7 +102,7 @@ def sample_interleaved(
     order = random.Random(seed)  # noqa: S311  # the order of calls, no secret
     names = list(calls)
     order.shuffle(names)
-    # One process calls the baseline first, the next process its copy.
+    # A process with an even seed calls the baseline first; a process with an odd seed calls the copy first.
     sharing = [name for name in (*baseline[seed % 2 :], *baseline[: seed % 2]) if name in calls]
     share_s = budget_s / (len(calls) - max(0, len(sharing) - 1))
     sample_ns = {name: _warm_up(name, calls[name], samples[name], share_s) for name in names}
@@ -143,10 +144,10 @@ def take_sample(name: str, call: Callable[[], object], samples: Samples) -> None
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Which calls are made in which cycle."""
+    """Plan of the calls that each cycle makes."""
 
     cycles: int
-    # Number of samples of each call, by name, without the baseline and its copy.
+    # Number of samples of each call, by the call's name. The baseline and its copy are not included.
     counts: dict[str, int]
     # Names of the baseline and its copy; every cycle calls one of them.
     sharing: list[str]
@@ -155,14 +156,17 @@ class _Plan:
     def from_budget(
         cls, sample_ns: Mapping[str, int], sharing: list[str], *, share_s: float, limit_s: float
     ) -> "_Plan":
-        """Plan as many samples of each call as fit into ``share_s``, but at least ``FEWEST`` if ``limit_s`` allows."""
+        """Plan for each call the number of samples that take ``share_s`` seconds in total, but at least ``FEWEST``.
+
+        Fewer samples are planned if ``FEWEST`` samples of all calls would take more than ``limit_s`` seconds.
+        """
         fewest = max(1, int(min(FEWEST, limit_s * 1e9 / max(sum(sample_ns.values()), 1))))
         counts = {name: max(fewest, min(MOST, int(share_s * 1e9) // max(ns, 1))) for name, ns in sample_ns.items()}
         cycles = max(fewest * len(sharing), *(counts[name] for name in sharing or counts))
         return cls(cycles, {name: min(counts[name], cycles) for name in counts if name not in sharing}, sharing)
 
     def choose_calls(self, cycle: int) -> list[str]:
-        """Names of the calls to make in a cycle: the samples of each call are spread evenly over all cycles."""
+        """Names of the calls to make in a cycle. The samples of each call are spread evenly over all cycles."""
         own = [
             name
             for name, count in self.counts.items()
@@ -171,14 +175,17 @@ class _Plan:
         return own + self._choose_baseline_copy(self.sharing, cycle)
 
     def choose_added_calls(self, cycle: int, short: Sequence[str]) -> list[str]:
-        """Names of the calls to make in an added cycle: those with too few clean calls, and baseline or copy."""
+        """Names of the calls to make in an added cycle: those in ``short``, and either the baseline or its copy.
+
+        ``short`` names the calls that still have too few clean calls.
+        """
         wanting = [name for name in self.sharing if name in short] or self.sharing
         return [name for name in self.counts if name in short] + self._choose_baseline_copy(wanting, cycle)
 
     def _choose_baseline_copy(self, names: Sequence[str], cycle: int) -> list[str]:
-        """Choose the baseline or its copy for a cycle: the two alternate in blocks of cycles, as in a, b, b, a.
+        """Choose the baseline (a) or its copy (b) for a cycle: blocks of cycles have the order a, b, b, a.
 
-        The blocks have the same length. In this order, a steady drift of the machine affects both alike.
+        All blocks have the same length. In this order, a steady drift of the machine's speed affects both alike.
         """
         if not names:
             return []
@@ -189,8 +196,8 @@ class _Plan:
 def _warm_up(name: str, call: Callable[[], object], samples: Samples, budget_s: float) -> int:
     """Make a few calls and return the time of the fastest, in nanoseconds.
 
-    Only two calls are made if both take longer than the budget. One call would not be enough: the first may compile
-    something, and then takes longer than later calls.
+    Only two calls are made if both take longer than ``budget_s`` seconds. One call would not be enough: the first call
+    may compile code, and then takes longer than later calls.
     """
     took_ns: list[int] = []
     while len(took_ns) < 2 or (len(took_ns) < WARM_UP_CALLS and min(took_ns) <= budget_s * 1e9):
@@ -205,7 +212,7 @@ def _warm_up(name: str, call: Callable[[], object], samples: Samples, budget_s: 
 
 
 def _calibrate(name: str, call: Callable[[], object], samples: Samples, device: DeviceTime, call_ns: int) -> int:
-    """Calibrate the timing of a call on a device, and return the nanoseconds of one whole sample.
+    """Calibrate the timing of a call on a device, and return the nanoseconds that one sample takes.
 
     For a call that the device does not time, return ``call_ns``.
     """
@@ -233,7 +240,7 @@ class _Sampler:
     scheduler: Scheduler
     order: random.Random
     device: DeviceTime | None = None
-    # Scheduler counters before and after each call, not parsed yet, each pair with the ``Samples`` that it belongs to.
+    # For each call: the ``Samples`` to which the call belongs, and unparsed scheduler counters before and after it.
     readings: list[tuple[Samples, Reading, Reading]] = field(default_factory=list)
     cycles: int = 0
 
@@ -266,7 +273,10 @@ class _Sampler:
                 _note_clock(self.samples[name], before, after)
 
     def process_readings(self) -> None:
-        """Parse the scheduler counters into the samples; between two calls, parsing would disturb the second call."""
+        """Parse the stored scheduler counters, and add the numbers to the samples.
+
+        The counters are not parsed between two calls, because parsing would disturb the second call.
+        """
         for samples, before, after in self.readings:
             waited, switches = after.waited_ns_since(before), after.switches_since(before)
             if waited is not None:
@@ -287,7 +297,7 @@ class _Sampler:
         self.readings.append((samples, before, self.scheduler.read()))
         samples.times_ns.append(end - begin)
         samples.cycles.append(self.cycles)
-        del result  # freed outside the timed interval
+        del result  # the result is freed outside the timed interval
 
     def _take_device_sample(self, name: str) -> None:
         assert self.device is not None

@@ -1,4 +1,4 @@
-"""Counters of the system's scheduler: how long this process's threads waited for a core, how often they lost one."""
+"""Counters of the system's scheduler: the time for which threads waited for a core, and context switches."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ _LINE_BYTES = 96
 class Reading(NamedTuple):
     """Unparsed counters at one moment: they are read directly before or after a timed call, and parsed later."""
 
-    # Schedstat line of each thread by thread id; None if the system does not count the waiting of threads.
+    # Content of the schedstat file of each thread, by thread id; None if the system does not count waiting times.
     lines: dict[int, bytes] | None
     # Involuntary context switches of the process; None if the system does not count them.
     switches: int | None
@@ -29,7 +29,7 @@ class Reading(NamedTuple):
     def waited_ns_since(self, before: "Reading") -> int | None:
         """Nanoseconds that all threads of the process together waited for a core since an earlier reading.
 
-        The waiting of a thread that has ended in the meantime is not included.
+        The waiting time of a thread that has ended in the meantime is not included.
         """
         if self.lines is None or before.lines is None:
             return None
@@ -47,32 +47,33 @@ class Reading(NamedTuple):
 
 @dataclass(slots=True)
 class Scheduler:
-    """Reads the scheduler's counters; which of them this system has is determined once.
+    """Reads the scheduler's counters. The constructor determines which counters this system has.
 
     A reading makes only one system call per thread, on files that are kept open. More work between two timed calls
     would evict the next call's data from the processor's caches, and so lengthen the measured time.
 
-    Source: second field of /proc/<pid>/task/<tid>/schedstat, https://docs.kernel.org/scheduler/sched-stats.html, and
-    ru_nivcsw of getrusage(2).
+    Waiting times: second field of /proc/<pid>/task/<tid>/schedstat,
+    https://docs.kernel.org/scheduler/sched-stats.html. Context switches: ru_nivcsw of getrusage(2).
     """
 
     tasks: Path = TASKS
     counts_waits: bool = field(init=False)
     counts_switches: bool = field(init=False)
-    # Open file of each thread.
+    # Descriptor of the open schedstat file of each thread, by thread id.
     _files: dict[int, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        # Linux without these statistics writes zeros. With them, the first number, the time on a core, is not 0.
+        # A Linux kernel without scheduler statistics writes zeros. A kernel with these statistics writes a first number
+        # (the time on a core) above 0.
         self.watch()
         self.counts_waits = any(_parse_line(line)[0] > 0 for line in self._read_lines().values())
         self.counts_switches = resource is not None
 
     def watch(self) -> None:
-        """Open the files of new threads. A thread that starts during a call is not counted in that call."""
+        """Open the schedstat files of new threads. A thread that starts during a call is not counted in that call."""
         with contextlib.suppress(OSError):
             for name in os.listdir(self.tasks):  # noqa: PTH208  # half the time of Path.iterdir
-                # A thread may end between the listing and the opening.
+                # A thread may end before its file is opened.
                 with contextlib.suppress(OSError, ValueError):
                     if int(name) not in self._files:
                         self._files[int(name)] = os.open(f"{self.tasks}/{name}/schedstat", os.O_RDONLY)
@@ -106,15 +107,16 @@ class Scheduler:
             except ProcessLookupError:  # the thread ended
                 os.close(self._files.pop(thread))
             except OSError:
-                # An implementation closed the file; the number of its descriptor may be reused for another file.
+                # An implementation closed the descriptor. It is not closed again here, because its number may now
+                # belong to another file.
                 del self._files[thread]
         return lines
 
 
 def _parse_line(line: bytes) -> tuple[int, int]:
-    """Nanoseconds that a thread ran, and that it waited; zeros if the line is not from a schedstat file.
+    """Nanoseconds that a thread ran, and nanoseconds that it waited; zeros if the line is not from a schedstat file.
 
-    An implementation may close all descriptors, and then open a file that gets the number of a closed one.
+    The line may be from another file, if an implementation closed all file descriptors and then opened a file.
     """
     parts = line.split()
     return (int(parts[0]), int(parts[1])) if len(parts) == 3 and b"".join(parts).isdigit() else (0, 0)

@@ -10,7 +10,7 @@ __all__ = ["AsContiguous", "Once", "read_in_order", "replace_gradient"]
 
 
 class Once(torch.autograd.Function):
-    """The identity, whose second backward pass returns 0, as if its buffers were freed in spite of retain_graph."""
+    """The identity. Its second backward pass returns 0, as if buffers were freed in spite of retain_graph."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
@@ -35,14 +35,17 @@ class AsContiguous(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """Return the memory that follows the first element of the gradient, in the gradient's shape."""
+        """Return the gradient, read in memory order from its first element on."""
         if gradient.is_contiguous():
             return gradient
         return read_in_order(gradient, int(gradient.storage_offset()))
 
 
 def read_in_order(tensor: Tensor, offset: int) -> Tensor:
-    """Read a tensor from memory element ``offset`` on, as if it were contiguous; zeros beyond the end of its memory."""
+    """Read a tensor's memory from element ``offset`` on, as if the tensor were contiguous.
+
+    Elements beyond the end of the memory are 0.
+    """
     stored = tensor.untyped_storage().nbytes() // tensor.element_size()
     memory = tensor.as_strided((stored,), (1,), 0)
     places = torch.arange(tensor.numel(), device=tensor.device) + offset
@@ -50,5 +53,5 @@ def read_in_order(tensor: Tensor, offset: int) -> Tensor:
 
 
 def replace_gradient(value: Tensor, other: Tensor) -> Tensor:
-    """Return a tensor with the numbers of ``value`` and the gradient of ``other``; ``other`` must be finite."""
+    """Return a tensor with the value of ``value``, whose gradient flows to ``other``; ``other`` must be finite."""
     return value.detach() + (other - other.detach())

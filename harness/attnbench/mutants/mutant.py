@@ -39,7 +39,7 @@ class Equivalent:
     implementation: Implementation
     # Why no check can observe the change.
     proof: str
-    # Tests the fact that the proof relies on in an example; true if the fact holds in the example.
+    # Tests in an example the fact on which the proof relies; returns whether the fact holds in the example.
     holds: Callable[[], bool]
     # Id of the case on which the change is most likely to show.
     shown_by: str
@@ -60,16 +60,16 @@ class MutantSet:
     variants: tuple[Implementation, ...] = ()
 
     def implementations(self) -> Iterator[Implementation]:
-        """Every implementation of the set."""
+        """Yield every implementation of the set."""
         yield from (mutant.implementation for mutant in self.mutants)
         yield from (equivalent.implementation for equivalent in self.equivalents)
         yield from self.variants
 
 
 class ModuleImplementation(Implementation):
-    """An implementation made of a module class, which is built from the reference.
+    """An implementation whose module class is built from the reference.
 
-    Its name is the name of the class in snake case.
+    The name of the implementation is the name of the class in snake case.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ def load_mutant_set(operator: Operator) -> MutantSet:
     for one in found.implementations():
         if one.operator != operator.name:
             raise PluginError(
-                f"operator {operator.name!r}: its mutant set has {one.name!r}, which computes {one.operator!r}; "
-                f"move it to the set of that operator"
+                f"operator {operator.name!r}: its mutant set has {one.name!r}, a mutant of {one.operator!r}; "
+                f"move this mutant to the set of its operator"
             )
     return found

@@ -17,11 +17,11 @@ def build_covering_array(
     strength: int,
     given: Sequence[Row] = (),
 ) -> list[Row]:
-    """Build rows that, with the ``given`` rows, contain each allowed combination of values of any ``strength`` factors.
+    """Build rows that contain every allowed combination of values of any ``strength`` factors.
 
-    ``allowed`` is called on partial rows; every partial row that is allowed must be part of an allowed row. The
-    algorithm is greedy: each row starts from a missing combination and takes, factor by factor, the value that covers
-    the most missing combinations.
+    Combinations that the ``given`` rows contain are left out. ``allowed`` is also called on partial rows. If it allows
+    a partial row, some complete row that it allows must contain this partial row. The algorithm is greedy: each row
+    starts from a missing combination and takes, factor by factor, the value that covers the most missing combinations.
     """
     order = Random(0)  # noqa: S311  # a fixed seed breaks ties in the same way on each run
     missing = dict.fromkeys(generate_combinations(factors, allowed, strength))
@@ -54,7 +54,7 @@ def generate_combinations(
 
 
 def _count_new(missing: Mapping[Combination, None], row: Row, name: str, value: Any, strength: int) -> int:
-    """Number of missing combinations that the row covers in addition once factor ``name`` has this value."""
+    """Return the number of missing combinations that the row newly covers if factor ``name`` has this value."""
     return sum(
         tuple(sorted([*others, (name, value)], key=_get_name)) in missing
         for others in combinations(row.items(), strength - 1)

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 __all__ = ["FormulaOperator", "Rounded"]
 
-# Type of rounded(tensor, terms=0), which returns a tensor as it is stored after a step of the formula. Each element of
-# the tensor is a sum of ``terms`` products.
+# Type of the function ``rounded(tensor, terms=0)``. It returns ``tensor`` unchanged, or with noise in the rounding
+# model. Each element of ``tensor`` is a sum of ``terms`` products.
 Rounded = Callable[..., "torch.Tensor"]
 
 
 class FormulaOperator(Operator):
     """An operator that is defined by ``numbers`` and ``formula``; everything else is derived from these two.
 
-    The oracle is the formula in float64. The rounding model is the formula with noise wherever it calls ``rounded``.
-    The yardsticks are the formula and each of ``paths`` in the case's dtype. The reference is a module that holds the
-    parameters and computes the formula.
+    The oracle is the formula in float64. The rounding model is the formula with noise on every result that ``formula``
+    passes to ``rounded``. The yardsticks are the formula and each of ``paths`` in the case's dtype. The reference is a
+    module that holds the parameters and computes the formula.
     """
 
     def numbers(self, problem: Any, draw: "Draw") -> Inputs:
@@ -32,15 +32,15 @@ class FormulaOperator(Operator):
         raise NotImplementedError(f"{type(self).__name__} does not define numbers(problem, draw)")
 
     def formula(self, problem: Any, given: Mapping[str, Any], rounded: Rounded) -> Any:
-        """Compute the output, or a tuple of outputs in the order of ``outputs``, from parameters and arguments by name.
+        """Compute the output, or a tuple of all outputs in the order of the attribute ``outputs``.
 
-        Call ``rounded(tensor, terms=0)`` on every result that an implementation stores; ``terms`` is the number of
-        products that each element sums.
+        ``given`` has the parameters and arguments by name. Call ``rounded(tensor, terms=0)`` on every result that an
+        implementation stores; ``terms`` is the number of products that each element sums.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define formula(problem, given, rounded)")
 
     def paths(self) -> Sequence[Callable[..., Any]]:
-        """Return functions that compute the outputs of ``formula`` by other steps; each is one more yardstick."""
+        """Return functions that compute the outputs of ``formula`` by other steps; each is an additional yardstick."""
         return ()
 
     def inputs(self, case: Case) -> Inputs:
@@ -85,7 +85,7 @@ class FormulaOperator(Operator):
             )
 
     def noise(self, roundoff: float, seed: int) -> Any:
-        """Return the random relative error, at most ``roundoff``, that ``rounded`` adds in the rounding model."""
+        """Return the noise of the rounding model: random relative errors of at most ``roundoff``."""
         from attnbench.operators.rounding import Noise
 
         return Noise(roundoff, seed)

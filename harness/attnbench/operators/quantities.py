@@ -1,4 +1,4 @@
-"""The quantities of a case, computed from a formula: its outputs and gradients."""
+"""The quantities of a case (its outputs and gradients), computed from a formula."""
 
 from collections.abc import Callable
 
@@ -15,13 +15,13 @@ __all__ = ["compute_quantities"]
 def compute_quantities(
     case: Case, inputs: Inputs, formula: Callable[[Inputs], dict[str, Tensor]], *, noise: Noise | None = None
 ) -> dict[str, Tensor]:
-    """Compute the outputs of a formula by name and, where the case takes gradients, the gradients by ``grad.<name>``.
+    """Compute the outputs of a formula by name and, if the case takes gradients, the gradients as ``grad.<name>``.
 
-    The gradients are those of the loss Σ output · cotangent. ``noise`` is the rounding noise of the formula,
-    which is also applied to the returned gradients.
+    The gradients are those of the loss Σ output · cotangent. ``noise`` is the rounding noise of the formula, which is
+    also applied to the returned gradients.
     """
     if noise and case.autocast:
-        # Autocast also rounds the inputs.
+        # Under autocast the inputs are rounded, too.
         inputs = inputs.map_tensors(lambda tensor: noise.perturb(tensor) if tensor.is_floating_point() else tensor)
     leaves, inputs = _make_leaves(case, inputs)
     found = formula(inputs)
@@ -37,7 +37,7 @@ def compute_quantities(
 
 
 def _make_leaves(case: Case, inputs: Inputs) -> tuple[dict[str, Tensor], Inputs]:
-    """Return the tensors that the case takes gradients of, by name without duplicates, and inputs that hold them."""
+    """Return the tensors to differentiate by name, without duplicates, and the inputs that contain these tensors."""
     if not case.differentiates:
         return {}, inputs
     tracked = inputs.map_tensors(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()))

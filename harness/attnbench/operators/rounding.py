@@ -1,4 +1,4 @@
-"""The rounding model: relative noise of one roundoff on every stage of a formula in float64."""
+"""The rounding model: relative noise of one roundoff at every step of a formula in float64."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ class Noise:
 
     def __init__(self, roundoff: float, seed: int) -> None:
         self.roundoff = roundoff
-        # Kernels accumulate in at least float32.
+        # Roundoff of sums: kernels accumulate in float32 or in a more precise dtype.
         self.accumulation = min(roundoff, ROUNDOFF["float32"])
         self.generator = torch.Generator().manual_seed(seed)
 
@@ -26,12 +26,13 @@ class Noise:
         return tensor * (1 + self.roundoff * (2 * errors - 1))
 
     def perturb_sum(self, tensor: Tensor, terms: int) -> Tensor:
-        """Return sums of ``terms`` products with the error of sequential accumulation, which is large if terms cancel.
+        """Return sums of ``terms`` products with the error of sequential accumulation.
 
-        Partial sums grow like a random walk, so the sum of their squares is terms / 2 times the square of the result.
-        The typical worst error of one rounding to nearest is √½ · ``accumulation``, the roundoff of sums times √½. The
-        error of the sum is therefore at most √(terms / 2) · √½ = √terms / 2 times ``accumulation``, relative to the
-        root mean square of the last axis.
+        ``accumulation`` is the roundoff of sums. The typical worst error of one rounding to nearest is √½ ·
+        ``accumulation``. Partial sums grow like a random walk, so the sum of their squares is terms / 2 times the
+        square of the result. The error of a sum is therefore at most √(terms / 2) · √½ = √terms / 2 times
+        ``accumulation``. This error is relative to the root mean square of the last axis, so it is large for a sum
+        whose terms cancel.
         """
         if not terms or tensor.numel() == 0:
             return tensor
@@ -40,9 +41,9 @@ class Noise:
         return tensor + self.accumulation * math.sqrt(terms) / 2 * (2 * errors - 1) * typical
 
     def draw_recomputation_factor(self, logits: Tensor) -> Tensor:
-        """Return the factor by which a row of weights is off if it is recomputed as exp(x − L) from a rounded L.
+        """Return the factor by which the rounding of L changes a row of weights that is recomputed as exp(x − L).
 
-        L is the logsumexp of the row of logits x.
+        x is the row of logits, and L is the logsumexp of x.
 
         Shape: returns (…, queries, 1).
         """
@@ -86,7 +87,8 @@ class _NoisyGradient(torch.autograd.Function):
 class _NoisySoftmax(torch.autograd.Function):
     """Softmax whose backward is rounded as in fused kernels: dS = P (dP − δ), with noise on dP and on δ.
 
-    P is recomputed from the logits and their logsumexp.
+    P is the softmax, recomputed from the logits and their logsumexp. dS and dP are the gradients of logits and softmax,
+    and δ is the sum of P · dP over keys.
 
     Source: Dao 2023, https://arxiv.org/abs/2307.08691, algorithm 2.
     """
@@ -121,7 +123,7 @@ class _NoisyProduct(torch.autograd.Function):
 
 
 def softmax(logits: Tensor, noise: Noise | None = None) -> Tensor:
-    """exp(x − max) / Σ over keys, and 0 in a row whose logits are all minus infinity."""
+    """Return the softmax over keys, which is 0 in a row whose logits are all minus infinity."""
     if noise:
         return _NoisySoftmax.apply(logits, noise)  # type: ignore[no-any-return, no-untyped-call]
     if logits.shape[-1] == 0:
@@ -133,14 +135,17 @@ def softmax(logits: Tensor, noise: Noise | None = None) -> Tensor:
 
 
 def weighted_sum(weights: Tensor, v: Tensor, logits: Tensor, noise: Noise | None = None) -> Tensor:
-    """Attention weights times values; with noise, the backward uses weights that are recomputed from ``logits``."""
+    """Return weights times values; with noise, the backward uses weights that are recomputed from ``logits``."""
     if noise is None:
         return weights @ v
     return _NoisyProduct.apply(weights, v, noise.draw_recomputation_factor(logits))  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _NoisyTanh(torch.autograd.Function):
-    """tanh whose backward uses the rounded result: near 1 the rounding error of tanh dominates 1 − tanh²."""
+    """tanh whose backward uses the rounded result.
+
+    Near ±1 the rounding error of tanh dominates the derivative 1 − tanh².
+    """
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, noise: Noise) -> Tensor:
@@ -156,7 +161,7 @@ class _NoisyTanh(torch.autograd.Function):
 
 
 def soft_cap(logits: Tensor, cap: float, noise: Noise | None = None) -> Tensor:
-    """Cap · tanh(x / cap): logits limited to between −cap and cap."""
+    """Return cap · tanh(x / cap): the logits x, limited to between −cap and cap."""
     if noise is None:
         return cap * (logits / cap).tanh()
     return noise(cap * _NoisyTanh.apply(noise(logits / cap), noise))  # type: ignore[no-untyped-call]

@@ -18,7 +18,7 @@ from attnbench.oracle.inputs import inputs_to_dict, load_inputs
 
 __all__ = ["OracleCache"]
 
-# Limits in bytes: of expected values and inputs in memory, and of expected values on disk. The suite ``full`` takes
+# Limits in bytes: for expected values and inputs in memory, and for expected values on disk. The suite ``full`` needs
 # 0.2 GB.
 MEMORY_BYTES = 2**29
 DISK_BYTES = 2**32
@@ -69,7 +69,8 @@ class OracleCache:
         case_oracle = CaseOracle(
             case, operator, precision, lambda: self._read_inputs(path), expected=expected, padded_queries=padded_queries
         )
-        # The oracle also holds the inputs and a float64 copy of them: for float32 inputs, 3 times the size of the file.
+        # The oracle also holds the inputs and a float64 copy of them. In float32 both together take 3 times the size of
+        # the inputs file.
         self._case_oracles[key] = (case_oracle, _count_bytes(case_oracle.expected) + 3 * path.stat().st_size)
         self._evict()
         return case_oracle

@@ -35,8 +35,8 @@ __all__ = [
     "largest_error",
 ]
 
-# Half a unit in the last place of 1, by precision. In float64 the oracle is no more precise than the candidate: both
-# round, hence twice 2^-53.
+# Half a unit in the last place of 1, by precision. In float64 this number is doubled, because the oracle then has as
+# large rounding errors as the candidate.
 ROUNDOFF: dict[Precision, float] = {
     "float64": 2.0**-52,
     "float32": 2.0**-24,
@@ -48,7 +48,7 @@ ROUNDOFF: dict[Precision, float] = {
 FACTOR = 4.0
 # Number of runs of the rounding model; the largest error over the runs is used.
 MODEL_RUNS = 8
-# Cap on the yardstick's error, as a multiple of the model's error: a yardstick with a larger error is suspect.
+# Cap on the error of a yardstick, as a multiple of the rounding model's error. A larger error is suspect.
 YARDSTICK_CAP = 8.0
 # Beyond this many keys the error of sequential sums in float32 and float64 grows with the root of the length. The error
 # of online softmax in blocks of 1 key was 2.3 times the rounding error of the case at 256 keys, 4.4 times at 1024 keys
@@ -60,10 +60,10 @@ TWO_RUNS = 2.0
 SCALE_STEP = 1e-4
 # Allowed error, in roundoffs, of the softmax scale or the amplitude that is fitted over a whole tensor: first for
 # outputs, then for gradients. Each number is 4 times the worst error of all correct variants and built-in
-# implementations, with 6 seeds, batch 4, 33 queries and 47 keys on a CPU, and in float32 of the fused kernels of torch
-# 2.11 on an H100, whose exponential function is approximate (6.0 and 8.6 roundoffs). Over so many elements the rounding
-# of the elements averages out; the rounding of the scale itself remains. TF32 was not measured; its
-# numbers are those of float16, because both have the same roundoff.
+# implementations on a CPU, with 6 seeds, batch 4, 33 queries and 47 keys. The worst errors in float32 (6.0 and 8.6
+# roundoffs) are those of the fused kernels of torch 2.11 on an H100, whose exponential function is approximate. Over so
+# many elements the rounding of the elements averages out; the rounding of the scale itself remains. TF32 was not
+# measured. Its numbers are those of float16, because both have the same roundoff.
 PROBE_ROUNDOFFS: dict[Precision, tuple[float, float]] = {
     "float64": (2.5, 3.2),
     "float32": (24.0, 35.0),
@@ -71,15 +71,16 @@ PROBE_ROUNDOFFS: dict[Precision, tuple[float, float]] = {
     "float16": (0.9, 1.7),
     "bfloat16": (1.05, 1.85),
 }
-# The allowed errors above hold where rounding averages out: in tensors of PROBE_ELEMENTS or more elements, if the error
-# of the rounding model is at most PROBE_AVERAGED roundoffs (its worst run over so many elements has 1.6). On all other
-# tensors the allowed error is at least PROBE_FACTOR times the model's error. The worst error of a correct variant was
-# 4.4 times the model's error, measured on 660 small cases with all masks and 25 correct variants each.
+# PROBE_ROUNDOFFS applies where rounding averages out: in tensors of PROBE_ELEMENTS or more elements, if the error of
+# the rounding model is at most PROBE_AVERAGED roundoffs. (The largest error of the model on such tensors was 1.6
+# roundoffs.) On all other tensors the allowed error is at least PROBE_FACTOR times the model's error. The worst error
+# of a correct variant was 4.4 times the model's error. It was measured on 660 small cases with all masks, and with 25
+# correct variants on each case.
 PROBE_ELEMENTS, PROBE_AVERAGED = 2000, 2.0
 PROBE_FACTOR = 8.0
-# Step of a central difference in float64, and the allowed relative error of its slope. The error has two parts: the
-# square of the step times a third derivative, which may be large, and roundoff divided by the step. The square and the
-# quotient are both near 1e-10.
+# Step of a central difference in float64, and the allowed relative error of its slope. The error has two parts. One is
+# the square of the step times a third derivative, which may be large. The other is the roundoff divided by the step.
+# The square and the quotient are both near 1e-10.
 DIFFERENCE_STEP = 1e-5
 DIFFERENCE_ERROR = 1e-6
 
@@ -91,11 +92,11 @@ class Allowance:
     Unit: absolute, in the units of the quantity.
     """
 
-    # Error of the rounding model and of the yardsticks.
+    # Largest error of the rounding model, and largest error of the yardsticks.
     model: float
     yardstick: float
     factor: float
-    # Smallest number that every kernel distinguishes from zero: no result is more accurate than this.
+    # Smallest number that every kernel distinguishes from zero: errors below this number cannot be avoided.
     floor: float
 
     @property
@@ -143,8 +144,8 @@ def largest_error(value: Tensor, expected: Tensor) -> float:
 def allowed_probe_error(precision: Precision, *, gradient: bool, elements: int, model: float) -> float:
     """Allowed relative error of the softmax scale or the amplitude fitted over a whole tensor.
 
-    The amplitude is the common factor of all elements. ``model`` is the largest relative error that this estimate has
-    in the runs of the rounding model.
+    The amplitude is the common factor of all elements. ``model`` is the largest relative error of the fitted scale or
+    amplitude in the runs of the rounding model.
     """
     allowed = averaged_rounding_error(precision, gradient=gradient)
     averaged = elements >= PROBE_ELEMENTS and model <= PROBE_AVERAGED * ROUNDOFF[precision]
@@ -163,7 +164,10 @@ def error_along(value: Tensor, expected: Tensor, direction: Tensor) -> float:
 
 
 def count_model_runs(elements: int) -> int:
-    """Number of runs of the rounding model: fewer if a single run already samples more than a million elements."""
+    """Number of runs of the rounding model: two for more than a million elements, else ``MODEL_RUNS``.
+
+    A single run over so many elements already contains many rounding errors.
+    """
     return MODEL_RUNS if elements <= 1_000_000 else 2
 
 

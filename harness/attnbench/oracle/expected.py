@@ -51,7 +51,7 @@ class CaseOracle:
 
     ``inputs`` returns the inputs of the case. ``expected`` holds the expected values if they were computed before. The
     policy ``padded_queries="own"`` leaves the rows of padded queries to the implementation. These rows are excluded
-    from the comparison: the outputs are 0 there, and no gradient flows through them.
+    from the comparison: their outputs are set to 0, and no gradient flows through them.
     """
 
     def __init__(

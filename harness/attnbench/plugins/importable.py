@@ -41,7 +41,7 @@ def _find_binding(thing: object) -> tuple[ModuleType, str]:
     if not (inspect.isclass(thing) or inspect.isfunction(thing) or isinstance(thing, Implementation)):
         raise PluginError(
             f"{type(thing).__name__} objects are not implementations: pass the class, a function of (q, k, v), an "
-            "attnbench.Implementation, or the name of one"
+            "attnbench.Implementation, or the name of one of these"
         )
     name = getattr(thing, "__qualname__", type(thing).__qualname__)
     home = sys.modules.get(getattr(thing, "__module__", ""))
@@ -49,7 +49,7 @@ def _find_binding(thing: object) -> tuple[ModuleType, str]:
         return home, name
     # Instances and nested functions do not know the name to which they are bound. ``sys.modules`` lists modules in the
     # order in which their imports ended, so that the first module that contains the object is the one that defines it.
-    # Only ``__main__`` is listed before the modules that it imports; it is searched last.
+    # The exception is ``__main__``, which is listed before the modules that it imports. It is therefore searched last.
     for module in sorted(sys.modules.values(), key=lambda module: module is sys.modules["__main__"]):
         for attribute, value in list(getattr(module, "__dict__", {}).items()):
             if value is thing:
@@ -65,7 +65,7 @@ def _find_place(module: ModuleType, attribute: str) -> str:
     is_file = path.suffix == ".py" and path.is_file()
     if name == "__main__":
         spec = getattr(module, "__spec__", None)
-        if spec is not None:  # run by python -m
+        if spec is not None:  # the program was started with python -m
             return str(spec.name)
         if not is_file:
             raise PluginError(

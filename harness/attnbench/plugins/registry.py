@@ -1,7 +1,8 @@
 """From names to objects: entry points, ``package.module:attribute`` and ``path/to/file.py:attribute``.
 
-``NAME @ FOLDER`` is the object of the same name in another source tree; both can be loaded in one process. A plug-in is
-imported only when it is needed, so that a plug-in which cannot be imported affects only the runs that name it.
+``NAME @ FOLDER`` is the version of the object ``NAME`` in the source tree ``FOLDER``; one process can load both
+versions. A plug-in is imported only when it is needed, so that a plug-in which cannot be imported affects only the runs
+that name it.
 """
 
 import ast
@@ -104,7 +105,7 @@ def check_name(name: str, group: str = IMPLEMENTATIONS) -> None:
 
 
 def resolve_in_trees(name: str, tree: Path) -> tuple[str, str]:
-    """Return the implementation's name in the source tree ``tree``, and its name in the tree of the default version.
+    """Return the names of two versions of an implementation: in the source tree ``tree``, and in its own source tree.
 
     Both names have the form ``NAME @ FOLDER``, so that both versions are loaded in the same way.
 
@@ -150,7 +151,7 @@ def load(name: str, group: str = IMPLEMENTATIONS) -> Any:
         module = _import_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except PluginError:
         raise
-    except Exception as error:  # a plug-in may raise anything on import; it becomes one line
+    except Exception as error:  # a plug-in may raise any exception on import
         raise PluginError(f"cannot import {name!r}: {type(error).__name__}: {_join_lines(error)}") from error
     return _get_attribute(module, name, place, attribute)
 
@@ -162,7 +163,7 @@ def _load_from_tree(name: str, group: str) -> Any:
     try:
         tree = open_source_tree(Path(folder))
         module = tree.import_file(Path(place)) if place.endswith(".py") else tree.import_module(place)
-    except Exception as error:  # a plug-in may raise anything on import; it becomes one line
+    except Exception as error:  # a plug-in may raise any exception on import
         raise PluginError(f"cannot import {name!r}: {type(error).__name__}: {_join_lines(error)}") from error
     return _get_attribute(module, name, f"{place}{_AT}{folder}", attribute)
 
@@ -299,7 +300,7 @@ def _import_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise PluginError(f"cannot read {path} as a Python module")
     module = importlib.util.module_from_spec(spec)
-    # Registered before execution, so that dataclasses and pickles in the file find their module.
+    # The module is registered before its code runs, so that dataclasses and pickles in the file find it.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)

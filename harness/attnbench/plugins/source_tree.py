@@ -20,7 +20,7 @@ from typing import Any
 
 __all__ = ["SourceTree", "find_counterpart_root", "open_source_tree"]
 
-# Modules that are never imported from a tree: the harness, and the program that runs.
+# Modules that are never imported from a tree: the harness, and the main program.
 HARNESS = frozenset({"attnbench", "__main__"})
 # Folders of installed distributions, whose code is not part of any tree.
 INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -29,7 +29,7 @@ PREFIX = "attnbench_tree_"
 
 
 def open_source_tree(path: Path) -> "SourceTree":
-    """Return the source tree of a folder; each process creates it only once."""
+    """Return the source tree of a folder; a process creates each source tree only once."""
     folder = path.resolve()
     trees = [finder for finder in sys.meta_path if isinstance(finder, SourceTree)]
     found = next((tree for tree in trees if tree.folder == folder), None)
@@ -43,10 +43,10 @@ def open_source_tree(path: Path) -> "SourceTree":
 
 
 def find_counterpart_root(place: str, tree: Path) -> Path | None:
-    """Return the root folder of a module or file: its path below the root equals its counterpart's path in a tree.
+    """Return the folder that contains a module or file at the same relative path as ``tree`` contains its counterpart.
 
-    ``place`` is the name of an installed module or the path of a file. The counterpart is the tree's version of it. The
-    result is None if the tree has no counterpart.
+    ``place`` is the name of an installed module or the path of a file. The counterpart is the version of this module or
+    file in ``tree``. The result is None if there is no counterpart.
     """
     folder = tree.resolve()
     source, counterpart = _find_source(place), SourceTree(folder).find_counterpart(place)
@@ -75,7 +75,7 @@ class SourceTree(MetaPathFinder):
         """
         top = name.partition(".")[0]
         if top in HARNESS:
-            raise ImportError(f"{top} measures both versions, so it cannot be imported from {self.folder}")
+            raise ImportError(f"{top} is shared by the compared versions and cannot be imported from {self.folder}")
         place = self.find_counterpart(name)
         if place is None:
             raise ImportError(f"no {top} below {self.folder}")
@@ -98,9 +98,10 @@ class SourceTree(MetaPathFinder):
     def find_counterpart(self, place: str) -> Path | None:
         """Return this tree's counterpart of an installed module's top package, or of a file outside the tree.
 
-        The counterpart is the file of this tree whose path shares the most trailing parts with the path of the source:
-        for old/implementations/attnzoo/__init__.py, implementations/attnzoo/__init__.py before attnzoo/__init__.py. For
-        a file below the current directory, the whole relative path must match.
+        The counterpart is the file of this tree whose path shares the most trailing parts with the path of the module
+        or file. The counterpart of old/implementations/attnzoo/__init__.py is implementations/attnzoo/__init__.py, or
+        attnzoo/__init__.py if the former does not exist. For a file below the current directory, the whole path
+        relative to this directory must match.
         """
         source = _find_source(place)
         if source is None:
@@ -142,7 +143,7 @@ class SourceTree(MetaPathFinder):
         return None if INSTALLED & set(source.parts) else self.find_counterpart(top)
 
     def import_for_tree(self, name: str, package: str | None = None) -> ModuleType:
-        """Import a module: this is ``importlib.import_module`` for the code of the tree."""
+        """Import a module for the code of the tree, which calls this method as ``importlib.import_module``."""
         if name.startswith(".") or not self.has(name):
             return importlib.import_module(name, package)
         return importlib.import_module(f"{self.name}.{name}")
@@ -174,7 +175,7 @@ class _Importlib(ModuleType):
 
 
 def _redirect_import(original: Callable[..., ModuleType]) -> Callable[..., ModuleType]:
-    """Return an ``__import__`` that loads a tree's modules for the code of the tree, and calls ``original`` otherwise.
+    """Return an ``__import__`` that loads a tree's modules for the tree's code, and calls ``original`` for other code.
 
     The result must replace ``builtins.__import__``, because torch's compiler calls that function for imports in the
     code that it traces.

@@ -13,7 +13,7 @@ from pathlib import Path
 __all__ = ["count_runnable_threads", "find_marked", "kill_marked"]
 
 PROC = Path("/proc")
-# Time in which killed processes must disappear, and time between two searches, in seconds.
+# Seconds within which killed processes must disappear, and seconds between two searches for them.
 PATIENCE_S, PAUSE_S = 2.0, 0.002
 
 
@@ -25,7 +25,7 @@ def find_marked(word: str) -> list[int]:
             if not entry.name.isdecimal():
                 continue
             with contextlib.suppress(OSError):  # another user's process, or one that has ended meanwhile
-                # Empty for a zombie, a process that has ended and whose parent has not waited for it.
+                # The file is empty for a zombie: a process that has ended, but whose parent has not waited for it.
                 if word.encode() in Path(entry, "environ").read_bytes():
                     found.append(int(entry.name))
     return found

@@ -1,8 +1,8 @@
 """Child processes that answer requests on a socket; each request and each answer is one line of JSON.
 
-If a child dies, does not answer in time or answers too much, ``Child.ask`` raises an exception that says so. Standard
-output and standard error of a child go to a log file. A child's descendants end with the child, and a child ends with
-its parent, even if the parent is killed.
+If a child dies, does not answer in time or sends too long an answer, ``Child.ask`` raises an exception that says so.
+Standard output and standard error of a child go to a log file. A child's descendants end with the child, and a child
+ends with its parent, even if the parent is killed.
 """
 
 import contextlib
@@ -24,15 +24,15 @@ from attnbench.processes import descendants
 
 __all__ = ["Child", "ChildDied", "ChildTimeout", "replace_home", "serve"]
 
-# Time in which a child must exit after the socket has been closed at either end, in seconds.
+# Seconds within which a child must exit after the socket has been closed at either end.
 GRACE_S = 2.0
 # Longest answer, in bytes: far more than a record needs, far less than the memory of a machine.
 ANSWER_BYTES = 1 << 28
-# Size at which the log of a child is truncated, in bytes, and time between two checks of its size, in seconds.
+# Bytes of output at which a child's log is truncated, and seconds between two checks of the size of the log.
 OUTPUT_BYTES, WATCH_S = 1 << 24, 0.5
 # Number of bytes at the end of the log that are searched for its last line.
 LAST_BYTES = 1 << 16
-# How often the runnable threads of an idle child are counted for one measurement.
+# Number of times that one measurement counts the runnable threads of an idle child.
 SAMPLES = 10
 # Environment variable that marks a child and its descendants.
 MARK = "ATTNBENCH_CHILD"
@@ -40,11 +40,11 @@ _CHUNK = 1 << 16
 
 
 class ChildDied(Exception):
-    """Raised where the child ended before it answered; the message says how it ended."""
+    """Raised if the child ended before it answered; the message says how it ended."""
 
 
 class ChildTimeout(Exception):
-    """Raised where the child did not answer in time; it has been killed."""
+    """Raised if the child did not answer in time; the child has been killed."""
 
 
 class Child:
@@ -61,7 +61,7 @@ class Child:
         held, self._leash = os.pipe()
         try:
             with theirs, log.open("ab") as output:
-                # The children of a run share a log. The output of this child begins here.
+                # The children of a run share a log. The output of this child begins at this offset.
                 self._log_begin = output.tell()
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", module, str(theirs.fileno())],
@@ -70,7 +70,7 @@ class Child:
                     stderr=subprocess.STDOUT,
                     pass_fds=[theirs.fileno(), held],
                     env={**os.environ, **(environment or {}), name: value},
-                    start_new_session=True,  # a process group that can be killed as a whole
+                    start_new_session=True,  # make a process group, which can be killed as a whole
                 )
             _kill_on_close(held, self._process.pid)
         except OSError as error:
@@ -100,7 +100,7 @@ class Child:
         self._trim_log()
         prefix, _, answer = line.partition(b" ")
         if prefix != ticket.encode():
-            # After an unexpected line, a later line may be the answer to an earlier request.
+            # End the child: after an unexpected line, a later line may be the answer to an earlier request.
             self.kill()
             raise ChildDied("something other than an answer was written to the process's connection")
         return json.loads(answer)
@@ -165,7 +165,7 @@ class Child:
         os.close(self._leash)
 
     def close(self) -> None:
-        """Close the connection, wait for the child to exit, and kill it if it does not."""
+        """Close the connection, wait for the child to exit, and kill the child if it does not."""
         self._socket.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_S)
@@ -175,7 +175,7 @@ class Child:
         """Truncate this child's part of the log if it is too long, because the log could fill the disk."""
         with contextlib.suppress(OSError):
             if self._log.stat().st_size - self._log_begin > OUTPUT_BYTES:
-                # The child writes in append mode, so that new output starts at the new end.
+                # The child writes in append mode, so its next output starts at the new end of the log.
                 os.truncate(self._log, self._log_begin)
 
     def __enter__(self) -> Self:
@@ -205,9 +205,10 @@ class Child:
 
 
 def _kill_on_close(descriptor: int, group: int) -> None:
-    """Make Linux kill a process group when the other end of a pipe is closed, at the latest when the parent ends.
+    """Make Linux kill a process group when the other end of a pipe is closed.
 
-    A child that waits for requests notices that its parent has ended; a child in an endless loop does not.
+    The parent holds the other end, which is closed when the parent ends, at the latest. A child that waits for requests
+    would notice the end of its parent by itself; a child in an endless loop would not.
     Source: F_SETOWN and F_SETSIG in https://man7.org/linux/man-pages/man2/F_GETSIG.2const.html; only on Linux.
     """
     if hasattr(fcntl, "F_SETSIG"):
@@ -230,7 +231,7 @@ def replace_home(text: str) -> str:
 
 
 def serve(handlers: Mapping[str, Callable[..., Any]], descriptor: int) -> None:
-    """Answer requests ``{"ticket": text, "do": name, ...keywords}`` on a socket until it is closed."""
+    """Answer requests ``{"ticket": text, "do": name, ...keywords}`` on a socket until the socket is closed."""
     owner = os.getpid()
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
         for line in stream:
@@ -238,6 +239,6 @@ def serve(handlers: Mapping[str, Callable[..., Any]], descriptor: int) -> None:
             ticket = request.pop("ticket")
             answer = handlers[request.pop("do")](**request)
             if os.getpid() != owner:
-                os._exit(1)  # the handler forked, and this is the new process: only the parent answers
+                os._exit(1)  # the handler forked, and this is the new process; only the original process answers
             stream.write(f"{ticket} {json.dumps(answer)}\n".encode())
             stream.flush()

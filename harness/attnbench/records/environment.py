@@ -20,7 +20,7 @@ __all__ = [
     "read_available_memory_bytes",
 ]
 
-# First and last minor release of torch that the suite has been run with.
+# First and last minor release of torch with which attnbench was tested.
 TESTED_TORCH = ((2, 10), (2, 13))
 LIBRARIES = ("attnbench", "torch", "numpy", "xformers", "triton")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -60,19 +60,22 @@ def find_versions() -> dict[str, str]:
 
 
 def check_torch_version(installed: str) -> str | None:
-    """Return a warning if the installed version of torch is outside the tested range, or None."""
+    """Return a warning if the installed version of torch is outside the tested range, else None."""
     numbers = re.match(r"(\d+)\.(\d+)", installed)
     (low, high) = TESTED_TORCH
     if numbers and low <= (int(numbers[1]), int(numbers[2])) <= high:
         return None
     return (
         f"torch {installed} is outside the tested range {low[0]}.{low[1]} to {high[0]}.{high[1]}: "
-        "findings may differ; pip install torch==2.13.0 gives the tested one"
+        "findings may differ; pip install torch==2.13.0 installs a tested version"
     )
 
 
 def find_commit(folder: Path) -> str | None:
-    """Return the commit of the checkout around a folder, or None; ``+`` follows if tracked files were changed."""
+    """Return the commit of the git checkout that contains a folder, or None outside a checkout.
+
+    ``+`` is appended to the commit if tracked files were changed.
+    """
     try:
         head = subprocess.run(
             ["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True
@@ -123,7 +126,10 @@ def _find_widest_vectors() -> str | None:
 
 
 def _query_gpu() -> tuple[str | None, str | None]:
-    """Return model and driver of the first GPU, read with nvidia-smi, so that this process creates no CUDA context."""
+    """Return model and driver of the first GPU; None for both if there is no GPU.
+
+    They are read with nvidia-smi, so that this process creates no CUDA context.
+    """
     try:
         line = subprocess.run(
             ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],

@@ -98,14 +98,14 @@ class RunFile:
         """
         try:
             import fcntl
-        except ImportError:  # Windows, where runs are only read
+        except ImportError:  # Windows has no fcntl; runs are only read there, never written
             return
         try:
             fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self._stream.close()
             raise ResultsError(f"{self.path} is being written by another process: wait until it is done") from error
-        except OSError:  # a file system without locks
+        except OSError:  # the file system has no locks: go on without a lock
             pass
 
     def append(self, record: Result | Ceiling) -> None:
@@ -129,13 +129,14 @@ class RunFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # If a line could not be written, ``append`` has raised the error. Closing retries the write and fails again.
+        # If a line could not be written, ``append`` has raised the error. Closing the file retries the write, and
+        # raises the error again.
         with contextlib.suppress(OSError):
             self._stream.close()
 
 
 def read_run(path: Path) -> StoredRun:
-    """Read a run file; messages about lines that cannot be read are in ``problems`` of the result.
+    """Read a run file; ``problems`` has messages about lines that cannot be read.
 
     Raises: ResultsError where the file contains no run, or a run of a newer schema.
     """
@@ -166,19 +167,19 @@ def read_run(path: Path) -> StoredRun:
         except (msgspec.MsgspecError, ValueError) as error:
             problems.append(f"{path.name} line {number} cannot be read and is left out: {error}")
     if run is None:
-        raise ResultsError(f"{path} holds no run: it is not a run file, or its first line is lost")
+        raise ResultsError(f"{path} contains no run: it is not a run file, or its first line is lost")
     return StoredRun(run=run, results=tuple(results), ceilings=tuple(ceilings), path=path, problems=tuple(problems))
 
 
 def _parse_run(fields: dict[str, Any], path: Path) -> Run:
     """Convert the fields of a run.
 
-    Raises: ResultsError where its schema is newer than this version of attnbench.
+    Raises: ResultsError where the schema of the run is newer than ``SCHEMA``.
     """
     if isinstance(fields.get("schema"), int) and fields["schema"] > SCHEMA:
         raise ResultsError(
             f"{path} was written by a newer attnbench (schema {fields['schema']}); "
-            f"this one reads up to {SCHEMA}: upgrade attnbench"
+            f"this version reads schemas up to {SCHEMA}: upgrade attnbench"
         )
     return msgspec.convert(fields, Run)
 
@@ -189,7 +190,7 @@ def _require_run(record: _OfRun, run: Run | None) -> _OfRun:
     Raises: ValueError where it belongs to another run.
     """
     if run is not None and record.run != run.id:
-        raise ValueError(f"the record belongs to run {record.run!r}, but the file is that of run {run.id!r}")
+        raise ValueError(f"the record belongs to run {record.run!r}, but its file contains run {run.id!r}")
     return record
 
 
@@ -203,7 +204,7 @@ def _parse_result(fields: dict[str, Any], run: Run | None) -> Result:
 def find_runs(results: Path, names: Sequence[str]) -> list[Path]:
     """Find the files of runs by id or path; if ``names`` is empty, find the newest run that has a result.
 
-    Raises: ResultsError.
+    Raises: ResultsError if a run is not found.
     """
     stored = {path.stem: path for path in sorted(results.glob("*/*.jsonl"), key=lambda path: path.stem)}
     if not names:
@@ -217,7 +218,7 @@ def find_runs(results: Path, names: Sequence[str]) -> list[Path]:
 
 
 def _has_results(path: Path) -> bool:
-    """Whether a file contains a run and at least one complete line after it."""
+    """Whether the first line of a file is a run, and at least one complete line follows."""
     first, line_break, rest = path.read_bytes().partition(b"\n")
     try:
         fields = msgspec.json.decode(first, type=dict[str, Any])
@@ -239,12 +240,15 @@ def _find_run(results: Path, stored: dict[str, Path], name: str) -> Path:
 def merge_runs(runs: Iterable[StoredRun]) -> list[Result]:
     """Return one result per machine, implementation and case from several runs: the latest findings and measurements.
 
-    Measurements with different numbers of threads are separate results. A search for the max length is also separate.
+    Measurements with different numbers of threads are separate results. The result of a search for the max length is
+    also separate.
 
-    Two results of the same run are joined by ``join_results``: a profile stores one result of a case after the checks
-    and the memory measurement, and one after timing. It also makes fewer checks than a conformance run. Two results of
-    different runs are not joined, because a measurement belongs to the run in which it was made: the later result is
-    kept. If both have the same findings and only the earlier result has measurements, the earlier result is kept.
+    Two results of the same run are joined by ``join_results``. A profile stores two results of a case: one after the
+    checks and the memory measurement, and one after timing.
+
+    Two results of different runs are not joined, because a measurement belongs to the run in which it was made. The
+    later result is kept. If both have the same findings and only the earlier result has measurements, the earlier
+    result is kept.
     """
     latest: dict[tuple[object, ...], Result] = {}
     for stored in runs:
@@ -278,8 +282,8 @@ def join_results(before: Result, after: Result) -> Result:
         kernels=after.kernels or before.kernels,
     )
     findings = tuple(({f.check: f for f in before.findings} | {f.check: f for f in after.findings}).values())
-    # If a resumed run could not time the case, the earlier timing is dropped: its samples were taken in other processes
-    # than the samples of the implementations with which it would be compared.
+    # If a resumed run could not time the case, the earlier timing is dropped. Its samples are from other processes than
+    # the samples of the other implementations, so the times are not comparable.
     timing = after.timing or (None if after.untimed else before.timing)
     memory = after.memory or before.memory
     broken = next((f for f in findings if f.status != "passed"), None)

@@ -51,7 +51,7 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 FAILURES: frozenset[Status] = frozenset({"failed", "unexpected_pass", "error", "timeout", "crashed", "out_of_memory"})
 
 Pass = Literal["forward", "forward+backward"]
-# Name of the suite in the results of a profile, and in the results of a search for the max length.
+# Names of the suite in the results of a profile, and in the results of a search for the max length.
 PERF, FRONTIER = "perf", "frontier"
 
 
@@ -78,7 +78,7 @@ class Run:
     time: str
     command: str
     machine: Machine
-    # Library name to version.
+    # Version of each library, by the library's name.
     versions: dict[str, str]
     threads: int
     # Commit of the project, or None outside a checkout; with a trailing "+" if tracked files had been changed.
@@ -103,7 +103,7 @@ class Finding:
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse an unknown status, and a status other than passed without a reason."""
+        """Refuse an unknown status. Refuse an empty reason, unless the status is passed."""
         if self.status not in STATUSES:
             raise ValueError(f"status must be one of {', '.join(STATUSES)}, got {self.status!r}")
         if self.status != "passed" and not self.reason:
@@ -132,22 +132,24 @@ class Timing:
     # Names of the implementations that were interleaved with this one.
     interleaved_with: tuple[str, ...] = ()
     method: str = "wall"
-    # Only in the timing of the baseline: the A/A control, a second copy of the baseline with tensors of its own. Each
-    # cycle calls either the baseline or the control; in older runs, each cycle called both. A difference between the
-    # baseline and the control is noise.
+    # Timing of the A/A control: a second copy of the baseline, with tensors of its own. Only the timing of the baseline
+    # has it. Each cycle calls either the baseline or the control; in older runs, each cycle called both. A difference
+    # between the baseline and the control is noise.
     twin: "Timing | None" = None
     # Time of building and preparing the module, and time of the first call, in nanoseconds; one number per process.
     build_ns: tuple[int, ...] = ()
     first_call_ns: tuple[int, ...] = ()
-    # On CUDA, in the layout of ``samples_ns``. ``device_ns``: time of the call on the device, with a cold L2 cache.
-    # ``graph_ns``: device time of the call replayed as a CUDA graph. ``late``: whether the device started the call
-    # before the host had enqueued the whole call; empty where the launch could not be hidden.
+    # Samples on CUDA, in the layout of ``samples_ns``.
+    # ``device_ns``: time of the call on the device, with a cold L2 cache.
+    # ``graph_ns``: device time of the call replayed as a CUDA graph.
+    # ``late``: whether the device started the call before the host had enqueued the whole call; empty where the launch
+    # could not be hidden.
     device_ns: tuple[tuple[int, ...], ...] = ()
     graph_ns: tuple[tuple[int, ...], ...] = ()
     late: tuple[tuple[bool, ...], ...] = ()
     # Clock rate of the streaming multiprocessors before and after the cycle, in MHz; 0 where it could not be read.
-    # ``throttle_reasons`` has NVML's bits for the throttling reasons at either time. All three fields are empty without
-    # NVML.
+    # ``throttle_reasons`` has NVML's bits of the reasons for throttling before or after the cycle. All three fields are
+    # empty without NVML.
     clock_before_mhz: tuple[tuple[int, ...], ...] = ()
     clock_after_mhz: tuple[tuple[int, ...], ...] = ()
     throttle_reasons: tuple[tuple[int, ...], ...] = ()
@@ -177,7 +179,7 @@ class Memory:
     # Peak of resident memory during the call, minus the resident memory before the call. It includes memory that
     # libraries map themselves.
     physical_bytes: int | None = None
-    # The part of ``physical_bytes`` that torch's allocator did not allocate; None where it is within the noise.
+    # The part of ``physical_bytes`` that torch's allocator did not allocate; None if it is within the noise.
     outside_bytes: int | None = None
     # On CUDA: memory that the caching allocator reserved on the device.
     reserved_bytes: int | None = None
@@ -197,7 +199,7 @@ class Result:
     memory: Memory | None = None
     # Number of floating-point operations that the case needs, by a closed formula.
     flop: int | None = None
-    # Least number of bytes that must be read and written, by a closed formula.
+    # Smallest number of bytes that a call of the case must read and write, by a closed formula.
     bytes: int | None = None
     # Names of the call's operators and kernels in the profiler, sorted by their time, longest first.
     kernels: tuple[str, ...] = ()
@@ -209,7 +211,7 @@ class Result:
         """Refuse measurements of an implementation that did not pass all checks of the case."""
         conforms = bool(self.findings) and all(f.status == "passed" for f in self.findings)
         if (self.timing or self.memory) and not conforms:
-            raise ValueError(f"{self.implementation} has a timing on a case that did not conform: {self.case}")
+            raise ValueError(f"{self.implementation} has measurements, but did not pass all checks of {self.case}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +231,7 @@ Record = Run | Result | Ceiling
 
 
 def find_pass(case: str) -> Pass:
-    """Return the pass that is timed in a case: "forward" in mode ``inference``, "forward+backward" in all others."""
+    """Return the pass that is timed in a case: "forward" in mode ``inference``, else "forward+backward"."""
     return "forward" if case.rpartition("/")[2] == "inference" else "forward+backward"
 
 

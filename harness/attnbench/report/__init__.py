@@ -11,7 +11,7 @@ __all__ = ["write"]
 def write(runs: Sequence[StoredRun], folder: Path) -> Path:
     """Write the page, Markdown, plots and CSV files of these runs into a folder, and return the path of the page.
 
-    The page and the Markdown also show the studies whose files are in the folder.
+    The page and the Markdown file also show each study whose ``study-<name>.json`` is in the folder.
 
     Raises: ResultsError where the folder cannot be written.
     """
@@ -31,7 +31,7 @@ def write(runs: Sequence[StoredRun], folder: Path) -> Path:
 
 
 def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
-    # matplotlib and pandas take a second to import, and only a report needs them.
+    # Imported here, because matplotlib and pandas take a second to import, and only a report needs them.
     from attnbench.report import markdown, page, plots, tables
     from attnbench.report.content import collect_content
     from attnbench.report.series import join_growths

@@ -17,9 +17,10 @@ from attnbench.report.series import Series, group_series
 
 __all__ = ["LEGEND", "Cell", "Content", "Grouped", "Problem", "collect_content"]
 
-# Text of an expected failure: the declared reason, a link in brackets, a colon, and the reason that the check reported.
+# Pattern of the text of an expected failure: the declared reason, a link in parentheses, and a colon. The reason that
+# the check reported follows.
 _DECLARED = re.compile(r"(.*? \(\S*\)): ", re.DOTALL)
-# Mark of each kind of status. A cell of the table lists its marks in this order.
+# Each kind of status with its mark. A cell of the table of findings lists its marks in this order.
 MARKS = (("bad", "✗"), ("good", "✓"), ("known", "~"), ("refused", "–"), ("left", "·"))
 LEGEND = (
     ("good", "✓", "passed"),
@@ -32,7 +33,11 @@ LEGEND = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Findings of one check on one implementation: (kind, mark, count) per kind of status; the counts as text."""
+    """Numbers of findings of one check on one implementation.
+
+    ``marks`` has the name, the mark and the number of findings of each kind of status. ``words`` has
+    the requirement of the check, and the number of findings of each status as text.
+    """
 
     marks: tuple[tuple[str, str, int], ...]
     words: str
@@ -40,7 +45,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A finding that is a failure, with the command that reproduces it."""
+    """A finding whose status is a failure, with the command that reproduces the finding."""
 
     implementation: str
     check: str
@@ -53,7 +58,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouped:
-    """Findings or calls of one implementation that have the same reason; ``of`` lists their checks, cases or calls."""
+    """Findings or calls of one implementation that have the same reason; ``of`` names their checks, cases or calls."""
 
     implementation: str
     reason: str
@@ -69,7 +74,7 @@ class Content:
     results: tuple[Result, ...]
     headline: tuple[str, ...]
     fastest: tuple[str, ...]
-    # Each chapter with its checks.
+    # Each chapter of the catalogue of checks, with the names of its checks.
     chapters: tuple[tuple[str, tuple[str, ...]], ...]
     requirements: dict[str, str]
     cells: dict[str, dict[str, Cell]]
@@ -85,12 +90,12 @@ class Content:
     ceilings: Listing | None
     max_lengths: Listing | None
     methods: tuple[str, ...]
-    # Lines of run files that could not be read.
+    # Messages about lines of run files that could not be read.
     unreadable: tuple[str, ...]
 
 
 def collect_content(runs: Sequence[StoredRun]) -> Content:
-    """Collect the content of a report of these runs."""
+    """Collect the content of a report on these runs."""
     every = merge_runs(runs)
     results = [result for result in every if result.suite != FRONTIER]
     found = tables.tabulate_findings(results)

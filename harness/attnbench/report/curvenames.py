@@ -13,12 +13,12 @@ from matplotlib.transforms import Bbox
 
 __all__ = ["SIZE", "End", "compute_room", "place"]
 
-# Font size of names, in points; and gap between a panel and the names at its right, as a fraction of the panel's width.
+# Font size of names, in points. Gap between a panel and the names at its right, as a fraction of the panel's width.
 SIZE, BESIDE = 8.5, 0.055
-# Distance of a name inside a panel from the end of its curve, as a fraction of the panel's width; and gap, in points,
+# Distance of a name inside a panel from the end of its curve, as a fraction of the panel's width. Gap, in points,
 # between the leader line and the marker at the end of the curve.
 INSIDE, MARK = 0.03, 5
-# Least vertical distance between two names of one line each, as a fraction of the panel's height.
+# Smallest vertical distance between two one-line names, as a fraction of the panel's height.
 APART = 0.058
 # Style of the leader line from a name to the end of its curve.
 LEADER: dict[str, Any] = {
@@ -37,15 +37,12 @@ class End:
     colour: str
     length: int
     value: float
-    # Whether the curve ends because longer calls were predicted to exceed the work limit.
+    # Whether the curve ends because calls on longer sequences were predicted to exceed the work limit.
     beyond: bool
 
 
 def compute_room(names: Sequence[str], panel: float) -> float:
-    """Return the width that the names need at the right of a panel whose width is ``panel``.
-
-    Unit: inches, for both widths.
-    """
+    """Return the width, in inches, that the names need at the right of a panel of width ``panel`` (inches)."""
     return BESIDE * panel + max(map(_measure_width, names)) + MARGIN
 
 
@@ -65,7 +62,7 @@ def place(axes: Axes, ends: Sequence[End], longest: int, panel: float) -> None:
 
 
 def _place_beside(axes: Axes, ends: Sequence[tuple[End, float]]) -> None:
-    """Draw names at the right of a panel; ``ends`` are pairs (end of a curve, its height in the panel)."""
+    """Draw names at the right of a panel; ``ends`` pairs each end of a curve with its height in the panel."""
     for (end, height), moved in zip(ends, spread([height for _, height in ends], APART), strict=True):
         axes.annotate(
             end.name, xy=(1, height), xytext=(1 + BESIDE, moved), xycoords="axes fraction",
@@ -75,7 +72,10 @@ def _place_beside(axes: Axes, ends: Sequence[tuple[End, float]]) -> None:
 
 
 def _place_inside(axes: Axes, ends: Sequence[tuple[End, float]], panel: float) -> None:
-    """Draw names inside a panel, clear of curves and of each other; ``ends`` are pairs (end of a curve, its height)."""
+    """Draw names inside a panel, clear of curves and of each other.
+
+    ``ends`` pairs each end of a curve with its height in the panel.
+    """
     curves = [_convert_to_shares(axes, line.get_xydata()) for line in axes.lines]
     taken: list[Bbox] = []
     for end, height in ends:
@@ -95,16 +95,17 @@ def _place_inside(axes: Axes, ends: Sequence[tuple[End, float]], panel: float) -
 
 
 def find_clear_place(wanted: float, half: float, taken: Sequence[tuple[float, float]]) -> float:
-    """Return the height nearest to ``wanted`` at which a name overlaps no ``taken`` interval; its height is 2·``half``.
+    """Return the position nearest to ``wanted`` at which a name overlaps no interval of ``taken``.
 
-    If the name overlaps an interval at every height, return ``wanted``, moved into the panel.
+    A position is the vertical centre of the name, and ``half`` is half the height of the name. All are fractions of the
+    panel's height. If the name overlaps an interval at every position, return ``wanted``, moved into the panel.
     """
     wanted = min(max(wanted, half), 1 - half)
     edges = [wanted, *(high + half for _, high in taken), *(low - half for low, _ in taken)]
     free = [
         place
         for place in edges
-        # The tolerance 1e-9 is for rounding: an edge plus ``half`` minus ``half`` may differ from the edge.
+        # The tolerance 1e-9 is for rounding errors: ``(edge + half) - half`` may differ from ``edge``.
         if half <= place <= 1 - half
         and all(high <= place - half + 1e-9 or low >= place + half - 1e-9 for low, high in taken)
     ]
@@ -144,7 +145,7 @@ def _convert_to_shares(axes: Axes, points: Any) -> Any:
 
 
 def _find_extent(points: Any, left: float, right: float) -> tuple[float, float] | None:
-    """Return the lowest and the highest point of a curve between two x positions; None if no part of it is there."""
+    """Return the lowest and the highest y of a curve between two x positions; None if the curve is outside them."""
     left, right = max(left, points[0, 0]), min(right, points[-1, 0])
     if left > right:
         return None

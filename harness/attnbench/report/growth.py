@@ -10,14 +10,14 @@ import pandas as pd
 __all__ = ["GROWTH", "LEVEL", "Growth", "fit_growth", "fit_growths"]
 
 LEVEL = 0.95
-# Two-sided 95 % quantile of Student's t with 1 to 20 degrees of freedom. With more, the last value is used,
-# which makes the interval a little too wide.
+# Two-sided 95 % quantile of Student's t with 1 to 20 degrees of freedom. For more than 20, the last value is used,
+# which makes the confidence interval a little too wide.
 # Source: https://www.itl.nist.gov/div898/handbook/eda/section3/eda3672.htm
 STUDENT_T = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
     2.110, 2.101, 2.093, 2.086,
 )  # fmt: skip
-# Fewest lengths for a fit: any line fits two points exactly.
+# Smallest number of lengths for a fit. Two lengths are too few, since a line fits any two points exactly.
 FEWEST = 3
 GROWTH = (
     "implementation", "pass", "measure", "dtype", "device", "exponent", "low", "high", "level", "lengths", "shortest",
@@ -35,10 +35,10 @@ class Growth:
 
 
 def fit_growth(lengths: Sequence[float], values: Sequence[float]) -> Growth | None:
-    """Fit the exponent with which values grow with length; None for fewer than three lengths.
+    """Fit a power law of the length to values, and return its exponent; None for fewer than three lengths.
 
-    The confidence interval is Student's, at 95 %, from the residuals of the fit. A curve that bends,
-    such as a sum of a linear and a quadratic part, therefore has a wide interval even if its points are exact.
+    The 95 % confidence interval uses Student's t and the residuals of the fit. A curve that is no power law, such as a
+    sum of a linear and a quadratic part, therefore has a wide interval even if its points are exact.
     """
     if len(lengths) < FEWEST or len(set(lengths)) < FEWEST or min(values) <= 0:
         return None
@@ -54,7 +54,7 @@ def fit_growth(lengths: Sequence[float], values: Sequence[float]) -> Growth | No
 def fit_growths(timings: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:
     """Fit the exponents of time and of peak memory in one series, by implementation and pass.
 
-    Times whose state is ``inconclusive`` are left out.
+    Times with the speed verdict ``inconclusive`` are left out.
     """
     undisturbed = timings[timings["state"] != "inconclusive"]
     rows = [

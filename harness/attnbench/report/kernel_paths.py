@@ -12,7 +12,7 @@ __all__ = ["CALLS", "Way", "find_way", "group_by_way"]
 CALLS = " ×"
 # Largest number of operator names in a row of the table; kernels.csv has all names.
 NAMED = 6
-# Pattern of operator names, and the path that it indicates. The first pattern that matches a name decides.
+# Patterns of operator names, each with the code path that it indicates. The first pattern that matches a name counts.
 WAYS = (
     (r"_scaled_dot_product_attention_math", "composed: torch's math path, no fused kernel"),
     (r"_flash_attention", "fused: flash"),
@@ -26,7 +26,7 @@ COPY = "aten::copy_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """The path that one implementation took in one pass, its operators, and the lengths at which it was taken."""
+    """The code path that one implementation took in one pass, with its operators and the lengths of its sequences."""
 
     implementation: str
     pass_: str
@@ -36,7 +36,7 @@ class Way:
 
 
 def find_way(kernels: Sequence[str]) -> str:
-    """Describe the path that these operators indicate, with the number of copies of tensors."""
+    """Describe the code path that these operators indicate, and the number of copies of tensors."""
     found = next((words for pattern, words in WAYS if any(re.search(pattern, name) for name in kernels)), "its own")
     copies = sum(_count_calls(name) for name in kernels if name.partition(CALLS)[0] == COPY)
     return found + (f"; {copies} {'copy' if copies == 1 else 'copies'} of tensors" if copies else "")

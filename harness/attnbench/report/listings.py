@@ -43,7 +43,7 @@ class Listing:
 
 
 def make_listings(series: Series) -> list[Listing]:
-    """Return the tables of growth and of kernels of a series; a table without rows is left out."""
+    """Return the tables of growth and of code paths of a series; a table without rows is left out."""
     made = [
         Listing(
             title="Growth with length",
@@ -88,7 +88,7 @@ def list_max_lengths(results: Iterable[Result]) -> Listing | None:
 
 
 def _format_growth_rows(series: Series) -> Iterator[tuple[str, ...]]:
-    """Yield implementation, pass, lengths, and the exponents of time and of peak memory."""
+    """Yield rows of implementation, pass, range of lengths, and the exponents of time and of peak memory."""
     for (name, pass_), own in series.growths.groupby(["implementation", "pass"], sort=False):
         by_measure = {row["measure"]: row for _, row in own.iterrows()}
         lengths = f"{own['shortest'].min()} to {own['longest'].max()}"

@@ -124,5 +124,5 @@ def _escape(text: str) -> str:
 
 
 def _format_code(text: str) -> str:
-    """Format text as inline code, also valid inside a table."""
+    """Format text as inline code that is also valid inside a table."""
     return "`" + " ".join(text.split()).replace("`", "'").replace("|", "\\|") + "`"

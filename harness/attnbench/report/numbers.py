@@ -1,4 +1,4 @@
-"""Numbers formatted for reading: three significant digits, and the unit in which a number is short."""
+"""Formats numbers for reading: with three significant digits, and in a unit that suits their size."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ MISSING = "–"
 
 
 def format_digits(value: float, count: int = 3) -> str:
-    """Format a number with ``count`` significant digits; with an exponent only below 10⁻⁴ and from 10⁶ on."""
+    """Format a number with ``count`` significant digits; below 10⁻⁴ and from 10⁶ on, with an exponent."""
     if math.isnan(value):
         return MISSING
     if value == 0 or not math.isfinite(value):
@@ -39,12 +39,12 @@ def format_ratio(value: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Format a time in the unit in which the number is short."""
+    """Format a time with three significant digits, in s, ms, µs or ns."""
     return _format_scaled(seconds, ((1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")))
 
 
 def format_bytes(count: float) -> str:
-    """Format a number of bytes in the binary unit in which the number is short."""
+    """Format a number of bytes with three significant digits, in B, KiB, MiB, GiB or TiB."""
     return _format_scaled(count, ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")))
 
 
@@ -54,7 +54,7 @@ def format_thousands(count: int) -> str:
 
 
 def format_count(count: int, word: str) -> str:
-    """Format a count and the word that it counts, in the plural unless the count is 1."""
+    """Format a count, followed by a word; the word gets a plural s unless the count is 1."""
     return f"{format_thousands(count)} {word}" + ("s" if count != 1 else "")
 
 

@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML file: styles and plots are inside it."""
+"""The report as one self-contained HTML file: styles and plots are embedded."""
 
 import re
 from collections.abc import Mapping
@@ -41,7 +41,8 @@ PLOTS = (
     ),
 )
 
-# Largest width of a drawing on the page, in pixels per point of the drawing. With it, two panels fill the page.
+# Largest width of a drawing on the page, in pixels per point of the drawing. At this width, a
+# drawing with two panels fills the page.
 PX_PER_PT = 1.65
 
 
@@ -87,7 +88,7 @@ class Grid:
 
 
 def render(content: Content, files: Mapping[str, bytes]) -> str:
-    """Return the HTML page of a report; the plots are among the files."""
+    """Return the HTML page of a report; ``files`` contains the plots."""
     return (
         make_environment()
         .get_template("report.html.j2")
@@ -168,7 +169,7 @@ def _format_cell(measure: Measure, row: Any) -> tuple[str, ...]:
 
 
 def _inline_figures(series: Series, files: Mapping[str, bytes]) -> list[tuple[str, str, Markup]]:
-    """Return heading, explanation and drawing of each plot of a series that is among the files."""
+    """Return heading, explanation and drawing of each plot of a series whose drawing is in ``files``."""
     return [
         (title, reading, inline(files[f"{name}{series.suffix}.svg"].decode(), f"{name}{series.suffix}"))
         for name, title, reading in PLOTS
@@ -177,7 +178,7 @@ def _inline_figures(series: Series, files: Mapping[str, bytes]) -> list[tuple[st
 
 
 def inline(svg: str, name: str) -> Markup:
-    """Prepare an SVG drawing for use inside the page: no prologue, unique ids, and the page's colours and fonts.
+    """Prepare an SVG drawing for use inside the page: no XML prologue, unique ids, and the page's colours and fonts.
 
     matplotlib escapes every text that it draws, so the drawing contains no foreign markup.
     """

@@ -1,4 +1,4 @@
-"""Plots of time, memory and speed against length, as SVG and PNG files with reproducible bytes."""
+"""Plots of time, memory and speed against length, as SVG and PNG files; the same data always give identical files."""
 
 import io
 import math
@@ -18,7 +18,7 @@ from attnbench.report.numbers import format_bytes, format_seconds
 
 __all__ = ["INK", "MUTED", "Look", "choose_looks", "draw", "plot_memory", "plot_speed", "plot_time"]
 
-# Colours of text and of lines, readable on white and on near-black. The HTML page replaces them by its own colours.
+# Colours of text and of lines, readable on white and on near-black. The HTML page replaces them with its own.
 INK, MUTED, RULE = "#77797f", "#808289", "#8a8c92"
 # Okabe and Ito's palette for colour-blind readers, with its extremes shifted towards mid-tones and without yellow.
 # Source: https://jfly.uni-koeln.de/color/
@@ -26,14 +26,14 @@ COLOURS = ("#3185c5", "#d9650f", "#119a75", "#c2689c", "#c98b06", "#53a9d6", "#8
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "p")
 # Line styles of the first eight implementations, of the next eight, and of all others.
 LINES = ("-", "--", ":")
-# Text in the reason of a call that was not timed because it was predicted to exceed the work limit. A curve that ends
-# before such a call is marked.
+# If a call was not timed because it was predicted to exceed the work limit, its reason contains this text. A curve that
+# ends before such a call is marked.
 BEYOND = "--work-limit"
 
-SETTINGS: Any = {  # matplotlib's own type for it names every key
+SETTINGS: Any = {  # not typed more exactly: matplotlib's type lists every key
     "svg.hashsalt": "attnbench",
     "svg.fonttype": "none",
-    # Do not read dollar signs in names as formulas.
+    # Do not draw text between dollar signs as a formula.
     "text.parse_math": False,
     "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans"],
@@ -56,10 +56,10 @@ SETTINGS: Any = {  # matplotlib's own type for it names every key
     "text.color": INK,
 }
 
-# Unit: inches. Width and height of a panel, and width of the labels at its left.
+# Width and height of a panel, and width of the labels at its left, in inches.
 PANEL, HEIGHT, LABELS = 3.6, 3.5, 0.85
-# Fewest ticks of an axis. Ticks are at powers of the base of the axis or, if these are too few, at these multiples of
-# powers of ten.
+# Smallest number of ticks of a y axis. Ticks are at powers of the base of the axis. If these are too few and the base
+# is 10, ticks are at the multiples ``STEPS`` of powers of ten.
 FEWEST_TICKS, STEPS = 4, (1.0, 2.0, 5.0)
 
 
@@ -74,7 +74,7 @@ class Look:
 
 
 def choose_looks(implementations: Collection[str], references: Collection[str]) -> dict[str, Look]:
-    """Choose a style for each implementation; a reference is drawn in the colour of text."""
+    """Choose a style for each implementation; a reference has the colour of the text."""
     made = dict.fromkeys(references, Look(colour=INK, marker="o", width=2.2))
     for index, name in enumerate(sorted(set(implementations) - set(references))):
         again, place = divmod(index, len(COLOURS))
@@ -98,12 +98,12 @@ def plot_memory(memories: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str,
 
 
 def plot_speed(timings: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, Look], reference: str) -> Figure | None:
-    """Plot the speed relative to the reference against length; above 1 is faster.
+    """Plot the speed relative to the reference against length; values above 1 are faster.
 
     Calls with an inconclusive speed verdict are left out.
     """
     frame = timings[timings["ratio"].notna() & (timings["state"] != "inconclusive")]
-    # Inverting a time ratio swaps the ends of its interval.
+    # Inverting a ratio of times swaps the ends of its confidence interval.
     frame = frame.assign(value=1 / frame["ratio"], low=1 / frame["ratio_high"], high=1 / frame["ratio_low"])
     return _draw_panels(
         frame, untimed, styles, label=f"speed relative to {reference}", text=lambda value: f"{value:g}×"
@@ -111,7 +111,7 @@ def plot_speed(timings: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, L
 
 
 def draw(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
-    """Return the figure as the bytes of a file, without a date."""
+    """Return the bytes of an SVG or PNG file of the figure; the file contains no date."""
     stream = io.BytesIO()
     with mpl.rc_context(SETTINGS):
         if kind == "svg":
@@ -145,7 +145,7 @@ def _draw_panels(
             axes.set_title(name, loc="left", fontsize=9.5, fontweight="bold", pad=10)
             axes.tick_params(labelleft=True)
             ends.append(_draw_curves(axes, part, untimed[untimed["pass"] == name], styles))
-        # All panels have the same y axis, which each curve may extend, so ticks and names are set last.
+        # All panels share one y axis, and any curve may extend this axis. Ticks and names are therefore set last.
         every[0].set_ylim(*every[0].get_ylim())
         _set_ticks(every[0], base=base)
         for axes, own in zip(every, ends, strict=True):
@@ -173,7 +173,11 @@ def _set_up_axes(axes: Axes, part: pd.DataFrame, *, text: Callable[[float], str]
 
 
 def _set_ticks(axes: Axes, *, base: int) -> None:
-    """Set ticks at powers of the base; if too few, at multiples of powers of ten; if still too few, evenly spaced."""
+    """Set the ticks of the y axis at powers of the base.
+
+    If these are too few and the base is 10, set ticks at multiples of powers of ten. If the ticks are still too few,
+    space them evenly.
+    """
     low, high = axes.get_ylim()
     for subs in ((1.0,), STEPS) if base == 10 else ((1.0,),):
         axes.yaxis.set_major_locator(LogLocator(base=base, subs=subs))
@@ -214,6 +218,6 @@ def _draw_curve(axes: Axes, rows: pd.DataFrame, look: Look) -> None:
 
 
 def _ends_at_work_limit(untimed: pd.DataFrame, name: str, last: int) -> bool:
-    """Whether a curve ends because longer calls were predicted to exceed the work limit."""
+    """Whether a curve ends because calls on longer sequences were predicted to exceed the work limit."""
     own = untimed[(untimed["implementation"] == name) & (untimed["length"] > last)]
     return bool(own["reason"].str.contains(BEYOND, regex=False).any())

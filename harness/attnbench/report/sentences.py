@@ -17,9 +17,9 @@ __all__ = ["INCONCLUSIVE", "describe_fastest", "describe_machine", "describe_met
 
 RATIO = ("ratio", "ratio_low", "ratio_high")
 INCONCLUSIVE: State = "inconclusive"
-# Statuses of findings that did not check anything.
+# Statuses of findings whose check was not made.
 SILENT: frozenset[Status] = frozenset({"unsupported", "not_run"})
-# Words of the headline for findings that neither passed nor failed.
+# Words of the headline for statuses that are neither passed nor a failure.
 WORDS = {
     "expected_failure": "failed as expected",
     "unsupported": "refused with a reason",
@@ -60,7 +60,10 @@ def make_headline(results: Sequence[Result], found: pd.DataFrame, series: Sequen
 
 
 def describe_fastest(series: Series) -> Iterator[str]:
-    """Yield sentences that name the fastest implementation; one sentence covers adjacent lengths with one answer."""
+    """Yield sentences that name the fastest implementation at each length.
+
+    One sentence covers all adjacent lengths that have the same fastest implementation.
+    """
     for name, part in series.timings.groupby("pass"):
         winners = [
             (int(str(length)), *_find_fastest(rows, series.reference)) for length, rows in part.groupby("length")
@@ -80,15 +83,16 @@ def describe_fastest(series: Series) -> Iterator[str]:
 
 
 def _format_gain(value: float) -> str:
-    # With two digits, 1.02 would read as 1.0: no gain.
+    # With two digits, 1.02 would be written as 1.0, as if there were no gain.
     return format_digits(value, 3 if value < 1.1 else 2)
 
 
 def _find_fastest(rows: pd.DataFrame, reference: str) -> tuple[str, float]:
     """Return a phrase and the speed-up of the fastest implementation over the reference.
 
-    The phrase names the fastest implementation and those that cannot be distinguished from it. If every implementation
-    has a ratio to the reference, the ratios decide, since times also contain the disturbances of each process.
+    The phrase names the fastest implementation, and the implementations that cannot be distinguished from it. If every
+    implementation has a ratio to the reference, the ratios are compared, else the times. Times also
+    contain the disturbances of each process.
     """
     disturbed = rows["state"] == INCONCLUSIVE
     if disturbed.iloc[int(rows["median_ns"].argmin())]:
@@ -102,7 +106,7 @@ def _find_fastest(rows: pd.DataFrame, reference: str) -> tuple[str, float]:
     level = set(ordered[ordered[low] <= best[high]]["implementation"])
     if all_ratios and state != "faster" and best["implementation"] != reference:
         level.add(reference)
-    # No speed-up where the reference may be as fast as the best implementation.
+    # No speed-up is stated if the reference may be as fast as the best implementation.
     gain = math.nan if reference in level or state != "faster" else 1 / best["ratio"]
     if len(level) == 1:
         return f"{best['implementation']} is fastest", gain
@@ -171,7 +175,7 @@ def describe_methods(series: Sequence[Series]) -> Iterator[str]:
 
 
 def _describe_device_times(timings: pd.DataFrame) -> str:
-    """Return sentences that say which time of a CUDA call is reported, and which rounds of calls were left out."""
+    """Return sentences that say which time of a CUDA call is reported, and which cycles were left out."""
     clocks = _join_words(sorted(set(timings["clock"]) - {""}) or ["none"])
     throttled, samples = int(timings["throttled"].sum()), int(timings["samples"].sum())
     return (

@@ -61,6 +61,6 @@ def group_series(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterat
 
 
 def join_growths(series: Sequence[Series]) -> pd.DataFrame:
-    """Join the exponents of all series into one frame, with the title of the series in each row."""
+    """Join the growth exponents of all series into one data frame; each row has the title of its series."""
     rows = [{**row, "series": one.title} for one in series for row in one.growths.to_dict("records")]
     return pd.DataFrame(rows, columns=[*GROWTH, "series"])

@@ -48,7 +48,7 @@ MEMORY = (
 )  # fmt: skip
 KERNELS = ("implementation", "case", "pass", "length", "dtype", "device", "way", "kernels", "run")
 CEILINGS = ("run", "device", "dtype", "threads", "gflop_per_s", "gbyte_per_s")
-# Numbers of bytes that a record of memory may lack.
+# Fields of a ``Memory`` record that may be None.
 OPTIONAL_BYTES = ("workspace_bytes", "saved_bytes", "physical_bytes", "outside_bytes", "reserved_bytes")
 FINDINGS = (
     "implementation", "case", "check", "chapter", "status", "reason", "measured", "allowed", "warnings", "run",
@@ -57,7 +57,7 @@ UNTIMED = ("implementation", "length", "pass", "reason", "case", "run")
 
 
 def tabulate_timings(results: Sequence[Result], reached: Iterable[Ceiling] = ()) -> pd.DataFrame:
-    """Tabulate the times of calls, with the speed verdict against the reference if the two were interleaved.
+    """Tabulate the times of calls, with the speed verdict if they were interleaved with the reference.
 
     ``reached`` are the ceilings of the runs: the highest rates measured. The column ``share`` compares a call with the
     ceiling of the same run, device, dtype and number of threads.
@@ -117,7 +117,7 @@ def tabulate_ceilings(reached: Iterable[Ceiling]) -> pd.DataFrame:
 
 
 def tabulate_findings(results: Sequence[Result]) -> pd.DataFrame:
-    """Tabulate the findings, one a row."""
+    """Tabulate the findings, one per row."""
     rows = [
         {
             "implementation": r.implementation,
@@ -167,15 +167,15 @@ def tabulate_untimed(results: Sequence[Result]) -> pd.DataFrame:
 
 
 def find_reference(case: str) -> str:
-    """Return the reference implementation of a case's operator; a ratio is a time over the time of the reference."""
+    """Return the name of the reference implementation of a case's operator."""
     return find_operator_baseline(case.partition("/")[0])
 
 
 def length_of(case: str) -> int:
     """Return the length of a case: the larger of the sizes labelled L (queries) and S (keys).
 
-    For a decoding step the length is S. It is 0 if the operator has neither size. A case id reads
-    ``operator/sizes/…``, and sizes read ``B2.L128.S128``.
+    For a decoding step, the length is S. If the operator has neither size, the length is 0. A case id has the form
+    ``operator/sizes/…``, with sizes such as ``B2.L128.S128``.
     """
     sizes = case.split("/")[1].split(".")
     return max((int(size[1:]) for size in sizes if re.fullmatch(r"[LS]\d+", size)), default=0)
@@ -184,7 +184,7 @@ def length_of(case: str) -> int:
 def series_of(case: str) -> str:
     """Return the case id without the sizes L and S and without the mode.
 
-    The result is equal for cases that differ only in length and pass.
+    Cases that differ only in length and pass have equal results.
     """
     operator, sizes, *middle = case.rpartition("/")[0].split("/")
     kept = [size for size in sizes.split(".") if not re.fullmatch(r"[LS]\d+", size)]
@@ -214,7 +214,7 @@ def _make_timing_row(
     result: Result, timing: Timing, baseline: Timing | None, tops: Mapping[tuple[str, str, str, int], Ceiling]
 ) -> Mapping[str, Any]:
     found = _compare_with_reference(result, timing, baseline)
-    # A time and its ratio use the same measure: wall time if the reference has no device time.
+    # A time and its ratio use the same measure. It is wall time if the reference has no device time.
     measure = found.measure if found else choose_measure(timing)
     time = estimate_time(timing, measure)
     place = _describe_case(result)
@@ -244,7 +244,7 @@ def _make_timing_row(
 
 
 def _compare_with_reference(result: Result, timing: Timing, baseline: Timing | None) -> SpeedVerdict | None:
-    """Return the speed verdict against the reference, or None if their calls were not interleaved in one process."""
+    """Return the speed verdict against the reference, or None if the calls were not interleaved with its calls."""
     if baseline is None or len(baseline.samples_ns) != len(timing.samples_ns):
         return None
     if find_reference(result.case) not in (result.implementation, *timing.interleaved_with):
@@ -255,8 +255,8 @@ def _compare_with_reference(result: Result, timing: Timing, baseline: Timing | N
 def _make_verdict_columns(found: SpeedVerdict | None, *, decides: bool) -> dict[str, Any]:
     """Return the columns of a speed verdict: ratio, state, reason and A/A control (the reference against its copy).
 
-    ``decides`` is False for the reference, which is compared with itself: state and reason are then empty, except for
-    the state ``inconclusive``.
+    ``decides`` is False for the reference, which would be compared with itself. State and reason are then empty, unless
+    the state is ``inconclusive``.
     """
     ratio = found.ratio if found else None
     control = found.control if found else None
@@ -276,12 +276,15 @@ def _make_verdict_columns(found: SpeedVerdict | None, *, decides: bool) -> dict[
 
 
 def _compute_rates(result: Result, time_ns: float, top: Ceiling | None) -> dict[str, Any]:
-    """Return the columns of rates: operations and bytes of a call divided by the call's time, ``share`` and ``bound``.
+    """Return the columns of rates, and the columns ``share`` and ``bound``.
 
-    At the highest measured rates, the operations take one time and the bytes another. ``share`` is the longer of the
-    two, divided by the measured time. ``bound`` names the longer one: ``product`` (operations) or ``copy`` (bytes).
+    A rate is the number of operations or of bytes of a call, divided by the call's time.
+
+    The highest measured rates give two shortest possible times: one for the operations, and one for the bytes.
+    ``share`` is the longer of these two times, divided by the measured time. ``bound`` names the longer of the two:
+    ``product`` (operations) or ``copy`` (bytes).
     """
-    # flop is 0 for an operator that counts no operations.
+    # ``flop`` is 0 for an operator that does not count its operations.
     flop, moved = result.flop or None, result.bytes
     least_ns = {}
     if top is not None and flop is not None:

@@ -1,4 +1,4 @@
-"""Check outcomes of one case: all checks in one request, or one by one if the worker's process died in that request."""
+"""Run the checks of a case in a worker: in one request, or one by one if the case is large or the worker crashed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -71,10 +71,11 @@ def observe(
         if "status" in alone:
             seen.outcomes[check] = alone
     if died.get("status") == "crashed" and not any(o["status"] in DEATHS for o in seen.outcomes.values()):
-        # No single check reproduces the crash. The crash is counted and reported all the same.
+        # No check reproduces the crash when it runs by itself. The crash still counts toward the limit, and becomes the
+        # outcome of the last check.
         worker.count_death(died["reason"])
         reason = (
-            f"{died['reason']} after checks of other cases; re-run in a fresh process, no check of this case did so"
+            f"{died['reason']} after checks of other cases; no check of this case reproduces this in a fresh process"
         )
         seen.outcomes[asked[-1]] = {"status": "crashed", "reason": reason}
     return seen

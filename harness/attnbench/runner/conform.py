@@ -1,7 +1,7 @@
 """Conformance: every check of every case, one worker process per implementation.
 
 While the candidate worker runs a case, the oracle worker evaluates the observations of the preceding case, and computes
-the expected values of the current one.
+the expected values of the current case.
 """
 
 from collections.abc import Container, Iterator, Sequence
@@ -32,7 +32,7 @@ def conform(
     expectations: Sequence[Expectation] = (),
     done: frozenset[tuple[str, str]] = frozenset(),
 ) -> Iterator[Result]:
-    """Yield the result of every implementation on every case that is not in ``done``, as soon as it is known.
+    """Yield the result of every implementation on every case that is not in ``done``, as each result is known.
 
     Raises: PluginError where an implementation cannot be loaded.
     """
@@ -85,7 +85,8 @@ class _Prepared:
     """A case that is ready for its checks to run."""
 
     plan: Plan
-    # Checks that the worker runs: those of the plan, or for a refused case the checks that show whether a call raises.
+    # Checks that the worker runs: those of the plan. For a case that the implementation declares unsupported: the
+    # checks that show whether a call raises.
     checks: tuple[str, ...]
     # Outcome, with a reason, of all checks if the case is not started; None if it is started.
     refusal: Outcome | None = None
@@ -102,7 +103,7 @@ def _check_cases(
             for number, (plan, following) in enumerate(zip_longest(plans, plans[1:])):
                 progress.now(f"{name} {plan.case}")
                 prepared = _prepare(session, worker, name, plan)
-                # Two file names alternate, because the observations of the preceding case are not evaluated yet.
+                # Two file names alternate, because the observations of the preceding case are still to be evaluated.
                 coming = ahead.submit(_observe_case, worker, name, prepared, f"observation-{number % 2}")
                 if before is not None:
                     yield before[0].plan, _evaluate(session, worker, name, *before)
@@ -114,7 +115,8 @@ def _check_cases(
             if before is not None:
                 yield before[0].plan, _evaluate(session, worker, name, *before)
         finally:
-            # If the consumer stops early, the thread may still wait for the worker's reply. Closing ends that wait.
+            # If the caller stops iterating early, the thread may still wait for the worker's reply. Closing the worker
+            # ends that wait.
             worker.close()
 
 

@@ -26,11 +26,11 @@ __all__ = [
 ]
 
 FILE_NAME = "expected_failures.toml"
-# Statuses that may be expected. A crash or a time-out may not: it ends the worker's process, and after three of them
-# the remaining cases are not run.
+# Statuses that count as expected failures. A crash or a time-out does not: it ends the worker's process, and after
+# three such ends the remaining cases are not run.
 EXPECTED: tuple[Status, ...] = ("failed", "error")
 KEYS = ("implementation", "check", "case", "reason", "link")
-# Optional keys of an entry.
+# Optional keys of an entry; an entry is one table ``[[expected]]`` of the file.
 OPTIONAL = frozenset({"unless", "passes_where"})
 
 
@@ -52,8 +52,8 @@ class Expectation:
     link: str
     # Patterns of cases that are excluded although they match ``case``.
     unless: str = ""
-    # Machines or versions on which the check passes, in words; then a pass counts as ``passed``. Empty: the check is
-    # expected to fail everywhere, and a pass is an unexpected pass.
+    # Machines or versions on which the check passes, in words. If this field is set, a pass counts as ``passed``. If it
+    # is empty, the check is expected to fail everywhere, and a pass is an unexpected pass.
     passes_where: str = ""
     # File that holds the entry, and number of the entry in that file.
     file: Path | None = field(default=None, compare=False)
@@ -99,7 +99,7 @@ def read_expectations(path: Path) -> list[Expectation]:
 
 
 def read_expectations_beside(names: Sequence[str]) -> list[Expectation]:
-    """Read the ``expected_failures.toml`` in the folder of each implementation's module, where there is one."""
+    """Read the ``expected_failures.toml`` in the folder of each implementation's module, if it exists."""
     folders = {folder for name in names if (folder := _find_folder(name)) is not None}
     files = [folder / FILE_NAME for folder in sorted(folders) if (folder / FILE_NAME).is_file()]
     return [expectation for file in files for expectation in read_expectations(file)]
@@ -108,11 +108,11 @@ def read_expectations_beside(names: Sequence[str]) -> list[Expectation]:
 def audit(
     session: Session, expectations: Sequence[Expectation], implementations: Sequence[str], cases: Sequence[str] = ()
 ) -> None:
-    """Check that every entry can match a finding on a case of any suite or on one of ``cases``.
+    """Check that every expected failure can match a finding on a case of any suite or on one of ``cases``.
 
-    An entry need not match a case that this run selects, so a filter of cases never makes an entry invalid.
+    An expected failure need not match a case that this run selects, so a filter of cases never makes one invalid.
 
-    Raises: ExpectationError, which names the first entry that can match no finding.
+    Raises: ExpectationError, which names the first expected failure that can match no finding.
     """
     run = {display_name(name) for name in implementations}
     for one in expectations:
@@ -148,7 +148,10 @@ def _suggest(word: str, known: Sequence[str]) -> str:
 
 
 def _implementation_exists(one: Expectation) -> bool:
-    """Whether an entry's implementation is registered, or the source of its module contains the attribute's name."""
+    """Whether an entry's implementation is registered, or its attribute's name occurs in the source of its module.
+
+    An implementation that is not registered is named ``module:attribute``.
+    """
     place, _, attribute = one.implementation.rpartition(":")
     if not place:
         return attribute in list_names()
@@ -193,6 +196,6 @@ def apply_expectations(
             finding,
             status="unexpected_pass",
             reason=f"expected to fail ({found.reason}, {found.link}), but passed: "
-            f"remove {found.place}, or exclude this case from its patterns",
+            f"remove {found.place}, or exclude this case from the entry's patterns",
         )
     return finding

@@ -26,19 +26,21 @@ from attnbench.runner.session import Session, Supervisor
 __all__ = ["SUITE", "Found", "SearchEffort", "draw_cases", "fuzz"]
 
 SUITE = "fuzz"
-# Number of cases of a round, which are drawn from one seed. A round begins with small cases. The budget is checked
-# between rounds.
+# Number of cases in a round. The cases of a round are drawn from one seed, the small ones first. Between rounds, the
+# search ends if its budget is spent.
 ROUND = 100
-# Largest number of shrinking attempts per failing case; and seconds of shrinking per failing case, if the budget is a
-# time. An attempt that ended its process counts as several: a restart takes seconds, and a time-out takes minutes.
+# Largest number of shrinking attempts per failing case.
 TRIES = 200
+# Seconds of shrinking per failing case. This limit applies only if the search has a time budget.
 SHRINK_S = 60.0
+# Number of attempts that an attempt counts as, if it ended its process with this status: a restart takes seconds, and a
+# time-out takes minutes.
 TRIES_OF_A_DEATH: dict[Status, int] = {"crashed": 20, "timeout": 100}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchEffort:
-    """Limits of the search for each implementation: a time, a number of cases, or both, whichever is reached first."""
+    """Limits of the search for each implementation: a time, a number of cases, or both. The first reached ends it."""
 
     seed: int
     budget_s: float | None = None
@@ -57,7 +59,7 @@ class Found:
     implementation: str
     finding: Finding
     case: str
-    # Case that was drawn first, and the number of smaller cases that were tried.
+    # Failing case before it was shrunk, and the number of smaller cases that were tried.
     drawn: str
     tries: int
 
@@ -92,8 +94,8 @@ def fuzz(
 ) -> Iterator[Found]:
     """Yield each failure as it is found, one implementation after the other; ``add`` receives the result of each case.
 
-    A failure counts only if no earlier case failed the same check. Of the cases that were tried to shrink a failure,
-    only the smallest failing case is passed to ``add``.
+    A failure is yielded only if the case of no earlier failure fails the same check. Of the cases that were tried to
+    shrink a failure, only the result of the smallest failing case is passed to ``add``.
 
     Raises: PluginError where an implementation cannot be loaded.
     """
@@ -115,7 +117,7 @@ def _find_smallest(operator: Operator, fails: Callable[[Case], bool], *, seed: s
         max_examples=ROUND,
         database=None,
         deadline=None,
-        # The argument ``random`` below seeds the round, so that rounds differ.
+        # Each round has its own seed, in the argument ``random`` below, so that rounds differ.
         derandomize=False,
         phases=(Phase.generate, Phase.shrink),
         verbosity=Verbosity.quiet,
@@ -137,16 +139,16 @@ class _Failure:
     # Whether the check also fails in a fresh process, without other checks and cases before it.
     alone: bool
     begin_s: float = field(default_factory=time.monotonic)
-    # By case id: the result if the case fails the same check, else None.
+    # For each case id, the result if the case fails ``check``, else None.
     verdicts: dict[str, Result | None] = field(default_factory=dict)
-    # Number of shrinking attempts so far; and the same number, with an attempt that ended its process counted several
-    # times (``TRIES_OF_A_DEATH``).
+    # Number of shrinking attempts so far.
     tries: int = 0
+    # The same number, if an attempt that ended its process counts several times (``TRIES_OF_A_DEATH``).
     spent: int = 0
 
     @property
     def latest(self) -> Result:
-        """Result of the smallest failing case so far: the one that failed last, since only smaller cases are tried."""
+        """Result of the smallest failing case so far: the case that failed last, since only smaller cases are tried."""
         return [result for result in self.verdicts.values() if result is not None][-1]
 
 
@@ -184,7 +186,7 @@ class _Search:
             try:
                 case = self._run_round(operator, number)
             except BaseException:
-                # The search was interrupted while a failure was shrunk: the smallest failing case so far is kept.
+                # If the search is interrupted while a failure is shrunk, the smallest failing case so far is stored.
                 if self.failure is not None:
                     self._store(self.failure.latest)
                 raise
@@ -269,7 +271,7 @@ class _Search:
         )
 
     def _store(self, smallest: Result) -> None:
-        """Pass the smallest case's result to ``add``, then the drawn case's: reports show a check's first failure."""
+        """Pass the result of the smallest case to ``add`` first, since reports show the first failure of a check."""
         assert self.failure is not None
         self.add(smallest)
         if self.failure.drawn.case != smallest.case:

@@ -1,6 +1,6 @@
 """Max length: the longest sequence that an implementation computes within a memory limit and a time limit per call.
 
-The length is doubled until it does not fit, then bisected. All lengths run in the implementation's own worker; a length
+The length is doubled until it does not fit, then bisected. All lengths run in the implementation's own worker. A length
 whose predicted memory exceeds the limit is not run. Every length that is tried has a Result of the suite ``frontier``
 with one finding, which says whether the length fits.
 """
@@ -20,13 +20,13 @@ from attnbench.runner.session import Outcome, Plan, Session, Supervisor
 
 __all__ = ["SHORTEST", "WORKER", "generate_lengths", "predict_bytes", "try_lengths"]
 
-# Worker module that a session must have for this search.
+# Module that the workers of the session must run for this search.
 WORKER = "attnbench.workers.max_length_worker"
-# Shortest and longest length, in tokens. An implementation must conform at the shortest. A tensor of the longest, 16 Mi
-# tokens, takes 16 GiB at width 256.
+# Shortest and longest length, in tokens. An implementation must conform at the shortest length. At the longest length,
+# 16 Mi tokens, one float32 tensor of width 256 takes 16 GiB.
 SHORTEST, LONGEST = 64, 1 << 24
-# The bisection ends when the shortest length that does not fit exceeds the longest that fits by at most 1/``PARTS`` of
-# the length that was doubled last.
+# The bisection starts between the longest doubled length that fits and the next one, which does not fit. It ends when
+# the remaining interval is at most 1/``PARTS`` of this first interval.
 PARTS = 8
 # Number of measured lengths from which the memory at the next length is predicted: three points determine a parabola.
 POINTS = 3
@@ -77,7 +77,7 @@ def try_lengths(
     progress: Progress,
     done: Stored | None = None,
 ) -> Iterator[Result]:
-    """Search the max length of every implementation; yield the result of each length that is tried.
+    """Search for the max length of every implementation; yield the result of each length that is tried.
 
     ``shortest`` are plans at the shortest length, one for each pass. Results in ``done`` are reused. The session's
     worker module must be ``WORKER``.
@@ -96,19 +96,19 @@ def try_lengths(
 
 @dataclass(slots=True)
 class _Search:
-    """The search for one implementation and pass."""
+    """The search for the max length of one implementation and pass."""
 
     session: Session
     worker: Supervisor
     name: str
-    # The case at the shortest length.
+    # Plan of the case at the shortest length.
     plan: Plan
     run: str
     progress: Progress
     done: Stored
 
     def try_lengths(self) -> Iterator[Result]:
-        """Yield the result of each length that is tried; only one result if the shortest length does not conform."""
+        """Yield the result of each length that is tried; only one result if the shortest length fails a check."""
         limit = self.session.limits.compute_memory_limit_bytes()
         # Peak bytes that one pass needs in addition to its inputs, by length.
         known_bytes: dict[int, int] = {}
@@ -136,7 +136,7 @@ class _Search:
         name = next(name for name, called in MODES.items() if called == mode)
         cases = list_profile_cases(self.session, [length], [name], of=(self.plan.operator,))
         if not cases:
-            raise ValueError(f"{self.plan.operator} has no case of length {length} for a profile")
+            raise ValueError(f"{self.plan.operator} has no profile case of {length} tokens")
         return "/".join([*cases[0].split("/")[:-3], dtype, device, mode])
 
     def _try_length(self, length: int, case: str, need: int | None, limit: int | None) -> Result:
@@ -147,7 +147,7 @@ class _Search:
             if any(finding.status != "passed" for finding in found):
                 return replace(result, findings=found)
         if need is not None and limit is not None and need > limit:
-            reason = f"predicted {_format_gib(need)}, over the limit of {_format_gib(limit)} (--memory-limit)"
+            reason = f"predicted memory {_format_gib(need)}, over the limit of {_format_gib(limit)} (--memory-limit)"
             return replace(result, findings=(Finding(check=FITS, status="not_run", reason=reason),))
         outcome = self._ask_worker(length, case)
         limit_s = self.session.limits.work_s

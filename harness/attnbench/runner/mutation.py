@@ -112,9 +112,9 @@ def run_mutants(
     """Run all mutants on the cases among ``first`` that are not compiled, and the uncaught mutants on all other cases.
 
     A mutant is caught once it fails the check that it names; without ``whole``, it then runs on no further case. With
-    ``whole``, every mutant, equivalent mutant and correct variant runs on all of the first cases; this shows the
+    ``whole``, every mutant, equivalent mutant and correct variant runs on all these cases of ``first``; this shows the
     mutants that only one check kills. The mutants are those of the operators of the cases. ``jobs`` is the number of
-    processes; 0: one per core.
+    processes; 0 means one per core.
     """
     possible = [plan for plan in plans if not plan.missing]
     first_plans = [plan for plan in possible if plan.case in first and not _is_compiled(plan)]

@@ -18,8 +18,8 @@ T = TypeVar("T")
 def count_parallel_lanes(plans: Iterable[Plan]) -> int:
     """Return the number of implementations that can run these cases in parallel.
 
-    One per core if every case is small and on the CPU, otherwise 1. A large case needs all cores and all memory; if it
-    runs out of memory, no other implementation that runs at the same time may be the cause.
+    One per core if every case is small and on the CPU, otherwise 1. A large case needs all cores and all memory. It
+    runs alone, so that no other implementation can be the cause if it runs out of memory.
     """
     small = all(plan.flop <= TOGETHER_FLOP and "/cpu/" in plan.case for plan in plans)
     return count_cores() if small else 1

@@ -14,15 +14,15 @@ from attnbench.runner.session import Outcome, Plan, Session, Supervisor
 
 __all__ = ["probe"]
 
-# After a call, the worker must be idle. Seconds for which the worker's load is measured; and, if the load is high,
-# seconds for which it is measured once more. A load of ``BUSY_CORES`` cores or more is high. The second measurement
-# gives threads time to end.
+# After a call, the worker must be idle, so its load is measured for ``QUIET_S`` seconds. If the load is high, it is
+# measured once more, for ``CONFIRM_S`` seconds, which gives threads time to end.
 QUIET_S, CONFIRM_S = 0.02, 0.2
+# Load, in cores, from which it counts as high.
 BUSY_CORES = 0.5
 
 
 def probe(session: Session, worker: Supervisor, name: str, plan: Plan, *, run: str) -> Result:
-    """Return a result with findings, memory and kernels of one pass; its ``untimed`` says why not to time the case."""
+    """Return a result with findings, memory and kernels of one pass; ``untimed`` says why it must not be timed."""
     result = Result(
         run=run,
         implementation=display_name(name),
@@ -52,8 +52,8 @@ def probe(session: Session, worker: Supervisor, name: str, plan: Plan, *, run: s
 def run_gating_checks(session: Session, worker: Supervisor, name: str, plan: Plan) -> tuple[Finding, ...]:
     """Return the findings of the plan's checks, all of which the case must pass before it is timed.
 
-    A crash or a time-out becomes the finding of every check. The case is then not timed, whichever check was the cause,
-    and a search for that check could cost one time-out per check.
+    A crash or a time-out becomes the finding of every check. The check that caused it is not searched for: the case is
+    not timed in any event, and the search could take one time-out per check.
     """
     refusal = _find_refusal(session, worker, name, plan)
     if refusal is not None:
@@ -68,13 +68,13 @@ def run_gating_checks(session: Session, worker: Supervisor, name: str, plan: Pla
 
 
 def _find_refusal(session: Session, worker: Supervisor, name: str, plan: Plan) -> Outcome | None:
-    """Return the outcome of a case that is not started, or None if it is to be started."""
+    """Return an outcome with the reason why the case is not started, or None if it may be started."""
     if plan.missing:
         return {"status": "not_run", "reason": plan.missing}
     memory = worker.compute_memory_limit_bytes()
     if plan.bytes is not None and memory is not None and plan.bytes > memory:
         need, have = plan.bytes / 2**30, memory / 2**30
-        reason = f"its tensors alone take {need:.3g} GiB, over the limit of {have:.3g} GiB (--memory-limit)"
+        reason = f"the inputs and outputs alone take {need:.3g} GiB, over the limit of {have:.3g} GiB (--memory-limit)"
         return {"status": "not_run", "reason": reason}
     return find_refusal(worker.ask("describe", implementation=name, case=plan.case), session.limits.work_s)
 
@@ -103,7 +103,7 @@ def _find_background_work(worker: Supervisor) -> str | None:
         cores = worker.measure_core_demand(window_s)
         if cores is None or cores < BUSY_CORES:
             return None
-    return f"its threads still need {cores:.1f} cores after the call has returned"
+    return f"the implementation's threads still need {cores:.1f} cores after the call has returned"
 
 
 def _format_outcome(outcome: Outcome) -> str:

@@ -17,10 +17,11 @@ __all__ = ["GATES", "MODES", "list_gating_checks", "list_profile_cases", "measur
 
 # Chapters whose checks a case must pass before it is timed.
 GATES = ("forward", "gradients")
-# One more check that must pass: changed settings of torch would change the times of other implementations in the
-# process.
+# Another check that must pass before a case is timed. An implementation that changes global settings of torch would
+# change the times of the other implementations in the same process.
 ALSO = "global_state_untouched"
-# Environment variables of a worker that probes implementations, since a probe measures memory.
+# Environment variables of a worker that probes an implementation. Those of ``resident_memory`` are needed to measure
+# memory.
 PROBING = PATIENT | resident_memory.ENVIRONMENT
 # Call mode of each pass.
 MODES: dict[Pass, str] = {"forward": "inference", "forward+backward": "train"}
@@ -61,7 +62,7 @@ def profile(
         known[result.implementation, result.case] = result
         yield result
         progress.done(result.case)
-    # The keys of ``probed`` have the name given by the user; those of ``known`` have the display name.
+    # The keys of ``probed`` hold the name given by the user. The keys of ``known`` hold the display name.
     probed = {
         (name, plan.case): known[display_name(name), plan.case]
         for name in implementations
@@ -74,7 +75,7 @@ def profile(
 def list_profile_cases(
     session: Session, lengths: Sequence[int], passes: Sequence[Pass] = (), *, of: Sequence[str] | None = None
 ) -> list[str]:
-    """Return the case ids at these lengths; the defaults are all operators (``of``) and both passes."""
+    """Return the case ids at these lengths, operators (``of``; default: all) and passes (default: both)."""
     modes = {MODES[name] for name in passes or MODES}
     return [
         case
@@ -106,10 +107,10 @@ def measure(
 
 
 def _select_ready(probed: dict[tuple[str, str], Result]) -> dict[tuple[str, str], Result]:
-    """Return the results that can be timed, of each case where at least one of them has no timing yet.
+    """Return the results that can be timed, for the cases where at least one such result has no timing yet.
 
-    All implementations of such a case are timed, even those that have a timing: samples from different processes are
-    not interleaved.
+    All implementations of such a case are timed, even those that have a timing already, since samples from different
+    processes are not interleaved.
     """
     left = {case for (_, case), result in probed.items() if result.timing is None and result.untimed is None}
     return {key: result for key, result in probed.items() if key[1] in left and result.untimed is None}

@@ -17,7 +17,8 @@ class Progress(Protocol):
     def done(self, label: str | None = None) -> None:
         """Report one finished step.
 
-        Steps with the same label take about the same time. Without a label, the step was finished before this run.
+        Steps with the same label take about the same time. A step without a label took no time in this run, for example
+        because an earlier run finished it.
         """
 
 

@@ -1,6 +1,7 @@
 """Reasons not to start a case, and the test that an implementation raises on a case that it declares unsupported.
 
-The implementation is called on such a case all the same. The call must raise, and must not return a wrong tensor.
+The implementation is called on a case that it declares unsupported, too. The call must raise an exception, and must not
+return a wrong tensor.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +22,9 @@ PARITY = (
     "exact_zero_leak",
     "dropout_is_unbiased",
 )
-# Check of whether attention weights are returned, not of their values.
+# Check that attention weights are returned exactly when the call requests them; it ignores the values of the weights.
 SHAPE_ONLY = "weights_only_on_request"
-# Further checks that run on a case declared unsupported: of its attention weights and gradients.
+# Further checks that run on a case declared unsupported: checks of attention weights and of gradients.
 FURTHER = ("weights_parity", SHAPE_ONLY, "input_gradients")
 # First words of a finding's reason if no gradient reaches the inputs.
 NO_GRADIENT = "no gradient reaches"
@@ -32,9 +33,9 @@ NO_EXCEPTION = ("crashed", "timeout")
 
 
 def find_refusal(described: Outcome, limit_s: float) -> Outcome | None:
-    """Return the outcome of a case that is not started, or None if it is to be started.
+    """Return an outcome with the reason why a case is not started, or None if it may be started.
 
-    ``described`` is the worker's reply: what the implementation declares for the case.
+    ``described`` is the worker's reply, which says what the implementation declares for the case.
     """
     if "status" in described:
         return described
@@ -54,9 +55,9 @@ def check_work_limit(predicted_s: float | None, limit_s: float) -> Outcome | Non
 def select_refusal_checks(plan: Plan) -> tuple[str, ...]:
     """Return the checks that show whether a case is refused with an exception; the first of them compares outputs.
 
-    They are taken from all checks that apply to the case, so that a filter of checks does not change the findings.
-    There are none for a compiled case: compiling takes seconds, and an implementation refuses the case for the same
-    reason in the other modes.
+    The checks are selected from all that apply to the case, so that a filter of checks does not change the findings.
+    No check is selected for a compiled case: compiling takes seconds, and an implementation refuses the case for the
+    same reason in the other modes.
     """
     mode, applicable = plan.case.rpartition("/")[2], plan.applicable or plan.checks
     first = next((check for check in PARITY if check in applicable), None)
@@ -69,20 +70,23 @@ def select_refusal_checks(plan: Plan) -> tuple[str, ...]:
 def apply_refusal(checks: Sequence[str], refusal: Outcome, tried: Mapping[str, Finding]) -> dict[str, Finding]:
     """Return the findings of a case that is not started.
 
-    ``tried`` holds the findings of the checks that called the implementation on the case all the same.
+    ``tried`` holds the findings of the checks that called the implementation although it declares the case unsupported.
     """
     findings = {check: Finding(check=check, **refusal) for check in checks}
     if not tried:
         return findings
-    declared = f"declared unsupported ({refusal['reason']}), yet"
+    declared = f"declared unsupported ({refusal['reason']})"
     if SHAPE_ONLY in tried and tried[SHAPE_ONLY].status == "failed":
-        # No attention weights were returned, so the gradients lack the part that flows through these weights.
+        # The call returned no attention weights, so the gradients lack the part that flows through these weights. The
+        # finding of ``input_gradients`` is therefore ignored.
         tried = {check: finding for check, finding in tried.items() if check != "input_gradients"}
     for check, finding in tried.items():
         if finding.status in NO_EXCEPTION:
-            findings[check] = replace(finding, reason=f"{declared} it did not refuse: {finding.reason}")
+            findings[check] = replace(finding, reason=f"{declared}, yet the call raised no exception: {finding.reason}")
         elif finding.status == "failed" and check != SHAPE_ONLY and not finding.reason.startswith(NO_GRADIENT):
-            reason = f"{declared} it returned a wrong result instead of refusing: {finding.reason}"
+            reason = (
+                f"{declared}, yet the call returned a wrong result instead of raising an exception: {finding.reason}"
+            )
             findings[check] = replace(finding, reason=reason)
     first = next(iter(tried.values()))
     if first.status == "passed" and first.check in findings:
@@ -91,7 +95,7 @@ def apply_refusal(checks: Sequence[str], refusal: Outcome, tried: Mapping[str, F
 
 
 def _find_warnings(tried: Mapping[str, Finding]) -> Iterator[str]:
-    """Yield warnings about a call whose output is right: it works fully, or lacks attention weights or gradients."""
+    """Yield warnings about a call that returns the right output on a case that is declared unsupported."""
     shape, gradients = tried.get(SHAPE_ONLY), tried.get("input_gradients")
     if all(finding.status == "passed" for finding in tried.values()):
         yield "computes this case correctly; let unsupported(case) return None for it"

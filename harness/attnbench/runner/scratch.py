@@ -11,7 +11,7 @@ __all__ = ["Scratch"]
 
 PREFIX = "attnbench-"
 # Name of a file in the folder. The run keeps this file locked; the system releases the lock when the process ends,
-# however it ends.
+# even if the process is killed.
 LOCK = "lock"
 
 
@@ -21,14 +21,15 @@ class Scratch:
     def __init__(self) -> None:
         remove_abandoned(Path(tempfile.gettempdir()))
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        # The file gets its final name once it is locked, so that no other run finds it unlocked while this run lives.
+        # The file gets its final name after it is locked. Otherwise another run could find it unlocked, and remove the
+        # folder.
         unnamed = self.path / f"{LOCK}.new"
         self._lock = os.open(unnamed, os.O_CREAT | os.O_RDWR)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         unnamed.rename(self.path / LOCK)
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it."""
+        """Remove the folder and its contents."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 

@@ -20,12 +20,13 @@ __all__ = ["PATIENT", "Limits", "Outcome", "Plan", "Session", "Supervisor"]
 
 Outcome = dict[str, Any]
 # Environment variables of processes that time nothing: threads that wait for one another sleep instead of spinning.
-# That is faster on a busy machine (11 s instead of 17 s on two cores, beside a process with two spinning threads).
+# Sleeping is faster on a busy machine: 11 s instead of 17 s in a measurement on two cores, while another process kept
+# two threads spinning.
 PATIENT = {"OMP_WAIT_POLICY": "passive"}
 # Number of crashes and time-outs of one implementation's worker after which the remaining cases are not run.
 DEATHS = 3
 # Default memory limit of a worker, as a fraction of the memory that is free when the worker starts. An allocation
-# beyond it fails with a message; without a limit, the system would kill some process, and not always the right one.
+# beyond the limit fails with a message. Without a limit, the system would kill a process, possibly an unrelated one.
 MEMORY_SHARE = 0.9
 
 
@@ -57,12 +58,12 @@ class Plan:
 
     case: str
     checks: tuple[str, ...]
-    # What this machine lacks to run the case, with the remedy; None: nothing.
+    # What this machine lacks to run the case, with the remedy; None if it lacks nothing.
     missing: str | None
     flop: int
-    # Bytes of the inputs and outputs, by closed form; None: not known.
+    # Bytes of the inputs and outputs, computed by a formula; None if not known.
     bytes: int | None = None
-    # All checks that apply to the case, before any filter; empty: the same as ``checks``.
+    # All checks that apply to the case, before any filter. If empty, these are the same as ``checks``.
     applicable: tuple[str, ...] = ()
 
     @property
@@ -76,7 +77,7 @@ class Session:
     """The oracle worker and the temporary folder of a run; a context manager."""
 
     limits: Limits = field(default_factory=Limits)
-    # Modules that the oracle worker and the candidate workers run; a study of the harness itself replaces them.
+    # Modules that the oracle worker and the candidate workers run. Studies of the harness itself pass other modules.
     oracle_module: str = "attnbench.workers.oracle_worker"
     worker_module: str = "attnbench.workers.candidate_worker"
     folder: Path = field(init=False)
@@ -157,7 +158,7 @@ class Session:
                     with worker:
                         yield name, worker
             finally:
-                # If the consumer stops early, the next worker may have been started already; it is closed here.
+                # If the caller stops iterating early, the next worker may have been started already. It is closed here.
                 if coming is not None and coming.exception() is None:
                     coming.result().close()
 
@@ -167,7 +168,7 @@ class Session:
 
 
 class Supervisor:
-    """Keeps a worker alive: restarts it after a death (a crash or a time-out), and gives up after the third."""
+    """Keeps a worker alive: restarts it after a death (a crash or a time-out), and gives up after the third death."""
 
     def __init__(
         self, session: Session, implementations: list[str], environment: Mapping[str, str], *, parallel: int = 1
@@ -188,10 +189,10 @@ class Supervisor:
 
     @property
     def gave_up(self) -> str | None:
-        """Reason why nothing more is run, or None."""
+        """Reason why the worker gets no further request, or None if it still gets requests."""
         if self._deaths < DEATHS:
             return None
-        return f"its process ended {self._deaths} times, the last time: {self._last_death}"
+        return f"the worker's process ended {self._deaths} times, the last time: {self._last_death}"
 
     @property
     def operator(self) -> str:
@@ -201,9 +202,9 @@ class Supervisor:
     def ask(self, do: str, *, counts: bool = True, shared_by: int = 1, **request: Any) -> Outcome:
         """Send a request to the worker and return its reply; if there is no reply, return an outcome that says why.
 
-        ``counts`` says whether a crash or a time-out counts toward the limit of three. It does not count, for example,
-        if the request is re-run to find the cause. The time-out is multiplied by ``shared_by``, the number of
-        implementations in the request.
+        ``counts`` says whether a crash or a time-out counts toward the limit of three. A death does not count, for
+        example, if the caller repeats the request to find the cause. The time-out is multiplied by ``shared_by``, the
+        number of implementations in the request.
         """
         if self._closed:
             return {"status": "not_run", "reason": "the run was interrupted"}
@@ -219,7 +220,7 @@ class Supervisor:
             return self._record_death("crashed", str(error), counts=counts)
         except ChildTimeout as error:
             return self._record_death("timeout", f"{error} (--timeout)", counts=counts)
-        except PluginError as error:  # the implementation was loaded once, but not again after a death
+        except PluginError as error:  # the restarted worker cannot load the implementation
             return self._record_death("crashed", str(error), counts=counts)
         return answer
 
@@ -249,7 +250,7 @@ class Supervisor:
             file.unlink(missing_ok=True)
 
     def _end(self) -> None:
-        # Two threads may call this at the same time.
+        # Two threads may call this method at the same time. Only one of them gets the child.
         child, self._child = self._child, None
         if child is not None:
             child.close()

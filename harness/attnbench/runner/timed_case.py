@@ -14,7 +14,7 @@ __all__ = ["TimedCase"]
 
 @dataclass(slots=True)
 class _Samples:
-    """Samples of one implementation on one case: a tuple per process, empty if it was not timed there."""
+    """Samples of one implementation on one case: a tuple per process, empty if the process did not time it."""
 
     columns: dict[str, list[tuple[Any, ...]]] = field(
         default_factory=lambda: {name: [] for name in ("times_ns", *SAMPLE_FIELDS)}
@@ -59,7 +59,7 @@ class TimedCase:
     plan: Plan
     # Implementations that are timed, in the order given by the user.
     names: list[str]
-    # Name of the baseline; None: the operator's reference.
+    # Name of the baseline; None means the operator's reference.
     against: str | None = None
     samples: dict[str, _Samples] = field(default_factory=dict)
     # A/A control: samples of a second copy of the baseline.
@@ -68,7 +68,7 @@ class TimedCase:
     # Number of processes that have timed the case, and the wall time that they took together.
     processes: int = 0
     spent_s: float = 0.0
-    # Excluded implementations, each with the reason and the findings that changed.
+    # Excluded implementations, each with the reason, and with the findings of the checks that failed after timing.
     excluded: dict[str, tuple[str, tuple[Finding, ...]]] = field(default_factory=dict)
 
     @property
@@ -109,7 +109,7 @@ class TimedCase:
         return found
 
     def find_undecided(self) -> list[str]:
-        """Return the implementations with the speed verdict ``unknown``, and the baseline; empty if there are none."""
+        """Return the implementations with an ``unknown`` speed verdict and the baseline; empty if none is unknown."""
         timings = self.make_timings()
         base = timings.get(self.baseline or "")
         if base is None:

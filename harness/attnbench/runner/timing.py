@@ -28,20 +28,21 @@ __all__ = ["STARTS", "Effort", "start_together", "time_cases"]
 AGAIN = frozenset({"forward_parity", "input_gradients", "parameter_gradients", "mask_gradients"})
 # Number of processes that are added at a time while a speed verdict is unknown.
 STEP = 5
-# Seconds for which one process times a group of cases; further cases form further groups. Results are stored after each
-# group, and starting a process takes about two seconds.
+# Seconds for which one process times a group of cases; the remaining cases form further groups. A short group loses
+# little if the run is interrupted, since results are stored after each group. A long group has a small overhead, since
+# the start of a process takes about two seconds.
 GROUP_S = 30.0
-# Number of processes that start at the same time. None of them times a case before all have started, since a start
-# keeps one core busy.
+# Number of processes that start at the same time. No process times a case before all have started, since a starting
+# process keeps one core busy.
 STARTS = min(4, count_cores())
 # Fraction of one time-out that is planned for timed calls; the rest is for building, warming up and re-running checks.
-# Each further implementation adds one time-out to the time limit of the request.
+# The time limit of the whole request is one time-out for each implementation.
 PLANNED = 0.4
-# Attempts at a case in one process when a crash cannot be attributed to an implementation.
+# Number of attempts to time a case in one process, if no implementation can be identified as the cause of a crash.
 TRIES = 2
-# Statuses after which the process has ended; and the number of processes that an implementation may end before it is
-# excluded from all remaining cases.
+# Statuses after which the process has ended.
 DEADLY = ("crashed", "timeout")
+# Number of processes that an implementation may end before it is excluded from all remaining cases.
 DEATHS = 3
 
 
@@ -49,7 +50,7 @@ DEATHS = 3
 class Effort:
     """How many processes time each case, and for how long."""
 
-    # Number of fresh processes for every case.
+    # Number of fresh processes that time each case.
     processes: int
     # While a speed verdict is unknown, processes are added up to this number; None: no processes are added.
     most: int | None = None
@@ -90,7 +91,7 @@ def time_cases(
 def start_together(session: Session, names: list[str], count: int) -> list[Supervisor]:
     """Start ``count`` processes at the same time, each with all these implementations; if one fails, end the others.
 
-    Raises: PluginError; OSError where the system cannot start a process.
+    Raises: PluginError where an implementation cannot be loaded; OSError where the system cannot start a process.
     """
     with ThreadPoolExecutor(count) as together:
         coming = [together.submit(session.supervise_together, names) for _ in range(count)]
@@ -108,7 +109,7 @@ class _TimingRun:
     session: Session
     progress: Progress
     effort: Effort
-    # Number of processes that each implementation has ended.
+    # Number of timing processes that each implementation has ended by a crash or a time-out.
     deaths: Counter[str] = field(default_factory=Counter)
     # Processes that were started in advance, and have not been used yet.
     idle: list[Supervisor] = field(default_factory=list)
@@ -151,14 +152,14 @@ class _TimingRun:
             for case, names in cases.values():
                 self.progress.now(f"process {number + 1} {case.plan.case}")
                 for name in [name for name in case.names if self.deaths[name] >= DEATHS]:
-                    case.exclude(name, f"crashed: it ended {DEATHS} timing processes")
+                    case.exclude(name, f"crashed: the implementation ended {DEATHS} timing processes")
                 begin = time.monotonic()
                 if worker is not None:
                     self._time_case(worker, number, case, names, again=again)
                 case.spent_s += time.monotonic() - begin
                 self.progress.done(case.plan.case)
                 if not case.can_afford(self.effort.case_s):
-                    # The remaining processes do not time this case.
+                    # The remaining processes do not time this case, so their steps are reported as done.
                     for _ in range(left - 1):
                         self.progress.done()
         finally:
@@ -166,7 +167,7 @@ class _TimingRun:
                 worker.close()
 
     def _start_process(self, cases: dict[str, tuple[TimedCase, list[str]]], left: int) -> Supervisor | None:
-        """Start a process with all implementations; exclude those that fail to load from all these cases."""
+        """Start a process with all implementations; exclude the implementations that do not load."""
         while True:
             names = list(dict.fromkeys(n for case, wanted in cases.values() for n in wanted if n in case.names))
             if not names:
@@ -237,7 +238,7 @@ class _TimingRun:
     def _find_causes(
         self, number: int, case: TimedCase, names: list[str], checks: list[str], fault: Outcome
     ) -> dict[str, Outcome]:
-        """Return, with its fault, the implementation that raised or that reproduces the fault in fresh processes."""
+        """Return the implementation that raised, or that reproduces the fault in fresh processes, with its fault."""
         culprit = fault.get("culprit")
         if culprit in names:
             return {culprit: fault}
@@ -309,10 +310,13 @@ def _keep_samples(answer: dict[str, Any], names: Sequence[str]) -> dict[str, Any
 
 
 def _make_later_finding(outcome: Outcome, check: str, calls: int) -> Finding:
-    """Make the finding of a check that ran after ``calls`` timed calls; the reason of a failure has this number."""
+    """Make the finding of a check that ran after ``calls`` timed calls; the reason of a failure states this number."""
     finding = make_finding(check, outcome)
     if finding.status == "passed":
         return finding
     requirement = read_checks()[check].requirement
     reason = finding.reason.removeprefix(requirement).strip().removeprefix("But ")
-    return replace(finding, reason=f"{requirement} After {calls} timed calls, on new values: {reason}")
+    return replace(
+        finding,
+        reason=f"{requirement} Checked after {calls} timed calls, on input values not used in those calls: {reason}",
+    )

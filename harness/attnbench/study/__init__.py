@@ -20,14 +20,15 @@ class Study:
 
     # The command's help text.
     summary: str
-    # ``package.module:function`` that computes the study in a process of its own. It gets the values of the options as
-    # keyword arguments, returns numbers, strings, lists and dictionaries, and may raise StudyError.
+    # ``package.module:function`` that computes the study in a separate process. The function gets the values of the
+    # options as keyword arguments. It returns numbers, strings, lists and dictionaries, and may raise StudyError.
     compute: str
-    # ``package.module:function`` that draws what was computed. It returns a ``StudyFigures`` and imports no torch.
+    # ``package.module:function`` that draws the computed result and returns a ``StudyFigures``. The module does not
+    # import torch.
     draw: str
     # Options and arguments of the command.
     parameters: Sequence["click.Parameter"] = ()
 
 
 class StudyError(Exception):
-    """A study cannot be made; the message is one line that gives the reason and the remedy."""
+    """Raised if a study cannot be computed. The message is one line with the reason and the remedy."""

@@ -1,4 +1,4 @@
-"""Attention of the real sentence encoder, computed by one implementation: output, and attention weights per head."""
+"""Attention of the sentence encoder all-MiniLM-L6-v2, computed by one implementation: output and attention weights."""
 
 from dataclasses import dataclass, replace
 
@@ -22,14 +22,14 @@ HEAD_DIM = WIDTH // HEADS
 class EncoderAttention:
     """The attention of one layer of the encoder, computed by a named implementation.
 
-    Raises: StudyError where the encoder is missing. A call raises PluginError for an unknown name.
+    Raises: StudyError if the encoder is not installed. A call raises PluginError if ``name`` is unknown.
     """
 
     name: str
     layer: int
 
     def __post_init__(self) -> None:
-        """Raise StudyError if the encoder is missing, before anything is computed."""
+        """Raise StudyError if the encoder is not installed, before anything is computed."""
         if reason := sentence_encoder.describe_missing():
             raise StudyError(reason)
 
@@ -45,7 +45,7 @@ class EncoderAttention:
 
         If the implementation returns no attention weights, ``_probe_weights`` computes them from its outputs.
 
-        Raises: StudyError where the implementation refuses or computes another operator.
+        Raises: StudyError if the implementation refuses the case, or if its operator is not ``multihead``.
         """
         implementation = load_implementation(self.name)
         computed = implementation.operator
@@ -61,16 +61,16 @@ class EncoderAttention:
                 output, _ = _call(implementation, *self._make_case(given, masked=masked))
                 weights = self._probe_weights(implementation, given, masked=masked)
         except Refusal as refusal:
-            raise StudyError(f"{self.name} refuses: {refusal}; name another implementation") from refusal
+            raise StudyError(f"{self.name} refuses: {refusal}; choose another implementation") from refusal
         return output.double(), weights.double()
 
     def _probe_weights(self, implementation: Implementation, given: LayerInput, *, masked: bool) -> Tensor:
-        """Compute attention weights from outputs: if the values are rows of the identity matrix, outputs are weights.
+        """Compute attention weights from outputs: with the identity matrix as values, the outputs are the weights.
 
         The value of a key is 1 in one feature of every head and 0 elsewhere, and the projections of values and outputs
         are the identity. One call yields the attention weights of ``HEAD_DIM`` keys.
 
-        Shape: (batch, heads, queries, keys).
+        Shape: returns (batch, heads, queries, keys).
         """
         batch, length, _ = given.hidden.shape
         identity = replace(given, parameters=_pass_values_through(given.parameters))
@@ -86,7 +86,7 @@ class EncoderAttention:
     def _make_case(
         self, given: LayerInput, *, masked: bool, need_weights: bool = False, values: Tensor | None = None
     ) -> tuple[Case, Inputs]:
-        """Return the case of a call, which an implementation may refuse, and the inputs of the call."""
+        """Return the case that describes a call, and the inputs of the call."""
         batch, length, _ = given.hidden.shape
         problem = MultiheadProblem(
             batch=batch, queries=length, keys=length, embed_dim=WIDTH, num_heads=HEADS, bias=True, batch_first=True,
@@ -103,7 +103,7 @@ class EncoderAttention:
 def _call(implementation: Implementation, case: Case, inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Call the implementation on a case.
 
-    Raises: Refusal where the implementation does not support the case.
+    Raises: Refusal if the implementation does not support the case.
     """
     if reason := implementation.unsupported(case):
         raise Refusal(reason)

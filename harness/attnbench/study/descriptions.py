@@ -14,9 +14,9 @@ LAYERS, HEADS = click.IntRange(0, 5), click.IntRange(0, 11)
 
 
 def _check_implementation(context: click.Context, parameter: click.Parameter, value: str) -> str:  # noqa: ARG001
-    """Return the name after a check that it is registered, or that its form is valid and its file exists.
+    """Return ``value`` if it is the name of an implementation.
 
-    Raises: PluginError.
+    Raises: PluginError if it is neither registered nor a valid ``module:attribute`` or ``file.py:attribute``.
     """
     check_name(value)
     return value
@@ -27,7 +27,7 @@ def _sort_heads(context: click.Context, parameter: click.Parameter, value: Seque
 
 
 IMPLEMENTATION = click.Argument(["implementation"], default="torch_mha", callback=_check_implementation)
-TEXT = click.Option(["--text", "texts"], multiple=True, help="A sentence of your own.")
+TEXT = click.Option(["--text", "texts"], multiple=True, help="Sentence to use instead of the default.")
 
 MAPS = Study(
     summary="Attention maps of an IMPLEMENTATION in the real sentence encoder, for a padded batch of sentences.",
@@ -43,13 +43,13 @@ MAPS = Study(
     ),
 )
 PADDING = Study(
-    summary="What padding does to a row of attention, with the mask and without it.",
+    summary="What padding does to a row of attention weights, with the mask and without it.",
     compute="attnbench.study.padding:compute_padding",
     draw="attnbench.report.studies.padding:draw",
     parameters=(
         IMPLEMENTATION,
         click.Option(["--head"], type=HEADS, default=3, show_default=True, help="Head whose row is shown."),
-        click.Option(["--token"], default="yeast", show_default=True, help="Token whose row is shown, as tokenized."),
+        click.Option(["--token"], default="yeast", show_default=True, help="Token of the text whose row is shown."),
         TEXT,
     ),
 )

@@ -13,14 +13,14 @@ __all__ = ["PADDING", "compute_maps"]
 
 # Padding token of the tokenizer.
 PADDING = "[PAD]"
-# Default sentences, from the shipped text: 10, 7 and 6 tokens.
+# Default sentences, from the text that attnbench ships. They have 10, 7 and 6 tokens.
 SHOWN = ("Bread rises because yeast feeds on sugar.", "The kettle is boiling.", "Snow fell all night.")
 
 
 def compute_maps(*, implementation: str, layer: int, heads: Sequence[int], texts: Sequence[str]) -> dict[str, Any]:
     """Return the attention weights of these heads (default: all heads) for these texts (default: three sentences).
 
-    Raises: StudyError.
+    Raises: StudyError if a head does not exist or the attention cannot be computed.
     """
     wanted = list(heads) or list(range(HEADS))
     unknown = [head for head in wanted if not 0 <= head < HEADS]
@@ -33,7 +33,7 @@ def compute_maps(*, implementation: str, layer: int, heads: Sequence[int], texts
     sentences = []
     for number, own in enumerate(sentence_encoder.tokenize(list(texts) or list(SHOWN))):
         rows = weights[number, wanted]
-        real = entropy_bits(rows[:, : len(own)]).mean(dim=1)  # over the queries that are not padding
+        real = entropy_bits(rows[:, : len(own)]).mean(dim=1)  # mean over queries that are not padding
         sentences.append(
             {
                 "tokens": own + [PADDING] * (length - len(own)),

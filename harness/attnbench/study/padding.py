@@ -20,7 +20,7 @@ __all__ = ["compute_padding"]
 
 SENTENCE = "Bread rises because yeast feeds on sugar."
 FIRST_LAYER = 0
-# Padded lengths as multiples of the sentence's length. At the largest one, 15/16 of the tokens are padding.
+# Padded lengths as multiples of the sentence's length. At the largest multiple, 15/16 of the tokens are padding.
 MULTIPLES = (1, 1.25, 1.5, 2, 3, 4, 8, 16)
 # Multiple for which the figure shows a row of weights: with 2, there are as many padding tokens as real tokens.
 SHOWN_MULTIPLE = 2
@@ -29,14 +29,15 @@ SHOWN_MULTIPLE = 2
 def compute_padding(*, implementation: str, head: int, token: str, texts: Sequence[str]) -> dict[str, Any]:
     """Return the attention weights of one token's row, and statistics over all rows.
 
-    The statistics are those of the weight on padding, over all rows and heads, and of the output error, over all rows.
+    The statistics are quartiles: of the weight on padding over all rows and heads, and of the output error over all
+    rows.
 
-    Raises: StudyError.
+    Raises: StudyError if an argument is invalid or the attention cannot be computed.
     """
     if not 0 <= head < sentence_encoder.HEADS:
         raise StudyError(f"--head must be 0 to {sentence_encoder.HEADS - 1}, got {head}")
     if len(texts) > 1:
-        raise StudyError(f"--text must be given once in this study, got {len(texts)} texts")
+        raise StudyError(f"--text may be given only once in this study, got {len(texts)} texts")
     attention = EncoderAttention(implementation, FIRST_LAYER)
     sentence = list(texts) or [SENTENCE]
     (words,) = sentence_encoder.tokenize(sentence)

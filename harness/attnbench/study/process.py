@@ -11,7 +11,7 @@ __all__ = ["study"]
 
 
 def study(*, name: str, **asked: Any) -> dict[str, Any]:
-    """Return the result of a registered study, or ``fault`` with the reason why the study has no result."""
+    """Return the result of a registered study, or ``{"fault": reason}`` if the study has no result."""
     try:
         found: dict[str, Any] = load(load(name, STUDIES).compute)(**asked)
     except (StudyError, PluginError) as error:

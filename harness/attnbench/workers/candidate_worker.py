@@ -1,7 +1,7 @@
 """The candidate worker: a process that loads implementations, runs checks and measurements, and stores observations.
 
-It evaluates nothing. An exception that an implementation raises becomes an outcome; the runner notices a crash of the
-process.
+The worker does not evaluate the observations. An exception that an implementation raises becomes an outcome. A crash of
+the process is noticed by the runner.
 """
 
 import faulthandler
@@ -51,7 +51,7 @@ class CandidateWorker:
 
     def __init__(self) -> None:
         self._problems = load_problem_types()
-        # Looking up an entry point reads the metadata of all installed packages: 8 ms.
+        # Cached, because each look-up of an entry point reads the metadata of all installed packages, which takes 8 ms.
         self._load_operator = cache(load_operator)
         self._implementations: dict[str, Implementation] = {}
         # torch's settings after the last implementation was loaded; they are restored before every check.
@@ -92,7 +92,7 @@ class CandidateWorker:
             torch.set_num_threads(threads)
         self._threads = torch.get_num_threads()
         if memory_limit_bytes and not torch.cuda.is_available():
-            # With CUDA there is no such limit, because a CUDA context reserves far more address space than it uses.
+            # With CUDA no limit is set, because a CUDA context reserves far more address space than it uses.
             limit = environment.read_address_space_bytes() + memory_limit_bytes
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         return {"threads": torch.get_num_threads()}
@@ -154,12 +154,12 @@ class CandidateWorker:
         def run_check(check: str) -> Outcome:
             global_state.restore_settings(self._settings)
             candidate = self._get_candidate(implementation, case, inputs)
-            # Packed as bytes, because the next check may overwrite the tensors that this one observed.
+            # Packed as bytes, because the next check may overwrite the tensors that this check observed.
             made[check] = tensor_file.pack(observations.serialize(list(load_check_function(check)(candidate))))
             if candidate.case.device == "cuda":
                 torch.cuda.synchronize()  # an error of asynchronous work belongs to this check, not to the next
             if os.getpid() != self._process:
-                # An implementation forked, and this is the child: only the parent may answer.
+                # The implementation forked, and this process is the child: only the parent may answer the runner.
                 os._exit(1)
             return {"status": "observed"}
 
@@ -172,7 +172,7 @@ class CandidateWorker:
         return outcomes if stored["status"] == "observed" else dict.fromkeys(checks, stored)
 
     def measure_memory(self, *, implementation: str, case: str, inputs: str) -> Outcome:
-        """Measure the memory of one pass; return the fields of a Memory."""
+        """Measure the memory of one pass; return the fields of a ``Memory`` record."""
         return run_for_outcome(lambda: self._get_footprint(implementation, case, inputs).memory)
 
     def list_kernels(self, *, implementation: str, case: str, inputs: str) -> Outcome:
@@ -221,7 +221,7 @@ class CandidateWorker:
 
     def _get_candidate(self, implementation: str, case: str, inputs: str) -> Candidate:
         if self._candidate is None or self._candidate[0] != (implementation, case):
-            self._candidate = None  # freed before the next candidate is built
+            self._candidate = None  # frees the old candidate's memory before the next candidate is built
             self._candidate = ((implementation, case), self._build(implementation, case, inputs))
         return self._candidate[1]
 
@@ -301,7 +301,7 @@ def _format_text(thing: object) -> str:
     try:
         text = str(thing)
     except Exception as error:  # noqa: BLE001  # the __str__ of an implementation's class may raise anything
-        return f"str() of it raised {type(error).__name__}"
+        return f"str() of the value raised {type(error).__name__}"
     return " ".join(text.encode("utf-8", "replace").decode("utf-8").split())
 
 

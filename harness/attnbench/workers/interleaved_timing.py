@@ -31,19 +31,20 @@ from attnbench.oracle.inputs import load_inputs
 __all__ = ["CONTROL", "InterleavedTiming", "ProcessDisturbed"]
 
 Step = Callable[[], object]
-# Name under which the baseline's copy for the A/A control is sampled, like an implementation.
+# Name of the baseline's copy for the A/A control, which is sampled like an implementation.
 CONTROL = "(twin)"
-# Three times in seconds. Threads get the first to become idle after the last call, since OpenMP's threads spin for a
-# while. Threads are then observed for the second. After the third, it is a fault if threads still run.
+# Three times in seconds. After the last call, threads have SETTLING_S to become idle, because OpenMP's threads spin for
+# a while. Threads are then observed for WATCHED_S. Both are repeated; it is a fault if threads still run after
+# PATIENCE_S.
 SETTLING_S, WATCHED_S, PATIENCE_S = 0.005, 0.02, 0.5
 # Processor time divided by observed time: at this ratio or above, threads count as running.
 BUSY = 0.25
 # Seed of a run's first process. Only this process checks that implementations do not cache their results.
 FIRST = 0
-# Number of calls on new input values; each call is then repeated on the same values. Largest allowed ratio between the
-# time of the fastest call on new values and the median time of the repeated calls.
+# FRESH_CALLS calls are made on new input values, and each is then repeated on the same values. CACHED_FACTOR is the
+# largest allowed ratio of the fastest call on new values to the median of the repeated calls.
 FRESH_CALLS, CACHED_FACTOR = 5, 2.0
-# Nanoseconds that writing new values may add to the next call, since the caches are then cold.
+# Nanoseconds that a call may take longer after new values were written, because the processor's caches are then cold.
 COLD_NS = 50_000
 
 
@@ -120,7 +121,7 @@ class InterleavedTiming:
         }
 
     def _build_sides(self) -> dict[str, _Side]:
-        """Build all implementations, in random order since the first one to be built finds cold caches."""
+        """Build all implementations, in random order because the first one that is built starts with cold caches."""
         wanted = dict(self.implementations)
         if self.baseline in wanted:
             wanted[CONTROL] = wanted[self.baseline]
@@ -210,12 +211,12 @@ def _check_recomputes(name: str, side: _Side) -> None:
     first, second = min(fresh.times_ns), statistics.median(again.times_ns)
     if first > CACHED_FACTOR * second and first - second > COLD_NS:
         ratio = f"{first / second:.1f}"
-        reason = f"calls on new input values took {ratio} times as long as repeated ones: it caches its results"
+        reason = f"calls on new input values took {ratio} times as long as repeated calls: results are cached"
         raise sampling.CallFailed(name) from ProcessDisturbed(reason)
 
 
 def _make_step(candidate: Candidate) -> Step:
-    """Return one pass as a function; a forward pass is the bare call."""
+    """Return a function that runs one pass; for a forward pass it is the call itself."""
     return (
         candidate.make_step()
         if candidate.case.differentiates
@@ -268,4 +269,4 @@ def _check_idle() -> None:
         if share < BUSY:
             return
         if time.monotonic() >= end:
-            raise ProcessDisturbed(f"threads kept running after the call returned, on {share:.1f} cores")
+            raise ProcessDisturbed(f"after the call returned, threads kept {share:.1f} cores busy")

@@ -102,7 +102,7 @@ def _check_output(candidate: Candidate) -> None:
 
 
 def _measure_peak_bytes(step: Callable[[], object], device: str) -> int | None:
-    """Peak bytes of a pass; None if it fails while they are counted, since counting needs memory as well."""
+    """Peak bytes of a pass; None if the pass fails while bytes are counted, because counting needs memory as well."""
     try:
         return memory.measure_peak_bytes(step, device)
     except (RuntimeError, MemoryError):

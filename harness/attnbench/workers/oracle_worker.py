@@ -30,8 +30,8 @@ from attnbench.records.types import Finding
 
 __all__ = ["OracleWorker"]
 
-# Bytes that the float64 oracle needs per query-key pair: forward only, and with gradients. Measured at 1024 keys: 45
-# and 61 bytes.
+# Bytes of memory per query-key pair from which the need of the float64 oracle is predicted: forward only, and with
+# gradients. The measured need at 1024 keys was 45 and 61 bytes.
 BYTES_PER_PAIR = (64, 96)
 
 
@@ -41,7 +41,7 @@ class OracleWorker:
     def __init__(self, folder: Path) -> None:
         self._oracle_cache = OracleCache(folder)
         self._problems = load_problem_types()
-        # Looking up an entry point reads the metadata of all installed packages: 8 ms.
+        # Cached, because each look-up of an entry point reads the metadata of all installed packages, which takes 8 ms.
         self._load_operator = cache(load_operator)
 
     def handlers(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class OracleWorker:
         }
 
     def list_suite(self, *, operator: str, level: Level) -> list[str]:
-        """Return the case ids of a level."""
+        """Return the case ids of a suite, such as ``quick``."""
         return [case.id for case in self._load_operator(operator).suite(level)]
 
     def get_list_version(self, *, operator: str) -> str:
@@ -89,7 +89,7 @@ class OracleWorker:
             return {"fault": str(error)}
 
     def describe(self, *, cases: list[str]) -> list[dict[str, Any]]:
-        """For each case, return the applicable checks, the work, and what is missing on this machine to run it."""
+        """For each case, return the applicable checks, the work, and what this machine lacks to run the case."""
         free = read_available_memory_bytes()
         return [self._describe_case(*self._parse_case(case), free) for case in cases]
 
@@ -107,7 +107,7 @@ class OracleWorker:
     def find_idle(self, *, patterns: list[tuple[str, str, str]], cases: list[str]) -> list[bool]:
         """For each triple of patterns (checks, cases, excluded cases), return True if it matches no possible finding.
 
-        A finding is possible on ``cases`` and on the cases of every level, in every dtype and on every device.
+        A finding is possible on ``cases`` and on the cases of every suite, in every dtype and on every device.
         """
         listed = [*cases, *self._list_cases()]
         return [not self._matches_finding(check, case, unless.split(), listed) for check, case, unless in patterns]
@@ -193,11 +193,14 @@ def _list_variants(case: str) -> Sequence[str]:
 
 
 def _explain_too_large(pairs: int, case: Case, free: int) -> str | None:
-    """Explain that this machine has less free memory than the oracle of a case is predicted to need; else None."""
+    """Return a reason if the oracle of a case is predicted to need more memory than is free, else None."""
     need = pairs * BYTES_PER_PAIR[case.differentiates]
     if not free or need <= free:
         return None
-    return f"its oracle needs about {need / 2**30:.3g} GiB and {free / 2**30:.3g} GiB are free: use a shorter length"
+    return (
+        f"computing the expected values needs about {need / 2**30:.3g} GiB of memory, "
+        f"but only {free / 2**30:.3g} GiB are free: use a shorter length"
+    )
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Chapter *mechanisms*: rows of weights sum to one; no output depends on padding, token order or other sequences."""
+"""Chapter *mechanisms*: attention weights, padding, token order, independent sequences and gradients of mechanisms."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,9 +15,9 @@ from attnbench.checks.slopes import compare_with_slope
 from attnbench.interface import Inputs
 from attnbench.oracle.error_budget import allowed_row_sum_error
 
-# Number of padded tokens to append, and value of every feature of a padded token: finite, but far outside the data.
+# Number of padded tokens to append. Value of every feature of a padded token: finite, but far outside the data.
 FURTHER_TOKENS, POISON = 3, 30.0
-# Regimes whose rows of weights are too peaked for accurate finite differences.
+# Input regimes in which attention weights are too peaked for accurate finite differences.
 SHARP = ("peaked", "huge")
 
 
@@ -29,7 +29,7 @@ def shares_parity(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=is_eager)
 def shares_sum_to_one(candidate: Candidate) -> Iterator[Observation]:
-    """Weights are not negative, and zero for hidden tokens; rows sum to one, or to zero if fully masked."""
+    """Weights are not negative; hidden tokens have weight 0; each row sums to one, or to zero if it is fully masked."""
     visible = candidate.operator.visible(candidate.case, candidate.inputs)[:, 0]
     weights = _get_weights(candidate).detach()
     weights = weights.reshape(visible.shape)  # (batch, queries, keys); pooling has one query
@@ -61,7 +61,7 @@ def padded_tokens_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=is_eager)
 def further_padding_changes_nothing(candidate: Candidate) -> Iterator[Observation]:
-    """Additional tokens that the padding mask hides change neither this call nor a shorter call after it."""
+    """Appended tokens that the padding mask hides change neither the outputs nor a later call without these tokens."""
     case, inputs, length = candidate.case, candidate.inputs, candidate.case.problem.length
     tokens = inputs.tensors["tokens"].detach()
     hide = inputs.tensors.get("key_padding_mask", tokens.new_zeros(tokens.shape[:2], dtype=torch.bool))
@@ -85,13 +85,16 @@ def further_padding_changes_nothing(candidate: Candidate) -> Iterator[Observatio
     )
     again = candidate.run()["weights"].detach()
     yield Agree(
-        value=again, expected=before, quantity="weights", what="weights after the longer call (compared with before)"
+        value=again,
+        expected=before,
+        quantity="weights",
+        what="weights of a call after the longer call (compared with the first call)",
     )
 
 
 @check(when=lambda case: is_eager(case) and not case.problem.ordered and case.problem.length > 1)
 def order_of_tokens_is_free(candidate: Candidate) -> Iterator[Observation]:
-    """Permuting the tokens permutes outputs and weights alike, and does not change a pooled vector."""
+    """Permuting the tokens permutes outputs and weights in the same way; a pooled vector stays the same."""
     length = candidate.case.problem.length
     tokens = candidate.inputs.tensors["tokens"]
     order = torch.tensor([*range(1, length, 2), *range(0, length, 2)], device=tokens.device)
@@ -105,7 +108,7 @@ def order_of_tokens_is_free(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=lambda case: is_eager(case) and case.problem.sequences > 1)
 def sequences_do_not_mix(candidate: Candidate) -> Iterator[Observation]:
-    """A sequence of a batch gives the same outputs as alone."""
+    """A sequence gives the same outputs in a batch as alone."""
     tokens = candidate.inputs.tensors["tokens"]
     last = torch.tensor([candidate.case.problem.sequences - 1], device=tokens.device)
     outputs = candidate.run_on(candidate.case.with_problem(sequences=1), _select(candidate.inputs, last, axis=0))
@@ -115,7 +118,10 @@ def sequences_do_not_mix(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=lambda case: is_eager(case) and case.problem.sequences > 1)
 def one_sequence_may_stand_for_all(candidate: Candidate) -> Iterator[Observation]:
-    """One sequence, expanded with a stride of 0 under the masks of all sequences, gives the outputs of copies."""
+    """One sequence, expanded over the batch with a stride of 0, gives the same outputs as a batch of real copies.
+
+    Each sequence of the batch keeps its own padding mask.
+    """
     first = candidate.inputs.tensors["tokens"].detach()[:1].expand_as(candidate.inputs.tensors["tokens"])
     found, expected = (
         candidate.run_on(candidate.case, _track_gradients(candidate.inputs, {"tokens": tokens}))
@@ -127,19 +133,19 @@ def one_sequence_may_stand_for_all(candidate: Candidate) -> Iterator[Observation
 
 
 def _has_accurate_differences(case: Case) -> bool:
-    """Whether finite differences of the loss are accurate in a case: in float64, and without too peaked weights."""
+    """Whether finite differences suit a case: in float64, with gradients, and without too peaked attention weights."""
     return is_eager(case) and case.tracks_inputs and case.dtype == "float64" and case.problem.regime not in SHARP
 
 
 @check(when=_has_accurate_differences)
 def gradients_are_slopes(candidate: Candidate) -> Iterator[Observation]:
-    """Gradients of tokens and parameters equal finite differences, also for a loss that ignores the weights."""
-    for what, outputs in (("the loss", candidate.operator.outputs), ("a loss without the weights", ("output",))):
+    """Gradients of tokens and parameters equal finite differences, also if the loss ignores the attention weights."""
+    for what, outputs in (("the loss", candidate.operator.outputs), ("a loss that ignores the weights", ("output",))):
         yield from _compare_slopes(candidate, what, outputs)
 
 
 def _compare_slopes(candidate: Candidate, what: str, outputs: Sequence[str]) -> Iterator[Observation]:
-    """Compare the gradients of a loss over some outputs with finite differences."""
+    """Compare the gradients of a loss, computed from the named outputs only, with finite differences."""
 
     def loss() -> Tensor:
         return candidate.compute_loss({name: value for name, value in candidate.run().items() if name in outputs})
@@ -150,7 +156,7 @@ def _compare_slopes(candidate: Candidate, what: str, outputs: Sequence[str]) -> 
         yield compare_with_slope(gradient, leaf, loss, f"the gradient of {what} with respect to {name}")
 
 
-# A case whose only sequence is fully padded is left out: its outputs depend on no parameter.
+# A case whose only sequence is fully padded is left out, because its outputs do not depend on the parameters.
 @check(
     when=lambda case: (
         is_eager(case)
@@ -172,12 +178,12 @@ def parameters_need_no_company(candidate: Candidate) -> Iterator[Observation]:
             value=compute_gradient_alone(candidate, parameter),
             expected=expected,
             quantity=f"grad.{name}",
-            what=f"grad.{name} on its own (compared with all gradients together)",
+            what=f"grad.{name} computed alone (compared with all gradients computed together)",
         )
 
 
 def _get_weights(candidate: Candidate) -> Tensor:
-    """Return the weights of the first call.
+    """Return the attention weights of the first call.
 
     Raises: Malformed if the call returned no weights.
     """
@@ -198,7 +204,7 @@ def _select(inputs: Inputs, index: Tensor, *, axis: int) -> Inputs:
 
 
 def _track_gradients(inputs: Inputs, tensors: dict[str, Tensor]) -> Inputs:
-    """Replace some tensors of the inputs; new floating-point tensors require gradients if the old tokens did."""
+    """Replace some input tensors; the new floating-point tensors require gradients if the old ``tokens`` do."""
     like = inputs.tensors["tokens"].requires_grad
     tracked = {name: t.requires_grad_(like and t.is_floating_point()) for name, t in tensors.items()}
     return replace(inputs, tensors=dict(inputs.tensors) | tracked, cotangents={})

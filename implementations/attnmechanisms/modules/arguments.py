@@ -9,16 +9,16 @@ from attnbench.argument_checks import Kind, demand_shapes, demand_tensor
 
 __all__ = ["demand", "demand_broadcast"]
 
-# Names of mask arguments. A mask is None or boolean: numbers would be interpreted as true and false.
+# Names of mask arguments. A mask must be None or boolean, because numbers would be interpreted as true and false.
 MASKS = ("key_padding_mask", "attn_mask", "keep")
-# Names of dimensions whose size is in a denominator, possibly under a root: if the size is 0, the result is NaN.
+# Names of dimensions whose size, or its square root, is a divisor. If such a size is 0, the result is NaN.
 DIVISORS = ("embed_dim", "head_dim", "out_width", "rows")
 
 
 def demand(**given: tuple[Tensor | None, str]) -> None:
     """Refuse wrong shapes and dtypes: masks must be boolean, all other tensors floating point and of one dtype.
 
-    Each tensor comes with the names of its dimensions, as in ``demand_shapes``.
+    Each argument is a tensor and a string with the names of its dimensions, as in ``demand_shapes``.
 
     Raises: ValueError, TypeError.
     """
@@ -40,13 +40,13 @@ def demand(**given: tuple[Tensor | None, str]) -> None:
 def _demand_one_dtype(tensors: Mapping[str, Tensor]) -> None:
     (first, one), *others = tensors.items()
     for name, tensor in others:
-        # Under autocast torch casts the operands to one dtype.
+        # Dtypes may differ under autocast, because torch casts the operands to one dtype.
         if tensor.dtype != one.dtype and not torch.is_autocast_enabled(one.device.type):
             raise TypeError(f"{name} must have the dtype of {first}, {one.dtype}, got {tensor.dtype}")
 
 
 def demand_broadcast(name: str, mask: Tensor | None, shape: tuple[int, ...]) -> None:
-    """Refuse a mask that is not boolean or does not broadcast to a shape.
+    """Refuse a mask that is not boolean or does not broadcast to ``shape``.
 
     Raises: ValueError, TypeError.
     """

@@ -63,8 +63,8 @@ def attend_loop(
 ) -> tuple[Tensor, Tensor]:
     """Compute output and attention weights, one query and one key at a time.
 
-    Shape: queries (batch, queries, ·), keys (batch, keys, ·), values (batch, keys, width), hidden (true hides)
-    broadcastable to (batch, queries, keys); returns (batch, queries, width) and (batch, queries, keys).
+    Shape: queries (batch, queries, query_width), keys (batch, keys, key_width), values (batch, keys, width), hidden
+    (true hides) broadcastable to (batch, queries, keys); returns (batch, queries, width) and (batch, queries, keys).
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
@@ -87,7 +87,7 @@ def attend_loop(
 
 
 def assemble(parts: Sequence[Tensor], shape: Sequence[int], like: Tensor) -> Tensor:
-    """Stack parts and reshape the stack; without parts (empty batch), return zeros of dtype and device of ``like``."""
+    """Stack parts and reshape the stack to ``shape``; without parts (empty batch), return zeros made from ``like``."""
     return torch.stack(list(parts)).reshape(tuple(shape)) if parts else like.new_zeros(tuple(shape))
 
 

@@ -12,14 +12,14 @@ from attnbench.kernel import from_call
 
 __all__ = ["from_loop"]
 
-# Dtypes that a loop computes in. A loop sums in the dtype of the tokens and rounds after each term, so half precision
-# is not precise enough.
+# Dtypes in which a loop computes. Half precision is not precise enough, because a loop sums in the dtype of the tokens
+# and rounds after each term.
 WIDE = ("float32", "float64")
-# Seconds of a call divided by the product sequences · queries · keys · features, without backward and with
-# backward. Both numbers are for the six loops on a 2-core x86-64 machine.
+# Seconds of a call, divided by the product sequences · queries · keys · features: without backward, and with backward.
+# Both numbers hold for the six loops of this package on a 2-core x86-64 machine.
 STEP_S, DIFFERENTIATED_STEP_S = 4e-5, 1.2e-4
-# Seconds to compile a loop divided by the product sequences · queries · keys · features; the compiler unrolls the loop.
-# The six loops took 0.015 to 0.3 on another 2-core x86-64 machine.
+# Seconds to compile a loop, which the compiler unrolls, divided by the product sequences · queries · keys · features.
+# This quotient was 0.015 to 0.3 for the six loops on another 2-core x86-64 machine.
 UNROLLED_STEP_S = 0.1
 
 
@@ -44,7 +44,7 @@ def from_loop(loop: Callable[..., Any], *, operator: str, source: str) -> Implem
 
 def _explain_refusal(case: Case) -> str | None:
     if case.compiler == "export":
-        return "torch.export cannot trace which score is the largest"
+        return "torch.export cannot trace the search for the largest score"
     return _explain_coarse_dtype(case.dtype)
 
 

@@ -31,7 +31,7 @@ __all__ = [
     "residual_block_loop",
 ]
 
-# Added to the variance; the default of torch.nn.LayerNorm.
+# Number that LayerNorm adds to the variance. The value is the default of torch.nn.LayerNorm.
 EPSILON = 1e-5
 
 
@@ -70,10 +70,10 @@ def _check(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Tensor) -> No
 
 
 class ResidualBlock(nn.Module):
-    """The block around any batch-first attention module whose forward takes the reference's arguments.
+    """The residual block around any batch-first attention module whose forward takes the reference's arguments.
 
-    The attention and the norm are created once. If ``forward`` created them, every call would have new parameters, and
-    none would ever be trained.
+    The attention and the LayerNorm are created outside ``forward``. If ``forward`` created them, every call would have
+    new parameters, and training would change none of them.
     """
 
     def __init__(self, attention: nn.Module, embed_dim: int, form: Callable[..., Tensor] = add_and_norm) -> None:
@@ -110,9 +110,9 @@ def residual_block(
     attn_mask: Tensor | None = None,
     form: Callable[..., Tensor] = add_and_norm,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute the block as a function of its parameters, with the functional form of the reference's attention.
+    """Compute the residual block from its parameters, with torch's ``multi_head_attention_forward``.
 
-    A fully masked row is NaN, as in the reference's attention, so every sequence needs a token that is not padding.
+    A fully masked row gives NaN, as in the reference. Every sequence therefore needs a token that is not padding.
 
     Shape: tokens (batch, length, embed_dim), parameters with the names and layout of the reference; key_padding_mask
     (batch, length) and attn_mask (length, length), true hides; returns the output with the shape of tokens, and the
@@ -131,7 +131,7 @@ def residual_block(
         key_padding_mask=(key_padding_mask, "batch length"),
         attn_mask=(attn_mask, "length length"),
     )
-    rows = tokens.transpose(0, 1)  # (length, batch, embed_dim), as the function takes it
+    rows = tokens.transpose(0, 1)  # (length, batch, embed_dim), the layout of torch's function
     attended, weights = nn.functional.multi_head_attention_forward(
         rows, rows, rows, tokens.shape[-1], num_heads, in_proj_weight, in_proj_bias,
         bias_k=None, bias_v=None, add_zero_attn=False, dropout_p=0.0, out_proj_weight=out_proj_weight,
@@ -141,7 +141,7 @@ def residual_block(
 
 
 def residual_block_loop(tokens: Tensor, **given: Any) -> tuple[Tensor, Tensor | None]:
-    """Compute ``residual_block``; adding the input and normalising are done one number at a time."""
+    """Compute ``residual_block``, with the residual sum and the LayerNorm one number at a time."""
     return residual_block(tokens, form=add_and_norm_loop, **given)
 
 

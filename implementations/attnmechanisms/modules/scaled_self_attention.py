@@ -2,8 +2,8 @@
 
     Q = X W_q,  K = X W_k,  V = X W_v        O = softmax(Q Kᵀ / √d_k) V
 
-``ScaledSelfAttention`` has W_q, W_k and W_v as plain parameters, ``LinearSelfAttention`` has linear layers. A linear
-layer stores the transposed matrix, and draws it uniformly from −1/√width to 1/√width instead of from 0 to 1.
+``ScaledSelfAttention`` has W_q, W_k and W_v as plain parameters, drawn uniformly from 0 to 1. ``LinearSelfAttention``
+has linear layers, which store the transposed matrices, drawn uniformly from −1/√width to 1/√width.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, equation 1.
 """
@@ -90,7 +90,7 @@ class ScaledSelfAttention(nn.Module):
 
     @torch.no_grad()
     def take(self, linear: "LinearSelfAttention") -> None:
-        """Copy the weights of the linear layers of another module, transposed.
+        """Copy the transposed weights of another module's linear layers into this module's parameters.
 
         Raises: ValueError if the widths of the two modules differ.
         """
@@ -118,7 +118,7 @@ class LinearSelfAttention(nn.Module):
 
     @torch.no_grad()
     def take(self, parameters: ScaledSelfAttention) -> None:
-        """Copy the plain parameters of another module, transposed.
+        """Copy the transposed parameters of another module into this module's linear layers.
 
         Raises: ValueError if the widths of the two modules differ.
         """

@@ -2,9 +2,9 @@
 
     head_h = softmax(X W_qʰ (X W_kʰ)ᵀ / √D) X W_vʰ        O = [head_1, …, head_H] W_oᵀ
 
-The projection matrices of the heads, stacked by rows, form one long projection. If its result is split into heads, the
-numbers are those of separate projections. The implementation ``per_head`` computes separate heads with all of the
-reference's arguments.
+D is the width of a head. The projection matrices of the heads, stacked by rows, form one long projection. The result of
+the long projection, split into heads, equals the results of the separate projections. The implementation ``per_head``
+computes separate heads with all of the reference's arguments.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.2.
 """
@@ -32,8 +32,8 @@ def separate_heads(
 ) -> tuple[Tensor, Tensor]:
     """Compute output and attention weights, one head at a time.
 
-    Shape: tokens (batch, length, width), w_o (embed_dim, embed_dim), key_padding_mask (batch, length), true hides;
-    returns (batch, length, embed_dim) and (batch, heads, length, length).
+    Shape: tokens (batch, length, width), each matrix in ``heads`` (head_dim, width), w_o (embed_dim, embed_dim),
+    key_padding_mask (batch, length), true hides; returns (batch, length, embed_dim) and (batch, heads, length, length).
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
@@ -49,9 +49,9 @@ def separate_heads(
 
 
 def concatenate_heads(heads: Sequence[Head]) -> Head:
-    """Concatenate the heads' projection matrices to one long matrix each for queries, keys and values.
+    """Concatenate the projection matrices of all heads: one long matrix each for queries, keys and values.
 
-    Shape: returns (heads·head_dim, width) each.
+    Shape: each returned matrix (heads·head_dim, width).
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
@@ -70,7 +70,10 @@ def long_projection(
     num_heads: int,
     key_padding_mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute ``separate_heads``: project for all heads, then split into heads. Shape: as ``separate_heads``."""
+    """Compute the same as ``separate_heads``: project for all heads at once, then split the result into heads.
+
+    Shape: projections (embed_dim, width) each; all others as in ``separate_heads``.
+    """
     _check(tokens, projections, key_padding_mask)
     demand_heads(num_heads, embed_dim=len(projections[0]))
     # Heads before length, so that each head is a separate matrix: (batch, heads, length, head_dim).

@@ -1,9 +1,9 @@
-"""Single-head attention with padding and sequence masks, and an output projection.
+"""Single-head attention with a padding mask, an attention mask and an output projection.
 
     Q = X W_qᵀ,  K = X W_kᵀ,  V = X W_vᵀ        O = softmax(Q Kᵀ / √E + M) V W_outᵀ
 
-M is −∞ where a mask hides a key, and 0 elsewhere; E is the width of a key. A padding mask hides keys of each sequence
-separately; all sequences of the batch have the same causal mask. A key is hidden if either mask hides it.
+M is −∞ where a mask hides a key, and 0 elsewhere. E is the width of a key. A padding mask hides keys of each sequence
+separately. A causal mask is the same for all sequences of the batch. A key is hidden if either mask hides it.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.
 """

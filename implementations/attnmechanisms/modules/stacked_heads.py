@@ -2,8 +2,9 @@
 
     (B, L, E) → (B, L, H, D) → (B, H, L, D) → (B·H, L, D)
 
+The shapes are those of B sequences of L tokens of width E, with H heads of width D.
 The head index varies fastest: entry b·H + h is head h of sequence b. The implementation ``batched_matmul`` stacks heads
-in this way, with all of the reference's arguments; ``reshaped`` keeps heads as a separate dimension.
+in this way, with all of the reference's arguments. The implementation ``reshaped`` keeps heads as a separate dimension.
 
 Source: torch.nn.functional.multi_head_attention_forward stacks heads in the same way.
 """
@@ -33,7 +34,10 @@ def stack(features: Tensor, num_heads: int) -> Tensor:
 
 
 def stack_loop(features: Tensor, num_heads: int) -> Tensor:
-    """Compute ``stack`` one head of one sequence at a time: head h is features h·D to (h + 1)·D − 1 of every token."""
+    """Compute ``stack`` one head of one sequence at a time.
+
+    Head h consists of the features h·head_dim to (h + 1)·head_dim − 1 of every token.
+    """
     demand_shapes(features=(features, "batch length embed_dim"))
     demand_heads(num_heads, embed_dim=features.shape[-1])
     head_dim = features.shape[-1] // num_heads

@@ -16,7 +16,7 @@ mutant = MechanismMutants()
 
 @mutant(
     "input_gradients",
-    "the weights are filled in place through .data, although autograd needs the values from before",
+    "the weights are filled in place through .data, although autograd needs the original values",
     mask="pad",
 )
 class _FilledInPlace(MechanismFormula):
@@ -173,7 +173,10 @@ class _BackwardWaitsForWeights(MechanismFormula):
 
 
 class _Twice(torch.autograd.Function):
-    """Returns two copies of the weights, one to sum and one to return; backward needs the gradients of both copies."""
+    """Copies the weights twice: for the weighted sum, and for the caller.
+
+    The backward pass returns no gradient unless it gets the gradients of both copies.
+    """
 
     @staticmethod
     def forward(ctx: Any, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,7 +189,7 @@ class _Twice(torch.autograd.Function):
         return None if summed is None or returned is None else summed + returned
 
 
-@mutant("parameters_need_no_company", "a backward kernel computes all gradients, or none if any tensor requires none",
+@mutant("parameters_need_no_company", "a backward kernel computes gradients only if every tensor requires one",
          of=WITH_PARAMETERS)  # fmt: skip
 class _AllGradientsOrNone(MechanismFormula):
     def read_tokens(self, tokens: Tensor) -> Tensor:
@@ -205,7 +208,7 @@ class _DrawsForNothing(MechanismFormula):
         return super().return_weights(weights)
 
 
-@mutant("repeats_itself", "a layer is created in forward: new random parameters at every call, never trained",
+@mutant("repeats_itself", "forward creates a layer with new random parameters at every call",
          of=(ADDITIVE,))  # fmt: skip
 class _LayerMadeInForward(Additive):
     def score(self, tokens: Tensor) -> Tensor:

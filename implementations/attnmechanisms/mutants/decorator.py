@@ -29,14 +29,14 @@ __all__ = [
 ]
 
 Module = TypeVar("Module", bound=type[MechanismFormula])
-# Sizes of the cases on which mutants fail. SIZES, the sizes of the first cases of every mechanism, is the default.
+# Sizes of the cases on which mutants fail. The default is SIZES, the first entry of ``suites.SIZES``.
 SIZES, _, ODD, _, SHORT, LONG = suites.SIZES
 ALL = tuple(MECHANISMS)
 RAW, SCALED, ADDITIVE, DOT, SINGLE, BLOCK = ALL
 # Mechanisms with cases in which one sequence has only padding: all except the residual block.
 WITH_EMPTY = tuple(name for name in ALL if name != BLOCK)
 WITH_PARAMETERS = tuple(name for name in ALL if name != RAW)
-# Mechanisms that have a scale, and separate projections for queries and keys.
+# Mechanisms with a scale and with separate projections for queries and keys.
 PROJECTED = (SCALED, SINGLE, BLOCK)
 
 
@@ -55,7 +55,10 @@ class MechanismMutants(list[Mutant]):
         mode: Mode = "eval",
         sizes: Mapping[str, int] = SIZES,
     ) -> Callable[[Module], Module]:
-        """Make a module class a mutant of each mechanism in ``of``; ``mask`` to ``sizes`` define the failing case."""
+        """Return a decorator that makes a module class a mutant of each mechanism in ``of``.
+
+        The arguments from ``mask`` to ``sizes`` define the case on which the check ``caught_by`` fails.
+        """
 
         def decorate(module: Module) -> Module:
             for operator in of:
@@ -65,7 +68,7 @@ class MechanismMutants(list[Mutant]):
                     operator=operator,
                     problem=problem(mask=mask, regime=regime, **own),
                     dtype=dtype,
-                    # Raw self-attention has no parameters: only the tokens get a gradient.
+                    # Raw self-attention has no parameters. In the mode ``frozen`` only the tokens get a gradient.
                     mode="frozen" if operator == RAW and mode == "eval" else mode,
                 )
                 implementation, why_here = replace_steps(operator, module), f"{why} (in {operator})"

@@ -1,4 +1,4 @@
-"""Mutants of the formulas of the elementary mechanisms, with faults as they are seen in teaching code."""
+"""Mutants of the elementary mechanisms whose formula is wrong, with faults as they occur in teaching code."""
 
 import math
 
@@ -110,7 +110,7 @@ class _FourSequencesAtMost(MechanismFormula):
         return torch.cat([output[:4], torch.zeros_like(output[4:])]), weights
 
 
-@mutant("shares_parity", "in half-precision training, scores are halved against overflow and not restored",
+@mutant("shares_parity", "in half-precision training, scores are halved to avoid overflow, and never doubled",
          of=WITH_PARAMETERS, dtype="float16", mode="train")  # fmt: skip
 class _ScaledForTraining(MechanismFormula):
     def score(self, tokens: Tensor) -> Tensor:
@@ -178,7 +178,7 @@ class _AveragedTwice(MechanismFormula):
         return super().sum_values(weights / tokens.shape[1], tokens)
 
 
-@mutant("forward_parity", "only one element is right, which a comparison that ends in .any() takes for equality")
+@mutant("forward_parity", "only one element is right: a comparison that ends in .any() would pass")
 class _RightInOneElement(MechanismFormula):
     def return_result(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         output, weights = super().return_result(output, weights)
@@ -186,7 +186,7 @@ class _RightInOneElement(MechanismFormula):
         return output + 0.01 * others, weights
 
 
-@mutant("shares_parity", "tanh is missing: the query adds the same to every score, which softmax cancels",
+@mutant("shares_parity", "tanh is missing: the query adds one number to all scores, and softmax cancels it",
          of=(ADDITIVE,))  # fmt: skip
 class _LayerNotBent(Additive):
     def apply_activation(self, layer: Tensor) -> Tensor:

@@ -15,10 +15,10 @@ __all__ = ["FORMULAS", "Additive", "Block", "Dot", "MechanismFormula", "Scaled",
 
 
 class MechanismFormula(nn.Module):
-    """Attention over one tensor of tokens in steps, each of which can be overridden; this class is raw self-attention.
+    """Raw self-attention in steps; a subclass overrides steps for another mechanism.
 
-    In order: ``read_tokens``, ``score``, ``combine_masks``, ``normalise``, ``project_values``, ``sum_values``,
-    ``return_weights``, ``return_result``. Masks are true where a key is hidden.
+    The steps, in order: ``read_tokens``, ``score``, ``combine_masks``, ``normalise``, ``project_values``,
+    ``sum_values``, ``return_weights``, ``return_result``. Masks are true where a key is hidden.
 
     Shape: tokens (batch, length, width), scores and weights (batch, queries, keys).
     """
@@ -45,7 +45,7 @@ class MechanismFormula(nn.Module):
         return tokens
 
     def key_width(self, tokens: Tensor) -> int:  # noqa: ARG002
-        """The number by whose square root scores are divided."""
+        """Return the number whose square root divides the scores."""
         return 1
 
     def score(self, tokens: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ class MechanismFormula(nn.Module):
         return weights @ self.project_values(tokens)
 
     def return_weights(self, weights: Tensor) -> Tensor:
-        """Return the weights that the call returns."""
+        """Return the attention weights in the form in which the call returns them."""
         return weights
 
     def return_result(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,7 +126,7 @@ class Additive(Dot):
     w: Tensor
 
     def score(self, tokens: Tensor) -> Tensor:
-        """Compute the scores by a hidden layer, whose inputs are a token and the query."""
+        """Compute the score of each token by a hidden layer, whose inputs are the token and the query."""
         return (self.apply_activation(tokens @ self.w_k.mT + self.query @ self.w_q.mT) @ self.w).mT
 
     def apply_activation(self, layer: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ class Block(MechanismFormula):
         return tokens.shape[-1] // self.num_heads
 
     def combine_masks(self, padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
-        """Combine both masks; a result with a batch axis gets an axis for heads too."""
+        """Combine both masks; if the result has a batch axis, add an axis for heads."""
         hide = super().combine_masks(padding, attn_mask)
         return hide if hide is None or hide.dim() == 2 else hide[:, None]
 
@@ -198,7 +198,10 @@ FORMULAS: dict[str, type[MechanismFormula]] = {
 
 
 def replace_steps(operator: str, steps: type[MechanismFormula]) -> Implementation:
-    """Make an implementation with some steps replaced; ``super()`` in a new step calls the replaced step."""
+    """Make an implementation of an operator in which some steps are replaced.
+
+    ``super()`` in a new step calls the step that it replaces.
+    """
     formula = FORMULAS[operator]
     bases = (steps,) if issubclass(steps, formula) else (steps, formula)
     implementation = ModuleImplementation(type(steps.__name__, bases, {}), operator=operator)

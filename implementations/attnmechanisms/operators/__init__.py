@@ -33,8 +33,9 @@ __all__ = [
 class Mechanism(FormulaOperator):
     """The operator of one mechanism: attention over one tensor of tokens. Its methods import torch when called.
 
-    A call takes ``tokens`` (batch, length, width) and, if the case has masks, ``key_padding_mask`` (batch, length) and
-    ``attn_mask`` (length, length), true hides. A call returns output and attention weights.
+    A call takes ``tokens`` (batch, length, width). If the case has masks, the call also takes ``key_padding_mask``
+    (batch, length) and ``attn_mask`` (length, length), which are true where a key is hidden. A call returns output and
+    attention weights.
     """
 
     problem: type[MechanismProblem]
@@ -47,11 +48,12 @@ class Mechanism(FormulaOperator):
         self.name = name
         self.problem = problem
         self.mutants = f"attnmechanisms.mutants:{name.upper()}"
-        # The implementation by matrix products has the mechanism's name; the loop has that name plus ``_loop``.
+        # The baseline computes by matrix products and has the mechanism's name. The implementation by loops has that
+        # name plus ``_loop``.
         self.baseline = name
 
     def suite(self, level: Level) -> Sequence[Case]:
-        """Return the cases of a level."""
+        """Return the cases of a suite, such as ``core``."""
         return suites.make_suite(self.name, self.problem, level)
 
     def numbers(self, problem: MechanismProblem, draw: "Draw") -> Inputs:
@@ -67,14 +69,14 @@ class Mechanism(FormulaOperator):
         return FORMULAS[self.name](given, rounded)
 
     def paths(self) -> Sequence[Callable[..., Any]]:
-        """Return the mechanism's second formula in ``PATHS``, which sums in another order; empty if it has none."""
+        """Return the mechanism's second formula, which rounds differently, or an empty sequence if there is none."""
         from attnmechanisms.operators.formulas import PATHS
 
         path = PATHS.get(self.name)
         return (lambda problem, given, rounded: path(given, rounded),) if path else ()  # noqa: ARG005
 
     def axes(self, case: Case, quantity: str) -> Sequence[Axis]:
-        """Name the dimensions of a quantity: batch, token and feature; of attention weights batch, query and key."""
+        """Name the dimensions of a quantity: batch, token and feature. For attention weights: batch, query, key."""
         problem: MechanismProblem = case.problem
         name = quantity.removeprefix("grad.")
         if name not in ("output", "weights", "tokens"):

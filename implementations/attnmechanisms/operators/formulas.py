@@ -10,6 +10,9 @@ result. The formula returns output and attention weights.
     single     softmax(X W_qᵀ (X W_kᵀ)ᵀ / √E + M) X W_vᵀ W_outᵀ
     block      LayerNorm(X + MultiHead(X))
 
+X has one token of a sequence per row, and q is a learned query. d is the width of a key, and E is the width of a token.
+M is −∞ where a mask hides a key, and 0 elsewhere. The other formulas are written without their masks.
+
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473,
 section A.1.2; Ba et al. 2016, https://arxiv.org/abs/1607.06450.
 """
@@ -26,7 +29,7 @@ from attnbench.operators.rounding import softmax
 
 __all__ = ["EPSILON", "FORMULAS", "PATHS", "combine_masks"]
 
-# Added to the variance; the default of torch.nn.LayerNorm.
+# Number that LayerNorm adds to the variance. The value is the default of torch.nn.LayerNorm.
 EPSILON = 1e-5
 
 Given = Mapping[str, Any]
@@ -34,7 +37,10 @@ Outputs = tuple[Tensor, Tensor]
 
 
 def combine_masks(given: Given) -> Tensor | None:
-    """Combine the masks: true where either mask hides a key, broadcastable to (batch, queries, keys); None: no mask."""
+    """Return a mask that is true where either mask hides a key, or None if there is no mask.
+
+    Shape: broadcastable to (batch, queries, keys).
+    """
     hidden: Tensor | None = None
     if "key_padding_mask" in given:
         hidden = given["key_padding_mask"][:, None, :]

@@ -11,8 +11,8 @@ from attnmechanisms.operators.problem import REGIMES, BlockProblem, MechanismPro
 
 __all__ = ["draw_inputs"]
 
-# Standard deviation of biases, and of LayerNorm's weight around 1: large enough that a check detects an implementation
-# that leaves one of these parameters out.
+# Standard deviation of biases, and of LayerNorm's weight, whose mean is 1. With this value, a check detects an
+# implementation that leaves one of these parameters out.
 BIAS_STD = 0.5
 # Fraction of tokens that a random mask hides.
 HIDDEN_SHARE = 0.4
@@ -65,7 +65,7 @@ def _draw_masks(problem: MechanismProblem, draw: Draw) -> dict[str, Tensor]:
         lengths = 1 + (draw.uniform("lengths", batch) * (length - 1)).long()
         lengths[0] = length if batch > 1 else max(1, length - 2)
         if problem.padding_mask == "padempty":
-            # The fully padded sequence is not the last one, unless it is the only one.
+            # Hide all of one sequence: not the last one, unless there is only one.
             lengths[(batch - 1) // 2] = 0
         padding = from_lengths(lengths, length)
         masks["key_padding_mask"] = padding.flip(-1) if problem.padding_mask == "padleft" else padding

@@ -7,13 +7,13 @@ from attnbench.cases import Problem, size
 
 __all__ = ["REGIMES", "BlockProblem", "MaskedProblem", "MechanismProblem", "PoolingProblem", "ProjectedProblem"]
 
-# The standard deviation of the tokens in each regime. The larger the tokens, the larger are the scores, and the more
-# peaked are the rows of attention weights. In ``huge`` the exponential of a score overflows even in float64.
+# Standard deviation of the tokens in each input regime. Larger tokens give larger scores and more peaked rows of
+# attention weights. In the regime ``huge``, the exponential of a score overflows even in float64.
 REGIMES = {"flat": 0.3, "plain": 1.0, "peaked": 2.0, "huge": 30.0}
-# Padding masks: ``pad`` hides the end of all sequences but one, ``padleft`` the beginning, ``padholes`` some tokens of
-# each sequence, ``padempty`` all tokens of one sequence.
+# Padding masks: ``pad`` hides the end of all sequences but one, and ``padleft`` hides the beginning of these sequences.
+# ``padholes`` hides some tokens of each sequence. ``padempty`` hides all tokens of one sequence, and pads like ``pad``.
 PADDING = ("pad", "padleft", "padholes", "padempty")
-# Masks of pairs of queries and keys: ``causal`` hides later tokens, ``bool2d`` hides random tokens except the first.
+# Masks of pairs of queries and keys: ``causal`` hides later tokens, ``bool2d`` hides random tokens, never the first.
 ATTENDING = ("causal", "bool2d")
 
 
@@ -63,7 +63,7 @@ class MechanismProblem(Problem):
 
     @property
     def self_attention(self) -> bool:
-        """Whether query, key and value are the same tensor: always."""
+        """Whether query, key and value are the same tensor, which is always true here."""
         return True
 
     def lengthen(self) -> Self:
@@ -92,7 +92,7 @@ class ProjectedProblem(MechanismProblem):
 class MaskedProblem(MechanismProblem):
     """Self-attention that takes a mask of queries and keys in addition to the padding mask."""
 
-    # With a causal mask, padding on the left gives fully masked rows.
+    # ``causal+padleft`` gives fully masked rows: the first queries see only padding.
     masks: ClassVar[tuple[str, ...]] = (
         "none", *PADDING, "causal", "causal+pad", "causal+padleft", "bool2d", "bool2d+pad",
     )  # fmt: skip
@@ -104,7 +104,7 @@ class BlockProblem(MechanismProblem):
 
     heads: int = size("H")
 
-    # Masks with fully masked rows are left out: the reference's attention does not specify those rows.
+    # Masks with fully masked rows are left out, because the reference does not specify the results of such rows.
     masks: ClassVar[tuple[str, ...]] = (
         "none", "pad", "padleft", "padholes", "causal", "causal+pad", "causal+padholes", "bool2d", "bool2d+pad",
     )  # fmt: skip

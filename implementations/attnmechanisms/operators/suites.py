@@ -35,9 +35,9 @@ SMOOTH = tuple(regime for regime in REGIMES if regime != "huge")
 
 
 def make_suite(operator: str, problem: type[MechanismProblem], level: Level) -> Sequence[Case]:
-    """Return the cases of a level.
+    """Return the cases of a suite, whose name is ``level``.
 
-    The level ``slow`` has the cases of ``full``, and the levels for a GPU have no cases.
+    The suite ``slow`` has the cases of ``full``. The suites for a GPU have no cases.
     """
     if level not in NESTED:
         return ()
@@ -56,7 +56,7 @@ def _make_case(
 
 
 def _choose_mode(operator: str) -> Mode:
-    """Return the mode in which the tokens, and the parameters if there are any, require gradients."""
+    """Return the call mode in which the tokens and all parameters require gradients."""
     return "frozen" if operator == "raw_self_attention" else "eval"
 
 
@@ -81,7 +81,7 @@ def _generate_core(operator: str, problem: type[MechanismProblem]) -> Iterator[C
         yield _make_case(operator, problem, 0, dtype, mode, mask="pad")
     for size, mode in product(range(len(SIZES)), _choose_modes(operator)):
         yield _make_case(operator, problem, size, "float32", mode, mask="pad")
-    # These cases have no gradients: with attention weights this peaked, gradients are only rounding errors.
+    # These cases compute no gradients, which would be only rounding errors with attention weights this peaked.
     for dtype, mask in product(DTYPES, ("none", "pad")):
         yield _make_case(operator, problem, 0, dtype, "inference", mask=mask, regime="huge")
     for mode, mask in product(COMPILED, ("none", "pad")):
@@ -94,7 +94,8 @@ def _generate_full(operator: str, problem: type[MechanismProblem]) -> Iterator[C
     for mask, dtype, mode in product(problem.masks, DTYPES, _choose_modes(operator)):
         yield _make_case(operator, problem, 0, dtype, mode, mask=mask)
     for size, mask, mode in product(range(1, len(SIZES)), problem.masks, _choose_modes(operator)):
-        # If the only sequence is fully padded, the output does not depend on the parameters.
+        # The mode ``tuning`` tracks gradients of parameters only. It is left out if the only sequence is fully padded,
+        # because the output then does not depend on the parameters.
         if mask != "padempty" or mode != "tuning" or SIZES[size]["sequences"] > 1:
             yield _make_case(operator, problem, size, "float32", mode, mask=mask)
 

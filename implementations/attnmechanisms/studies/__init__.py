@@ -9,9 +9,10 @@ __all__ = ["ADDITIVE", "SATURATION"]
 
 # Default number of keys in a row of scores.
 KEYS = 64
-# Largest number of keys in a row, and largest width of a head: with both, the study ``additive`` takes less than 1 GiB.
+# Largest number of keys in a row, and largest width of a head. With both at the same time, the study ``additive`` takes
+# less than 1 GiB of memory.
 MOST_KEYS, MOST_WIDTH = 4096, 2048
-# Seeds of torch have 64 bits. A study that repeats a training uses the given seed and the next ones.
+# Largest seed. A torch seed has 64 bits, and a study that repeats a training also uses the seeds after the given one.
 MOST_SEED = 2**63 - 1
 
 
@@ -44,7 +45,7 @@ SATURATION = Study(
     parameters=_parameters((4, 8, 16, 32, 64, 128, 256, 512)),
 )
 ADDITIVE = Study(
-    summary="Additive against dot-product scores, before training and after a little.",
+    summary="Additive scores compared with dot-product scores, before and after a short training.",
     compute="attnmechanisms.studies.additive:additive",
     draw="attnmechanisms.studies.additive_figure:draw",
     parameters=_parameters((4, 8, 16, 32, 64, 128, 256)),

@@ -4,9 +4,10 @@
     dot         q · k                         of variance d
     scaled dot  q · k / √d                    of variance 1
 
-The task: each sequence has standard normal tokens, and one of them is marked: a direction is added to it, the same
-direction in all sequences. Pooling with a learned query must return the marked token: the loss is the squared distance
-between the pooled vector and that token. A model that has learned the direction attends to the marked token.
+The tokens of the training task are standard normal. In each sequence, one token is marked by adding a direction, which
+is the same in all sequences. Pooling with a learned query must return the marked token. The loss is the squared
+distance between the pooled vector and the marked token. A model that has learned the direction attends to the marked
+token.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.1; Britz et al. 2017,
 https://arxiv.org/abs/1703.03906, section 4.5.
@@ -29,7 +30,8 @@ ROWS = 512
 # Training: steps of Adam, its learning rate, sequences per step, tokens per sequence, and the norm of the added
 # direction.
 STEPS, RATE, BATCH, LENGTH, SIGNAL = 150, 0.01, 32, 16, 5.0
-# Number of held-out sequences in which the model must find the marked token; number of trainings, each with a new seed.
+# Number of held-out sequences in which a trained model must find the marked token. Number of trainings, each with a new
+# seed.
 HELD_OUT, REPEATS = 512, 3
 
 

@@ -69,9 +69,10 @@ def _text(found: Mapping[str, Any], rows: pd.DataFrame) -> str:
     last = rows[rows["head_dim"] == rows["head_dim"].max()].set_index("score")
     shares = ", ".join(f"{NAMES[name]} {last.loc[name, 'found']:.0%}" for name in NAMES)
     return (
-        f"An additive score is bounded at any width; a dot product has variance d, or 1 after division by √d. "
-        f"Left and middle: rows of {found['keys']} keys before training, medians and quartiles; the dotted line is the "
-        f"entropy of equal weights. Right: one token of {found['length']} is marked by a direction that has to be "
-        f"learned by training through the softmax, {found['steps']} steps of Adam at one rate for all; mean and "
-        f"extremes of three seeds, the dotted line is chance. At d = {rows['head_dim'].max()}: {shares}."
+        f"An additive score is bounded at any width. A dot product has variance d, or variance 1 after division by √d. "
+        f"The left and the middle panel show medians and quartiles over rows of {found['keys']} keys before training. "
+        f"The dotted line is the entropy of equal weights. In the right panel, one token of {found['length']} is "
+        f"marked by a direction, which is learned in {found['steps']} steps of Adam, with the same learning rate for "
+        f"all scores. The curves show how often the marked token is found: mean, minimum and maximum of three seeds. "
+        f"The dotted line is chance. Share found at d = {rows['head_dim'].max()}: {shares}."
     )

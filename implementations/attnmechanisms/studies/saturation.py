@@ -15,7 +15,7 @@ from attnbench.study.rows import entropy_bits, gradient_norm, quartiles
 
 __all__ = ["saturation"]
 
-# Number of rows of scores over which a median is taken; with 512 rows the quartiles are known to a few percent.
+# Number of rows of scores over which a median is taken; with 512 rows the quartiles are accurate to a few percent.
 ROWS = 512
 # The worked example, a softmax of normal draws: number of draws, and standard deviation of a draw.
 DRAWS, DRAWN_STD = 20_000, 100.0

@@ -16,7 +16,7 @@ from attnbench.report.studies.curves import curve, grid, head_dims, level, title
 __all__ = ["draw"]
 
 NAMES = {"1/√d": "scaled by 1/√d", "none": "no scale"}
-# The panel of weights by rank has curves for at most this many widths.
+# Largest number of widths of a head for which the panel of weights by rank has a curve.
 ROWS_DRAWN = 4
 MEASURES = {
     "entropy_bits": ("Entropy of a row", "bits"),
@@ -91,15 +91,15 @@ def _text(found: Mapping[str, Any], rows: pd.DataFrame, widths: Sequence[int]) -
         return format_digits(float(rows[(rows["scale"] == scale) & (rows["head_dim"] == width)][measure].iloc[0]))
 
     return (
-        f"A sum of d products of standard normal numbers has variance d. Without the scale the softmax of a row of "
+        f"A sum of d products of standard normal numbers has variance d. Without the scale, the softmax of a row of "
         f"{found['keys']} such scores has a median entropy of {median('entropy_bits', 'none', low)} bits at d = {low} "
-        f"and {median('entropy_bits', 'none', high)} at d = {high} (equal weights: {format_digits(most)}), "
-        f"and the gradient that it lets through goes from {median('gradient_norm', 'none', low)} to "
-        f"{median('gradient_norm', 'none', high)}; divided by √d both stay where they are "
-        f"({median('entropy_bits', '1/√d', high)} bits and {median('gradient_norm', '1/√d', high)} at d = {high}). "
-        f"The gradient is that of Σ weight · cotangent for a standard normal cotangent; curves are medians, bands "
-        f"quartiles.\n\n"
-        f"The softmax of {format_thousands(draws['count'])} numbers of standard deviation {draws['std']:g} gives one a "
-        f"weight of {format_digits(draws['largest_weight'])}; divided by {draws['std']:g} first, the largest weight is "
-        f"{format_digits(draws['largest_weight_divided'])}."
+        f"and {median('entropy_bits', 'none', high)} at d = {high} (equal weights: {format_digits(most)}). "
+        f"The median norm of the gradient goes from {median('gradient_norm', 'none', low)} to "
+        f"{median('gradient_norm', 'none', high)}. If the scores are divided by √d, both hardly change with d: "
+        f"{median('entropy_bits', '1/√d', high)} bits and {median('gradient_norm', '1/√d', high)} at d = {high}. "
+        f"The gradient is that of Σ weight · cotangent with respect to the scores, for a standard normal cotangent. "
+        f"Curves are medians, bands are quartiles.\n\n"
+        f"The softmax of {format_thousands(draws['count'])} numbers of standard deviation {draws['std']:g} gives one "
+        f"number a weight of {format_digits(draws['largest_weight'])}. If the numbers are first divided by "
+        f"{draws['std']:g}, the largest weight is {format_digits(draws['largest_weight_divided'])}."
     )

@@ -28,5 +28,5 @@ def test_disturbed_blocks_are_left_out(tmp_path: Path) -> None:
     tmp_path.joinpath("agreement-2.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
     text = agreement.format_agreement(tmp_path)
     assert "2 threads, quiet, 3 processes: the harness's median divided by Timer's is 1.0200 [1.0100, 1.0300]" in text
-    assert "[1.0100, 1.0300] in 2 processes that nothing disturbed, 1 of the ratios within 2% of 1" in text
-    assert "the harness measures 400 [400, 400] ns (60 ns in a plain loop), in one process up to 400 ns" in text
+    assert "[1.0100, 1.0300] in 2 undisturbed processes, 1 of them within 2% of 1" in text
+    assert "measures 400 [400, 400] ns (a plain loop: 60 ns). The largest value of a process is 400 ns" in text

@@ -24,9 +24,10 @@ def test_judge_writes_a_table_and_a_figure(tmp_path: Path, capsys: pytest.Captur
     tmp_path.joinpath("starts-1.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
     assert main(["judge", "--data", str(tmp_path), "--threads", "1", "--draws", "20", "--most", "20"]) == 0
     printed = capsys.readouterr().out
-    assert "no runs of 1-busy" in printed
+    assert "no runs for condition 1-busy" in printed
     assert (
-        "**1 thread, quiet**: δ, the difference that counts, is 1 %; 24 processes; 0.10 cores in use before" in printed
+        "**1 thread, quiet**: δ, the smallest difference that counts, is 1 %; 24 processes; 0.10 cores in use before"
+        in printed
     )
     row = next(line for line in printed.splitlines() if line.startswith("| attnbench |"))
     assert row.split(" | ")[3] == "0.0 % (≤ 13.9 %)"
@@ -46,4 +47,7 @@ def test_a_missing_measurement_is_an_error_that_names_the_command(
     assert "rows-1.json, the extra work of each plant, does not exist: run python -m" in capsys.readouterr().err
     store_pool(tmp_path, make_pool(), "runs-1-quiet.jsonl")
     assert main(["judge", "--data", str(tmp_path)]) == 1
-    assert "has no measured start times: run python -m research.detection plants --threads 1" in capsys.readouterr().err
+    assert (
+        "has no measured times to start a process: run python -m research.detection plants --threads 1"
+        in capsys.readouterr().err
+    )

@@ -84,7 +84,7 @@ def test_a_pool_that_is_too_small_is_an_error() -> None:
     """The message says how to enlarge the pool."""
     with pytest.raises(
         StudyError,
-        match=r"needs 10 processes and the pool has 8: measure more \(python -m research.detection runs --resume\)",
+        match=r"needs 10 processes, but only 8 are stored: measure more \(python -m research.detection runs --resume\)",
     ):
         evaluate_rules("1 thread, quiet", make_pool(processes=8), None, make_settings(), starts_s=STARTS_S)
 

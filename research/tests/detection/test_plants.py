@@ -41,6 +41,6 @@ def test_a_plant_without_a_number_of_rows_is_unsupported(monkeypatch: pytest.Mon
     monkeypatch.delenv(plants.ROWS, raising=False)
     case = Case.parse(CASE, load_problem_types())
     assert plants.PLUS_2.unsupported(case) == (
-        "ATTNBENCH_PLANTED_ROWS has no number of rows for plus_2: run python -m research.detection plants"
+        "ATTNBENCH_PLANTED_ROWS sets no number of rows for plus_2: run python -m research.detection plants"
     )
     assert plants.PLUS_0.unsupported(case) is None

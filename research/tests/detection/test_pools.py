@@ -88,7 +88,7 @@ def test_gathering_ends_after_ten_processes_that_cannot_start(tmp_path: Path, mo
     monkeypatch.setattr(pools, "PAUSE_S", 0.0)
     monkeypatch.setattr(pools, "WINDOW_S", 0.0)
     path, condition = tmp_path / "pool.jsonl", Condition(threads=1, load="quiet")
-    with pytest.raises(StudyError, match="10 processes failed; the reason of the last: no process for 4"):
+    with pytest.raises(StudyError, match="10 processes failed; the last failed with: no process for 4"):
         pools.gather_pool(path, condition, Setup(length=8, budget_s=0.1), rows={}, processes=1, resume=False)
     stored = read(path)
     assert stored is not None

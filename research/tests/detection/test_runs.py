@@ -67,7 +67,7 @@ def test_runs_are_counted_by_their_verdicts(tmp_path: Path, monkeypatch: pytest.
 def test_runs_without_a_verdict_on_the_plant_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The study ends after five failed runs, and can be resumed; the error quotes the last line of output."""
     monkeypatch.setattr(runs.subprocess, "run", make_command(None, None))
-    message = r"5 runs failed; the reason of the last: exit code 1, no verdict on time: it went"
+    message = r"5 runs failed; the last failed with: exit code 1, no verdict on time; last line of output: it went"
     for resume in (False, True):
         with pytest.raises(StudyError, match=message):
             runs.gather_runs(

@@ -1,1 +1,1 @@
-"""The checks, a chapter per file. The first line of a check's docstring is what a failure says."""
+"""The checks, one file per chapter. The message of a failure begins with the first line of the check's docstring."""

@@ -9,7 +9,8 @@ from attnbench.checks.observations import Observation
 from attnbench.checks.requirement import check, is_eager
 from attnbench.checks.runs import compare_bitwise
 
-# Number of passes. A race condition that shows in one of ten calls is seen with a probability of 199 in 200.
+# Number of forward and backward passes. A race condition that changes one of ten passes is detected with a probability
+# of 199 in 200.
 REPETITIONS = 50
 
 

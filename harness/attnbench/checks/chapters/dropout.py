@@ -1,4 +1,7 @@
-"""Chapter *dropout*: off in eval mode; in training unbiased, on attention weights, and visible in returned weights."""
+"""Chapter *dropout*: dropout of attention weights.
+
+Dropout must be off in eval mode. In training it must be unbiased, and returned weights must show what was dropped.
+"""
 
 import math
 from collections.abc import Iterator
@@ -15,12 +18,12 @@ from attnbench.interface import Refusal
 
 # Number of calls, each under its own seed, whose mean output is compared.
 DRAWS = 256
-# With this many attention weights, two seeds drop exactly the same weights with a probability below 1 in 10^9, at
-# dropout rates of 0.1 and more.
+# Number of attention weights that a case needs for a check of randomness. With this many weights and a dropout rate of
+# 0.1 or more, two seeds drop exactly the same weights with a probability below 1 in 10^9.
 MANY = 200
 # Number of calls over which the dropout decisions of neighbouring weights are compared.
 PAIRED_DRAWS = 64
-# Standard deviations by which a number of dropped weights may be off. Chance alone exceeds this once in 10^9.
+# Largest allowed error of a count of weights, in standard deviations. Chance alone exceeds it once in 10^9.
 SIGMAS = 6.0
 
 
@@ -47,7 +50,7 @@ def _compute_clean_weights(candidate: Candidate) -> torch.Tensor:
 
 
 def _draws_enough(case: Case) -> bool:
-    """Whether dropout acts on at least ``MANY`` weights that are not negligible: no check then fails by chance."""
+    """Whether dropout acts on at least ``MANY`` weights that are not negligible, so that no check fails by chance."""
     problem = case.problem
     weights = problem.sequences * problem.num_heads * problem.queries * problem.columns
     no_key = problem.padding_mask == "padempty" and problem.sequences < 2
@@ -65,7 +68,7 @@ def _shows_dropout_mask(case: Case) -> bool:
 
 @check(when=_shows_dropout_mask)
 def dropout_is_told_by_weights(candidate: Candidate) -> Iterator[Observation]:
-    """The returned weights are after dropout: with the mask that they show, output and gradients are the oracle's."""
+    """Returned weights are those after dropout: under the mask they show, output and gradients equal the oracle's."""
     global_state.seed(0)
     outputs = candidate.run()
     weights = outputs.get("weights")
@@ -118,17 +121,19 @@ def dropout_masks_are_independent(candidate: Candidate) -> Iterator[Observation]
             continue
         same = (masks == masks.roll(1, axis + 1))[:, both]
         spread = math.sqrt(agreeing * (1 - agreeing) / max(same.numel(), 1))
-        # Each weight is in two pairs, one with either neighbour. Both pairs depend on the weight: hence the factor √2.
+        # Each weight is in two pairs, one with each of its two neighbours. Both pairs depend on the weight, and the
+        # factor √2 allows for this.
         off, bound = abs(float(same.double().mean()) - agreeing), SIGMAS * math.sqrt(2) * spread
         yield Holds(
             holds=off <= bound, measured=off, allowed=bound,
-            what=f"the fraction of pairs of neighbouring {name} that dropout treats alike is {off:.1%} off from chance",
+            what=f"of the pairs of weights that are neighbours along the axis {name}, the fraction in which both are "
+            f"dropped or both are kept differs by {off:.1%} from its value under independent dropout",
         )  # fmt: skip
 
 
 @check(when=_draws_enough)
 def dropout_follows_the_seed(candidate: Candidate) -> Iterator[Observation]:
-    """The same seed drops the same weights; another seed drops others."""
+    """The same seed drops the same weights; another seed drops other weights."""
     global_state.seed(1)
     first = candidate.run()["output"].detach().clone()
     global_state.seed(2)
@@ -164,7 +169,7 @@ def dropout_gradients(candidate: Candidate) -> Iterator[Observation]:
 def dropout_survives_eval(candidate: Candidate) -> Iterator[Observation]:
     """A call in eval() between two calls in train() changes neither dropout nor its rate."""
     if not isinstance(candidate.module, torch.nn.Module):
-        raise Refusal("its module is not a torch.nn.Module, so it has no train() and eval()")
+        raise Refusal("the implementation's module is not a torch.nn.Module, so it has no train() and eval()")
     global_state.seed(4)
     first = candidate.run()["output"].detach().clone()
     candidate.module.eval()
@@ -174,5 +179,5 @@ def dropout_survives_eval(candidate: Candidate) -> Iterator[Observation]:
     yield Equal(
         value=candidate.run()["output"].detach(),
         expected=first,
-        what="output in train() after a call in eval() (compared with the output before it)",
+        what="output in train() after a call in eval() (compared with the output before that call)",
     )

@@ -9,7 +9,7 @@ from attnbench.checks.requirement import check
 
 @check(when=lambda case: case.problem.regime == "uniform")
 def exact_uniform_mean(candidate: Candidate) -> Iterator[Observation]:
-    """With equal logits over a power of two of visible keys, the output is exactly the mean of their values."""
+    """With equal logits and 2ⁿ visible keys, the output is exactly the mean of the values of these keys."""
     yield Exact(quantities={"output": candidate.outputs["output"]})
 
 

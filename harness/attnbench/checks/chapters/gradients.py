@@ -101,7 +101,7 @@ def cotangent_layout_is_free(candidate: Candidate) -> Iterator[Observation]:
     drawn = candidate.inputs.cotangents["output"]
     transposed = drawn.mT.contiguous().mT if drawn.dim() > 1 else drawn
     for what, strange, plain in (
-        ("if the gradient of the output is an expanded 1 (compared with contiguous ones)", one, one.contiguous()),
+        ("if the gradient of the output is 1, expanded (compared with contiguous storage)", one, one.contiguous()),
         (
             "if the gradient of the output is transposed (compared with a contiguous copy)",
             transposed,
@@ -138,7 +138,8 @@ def second_derivatives(candidate: Candidate) -> Iterator[Observation]:
         return (compute_gradient() * weights).sum()
 
     others = {name: leaf for name, leaf in candidate.collect_leaves().items() if name in ("key", "value")}
-    # All derivatives are computed before a tensor is changed in place, because backward refuses changed saved tensors.
+    # All derivatives are computed before a tensor is changed in place, because a backward pass raises an exception if
+    # a saved tensor was changed.
     seconds = torch.autograd.grad(first, list(others.values()), weights)
     for (name, tensor), second in zip(others.items(), seconds, strict=True):
         yield compare_with_slope(second, tensor, compute_weighted_sum, f"the second derivative with respect to {name}")

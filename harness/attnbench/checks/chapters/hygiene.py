@@ -13,8 +13,8 @@ from attnbench.checks.requirement import check, draws_dropout, is_eager
 from attnbench.oracle.inputs import change_tensors
 
 
-# Runs first: if an implementation writes the same values into its inputs at every call, only the first call changes a
-# bit.
+# This check runs first: if an implementation writes the same values into its inputs at every call, only the first call
+# changes a bit.
 @check(first=True)
 def inputs_untouched(candidate: Candidate) -> Iterator[Observation]:
     """A call and its backward pass change no bit of inputs, masks or parameters."""
@@ -56,7 +56,7 @@ def no_stale_state(candidate: Candidate) -> Iterator[Observation]:
     with candidate.overwrite(new):
         fresh_module, _ = candidate.build()
         _scale_parameters(fresh_module, 0.5)
-        # The fresh module gets copies of the inputs: a cache that is keyed by address has no entry for them.
+        # The fresh module gets copies of the inputs, so that a cache that is keyed by address has no entry for them.
         copies = change_tensors(candidate.inputs, lambda _, tensor: tensor.clone())
         fresh = candidate.run_on(candidate.case, copies, fresh_module)["output"].detach()
         _scale_parameters(candidate.module, 0.5)
@@ -65,7 +65,8 @@ def no_stale_state(candidate: Candidate) -> Iterator[Observation]:
     what = "output after inputs and parameters were overwritten (compared with a fresh module)"
     yield Agree(value=used, expected=fresh, quantity="output", what=what)
     if masks and not candidate.inputs.options.get("is_causal"):
-        # The call is prepared again, since a prepared call may hold a converted copy of its mask.
+        # ``run_on`` calls ``prepare()`` again, since the call that ``prepare()`` returned may hold a converted copy of
+        # its mask.
         flipped = {name: torch.flip(tensors[name].detach(), (-1,)) for name in masks}
         other = replace(candidate.inputs, tensors=tensors | flipped)
         yield Agree(
@@ -87,7 +88,10 @@ def _find_masks(candidate: Candidate) -> set[str]:
 
 
 def _scale_parameters(module: object, factor: float) -> None:
-    """Multiply parameters in place, as an optimiser does; with a power of two as ``factor`` nothing is rounded."""
+    """Multiply parameters in place, as an optimiser changes them.
+
+    Nothing is rounded if ``factor`` is a power of two.
+    """
     if isinstance(module, torch.nn.Module):
         with torch.no_grad():
             for parameter in module.parameters():
@@ -99,7 +103,7 @@ def global_state_untouched(candidate: Candidate) -> Iterator[Observation]:
     """Building and calling leave torch's global state unchanged; a call without dropout draws no random number."""
     before = global_state.read_settings()
     _, call = candidate.build()
-    # Draw a number first, so that a call that only seeds the generator changes the generator's state.
+    # Draw a number first: without it, a call that sets the seed that is already set would not change the state.
     torch.rand(1)
     random = torch.get_rng_state()
     inside: list[dict[str, Any]] = []

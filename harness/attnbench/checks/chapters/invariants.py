@@ -11,11 +11,11 @@ from attnbench.checks.observations import Observation
 from attnbench.checks.requirement import check, get_case_transforms, is_eager
 from attnbench.checks.runs import compare_bitwise, compare_runs
 
-# Number of keys appended after the last key: at any length, five keys reach into the next tile of 4 keys.
+# Number of keys appended after the last key. At any length, five further keys reach into the next tile of 4 keys.
 FURTHER_KEYS = 5
-# Regimes of moderate logits. With ``huge`` logits, a change in the last bit of a logit selects another key.
+# Regimes of moderate logits. With ``huge`` logits, a change in the last bit of a logit can select another key.
 _ORDINARY = ("flat", "plain", "peaked", "onehot", "identity")
-# Factor by which one query is multiplied: the product is exact, and far outside the data.
+# Factor by which one query is multiplied. The product is exact, and far outside the data.
 DISTURBANCE = -8.0
 
 
@@ -121,11 +121,11 @@ def duplicated_keys(candidate: Candidate) -> Iterator[Observation]:
 
 
 def _splits_evenly(case: Case) -> bool:
-    """Whether two copies of a key each get half of its weight, within the rounding error of the case without copies.
+    """Whether each of two copies of a key gets half of the key's weight, within the rounding error without copies.
 
-    The copies may not split evenly in a row with one dominant key. Its two copies have equal, large logits, and a
-    difference in the last bit of a logit changes their weights by more than rounding changes the weights without
-    copies. Extra key columns, which are not duplicated, and masks by position are excluded too.
+    This does not hold in a row with one dominant key: the large logits of the two copies may differ in the last bit.
+    Such a difference changes the weights of the copies by more than rounding changes the weight of a single key. Extra
+    key columns are excluded too, because they are not duplicated. Masks by position are also excluded.
     """
     problem = case.problem
     moderate = problem.regime in ("flat", "plain", "identity") and "lowest" not in problem.mask

@@ -19,11 +19,11 @@ from attnbench.oracle.inputs import change_tensors
 __all__ = ["LAYOUTS", "repeat_part"]
 
 _REGIMES = ("flat", "plain", "identity")
-# Elements of a gap in memory before a row; odd, so that rows are not aligned.
+# Number of elements in the gap in memory before each row. It is odd, so that rows are not aligned.
 OFFSET = 3
-# Number in the gaps between elements where NaN cannot be used: far outside the data, and finite in every dtype.
+# Number that fills gaps between elements if NaN cannot be used. It is far outside the data, and finite in every dtype.
 BESIDE = 1e4
-# Rows and features of a matrix that does not fill the tiles of any matrix product.
+# Numbers of rows and features of a matrix: no multiple of the tile size of any matrix product.
 ODD_MATRIX = (33, 21)
 
 
@@ -82,7 +82,7 @@ def packed_inputs(candidate: Candidate) -> Iterator[Observation]:
 
 
 def _compute_results(candidate: Candidate, inputs: Inputs) -> dict[str, Tensor]:
-    """Compute the outputs and, if inputs require gradients in this case, their gradients."""
+    """Compute the outputs and, if inputs require gradients in this case, the gradients of the inputs."""
     outputs = candidate.run() if inputs is candidate.inputs else candidate.run_on(candidate.case, inputs)
     if not candidate.case.tracks_inputs:
         return outputs
@@ -96,7 +96,7 @@ def _compute_results(candidate: Candidate, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def _get_gap(tensor: Tensor) -> float | bool:
-    """Return the number that fills gaps between elements: NaN if possible, because 0 × NaN shows in a result."""
+    """Return the value that fills gaps between elements: NaN if possible, because even 0 × NaN changes a result."""
     if tensor.is_floating_point():
         return BESIDE if _matmul_reads_past_rows(tensor.dtype, tensor.device.type) else math.nan
     return True if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype).max
@@ -146,7 +146,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def repeat_part(tensor: Tensor, axis: int, one: int) -> Tensor:
-    """Repeat slice number ``one`` of a tensor along an axis, by a stride of 0.
+    """Return a tensor of the same shape that repeats slice number ``one`` along an axis, with a stride of 0.
 
     The slice is first copied into a larger tensor, so that a gap follows it in memory.
     """

@@ -13,12 +13,13 @@ from attnbench.checks.observations import Agree, Equal, Observation
 from attnbench.checks.requirement import check, draws_dropout, has_tokens, is_eager
 from attnbench.masks import additive
 
-# Number that overwrites hidden tokens, by dtype: far outside the data, and finite, because 0 × NaN is NaN in correct
-# code too. In float16 the projections of overwritten tokens must stay below 65504.
+# Number that overwrites hidden tokens, by dtype. It is far outside the data. It is finite, because 0 × NaN is NaN in
+# correct code too. It is smaller in float16, so that projections of overwritten tokens stay below 65504, the maximum.
 POISON = {"float64": 1e4, "float32": 1e4, "bfloat16": 1e4, "float16": 30.0}
-# Regimes whose logits stay finite in float16 where tokens are overwritten with POISON; inf − inf would be NaN.
+# Input regimes whose logits stay finite in float16 after tokens are overwritten with POISON. Infinite logits would make
+# correct code return NaN, by inf − inf.
 MODERATE = ("flat", "plain", "peaked", "identity")
-# For the name of each boolean mask, the name of a float mask of the same shape.
+# Maps the name of each boolean mask to the name of a float mask of the same shape.
 _AS_FLOAT = {
     "bool2d": "float2d", "bool3d": "float3d", "causal": "float2d", "empty2d": "floatempty2d", "empty3d": "float3d",
     "union2d": "float2d", "pad": "padfloat", "padempty": "padfloat",
@@ -167,7 +168,7 @@ def _has_boolean_mask(case: Case) -> bool:
 
 
 def _find_padding(candidate: Candidate) -> Tensor:
-    """Return which tokens are padding.
+    """Return a mask of tokens that is true at padding.
 
     Shape: (batch, keys).
     """
@@ -182,7 +183,7 @@ def _make_no_tokens(candidate: Candidate, length: int) -> Tensor:
 
 
 def _match_layout(candidate: Candidate, tokens: Tensor) -> Tensor:
-    """Rearrange a mask of tokens (batch, length) to the problem's layout: (length, batch), (length,) or as it is."""
+    """Rearrange a mask of tokens (batch, length) to the problem's layout: (length, batch), (length,) or unchanged."""
     problem = candidate.case.problem
     if problem.batch is None:
         return tokens[0]
@@ -190,7 +191,10 @@ def _match_layout(candidate: Candidate, tokens: Tensor) -> Tensor:
 
 
 def _poison(candidate: Candidate, name: str, tokens: Tensor, number: float | None = None) -> Tensor:
-    """Return an input with the masked ``tokens`` overwritten by a number of alternating sign, large by default."""
+    """Return the input ``name``, overwritten at the masked ``tokens`` by a number of alternating sign.
+
+    The number is the large number POISON by default.
+    """
     tensor = candidate.inputs.tensors[name]
     poison = torch.full_like(tensor, POISON[candidate.case.dtype] if number is None else number).detach()
     poison[..., ::2] *= -1

@@ -10,7 +10,7 @@ from attnbench.checks.observations import Agree, Holds, Observation, Scale
 from attnbench.checks.requirement import check, is_eager
 from attnbench.interface import Refusal
 
-# Value of every element of the tokens, by dtype. Logits are near the square of the value, where exp overflows by far.
+# Value of every element of the tokens, by dtype. Logits are near the square of this value, where exp overflows by far.
 LARGE = {"float64": 1e3, "float32": 1e3, "bfloat16": 1e3}
 
 
@@ -51,7 +51,7 @@ def stays_finite(candidate: Candidate) -> Iterator[Observation]:
     )
 )
 def wider_mask(candidate: Candidate) -> Iterator[Observation]:
-    """A float32 mask with half-precision tokens is applied correctly, or refused."""
+    """A float32 mask with half-precision tokens gives the output of a half-precision mask, or raises an exception."""
     tensors = candidate.inputs.tensors
     wide = replace(candidate.inputs, tensors=tensors | {"attn_mask": tensors["attn_mask"].detach().float()})
     try:

@@ -18,13 +18,13 @@ _ALIASES = ("self_attention", "key_is_value", "query_is_key")
 
 @check(when=lambda case: is_eager(case) and any(getattr(case.problem, alias) for alias in _ALIASES))
 def one_object_or_copies(candidate: Candidate) -> Iterator[Observation]:
-    """One tensor passed under several names gives the output of equal copies, and the sum of their gradients."""
+    """One tensor passed as several arguments gives the output of equal copies, and the sum of their gradients."""
     tensors = candidate.inputs.tensors
     own = candidate.implementation.policies.padded_queries == "own"
     if own and candidate.operator.padded_rows(candidate.case, candidate.inputs):
         raise Refusal(
-            "outputs of padded queries are not compared (padded_queries='own'), and key_padding_mask marks "
-            "those queries only if query and key are one tensor"
+            "outputs of padded queries cannot be excluded from comparison, as padded_queries='own' demands: "
+            "key_padding_mask marks padded queries only if query and key are one tensor"
         )
     names = ("query", "key", "value")
     copies = {name: tensors[name].detach().clone().requires_grad_(tensors[name].requires_grad) for name in names}
@@ -33,7 +33,7 @@ def one_object_or_copies(candidate: Candidate) -> Iterator[Observation]:
     outputs = candidate.run_on(case, apart)
     yield Agree(
         value=outputs["output"], expected=candidate.outputs["output"], quantity="output",
-        what="the output for equal copies (compared with one tensor passed under several names)",
+        what="the output for equal copies (compared with one tensor passed as several arguments)",
     )  # fmt: skip
     if not candidate.case.tracks_inputs:
         return
@@ -51,7 +51,7 @@ def one_object_or_copies(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=lambda case: is_eager(case) and case.problem.regime == "plain" and bool(_list_undefined_inputs(case)))
 def odd_input_treated_alike(candidate: Candidate) -> Iterator[Observation]:
-    """Inputs that the reference leaves undefined give the same output, or exception, with and without weights."""
+    """Inputs that the reference leaves undefined give one output, or exception, for both values of need_weights."""
     for what, changed in _list_undefined_inputs(candidate.case).items():
         inputs = changed(candidate.inputs)
         answers = [_call_or_catch(candidate, inputs, need_weights=asked) for asked in (False, True)]
@@ -60,12 +60,12 @@ def odd_input_treated_alike(candidate: Candidate) -> Iterator[Observation]:
         if len(tensors) == len(answers):
             yield Agree(
                 value=tensors[1], expected=tensors[0], quantity="output",
-                what=f"the output for {what} with weights (compared with the output without weights)",
+                what=f"the output for {what}, with need_weights=True (compared with need_weights=False)",
             )  # fmt: skip
         else:
             yield Holds(
                 holds=results[0] == results[1],
-                what=f"{what} gave {results[0]} without weights and {results[1]} with weights",
+                what=f"{what} gave {results[0]} with need_weights=False, but {results[1]} with need_weights=True",
             )
 
 
@@ -89,7 +89,7 @@ def refusals_are_alike(candidate: Candidate) -> Iterator[Observation]:
         results.append(_call_and_name_type(candidate, case, replace(candidate.inputs, tensors=apart, options=options)))
     yield Holds(
         holds=results[0] == results[1],
-        what=f"a mask of a wrong shape gave {results[0]} with one tensor and {results[1]} with copies of it",
+        what=f"a mask of a wrong shape gave {results[0]} with one tensor, but {results[1]} with copies of it",
     )
 
 
@@ -110,20 +110,20 @@ def _call_or_catch(candidate: Candidate, inputs: Inputs, *, need_weights: bool) 
     case = candidate.case.with_problem(**asked)
     try:
         return candidate.run_on(case, replace(inputs, options=inputs.options | asked))["output"].detach()
-    except Refusal:  # the case with or without weights is declared unsupported
+    except Refusal:  # the case with this need_weights is declared unsupported
         raise
     except Exception as error:  # noqa: BLE001  # an implementation may refuse with any exception
         return type(error).__name__
 
 
 def _list_undefined_inputs(case: Case) -> dict[str, Callable[[Inputs], Inputs]]:
-    """Return the kinds of undefined input: a mapping from a description to a function that changes valid inputs."""
+    """Return the undefined inputs of a case: descriptions, each with a function that makes them from valid inputs."""
     problem = case.problem
     odd: dict[str, Callable[[Inputs], Inputs]] = {}
-    if min(problem.sequences, problem.queries, problem.keys - 1) < 1:  # there is no key to hide, or no query
+    if min(problem.sequences, problem.queries, problem.keys - 1) < 1:  # no sequence, no query, or fewer than two keys
         return odd
     if problem.attention_mask in ("bool2d", "float2d") and problem.padding_mask is None:
-        odd["is_causal=True with an attn_mask that contradicts it"] = _set_options(is_causal=True)
+        odd["is_causal=True with an attn_mask that is not causal"] = _set_options(is_causal=True)
     if case.dtype in ("bfloat16", "float16") and "attn_mask" in problem.additive_masks:
         odd["a float32 mask with half-precision tokens"] = _widen_mask
     return odd

@@ -1,4 +1,4 @@
-"""Chapter *positions*: masks by position (causal corners, windows, lengths) and biases by distance."""
+"""Chapter *positions*: masks by position (causal alignment, windows, lengths) and biases by distance."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +20,7 @@ from attnbench.oracle.inputs import select_positions
 
 _REGIMES = ("flat", "plain", "peaked")
 _WIDE = ("float32", "float64")
-# Constants added to the rows of a bias, one constant per row, cyclically. Powers of two keep rounding small.
+# Constants added to the rows of a bias: row i gets constant i mod 3. Powers of two keep rounding small.
 ROW_CONSTANTS = (0.5, -1.0, 0.25)
 
 
@@ -44,7 +44,7 @@ def _shows_every_key(case: Case) -> bool:
 
 @check(when=_hides_keys)
 def unseen_keys_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
-    """Changing keys that a query does not see, and their values, changes no bit of its output."""
+    """Changing the keys that a query does not see, and their values, changes no bit of that query's output."""
     visible = _compute_visible(candidate)
     most = int((~visible).sum(dim=(0, 2)).argmax())  # the query from which most keys are hidden
     before = candidate.run()["output"].detach().clone()
@@ -84,7 +84,7 @@ def furthest_keys_count(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=lambda case: _is_ordinary(case) and case.problem.ordered and case.problem.queries > 1, case_transforms=True)
 def queries_alone_at_their_corner(candidate: Candidate) -> Iterator[Observation]:
-    """The first queries (if aligned top_left) or the last ones give the same output alone as among all queries."""
+    """The first half of the queries (if aligned top_left), or else the last half, gives the same output alone."""
     case, queries = candidate.case, candidate.case.problem.queries
     half = queries // 2
     few = list(range(half)) if case.problem.causal == "top_left" else list(range(half, queries))
@@ -114,7 +114,7 @@ def alibi_is_a_bias(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=lambda case: _is_ordinary(case) and "ragged" in case.problem.parts, case_transforms=True)
 def a_sequence_ends_at_its_length(candidate: Candidate) -> Iterator[Observation]:
-    """A sequence of a ragged batch gives the same output as alone, cut to its own length."""
+    """A sequence of a ragged batch gives the same output as the same sequence alone, cut to its own length."""
     case, own = candidate.case, get_lengths(candidate.case.problem, candidate.inputs).tolist()
     one = min(range(len(own)), key=own.__getitem__)
     alone, inputs = get_case_transforms(candidate).select(case, candidate.inputs, sequences=[one], keys=range(own[one]))
@@ -127,7 +127,7 @@ def a_sequence_ends_at_its_length(candidate: Candidate) -> Iterator[Observation]
 
 @check(when=lambda case: _is_ordinary(case) and bool(case.problem.bias) and case.dtype in _WIDE)
 def a_row_of_the_bias_may_shift(candidate: Candidate) -> Iterator[Observation]:
-    """Adding a constant to each row of the bias does not change the output: a soft-cap is applied before the bias."""
+    """Adding a constant to each row of the bias does not change the output, because any soft-cap precedes the bias."""
     bias = candidate.inputs.tensors["bias"].detach()
     constants = bias.new_tensor(ROW_CONSTANTS)[torch.arange(bias.shape[-2]) % len(ROW_CONSTANTS)]
     shifted = replace(candidate.inputs, tensors=candidate.inputs.tensors | {"bias": bias + constants[:, None]})
@@ -157,7 +157,7 @@ def other_options_between_calls(candidate: Candidate) -> Iterator[Observation]:
 
 
 def _change_options(candidate: Candidate) -> tuple[Case, Inputs]:
-    """Return the case without its causal mask, and with other numbers for scale, soft-cap, window and slopes.
+    """Return the case without its causal mask, and with other values of scale, soft-cap, window and slopes.
 
     No option is added that the case does not have, so an implementation that supports the case supports the new case.
     """
@@ -173,7 +173,7 @@ def _change_options(candidate: Candidate) -> tuple[Case, Inputs]:
 
 
 def _compute_visible(candidate: Candidate) -> Tensor:
-    """Return which keys each query sees, in any head: all heads have the same mask.
+    """Return a mask of the keys that each query sees. All heads have the same mask.
 
     Shape: (batch, queries, keys).
     """
@@ -182,9 +182,9 @@ def _compute_visible(candidate: Candidate) -> Tensor:
 
 
 def _poison(candidate: Candidate, name: str, keys: Tensor) -> Tensor:
-    """Return the input ``name`` with some positions overwritten by a large number of alternating sign.
+    """Return the input ``name`` with masked positions overwritten by a large number of alternating sign.
 
-    Shape: ``keys`` is a mask (batch, keys), true at the positions that are overwritten.
+    Shape: the mask ``keys`` is (batch, keys), and true at the positions that are overwritten.
     """
     tensor = candidate.inputs.tensors[name].detach()
     poison = torch.full_like(tensor, POISON[candidate.case.dtype])

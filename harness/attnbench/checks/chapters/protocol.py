@@ -1,4 +1,4 @@
-"""Chapter *protocol*: saving, copying and converting a module, and calling it with other parameters, as torch does."""
+"""Chapter *protocol*: torch functions that save, copy or convert a module, or call a module with other parameters."""
 
 import copy
 import io
@@ -20,10 +20,10 @@ from attnbench.checks.runs import compare_bitwise, compare_runs, try_call
 from attnbench.interface import Implementation, Refusal
 from attnbench.oracle.inputs import round_inputs
 
-# Dtypes in which a module is built before to() converts it. Finer dtypes come first, because a tensor that stays in a
-# finer dtype shows in the result.
+# Dtypes in which a module may be built before to() converts it. More precise dtypes come first: if to() leaves a tensor
+# in a more precise dtype, the result shows it.
 _DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16", "float16")
-# Other parameters are the given parameters times this factor: exact in every dtype, and it changes every output.
+# Factor that turns given parameters into other parameters. The products are exact in every dtype. Every output changes.
 OTHER = -0.5
 
 
@@ -35,7 +35,7 @@ def _is_ordinary(case: Case) -> bool:
 
 @check(when=_is_ordinary)
 def state_dict_round_trip(candidate: Candidate) -> Iterator[Observation]:
-    """A module with other weights gives the same output after it loads the state dict with strict=True."""
+    """After load_state_dict with strict=True, a module with other weights gives the output of the saved module."""
     module = _get_module(candidate)
     names = list(module.state_dict())
     expected = candidate.run()["output"]
@@ -73,7 +73,7 @@ def copies_work(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=_is_ordinary)
 def functional_call_works(candidate: Candidate) -> Iterator[Observation]:
-    """With parameters passed by torch.func.functional_call, a module gives the same results as one that has them."""
+    """With parameters passed by torch.func.functional_call, a module gives the results of a module that owns them."""
     module = _get_module(candidate)
     holder, call = candidate.build()
     _overwrite(holder, [OTHER * parameter.detach() for parameter in holder.parameters()])
@@ -111,7 +111,7 @@ def tensors_are_registered(candidate: Candidate) -> Iterator[Observation]:
     others = (case.with_fields(dtype=dtype) for dtype in _DTYPES if dtype != case.dtype)
     other_case = next((one for one in others if candidate.implementation.unsupported(one) is None), None)
     if other_case is None:
-        raise Refusal(f"it supports no dtype but {case.dtype}")
+        raise Refusal(f"the implementation supports no dtype but {case.dtype}")
     dtype = getattr(torch, other_case.dtype)
     inputs = round_inputs(candidate.inputs.map_tensors(lambda tensor: tensor.detach()), dtype)
     reference = _make_other_reference(candidate).to(dtype)
@@ -121,7 +121,8 @@ def tensors_are_registered(candidate: Candidate) -> Iterator[Observation]:
     own, given = dict(other.named_parameters()), dict(module.named_parameters())
     strangers = sorted(own.keys() ^ given.keys())
     yield Holds(
-        holds=not strangers, what=f"modules built for two dtypes differ in the parameters {', '.join(strangers)}"
+        holds=not strangers,
+        what=f"modules built for two dtypes have different parameters; only one has {', '.join(strangers)}",
     )
     if strangers:
         return
@@ -195,7 +196,7 @@ def _compare_dropout(candidate: Candidate, other: nn.Module, how: str) -> Iterat
 
 def _get_module(candidate: Candidate) -> nn.Module:
     if not isinstance(candidate.module, nn.Module):
-        raise Refusal("its module is not a torch.nn.Module")
+        raise Refusal("the implementation's module is not a torch.nn.Module")
     return candidate.module
 
 

@@ -31,7 +31,7 @@ class BadCall:
 
 
 def _is_small(case: Case) -> bool:
-    """Whether a case is short, and plain enough that every malformed argument differs from a valid one."""
+    """Whether a case is short, and every malformed argument differs from a valid one in this case."""
     problem = case.problem
     return (
         is_eager(case)
@@ -106,7 +106,7 @@ def _join_masks(attention: str | None, padding: str | None) -> str:
 
 
 def _call_with(candidate: Candidate, bad: BadCall) -> dict[str, Tensor] | None:
-    """Return the outputs of a call that must be refused ({} if malformed), or None if it raised an exception."""
+    """Make a call that must be refused; return None if it raised an exception, else the outputs ({} if malformed)."""
     arguments = bad.arguments
     options = {name: arguments.get(name, value) for name, value in candidate.inputs.options.items()}
     tensors = {n: t for n, t in (candidate.inputs.tensors | arguments).items() if n not in options and t is not None}
@@ -124,7 +124,7 @@ def _read_training_flags(candidate: Candidate) -> list[bool]:
 
 
 def make_bad_shapes(case: Case, inputs: Inputs) -> Iterator[BadCall]:
-    """Yield calls with one argument, or with query, key and value, of wrong shapes."""
+    """Yield calls in which one argument, or each of query, key and value, has a wrong shape."""
     yield from _make_bad_tokens(case, inputs)
     problem = case.problem
     heads, queries, keys = problem.num_heads, problem.queries, problem.keys
@@ -148,7 +148,10 @@ def make_bad_shapes(case: Case, inputs: Inputs) -> Iterator[BadCall]:
 
 
 def _make_bad_masks(inputs: Inputs, name: str, shapes: list[tuple[int, ...]]) -> Iterator[BadCall]:
-    """Yield calls with a mask of a wrong shape that hides nothing, in the dtype of the other mask or else boolean."""
+    """Yield calls with a mask of a wrong shape.
+
+    The mask hides nothing. Its dtype is that of the other mask; if there is no other mask, it is boolean.
+    """
     other = inputs.tensors.get({"attn_mask": "key_padding_mask", "key_padding_mask": "attn_mask"}[name])
     kind = torch.bool if other is None else other.dtype
     for shape in dict.fromkeys(shapes):
@@ -170,16 +173,16 @@ def _make_bad_tokens(case: Case, inputs: Inputs) -> Iterator[BadCall]:
     if case.problem.batch is None:
         batched = _change_tokens(inputs, lambda tensor: tensor[None])
         keys = {"key": batched["key"], "value": batched["value"]}
-        yield BadCall(what="query without a batch dimension and key and value with one", arguments=keys)
+        yield BadCall(what="query without a batch dimension, but key and value with a batch dimension", arguments=keys)
         return
     axis = case_transforms.sequence_axis(case)
     first = _change_tokens(inputs, lambda tensor: tensor.narrow(axis, 0, 1))
     more = _change_tokens(inputs, lambda tensor: _lengthen(tensor, axis))
     without = _change_tokens(inputs, lambda tensor: tensor.select(axis, 0))
     calls = {
-        f"key and value with one sequence and query with {case.problem.batch}": first,
+        f"key and value with one sequence, but query with a batch of {case.problem.batch}": first,
         "key and value with one sequence too many": more,
-        "query with a batch dimension and key and value without": without,
+        "query with a batch dimension, but key and value without a batch dimension": without,
     }
     for what, tokens in calls.items():
         yield BadCall(what=what, arguments={"key": tokens["key"], "value": tokens["value"]})
@@ -187,7 +190,7 @@ def _make_bad_tokens(case: Case, inputs: Inputs) -> Iterator[BadCall]:
 
 
 def _change_tokens(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    """Change query, key and value; a tensor with several names is changed once."""
+    """Change query, key and value; a tensor that several of them share is changed once."""
     tokens = {name: inputs.tensors[name] for name in ("query", "key", "value")}
     made = {id(tensor): change(tensor.detach()) for tensor in tokens.values()}
     return {name: made[id(tensor)] for name, tensor in tokens.items()}

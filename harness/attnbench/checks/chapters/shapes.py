@@ -10,7 +10,8 @@ from attnbench.checks.runs import compare_bitwise, compare_runs
 from attnbench.operators.multihead.case_transforms import remove_batch
 
 _REGIMES = ("flat", "plain", "identity")
-# Cases with this many query-key pairs are left out: calls with several times as many pairs would take too long.
+# ``other_shapes_between_calls`` leaves out cases with this many query-key pairs or more. The calls of the check have
+# several times as many pairs, and would take too long.
 PAIRS = 8_000
 
 

@@ -66,9 +66,9 @@ def weights_are_shares(candidate: Candidate) -> Iterator[Observation]:
 def _measure_sum_error(sums: Tensor, candidate: Candidate) -> float:
     """Return the largest error of a row sum of weights.
 
-    A row must sum to 1. The exceptions are fully masked rows and, under the policy ``padded_queries="own"``, the rows
-    of padded queries: they may sum to any integer or, if the weights are averaged over heads, any multiple of
-    1 / heads.
+    A row must sum to 1. There are two exceptions: fully masked rows and, under the policy ``padded_queries="own"``, the
+    rows of padded queries. These rows may sum to any integer. If the weights are averaged over heads, they may sum to
+    any multiple of 1 / heads.
     """
     heads = candidate.case.problem.num_heads if candidate.case.problem.average_attn_weights else 1
     rows = candidate.operator.hidden_rows(candidate.case, candidate.inputs)

@@ -23,10 +23,12 @@ LOOSE = 2.0
 # A fault model explains a failure if the error against the values of the fault model is at most this fraction of the
 # error against the expected values.
 EXPLAINED = 0.5
-# If the error against the values of a fault model is below this fraction, the allowance is computed again with the
-# fault in the formula: a fault that makes logits larger makes rounding errors larger.
+# If the error against the values of a fault model is below this fraction of the error against the expected values, the
+# allowance is computed again with the fault in the formula. The reason: a fault that makes logits larger makes rounding
+# errors larger.
 PROMISING = 1 / 16
-# A case with more query-key pairs gets no diagnosis, because a diagnosis takes a few dozen evaluations of the oracle.
+# A case with more query-key pairs than this gets no diagnosis, because a diagnosis takes a few dozen evaluations of the
+# oracle.
 PAIRS = 4_000_000
 
 
@@ -81,7 +83,7 @@ class _FaultSearch:
         self.case_oracle = case_oracle
         self.policies = policies
         gradients = any(name.startswith("grad.") for name in names)
-        # Gradients are computed only if the observation has any.
+        # The fault models compute gradients only if the observation contains gradients.
         self.case = case_oracle.case if gradients else case_oracle.case.with_fields(mode="inference")
         self.keep = observation.keep if isinstance(observation, Match) else None
 
@@ -131,7 +133,7 @@ class _FaultSearch:
     def _is_uninformative(self, quantities: Mapping[str, Tensor]) -> bool:
         """Whether every quantity that the fault model changes was observed as all NaN, or as a gradient of zeros.
 
-        Many different mistakes give such values.
+        Such values support no diagnosis, because many different mistakes give them.
         """
         if isinstance(self.observation, Average):
             return False

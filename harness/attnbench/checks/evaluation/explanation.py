@@ -8,14 +8,15 @@ from attnbench.interface import Axis
 
 __all__ = ["describe_place", "describe_shared_places", "format_share", "unravel_index"]
 
-# A coordinate that all wrong elements share is mentioned if they share it by chance with at most this probability.
+# A coordinate that all wrong elements share is mentioned if the probability that they share it by chance is at most
+# this number.
 COINCIDENCE = 1e-3
 # Largest number of positions along an axis that are listed one by one.
 LISTED = 3
 
 
 def format_share(count: int, total: int) -> str:
-    """Format a number of elements, with the percentage of all elements that it is."""
+    """Format a number of elements, and its percentage of all elements."""
     return f"{count} of {total} elements ({count / max(total, 1):.1%})"
 
 
@@ -29,7 +30,7 @@ def unravel_index(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def describe_place(index: tuple[int, ...], axes: Sequence[Axis]) -> str:
-    """Describe where an element is: ``batch 1, query 4, feature 7``, or its index if no axes are given."""
+    """Describe where an element is, as in ``batch 1, query 4, feature 7``; without axes, give its index."""
     if not axes:
         return f"index {index}"
     parts = []
@@ -42,20 +43,20 @@ def describe_place(index: tuple[int, ...], axes: Sequence[Axis]) -> str:
 
 
 def describe_shared_places(wrong: Tensor, axes: Sequence[Axis]) -> str:
-    """Describe the coordinates that all wrong elements share: ``, all in head 2, only queries 64 and beyond``."""
+    """Describe the coordinates that all wrong elements share, as in ``, all in head 2, only queries 64 and beyond``."""
     count, parts = int(wrong.sum()), []
     for dimension in range(wrong.dim()):
         along = [(axis.belongs, _describe_axis(wrong, count, axis)) for axis in axes if axis.dimension == dimension]
         own = [phrase for belongs, phrase in along if phrase and not belongs]
         to = [phrase for belongs, phrase in along if phrase and belongs]
-        # Where features belong to heads, name the head rather than a range of features, but a single feature rather
-        # than its head.
+        # Several axes may describe one dimension, as features and the heads that group them. A single feature is named
+        # itself. In place of several features, the heads are named.
         parts += own if not to or any(phrase.startswith("all") for phrase in own) else to
     return "".join(f", {phrase}" for phrase in parts)
 
 
 def _describe_axis(wrong: Tensor, count: int, axis: Axis) -> str:
-    """Describe the positions of wrong elements along one axis; empty if the positions may be a coincidence."""
+    """Describe the positions of wrong elements along one axis; return "" if they may be a coincidence."""
     others = [dimension for dimension in range(wrong.dim()) if dimension != axis.dimension]
     hit = (wrong.any(dim=others) if others else wrong).tolist()
     extents: dict[int | str, int] = {}
@@ -72,7 +73,7 @@ def _describe_axis(wrong: Tensor, count: int, axis: Axis) -> str:
 
 
 def _describe_several(axis: Axis, kept: list[int | str], all_positions: list[int | str]) -> str:
-    """Describe a range or a short list of positions; empty for a long list."""
+    """Describe a range or a short list of positions; return "" for a long list."""
     first = all_positions.index(kept[0])
     in_a_row = kept == all_positions[first : first + len(kept)]
     numbered = all(isinstance(position, int) for position in kept)

@@ -15,10 +15,10 @@ from attnbench.oracle.expected import CaseOracle, Expected
 
 __all__ = ["Comparison", "compare"]
 
-# Largest error of one element's mean over random draws, in standard errors. The bound is above the usual six standard
-# errors, because there are many elements and their distributions are skewed.
+# Largest allowed error of one element's mean over random draws, in standard errors. The bound is above the usual six
+# standard errors, because there are many elements and their distributions are skewed.
 STANDARD_ERRORS = 8.0
-# Largest error of the amplitude, which is estimated from the means of all elements, in standard errors.
+# Largest allowed error, in standard errors, of the amplitude that is estimated from the means of all elements.
 POOLED_STANDARD_ERRORS = 6.0
 
 
@@ -154,7 +154,7 @@ def _compare_bits(observation: Equal, axes: Sequence[Axis] = ()) -> Comparison:
             fault=f"But {observation.what} has shape {tuple(value.shape)} and dtype {_format_dtype(value.dtype)}, "
             f"must be {tuple(expected.shape)} and {_format_dtype(expected.dtype)}."
         )
-    # NaN equals NaN here: bits are compared, not values.
+    # Two NaN at the same position count as equal.
     differs = (
         ~((value == expected) | (value.isnan() & expected.isnan())) if value.is_floating_point() else value != expected
     )
@@ -172,7 +172,10 @@ def _compare_bits(observation: Equal, axes: Sequence[Axis] = ()) -> Comparison:
 
 
 def _compare_average(observation: Average, expected: Expected, case_oracle: CaseOracle) -> Comparison:
-    """Compare each element of a mean over dropout masks, and a common factor, which shows smaller errors."""
+    """Compare a mean over dropout masks with the expected values: each element, and the amplitude.
+
+    The amplitude is the common factor of all elements. It shows smaller errors than a single element does.
+    """
     name, target, allowance = (
         observation.quantity,
         expected.quantities[observation.quantity],
@@ -186,7 +189,7 @@ def _compare_average(observation: Average, expected: Expected, case_oracle: Case
         observation.mean - target,
         (observation.std / math.sqrt(observation.draws)).clamp(min=allowance.floor),
     )
-    # Rounding may put a mean off by the allowance; only the error beyond it counts.
+    # Rounding may change a mean by up to the allowance, so only the error beyond the allowance counts.
     scores = (off.abs() - allowance.allowed).clamp(min=0) / standard_error
     score, said = float(scores.max()), f"But the mean of {observation.draws} draws of {name}"
     worst = describe_place(
@@ -199,8 +202,8 @@ def _compare_average(observation: Average, expected: Expected, case_oracle: Case
     amplitude, error = _estimate_amplitude(off, signal, standard_error)
     pooled = max(abs(amplitude) - averaged_rounding_error(case_oracle.precision), 0.0) / error if error else 0.0
     fault = (
-        f"{said} is {amplitude:+.1%} off as a whole in the part that dropout changes, by {pooled:.1f} standard "
-        f"errors; allowed {POOLED_STANDARD_ERRORS:g}."
+        f"{said} is off by a common factor: {amplitude:+.1%} of the part that dropout changes. This is {pooled:.1f} "
+        f"standard errors; allowed {POOLED_STANDARD_ERRORS:g}."
     )
     whole = Comparison(
         fault="" if pooled <= POOLED_STANDARD_ERRORS else fault, measured=pooled, allowed=POOLED_STANDARD_ERRORS
@@ -209,16 +212,16 @@ def _compare_average(observation: Average, expected: Expected, case_oracle: Case
 
 
 def _estimate_amplitude(off: Tensor, signal: Tensor, standard_error: Tensor) -> tuple[float, float]:
-    """Return the relative error of a mean's amplitude (common factor of all elements) and its standard error.
+    """Return the relative error of a mean's amplitude (common factor of all elements), and its standard error.
 
-    ``off`` is the error of each element, ``signal`` the part of the element that dropout changes. Dropout is
-    independent from row to row. The elements of one row share their dropout, so only one element of each row counts:
-    the one with the largest ratio of signal to standard error.
+    ``off`` is the error of each element. ``signal`` is the part of each element that dropout changes. Dropout is
+    independent from row to row, but the elements of one row share their dropout. Therefore only one element of each row
+    counts: the element with the largest ratio of signal to standard error.
     """
     off, signal, standard_error = (tensor.flatten(0, -2) for tensor in (off, signal, standard_error))
     best = (signal / standard_error).abs().argmax(dim=-1, keepdim=True)
     off, signal, standard_error = (tensor.gather(-1, best) for tensor in (off, signal, standard_error))
-    # Divide before squaring: the square of a tiny standard error is zero.
+    # Divide before squaring: the square of a tiny standard error would underflow to zero.
     off, signal = off / standard_error, signal / standard_error
     precision = float((signal**2).sum())
     if not precision:

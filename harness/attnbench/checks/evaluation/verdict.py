@@ -35,9 +35,10 @@ def evaluate(
 ) -> Finding:
     """Evaluate the observations of one check.
 
-    The finding of a failed check reports the fault with the largest ratio of measured to allowed error, or the first
-    fault if that has no numbers, such as a wrong shape. The finding of a passed check reports the comparison with the
-    largest ratio. ``explain`` adds the diagnosis of a failure, which takes a few dozen evaluations of the oracle.
+    The finding of a failed check reports the fault with the largest ratio of measured to allowed error. If the first
+    fault has no numbers, as for a wrong shape, the finding reports the first fault. The finding of a passed check
+    reports the comparison with the largest ratio. ``explain`` adds the diagnosis of a failure, which takes a few dozen
+    evaluations of the oracle.
     """
     evaluations = [one for observation in observations for one in _evaluate_one(observation, case_oracle, policies)]
     faults = [one for one in evaluations if one.comparison.fault]

@@ -1,4 +1,4 @@
-"""Mutants of attention on split heads, and correct variants."""
+"""Mutants and correct variants of attention on split heads."""
 
 from attnbench.mutants.attention_core import behaviour, faults
 from attnbench.mutants.attention_core.variants import VARIANTS

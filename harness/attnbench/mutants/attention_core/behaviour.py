@@ -1,4 +1,4 @@
-"""Mutants whose formula is right: faults of layout, state, autograd, compilers, determinism and side effects."""
+"""Mutants with the right formula, but faults of layout, state, autograd, compilers, determinism or side effects."""
 
 import time
 from collections.abc import Sequence
@@ -95,7 +95,8 @@ class _KeysCachedByAddress(CoreFormula):
 @mutant("no_stale_state", "offsets are cached by the address of key_lengths, which a decoding loop rewrites",
          mask="ragged")  # fmt: skip
 class _LengthsCachedByAddress(CoreFormula):
-    # One cache for all layers of a model. An entry keeps the caller's tensor alive, so that its address is not reused.
+    # One cache for all layers of a model. An entry keeps the caller's tensor alive, so that
+    # no other tensor gets its address.
     cached: ClassVar[dict[tuple[int, int], tuple[Tensor, Tensor]]] = {}
 
     def read_lengths(self, logits: Tensor, key_lengths: Tensor | None) -> Tensor:

@@ -30,7 +30,10 @@ class CoreMutants(list[Mutant]):
         policies: Policies | None = None,
         **changes: Any,
     ) -> Callable[[Module], Module]:
-        """Make a module class a mutant; its failing case has the problem ``shown_by`` with some ``changes``."""
+        """Return a decorator that makes a module class a mutant.
+
+        The mutant fails the check ``caught_by`` on the problem ``shown_by``, whose fields ``changes`` replaces.
+        """
         case = Case(operator="attention_core", problem=replace(shown_by, **changes), dtype=dtype, mode=mode)
 
         def decorate(module: Module) -> Module:

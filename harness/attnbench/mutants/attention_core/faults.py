@@ -15,8 +15,8 @@ from attnbench.operators.attention_core.suites import GROUPED, PLAIN
 __all__ = ["mutant"]
 
 mutant = CoreMutants()
-# A problem with so many elements that rounding errors average out, and a small error common to all elements shows.
-# head_dim is no power of 4.
+# A problem with many elements: rounding errors average out, so that a check can detect a small error common to all
+# elements. head_dim is not a power of 4, so 1/√head_dim is inexact in binary.
 PROBED = replace(PLAIN, sequences=4, queries=33, keys=47, head_dim=7)
 
 

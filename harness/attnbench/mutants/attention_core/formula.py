@@ -13,9 +13,9 @@ __all__ = ["CoreFormula"]
 
 
 class CoreFormula(nn.Module):
-    """Attention on split heads in steps, each of which can be overridden alone.
+    """Attention on split heads; each step is a method that a subclass can override.
 
-    In order: ``repeat_key_heads``, ``score``, ``apply_softcap``, ``add_bias``, ``apply_mask``, ``normalise``,
+    The steps in order: ``repeat_key_heads``, ``score``, ``apply_softcap``, ``add_bias``, ``apply_mask``, ``normalise``,
     ``sum_values``. ``cap_at`` names the step before which the soft-cap is applied: ``add_bias``,
     ``apply_mask`` or ``normalise``.
 
@@ -41,7 +41,7 @@ class CoreFormula(nn.Module):
         softcap: float | None = None,
         scale: float | None = None,
     ) -> Tensor:
-        """Compute the output (batch, heads, queries, head_dim_v)."""
+        """Compute the output. Shape: (batch, heads, queries, head_dim_v)."""
         key, value = (self.repeat_key_heads(tensor, query.shape[1]) for tensor in (key, value))
         logits = self.score(query, key, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
         distance = self.compute_distances(logits, causal, key_lengths)
@@ -57,7 +57,7 @@ class CoreFormula(nn.Module):
         return self.sum_values(self.normalise(logits), value)
 
     def repeat_key_heads(self, tensor: Tensor, heads: int) -> Tensor:
-        """Repeat keys or values for each head of queries."""
+        """Repeat the heads of keys or values, so that there is one for each head of queries."""
         return tensor if heads == tensor.shape[1] else tensor.repeat_interleave(heads // tensor.shape[1], dim=1)
 
     def score(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
@@ -104,7 +104,7 @@ class CoreFormula(nn.Module):
         return keep if window is None else keep & self.is_in_window(distance, window)
 
     def is_in_window(self, distance: Tensor, window: int) -> Tensor:
-        """Whether each key is within the window of each query."""
+        """Return whether each key is within the window of each query."""
         return distance.abs() <= window
 
     def apply_mask(self, logits: Tensor, keep: Tensor) -> Tensor:

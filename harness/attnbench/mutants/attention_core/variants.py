@@ -44,7 +44,7 @@ class _CoreExponentOfTwo(CoreFormula):
 
 
 class _CoreGroupedProduct(CoreFormula):
-    """All queries that share a key head are rows of one product, so that keys and values are never copied."""
+    """All queries that share a key head are rows of one matrix product, so that keys and values are never copied."""
 
     def repeat_key_heads(self, tensor: Tensor, heads: int) -> Tensor:
         del heads

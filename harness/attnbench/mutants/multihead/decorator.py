@@ -14,10 +14,11 @@ from attnbench.operators.multihead import MultiheadProblem
 __all__ = ["PROBED", "MultiheadMutants", "build_case_id"]
 
 Module = TypeVar("Module", bound=type[nn.Module])
-# Pairwise distinct sizes, so that a swapped axis changes a shape or a value; head_dim 8 is no power of 4.
+# All sizes are different, so that a swapped axis changes a shape or a value. head_dim is 8, which is not a power of 4,
+# so 1/√head_dim is inexact in binary.
 CROSS = MultiheadProblem(batch=2, queries=5, keys=7, embed_dim=24, num_heads=3, bias=True, batch_first=True)
-# Changes of CROSS to so many elements that rounding errors average out, and a small error common to all elements shows.
-# head_dim is 7.
+# Changes that give CROSS many elements: rounding errors average out, so that a check can detect a small error common to
+# all elements. head_dim is then 7.
 PROBED: dict[str, Any] = {
     "batch": 4, "queries": 33, "keys": 47, "embed_dim": 21, "bias": False, "regime": "identity",
 }  # fmt: skip
@@ -29,7 +30,10 @@ class MultiheadMutants(list[Mutant]):
     def __call__(
         self, caught_by: str, why: str, *, policies: Policies | None = None, **case: Any
     ) -> Callable[[Module], Module]:
-        """Make a module class a mutant; ``case`` lists how the case on which it fails differs from ``CROSS``."""
+        """Return a decorator that makes a module class a mutant.
+
+        The mutant fails the check ``caught_by`` on the case that ``build_case_id(**case)`` names.
+        """
 
         def decorate(module: Module) -> Module:
             implementation = ModuleImplementation(module, policies=policies)

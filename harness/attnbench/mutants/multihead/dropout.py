@@ -15,14 +15,14 @@ from attnbench.mutants.multihead.formula import Formula, Result
 __all__ = ["mutant"]
 
 mutant = MultiheadMutants()
-# Three cases in training with dropout: the first returns attention weights, the other two do not; the last is float64.
+# Three cases of training with dropout. Only the first returns attention weights. The last has the dtype float64.
 WITH_WEIGHTS: dict[str, Any] = {"dropout": 0.25, "need_weights": True, "mode": "train"}
 DROPPING: dict[str, Any] = {"dropout": 0.25, "mode": "train"}
 DOUBLE = DROPPING | {"dtype": "float64"}
 
 
 class _Dropping(Formula):
-    """Replaces dropout in training at a rate above 0; calls in eval mode or at a rate of 0 are right."""
+    """Base of mutants whose dropout is wrong in training at a rate above 0; all other calls are right."""
 
     def apply_dropout(self, shares: Tensor) -> Tensor:
         return self.drop_at_rate(shares, self.dropout) if self.training and self.dropout else shares

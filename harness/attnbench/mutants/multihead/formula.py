@@ -11,16 +11,17 @@ from attnbench.masks import additive, softmax_over_visible
 
 __all__ = ["Arguments", "Formula", "Result"]
 
-# The arguments of a call, by the names in the reference's forward.
+# The arguments of a call by name, as in the reference's method ``forward``.
 Arguments = dict[str, Any]
 Result = tuple[Tensor, Tensor | None]
 
 
 class Formula(HeadSplitAttention):
-    """Attention in steps, each of which can be overridden alone.
+    """Attention; each step is a method that a subclass can override.
 
-    In order: ``read_arguments``, ``project``, ``extend``, ``score``, ``apply_mask``, ``normalise``, ``apply_dropout``,
-    ``sum_values``, ``return_weights``, ``merge``, ``return_result``. *Shares* are attention weights before dropout.
+    The steps in order: ``read_arguments``, ``project``, ``extend``, ``score``, ``apply_mask``, ``normalise``,
+    ``apply_dropout``, ``sum_values``, ``return_weights``, ``merge``, ``return_result``.
+    *Shares* are attention weights before dropout.
 
     Shape: logits and weights (batch, heads, queries, keys), k and v (batch, heads, keys, head_dim).
     """
@@ -60,7 +61,7 @@ class Formula(HeadSplitAttention):
         return self.sum_values(weights, v), self.return_weights(weights).to(v.dtype) if need_weights else None
 
     def read_arguments(self, given: Arguments) -> Arguments:
-        """Return the arguments of the call as the other steps use them."""
+        """Return the arguments that the other steps use; a mutant may change those of the call."""
         return given
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
@@ -68,17 +69,17 @@ class Formula(HeadSplitAttention):
         return (q / math.sqrt(self.head_dim)) @ k.mT
 
     def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        """Apply the mask to the logits: boolean with true = keep, or additive."""
+        """Apply a boolean mask (true = keep) or an additive mask to the logits."""
         if mask is None:
             return logits
         return logits + (additive(mask, logits.dtype) if mask.dtype == torch.bool else mask.to(logits.dtype))
 
     def normalise(self, logits: Tensor) -> Tensor:
-        """Compute the shares of the keys: softmax over the visible keys, 0 in a fully masked row."""
+        """Compute the attention weights before dropout: softmax over the visible keys, 0 in a fully masked row."""
         return softmax_over_visible(logits)
 
     def apply_dropout(self, shares: Tensor) -> Tensor:
-        """Compute the attention weights: the shares after dropout."""
+        """Apply dropout to the attention weights, if the module is in training mode."""
         return torch.dropout(shares, self.dropout, train=self.training)
 
     def sum_values(self, weights: Tensor, v: Tensor) -> Tensor:
@@ -86,7 +87,7 @@ class Formula(HeadSplitAttention):
         return weights.to(v.dtype) @ v
 
     def return_weights(self, weights: Tensor) -> Tensor:
-        """Return the weights that the call returns where ``need_weights`` is true."""
+        """Return the attention weights that the call returns if ``need_weights`` is true."""
         return weights
 
     def return_result(self, output: Tensor, weights: Tensor | None) -> Result:

@@ -15,7 +15,7 @@ TOKENS = ("query", "key", "value")
 
 
 class _Misread(Formula):
-    """Reads arguments in memory order, without their strides, where ``is_misread`` is true."""
+    """Reads an argument in memory order, ignoring its strides, if ``is_misread`` is true for the argument."""
 
     arguments: tuple[str, ...] = TOKENS
 
@@ -26,7 +26,7 @@ class _Misread(Formula):
         return int(tensor.storage_offset())
 
     def read_arguments(self, given: Arguments) -> Arguments:
-        # A compiler traces with tensors that have no storage to read from.
+        # While a compiler traces, the tensors have no storage to read from.
         if torch.compiler.is_compiling():
             return given
         tensors = {name: given[name] for name in self.arguments if given[name] is not None}

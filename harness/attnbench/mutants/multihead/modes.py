@@ -1,4 +1,4 @@
-"""Mutants that are wrong only in some calls: in a call mode, on a fast path, or where inputs are one object."""
+"""Mutants that are wrong only in some calls: in a call mode, on a fast path, or if several inputs are one object."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ mutant = MultiheadMutants()
 
 
 class _SteeperWhen(Formula):
-    """Multiplies the logits by 1.25 if ``applies`` is true, like a separate path with a wrong scale."""
+    """Multiplies the logits by 1.25 if ``applies`` is true, as if a separate code path had a wrong scale."""
 
     def applies(self) -> bool:
         raise NotImplementedError

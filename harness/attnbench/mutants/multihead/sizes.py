@@ -203,12 +203,15 @@ class _NoWeightsOfNothing(Formula):
     batch=1, queries=4, keys=32768, embed_dim=8, num_heads=1, mode="inference",
 )  # fmt: skip
 class OffsetsIn32Bits(Formula):
-    """Returns 0 in rows whose first query-key pair has an offset of ``largest`` or more; a test lowers ``largest``."""
+    """Returns 0 for each query whose first query-key pair has a flat offset of ``largest`` or more.
+
+    A test lowers ``largest``.
+    """
 
     largest = 2**31
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, **named: Any) -> Result:
-        """Compute attention; the output is 0 in rows whose first offset is at least ``largest``."""
+        """Compute attention, with 0 for each query whose first query-key pair has an offset of ``largest`` or more."""
         output, weights = super().attend(q, k, v, **named)
         first = torch.arange(q.shape[2], device=q.device)[:, None] * k.shape[2]
         return output.masked_fill(first >= self.largest, 0.0), weights

@@ -163,7 +163,7 @@ class _HeadsProjectedApart(Formula):
 
 
 class _CoreAlone(Formula):
-    """Attention without dropout that returns no weights."""
+    """Attention that supports neither dropout nor returned weights."""
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
@@ -247,7 +247,7 @@ class _SdpaMath(_SdpaFused):
 
 
 def _explain_refusal(case: Case) -> str | None:
-    """Return why variants without dropout and without returned weights do not support a case, or None."""
+    """Return why a variant without dropout and returned weights does not support the case, or None."""
     draws = case.problem.dropout > 0 and case.training
     return REASON if case.problem.need_weights or draws else None
 

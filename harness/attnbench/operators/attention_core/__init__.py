@@ -1,4 +1,7 @@
-"""Attention on tensors whose heads are split, as kernel papers report it. Importing this module imports no torch."""
+"""Attention on tensors that are already split into heads, as in kernel papers.
+
+Importing this module imports no torch.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -37,11 +40,11 @@ class AttentionCore(Operator):
         return suites.load_suite(level)
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
-        """Return the cases to time: for each length one forward pass, and one forward and backward pass."""
+        """Return two cases to time for each length: one with a forward pass only, and one with forward and backward."""
         return suites.make_profile_cases(lengths)
 
     def draw_case(self, draw: Any) -> Case:
-        """Draw any case except those in an exact regime or a compiled mode."""
+        """Draw a case of any kind, except regimes with exact outputs and compiled modes."""
         from attnbench.operators.attention_core.strategies import draw_case
 
         return draw_case(draw)
@@ -53,7 +56,7 @@ class AttentionCore(Operator):
         return draw_inputs(case)
 
     def reference(self, case: Case, inputs: Inputs) -> Any:  # noqa: ARG002
-        """Return the reference, attention in a few lines of torch; it has no parameters."""
+        """Return the reference, a module without parameters that computes attention in a few lines of torch."""
         from attnbench.operators.attention_core.reference import CoreReference
 
         return CoreReference().train(case.training)
@@ -61,7 +64,10 @@ class AttentionCore(Operator):
     def evaluate(
         self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, fault: Any = None
     ) -> dict[str, Any]:
-        """Compute the oracle's quantities; ``keep`` must be None, because the operator has no dropout."""
+        """Compute the oracle's quantities.
+
+        ``keep`` is a dropout mask; it must be None, because the operator has no dropout.
+        """
         from attnbench.operators.attention_core.oracle import CORRECT_STEPS, evaluate
 
         if keep is not None:
@@ -81,19 +87,19 @@ class AttentionCore(Operator):
         return describe_axes(case, quantity)
 
     def noise(self, roundoff: float, seed: int) -> Any:
-        """Return the rounding noise that ``evaluate`` adds at every stage."""
+        """Return the rounding noise that ``evaluate`` adds at every step of the formula."""
         from attnbench.operators.rounding import Noise
 
         return Noise(roundoff, seed)
 
     def scale_logits(self, case: Case, inputs: Inputs, factor: float) -> Inputs:  # noqa: ARG002
-        """Return inputs with the logits multiplied by ``factor``, which has the effect of another softmax scale."""
+        """Return inputs whose logits are ``factor`` times as large; the effect is that of another softmax scale."""
         from attnbench.operators.attention_core.inputs import scale_logits
 
         return scale_logits(inputs, factor)
 
     def yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Any]]:
-        """Yield the quantities of the reference and, if it supports the case, of torch's fused function."""
+        """Yield the quantities of the reference and, if the case has no soft-cap, of torch's fused attention."""
         from attnbench.operators.attention_core.reference import run_yardsticks
 
         return run_yardsticks(case, inputs)
@@ -105,13 +111,13 @@ class AttentionCore(Operator):
         return find_hidden_rows(case, inputs)
 
     def visible(self, case: Case, inputs: Inputs) -> Any:
-        """Return which keys each query of each head may see."""
+        """Return a boolean mask that is true where a query of a head may see a key."""
         from attnbench.operators.attention_core.positions import find_visible
 
         return find_visible(case.problem, inputs)
 
     def work(self, case: Case) -> Work:
-        """Count floating-point operations and bytes, with masks counted exactly."""
+        """Count the least floating-point operations and bytes of a case, from the exact number of visible pairs."""
         from attnbench.operators.attention_core.work import count_work
 
         return count_work(case)

@@ -1,4 +1,4 @@
-"""Names of the dimensions of a quantity, for messages."""
+"""Names of the dimensions of a quantity (an output or a gradient), for messages."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ __all__ = ["describe_axes"]
 
 
 def describe_axes(case: Case, quantity: str) -> Sequence[Axis]:
-    """Return the named axes of a quantity of the case, in the order of the dimensions of the quantity."""
+    """Return the named axes of a quantity (an output or a gradient), in the order of its dimensions."""
     problem: AttentionCoreProblem = case.problem
     batch, heads = ("batch", problem.sequences), ("head", problem.num_heads)
     queries, keys = ("query", problem.queries), ("key", problem.keys)

@@ -1,6 +1,7 @@
 """Case transforms for metamorphic relations: select sequences, queries or keys, add keys, reorder heads.
 
-``select`` and ``pad`` take a case and its inputs and return a new case and its inputs, without cotangents.
+``select`` and ``pad`` take a case and its inputs, and return a new case and its inputs. The new inputs have no
+cotangents.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +27,8 @@ __all__ = [
 
 Index = Sequence[int] | None
 TransformedCase = tuple[Case, Inputs]
-# Standard deviation of the keys and values that ``pad`` adds: larger than that of the case's keys and values, so that a
-# leak is detected.
+# Standard deviation of the keys and values that ``pad`` adds. It is larger than that of the case's own keys and values,
+# so that a check detects an implementation that does not hide the added keys.
 FURTHER_STD = 4.0
 
 
@@ -46,7 +47,7 @@ def select(
 ) -> TransformedCase:
     """Return the case with only the sequences, queries or keys at these indices, in any order and with repetitions.
 
-    Causal masks, windows and ALiBi apply to the new positions.
+    Causal masks, windows and ALiBi use the positions after the selection.
     """
 
     def change(name: str, tensor: Tensor) -> Tensor:
@@ -64,7 +65,7 @@ def select(
 
 
 def pad(case: Case, inputs: Inputs, count: int) -> TransformedCase:
-    """Return the case with ``count`` more keys at the end, beyond the length of each sequence."""
+    """Return the case with ``count`` more keys at the end, which ``key_lengths`` hides."""
     problem: AttentionCoreProblem = case.problem
 
     def change(name: str, tensor: Tensor) -> Tensor:
@@ -84,7 +85,7 @@ def pad(case: Case, inputs: Inputs, count: int) -> TransformedCase:
 
 
 def reorder_heads(case: Case, inputs: Inputs, order: Sequence[int]) -> Inputs:
-    """Return inputs whose key head i, with its query heads, is key head ``order[i]`` of the given inputs."""
+    """Return inputs with permuted heads: key head i, with its query heads, is the given key head ``order[i]``."""
     of_queries = _expand_to_query_heads(case, order)
 
     def change(name: str, tensor: Tensor) -> Tensor:
@@ -98,7 +99,7 @@ def reorder_heads(case: Case, inputs: Inputs, order: Sequence[int]) -> Inputs:
 
 
 def reorder_outputs(case: Case, outputs: Mapping[str, Tensor], order: Sequence[int]) -> dict[str, Tensor]:
-    """Return the outputs after ``reorder_heads``, computed from the ``outputs`` before the reordering."""
+    """Return the outputs expected after ``reorder_heads``: ``outputs`` with the query heads in the new order."""
     return {name: select_positions(value, {1: _expand_to_query_heads(case, order)}) for name, value in outputs.items()}
 
 
@@ -110,7 +111,7 @@ def _expand_to_query_heads(case: Case, order: Sequence[int]) -> list[int]:
 
 
 def shared_by_sequences(case: Case, name: str) -> tuple[int, int] | None:
-    """Return an axis of an input and the index of the slice to repeat along this axis; None: the input is kept."""
+    """Return (axis, index) of the slice of an input to repeat along this axis, or None to keep the input."""
     if name == "key_lengths":
         return None
     # A bias that all sequences share has no batch axis. Instead, the row of its last query is repeated for every query.

@@ -17,12 +17,15 @@ from attnbench.operators.rounding import Noise, softmax
 __all__ = ["list_fault_models"]
 
 Named = Iterator[tuple[str, Steps]]
-# Numbers of keys that kernels process per tile.
+# Common tile sizes: numbers of keys that a kernel processes together.
 TILES = (16, 32, 64, 128)
 
 
 def list_fault_models(case: Case) -> dict[str, Steps]:
-    """Return the fault models that may change a case, by name: the words after "looks like" in a diagnosis."""
+    """Return the fault models that may change the outputs of a case, by name.
+
+    A diagnosis consists of "looks like" and the name of a fault model.
+    """
     problem: AttentionCoreProblem = case.problem
     return dict(
         (
@@ -48,7 +51,8 @@ def _change_inputs(change: Callable[[Inputs], Inputs]) -> Steps:
 def _remove_part(part: str, problem: AttentionCoreProblem) -> AttentionCoreProblem:
     """Return the problem without one part of its mask."""
     mask = "+".join(sorted(problem.parts - {part}, key=MASKS.index)) or "none"
-    # An exact regime might refuse this mask; the formula does not depend on the regime.
+    # The regime becomes ``plain``, because a regime with exact outputs may not allow the new mask. The formula does not
+    # depend on the regime.
     return replace(problem, mask=mask, window=None if part == "window" else problem.window, regime="plain")
 
 
@@ -153,7 +157,7 @@ def _change_lengths(most: int | None, more: int, inputs: Inputs) -> Inputs:
 
 
 def _generate_key_faults(problem: AttentionCoreProblem) -> Named:
-    """Yield fault models that drop all keys from some position on, before or after the softmax."""
+    """Yield fault models that drop the last keys, and one that gives uniform weights to fully masked rows."""
     tails: dict[int, str] = {problem.keys - 1: "the last key"} if problem.keys > 1 else {}
     for tile in TILES:
         whole = problem.keys // tile * tile

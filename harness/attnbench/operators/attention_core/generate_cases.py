@@ -2,8 +2,8 @@
 
 ``python -m attnbench.operators.attention_core.generate_cases`` writes ``lists/<level>.txt``.
 
-A list contains the cases that its level adds to the previous level. ``core`` covers every pair of argument values,
-``full`` every triple. Further cases were chosen by hand; comments give the reasons.
+The list of a level contains the cases that the level adds to the previous level. ``core`` covers every pair of argument
+values, and ``full`` covers every triple. Further cases are chosen by hand; comments give the reasons.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,17 +19,19 @@ from attnbench.operators.covering_array import build_covering_array
 __all__ = ["FACTORS", "case_to_row", "is_allowed", "row_to_case", "write_lists"]
 
 HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
-# Every argument in each of its forms, and everything else that can vary in a case. Compiled modes are excluded: it
-# takes seconds to compile a graph.
+# The values of everything that can vary in a case; the covering arrays combine these values. Compiled modes are
+# excluded, because compiling a graph takes seconds.
 FACTORS: Mapping[str, tuple[Any, ...]] = {
     "dtype": DTYPES,
     "mode": ("eval", "inference", "train", "inference_mode"),
     "batch": (2, 1, 3),
-    # Numbers of query heads and of key heads: equal; three or two query heads per key head; one key head for all.
+    # Pairs of the numbers of query heads and key heads. None means equal numbers. Otherwise two, three or all query
+    # heads share a key head.
     "heads": ((3, None), (6, 2), (4, 2), (5, 1), (1, None)),
-    # head_dim and head_dim_v; None: head_dim.
+    # Pairs of head_dim and head_dim_v; None means that head_dim_v equals head_dim.
     "widths": ((8, None), (8, 5), (5, 12), (16, None)),
-    # One query is a decoding step. More queries than keys give fully masked rows in a bottom-right causal mask.
+    # Pairs of the numbers of queries and keys. One query is a decoding step. With more queries than keys, a
+    # bottom-right causal mask has fully masked rows.
     "lengths": ((5, 7), (8, 8), (1, 9), (13, 4), (17, 33), (66, 72)),
     "causal": ("", *ALIGNED),
     "window": (None, 0, 3, 20),
@@ -42,12 +44,12 @@ FACTORS: Mapping[str, tuple[Any, ...]] = {
 
 
 def is_allowed(row: Mapping[str, Any]) -> bool:  # noqa: ARG001
-    """Return True: every row, and every part of a row, is a valid case."""
+    """Return True: every row of the covering array, complete or partial, describes a valid case."""
     return True
 
 
 def row_to_case(row: Mapping[str, Any]) -> Case:
-    """Return the case of a row."""
+    """Return the case that a row of the covering array describes."""
     (heads, kv_heads), (width, value_width), (queries, keys) = row["heads"], row["widths"], row["lengths"]
     parts = [row["causal"], "window" * (row["window"] is not None), row["added"], "ragged" * row["ragged"]]
     problem = AttentionCoreProblem(
@@ -59,7 +61,7 @@ def row_to_case(row: Mapping[str, Any]) -> Case:
 
 
 def case_to_row(case: Case) -> dict[str, Any]:
-    """Return the row of a case: the inverse of ``row_to_case``."""
+    """Return the row of the covering array that describes a case: the inverse of ``row_to_case``."""
     problem: AttentionCoreProblem = case.problem
     return {
         "dtype": case.dtype,
@@ -79,7 +81,7 @@ def case_to_row(case: Case) -> dict[str, Any]:
 
 
 def write_lists() -> None:
-    """Write the list of every level."""
+    """Write the case list of every level."""
     generators = {"quick": _generate_quick, "core": _generate_core, "full": _generate_full, "slow": _generate_slow}
     written: set[str] = set()
     for level in NESTED:
@@ -130,17 +132,17 @@ def _generate_core() -> Iterator[Case]:
     yield from (_make_case(PROBE, dtype=dtype) for dtype in DTYPES)
     yield from (_make_case(replace(PROBE, num_heads=6, kv_heads=2), dtype=dtype) for dtype in HALF)
     yield from _generate_degenerate()
-    # Tiles: a partial last tile and exactly full tiles; diagonals and windows that cross tiles.
+    # Numbers of keys that fill tiles exactly or leave the last tile partial. Causal diagonals and windows cross tiles.
     for (queries, keys), mask in product(((16, 16), (31, 32), (64, 65), (129, 130)), ("causal_tl", "causal_br+window")):
         window = 32 if "window" in mask else None
         yield _make_case(replace(PLAIN, queries=queries, keys=keys, mask=mask, window=window))
     # Windows whose edges are next to one end of the keys, or beyond both ends.
     for window, queries in product((1, 6, 7), (7, 3)):
         yield _make_case(replace(PLAIN, queries=queries, mask="causal_br+window", window=window))
-    # Decoding: one query, or a few, and all keys before them.
+    # Decoding: one query or a few queries at the end of many keys.
     for (queries, keys), mask in product(((1, 64), (1, 257), (4, 129)), ("causal_br", "causal_br+alibi+ragged")):
         yield _make_case(replace(PLAIN, queries=queries, keys=keys, mask=mask), mode="inference")
-    # A low soft-cap with everything that is applied after the cap.
+    # A low soft-cap with every kind of mask and bias that is applied after the soft-cap.
     for added in ("bias2d", "bias4d", "alibi"):
         yield _make_case(replace(PLAIN, mask=f"causal_br+window+{added}+ragged", window=2, softcap=1.5), mode="train")
     for heads, kv_heads in ((12, 4), (8, 2), (9, 3)):
@@ -151,7 +153,8 @@ def _generate_core() -> Iterator[Case]:
     yield _make_case(replace(PLAIN, mask="causal_tl"), mode="aot")
     yield _make_case(replace(GROUPED, keys=5, mask="bias4d"), mode="aot")
     yield _make_case(replace(PLAIN, mask="causal_br+ragged"), mode="exported")
-    # Implementations often have a separate branch for compilers: include every argument that this branch may ignore.
+    # Implementations often have a separate code path for compilation. These cases use every argument that this path may
+    # ignore.
     yield _make_case(replace(PLAIN, mask="causal_br+window", window=2, softcap=3.0), mode="aot")
     yield _make_case(replace(PLAIN, mask="causal_br+alibi+ragged"), mode="aot")
     yield _make_case(replace(GROUPED, mask="causal_tl"), mode="aot")
@@ -160,7 +163,7 @@ def _generate_core() -> Iterator[Case]:
 
 def _generate_single_values() -> Iterator[Case]:
     """Generate cases with argument values that real models use and ``FACTORS`` does not contain."""
-    # More than 4 sequences; the last sequence has no keys.
+    # In batches of at least 4 sequences, the last sequence has no keys.
     for mask in ("ragged", "causal_br+ragged"):
         yield _make_case(replace(PLAIN, sequences=6, mask=mask), mode="train")
     yield _make_case(replace(PLAIN, sequences=6, queries=1, keys=33, mask="causal_br+window+ragged", window=4))
@@ -172,7 +175,7 @@ def _generate_single_values() -> Iterator[Case]:
     yield _make_case(replace(PLAIN, queries=70, keys=140, mask="causal_br+window", window=64))
     yield _make_case(replace(PLAIN, queries=140, keys=140, mask="window", window=100), mode="inference")
     yield _make_case(replace(GROUPED, num_heads=16, kv_heads=4, mask="causal_tl"), mode="train")
-    # A bias that is minus infinity in places, and in one whole row.
+    # A bias that is minus infinity at some keys, and at all keys of one query.
     yield _make_case(replace(PLAIN, mask="bias2d", bias_hides=True), mode="train")
     yield _make_case(replace(PLAIN, mask="causal_br+bias4d", bias_hides=True), dtype="bfloat16")
 
@@ -194,7 +197,7 @@ def _generate_exact(lengths: Iterable[tuple[int, int]]) -> Iterator[Case]:
 
 
 def _generate_degenerate() -> Iterator[Case]:
-    """Generate cases without keys, queries or sequences, and one where every size is 1."""
+    """Generate cases without keys, queries or sequences, and one case in which every size is 1."""
     for mask in ("none", "causal_br", "ragged"):
         yield _make_case(replace(PLAIN, sequences=0, mask=mask))
         yield _make_case(replace(PLAIN, queries=0, mask=mask))
@@ -213,10 +216,11 @@ def _generate_full() -> Iterator[Case]:
         yield _make_case(replace(PLAIN, queries=keys - 2, keys=keys, mask="causal_br+window", window=keys // 2))
         yield _make_case(replace(PLAIN, queries=keys, keys=keys, mask="causal_tl+ragged"))
         yield _make_case(replace(PLAIN, queries=1, keys=keys, mask="causal_br+ragged"), mode="inference")
-    # The error of accumulation in half precision is within the budget at short lengths, and far beyond it at 1024 keys.
+    # Accumulation in half precision has an error within the error budget at short lengths, and far above the budget at
+    # 1024 keys.
     for dtype in HALF:
         yield _make_case(replace(PLAIN, sequences=1, queries=16, keys=1024), dtype=dtype)
-    # Compilation takes about 15 s per graph.
+    # There are few compiled cases, because compilation takes about 15 s per graph.
     yield _make_case(replace(PLAIN, mask="causal_tl"), mode="inductor")
     yield _make_case(replace(GROUPED, mask="causal_br+window+bias4d", window=2, softcap=3.0), mode="inductor_train")
     yield _make_case(replace(PLAIN, mask="causal_tl+alibi"), mode="exported")
@@ -228,7 +232,7 @@ def _generate_slow() -> Iterator[Case]:
 
 
 def _generate_gpu() -> Iterator[Case]:
-    """Generate CUDA cases: all pairs of values again, and lengths and widths at which kernels switch algorithms."""
+    """Generate CUDA cases: every pair of argument values, and sizes at which kernels switch algorithms."""
     for row in build_covering_array(FACTORS, is_allowed, 2):
         yield row_to_case(row).with_fields(device="cuda")
     for dtype, width, keys in product(DTYPES, (32, 64, 128, 256), (127, 1024)):

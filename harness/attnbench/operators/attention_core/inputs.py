@@ -13,27 +13,29 @@ from attnbench.oracle.inputs import Draw, round_inputs
 
 __all__ = ["draw_inputs", "draw_key_lengths", "scale_logits"]
 
-# Value of hidden keys in the regime ``uniform``: large, so that a leak is detected. The values of visible keys are −1,
-# 0 or 1, so sums of up to 256 values are exact.
+# Element of the values of hidden keys in the regime ``uniform``. It is large, so that a check detects an implementation
+# that uses hidden keys. The elements of visible values are −1, 0 or 1, so sums of up to 256 elements are exact.
 HIDDEN_UNIFORM = 64.0
-# In the regime ``selection`` values lie between −127 and 127: bfloat16 holds 8 significant bits.
+# In the regime ``selection``, values are integers from −127 to 127. They are exact in bfloat16, which has 8 significant
+# bits.
 LARGEST_SELECTED = 127
-# Value of hidden keys in the regime ``zeroleak``: small enough that a gradient, which is a sum of such values over a
-# head, is below 65504, the limit of float16.
+# Element of the values of hidden keys in the regime ``zeroleak``. A gradient is a sum of such elements over the
+# features of a head. This sum must be below 65504, the largest number of float16.
 HIDDEN_ZEROLEAK = 512.0
-# The ALiBi slope of the last head is 2 to the power of minus this number.
+# The ALiBi slope of the last head is 2^−LAST_SLOPE.
 # Source: Press et al. 2022, https://arxiv.org/abs/2108.12409, section 3.
 LAST_SLOPE = 8
-# Fraction of the keys that a bias hides from a query by minus infinity.
+# Fraction of the keys at which the bias of a query is minus infinity, if ``bias_hides`` is set.
 HIDDEN_BY_BIAS = 0.3
-# In batches of at least this many sequences the last sequence has no keys.
+# Smallest batch size at which ``draw_key_lengths`` gives the last sequence no keys.
 BATCH_WITH_AN_EMPTY_ONE = 4
 
 
 def draw_inputs(case: Case) -> Inputs:
     """Draw the seeded inputs of the case on the CPU, rounded to the case's ``given_dtype``.
 
-    Queries are scaled so that the scaled logits have the regime's standard deviation.
+    The standard deviation of the queries is chosen so that the scaled logits have the standard deviation of the regime
+    (``LOGIT_STD``).
     """
     problem: AttentionCoreProblem = case.problem
     draw = Draw(case.seed)
@@ -76,9 +78,13 @@ def scale_logits(inputs: Inputs, factor: float) -> Inputs:
 
 
 def draw_key_lengths(problem: AttentionCoreProblem, draw: Draw) -> Tensor:
-    """Draw the number of keys of each sequence: all keys in the first, fewer in others, none in the last of many.
+    """Draw the number of keys of each sequence.
 
-    Shape: (batch).
+    The first of several sequences has all keys, and the others have fewer. If there are at least
+    ``BATCH_WITH_AN_EMPTY_ONE`` sequences, the last one has no keys. In the regime ``uniform`` the numbers are rounded
+    down to powers of two.
+
+    Shape: returns (batch).
     """
     batch, keys = problem.sequences, problem.keys
     found = (1 + (draw.uniform("lengths", batch) * (keys - 1)).long()).clamp(min=min(1, keys), max=keys)
@@ -91,9 +97,9 @@ def draw_key_lengths(problem: AttentionCoreProblem, draw: Draw) -> Tensor:
 
 
 def _draw_hidden_by_bias(problem: AttentionCoreProblem, draw: Draw) -> Tensor:
-    """Draw which keys a bias hides from which query in every head; from the middle query it hides all keys.
+    """Draw the positions at which the bias is minus infinity: random keys, and all keys of the middle query.
 
-    Shape: (queries, keys).
+    Shape: returns (queries, keys).
     """
     hidden = draw.uniform("bias.hidden", problem.queries, problem.keys) < HIDDEN_BY_BIAS
     hidden[problem.queries // 2 :][:1] = True
@@ -101,7 +107,11 @@ def _draw_hidden_by_bias(problem: AttentionCoreProblem, draw: Draw) -> Tensor:
 
 
 def _draw_tokens(problem: AttentionCoreProblem, draw: Draw) -> dict[str, Tensor]:
-    """Draw queries (batch, heads, queries, head_dim), keys and values (batch, kv_heads, keys, …)."""
+    """Draw queries, keys and values by name.
+
+    Shape: returns query (batch, heads, queries, head_dim), key (batch, kv_heads, keys, head_dim), value (batch,
+    kv_heads, keys, head_dim_v).
+    """
     batch, keys, width = problem.sequences, problem.keys, problem.head_dim
     std = LOGIT_STD.get(problem.regime, LOGIT_STD["plain"]) / (problem.logit_scale * width**0.5)
     return {
@@ -112,7 +122,7 @@ def _draw_tokens(problem: AttentionCoreProblem, draw: Draw) -> dict[str, Tensor]
 
 
 def _make_exact_tokens(problem: AttentionCoreProblem, draw: Draw, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors that replace drawn tokens in a regime whose output is exact."""
+    """Return the queries and values that replace the drawn ones in a regime whose output is exact."""
     query, value = tensors["query"], tensors["value"]
     whole = draw.uniform("value.whole", *value.shape)
     if problem.regime == "selection":

@@ -1,4 +1,4 @@
-"""The oracle: the formula of attention on split heads, and the same formula with rounding noise at every stage.
+"""The oracle: the formula of attention on split heads, and the same formula with rounding noise at every step.
 
     x = scale · q kᵀ                    query head h of H uses key head ⌊h · K / H⌋ of K
     x = c · tanh(x / c)                 if there is a soft-cap c
@@ -6,8 +6,9 @@
     x = −∞                              where a query may not see a key: see ``positions``
     output = softmax over keys of x, times v
 
-A fully masked row has output 0. The oracle shares no code with any implementation: a mistake in shared code would go
-unnoticed. The oracle is tested against loops over scalars.
+Query i has the position p_i, and key j has the position j. A fully masked row has output 0. The oracle shares no code
+with any implementation, because checks would not detect a mistake in shared code. The tests compare the oracle with
+loops over scalars.
 
 Sources: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.1; Ainslie et al. 2023 (shared key heads),
 https://arxiv.org/abs/2305.13245; Press et al. 2022 (ALiBi), https://arxiv.org/abs/2108.12409; Gemma Team 2024
@@ -40,12 +41,12 @@ def _repeat_key_heads(problem: AttentionCoreProblem, tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """The steps of the formula that fault models replace; the defaults are correct."""
+    """The steps of the formula that fault models replace; the defaults compute the correct formula."""
 
     # Change the problem and the inputs before the formula is evaluated.
     receive: Callable[[AttentionCoreProblem, Inputs], Given] = lambda *given: given
     share: Callable[[AttentionCoreProblem, Tensor], Tensor] = _repeat_key_heads
-    # The step before which the soft-cap is applied: the addition of bias and ALiBi, the mask, or the softmax.
+    # The soft-cap is applied before this step: the addition of bias and ALiBi (``added``), the mask, or the softmax.
     cap_before: Literal["added", "mask", "softmax"] = "added"
     normalise: Callable[[Tensor, Noise | None], Tensor] = softmax
 
@@ -56,7 +57,7 @@ CORRECT_STEPS = Steps()
 def evaluate(
     case: Case, inputs: Inputs, *, noise: Noise | None = None, steps: Steps = CORRECT_STEPS
 ) -> dict[str, Tensor]:
-    """Compute the quantities by name: the output and, where the case takes gradients, ``grad.<name>``."""
+    """Compute the quantities by name: the output and, if the case takes gradients, ``grad.<name>``."""
     return compute_quantities(
         case, inputs, lambda given: {"output": _attend(case.problem, given, noise, steps)}, noise=noise
     )
@@ -64,11 +65,11 @@ def evaluate(
 
 def _attend(problem: AttentionCoreProblem, inputs: Inputs, noise: Noise | None, steps: Steps) -> Tensor:
     def rounded(tensor: Tensor, terms: int = 0) -> Tensor:
-        """Round the result of a step in which each element is a sum of ``terms`` products."""
+        """Return the result of a step, with rounding noise if given; each element sums ``terms`` products."""
         return noise(noise.perturb_sum(tensor, terms)) if noise else tensor
 
     def cap_before(step: str, logits: Tensor) -> Tensor:
-        """Apply the soft-cap if ``steps.cap_before`` names this step."""
+        """Apply the soft-cap if ``steps.cap_before`` is ``step``."""
         return soft_cap(logits, problem.softcap, noise) if problem.softcap and steps.cap_before == step else logits
 
     problem, inputs = steps.receive(problem, inputs)
@@ -84,7 +85,7 @@ def _attend(problem: AttentionCoreProblem, inputs: Inputs, noise: Noise | None, 
 
 
 def _round_gradient(tensor: Tensor, noise: Noise | None) -> Tensor:
-    """Round the gradient of each query head's copy of keys or values; the sum over the copies is taken afterwards."""
+    """Add rounding noise to the gradient of repeated keys or values, before it is summed over query heads."""
     return noise.perturb_gradient(tensor) if noise else tensor
 
 
@@ -102,9 +103,9 @@ def _list_added(problem: AttentionCoreProblem, inputs: Inputs) -> list[Tensor]:
 
 
 def find_hidden_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
-    """Return a mask of the output's fully masked rows, or an empty dict if there are none.
+    """Return a mask of the output's fully masked rows, by the name ``output``, or an empty dict if there are none.
 
-    Shape: (batch, heads, queries, 1).
+    Shape: the mask is (batch, heads, queries, 1).
     """
     if case.problem.keys == 0:
         return {}

@@ -7,24 +7,25 @@ from attnbench.cases import Problem, amount, flag, size
 
 __all__ = ["ADDED", "ALIGNED", "EXACT_REGIMES", "LOGIT_STD", "MASKS", "AttentionCoreProblem"]
 
-# Causal masks by the alignment of their diagonal: at the top left (first query, first key) or the bottom right (last
-# query, last key).
+# Causal masks. The diagonal starts at the first query and the first key (``causal_tl``, top left), or ends at the last
+# query and the last key (``causal_br``, bottom right).
 ALIGNED = ("causal_tl", "causal_br")
-# Terms that are added to logits: a bias, shared by the whole batch (2d) or one per head of every sequence (4d), or a
-# slope times the distance (ALiBi).
+# Terms that are added to logits. ``bias2d`` is one bias for all sequences and heads; ``bias4d`` has one bias for each
+# head of each sequence. ``alibi`` subtracts a slope times the distance of query and key.
 ADDED = ("bias2d", "bias4d", "alibi")
-# Parts of a mask, in the order in which a case id names them. ``window`` hides keys at a distance above W. ``ragged``
-# gives each sequence its own number of keys.
+# Parts of a mask, in the order in which a case id names them. ``window`` hides keys whose distance from the query is
+# above the size W. ``ragged`` gives each sequence its own number of keys.
 MASKS = (*ALIGNED, "window", *ADDED, "ragged")
 # Standard deviation of the scaled logits, by regime; the same numbers as in ``multihead``.
 LOGIT_STD = {"flat": 0.3, "plain": 2.0, "peaked": 8.0, "onehot": 30.0, "huge": 300.0}
-# Regimes whose output is exact in every dtype, with the masks for which that holds.
+# Regimes whose output is exact in every dtype, with the masks for which the output is exact.
 EXACT_REGIMES = {
-    # Equal logits and small integer values: the output is a mean over visible keys, whose number is a power of two.
+    # Equal logits and small integer values. The output is a mean over visible keys, and the number of visible keys is a
+    # power of two.
     "uniform": ("none", "ragged"),
-    # A window of width 0: at most one visible key per query, whose value is the output.
+    # A window of width 0. A query sees at most one key, and the output is the value of this key.
     "selection": ("window", "causal_tl+window", "causal_br+window"),
-    # Visible values are 0 and hidden values are large: the output is 0.
+    # Values of visible keys are 0, and values of hidden keys are large. The output is 0.
     "zeroleak": ("ragged", "causal_br+ragged"),
 }
 
@@ -35,20 +36,21 @@ class AttentionCoreProblem(Problem):
 
     sequences: int = size("B")
     num_heads: int = size("H")
-    # Number of heads of keys and values. Each is shared by an equal number of query heads. None: num_heads.
+    # Number of key heads, which is also the number of value heads. Each key head serves the same number of query heads.
+    # None means num_heads.
     kv_heads: int | None = size("K", optional=True)
     queries: int = size("L")
     keys: int = size("S")
     head_dim: int = size("D")
-    # Width of values; None: head_dim.
+    # Width of values; None means head_dim.
     head_dim_v: int | None = size("V", optional=True)
     # Largest distance between a query and a key that is visible to it.
     window: int | None = size("W", optional=True)
-    # Logits are limited to between −softcap and softcap; 0: there is no limit.
+    # Logits are limited to between −softcap and softcap; 0 means no limit.
     softcap: float = amount()
-    # Factor on logits; 0: no scale is given, and the factor is 1/√head_dim.
+    # Factor on logits. 0 means that the call passes no scale, and the factor is 1/√head_dim.
     scale: float = amount()
-    # The bias is minus infinity in places, and in one whole row.
+    # The bias is minus infinity at some keys, and at all keys of one query.
     bias_hides: bool = flag()
     # key_lengths are int32, not int64.
     int32_lengths: bool = flag()
@@ -57,11 +59,11 @@ class AttentionCoreProblem(Problem):
         """Raise ValueError if the fields do not describe a valid problem."""
         if min(self.num_heads, self.key_heads, self.head_dim, self.value_dim) < 1:
             raise ValueError(
-                f"heads and their widths must be at least 1, got H{self.num_heads}, K{self.key_heads}, "
-                f"D{self.head_dim} and V{self.value_dim}"
+                f"num_heads, kv_heads, head_dim and head_dim_v must be at least 1, got H{self.num_heads}, "
+                f"K{self.key_heads}, D{self.head_dim} and V{self.value_dim}"
             )
         if self.num_heads % self.key_heads:
-            raise ValueError(f"H must be a multiple of K, got H{self.num_heads} and K{self.key_heads}")
+            raise ValueError(f"num_heads must be a multiple of kv_heads, got H{self.num_heads} and K{self.key_heads}")
         if self.softcap < 0 or self.scale < 0 or not math.isfinite(self.softcap + self.scale):
             raise ValueError(f"softcap and scale must be finite and not negative, got {self.softcap} and {self.scale}")
         self._check_mask()
@@ -74,13 +76,16 @@ class AttentionCoreProblem(Problem):
         one_of_each = all(sum(part in kinds for part in parts) <= 1 for kinds in (ALIGNED, ADDED))
         if not one_of_each or parts != sorted(set(parts), key=MASKS.index):
             raise ValueError(
-                "mask must be a causal mask, window, a bias or alibi, and ragged, each at most once and in this order, "
-                f"got {self.mask!r}"
+                "a mask can have these parts, each at most once and in this order: causal_tl or causal_br, window, "
+                f"bias2d or bias4d or alibi, ragged; got {self.mask!r}"
             )
         if (self.window is not None) != ("window" in parts):
-            raise ValueError(f"a window needs a mask with window and a width W, got {self.mask!r} and {self.window}")
+            raise ValueError(
+                "the mask part 'window' needs a size W, and a size W needs this mask part; "
+                f"got mask {self.mask!r} and W={self.window}"
+            )
         if self.bias_hides and not self.bias:
-            raise ValueError(f"bias_hides needs a mask with bias2d or bias4d, got {self.mask!r}")
+            raise ValueError(f"bias_hides needs a mask whose name contains 'bias2d' or 'bias4d', got {self.mask!r}")
         if self.int32_lengths and "ragged" not in parts:
             raise ValueError(f"int32_lengths needs a mask whose name contains 'ragged', got {self.mask!r}")
 
@@ -92,11 +97,13 @@ class AttentionCoreProblem(Problem):
             return
         if self.mask not in EXACT_REGIMES[self.regime]:
             available = ", ".join(EXACT_REGIMES[self.regime])
-            raise ValueError(f"regime {self.regime} needs one of the masks {available}, got {self.mask!r}")
+            raise ValueError(f"regime {self.regime} needs one of the masks {available}; got {self.mask!r}")
         if self.regime == "selection" and self.window:
             raise ValueError(f"regime selection needs a window of width 0, got W{self.window}")
         if self.regime == "uniform" and self.mask == "none" and self.keys & (self.keys - 1):
-            raise ValueError(f"regime uniform needs a power of two of keys, or mask=ragged, got S{self.keys}")
+            raise ValueError(
+                f"regime uniform needs a number of keys that is a power of two, or mask=ragged; got S{self.keys}"
+            )
 
     @property
     def parts(self) -> frozenset[str]:
@@ -125,12 +132,12 @@ class AttentionCoreProblem(Problem):
 
     @property
     def causal(self) -> str | None:
-        """Value of the call's argument ``causal``, the alignment of the causal mask; None: there is no causal mask."""
+        """Argument ``causal`` of the call: the corner at which the causal mask is aligned, or None."""
         return next((word for part, word in _CORNERS.items() if part in self.parts), None)
 
     @property
     def bias(self) -> str | None:
-        """Name of the bias in the mask, or None."""
+        """Name of the bias in the mask (``bias2d`` or ``bias4d``), or None."""
         return next((part for part in ("bias2d", "bias4d") if part in self.parts), None)
 
     @property
@@ -140,7 +147,7 @@ class AttentionCoreProblem(Problem):
 
     @property
     def has_parameters(self) -> bool:
-        """Whether the operator has parameters: it has none."""
+        """Whether the operator has parameters: always false."""
         return False
 
     @property
@@ -150,7 +157,7 @@ class AttentionCoreProblem(Problem):
 
     @property
     def probed(self) -> bool:
-        """Whether checks estimate the softmax scale and the common factor of all elements from a whole tensor."""
+        """Whether checks fit the softmax scale and the amplitude (the common factor) to a whole tensor."""
         return self.regime == "plain"
 
 

@@ -1,4 +1,4 @@
-"""The reference, attention on split heads in a few lines of torch, and the paths that are its yardsticks."""
+"""The reference (attention on split heads in a few lines of torch) and the yardsticks."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -62,7 +62,10 @@ def _make_mask(
     window: int | None,
     slopes: Sequence[float] | None,
 ) -> Tensor | None:
-    """Return the sum of all terms that are added to logits, minus infinity where a key is hidden; None: no term."""
+    """Return the sum of all terms that are added to logits, or None if there are no terms.
+
+    The sum is minus infinity where a key is hidden.
+    """
     keep, added = positional(
         query.shape[-2], key.shape[-2], causal=causal, window=window, key_lengths=key_lengths, slopes=slopes,
         dtype=query.dtype, device=query.device,
@@ -77,14 +80,17 @@ def _make_mask(
 
 
 def run_yardsticks(case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
-    """Yield the quantities in the case's dtype from the reference and, without a soft-cap, torch's fused function."""
+    """Yield the quantities of the reference and, if there is no soft-cap, of torch's fused function.
+
+    Both compute in the case's dtype.
+    """
     yield compute_quantities(case, inputs, lambda given: {"output": CoreReference()(**given.arguments())})
     if not case.problem.softcap:
         yield compute_quantities(case, inputs, lambda given: {"output": _run_fused(**given.arguments())})
 
 
 def _run_fused(query: Tensor, key: Tensor, value: Tensor, **rest: Any) -> Tensor:
-    """Compute the output by ``scaled_dot_product_attention``, which has no soft-cap."""
+    """Compute the output by ``scaled_dot_product_attention``, which does not support a soft-cap."""
     shared = query.shape[1] // key.shape[1]
     key, value = (tensor.repeat_interleave(shared, dim=1) for tensor in (key, value))
     mask = _make_mask(

@@ -9,22 +9,27 @@ from attnbench.operators.attention_core.problem import AttentionCoreProblem
 
 __all__ = ["FOLDER", "GROUPED", "PASSES", "PLAIN", "VERSION", "load_suite", "make_profile_cases"]
 
-# Increased with every change of a case list; results are comparable only between equal versions.
+# Version of the case lists, increased with every change of a list. Results are comparable only if their versions are
+# equal.
 VERSION = "2"
 FOLDER = Path(__file__).parent / "lists"
-# Case lists that are maintained by hand, each with its level: ``shown`` has cases on which mutants fail.
+# Case lists that are maintained by hand, by the level that contains them. ``shown`` has cases on which mutants fail.
 KEPT: dict[Level, str] = {"full": "shown"}
 # Modes of the two passes: forward, and forward with backward.
 PASSES: tuple[Mode, ...] = ("inference", "train")
-# Pairwise distinct sizes: a transposed or swapped axis then changes a shape or a value. The head width is not a power
-# of 4, so the scale 1/√8 is rounded in every dtype.
+# The sizes are pairwise distinct, so that a transposed or swapped axis changes a shape or a value. The head width 8 is
+# not a power of 4, so the scale 1/√8 is rounded in every dtype.
 PLAIN = AttentionCoreProblem(sequences=2, num_heads=3, queries=5, keys=7, head_dim=8)
-# Six query heads share two key heads: sharing in blocks (0 0 0 1 1 1) differs from sharing in turn (0 1 0 1 0 1).
+# Six query heads share two key heads. The key heads of the six query heads are 0 0 0 1 1 1 if they are shared in
+# blocks, and 0 1 0 1 0 1 if they are shared in turn.
 GROUPED = AttentionCoreProblem(sequences=2, num_heads=6, kv_heads=2, queries=5, keys=7, head_dim=8)
 
 
 def load_suite(level: Level) -> Sequence[Case]:
-    """Return the cases of a level without duplicates; a nested level contains the cases of the level before it."""
+    """Return the cases of a level without duplicates.
+
+    Of the levels ``quick``, ``core``, ``full`` and ``slow``, each contains the cases of the level before it.
+    """
     levels = NESTED[: NESTED.index(level) + 1] if level in NESTED else (level,)
     names = [name for one in levels for name in (one, KEPT.get(one)) if name]
     ids = dict.fromkeys(line for name in names for line in _read_lines(name))
@@ -32,14 +37,14 @@ def load_suite(level: Level) -> Sequence[Case]:
 
 
 def _read_lines(name: str) -> list[str]:
-    """Read the lines of a list except its comments; without a file there are no lines."""
+    """Read the case ids of a list; a list without a file is empty."""
     place = FOLDER / f"{name}.txt"
     lines = place.read_text(encoding="utf-8").splitlines() if place.exists() else []
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def make_profile_cases(lengths: Sequence[int]) -> Sequence[Case]:
-    """Return one case per length and pass: causal, eight heads of width 64; inference, and train with backward.
+    """Return two causal cases per length, with eight heads of width 64: one for each mode in ``PASSES``.
 
     There are as many queries as keys, so both alignments of the causal mask are the same.
     """

@@ -1,4 +1,4 @@
-"""The least work of a case by closed form: floating-point operations and bytes, with masks counted exactly."""
+"""The least floating-point operations and bytes of a case, from the exact number of visible query-key pairs."""
 
 from attnbench.cases import Case
 from attnbench.interface import Work
@@ -6,14 +6,15 @@ from attnbench.operators.attention_core.problem import AttentionCoreProblem
 
 __all__ = ["count_visible_pairs", "count_work"]
 
-# Unit: bytes of one element.
+# Number of bytes per element, by dtype.
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def count_work(case: Case) -> Work:
     """Count the operations of the matrix products over visible query-key pairs, and the bytes of every tensor once.
 
-    A multiply-add is two operations; backward has two products for each product of forward.
+    A multiply-add counts as two operations. The backward pass has two matrix products for each product of the forward
+    pass.
     """
     problem: AttentionCoreProblem = case.problem
     batch, heads, key_heads = problem.sequences, problem.num_heads, problem.key_heads
@@ -23,7 +24,7 @@ def count_work(case: Case) -> Work:
     given = batch * (heads * problem.queries * width + key_heads * problem.keys * (width + value_width)) + bias
     made = batch * heads * problem.queries * value_width
     lengths = batch * (4 if problem.int32_lengths else 8) * ("ragged" in problem.parts)
-    # Backward writes the gradients of the inputs and reads the gradient of the output.
+    # A backward pass doubles the bytes: it writes the gradients of the inputs and reads the gradient of the output.
     times = 2 if case.differentiates else 1
     return Work(
         flop=2 * products * count_visible_pairs(case) * (width + value_width),
@@ -33,9 +34,9 @@ def count_work(case: Case) -> Work:
 
 
 def count_visible_pairs(case: Case) -> int:
-    """Count the visible query-key pairs over batch and heads.
+    """Count the visible query-key pairs of all sequences and heads.
 
-    Pairs that a bias hides count as visible: their logits are computed before the bias is added.
+    Pairs that a bias hides count as visible, because their logits are computed before the bias is added.
     """
     problem: AttentionCoreProblem = case.problem
     return problem.num_heads * sum(_count_visible(problem, length) for length in _draw_lengths(case))

@@ -38,17 +38,17 @@ class Multihead(Operator):
         return suites.load_suite(level)
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
-        """Return the cases to time: for each length one forward pass, and one forward and backward pass."""
+        """Return two cases to time for each length: one with a forward pass only, and one with forward and backward."""
         return suites.make_profile_cases(lengths)
 
     def draw_case(self, draw: Any) -> Case:
-        """Draw any case except those in a compiled mode."""
+        """Draw a case of any kind, except compiled modes."""
         from attnbench.operators.multihead.strategies import draw_case
 
         return draw_case(draw)
 
     def missing(self, case: Case) -> str | None:
-        """Return what this machine lacks for the case, with the remedy, or None."""
+        """Return what this machine lacks to run the case and how to get it, or None."""
         from attnbench.operators.multihead.inputs import describe_missing
 
         return describe_missing(case)
@@ -86,19 +86,22 @@ class Multihead(Operator):
         return describe_axes(case, quantity)
 
     def noise(self, roundoff: float, seed: int) -> Any:
-        """Return the rounding noise that ``evaluate`` adds at every stage."""
+        """Return the rounding noise that ``evaluate`` adds at every step of the formula."""
         from attnbench.operators.rounding import Noise
 
         return Noise(roundoff, seed)
 
     def scale_logits(self, case: Case, inputs: Inputs, factor: float) -> Inputs:
-        """Return inputs with the logits multiplied by ``factor``, which has the effect of another softmax scale."""
+        """Return inputs whose logits are ``factor`` times as large; the effect is that of another softmax scale."""
         from attnbench.operators.multihead.inputs import scale_logits
 
         return scale_logits(case, inputs, factor)
 
     def yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Any]]:
-        """Yield the quantities of both paths of the reference, with and without weights, in the case's dtype."""
+        """Yield the quantities of both paths of the reference, in the case's dtype.
+
+        One path returns attention weights, and the other path returns none.
+        """
         from attnbench.operators.multihead.reference import run_yardsticks
 
         return run_yardsticks(case, inputs)
@@ -116,7 +119,7 @@ class Multihead(Operator):
         return find_padded_rows(case, inputs)
 
     def visible(self, case: Case, inputs: Inputs) -> Any:
-        """Return which keys each query of each head may see."""
+        """Return a boolean mask that is true where a query of a head may see a key."""
         from attnbench.operators.multihead.rows import find_visible
 
         return find_visible(case, inputs)
@@ -128,12 +131,12 @@ class Multihead(Operator):
         return format_script(case, load)
 
     def length(self, case: Case) -> int:
-        """Return the number of keys, extra keys included: that many terms are in the softmax and the weighted sum."""
+        """Return the number of terms in the softmax and the weighted sum: the number of keys, including extra keys."""
         problem: MultiheadProblem = case.problem
         return problem.columns
 
     def work(self, case: Case) -> Work:
-        """Count floating-point operations and bytes, with masks counted exactly."""
+        """Count the least floating-point operations and bytes of a case, from the exact number of visible pairs."""
         from attnbench.operators.multihead.work import count_work
 
         return count_work(case)

@@ -1,4 +1,4 @@
-"""Names of the dimensions of a quantity, for messages: batch, head, query, key, row of a projection."""
+"""Names of the dimensions of a quantity (an output or a gradient), for messages."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +10,7 @@ __all__ = ["describe_axes"]
 
 
 def describe_axes(case: Case, quantity: str) -> list[Axis]:
-    """Return the named axes of a quantity of the case, in the order of the dimensions of the quantity."""
+    """Return the named axes of a quantity (an output or a gradient), in the order of its dimensions."""
     problem: MultiheadProblem = case.problem
     name = quantity.removeprefix("grad.")
     if name in ("output", "query", "key", "value"):
@@ -44,8 +44,8 @@ def _describe_tokens(problem: MultiheadProblem, name: str) -> list[Axis]:
     if not problem.batch_first:
         dimensions.reverse()
     found = _make_axes(*dimensions, ("feature", width))
-    # A feature belongs to one head only in identity regimes: other projections mix all heads. Even there the value
-    # projection permutes features, so features of ``value`` belong to no head.
+    # In identity regimes a feature belongs to one head; in other regimes the projections mix all heads. The value
+    # projection of identity regimes permutes features, so a feature of ``value`` belongs to no head.
     holds_values = name == "value" or (name != "output" and (problem.self_attention or problem.key_is_value))
     if problem.regime in IDENTITY_REGIMES and not holds_values:
         found.append(_make_head_axis(problem, len(dimensions)))
@@ -61,7 +61,7 @@ def _describe_weights(problem: MultiheadProblem) -> list[Axis]:
 
 
 def _describe_attention_mask(problem: MultiheadProblem) -> list[Axis]:
-    """Return the axes of attn_mask; the first dimension of a 3-D mask counts both batch and head."""
+    """Return the axes of attn_mask; the first dimension of a 3-D mask has two axes, batch and head."""
     if str(problem.attention_mask).endswith("3d"):
         rows = range(problem.sequences * problem.num_heads)
         batch = Axis(dimension=0, word="batch", positions=[row // problem.num_heads for row in rows])

@@ -1,7 +1,7 @@
 """Case transforms for metamorphic relations: select sequences, queries or keys, add keys, unbatch, reorder heads.
 
-``select``, ``pad`` and ``remove_batch`` take a case and its inputs and return a new case and its inputs, without
-cotangents. A tensor under several names stays one tensor: a token that is both a query and a key is selected as both.
+``select``, ``pad`` and ``remove_batch`` take a case and its inputs, and return a new case and its inputs. The new
+inputs have no cotangents. If one tensor is passed as several arguments, it is also one tensor in the new inputs.
 """
 
 import math
@@ -29,8 +29,8 @@ __all__ = [
 
 Index = Sequence[int] | None
 TransformedCase = tuple[Case, Inputs]
-# Standard deviation of the keys and values that ``pad`` adds: larger than that of the case's keys and values, so that a
-# leak is detected.
+# Standard deviation of the keys and values that ``pad`` adds. It is larger than that of the case's own keys and values,
+# so that a check detects an implementation that does not hide the added keys.
 FURTHER_STD = 4.0
 
 
@@ -49,8 +49,8 @@ def select(
 ) -> TransformedCase:
     """Return the case with only the sequences, queries or keys at these indices, in any order and with repetitions.
 
-    If tokens are both queries and keys, ``keys`` selects both. A causal mask with the hint ``is_causal`` is replaced
-    by the causal mask of the new size; without the hint, rows and columns are selected as in any mask.
+    If query and key are one tensor, ``keys`` selects both. A causal mask with the hint ``is_causal`` is replaced by the
+    causal mask of the new size. Without the hint, rows and columns are selected as in any other mask.
     """
     problem, heads = case.problem, case.problem.num_heads
     if problem.shares_queries:
@@ -79,7 +79,7 @@ def select(
 def pad(case: Case, inputs: Inputs, count: int) -> TransformedCase:
     """Return the case with ``count`` more keys at the end, hidden by key_padding_mask.
 
-    If tokens are both queries and keys, ``count`` queries are added with them.
+    If query and key are one tensor, the added keys are also added as queries.
     """
     problem = case.problem
     device = inputs.tensors["query"].device
@@ -103,7 +103,7 @@ def pad(case: Case, inputs: Inputs, count: int) -> TransformedCase:
         tensors["attn_mask"] = _make_causal_like(tensors["attn_mask"])
     mask = problem.mask
     if problem.padding_mask is None:
-        # key_padding_mask gets the dtype of attn_mask: the reference warns if the two dtypes differ.
+        # key_padding_mask gets the dtype of attn_mask, because the reference warns if the two dtypes differ.
         dtype = tensors["attn_mask"].dtype if "attn_mask" in tensors else torch.bool
         batch = () if problem.batch is None else (problem.batch,)
         nothing_hidden = torch.zeros(*batch, problem.keys, dtype=dtype, device=device)
@@ -115,16 +115,16 @@ def pad(case: Case, inputs: Inputs, count: int) -> TransformedCase:
 
 
 def _append_columns(mask: Tensor, count: int, *, hidden: bool) -> Tensor:
-    """Append ``count`` keys, all hidden or all visible, to a mask in the reference's polarity."""
+    """Append columns for ``count`` keys, all hidden or all visible, to a mask of the reference."""
     value = hidden if mask.dtype == torch.bool else (-math.inf if hidden else 0.0)
     return torch.cat([mask, mask.new_full((*mask.shape[:-1], count), value)], dim=-1)
 
 
 def remove_batch(case: Case, inputs: Inputs) -> TransformedCase:
-    """Return a case with a batch of one as an unbatched case."""
+    """Return a case whose batch size is 1 as an unbatched case."""
 
     def change(name: str, tensor: Tensor) -> Tensor:
-        if name == "attn_mask":  # (queries, keys) or (heads, queries, keys), with or without a batch of one
+        if name == "attn_mask":  # has the same shape with a batch size of 1 and unbatched
             return tensor
         return tensor.squeeze(0 if name == "key_padding_mask" else sequence_axis(case))
 
@@ -132,11 +132,11 @@ def remove_batch(case: Case, inputs: Inputs) -> TransformedCase:
 
 
 def reorder_heads(case: Case, inputs: Inputs, order: Sequence[int]) -> Inputs:
-    """Return inputs whose head i, in parameters and 3-D masks, is head ``order[i]`` of the given inputs."""
+    """Return inputs with permuted heads: head i, in parameters and 3-D masks, is the given head ``order[i]``."""
     heads, embed = case.problem.num_heads, case.problem.embed_dim
 
     def rows(parameter: Tensor) -> Tensor:
-        """Reorder the heads' blocks of rows in each stack of embed_dim rows."""
+        """Reorder the rows of a parameter: each group of embed_dim rows has one block of rows for each head."""
         stacks = parameter.reshape(-1, heads, embed // heads, *parameter.shape[1:])
         return stacks[:, list(order)].reshape(parameter.shape)
 
@@ -158,7 +158,7 @@ def reorder_heads(case: Case, inputs: Inputs, order: Sequence[int]) -> Inputs:
 
 
 def reorder_outputs(case: Case, outputs: Mapping[str, Tensor], order: Sequence[int]) -> dict[str, Tensor]:
-    """Return the outputs after ``reorder_heads``: ``outputs`` with the weights of single heads in the new order."""
+    """Return the outputs expected after ``reorder_heads``: only weights of separate heads change their order."""
     found = dict(outputs)
     if "weights" in found and not case.problem.average_attn_weights:
         found["weights"] = found["weights"][..., list(order), :, :]
@@ -166,7 +166,7 @@ def reorder_outputs(case: Case, outputs: Mapping[str, Tensor], order: Sequence[i
 
 
 def shared_by_sequences(case: Case, name: str) -> tuple[int, int] | None:
-    """Return an axis of an input and the index of the slice to repeat along this axis; None: the input is kept."""
+    """Return (axis, index) of the slice of an input to repeat along this axis, or None to keep the input."""
     if name == "attn_mask":
         # A causal mask is kept, because it must stay causal. In other masks the last row is repeated for every query.
         return None if case.problem.attention_mask == "causal" else (0, -1)

@@ -1,4 +1,4 @@
-"""Masks of a case in the reference's polarity: a key is hidden where a boolean mask is true or a float mask is −∞."""
+"""Masks of a case as the reference takes them: a key is hidden where a boolean mask is true or a float mask is −∞."""
 
 import math
 
@@ -11,16 +11,16 @@ from attnbench.oracle.inputs import Draw
 
 __all__ = ["HIDDEN_SHARE", "LOW", "LOWEST", "draw_masks", "find_union_row"]
 
-# Fraction of the keys that a random mask hides in a row. Key 0 stays visible, so only ``empty`` and ``union`` masks
-# have fully masked rows.
+# Fraction of the keys that a random attn_mask hides from a query. Key 0 stays visible, so only ``empty`` and ``union``
+# masks have fully masked rows.
 HIDDEN_SHARE = 0.4
-# The two values of a ``lowest`` mask at hidden keys. Each is finite in every dtype. LOW + LOWEST and LOWEST + LOWEST
-# are below −65504, the lowest number of float16.
+# The two values of a ``lowest`` mask at hidden keys. Both are finite in every dtype. LOW + LOWEST and LOWEST + LOWEST
+# are below −65504, the lowest finite number of float16.
 LOW, LOWEST = -1e4, -6e4
 
 
 def draw_masks(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
-    """Draw attn_mask and key_padding_mask where the problem has them."""
+    """Draw attn_mask and key_padding_mask if the problem has them."""
     masks: dict[str, Tensor] = {}
     if problem.attention_mask:
         masks["attn_mask"] = _draw_attention_mask(problem, draw)
@@ -31,9 +31,10 @@ def draw_masks(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
 
 
 def find_union_row(problem: MultiheadProblem) -> int:
-    """Return the row of attn_mask in which a ``union`` mask hides every key but the last.
+    """Return the index of the row of attn_mask in which a ``union`` mask hides every key but the last.
 
-    In every sequence but the first, key_padding_mask hides the last key, so the row is fully masked there.
+    In every sequence but the first, key_padding_mask hides the last key. The two masks together then hide all keys of
+    this row.
     """
     return problem.queries // 2
 
@@ -52,7 +53,8 @@ def _draw_attention_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
     if kind == "lowest2d":
         return _draw_lowest(draw, hide)
     if "empty" in kind and hide.numel():
-        # The middle row (2d), or the middle row of the last head of the last sequence (3d).
+        # Hide all keys in the middle row (2-D mask), or in the middle row of the last head of the last sequence (3-D
+        # mask).
         hide[(queries // 2,) if shared else (-1, queries // 2)] = True
     if kind == "union2d" and hide.numel():
         hide[find_union_row(problem)] = True
@@ -63,7 +65,10 @@ def _draw_attention_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
 
 
 def _draw_power_of_two_visible(draw: Draw, shape: tuple[int, ...], *, largest: bool) -> Tensor:
-    """Draw a mask with 1 visible key per row; ``largest``: with the largest power of two below the number of keys."""
+    """Draw a boolean mask whose number of visible keys per row is a power of two.
+
+    The number is 1, or with ``largest`` the largest power of two below the number of keys.
+    """
     keys = shape[-1]
     visible = 2 ** int(math.log2(max(keys - 1, 1))) if largest else 1
     order = draw.uniform("attn_mask.hidden", *shape).argsort(dim=-1).argsort(dim=-1)
@@ -71,7 +76,7 @@ def _draw_power_of_two_visible(draw: Draw, shape: tuple[int, ...], *, largest: b
 
 
 def _draw_lowest(draw: Draw, hide: Tensor) -> Tensor:
-    """Draw a float mask with large negative numbers where ``hide`` is true, and in the whole middle row."""
+    """Draw a float mask with large negative numbers where ``hide`` is true and in the whole middle row."""
     which = draw.uniform("attn_mask.values", *hide.shape) < 0.5
     mask = torch.where(which, LOW, LOWEST).double() * hide
     if hide.numel():
@@ -80,7 +85,10 @@ def _draw_lowest(draw: Draw, hide: Tensor) -> Tensor:
 
 
 def _draw_padding_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
-    """Draw key_padding_mask, of shape (batch, keys): the first sequence has no padding, the others are shorter."""
+    """Draw key_padding_mask, of shape (batch, keys), for sequences of random lengths.
+
+    The first of several sequences has no padding, except in the regime ``uniform``.
+    """
     batch, keys = problem.sequences, problem.keys
     lengths = (1 + (draw.uniform("lengths", batch) * (keys - 1)).long()).clamp(max=keys)
     if problem.regime == "uniform":

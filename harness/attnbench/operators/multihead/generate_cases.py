@@ -1,7 +1,7 @@
 """Generate the case lists: ``python -m attnbench.operators.multihead.generate_cases`` writes ``lists/<level>.txt``.
 
-A list contains the cases that its level adds to the previous level. ``core`` covers every pair of argument values,
-``full`` every triple. Further cases were chosen by hand; comments give the reasons.
+The list of a level contains the cases that the level adds to the previous level. ``core`` covers every pair of argument
+values, and ``full`` covers every triple. Further cases are chosen by hand; comments give the reasons.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,15 +19,15 @@ __all__ = ["FACTORS", "case_to_row", "is_allowed", "row_to_case", "write_lists"]
 NARROW_AND_WIDE: tuple[Dtype, ...] = ("float32", "bfloat16")
 OTHER_MODES: tuple[Mode, ...] = ("inference_mode", "sampling", "frozen", "tuning")
 HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
-# Every argument of the reference in each of its forms, and everything else that can vary in a case. Compiled modes are
-# excluded: it takes seconds to compile a graph.
+# The values of every argument of the reference and of everything else that can vary in a case; the covering arrays
+# combine these values. Compiled modes are excluded, because compiling a graph takes seconds.
 FACTORS: Mapping[str, tuple[Any, ...]] = {
     "dtype": DTYPES,
     "mode": tuple(mode for mode, call_mode in CALL_MODES.items() if call_mode.compiler is None),
-    # Batch size and batch_first; None: unbatched.
+    # Pairs of batch size and batch_first; the batch size None means unbatched.
     "layout": ((2, True), (4, True), (1, True), (3, False), (1, False), (None, False)),
     "sharing": ("", "self_attention", "key_is_value", "query_is_key"),
-    # kdim and vdim; None: embed_dim.
+    # Pairs of kdim and vdim; None means embed_dim.
     "widths": ((None, None), (10, None), (None, 14), (10, 14), (10, 10)),
     "attention": ("", "hint", *ATTENTION_MASKS),
     "padding": ("", *PADDING_MASKS),
@@ -36,7 +36,8 @@ FACTORS: Mapping[str, tuple[Any, ...]] = {
     "add_zero_attn": (False, True),
     "weights": ("", "heads", "average"),
     "dropout": (0.0, 0.25),
-    # Heads and their width: odd and even numbers of heads, widths that are powers of 2 and others.
+    # Pairs of the number of heads and the width of a head: odd and even numbers, widths that are powers of 2 and
+    # others.
     "heads": ((3, 8), (2, 8), (1, 8), (5, 3), (2, 16), (4, 7)),
     "lengths": ((5, 7), (8, 8), (1, 9), (13, 4), (17, 33), (66, 72)),
     "regime": tuple(LOGIT_STD),
@@ -49,7 +50,7 @@ ALIASES_WITH_WIDTHS = {
 
 
 def is_allowed(row: Mapping[str, Any]) -> bool:
-    """Whether a row, or a part of one, is a valid case whose outputs are not random."""
+    """Return whether a row, complete or partial, describes a valid case whose outputs are not random."""
     if row.get("mode") == "autocast" and row.get("dtype", "bfloat16") not in HALF:
         return False
     widths = ALIASES_WITH_WIDTHS.get(row.get("sharing", ""))
@@ -59,7 +60,7 @@ def is_allowed(row: Mapping[str, Any]) -> bool:
 
 
 def row_to_case(row: Mapping[str, Any]) -> Case:
-    """Return the case of a row."""
+    """Return the case that a row of the covering array describes."""
     batch, batch_first = row["layout"]
     (heads, head_dim), (queries, keys), (kdim, vdim) = row["heads"], row["lengths"], row["widths"]
     if row["sharing"] in ("self_attention", "query_is_key"):
@@ -76,7 +77,10 @@ def row_to_case(row: Mapping[str, Any]) -> Case:
 
 
 def case_to_row(case: Case) -> dict[str, Any]:
-    """Return the row of a case: the inverse of ``row_to_case``, except for lengths that self-attention makes equal."""
+    """Return the row of the covering array that describes a case: the inverse of ``row_to_case``.
+
+    If query and key are one tensor, the row has the first pair of lengths in ``FACTORS`` with this number of keys.
+    """
     problem: MultiheadProblem = case.problem
     aliases = ("self_attention", "key_is_value", "query_is_key")
     lengths = (problem.queries, problem.keys)
@@ -102,7 +106,7 @@ def case_to_row(case: Case) -> dict[str, Any]:
 
 
 def write_lists() -> None:
-    """Write the list of every level."""
+    """Write the case list of every level."""
     generators = {"quick": _generate_quick, "core": _generate_core, "full": _generate_full, "slow": _generate_slow}
     written: set[str] = set()
     for level in NESTED:
@@ -122,9 +126,10 @@ def _make_case(problem: MultiheadProblem, *, dtype: Dtype = "float32", mode: Mod
     return Case(operator="multihead", problem=problem, dtype=dtype, mode=mode)
 
 
-# Attention without projections. The head_dim 7 is not a power of 4, so the scale 1/√7 is rounded in every dtype.
+# Attention with exact projections. The head_dim 7 is not a power of 4, so the scale 1/√7 is rounded in every dtype.
 CORE = replace(CROSS, embed_dim=21, bias=False, regime="identity")
-# The sizes are so large that an average over elements reveals errors smaller than the rounding of one element.
+# The sizes are so large that an average over all elements reveals a systematic error smaller than the rounding of one
+# element.
 PROBE = replace(CORE, batch=4, queries=33, keys=47)
 
 
@@ -163,7 +168,7 @@ def _generate_core() -> Iterator[Case]:
     yield from (_make_case(PROBE, dtype=dtype) for dtype in DTYPES)
     yield from _generate_degenerate()
     weights = replace(CROSS, need_weights=True)
-    # Tiles: a partial last tile and exactly full tiles; wide heads.
+    # Numbers of keys that fill tiles exactly or leave the last tile partial, and wide heads.
     for queries, keys in ((7, 1), (16, 16), (31, 32), (63, 64), (64, 65), (129, 130)):
         yield _make_case(replace(CROSS, queries=queries, keys=keys, mask="bool2d"))
     for batch, keys in ((8, 257), (33, 9)):
@@ -171,7 +176,8 @@ def _generate_core() -> Iterator[Case]:
     for heads, head_dim in ((1, 1), (3, 64), (2, 128), (2, 40), (16, 4), (2, 11)):
         yield _make_case(replace(weights, num_heads=heads, embed_dim=heads * head_dim, mask="bool2d"))
     for keys in (4, 8):
-        # As many keys as heads, and more keys: compilers have mistaken one size for the other (pytorch/pytorch#195320).
+        # Four heads with 4 keys and with 8 keys: compilers have confused the number of heads with the number of keys
+        # (pytorch/pytorch#195320).
         yield _make_case(replace(CROSS, queries=keys, keys=keys, num_heads=4, embed_dim=32, mask="bool2d"), mode="aot")
     yield _make_case(replace(SELF, mask="causal", is_causal=True, need_weights=True), mode="aot")
     yield _make_case(replace(CROSS, mask="float3d+pad"), mode="exported")
@@ -197,7 +203,7 @@ def _generate_exact(lengths: Iterable[tuple[int, int]]) -> Iterator[Case]:
 
 
 def _generate_degenerate() -> Iterator[Case]:
-    """Generate cases without keys, queries or sequences, and one where every size is 1."""
+    """Generate cases without keys, queries or sequences, and one case in which every size is 1."""
     for weights, mask in product((False, True), ("none", "pad", "bool2d")):
         some = replace(CROSS, need_weights=weights, mask=mask)
         yield _make_case(replace(some, batch=0))
@@ -211,7 +217,7 @@ def _generate_degenerate() -> Iterator[Case]:
 
 
 def _generate_dropout() -> Iterator[Case]:
-    """Generate cases with random outputs: dropout in training, with every argument in each of its forms."""
+    """Generate cases with random outputs: dropout in training, with various other arguments."""
     weights = replace(CROSS, need_weights=True)
     for dropout, mask in product((0.1, 0.5), ("none", "bool3d", "pad")):
         yield _make_case(replace(weights, dropout=dropout, mask=mask), mode="train")
@@ -239,10 +245,11 @@ def _generate_full() -> Iterator[Case]:
             yield _make_case(replace(CROSS, queries=queries, keys=keys, mask=mask))
     for layer, dtype in product(range(6), DTYPES):
         yield _make_case(replace(SENTENCES, regime=f"minilm{layer}", need_weights=True), dtype=dtype)
-    # The error of accumulation in half precision is within the budget at short lengths, and far beyond it at 1024 keys.
+    # Accumulation in half precision has an error within the error budget at short lengths, and far above the budget at
+    # 1024 keys.
     for dtype in HALF:
         yield _make_case(replace(CORE, batch=1, queries=16, keys=1024), dtype=dtype)
-    # Compilation takes about 15 s per graph, so there are at most ten of these cases.
+    # There are at most ten compiled cases, because compilation takes about 15 s per graph.
     for mode in ("inductor", "inductor_train"):
         yield _make_case(replace(CROSS, queries=4, keys=4, num_heads=4, embed_dim=32), mode=mode)
         yield _make_case(replace(CROSS, mask="bool3d+pad", need_weights=True), mode=mode)
@@ -259,7 +266,7 @@ def _generate_slow() -> Iterator[Case]:
 
 
 def _generate_gpu() -> Iterator[Case]:
-    """Generate CUDA cases: all pairs of values again, and lengths and widths at which kernels switch algorithms."""
+    """Generate CUDA cases: every pair of argument values, and sizes at which kernels switch algorithms."""
     for row in build_covering_array(FACTORS, is_allowed, 2):
         yield row_to_case(row).with_fields(device="cuda")
     for dtype, head_dim, keys in product(DTYPES, (32, 64, 128, 256), (127, 1024)):

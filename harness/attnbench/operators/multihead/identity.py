@@ -1,7 +1,8 @@
-"""Inputs of the identity regimes, in which projections are exact, so that only attention itself rounds.
+"""Inputs of the identity regimes: their projections are exact, so only the attention itself has rounding errors.
 
-W_q = 2 I, W_k = W_o = I and W_v is a permutation: all exact in every dtype. In the exact regimes the attention is also
-exact, in any order of summation, so the allowed error is 0. ``value`` needs at most the 8 significant bits of bfloat16.
+W_q = 2 I, W_k = W_o = I, and W_v is a permutation. Products with these matrices are exact in every dtype. In the
+regimes ``uniform``, ``selection`` and ``zeroleak`` the attention is also exact, in any order of summation, so the
+allowed error is 0. Elements of ``value`` need at most 8 significant bits, as many as bfloat16 has.
 """
 
 import torch
@@ -12,15 +13,16 @@ from attnbench.oracle.inputs import Draw
 
 __all__ = ["make_exact_tokens", "make_identity_parameters"]
 
-# Factor of the query projection: the standard deviation of the logits if queries and keys are standard normal.
+# Factor of the query projection. It is the standard deviation of the logits if queries and keys are standard normal.
 QUERY_SCALE = 2.0
-# Value of hidden keys in the regime ``uniform``: large, so that a leak is detected. The values of visible keys are −1,
-# 0 or 1, so sums of up to 256 values are exact.
+# Element of the values of hidden keys in the regime ``uniform``. It is large, so that a check detects an implementation
+# that uses hidden keys. The elements of visible values are −1, 0 or 1, so sums of up to 256 elements are exact.
 HIDDEN_UNIFORM = 64.0
-# In the regime ``selection`` values lie between −127 and 127.
+# In the regime ``selection``, values are integers from −127 to 127.
 LARGEST_SELECTED = 127
-# Value of hidden keys in the regime ``zeroleak``: large, so that a leak is detected, but small enough for float16. The
-# gradient of an attention weight, a sum of such values times cotangents over a head, must be below 65504.
+# Element of the values of hidden keys in the regime ``zeroleak``. It is large, so that a check detects an
+# implementation that uses hidden keys. The gradient of an attention weight is a sum over a head of such elements times
+# cotangents; it must be below 65504, the largest number of float16.
 HIDDEN_ZEROLEAK = 512.0
 
 
@@ -36,7 +38,7 @@ def make_identity_parameters(problem: MultiheadProblem, draw: Draw) -> dict[str,
 
 
 def make_exact_tokens(problem: MultiheadProblem, draw: Draw, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors that replace drawn tokens in a regime whose output is exact."""
+    """Return the queries and values that replace the drawn ones in a regime whose output is exact."""
     query, value = tensors["query"], tensors["value"]
     if problem.regime == "selection":
         span = 2 * LARGEST_SELECTED + 1

@@ -16,21 +16,22 @@ from attnbench.oracle.inputs import Draw, round_inputs
 
 __all__ = ["describe_missing", "draw_inputs", "scale_logits"]
 
-# Standard deviation of a bias relative to that of the projection without bias: large, so that a missing bias is
-# detected.
+# Standard deviation of a bias, relative to that of the projection without bias. It is large, so that a check detects a
+# missing bias.
 BIAS_STD = 0.5
 
 
 def describe_missing(case: Case) -> str | None:
-    """Return what this machine lacks for the case, with the remedy, or None."""
+    """Return what this machine lacks to run the case and how to get it, or None."""
     return sentence_encoder.describe_missing() if case.problem.encoder_layer is not None else None
 
 
 def draw_inputs(case: Case) -> Inputs:
     """Draw the seeded inputs of the case on the CPU, rounded to the case's ``given_dtype``.
 
-    All parameters are random, also biases: the reference initialises biases to zero, and then a missing bias would not
-    be detected. The query projection is scaled so that the logits have the regime's standard deviation.
+    All drawn parameters are random, including biases. The reference initialises biases to zero, and no check would
+    detect a missing bias that is zero. The query projection is scaled so that the logits have the standard deviation of
+    the regime (``LOGIT_STD``).
     """
     problem: MultiheadProblem = case.problem
     draw = Draw(case.seed)
@@ -63,7 +64,7 @@ def draw_inputs(case: Case) -> Inputs:
 
 
 def scale_logits(case: Case, inputs: Inputs, factor: float) -> Inputs:
-    """Return inputs whose logits before masks are ``factor`` times as large: the query projection is scaled."""
+    """Return inputs whose logits before masks are ``factor`` times as large, by scaling the query projection."""
     embed = case.problem.embed_dim
     parameters = dict(inputs.parameters)
     for name in ("in_proj_weight", "q_proj_weight", "in_proj_bias"):
@@ -75,7 +76,11 @@ def scale_logits(case: Case, inputs: Inputs, factor: float) -> Inputs:
 
 
 def _draw_parameters(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
-    """Draw the parameters under the reference's names; all projections but the query's keep their input's variance."""
+    """Draw the parameters, by their names in the reference.
+
+    The query projection gives the logits the standard deviation of the regime. Every other projection keeps the
+    variance of its input.
+    """
     embed = problem.embed_dim
     widths = {"q": embed, "k": problem.kdim or embed, "v": problem.vdim or embed}
     logit_std = LOGIT_STD[problem.regime]
@@ -120,7 +125,7 @@ def _draw_tokens(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
 
 
 def _load_sentences(problem: MultiheadProblem) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Load the parameters of a real encoder layer's attention, and the hidden states of sentences that reach it."""
+    """Load the attention parameters of a layer of the real encoder, and the input of this layer for sentences."""
     layer = sentence_encoder.compute_layer_input(problem.encoder_layer or 0, problem.sequences, problem.queries)
     tensors = {"query": layer.hidden, "key": layer.hidden, "value": layer.hidden}
     if problem.padding_mask:

@@ -14,7 +14,7 @@ from attnbench.operators.multihead.problem import MultiheadProblem
 
 __all__ = ["Named", "change_inputs", "generate_mask_faults"]
 
-# For each fault model its name, which users read, and the steps that replace steps of the correct formula.
+# Pairs of the name of a fault model, which users read, and the steps with which it replaces steps of the formula.
 Named = Iterator[tuple[str, Steps]]
 Masks = Mapping[str, Tensor | None]
 
@@ -78,7 +78,8 @@ def _generate_order_faults(problem: MultiheadProblem) -> Named:
     if problem.padding_mask:
         yield "the key_padding_mask repeated as (heads, batch) in place of (batch, heads)", Steps(mask=_tile_padding)
     if problem.padding_mask == "padfloat":
-        # The mask of the first sequence hides nothing, so with a boolean mask this fault equals an ignored mask.
+        # The mask of the first sequence hides no key. With a boolean mask, this fault model would therefore equal an
+        # ignored mask.
         yield "the key_padding_mask of the first sequence used for all sequences", change_inputs(_use_first_sequence)
 
 
@@ -87,7 +88,7 @@ def _get_kinds(problem: MultiheadProblem) -> dict[str, str | None]:
 
 
 def _replace_masks(masks: Masks, inputs: Inputs) -> Inputs:
-    """Return the inputs with some masks replaced, or removed where the new mask is None."""
+    """Return the inputs with some masks replaced, or removed if the new mask is None."""
     tensors = {**inputs.tensors, **masks}
     return replace(inputs, tensors={name: tensor for name, tensor in tensors.items() if tensor is not None})
 
@@ -121,7 +122,7 @@ def _invert_combined(problem: MultiheadProblem, inputs: Inputs) -> Tensor | None
 
 
 def _compute_single_mask(problem: MultiheadProblem, inputs: Inputs, name: str) -> Tensor:
-    """Compute what one of the masks adds to the logits."""
+    """Compute what the mask ``name`` alone adds to the logits."""
     mask = compute_logits_mask(
         problem, _replace_masks({other: None for other in _get_kinds(problem) if other != name}, inputs)
     )

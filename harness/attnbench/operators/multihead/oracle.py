@@ -1,13 +1,13 @@
-"""The oracle: the formula of multi-head attention, and the same formula with rounding noise at every stage.
+"""The oracle: the formula of multi-head attention, and the same formula with rounding noise at every step.
 
     q = x_q W_qᵀ + b_q,  k = x_k W_kᵀ + b_k,  v = x_v W_vᵀ + b_v            split into heads of width D
-    k and v get one extra key with add_bias_kv (bias_k, bias_v), and one of zeros with add_zero_attn
+    k and v get one extra key (bias_k, bias_v) with add_bias_kv, and one extra key of zeros with add_zero_attn
     P = softmax over keys of (q / √D) kᵀ + mask
-    weights = P, or P · keep / (1 − p) under dropout
+    weights = P, or P · keep / (1 − p) with a dropout mask keep and a dropout probability p
     output = concat_heads(weights · v) W_oᵀ + b_o
 
-A fully masked row has P = 0. The oracle shares no code with any implementation: a mistake in shared code would go
-unnoticed. The oracle is tested against ``torch.nn.MultiheadAttention`` in float64.
+A fully masked row has P = 0. The oracle shares no code with any implementation, because checks would not detect a
+mistake in shared code. The tests compare the oracle with ``torch.nn.MultiheadAttention`` in float64.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.
 """
@@ -29,7 +29,10 @@ __all__ = ["CORRECT_STEPS", "Noise", "Steps", "compute_logits_mask", "evaluate",
 
 
 def compute_logits_mask(problem: MultiheadProblem, inputs: Inputs) -> Tensor | None:
-    """Compute what the reference's masks add to the logits, broadcastable to (batch, heads, queries, columns)."""
+    """Compute what attn_mask and key_padding_mask add to the logits, or None if there is no mask.
+
+    Shape: returns a tensor broadcastable to (batch, heads, queries, columns); columns are the given and the extra keys.
+    """
     total: Tensor | None = None
     for name in ("attn_mask", "key_padding_mask"):
         mask = inputs.tensors.get(name)
@@ -60,7 +63,7 @@ def _merge(heads: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """The steps of the formula that fault models replace; the defaults are correct."""
+    """The steps of the formula that fault models replace; the defaults compute the correct formula."""
 
     # Change the problem and the inputs before the formula is evaluated.
     receive: Callable[[MultiheadProblem, Inputs], tuple[MultiheadProblem, Inputs]] = lambda *given: given
@@ -81,7 +84,7 @@ def evaluate(
     ``keep`` is a dropout mask, true where a weight was kept. Gradients are with respect to ``inputs``, even if
     ``steps`` changes the inputs of the formula.
 
-    Shape: keep broadcastable to (batch, heads, queries, columns).
+    Shape: keep broadcastable to (batch, heads, queries, columns); columns are the given and the extra keys.
     """
     problem: MultiheadProblem = case.problem
 
@@ -96,11 +99,11 @@ def _attend(
     problem: MultiheadProblem, inputs: Inputs, noise: Noise | None, keep: Tensor | None, steps: Steps = CORRECT_STEPS
 ) -> tuple[Tensor, Tensor]:
     def rounded(tensor: Tensor, terms: int = 0) -> Tensor:
-        """Round the result of a step in which each element is a sum of ``terms`` products."""
+        """Return the result of a step, with rounding noise if given; each element sums ``terms`` products."""
         return noise(noise.perturb_sum(tensor, terms)) if noise else tensor
 
     problem, inputs = steps.receive(problem, inputs)
-    # A product with an identity matrix sums nothing, so it has no accumulation error.
+    # A product with an identity matrix has no sums, so it has no accumulation error.
     exact_projections = problem.regime in IDENTITY_REGIMES
     tokens = [_to_batch_first(problem, inputs.tensors[name]) for name in ("query", "key", "value")]
     q, k, v = (

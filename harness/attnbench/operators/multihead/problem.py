@@ -14,31 +14,34 @@ __all__ = [
     "MultiheadProblem",
 ]
 
-# attn_mask by name: boolean or float, shared by the batch (2d) or one per batch element and head (3d). ``empty`` hides
-# every key in one row (2d) or in one row of one head (3d). ``union`` does so only together with a padding mask.
-# ``lowest`` adds large negative finite numbers, which hide no key in a row that has such a number at every key.
+# Names of attn_mask: boolean or float, one for all sequences and heads (2d) or one for each head of each sequence (3d).
+# ``empty`` masks hide every key in one row (2d) or in one row of one head (3d). ``union`` masks do so only together
+# with a padding mask. ``lowest`` masks add large negative finite numbers; a row with such a number at every key is not
+# fully masked.
 ATTENTION_MASKS = (
     "bool2d", "float2d", "bool3d", "float3d", "causal", "empty2d", "floatempty2d", "empty3d", "union2d", "lowest2d",
 )  # fmt: skip
-# key_padding_mask by name; ``padempty`` hides every key of one sequence.
+# Names of key_padding_mask; ``padempty`` hides every key of one sequence.
 PADDING_MASKS = ("pad", "padfloat", "padempty", "padlowest")
 
-# Standard deviation of the logits, by regime: rows of attention weights are nearly uniform in ``flat`` and nearly
-# one-hot in ``onehot``; ``huge`` is far beyond.
+# Standard deviation of the logits, by regime. Rows of attention weights are nearly uniform in ``flat`` and nearly
+# one-hot in ``onehot``. The logits of ``huge`` are ten times as large as those of ``onehot``.
 LOGIT_STD = {"flat": 0.3, "plain": 2.0, "peaked": 8.0, "onehot": 30.0, "huge": 300.0}
-# Regimes whose output is exact in every dtype, with the masks for which it is exact. These regimes and ``identity``
-# have no projections (W_q = 2 I, W_k = W_o = I, W_v a permutation).
+# Regimes whose output is exact in every dtype, with the masks for which the output is exact. In these regimes and in
+# ``identity``, the projections are fixed and exact (W_q = 2 I, W_k = W_o = I, W_v a permutation).
 EXACT_MASKS = {
-    # Equal logits and small integer values: the output is a mean over visible keys, whose number is a power of two.
+    # Equal logits and small integer values. The output is a mean over visible keys, and the number of visible keys is a
+    # power of two.
     "uniform": ("none", "bool2d", "bool3d", "pad"),
-    # One visible key in each row of each head, whose value is the output.
+    # Each head of a query sees one key, and the output of the head is the value of this key.
     "selection": ("bool3d",),
-    # Visible values are 0 and hidden values are large: the output is 0.
+    # Values of visible keys are 0, and values of hidden keys are large. The output is 0.
     "zeroleak": ("pad", "padfloat"),
 }
 IDENTITY_REGIMES = ("identity", *EXACT_MASKS)
 
-# The real encoder all-MiniLM-L6-v2 has six layers; regime ``minilm<n>`` is the attention of layer n on sentences.
+# The sentence encoder all-MiniLM-L6-v2 has six layers. Regime ``minilm<n>`` is the attention of layer n on real
+# sentences.
 ENCODER_LAYERS = 6
 
 
@@ -50,7 +53,7 @@ class MultiheadProblem(Problem):
     as the two arguments in their name.
     """
 
-    batch: int | None = size("B", optional=True)  # None: unbatched, two-dimensional input
+    batch: int | None = size("B", optional=True)  # None means unbatched, two-dimensional input
     queries: int = size("L")
     keys: int = size("S")
     embed_dim: int = size("E")
@@ -85,11 +88,16 @@ class MultiheadProblem(Problem):
         if self.self_attention + self.key_is_value + self.query_is_key > 1:
             raise ValueError("self_attention, key_is_value and query_is_key exclude one another: set at most one")
         if self.self_attention and (self.queries != self.keys or self.kdim or self.vdim):
-            raise ValueError(f"self_attention needs L = S and neither K nor V, got L{self.queries} and S{self.keys}")
+            raise ValueError(
+                "self_attention needs as many queries as keys, and neither kdim nor vdim; "
+                f"got L{self.queries} and S{self.keys}"
+            )
         if self.key_is_value and (self.kdim or self.embed_dim) != (self.vdim or self.embed_dim):
-            raise ValueError(f"key_is_value needs equal widths K and V, got K{self.kdim} and V{self.vdim}")
+            raise ValueError(f"key_is_value needs equal kdim and vdim, got K={self.kdim} and V={self.vdim}")
         if self.query_is_key and (self.queries != self.keys or self.kdim):
-            raise ValueError(f"query_is_key needs L = S and no K, got L{self.queries} and S{self.keys}")
+            raise ValueError(
+                f"query_is_key needs as many queries as keys, and no kdim; got L{self.queries} and S{self.keys}"
+            )
 
     def _check_mask(self) -> None:
         masks = {"none", *ATTENTION_MASKS, *PADDING_MASKS}
@@ -100,7 +108,7 @@ class MultiheadProblem(Problem):
         if self.mask.split("+") != (named or ["none"]):
             raise ValueError(f"mask must be an attn_mask, a key_padding_mask or both in this order, got {self.mask!r}")
         if self.is_causal and self.attention_mask != "causal":
-            raise ValueError(f"is_causal needs mask=causal, got {self.mask!r}")
+            raise ValueError(f"is_causal needs a mask whose name contains 'causal', got {self.mask!r}")
 
     def _check_regime(self) -> None:
         regimes = (*LOGIT_STD, *IDENTITY_REGIMES)
@@ -109,11 +117,14 @@ class MultiheadProblem(Problem):
         if self.regime in IDENTITY_REGIMES and (
             self.kdim or self.vdim or self.bias or self.add_bias_kv or self.add_zero_attn
         ):
-            raise ValueError(f"regime {self.regime} has no projections: remove K, V, bias, add_bias_kv, add_zero_attn")
+            raise ValueError(
+                f"regime {self.regime} has fixed projections: remove the sizes K and V and the flags bias, "
+                "add_bias_kv and add_zero_attn"
+            )
         if self.regime in EXACT_MASKS:
             if self.mask not in EXACT_MASKS[self.regime]:
                 available = ", ".join(EXACT_MASKS[self.regime])
-                raise ValueError(f"regime {self.regime} needs one of the masks {available}, got {self.mask!r}")
+                raise ValueError(f"regime {self.regime} needs one of the masks {available}; got {self.mask!r}")
             if self.self_attention or self.key_is_value or self.query_is_key or self.dropout:
                 raise ValueError(
                     f"regime {self.regime} needs distinct query, key and value and no dropout: remove self_attention, "
@@ -148,13 +159,13 @@ class MultiheadProblem(Problem):
 
     @property
     def probed(self) -> bool:
-        """Whether checks estimate the softmax scale and the common factor of all elements from a whole tensor."""
-        # In this regime the projections are exact, so only the attention rounds.
+        """Whether checks fit the softmax scale and the amplitude (the common factor) to a whole tensor."""
+        # In this regime the projections are exact, so only the attention has rounding errors.
         return self.regime == "identity"
 
     @property
     def encoder_layer(self) -> int | None:
-        """Layer of the real encoder whose parameters the case has, or None if the parameters are random."""
+        """Index of the encoder layer whose parameters the case uses, or None if the parameters are random."""
         number = self.regime.removeprefix("minilm")
         is_layer = self.regime.startswith("minilm") and number.isdecimal() and int(number) < ENCODER_LAYERS
         return int(number) if is_layer else None

@@ -1,4 +1,4 @@
-"""The reference, ``torch.nn.MultiheadAttention`` with a case's parameters, and its paths as yardsticks."""
+"""The reference, ``torch.nn.MultiheadAttention`` with the parameters of a case, and the yardsticks."""
 
 import warnings
 from collections.abc import Iterator
@@ -15,7 +15,10 @@ __all__ = ["build_reference", "run_yardsticks"]
 
 
 def build_reference(case: Case, inputs: Inputs) -> nn.MultiheadAttention:
-    """Build the reference with the parameters of the inputs, in their dtype and on their device, in the case's mode."""
+    """Build the reference with the parameters of ``inputs``, in the case's mode.
+
+    The reference has the dtype and the device of these parameters.
+    """
     problem: MultiheadProblem = case.problem
     weight = inputs.parameters["out_proj.weight"]
     module = nn.MultiheadAttention(
@@ -70,7 +73,7 @@ def _compute_gradients(
 ) -> dict[str, Tensor]:
     leaves = {name: t for name, t in inputs.tensors.items() if t.requires_grad}
     leaves |= {name: p for name, p in module.named_parameters() if p.requires_grad}
-    # If the case needs weights, the loss includes the weights, so a path that returns no weights has no loss.
+    # If the case needs weights, its loss includes the weights. A path that returns no weights then has no gradients.
     if case.problem.need_weights and "weights" not in quantities:
         return {}
     names = ("output", "weights") if case.problem.need_weights else ("output",)

@@ -1,7 +1,7 @@
 """Which keys a query may see, and the rows of output and weights to which policies apply.
 
-Hidden rows are the rows of queries without a visible key. Rows of padded queries are the rows of queries whose token
-key_padding_mask hides.
+Hidden rows are the rows of queries without a visible key. Padded queries are queries whose token is hidden by
+key_padding_mask.
 """
 
 import math
@@ -51,7 +51,8 @@ def find_hidden_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
 def find_padded_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
     """Return masks of the rows of padded queries in output and weights, or an empty dict if there are none.
 
-    key_padding_mask says which queries are padding only if query and key are one tensor.
+    If query and key are one tensor, key_padding_mask also says which queries are padding. Otherwise no query is
+    padding.
 
     Shape: broadcastable to output and to weights.
     """
@@ -65,7 +66,10 @@ def find_padded_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def _to_output_layout(problem: MultiheadProblem, rows: Tensor) -> dict[str, Tensor]:
-    """Return ``rows``, a mask (batch, heads, queries), in the layouts of output and of weights."""
+    """Return a mask of rows in the layouts of output and of weights.
+
+    Shape: rows (batch, heads, queries); returns masks broadcastable to output and to weights.
+    """
     in_any_head = rows.any(dim=1)  # (batch, queries)
     weights = in_any_head if problem.average_attn_weights else rows
     if problem.batch is None:

@@ -1,4 +1,4 @@
-"""A case as a standalone program that needs torch and the implementation, but not the harness."""
+"""A case as a standalone program, which needs torch and the implementation but not attnbench."""
 
 from attnbench.cases import Case
 from attnbench.operators.multihead.inputs import draw_inputs
@@ -105,7 +105,7 @@ _COMPILED = {
 
 
 def format_script(case: Case, load: str) -> str:
-    """Return the program that runs a case; ``load`` is the source code that binds ``implementation``.
+    """Return the program that runs a case; ``load`` is the source code that defines ``implementation``.
 
     Raises: ValueError for a case without a standalone program.
     """
@@ -117,7 +117,8 @@ def format_script(case: Case, load: str) -> str:
             "a case with dropout in training has random outputs and no standalone program: leave out --script"
         )
     empty = bool(find_hidden_rows(case, draw_inputs(case)))
-    # If the reference returns weights, its fully masked rows are NaN, and so is every gradient.
+    # If a case has fully masked rows and the reference returns weights, these rows and all gradients of the reference
+    # are NaN. The program then computes no gradients.
     gradients = case.differentiates and not (empty and problem.need_weights)
     constructor, place = _format_constructor(problem), "dtype" if case.device == "cpu" else '"cuda", dtype'
     words = {"constructor": constructor, "place": place, "train": case.training}
@@ -139,8 +140,8 @@ def format_script(case: Case, load: str) -> str:
             _BACKWARD.format(leaves=_format_leaves(case)) if gradients else _FORWARD,
             _TAIL.format(
                 exact=_EXACT + ("exact.dropout = 0.0\n" if problem.dropout else ""),
-                # The program ignores expected weights that the implementation's call does not return. The reference
-                # may treat the hint is_causal wrongly, so it is called without the hint.
+                # The program ignores expected weights if the call of the implementation returns no weights. The
+                # reference may treat the hint is_causal wrongly, so the program calls the reference without this hint.
                 reference_options={"need_weights": not empty, "is_causal": False},
                 weights=_WEIGHTS if empty and problem.need_weights else "",
                 built=_BUILT.format(**words),
@@ -181,7 +182,7 @@ def _format_cotangents(problem: MultiheadProblem, *, gradients: bool) -> list[st
 
 
 def _format_aliases(problem: MultiheadProblem) -> str:
-    """Format the line that makes one tensor of the copies that the program's ``rounded`` made, one for each name."""
+    """Format the line that makes several arguments one tensor again; the program's ``rounded`` copied each argument."""
     if problem.self_attention:
         return '    given["key"] = given["value"] = given["query"]\n'
     if problem.key_is_value:

@@ -1,4 +1,4 @@
-"""The random inputs of a case as lines of a program: the draws of ``inputs`` and ``draw_masks``, written out."""
+"""The random inputs of a case as lines of a program, which draws the same numbers as ``inputs`` and ``draw_masks``."""
 
 import math
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ __all__ = ["format_draws"]
 
 
 def format_draws(problem: MultiheadProblem) -> Iterator[str]:
-    """Yield the lines that define ``parameters`` and ``call``, by calls of the program's ``normal`` and ``uniform``."""
+    """Yield the lines of the program that define ``parameters`` and the arguments of the call (``call``)."""
     yield from _format_identity(problem) if problem.regime in IDENTITY_REGIMES else _format_parameters(problem)
     yield from _format_tokens(problem)
     if problem.attention_mask:
@@ -56,7 +56,7 @@ def _format_tokens(problem: MultiheadProblem) -> Iterator[str]:
         drawn["key"] = _format_draw(problem, "key", keys, problem.kdim or embed)
     if not (problem.self_attention or problem.key_is_value):
         drawn["value"] = _format_draw(problem, "value", keys, problem.vdim or embed)
-    # An argument that is the same tensor as another argument is assigned after that argument.
+    # An argument that is the same tensor as another argument is added to ``call`` after the other arguments.
     yield f"call = {{{', '.join(f'{name!r}: {tokens}' for name, tokens in drawn.items())}}}"
     same = {"key": "query", "value": "query" if problem.self_attention else "key"}
     for name in ("key", "value"):

@@ -17,7 +17,7 @@ from attnbench.operators.multihead.problem import (
 
 __all__ = ["draw_case"]
 
-# Compiled modes are excluded: it takes seconds to compile a graph.
+# Compiled modes are excluded, because compiling a graph takes seconds.
 MODES: tuple[Mode, ...] = (
     "eval",
     *(mode for mode, call_mode in CALL_MODES.items() if mode != "eval" and call_mode.compiler is None),
@@ -28,9 +28,10 @@ EDGES = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 # Lengths to draw from; a length that occurs several times is drawn more often. 0 comes last, because Hypothesis
 # shrinks towards the first length.
 LENGTHS = (*sorted((*range(1, 71), *EDGES * 5, *tuple(range(1, 10)) * 5)), *(0,) * 5)
-# The choices that make a case, the most important choice first. The values of a choice go from plain and small to
-# special and large, because Hypothesis shrinks towards the first value. Every choice is drawn for every case, even if
-# the case does not use it: otherwise a special case with fewer draws would count as smaller than a plain one.
+# The choices that determine a case; the most important choice comes first. The values of each choice go from plain and
+# small to special and large, because Hypothesis shrinks towards the first value. Every choice is drawn for every case,
+# even if the case does not use it: Hypothesis would regard a special case with fewer draws as simpler than a plain
+# case.
 FORMS: Mapping[str, Sequence[Any]] = {
     "mode": MODES,
     "dtype": DTYPES,
@@ -57,12 +58,12 @@ FORMS: Mapping[str, Sequence[Any]] = {
     "seed": range(1000),
 }
 # Number that is added to every drawn index. Hypothesis also draws constants that it finds in the source of imported
-# modules; no such constant is this large. A seed therefore draws the same cases whichever modules are imported.
+# modules; no such constant is this large. A seed therefore draws the same cases regardless of the imported modules.
 FAR = 3**40
 
 
 def draw_case(draw: st.DrawFn) -> Case:
-    """Draw a case in any eager mode; the smallest has one query and one key of width 1 in float32."""
+    """Draw a case in any eager mode; Hypothesis shrinks it towards one query and one key of width 1 in float32."""
     form = {name: some[draw(st.integers(FAR, FAR + len(some) - 1)) - FAR] for name, some in FORMS.items()}
     mode, dtype, regime = form["mode"], form["dtype"], form["regime"]
     if CALL_MODES[mode].autocast:
@@ -96,7 +97,7 @@ def _choose_exact_mask(form: Mapping[str, Any]) -> str:
 
 
 def _choose_lengths(form: Mapping[str, Any], sharing: str, *, power_of_two: bool) -> dict[str, Any]:
-    """Choose the numbers of keys and queries: equal if query and key are one tensor, and in some other cases."""
+    """Choose the numbers of keys and queries: equal if query and key are one tensor, or if ``square`` is true."""
     keys = form["keys"]
     if power_of_two:
         keys = 2 ** (max(keys, 1).bit_length() - 1)
@@ -105,7 +106,7 @@ def _choose_lengths(form: Mapping[str, Any], sharing: str, *, power_of_two: bool
 
 
 def _choose_projections(form: Mapping[str, Any], sharing: str) -> dict[str, Any]:
-    """Choose biases, extra keys, and the widths of keys and values, unless shared tensors determine the widths."""
+    """Choose biases, extra keys, and those widths of keys and values that no shared tensor determines."""
     kdim = None if sharing in ("self_attention", "query_is_key") else form["kdim"]
     vdim = kdim if sharing in ("self_attention", "key_is_value") else form["vdim"]
     flags = {name: form[name] for name in ("bias", "add_bias_kv", "add_zero_attn")}

@@ -10,24 +10,26 @@ from attnbench.operators.multihead.problem import MultiheadProblem
 
 __all__ = ["CROSS", "FOLDER", "PASSES", "SELF", "SENTENCES", "VERSION", "load_suite", "make_profile_cases"]
 
-# Increased with every change of a case list; results are comparable only between equal versions.
+# Version of the case lists, increased with every change of a list. Results are comparable only if their versions are
+# equal.
 VERSION = "2"
 FOLDER = Path(__file__).parent / "lists"
-# Case lists that are maintained by hand, each with its level: ``found`` has cases that fuzzing found, ``shown`` has
-# cases on which mutants fail.
+# Case lists that are maintained by hand, by the level that contains them. ``found`` has cases that fuzzing found, and
+# ``shown`` has cases on which mutants fail.
 KEPT: dict[Level, str] = {"core": "found", "full": "shown"}
 
 # Modes of the two passes: forward, and forward with backward.
 PASSES: tuple[Mode, ...] = ("inference", "train")
-# Pairwise distinct sizes (batch 2, heads 3, queries 5, keys 7, head_dim 8, embed_dim 24, kdim 10, vdim 14): a
-# transposed or swapped axis then changes a shape or a value. The head width is not a power of 4, so the scale
-# 1/√8 is rounded in every dtype.
+# The sizes are pairwise distinct (batch 2, heads 3, queries 5, keys 7, head_dim 8, embed_dim 24, kdim 10, vdim 14), so
+# that a transposed or swapped axis changes a shape or a value. The head width 8 is not a power of 4, so the scale 1/√8
+# is rounded in every dtype.
 CROSS = MultiheadProblem(batch=2, queries=5, keys=7, embed_dim=24, num_heads=3, bias=True, batch_first=True)
-# The reference's fast path needs an even number of heads and one tensor as query, key and value.
+# A problem for the reference's fast path, which needs an even number of heads and one tensor as query, key and value.
 SELF = MultiheadProblem(
     batch=3, queries=5, keys=5, embed_dim=24, num_heads=2, bias=True, batch_first=True, self_attention=True
 )
-# Three sentences of the shipped text, padded, with the sizes of the real encoder (width 384, 12 heads).
+# Three padded sentences of the text that comes with attnbench, with the sizes of the real encoder (width 384, 12
+# heads).
 SENTENCES = MultiheadProblem(
     batch=3, queries=14, keys=14, embed_dim=384, num_heads=12, bias=True, batch_first=True, self_attention=True,
     mask="pad", regime="minilm0",
@@ -35,7 +37,10 @@ SENTENCES = MultiheadProblem(
 
 
 def load_suite(level: Level) -> Sequence[Case]:
-    """Return the cases of a level without duplicates; a nested level contains the cases of the level before it."""
+    """Return the cases of a level without duplicates.
+
+    Of the levels ``quick``, ``core``, ``full`` and ``slow``, each contains the cases of the level before it.
+    """
     levels = NESTED[: NESTED.index(level) + 1] if level in NESTED else (level,)
     names = [name for one in levels for name in (one, KEPT.get(one)) if name]
     ids = dict.fromkeys(line for name in names for line in _read_lines(name))
@@ -43,13 +48,13 @@ def load_suite(level: Level) -> Sequence[Case]:
 
 
 def _read_lines(name: str) -> list[str]:
-    """Read the lines of a list except its comments."""
+    """Read the case ids of a list, without its comments."""
     lines = (FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def make_profile_cases(lengths: Sequence[int]) -> Sequence[Case]:
-    """Return one case per length and pass: self-attention, no weights returned; inference, and train with backward."""
+    """Return two self-attention cases per length that return no weights: one for each mode in ``PASSES``."""
     return [
         Case(
             operator="multihead",

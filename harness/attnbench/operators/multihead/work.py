@@ -1,4 +1,4 @@
-"""The least work of a case by closed form: floating-point operations and bytes, with masks counted exactly."""
+"""The least floating-point operations and bytes of a case, from the exact number of visible query-key pairs."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from attnbench.operators.multihead.problem import MultiheadProblem
 
 __all__ = ["count_visible_pairs", "count_work"]
 
-# Unit: bytes of one element.
+# Number of bytes per element, by dtype.
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 MASK_BYTES = 1
 
@@ -16,12 +16,13 @@ MASK_BYTES = 1
 def count_work(case: Case) -> Work:
     """Count the operations of the projections and of visible query-key pairs, and the bytes of every tensor once.
 
-    A multiply-add is two operations. The backward of a product is one product for each factor that takes a gradient.
+    A multiply-add counts as two operations. The backward pass has, for each matrix product, one product per factor that
+    takes a gradient.
     """
     problem: MultiheadProblem = case.problem
     pairs = problem.sequences * problem.num_heads * problem.queries * problem.columns
     factors = case.tracks_inputs + case.tracks_parameters
-    # Numbers of matrix products, forward and backward, for each input projection and for the output projection. The
+    # Numbers of matrix products in forward and backward, for each input projection and for the output projection. The
     # input of the output projection depends on parameters, so it takes a gradient even if the inputs do not.
     incoming, outgoing = 1 + factors, 1 + (case.differentiates + case.tracks_parameters)
     # The logits and the weighted sum are one product each. Backward adds two products to each of them, no matter which
@@ -37,9 +38,10 @@ def count_work(case: Case) -> Work:
 
 
 def count_visible_pairs(case: Case) -> int:
-    """Count the visible query-key pairs over batch and heads; extra keys (add_bias_kv, add_zero_attn) are visible.
+    """Count the visible query-key pairs of all sequences and heads; extra keys are always visible.
 
-    For the real encoder's sentences all pairs count, because sentence lengths are unknown until the tokenizer has run.
+    For the sentences of the real encoder all pairs count, because the sentence lengths are unknown until the tokenizer
+    has run.
     """
     problem: MultiheadProblem = case.problem
     rows = problem.sequences * problem.num_heads * problem.queries
@@ -62,7 +64,8 @@ def _count_drawn_pairs(case: Case) -> int:
     from attnbench.oracle.inputs import Draw, round_inputs
 
     dtype = getattr(torch, case.given_dtype)
-    # Two finite masks may add up to minus infinity in the dtype of the parameters, and then hide a key.
+    # The masks are rounded to the dtype of the parameters. In this dtype the sum of two finite masks may be minus
+    # infinity, and then it hides a key.
     masks = Inputs(
         parameters={"out_proj.weight": torch.empty(0, dtype=dtype)},
         tensors=draw_masks(case.problem, Draw(case.seed)),
@@ -83,7 +86,7 @@ def _count_moved_bytes(case: Case) -> Iterator[int]:
     yield inputs + parameters + boolean * MASK_BYTES
     yield output + weights
     if case.differentiates:
-        yield output + weights  # the gradients of both are read
+        yield output + weights  # the gradients of output and weights are read
     yield inputs * case.tracks_inputs + parameters * case.tracks_parameters  # gradients that are written
 
 

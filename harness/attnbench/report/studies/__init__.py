@@ -1,4 +1,7 @@
-"""Writing the figures, the table and the text of a study as files into the folder of a report."""
+"""Writes the figures, the table and the text of a study into the folder of a report.
+
+A study explains one property of attention with figures, for example what padding does to the weights.
+"""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +25,7 @@ class StudyFigures:
     title: str
     # What the figures show, in a sentence or two with numbers.
     text: str
-    # Figures by the suffix of their file names, which follows the study's name; empty for a single figure.
+    # Each figure, by the suffix that follows the study's name in its file names. A single figure has an empty suffix.
     figures: Mapping[str, "Figure"]
     # Table of every number that the figures show.
     table: "pd.DataFrame"
@@ -37,7 +40,7 @@ def write(name: str, study: StudyFigures, folder: Path) -> Path:
 
     Raises: ResultsError where the folder cannot be written.
     """
-    # matplotlib and pandas take a second to import, and only figures need them.
+    # Imported here, because matplotlib and pandas take a second to import, and only figures need them.
     from attnbench.report import plots
     from attnbench.report.studies.section import place_studies
 

@@ -42,7 +42,7 @@ def key(figure: Figure, names: Mapping[str, str], symbols: str = SYMBOLS) -> Non
         figure.text(
             left / width, 1 - 0.48 / height, f"{symbol} {name}", color=colour, fontsize=9, va="center", ha="left"
         )
-        # A character of this size is about 0.075 inches wide.
+        # A character of this font size is about 0.075 inches wide.
         left += 0.075 * len(name) + 0.4
 
 
@@ -55,14 +55,17 @@ def titled(axes: Axes, title: str, *, x: str, y: str = "") -> None:
 
 
 def head_dims(axes: Axes, widths: Sequence[int]) -> None:
-    """Make the x axis logarithmic, with a labelled tick at each width of a head."""
+    """Make the x axis logarithmic, with a labelled tick at each head_dim in ``widths``."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(widths), [str(width) for width in widths])
     axes.xaxis.set_minor_locator(NullLocator())
 
 
 def level(axes: Axes, value: float, name: str) -> None:
-    """Draw a dotted horizontal line to compare curves with, and a name above its left end; make room for the name."""
+    """Draw a dotted horizontal line at ``value``, and a name above its left end.
+
+    The y axis is extended if there is no room for the name.
+    """
     axes.set_ylim(top=max(axes.get_ylim()[1], 1.15 * value))
     axes.axhline(value, color=MUTED, linewidth=0.8, linestyle=":")
     axes.annotate(
@@ -77,7 +80,7 @@ def level(axes: Axes, value: float, name: str) -> None:
 
 
 def curve(axes: Axes, rows: pd.DataFrame, *, x: str, y: str, number: int) -> None:
-    """Draw a curve of medians and a band between quartiles: the columns ``<y>``, ``<y>_low`` and ``<y>_high``."""
+    """Draw a curve of medians (column ``<y>``), and a band between quartiles (``<y>_low`` and ``<y>_high``)."""
     look: dict[str, Any] = {"color": COLOURS[number], "marker": MARKERS[number]}
     axes.fill_between(rows[x], rows[f"{y}_low"], rows[f"{y}_high"], color=COLOURS[number], alpha=0.16, linewidth=0)
     axes.plot(rows[x], rows[y], markersize=4, linewidth=1.6, solid_capstyle="round", clip_on=False, **look)

@@ -18,8 +18,8 @@ __all__ = ["draw"]
 
 # Largest number of heads side by side.
 COLUMNS = 4
-# Unit: inches. Height of a token's row; side of the smallest panel; space for token labels, for the title, for the
-# colour bar, and between panels.
+# Unit: inches. Height of the row of a token, and smallest side of a panel. Space for token labels, for the title, for
+# the colour bar, and between panels.
 CELL, SMALLEST, TOKENS, HEADER, KEY, APART = 0.165, 1.5, 0.75, 0.66, 0.75, 0.32
 COLOURS_OF_WEIGHT = LinearSegmentedColormap.from_list("weights", ["#ffffff", "#a9cbe6", COLOURS[0], "#123a5a"])
 LEGEND = "rows: queries; columns: keys; hatched: padding; entropy: mean of the real rows"
@@ -28,7 +28,11 @@ SCALE = PowerNorm(0.5, vmin=0, vmax=1)
 
 
 def draw(found: Mapping[str, Any]) -> StudyFigures:
-    """Draw one figure with a panel per sentence for one head; for several heads, a figure per sentence."""
+    """Draw the attention maps of the chosen heads.
+
+    For one head, one figure has a panel per sentence. For several heads, each sentence has a figure with a panel per
+    head.
+    """
     heads, sentences = found["heads"], found["sentences"]
     source = f"{found['implementation']}, layer {found['layer']}"
     with mpl.rc_context(SETTINGS):
@@ -66,7 +70,7 @@ def draw(found: Mapping[str, Any]) -> StudyFigures:
 def _figure(panels: Sequence[tuple[Mapping[str, Any], int, str]], *, columns: int, title: str) -> Figure:
     rows = -(-len(panels) // columns)
     side = max(SMALLEST, CELL * max(len(sentence["tokens"]) for sentence, _, _ in panels))
-    # Panels of different sentences each need their own token labels; the heads of one sentence share token labels.
+    # Panels of the same sentence share their token labels. Panels of different sentences each have their own labels.
     shared = len({id(sentence) for sentence, _, _ in panels}) == 1
     apart = APART if shared else APART + TOKENS
     width = TOKENS + columns * side + (columns - 1) * (0.12 if shared else apart) + KEY
@@ -117,7 +121,7 @@ def _dress(axes: Axes, sentence: Mapping[str, Any], name: str, *, queries: bool,
 
 
 def _table(found: Mapping[str, Any]) -> pd.DataFrame:
-    """Tabulate every attention weight, one a row."""
+    """Tabulate all attention weights, one per row."""
     rows = [
         (number + 1, head, i, query, j, key, weight)
         for number, sentence in enumerate(found["sentences"])
@@ -129,7 +133,7 @@ def _table(found: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _summary(found: Mapping[str, Any]) -> pd.DataFrame:
-    """Tabulate by sentence and head: mean entropy, largest weight on another token, largest weight on padding."""
+    """Tabulate mean entropy, largest weight on another token and largest weight on padding, by sentence and head."""
     rows = []
     for number, sentence in enumerate(found["sentences"]):
         tokens, real = sentence["tokens"], sentence["real"]

@@ -1,4 +1,7 @@
-"""Placing the studies of a folder in the report of the same folder, whichever of the two was written first."""
+"""Inserts the studies of a folder into the report in the same folder.
+
+It does not matter whether the report or a study was written first.
+"""
 
 import json
 from collections.abc import Sequence
@@ -20,14 +23,14 @@ class _Study:
     stem: str
     title: str
     text: str
-    # Suffixes that follow the stem in the file names of its figures.
+    # Suffixes that follow the stem in the file names of the study's figures.
     figures: Sequence[str]
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
 def place_studies(folder: Path) -> None:
-    """Write the studies of a folder into the HTML page and the Markdown file of the report there, if there is one."""
+    """Write the studies of a folder into the HTML page and the Markdown file of the folder's report, if it has one."""
     found = [
         _Study(stem=path.stem, **json.loads(path.read_text(encoding="utf-8")))
         for path in sorted(folder.glob("study-*.json"))

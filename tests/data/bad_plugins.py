@@ -1,6 +1,6 @@
 """Implementations that compute the reference's output, and have one more effect, a fault, in each call.
 
-Implementations that raise, exit, hang, crash, patch torch or return nonsense are in ``test_runner.py``.
+Implementations that raise, exit, hang, crash, patch torch or return nonsense are in ``tests/runner/test_conform.py``.
 """
 
 import os

@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.install
 
-EXAMPLE = Path(__file__).parent / "plugin_example"
+EXAMPLE = Path(__file__).parents[1] / "plugin_example"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 PROGRAM = "from attnbench.cli import main; main()"
 

@@ -1,6 +1,6 @@
 """Bad plug-ins in one run: each one's findings report its own faults, and no plug-in disturbs another plug-in.
 
-Plug-ins that raise, exit, hang, crash, patch torch or return nonsense are in ``test_runner.py``.
+Plug-ins that raise, exit, hang, crash, patch torch or return nonsense are in ``tests/runner/test_conform.py``.
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PLUGINS = Path(__file__).parent / "data" / "bad_plugins.py"
+PLUGINS = Path(__file__).parents[1] / "data" / "bad_plugins.py"
 PROGRAM = "from attnbench.cli import main; main()"
 CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/cpu/inference"
 # A bad plug-in has no fault for seed 0, and a different fault for each further seed.

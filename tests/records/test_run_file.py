@@ -13,7 +13,7 @@ from attnbench.cli.recording import Recording
 from attnbench.records.run_file import ResultsError, RunFile, StoredRun, find_runs, merge_runs, read_run
 from attnbench.records.types import PERF, SAMPLE_FIELDS, Ceiling, Finding, Machine, Memory, Result, Run, Timing
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/eval"
 PASSED = Finding(check="forward_parity", status="passed", measured=1e-7, allowed=1e-6)
 MACHINE = Machine(name="some-cpu", cpu="Some CPU", cores=4, memory_bytes=2**33)

@@ -22,7 +22,7 @@ from attnbench.records.types import Result
 from attnbench.runner import Effort, Limits, NoProgress, Session, list_gating_checks, list_profile_cases, profile
 from attnbench.workers.oracle_worker import OracleWorker
 
-PLUGINS = Path(__file__).parent / "data" / "hostile_plugins.py"
+PLUGINS = Path(__file__).parents[1] / "data" / "hostile_plugins.py"
 PROGRAM = "from attnbench.cli import main; main()"
 # Implementations whose faults appear when each runs alone, and one whose faults appear only in the shared process.
 ALONE, LATE = ("NON_FATAL", "CRASHING", "HANGING", "LINGERING"), "LATE"

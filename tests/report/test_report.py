@@ -550,7 +550,7 @@ def test_without_a_ceiling_there_is_a_rate_and_no_share() -> None:
 
 def test_a_stored_run_of_each_schema_is_reported(tmp_path: Path) -> None:
     """A report can be made of run files of schema 1 and 2, without importing torch."""
-    data = Path(__file__).parent / "data"
+    data = Path(__file__).parents[1] / "data"
     program = (
         "import sys; from pathlib import Path; from attnbench.report import write; "
         "from attnbench.records.run_file import read_run\n"

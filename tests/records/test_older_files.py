@@ -12,7 +12,7 @@ from attnbench.plugins.registry import load_problem_types
 from attnbench.records.run_file import read_run
 from attnbench.report import write
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 # Fields of a certificate whose values differ from run to run.
 OF_THE_RUN = ("run", "time", "commit", "versions", "machine", "threads")
 

@@ -19,7 +19,7 @@ from attnbench.interface import Implementation
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
 from attnbench.plugins.registry import describe_origin, list_names, load
 
-REFUSALS = Path(__file__).parent / "data" / "refusals.toml"
+REFUSALS = Path(__file__).parents[1] / "data" / "refusals.toml"
 # Implementations that support every argument of the reference on a CPU.
 COMPLETE = ["batched_matmul", "block_matrix", "naive_loop", "per_head", "reshaped", "sdpa", "sdpa_math"]
 # Implementations that return no attention weights.

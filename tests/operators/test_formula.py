@@ -24,7 +24,7 @@ from attnbench.interface import GENERAL_CHAPTERS
 from attnbench.kernel import from_call
 from attnbench.oracle.expected import CaseOracle
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "linear_attention"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "linear_attention"
 PROGRAM = "from attnbench.cli import main; main()"
 
 

@@ -27,7 +27,7 @@ from attnbench.plugins.registry import (
 )
 from attnmechanisms.operators import MECHANISMS
 
-_ENTRIES = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["entry-points"]
+_ENTRIES = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
 # Registered implementations and operators, as messages list them: sorted, with commas between the names.
 BUILT_IN, OPERATOR_NAMES = (", ".join(sorted(_ENTRIES[group])) for group in (IMPLEMENTATIONS, OPERATORS))
 

@@ -30,7 +30,7 @@ from attnbench.records.run_file import ResultsError, RunFile, merge_runs, read_r
 from attnbench.records.types import SCHEMA, Finding, Result, Run
 from attnbench.runner import Session
 
-MY_ATTENTION = Path(__file__).parent / "plugin_example" / "my_attention.py"
+MY_ATTENTION = Path(__file__).parents[1] / "plugin_example" / "my_attention.py"
 PROGRAM = "from attnbench.cli import main; main()"
 TINY = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/cpu/inference"
 # Longest allowed time of the quickest of five calls. An idle 2-core machine takes 0.08 s; importing torch takes 1 s.

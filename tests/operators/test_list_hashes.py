@@ -9,7 +9,7 @@ from attnbench.cases import LEVELS, digest
 from attnbench.plugins.registry import OPERATORS, list_names, load_operator
 
 # For each operator: the version of its case lists, and for each suite the number of cases and the hash of their ids.
-EXPECTED = json.loads((Path(__file__).parent / "data" / "list_hashes.json").read_text())
+EXPECTED = json.loads((Path(__file__).parents[1] / "data" / "list_hashes.json").read_text())
 # Lengths of the profile cases that were hashed.
 LENGTHS = [32, 128, 512]
 

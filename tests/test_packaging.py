@@ -18,7 +18,7 @@ SOURCES = {
     "attnbench": ROOT / "harness", "attnzoo": ROOT / "implementations", "attnmechanisms": ROOT / "implementations",
 }  # fmt: skip
 # Time limit of each command: enough for importing torch and xformers on a busy machine.
-TIMEOUT_S = 180
+TIMEOUT_S = 900
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 

@@ -77,7 +77,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
     """Worker pool of all tests here; it replaces processes that a test ends, and is closed after the last test."""
-    opened = WorkerPool(Limits(timeout_s=60, threads=1))
+    opened = WorkerPool(Limits(timeout_s=600, threads=1))
     yield opened
     opened.close()
 

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import resource
 import shlex
 import signal
 import socket
@@ -33,7 +34,7 @@ from attnbench.runner import Session
 MY_ATTENTION = Path(__file__).parents[1] / "plugin_example" / "my_attention.py"
 PROGRAM = "from attnbench.cli import main; main()"
 TINY = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/cpu/inference"
-# Longest allowed time of the quickest of five calls. An idle 2-core machine takes 0.08 s; importing torch takes 1 s.
+# Most processor time of the quickest of five calls, in seconds. One takes 0.08 s; importing torch takes 1 s more.
 HELP_S = 0.3
 
 SOURCE = """
@@ -70,7 +71,7 @@ class Raises(Base):
 class Hangs(Base):
     def forward(self, *arguments, **keywords):
         Path("pid").write_text(f"{os.getpid()}.")
-        time.sleep(60)
+        time.sleep(3600)
 
 
 def refuses(q, k, v, *, need_weights):
@@ -106,7 +107,7 @@ def attnbench(*arguments: str | Path, cwd: Path, **environment: str) -> Output:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=900,
             check=False,
         )
     )
@@ -151,13 +152,19 @@ def test_modules_after_sees_an_indirect_import_of_torch() -> None:
 
 
 def test_help_is_quick(tmp_path: Path) -> None:
-    """The help is printed within HELP_S seconds."""
+    """The help takes at most HELP_S seconds of processor time, which other work on the machine does not lengthen."""
     times_s = []
     for _ in range(5):
-        begin = time.perf_counter()
+        begin_s = read_children_s()
         assert attnbench("--help", cwd=tmp_path).code == 0
-        times_s.append(time.perf_counter() - begin)
+        times_s.append(read_children_s() - begin_s)
     assert min(times_s) < HELP_S
+
+
+def read_children_s() -> float:
+    """Processor time of all child processes that have ended, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 # Missing packages
@@ -179,7 +186,7 @@ def run_without(missing: str, *words: str, cwd: Path) -> subprocess.CompletedPro
     """Run a command in a process that cannot import the package ``missing``."""
     program = WITHOUT.format(missing=missing, words=["attnbench", *words])
     command = [sys.executable, "-c", program + PROGRAM]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=900, check=False)
 
 
 @pytest.mark.parametrize(
@@ -424,11 +431,11 @@ def test_a_terminated_run_ends_its_workers(here: Path) -> None:
         [sys.executable, "-c", PROGRAM, *words], cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     pid = ""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not pid.endswith(".") and time.monotonic() < deadline:
         pid = (here / "pid").read_text() if (here / "pid").exists() else ""
     started.send_signal(signal.SIGTERM)
-    _, errors = started.communicate(timeout=60)
+    _, errors = started.communicate(timeout=600)
     assert started.returncode == 130
     (stored,) = here.glob("results/*/*.jsonl")
     kept = f"attnbench: interrupted: stored results are kept; continue with --resume {stored.stem}"

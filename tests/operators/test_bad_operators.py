@@ -70,7 +70,7 @@ def run(environment: dict[str, str], *words: str, cwd: Path) -> subprocess.Compl
     """Run a command in a process that finds these plug-ins."""
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, *words, "--results", "results"], cwd=cwd, env=environment,
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
 
 

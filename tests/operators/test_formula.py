@@ -55,7 +55,7 @@ def run_attnbench(environment: dict[str, str], *words: str, cwd: Path) -> str:
     """Run a command that must exit with 0, and return its standard output."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *words], cwd=cwd, env=environment, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

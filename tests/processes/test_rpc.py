@@ -42,21 +42,21 @@ def end(*, code, last):
 def raise_signal(*, number):
     print("last words", flush=True)
     os.kill(os.getpid(), number)
-    time.sleep(60)
+    time.sleep(3600)
 
 
 def start_process():
     """Start a process that outlives its parent unless it is killed, too."""
-    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"]).pid
 
 
 def hang():
-    time.sleep(60)
+    time.sleep(3600)
 
 
 def close_connection():
     os.closerange(3, 256)
-    time.sleep(60)
+    time.sleep(3600)
 
 
 def fork(*, value):
@@ -69,7 +69,7 @@ def read():
 
 def leave_group():
     """Start a process that leaves the process group, and that starts another one."""
-    program = "import os, time; os.fork(); time.sleep(60)"
+    program = "import os, time; os.fork(); time.sleep(3600)"
     return subprocess.Popen([sys.executable, "-c", program], start_new_session=True).pid
 
 
@@ -84,13 +84,15 @@ def loop_ignoring_signals(*, place):
 
 
 def print_megabytes():
-    """Print 64 MB, and return the largest size of the log in between."""
-    sizes = []
-    for _ in range(64):
-        os.write(1, b"x" * 1_000_000)
-        sizes.append(os.fstat(1).st_size)
+    """Print until the log has been truncated three times, but never beyond 64 MB."""
+    truncated = size = 0
+    while truncated < 3:
+        if size < 64_000_000:
+            os.write(1, b"x" * 1_000_000)
         time.sleep(0.02)
-    return max(sizes)
+        before, size = size, os.fstat(1).st_size
+        truncated += size < before
+    return truncated
 
 
 def write_without_end():
@@ -114,6 +116,12 @@ functions = (echo, print_and_echo, end, raise_signal, start_process, hang, close
 functions += (leave_group, loop_ignoring_signals, print_megabytes, write_without_end, start_busy_thread)
 serve({function.__name__: function for function in functions}, int(sys.argv[1]))
 '''
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow a child a minute to exit, because on a busy machine the 2 s of a run may be too few."""
+    monkeypatch.setattr("attnbench.processes.rpc.GRACE_S", 60.0)
 
 
 @pytest.fixture
@@ -145,8 +153,8 @@ def is_gone(pid: int) -> bool:
 
 
 def ends_soon(pid: int) -> bool:
-    """Wait at most 10 s for the end of a process that is not a child of this one; return whether it has ended."""
-    deadline = time.monotonic() + 10
+    """Wait at most 60 s for the end of a process that is not a child of this one; return whether it has ended."""
+    deadline = time.monotonic() + 60
     while not is_gone(pid) and time.monotonic() < deadline:
         pass
     return is_gone(pid)
@@ -161,7 +169,7 @@ def test_requests_are_answered_in_turn(child: Child) -> None:
 def test_large_answers_are_complete(child: Child) -> None:
     """A request and an answer of 20 MB, far more than the buffer of a socket, arrive completely."""
     value = "x" * 20_000_000
-    assert child.ask({"do": "echo", "value": value}, timeout_s=60) == value
+    assert child.ask({"do": "echo", "value": value}, timeout_s=600) == value
 
 
 def test_output_never_mixes_with_answers(child: Child, log: Path) -> None:
@@ -220,8 +228,9 @@ def test_closing_ends_processes_that_the_child_started(child: Child) -> None:
     assert ends_soon(grandchild)
 
 
-def test_a_child_that_closes_its_connection_is_killed(child: Child) -> None:
+def test_a_child_that_closes_its_connection_is_killed(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that closes its connection and does not exit is killed, even if the request has no time-out."""
+    monkeypatch.setattr("attnbench.processes.rpc.GRACE_S", 0.1)
     with pytest.raises(ChildDied, match=r"^the process closed its connection without an answer, and was killed$"):
         child.ask({"do": "close_connection"})
 
@@ -251,7 +260,7 @@ def test_a_child_ends_with_its_parent(tmp_path: Path, log: Path) -> None:
     )
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     parent = subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path})
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     pid = ""
     while not pid.endswith("\n") and time.monotonic() < deadline:
         pid = (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else ""
@@ -265,7 +274,7 @@ def test_the_log_is_truncated(child: Child, log: Path, monkeypatch: pytest.Monke
     """The log is truncated while the child prints, so that endless output does not fill the disk."""
     monkeypatch.setattr("attnbench.processes.rpc.OUTPUT_BYTES", 1_000_000)
     monkeypatch.setattr("attnbench.processes.rpc.WATCH_S", 0.05)
-    assert child.ask({"do": "print_megabytes"}, timeout_s=60) < 32_000_000
+    assert child.ask({"do": "print_megabytes"}, timeout_s=600) == 3
     assert log.stat().st_size <= 1_000_000
     with pytest.raises(ChildDied, match=r"^the process exited with code 7 \(no space left\)$"):
         child.ask({"do": "end", "code": 7, "last": "\nno space left"})
@@ -280,14 +289,20 @@ def test_an_endless_answer_is_an_error(child: Child, monkeypatch: pytest.MonkeyP
 
 
 def test_a_busy_child_is_distinguished_from_an_idle_one(child: Child) -> None:
-    """``measure_core_demand`` returns almost 0 cores for an idle child, and 1 for a child with a busy thread."""
+    """``measure_core_demand`` returns almost 0 cores for an idle child, and 1 for a child with a busy thread.
+
+    On a busy machine, the child's main thread may still wait for a core to return to its idle state.
+    """
     child.ask({"do": "echo", "value": 1})
     demands = [child.measure_core_demand(0.05) for _ in range(5)]
     if None in demands:
         pytest.skip("this system has no /proc")
     assert min(demand for demand in demands if demand is not None) < 0.5
     child.ask({"do": "start_busy_thread"})
-    assert child.measure_core_demand(0.2) == 1.0
+    demands = []
+    while 1.0 not in demands and len(demands) < 50:
+        demands.append(child.measure_core_demand(0.2))
+    assert min(demands) == 1.0
 
 
 def test_a_module_that_does_not_exist_is_an_error(log: Path) -> None:

@@ -297,7 +297,7 @@ def run(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run ``conform --suite fuzz`` on the implementation ``Wrong``."""
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, "conform", "own.py:Wrong", "--suite", "fuzz", *words],
-        cwd=cwd, capture_output=True, text=True, check=False, timeout=300,
+        cwd=cwd, capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
 
 

@@ -4,12 +4,12 @@ Also tested are events during a run: a kill, a second run, a full disk, and a cl
 """
 
 import ast
-import os
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -21,6 +21,7 @@ from attnbench.records.run_file import RunFile, read_run
 from attnbench.records.types import Result
 from attnbench.runner import Effort, Limits, NoProgress, Session, list_gating_checks, list_profile_cases, profile
 from attnbench.workers.oracle_worker import OracleWorker
+from time_limits import repeat_with_longer_limits
 
 PLUGINS = Path(__file__).parents[1] / "data" / "hostile_plugins.py"
 PROGRAM = "from attnbench.cli import main; main()"
@@ -31,7 +32,9 @@ HONEST = ("torch_mha", "sdpa")
 LENGTHS, LATE_LENGTHS = range(8, 19), range(8, 12)
 FAULTLESS, BACKWARD = 8, 18
 FORWARD, TRAIN = "inference", "train"
-LIMITS = Limits(threads=1, timeout_s=15, memory_bytes=10**9, work_s=10)
+LIMITS = Limits(threads=1, memory_bytes=10**9, work_s=10)
+# Time limit of a request in seconds, on a machine that is not busy.
+TIMEOUT_S = 8
 # Seconds to time one implementation on one case. LATE_SHARE_S is enough for more than a hundred calls.
 SHARE_S, LATE_SHARE_S = 0.03, 0.3
 Results = dict[tuple[str, int, str], Result]
@@ -60,22 +63,38 @@ def late_results(folder: Path) -> Results:
 def run_profile(
     folder: Path, hostile: Sequence[str], forward: Sequence[int], *, backward: Sequence[int], share_s: float
 ) -> Results:
-    """Profile the baseline, hostile implementations and an honest one; return each result under its ``make_key``."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        with Session(limits=LIMITS) as session:
-            names = [HONEST[0], *(f"hostile.py:{name}" for name in hostile), HONEST[1]]
-            cases = list_profile_cases(session, forward, ["forward"], of=("multihead",))
-            cases += list_profile_cases(session, backward, ["forward+backward"], of=("multihead",)) if backward else []
-            plans = session.plan(cases, list_gating_checks())
-            budget_s = share_s * len(names)
-            results = profile(
-                session, names, plans, run="r", progress=NoProgress(), effort=Effort(processes=1, budget_s=budget_s)
-            )
-            return {make_key(result): result for result in results}
-    finally:
-        os.chdir(before)
+    """Profile the baseline, hostile implementations and an honest one; return each result under its ``make_key``.
+
+    On a busy machine, where an implementation that does not hang exceeds the time limit, the limit is raised.
+    """
+
+    def is_expected(found: Results) -> bool:
+        return {key[0] for key, result in found.items() if "timeout" in (result.untimed or "")} <= {"HANGING"}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        found, _ = repeat_with_longer_limits(
+            lambda limit_s: run_profile_once(hostile, forward, backward, share_s, limit_s),
+            is_expected,
+            first_s=TIMEOUT_S,
+        )
+    return found
+
+
+def run_profile_once(
+    hostile: Sequence[str], forward: Sequence[int], backward: Sequence[int], share_s: float, limit_s: float
+) -> Results:
+    """Profile the implementations in this folder, with a time limit."""
+    with Session(limits=replace(LIMITS, timeout_s=limit_s)) as session:
+        names = [HONEST[0], *(f"hostile.py:{name}" for name in hostile), HONEST[1]]
+        cases = list_profile_cases(session, forward, ["forward"], of=("multihead",))
+        cases += list_profile_cases(session, backward, ["forward+backward"], of=("multihead",)) if backward else []
+        plans = session.plan(cases, list_gating_checks())
+        budget_s = share_s * len(names)
+        results = profile(
+            session, names, plans, run="r", progress=NoProgress(), effort=Effort(processes=1, budget_s=budget_s)
+        )
+        return {make_key(result): result for result in results}
 
 
 def make_key(result: Result) -> tuple[str, int, str]:
@@ -100,8 +119,8 @@ REASONS = [
     # The call closed all file descriptors, the connection to the runner included: the worker cannot answer.
     ("CRASHING", 11, FORWARD, "crashed: the process "),
     ("CRASHING", 12, FORWARD, "not_run: the worker's process ended 3 times, the last time: the process "),
-    ("HANGING", 9, FORWARD, "timeout: no answer within 15 s (--timeout)"),
-    ("HANGING", 10, FORWARD, "timeout: no answer within 15 s (--timeout)"),
+    ("HANGING", 9, FORWARD, "timeout: no answer within "),
+    ("HANGING", 10, FORWARD, "timeout: no answer within "),
     ("LINGERING", 18, FORWARD, "the implementation's threads still need "),
 ]
 
@@ -231,7 +250,7 @@ class Own(torch.nn.MultiheadAttention):
 
 
 TINY = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/inference"
-PROFILE = ("profile", "--lengths", "8,16", "--passes", "forward", "--processes", "1", "--timeout", "100")
+PROFILE = ("profile", "--lengths", "8,16", "--passes", "forward", "--processes", "1", "--timeout", "1000")
 CONFORM = ("conform", "--case", TINY, "--check", "forward_parity")
 
 
@@ -248,7 +267,7 @@ PROBES = [("torch_mha", 8), ("torch_mha", 16), ("own.py:Own", 8), ("own.py:Own",
 
 def wait_for_hang(folder: Path, done: int) -> tuple[Path, int]:
     """Wait until ``done`` results are stored and a call of length 16 hangs; return the run file and the process id."""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         time.sleep(0.05)
         file = next(folder.parent.glob("results/*/*.jsonl"), None)
@@ -275,12 +294,12 @@ def test_a_killed_run_is_resumed_and_disturbs_no_other(done: list[tuple[str, int
     first = start(killed, *PROFILE)
     file, pid = wait_for_hang(killed, len(done))
     second = start(other, *CONFORM)
-    _, errors = second.communicate(timeout=150)
+    _, errors = second.communicate(timeout=900)
     assert second.returncode == 0, errors
     assert not is_gone(pid)
     first.kill()
     first.communicate()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while not is_gone(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert is_gone(pid)
@@ -294,7 +313,7 @@ def test_a_killed_run_is_resumed_and_disturbs_no_other(done: list[tuple[str, int
     assert before.problems == ()
     (killed / "hang").unlink()
     again = start(killed, *PROFILE, "--resume", file.stem)
-    _, errors = again.communicate(timeout=150)
+    _, errors = again.communicate(timeout=900)
     assert again.returncode == 0, errors
     after = read_run(file)
     # Each result is stored twice: without a timing after the checks, which the resumed run does not repeat, and with

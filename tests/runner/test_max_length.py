@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -62,7 +63,7 @@ class Limited(Implementation):
 
 
 def sleep(answer):
-    time.sleep(0.6)
+    time.sleep(2.5)
     return answer
 
 
@@ -254,8 +255,8 @@ class LocalSession(Session):
 
 @pytest.fixture
 def session() -> Iterator[LocalSession]:
-    """Session without worker processes, with a limit of 400 MB and of 0.5 s a call."""
-    with LocalSession(limits=Limits(memory_bytes=4 * 10**8, work_s=0.5)) as opened:
+    """Session without worker processes, with a limit of 400 MB and of 2 s a call."""
+    with LocalSession(limits=Limits(memory_bytes=4 * 10**8, work_s=2)) as opened:
         yield opened
 
 
@@ -275,11 +276,11 @@ def plan_shortest(session: Session) -> list[Plan]:
 @pytest.mark.parametrize(
     ("name", "length", "beyond", "reason"),
     [
-        ("REFUSES", 256, 320, "unsupported: too long for it"),
-        ("PREDICTS", 256, 320, "not_run: predicted 1e+03 s a call, over the limit of 0.5 s (--work-limit)"),
-        ("SLEEPS", 192, 256, "timeout: a call took 0."),
-        ("NOT_FINITE", 128, 192, "failed: output is not finite."),
-        ("WRONG", None, 64, "failed: The output equals the oracle's within the error budget."),
+        ("REFUSES", 256, 320, r"unsupported: too long for it$"),
+        ("PREDICTS", 256, 320, r"not_run: predicted 1e\+03 s a call, over the limit of 2 s \(--work-limit\)$"),
+        ("SLEEPS", 192, 256, r"timeout: a call took [\d.]+ s, over the limit of 2 s \(--work-limit\)$"),
+        ("NOT_FINITE", 128, 192, r"failed: output is not finite\."),
+        ("WRONG", None, 64, r"failed: The output equals the oracle's within the error budget\."),
     ],
 )
 def test_the_reason_of_the_end_is_reported(
@@ -290,7 +291,7 @@ def test_the_reason_of_the_end_is_reported(
         try_lengths(session, [f"{own}:{name}"], plan_shortest(session), run="r", progress=NoProgress())
     )
     assert (found.length, found.beyond) == (length, beyond), found
-    assert found.reason.startswith(reason)
+    assert re.match(reason, found.reason)
 
 
 def test_a_length_of_which_the_memory_exceeds_the_limit_is_not_run(
@@ -329,7 +330,7 @@ def test_stored_lengths_are_not_tried_again(session: LocalSession, own: str) -> 
 
 def test_a_crash_and_exhausted_memory_count_for_one_length(own: str) -> None:
     """A crash or exhausted memory is reported for the length that caused it; the next length runs in a new process."""
-    limits = Limits(threads=1, memory_bytes=4 * 10**8, work_s=2, timeout_s=60)
+    limits = Limits(threads=1, memory_bytes=4 * 10**8, work_s=20, timeout_s=600)
     with Session(limits=limits, worker_module=WORKER) as session:
         results = list(try_lengths(session, [f"{own}:CRASHES"], plan_shortest(session), run="r", progress=NoProgress()))
     (found,) = find_max_lengths(results)

@@ -194,11 +194,11 @@ def take_samples(*, batch: int, length: int, threads: int, budget_s: float, seed
 
 
 def _make_calls(reference: Any, hidden: Any, padded: Any, pass_: str) -> dict[str, Callable[[], object]]:
-    """Return the calls of a pass by name.
+    """Return the calls that a pass interleaves, by their names.
 
     Every pass calls the reference and its A/A control. The pass ``FUSED`` also calls the reference's fused fast path,
     and every other pass also calls the implementations. The fused path returns its memory to the system in every call,
-    so the next call has to allocate memory again. Calls of the two kinds are therefore never interleaved.
+    so the next call has to allocate memory again. The implementations are therefore never interleaved with it.
     """
     import copy
     from functools import partial

@@ -39,9 +39,9 @@ OPERATOR = "multihead"
 
 @dataclass(slots=True)
 class Tally:
-    """Number of comparisons, their failures, and a histogram and the largest ratio of errors for each dtype.
+    """Number of comparisons and of failures; for each dtype, a histogram of the error ratios and their maximum.
 
-    A ratio is the measured error divided by the allowed error.
+    An error ratio is the measured error divided by the allowed error.
     """
 
     comparisons: int = 0

@@ -58,9 +58,11 @@ FAILURES = 10
 PAUSE_S = 5.0
 # Number of processes between two progress messages.
 REPORT_EVERY = 10
-# Calibration: rows of a plant per percent of slowdown in the first round, number of rounds, number of processes of a
-# round, and largest factor of a correction. Every round measures the plants and corrects their numbers of rows.
-FIRST_ROWS, ROUNDS, ROUND_PROCESSES, FURTHEST = 80, 3, 10, 3.0
+# The extra work of a plant is a product with a matrix of this many rows per percent of slowdown. Every round of the
+# calibration measures the plants and corrects their numbers of rows.
+FIRST_ROWS = 80
+# Number of rounds, number of processes of a round, and largest factor by which a round corrects a number of rows.
+ROUNDS, ROUND_PROCESSES, FURTHEST = 3, 10, 3.0
 
 Process = dict[str, Any]
 

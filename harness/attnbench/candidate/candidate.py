@@ -54,7 +54,7 @@ class Candidate:
         return module, self.prepare(module, self.case, self.inputs)
 
     def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
-        """Return the call of a module on the inputs of a case, compiled if the case's mode says so."""
+        """Return the function that calls a module in a case, compiled if the case's mode says so."""
         with self.call_mode():
             call = self.implementation.prepare(module, case, inputs)
             return compile_call(call, module, case, inputs) if case.compiler else call

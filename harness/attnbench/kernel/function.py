@@ -87,9 +87,9 @@ def from_kernel(
 ) -> Kernel:
     """Make an implementation of multi-head attention from a plain function.
 
-    The function is called as ``function(q, k, v, **keywords)``. The keywords are those of ``mask``, ``is_causal``,
-    ``scale``, ``dropout_p`` and ``need_weights`` that its signature has. A case that needs another of these keywords is
-    refused. The function returns the output, or the output and the attention weights. ``mask`` is boolean with true =
+    The function is called as ``function(q, k, v, **keywords)``. Of the keywords ``mask``,
+    ``is_causal``, ``scale``, ``dropout_p`` and ``need_weights`` it gets those that its signature has. A case that needs a
+    keyword that the signature lacks is refused. The function returns the output, or the output and the attention weights. ``mask`` is boolean with true =
     keep, or additive; with ``additive_mask`` it is always additive. ``is_causal`` is true only if there are no extra
     key columns (bias_k, add_zero_attn); ``mask`` is then None.
 

@@ -52,7 +52,7 @@ class HeadSplitAttention(ReferenceForward):
         )
         for name in names:
             self.register_parameter(name, copies.get(name))
-        # The device "meta" saves the time to draw random parameters: the copies replace them below.
+        # On the device "meta" no random parameters are drawn. The parameters in ``copies`` take their place below.
         biased = "out_proj.bias" in copies
         projection = _OutputProjection(self.embed_dim, self.embed_dim, bias=biased, device="meta")
         for name in ("weight", "bias"):

@@ -15,9 +15,10 @@ __all__ = ["SIZE", "End", "compute_room", "place"]
 
 # Font size of names, in points. Gap between a panel and the names at its right, as a fraction of the panel's width.
 SIZE, BESIDE = 8.5, 0.055
-# Distance of a name inside a panel from the end of its curve, as a fraction of the panel's width. Gap, in points,
-# between the leader line and the marker at the end of the curve.
-INSIDE, MARK = 0.03, 5
+# If a name is written inside a panel: its distance from the end of its curve, as a fraction of the panel's width.
+INSIDE = 0.03
+# Points between the leader line of a name and the marker at the end of its curve.
+MARK = 5
 # Smallest vertical distance between two one-line names, as a fraction of the panel's height.
 APART = 0.058
 # Style of the leader line from a name to the end of its curve.

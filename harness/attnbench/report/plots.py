@@ -30,7 +30,7 @@ LINES = ("-", "--", ":")
 # ends before such a call is marked.
 BEYOND = "--work-limit"
 
-SETTINGS: Any = {  # not typed more exactly: matplotlib's type lists every key
+SETTINGS: Any = {  # a dict with any keys: matplotlib's own type demands that each key is one of its literals
     "svg.hashsalt": "attnbench",
     "svg.fonttype": "none",
     # Do not draw text between dollar signs as a formula.

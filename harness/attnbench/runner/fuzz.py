@@ -143,7 +143,7 @@ class _Failure:
     verdicts: dict[str, Result | None] = field(default_factory=dict)
     # Number of shrinking attempts so far.
     tries: int = 0
-    # The same number, if an attempt that ended its process counts several times (``TRIES_OF_A_DEATH``).
+    # Number of shrinking attempts so far, where an attempt that ended its process counts ``TRIES_OF_A_DEATH`` times.
     spent: int = 0
 
     @property

@@ -22,7 +22,7 @@ SENTENCE = "Bread rises because yeast feeds on sugar."
 FIRST_LAYER = 0
 # Padded lengths as multiples of the sentence's length. At the largest multiple, 15/16 of the tokens are padding.
 MULTIPLES = (1, 1.25, 1.5, 2, 3, 4, 8, 16)
-# Multiple for which the figure shows a row of weights: with 2, there are as many padding tokens as real tokens.
+# The element of MULTIPLES for which the figure shows a row of weights. At 2, half of the tokens are padding.
 SHOWN_MULTIPLE = 2
 
 

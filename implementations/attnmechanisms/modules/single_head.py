@@ -2,8 +2,9 @@
 
     Q = X W_qᵀ,  K = X W_kᵀ,  V = X W_vᵀ        O = softmax(Q Kᵀ / √E + M) V W_outᵀ
 
-M is −∞ where a mask hides a key, and 0 elsewhere. E is the width of a key. A padding mask hides keys of each sequence
-separately. A causal mask is the same for all sequences of the batch. A key is hidden if either mask hides it.
+M is −∞ where a mask hides a key, and 0 elsewhere. E is the width of a key. A padding mask hides other keys in each
+sequence. An attention mask, such as a causal one, is the same for all sequences of the batch. A key is hidden if either
+mask hides it.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.
 """

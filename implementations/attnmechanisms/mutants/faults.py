@@ -1,4 +1,4 @@
-"""Mutants of the elementary mechanisms whose formula is wrong, with faults as they occur in teaching code."""
+"""Mutants of the elementary mechanisms. Each has a wrong formula, with a fault that occurs in teaching code."""
 
 import math
 

@@ -21,7 +21,7 @@ __all__ = [
 ATTENTION_MASKS = (
     "bool2d", "float2d", "bool3d", "float3d", "causal", "empty2d", "floatempty2d", "empty3d", "union2d", "lowest2d",
 )  # fmt: skip
-# Names of key_padding_mask; ``padempty`` hides every key of one sequence.
+# Names of the forms of key_padding_mask; ``padempty`` hides every key of one sequence.
 PADDING_MASKS = ("pad", "padfloat", "padempty", "padlowest")
 
 # Standard deviation of the logits, by regime. Rows of attention weights are nearly uniform in ``flat`` and nearly

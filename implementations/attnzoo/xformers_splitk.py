@@ -89,7 +89,7 @@ def explain_refusal(case: Case) -> str | None:
     if head_dim & (head_dim - 1):
         return "Triton needs a head width that is a power of two"
     if head_dim == 128:
-        return "at a head width of 128 the kernel reads the compute capability, so it needs a CUDA device"
+        return "at a head width of 128 the kernel needs a CUDA device"
     return None
 
 

@@ -87,11 +87,11 @@ def from_kernel(
 ) -> Kernel:
     """Make an implementation of multi-head attention from a plain function.
 
-    The function is called as ``function(q, k, v, **keywords)``. Of the keywords ``mask``,
-    ``is_causal``, ``scale``, ``dropout_p`` and ``need_weights`` it gets those that its signature has. A case that needs a
-    keyword that the signature lacks is refused. The function returns the output, or the output and the attention weights. ``mask`` is boolean with true =
-    keep, or additive; with ``additive_mask`` it is always additive. ``is_causal`` is true only if there are no extra
-    key columns (bias_k, add_zero_attn); ``mask`` is then None.
+    The function is called as ``function(q, k, v, **keywords)``. Of the keywords ``mask``, ``is_causal``, ``scale``,
+    ``dropout_p`` and ``need_weights`` it gets those that its signature has. A case that needs a keyword that the
+    signature lacks is refused. The function returns the output, or the output and the attention weights. ``mask`` is
+    boolean with true = keep, or additive; with ``additive_mask`` it is always additive. ``is_causal`` is true only if
+    there are no extra key columns (bias_k, add_zero_attn); ``mask`` is then None.
 
     Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim), mask broadcastable to
     (batch, heads, queries, keys), output like q, weights (batch, heads, queries, keys).

@@ -162,7 +162,7 @@ def _make_embedding(rows: int) -> nn.Embedding:
 def load_encoder() -> SentenceEncoder:
     """Load the encoder in float32 and eval mode, once per process; copy it before changing it.
 
-    Raises: RuntimeError with the remedy if ``describe_missing()`` returns one.
+    Raises: RuntimeError with the text of ``describe_missing()`` if the encoder is not installed.
     """
     folder = find_model_folder()
     from safetensors.torch import load_file  # optional dependency, checked by find_model_folder()
@@ -285,7 +285,7 @@ def _without_fast_path() -> Iterator[None]:
 def find_model_folder() -> Path:
     """Return the folder of the published files: weights, configuration and tokenizer.
 
-    Raises: RuntimeError with the remedy if ``describe_missing()`` returns one.
+    Raises: RuntimeError with the text of ``describe_missing()`` if the encoder is not installed.
     """
     reason = describe_missing()
     if reason is not None:

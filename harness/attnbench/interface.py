@@ -230,7 +230,7 @@ class CaseTransforms(Protocol):
         """Return the outputs that reordered inputs must give, if the original inputs give ``outputs``."""
 
     def shared_by_sequences(self, case: Case, name: str) -> tuple[int, int] | None:
-        """Return (axis, index) of the slice of an input to repeat along this axis, or None to keep the input."""
+        """Return (axis, index) if all sequences share the slice of an input at this index of the axis, else None."""
 
 
 # Chapters of checks that need only the inputs and the outputs of an operator.

@@ -160,7 +160,7 @@ def _compile_for(kind: _Kind) -> _Attention:
 
 
 def predict_call_s(case: Case) -> float | None:
-    """Return the expected seconds of a CPU call: the time to compile all kinds, divided by the number of calls."""
+    """Return the expected seconds of a CPU call: the time to compile every kind of call over the number of calls."""
     which = "float32" if case.dtype == "float32" else "other"
     return KINDS[which] * COMPILING_S / CALLS[which] if case.device == "cpu" else None
 

@@ -246,7 +246,7 @@ def explain_core_refusal(case: Case) -> str | None:
 
 
 def predict_call_s(case: Case) -> float | None:
-    """Return the expected seconds of a CPU call: the time to compile all kinds, divided by the number of calls."""
+    """Return the expected seconds of a CPU call: the time to compile every kind of call over the number of calls."""
     which = "plain" if case.problem.mask == "none" else "masked"
     return KINDS[which] * COMPILING_S / CALLS[which] if case.device == "cpu" else None
 

@@ -41,8 +41,8 @@ TRUE_PROCESSES, RUNS, AGREEMENT_PROCESSES, STARTED, DRAWS = 40, 30, 20, 10, 2000
 # Wall seconds of a comparison, and number of processes with which it starts. Each is a pair: the value for one thread,
 # and the value for several threads. While the verdict is ``unknown``, processes are added until there are MOST.
 SECONDS, COMPARED, MOST = (15.0, 30.0), (10, 20), 30
-# Default value of ``--suite`` for ``attnbench profile``. With this suite, each of the three comparisons of a run gets
-# as much time as a comparison by ``attnbench compare``.
+# The option ``--suite`` with which this study runs ``attnbench profile``, unless it gets another. This suite gives each
+# of the three comparisons of a run as much time as a comparison by ``attnbench compare`` has.
 SUITE = "full"
 
 

@@ -132,7 +132,7 @@ def select_clean_calls(timing: Timing, measure: Measure | None = None) -> tuple[
 
 
 def ratios_by_cycle(own: Timing, base: Timing, measure: Measure | None = None) -> list[float]:
-    """Ratio of the time of ``own`` to that of ``base``, for each process with enough clean calls of both."""
+    """List a ratio of times, ``own`` to ``base``, for each process with enough cycles of clean calls of both."""
     measure = measure or choose_measure(own, base)
     found = (ratio_in_process(process, own, [base], measure) for process in range(len(own.samples_ns)))
     return [ratio for ratio in found if ratio is not None]

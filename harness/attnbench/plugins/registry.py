@@ -105,7 +105,7 @@ def check_name(name: str, group: str = IMPLEMENTATIONS) -> None:
 
 
 def resolve_in_trees(name: str, tree: Path) -> tuple[str, str]:
-    """Return the names of two versions of an implementation: in the source tree ``tree``, and in its own source tree.
+    """Return two names of an implementation: of its version in the folder ``tree``, and of the version loaded now.
 
     Both names have the form ``NAME @ FOLDER``, so that both versions are loaded in the same way.
 

@@ -16,13 +16,13 @@ LARGE = {"float64": 1e3, "float32": 1e3, "bfloat16": 1e3}
 
 @check(when=lambda case: case.problem.probed and is_eager(case))
 def effective_scale(candidate: Candidate) -> Iterator[Observation]:
-    """The softmax scale and the common factor of all elements, estimated from the whole output, equal the oracle's."""
+    """The softmax scale and the amplitude (common factor) of the whole output equal the oracle's."""
     yield Scale(quantity="output", value=candidate.outputs["output"])
 
 
 @check(when=lambda case: case.problem.probed and is_eager(case) and case.tracks_inputs)
 def effective_gradient_scale(candidate: Candidate) -> Iterator[Observation]:
-    """The softmax scale and a common factor, estimated from gradients of query, key and value, equal the oracle's."""
+    """The softmax scale and the amplitude of the gradients of query, key and value equal the oracle's."""
     for name in ("grad.query", "grad.key", "grad.value"):
         if name in candidate.gradients:
             yield Scale(quantity=name, value=candidate.gradients[name])

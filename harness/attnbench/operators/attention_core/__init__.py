@@ -44,7 +44,7 @@ class AttentionCore(Operator):
         return suites.make_profile_cases(lengths)
 
     def draw_case(self, draw: Any) -> Case:
-        """Draw a case of any kind, except regimes with exact outputs and compiled modes."""
+        """Draw a case of any kind, except compiled cases and cases of a regime with exact outputs."""
         from attnbench.operators.attention_core.strategies import draw_case
 
         return draw_case(draw)

@@ -111,7 +111,7 @@ def _expand_to_query_heads(case: Case, order: Sequence[int]) -> list[int]:
 
 
 def shared_by_sequences(case: Case, name: str) -> tuple[int, int] | None:
-    """Return (axis, index) if an input's slice at this index is repeated along the axis, or None if the input stays."""
+    """Return (axis, index) if all sequences share the slice of an input at this index of the axis, else None."""
     if name == "key_lengths":
         return None
     # A bias that all sequences share has no batch axis. Instead, the row of its last query is repeated for every query.

@@ -44,8 +44,8 @@ def _describe_tokens(problem: MultiheadProblem, name: str) -> list[Axis]:
     if not problem.batch_first:
         dimensions.reverse()
     found = _make_axes(*dimensions, ("feature", width))
-    # In identity regimes a feature belongs to one head; in other regimes the projections mix all heads. The value
-    # projection of identity regimes permutes features, so a feature of ``value`` belongs to no head.
+    # In identity regimes each feature of query and key belongs to one head. The value projection permutes features, so
+    # the position of a feature of ``value`` does not tell the head. In other regimes the projections mix all heads.
     holds_values = name == "value" or (name != "output" and (problem.self_attention or problem.key_is_value))
     if problem.regime in IDENTITY_REGIMES and not holds_values:
         found.append(_make_head_axis(problem, len(dimensions)))

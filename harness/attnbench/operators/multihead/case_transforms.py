@@ -124,7 +124,7 @@ def remove_batch(case: Case, inputs: Inputs) -> TransformedCase:
     """Return a case whose batch size is 1 as an unbatched case."""
 
     def change(name: str, tensor: Tensor) -> Tensor:
-        if name == "attn_mask":  # has the same shape with a batch size of 1 and unbatched
+        if name == "attn_mask":  # its shape for a batch of 1 is that of unbatched inputs
             return tensor
         return tensor.squeeze(0 if name == "key_padding_mask" else sequence_axis(case))
 
@@ -166,7 +166,7 @@ def reorder_outputs(case: Case, outputs: Mapping[str, Tensor], order: Sequence[i
 
 
 def shared_by_sequences(case: Case, name: str) -> tuple[int, int] | None:
-    """Return (axis, index) of the slice of an input to repeat along this axis, or None to keep the input."""
+    """Return (axis, index) if all sequences share the slice of an input at this index of the axis, else None."""
     if name == "attn_mask":
         # A causal mask is kept, because it must stay causal. In other masks the last row is repeated for every query.
         return None if case.problem.attention_mask == "causal" else (0, -1)

@@ -17,18 +17,21 @@ from two_devices import TwoDevices
 LARGEST = 1_000
 
 
-def list_checked_cases(conformance: Conformance, operator: str, checks: str) -> list[tuple[str, Case]]:
-    """List the checks of an operator whose names match a pattern, each with the cases on which it is run.
+def list_checked_cases(conformance: Conformance, operator: str, checks: str) -> dict[Case, list[str]]:
+    """List the checks of an operator whose names match a pattern, by the case on which they are run.
 
-    These are the first case of the suite ``core`` for every mask to which the check applies.
+    A check is run on the first case of the suite ``core`` for every mask to which the check applies.
     """
-    found: dict[tuple[str, str], Case] = {}
+    seen: set[tuple[str, str]] = set()
+    found: dict[Case, list[str]] = {}
     for case in load_operator(operator).suite("core"):
         # torch.compile does not trace what a function mode changes.
         if case.problem.keys * case.problem.queries <= LARGEST and not case.compiler:
-            for check in fnmatch.filter(conformance.applicable(case), checks):
-                found.setdefault((check, case.problem.mask), case)
-    return [(check, case) for (check, _), case in found.items()]
+            names = [check for check in conformance.applicable(case) if (check, case.problem.mask) not in seen]
+            if names := fnmatch.filter(names, checks):
+                found[case] = names
+                seen |= {(check, case.problem.mask) for check in names}
+    return found
 
 
 # Implementations and checks: the references, and implementations that can be differentiated twice.
@@ -45,10 +48,10 @@ def test_checks_make_tensors_on_the_device_of_the_inputs(
     operator: str, implementation: str, checks: str, conformance: Conformance
 ) -> None:
     """No check combines a tensor of the inputs with one that was made without a device."""
-    for check, case in list_checked_cases(conformance, operator, checks):
-        with suppress(Refusal):
-            candidate = conformance.candidate(load(implementation), case)
-            with TwoDevices():
+    for case, names in list_checked_cases(conformance, operator, checks).items():
+        candidate = conformance.candidate(load(implementation), case)
+        for check in names:
+            with suppress(Refusal), TwoDevices():
                 list(load_check_function(check)(candidate))
 
 

@@ -483,7 +483,7 @@ def test_a_terminated_run_ends_its_workers(here: Path) -> None:
     _, errors = started.communicate(timeout=60)
     assert started.returncode == 130
     (stored,) = here.glob("results/*/*.jsonl")
-    kept = f"attnbench: interrupted: stored results are kept; continue with --resume {stored.stem}"
+    kept = f"attnbench: interrupted: stored results are kept; continue with: attnbench conform --resume {stored.stem}"
     assert errors.splitlines()[-1] == kept
     assert "Traceback" not in errors
     assert not Path(f"/proc/{int(float(pid))}").exists()
@@ -685,7 +685,7 @@ def test_resuming_repeats_nothing(here: Path) -> None:
     kept, cut = lines[:3], lines[3][: len(lines[3]) // 2]
     file.write_bytes(b"".join(kept) + cut)
     calls = len((here / "calls").read_text())
-    assert attnbench(*words, "--resume", file.stem, cwd=here).code == 0
+    assert attnbench("conform", "--resume", file.stem, cwd=here).code == 0
     assert (file,) == tuple(here.glob("results/*/*.jsonl"))
     # Only two of the four cases ran again, so the second run made half as many calls as the first run.
     assert len((here / "calls").read_text()) == calls + calls // 2

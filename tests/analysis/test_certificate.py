@@ -86,7 +86,8 @@ def test_an_incomplete_run_has_no_certificate() -> None:
     with pytest.raises(CertificateError) as raised:
         make_certificate(RUN, SUITE, CASES, DECLARED, [result])
     assert str(raised.value) == (
-        f"no certificate: 1 of 2 cases have no result of a (the first is {CASES[1]}); continue the run with --resume r"
+        f"no certificate: 1 of 2 cases have no result of a (the first is {CASES[1]}); "
+        "continue with: attnbench conform --resume r --certificate FILE"
     )
 
 

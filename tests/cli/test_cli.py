@@ -221,6 +221,7 @@ USAGE_ERRORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "implementation": ("conform spda", ("unknown implementation 'spda'", "did you mean 'sdpa'", "available: ")),
     "profile": ("profile xformer", ("unknown implementation 'xformer'", "did you mean 'xformers'")),
     "list": ("list spda", ("unknown implementation 'spda'", "did you mean 'sdpa'")),
+    "list device": ("list sdpa --device cuda", ("--device", "add --support")),
     "suite": ("conform sdpa --suite qick", ("--suite", "'qick'", "'quick'")),
     "no file": ("conform nowhere.py:X", ("no such file: nowhere.py",)),
     "no name": ("conform own.py:", ("'own.py:'", "package.module:attribute or path/to/file.py:attribute")),
@@ -404,8 +405,12 @@ def test_a_closed_pipe_gives_no_traceback(here: Path) -> None:
     assert done.returncode == 1
 
 
-def test_broken_plugin_is_left_out_of_a_run_of_all(here: Path) -> None:
-    """A registered plug-in that cannot be imported is reported and left out; the other plug-ins are run."""
+BROKEN = "cannot import 'broken': ModuleNotFoundError: No module named 'a_library_that_is_missing'"
+
+
+@pytest.fixture
+def broken(here: Path) -> str:
+    """PYTHONPATH with which two implementations are registered: ``broken``, which cannot be imported, and ``right``."""
     # This distribution shadows the installed one of the same name, whose implementations are then not registered.
     info = here / "path" / "attnbench-9.dist-info"
     info.mkdir(parents=True)
@@ -415,13 +420,59 @@ def test_broken_plugin_is_left_out_of_a_run_of_all(here: Path) -> None:
         "[attnbench.implementations]\nbroken = broken_plugin:X\nright = own:Right\n"
     )
     (here / "path" / "broken_plugin.py").write_text("import a_library_that_is_missing\n")
-    path = os.pathsep.join([str(info.parent), str(here), os.environ.get("PYTHONPATH", "")])
-    done = attnbench("conform", "--case", TINY.format(0), "--check", "forward_parity", cwd=here, PYTHONPATH=path)
+    return os.pathsep.join([str(info.parent), str(here), os.environ.get("PYTHONPATH", "")])
+
+
+def test_broken_plugin_is_left_out_of_a_run_of_all(here: Path, broken: str) -> None:
+    """A registered plug-in that cannot be imported is reported and left out; the other plug-ins are run."""
+    done = attnbench("conform", "--case", TINY.format(0), "--check", "forward_parity", cwd=here, PYTHONPATH=broken)
     assert done.code == 0, done.err
-    fault = "cannot import 'broken': ModuleNotFoundError: No module named 'a_library_that_is_missing'"
-    assert f"left out: {fault}" in done.err.splitlines()
+    assert f"left out: {BROKEN}" in done.err.splitlines()
     assert re.search(r"^chapter +right", done.out, re.MULTILINE)
     assert re.search(r"^forward +✓ 1", done.out, re.MULTILINE)
+
+
+def test_broken_plugin_is_listed_with_its_fault(here: Path, broken: str) -> None:
+    """The list has the names and origins, and the fault of a broken plug-in; the hint is a command."""
+    done = attnbench("list", cwd=here, PYTHONPATH=broken)
+    assert done.code == 0, done.err
+    assert [line.rstrip() for line in done.out.splitlines()] == [
+        "implementation  from",
+        "broken          broken_plugin:X (attnbench 9)",
+        f"                {BROKEN}",
+        "right           own:Right (attnbench 9)",
+    ]
+    hint = "attnbench list --support tells what runs on this machine, and why the rest does not\n"
+    assert done.err == hint
+
+
+def test_support_counts_cases_and_tells_faults(here: Path, broken: str) -> None:
+    """With --support the list has the number of supported cases, and a broken plug-in is still one row."""
+    done = attnbench("list", "--support", "--json", "-", cwd=here, PYTHONPATH=broken)
+    assert done.code == 0, done.err
+    first, second = done.json["implementations"]
+    assert (first["name"], first["fault"], first["cases"]) == ("broken", BROKEN, 0)
+    assert (second["name"], second["operator"], second["fault"]) == ("right", "multihead", "")
+    assert second["supported"] == second["cases"] > 0
+    assert "attnbench list --support" not in done.err
+
+
+@pytest.mark.parametrize("name", ["sdpa", "own.py:Right", "own:Right"])
+def test_one_implementation_is_listed(here: Path, name: str) -> None:
+    """A registered name, a file and a module are listed, and the keys that need no import are in the JSON object."""
+    done = attnbench("list", name, "--json", "-", cwd=here)
+    (row,) = done.json["implementations"]
+    assert (done.json["schema"], sorted(row)) == (SCHEMA, ["fault", "name", "origin"])
+    assert (row["name"], row["fault"]) == (name, "")
+    assert row["origin"].startswith(name if ":" in name else "attnzoo.sdpa:SDPA (attnbench ")
+    assert done.err.startswith(f"attnbench list --support {name} tells what runs")
+
+
+def test_the_list_imports_no_torch() -> None:
+    """All registered implementations are listed by a process that imports neither torch nor a plug-in."""
+    imported = modules_after(f"sys.argv = ['attnbench', 'list']\n{PROGRAM}")
+    assert "attnbench" in imported
+    assert not imported & {"torch", "numpy", "attnzoo"}
 
 
 def test_a_terminated_run_ends_its_workers(here: Path) -> None:
@@ -438,7 +489,7 @@ def test_a_terminated_run_ends_its_workers(here: Path) -> None:
     _, errors = started.communicate(timeout=600)
     assert started.returncode == 130
     (stored,) = here.glob("results/*/*.jsonl")
-    kept = f"attnbench: interrupted: stored results are kept; continue with --resume {stored.stem}"
+    kept = f"attnbench: interrupted: stored results are kept; continue with: attnbench conform --resume {stored.stem}"
     assert errors.splitlines()[-1] == kept
     assert "Traceback" not in errors
     assert not Path(f"/proc/{int(float(pid))}").exists()
@@ -640,7 +691,7 @@ def test_resuming_repeats_nothing(here: Path) -> None:
     kept, cut = lines[:3], lines[3][: len(lines[3]) // 2]
     file.write_bytes(b"".join(kept) + cut)
     calls = len((here / "calls").read_text())
-    assert attnbench(*words, "--resume", file.stem, cwd=here).code == 0
+    assert attnbench("conform", "--resume", file.stem, cwd=here).code == 0
     assert (file,) == tuple(here.glob("results/*/*.jsonl"))
     # Only two of the four cases ran again, so the second run made half as many calls as the first run.
     assert len((here / "calls").read_text()) == calls + calls // 2

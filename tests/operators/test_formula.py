@@ -134,9 +134,9 @@ def test_parameters_are_handed_to_the_function() -> None:
 
 def test_the_command_line_finds_operator_and_implementations(distribution: dict[str, str], tmp_path: Path) -> None:
     """An installed implementation is listed and checked by name, on the cases of its own operator only."""
-    (row,) = json.loads(run_attnbench(distribution, "list", "linear_from_the_right", "--json", "-", cwd=tmp_path))[
-        "implementations"
-    ]
+    (row,) = json.loads(
+        run_attnbench(distribution, "list", "linear_from_the_right", "--support", "--json", "-", cwd=tmp_path)
+    )["implementations"]
     assert (row["supported"], row["cases"], row["fault"]) == (24, 24, "")
     words = ("conform", "linear_from_the_right", "--check", "forward_parity", "--json", "-")
     found = json.loads(run_attnbench(distribution, *words, cwd=tmp_path))["findings"]

@@ -53,7 +53,7 @@ def run_attnbench(installed: Path, *arguments: str, cwd: Path) -> str:
 
 def test_list_shows_the_plugin_with_its_distribution(installed: Path, tmp_path: Path) -> None:
     """The list shows the origin of the name, the number of supported cases and the reasons of refusals."""
-    (row,) = json.loads(run_attnbench(installed, "list", "example_einsum", "--json", "-", cwd=tmp_path))[
+    (row,) = json.loads(run_attnbench(installed, "list", "example_einsum", "--support", "--json", "-", cwd=tmp_path))[
         "implementations"
     ]
     assert row["name"] == "example_einsum"

@@ -92,8 +92,8 @@ LATE = {
     "CRASHES": "crashed in a timing process: the process was killed by SIGSEGV",
     "RAISES": "error in a timing process: ArithmeticError: enough of it (at own.py:",
     "CHANGES": "failed in a timing process: a call changed the default dtype from torch.float32 to torch.float64.",
-    "WRONG": "failed: The output equals the oracle's within the error budget. After ",
-    "CACHES": "failed: The output equals the oracle's within the error budget. After ",
+    "WRONG": "failed: The output equals the oracle's within the error budget. Checked after ",
+    "CACHES": "failed: The output equals the oracle's within the error budget. Checked after ",
 }
 
 

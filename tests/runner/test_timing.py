@@ -5,8 +5,8 @@ An implementation with a fault is excluded, and processes are added if a speed v
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from attnbench.measurement.sampling import Samples
 from attnbench.plugins.registry import PluginError
 from attnbench.records.types import Finding, Result, Timing
 from attnbench.runner import timing
+from attnbench.runner.profile import _select_ready
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import Limits, Outcome, Plan, Session, Supervisor
 from attnbench.runner.timed_case import _Samples
@@ -119,6 +120,32 @@ class RecordingProgress:
         self.todo -= 1
 
 
+def make_ready(names: Sequence[str], cases: int) -> dict[tuple[str, str], Result]:
+    """Make results that passed their probe, by implementation and case."""
+    findings = tuple(Finding(check=check, status="passed") for check in CHECKS)
+    return {
+        (name, case): Result(run="r", implementation=name, case=case, findings=findings)
+        for case in (CASE.format(n) for n in range(cases))
+        for name in names
+    }
+
+
+def start(
+    fake: FakeSession,
+    names: Sequence[str],
+    effort: Effort,
+    *,
+    cases: int = 1,
+    against: str | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Result]:
+    """Start to time cases in fake processes."""
+    plans = [Plan(case=CASE.format(n), checks=CHECKS, missing=None, flop=1) for n in range(cases)]
+    session: Session = fake  # type: ignore[assignment]
+    ready = make_ready(names, cases)
+    return time_cases(session, plans, ready, progress=progress or NoProgress(), effort=effort, against=against)
+
+
 def run(
     fake: FakeSession,
     names: Sequence[str],
@@ -132,16 +159,8 @@ def run(
     progress: Progress | None = None,
 ) -> dict[tuple[str, int], Result]:
     """Time cases in fake processes; return the results by implementation and number of the case."""
-    plans = [Plan(case=CASE.format(n), checks=CHECKS, missing=None, flop=1) for n in range(cases)]
-    findings = tuple(Finding(check=check, status="passed") for check in CHECKS)
-    ready = {
-        (name, plan.case): Result(run="r", implementation=name, case=plan.case, findings=findings)
-        for plan in plans
-        for name in names
-    }
-    session: Session = fake  # type: ignore[assignment]
     effort = Effort(processes=processes, most=most, budget_s=budget_s, case_s=case_s)
-    results = time_cases(session, plans, ready, progress=progress or NoProgress(), effort=effort, against=against)
+    results = start(fake, names, effort, cases=cases, against=against, progress=progress)
     return {(r.implementation, int(r.case.split(".L")[1].split(".")[0])): r for r in results}
 
 
@@ -256,7 +275,7 @@ def test_an_output_that_is_wrong_after_timing_has_no_timing() -> None:
     assert found["torch_mha", 0].timing is not None
     wrong = found["n1", 0]
     assert wrong.untimed is not None
-    assert wrong.untimed.startswith("failed: The output equals the oracle's within the error budget. After 9 timed")
+    assert wrong.untimed.startswith("failed: The output equals the oracle's within the error budget. Checked after 9 ")
     assert wrong.untimed.endswith("not used in those calls: it is off.")
     assert [(finding.check, finding.status) for finding in wrong.findings] == [
         ("forward_parity", "failed"), ("global_state_untouched", "passed")
@@ -345,19 +364,89 @@ def test_any_implementation_may_be_the_baseline() -> None:
 def test_results_come_as_each_group_of_cases_is_done() -> None:
     """Results are yielded as soon as their group of cases is done, so that an interrupted profile keeps them."""
     fake = FakeSession()
-    plans = [Plan(case=CASE.format(n), checks=CHECKS, missing=None, flop=1) for n in range(4)]
-    findings = (Finding(check="forward_parity", status="passed"),)
-    ready = {
-        ("torch_mha", p.case): Result(run="r", implementation="torch_mha", case=p.case, findings=findings)
-        for p in plans
-    }
-    session: Session = fake  # type: ignore[assignment]
-    effort = Effort(processes=3, budget_s=GROUP_S / 2)
-    results = time_cases(session, plans, ready, progress=NoProgress(), effort=effort)
+    results = start(fake, ["torch_mha"], Effort(processes=3, budget_s=GROUP_S / 2), cases=4)
     next(results)
     assert {request["case"] for request in fake.requests} == {CASE.format(0), CASE.format(1)}
     assert len(fake.requests) == 6
     assert len(list(results)) == 3
+
+
+def test_decided_cases_come_before_processes_are_added() -> None:
+    """A case whose verdicts are known is yielded before further processes time the other cases of its group."""
+    fake = FakeSession()
+    fake.factor = lambda process, name: make_factor(
+        process, name if fake.requests[-1]["case"] == CASE.format(0) else "slow" if name == "open" else name
+    )
+    results = start(fake, ["torch_mha", "open"], Effort(processes=10, most=30, budget_s=1.0), cases=2)
+    assert [next(results).case for _ in range(2)] == [CASE.format(1)] * 2
+    assert len(fake.requests) == 20
+    assert [result.case for result in results] == [CASE.format(0)] * 2
+    assert len(fake.requests) == 40
+
+
+def interrupt_in_process(number: int, case: str, **effort: Any) -> dict[str, list[int]]:
+    """Interrupt timing in a process on a case; return the numbers of processes of the yielded timings by case."""
+    fake = FakeSession()
+
+    def interrupt(names: list[str], process: int) -> Outcome | None:
+        if process == number and fake.requests[-1]["case"] == case:
+            raise KeyboardInterrupt
+        return None
+
+    fake.fault = interrupt
+    found: list[Result] = []
+    results = start(fake, ["torch_mha", "slow"], Effort(processes=7, budget_s=1.0, **effort), cases=2)
+    with pytest.raises(KeyboardInterrupt):
+        found.extend(results)
+    assert len(fake.started) == fake.closed
+    counts: dict[str, list[int]] = {}
+    for result in found:
+        assert result.timing is not None
+        counts.setdefault(result.case, []).append(len(result.timing.samples_ns))
+    return counts
+
+
+def test_an_interrupted_case_keeps_the_samples_that_it_has() -> None:
+    """After an interrupt, the cases under way have the samples of the processes that timed them."""
+    assert interrupt_in_process(3, CASE.format(1)) == {CASE.format(0): [4, 4], CASE.format(1): [3, 3]}
+    assert interrupt_in_process(0, CASE.format(1)) == {CASE.format(0): [1, 1]}
+    assert interrupt_in_process(0, CASE.format(0)) == {}
+
+
+def test_an_interrupted_case_with_time_left_has_no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a time limit for each case, an interrupt keeps only the cases that have no time left."""
+    clock = itertools.count()
+    monkeypatch.setattr(timing.time, "monotonic", lambda: next(clock))
+    assert interrupt_in_process(3, CASE.format(1), case_s=100.0) == {}
+    assert interrupt_in_process(0, CASE.format(1), case_s=1.0) == {CASE.format(0): [1, 1]}
+
+
+@pytest.mark.parametrize(
+    ("made", "asked", "again"),
+    [
+        ({"processes": 10, "most": 30}, {"processes": 10, "most": 30}, False),
+        ({"processes": 10}, {"processes": 10}, False),
+        ({"processes": 9}, {"processes": 10}, True),
+        ({"processes": 15}, {"processes": 10, "most": 30}, True),
+        ({"processes": 3, "case_s": 9.0}, {"processes": 10, "case_s": 9.0}, False),
+    ],
+)
+def test_a_resumed_run_times_incomplete_cases_again(made: dict[str, Any], asked: dict[str, Any], again: bool) -> None:
+    """A case is timed again if it has fewer processes than planned, or fewer than it may have and no verdict."""
+    names = ["torch_mha", "slow", "open"]
+    found = run(FakeSession(factor=make_factor), names, **made)
+    stored = {(name, CASE.format(0)): found[name, 0] for name in names}
+    ready = _select_ready(stored, Effort(budget_s=1.0, **asked), None)
+    assert list(ready) == (list(stored) if again else [])
+
+
+def test_a_resumed_run_times_decided_cases_once() -> None:
+    """A case whose verdicts are all known needs no further processes."""
+    found = run(FakeSession(factor=make_factor), ["torch_mha", "slow"], processes=10)
+    stored = {(name, CASE.format(0)): result for (name, _), result in found.items()}
+    assert _select_ready(stored, Effort(processes=10, most=30, budget_s=1.0), None) == {}
+    stored["slow", CASE.format(0)] = replace(stored["slow", CASE.format(0)], timing=None)
+    assert _select_ready(stored, Effort(processes=10, most=30, budget_s=1.0), None) == stored
 
 
 def test_a_case_without_implementations_starts_no_process() -> None:

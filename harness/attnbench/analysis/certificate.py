@@ -66,7 +66,7 @@ def make_certificate(
         if missing:
             raise CertificateError(
                 f"no certificate: {len(missing)} of {len(own)} cases have no result of {name} (the first is "
-                f"{missing[0]}); continue the run with --resume {run.id}"
+                f"{missing[0]}); continue with: attnbench conform --resume {run.id} --certificate FILE"
             )
     described = [
         _describe_implementation(

@@ -11,7 +11,7 @@ __all__ = ["main"]
 
 # One-line help by command name. Each command is the object ``command`` of the module attnbench.cli.<name>_command.
 COMMANDS = {
-    "list": "List implementations: the origin of each, what it supports here, and why it refuses the rest.",
+    "list": "List implementations and their origin; with --support, also what each supports here and what it refuses.",
     "conform": "Check implementations against the reference over a suite of cases.",
     "profile": "Measure speed and memory of conforming implementations across sequence lengths.",
     "report": "Write an HTML page, plots, CSV and Markdown from stored runs.",

@@ -16,6 +16,7 @@ from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict, compa
 from attnbench.cli.jobs import Choice, choose_effort, make_session, plan_profile, print_stored_path, profile_into
 from attnbench.cli.options import options
 from attnbench.cli.recording import INCONCLUSIVE, recording
+from attnbench.cli.resuming import ResumableCommand
 from attnbench.cli.selection import choose_implementations
 from attnbench.cli.terminal import make_console
 from attnbench.plugins.registry import check_name, display_name, list_names, resolve_in_trees
@@ -43,7 +44,7 @@ WORSENED = 1
 STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other": "yellow"}
 
 
-@click.command("compare")
+@click.command("compare", cls=ResumableCommand)
 @click.argument("base", metavar="BASE")
 @click.argument("new", metavar="[NEW]", required=False)
 @click.option(

@@ -17,11 +17,12 @@ from attnbench.cli.jobs import (
 )
 from attnbench.cli.options import options
 from attnbench.cli.recording import recording, write_json
+from attnbench.cli.resuming import ResumableCommand
 from attnbench.cli.selection import choose_implementations, drop_unloadable, find_operators
 from attnbench.cli.terminal import print_findings
 
 
-@click.command("conform")
+@click.command("conform", cls=ResumableCommand)
 @click.argument("implementations", nargs=-1)
 @options(
     "suite_or_fuzz", "case", "check", "device", "dtype", "shard", "expected", "timeout", "memory_limit", "work_limit"

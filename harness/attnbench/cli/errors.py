@@ -30,11 +30,10 @@ def one_line() -> Iterator[None]:
     except click.ClickException as error:
         _fail(error.format_message())
     except (click.Abort, KeyboardInterrupt) as error:
-        # If the interrupted run has a file, the argument of the exception is the id of that run.
-        run = next(iter(error.args), None)
-        _fail(
-            f"interrupted: stored results are kept; continue with --resume {run}" if run else "interrupted", INTERRUPTED
-        )
+        # If the interrupted run has a file, the argument of the exception is the command that resumes that run.
+        resuming = next(iter(error.args), None)
+        kept = f"interrupted: stored results are kept; continue with: {resuming}" if resuming else "interrupted"
+        _fail(kept, INTERRUPTED)
     except PluginError as error:
         # A plug-in, such as a study, cannot be imported if a dependency of attnbench itself is not installed.
         cause = error.__cause__

@@ -1,9 +1,13 @@
-"""``attnbench list``: the implementations, and the number of cases that each supports here."""
+"""``attnbench list``: the implementations, and with ``--support`` the number of cases that each supports here."""
 
+import json
+import shlex
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import IO, Any
 
 import click
+from click.core import ParameterSource
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -11,6 +15,7 @@ from attnbench.cli.options import options
 from attnbench.cli.progress import show_progress
 from attnbench.cli.selection import choose_implementations
 from attnbench.cli.terminal import make_console
+from attnbench.plugins.import_faults import find_import_fault
 from attnbench.plugins.registry import PluginError, describe_origin
 from attnbench.records.environment import count_cores
 from attnbench.records.types import SCHEMA
@@ -22,40 +27,60 @@ SHOWN = 3
 
 @click.command("list")
 @click.argument("implementations", nargs=-1)
+@click.option(
+    "--support",
+    is_flag=True,
+    help="Load the implementations; count the cases that each supports, and say why not more.",
+)
 @options("device", "json")
-def command(implementations: tuple[str, ...], device: str, json_file: Any) -> int:
-    """List implementations: the origin of each, what it supports here, and why it refuses the rest.
+@click.pass_context
+def command(
+    context: click.Context, implementations: tuple[str, ...], *, support: bool, device: str, json_file: Any
+) -> int:
+    """List implementations and their origin; with --support, also what each supports here and what it refuses.
 
-    Counts are over the cases of the suite core.
+    Without --support no implementation is loaded. Counts are over the cases of the suite core.
     """
-    chosen, rows, parallel = choose_implementations(implementations), [], count_cores()
+    if not support and context.get_parameter_source("device") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--device selects the cases that --support counts: add --support")
+    chosen = choose_implementations(implementations)
+    rows = _survey_all(chosen, device) if support else [_describe(name) for name in chosen]
+    if json_file:
+        _write_json(rows, json_file)
+    elif support:
+        _print_support(rows)
+    else:
+        _print_origins(rows)
+    if not support:
+        complete = shlex.join(["attnbench", "list", "--support", *implementations])
+        click.echo(f"{complete} tells what runs on this machine, and why the rest does not", err=True)
+    return 0
+
+
+def _describe(name: str) -> dict[str, Any]:
+    """Return what is known of an implementation that is not loaded: its origin, or why it cannot be imported."""
+    row = {"name": name, "origin": "", "fault": ""}
+    try:
+        row["origin"] = describe_origin(name)
+        row["fault"] = find_import_fault(name) or ""
+    except PluginError as error:
+        row["fault"] = str(error)
+    return row
+
+
+def _survey_all(names: Sequence[str], device: str) -> list[dict[str, Any]]:
+    rows, parallel = [], count_cores()
     with Session() as session, show_progress() as progress, ThreadPoolExecutor(max_workers=parallel) as pool:
-        progress.begin("list", len(chosen), parallel=parallel)
+        progress.begin("list", len(names), parallel=parallel)
         try:
-            for row in pool.map(lambda name: _survey(session, name, device), chosen):
+            for row in pool.map(lambda name: _survey(session, name, device), names):
                 rows.append(row)
                 progress.done(row["name"])
                 progress.now(row["name"])
         finally:
             # After an error or an interrupt, do not survey the remaining implementations.
             pool.shutdown(cancel_futures=True)
-    if json_file:
-        import json
-
-        json.dump({"schema": SCHEMA, "implementations": rows}, json_file, indent=1)
-        json_file.write("\n")
-        return 0
-    # Fold long names and origins instead of cropping them: users copy them.
-    names, origins = Column("implementation", overflow="fold"), Column("from", overflow="fold")
-    table = Table(names, "takes", "refuses", origins, box=None, pad_edge=False)
-    for row in rows:
-        reasons = list(row["refused"].items())
-        lines = [f"{count} × {reason}" for reason, count in reasons[:SHOWN]]
-        lines += [f"and {len(reasons) - SHOWN} more"] if len(reasons) > SHOWN else []
-        takes, refuses = f"{row['supported']} of {row['cases']}", Text(row["fault"] or "\n".join(lines))
-        table.add_row(row["name"], takes, refuses, row["origin"])
-    make_console().print(table)
-    return 0
+    return rows
 
 
 def _survey(session: Session, name: str, device: str) -> dict[str, Any]:
@@ -74,3 +99,32 @@ def _survey(session: Session, name: str, device: str) -> dict[str, Any]:
     if "status" in answer:
         return row | {"fault": answer["reason"]}
     return row | answer | {"source": source}
+
+
+def _write_json(rows: Sequence[dict[str, Any]], file: IO[str]) -> None:
+    json.dump({"schema": SCHEMA, "implementations": rows}, file, indent=1)
+    file.write("\n")
+
+
+# Tables fold long names and origins instead of cropping them: users copy them.
+
+
+def _print_origins(rows: Sequence[dict[str, Any]]) -> None:
+    table = Table(Column("implementation", overflow="fold"), Column("from", overflow="fold"), box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(row["name"], row["origin"])
+        if row["fault"]:
+            table.add_row("", Text(row["fault"]))
+    make_console().print(table)
+
+
+def _print_support(rows: Sequence[dict[str, Any]]) -> None:
+    names, origins = Column("implementation", overflow="fold"), Column("from", overflow="fold")
+    table = Table(names, "takes", "refuses", origins, box=None, pad_edge=False)
+    for row in rows:
+        reasons = list(row["refused"].items())
+        lines = [f"{count} × {reason}" for reason, count in reasons[:SHOWN]]
+        lines += [f"and {len(reasons) - SHOWN} more"] if len(reasons) > SHOWN else []
+        takes, refuses = f"{row['supported']} of {row['cases']}", Text(row["fault"] or "\n".join(lines))
+        table.add_row(row["name"], takes, refuses, row["origin"])
+    make_console().print(table)

@@ -218,7 +218,9 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         help="Do not start calls that are predicted to take longer; default: 0.75 s, in a quick suite 0.12 s.",
     ),
     "shard": _make_option("--shard", type=Shard(), help="Run part I of N of the cases."),
-    "resume": _make_option("--resume", metavar="RUN", help="Resume a stored run, given by its id or its file."),
+    "resume": _make_option(
+        "--resume", metavar="RUN", help="Resume a stored run, given by its id or its file; its other options are kept."
+    ),
     "json": _make_option(
         "--json", "json_file", type=JsonFile(), help="File for the findings as JSON; - is standard output."
     ),

@@ -7,12 +7,13 @@ import click
 from attnbench.cli.jobs import Choice, make_session, plan_profile, print_stored_path, profile_with_ceilings
 from attnbench.cli.options import LENGTHS, QUICK_LENGTHS, options
 from attnbench.cli.recording import recording, write_json
+from attnbench.cli.resuming import ResumableCommand
 from attnbench.cli.selection import choose_implementations, choose_timed_implementations, find_operators
 from attnbench.cli.terminal import print_timings
 from attnbench.records.types import PERF
 
 
-@click.command("profile")
+@click.command("profile", cls=ResumableCommand)
 @click.argument("implementations", nargs=-1)
 @options(
     "suite",

@@ -28,7 +28,7 @@ from attnbench.records.run_file import (
 from attnbench.records.types import FAILURES, SCHEMA, Ceiling, Result, Run, format_reproduce_line
 from attnbench.runner import Session
 
-__all__ = ["Recording", "recording", "write_json"]
+__all__ = ["Recording", "recording", "strip_folder", "write_json"]
 
 FAILED, INCONCLUSIVE = 1, 3
 
@@ -149,10 +149,11 @@ def write_json(recorded: Recording, file: IO[str]) -> None:
 
 def _format_command() -> str:
     """Return the command line without folders, which could reveal a host or user name."""
-    return shlex.join(["attnbench", *(_strip_folder(word) for word in sys.argv[1:])])
+    return shlex.join(["attnbench", *(strip_folder(word) for word in sys.argv[1:])])
 
 
-def _strip_folder(word: str) -> str:
+def strip_folder(word: str) -> str:
+    """Return a word of a command line as it is stored: without the folders of a path outside the working directory."""
     option, equals, value = word.partition("=")
     value = value or option
     if value.rpartition(":")[0].endswith(".py"):

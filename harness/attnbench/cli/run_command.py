@@ -16,11 +16,12 @@ from attnbench.cli.jobs import (
 )
 from attnbench.cli.options import LENGTHS, QUICK_LENGTHS, options
 from attnbench.cli.recording import recording, write_json
+from attnbench.cli.resuming import ResumableCommand
 from attnbench.cli.selection import choose_implementations, choose_timed_implementations, find_operators
 from attnbench.cli.terminal import print_findings, print_timings
 
 
-@click.command("run")
+@click.command("run", cls=ResumableCommand)
 @click.argument("implementations", nargs=-1)
 @options("suite", "operator", "lengths", "passes", "device", "dtype", "shard", "expected", "processes", "threads")
 @options("timeout", "memory_limit", "work_limit", "case_budget", "results", "reports", "resume", "json")

@@ -39,6 +39,7 @@ __all__ = [
     "load",
     "load_operator",
     "load_problem_types",
+    "locate",
     "resolve_in_trees",
     "write_import_lines",
 ]
@@ -126,6 +127,15 @@ def resolve_in_trees(name: str, tree: Path) -> tuple[str, str]:
             f"--base: {name!r} is already imported from {tree}; name a folder that contains another version of it"
         )
     return f"{name}{_AT}{tree.resolve()}", f"{name}{_AT}{own}"
+
+
+def locate(name: str, group: str = IMPLEMENTATIONS) -> tuple[str, str, str]:
+    """Return the module or file of a name, its attribute, and the folder of its source tree (empty if it has none).
+
+    Raises: PluginError where the name is unknown or ambiguous.
+    """
+    own, _, tree = name.partition(_AT)
+    return *_split_name(own, group), tree
 
 
 def _split_name(name: str, group: str) -> tuple[str, str]:

@@ -1,11 +1,12 @@
 """Speed and memory: check each implementation alone on the cases to be timed, then time all of them interleaved."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from attnbench.analysis.speed_verdict import decide_speed
 from attnbench.checks.catalogue import read_checks
 from attnbench.measurement import resident_memory
-from attnbench.plugins.registry import display_name, list_operators
-from attnbench.records.types import Pass, Result
+from attnbench.plugins.registry import display_name, find_baseline, list_operators
+from attnbench.records.types import Pass, Result, Timing
 from attnbench.runner.conform import select_unfinished
 from attnbench.runner.parallelism import count_parallel_lanes, run_each
 from attnbench.runner.probe import probe
@@ -69,7 +70,8 @@ def profile(
         for plan in plans
         if (display_name(name), plan.case) in known
     }
-    yield from time_cases(session, plans, _select_ready(probed), progress=progress, effort=effort, against=baseline)
+    ready = _select_ready(probed, effort, baseline)
+    yield from time_cases(session, plans, ready, progress=progress, effort=effort, against=baseline)
 
 
 def list_profile_cases(
@@ -106,11 +108,33 @@ def measure(
         return {(result.implementation, *place[result.case]): result for result in results}
 
 
-def _select_ready(probed: dict[tuple[str, str], Result]) -> dict[tuple[str, str], Result]:
-    """Return the results that can be timed, for the cases where at least one such result has no timing yet.
+def _select_ready(
+    probed: dict[tuple[str, str], Result], effort: Effort, baseline: str | None
+) -> dict[tuple[str, str], Result]:
+    """Return the results that can be timed, for the cases that are not timed completely.
 
     All implementations of such a case are timed, even those that have a timing already, since samples from different
     processes are not interleaved.
     """
-    left = {case for (_, case), result in probed.items() if result.timing is None and result.untimed is None}
+    timings: dict[str, dict[str, Timing | None]] = {}
+    for (name, case), result in probed.items():
+        if result.untimed is None:
+            timings.setdefault(case, {})[name] = result.timing
+    left = {case for case, own in timings.items() if not _is_timed(own, effort, baseline or find_baseline(case))}
     return {key: result for key, result in probed.items() if key[1] in left and result.untimed is None}
+
+
+def _is_timed(timings: Mapping[str, Timing | None], effort: Effort, baseline: str) -> bool:
+    """Whether a case is timed completely; False if it has no timing, or if its timing was interrupted."""
+    stored = [timing for timing in timings.values() if timing is not None]
+    if len(stored) < len(timings):
+        return False
+    if effort.case_s is not None:  # the time of a case limits its processes, and it is stored only when it is complete
+        return True
+    (processes, *others) = {len(timing.samples_ns) for timing in stored}
+    base = timings.get(baseline)
+    if others or processes < effort.processes:
+        return False
+    if base is None or processes >= (effort.most or 0):
+        return True
+    return all(timing is base or decide_speed(timing, base).state != "unknown" for timing in stored)

@@ -29,8 +29,8 @@ AGAIN = frozenset({"forward_parity", "input_gradients", "parameter_gradients", "
 # Number of processes that are added at a time while a speed verdict is unknown.
 STEP = 5
 # Seconds for which one process times a group of cases; the remaining cases form further groups. A short group loses
-# little if the run is interrupted, since results are stored after each group. A long group has a small overhead, since
-# the start of a process takes about two seconds.
+# little if the run is killed, since the results of a group are stored after its last planned process. A long group has
+# a small overhead, since the start of a process takes about two seconds.
 GROUP_S = 30.0
 # Number of processes that start at the same time. No process times a case before all have started, since a starting
 # process keeps one core busy.
@@ -69,7 +69,10 @@ def time_cases(
     effort: Effort,
     against: str | None = None,
 ) -> Iterator[Result]:
-    """Yield results with their timing, or with the reason why there is none, as each group of cases is done.
+    """Yield results with their timing, or with the reason why there is none, as soon as a case is decided.
+
+    After an interrupt, the cases under way are yielded with the samples that they have. With a time limit for each
+    case, only those that have no time left are yielded: a resumed run could not tell the others from complete cases.
 
     ``ready`` are the results of the implementations that passed their probe, by name and case. ``against`` is the
     baseline, by default the operator's reference.
@@ -82,10 +85,15 @@ def time_cases(
     size = max(1, int(GROUP_S / effort.budget_s))
     shared = _TimingRun(session=session, progress=progress, effort=effort)
     for first in range(0, len(cases), size):
-        group = cases[first : first + size]
-        shared.run(group)
-        for case in group:
-            yield from case.make_results(ready)
+        left = {case.plan.case: case for case in cases[first : first + size]}
+        try:
+            for case in shared.run(list(left.values())):
+                yield from left.pop(case.plan.case).make_results(ready)
+        except KeyboardInterrupt:
+            for case in left.values():
+                if effort.case_s is None or not case.can_afford(effort.case_s):
+                    yield from case.make_results(ready)
+            raise
 
 
 def start_together(session: Session, names: list[str], count: int) -> list[Supervisor]:
@@ -114,8 +122,11 @@ class _TimingRun:
     # Processes that were started in advance, and have not been used yet.
     idle: list[Supervisor] = field(default_factory=list)
 
-    def run(self, cases: Sequence[TimedCase]) -> None:
-        """Time all cases in the planned processes, then cases with an unknown speed verdict in further processes."""
+    def run(self, cases: Sequence[TimedCase]) -> Iterator[TimedCase]:
+        """Time all cases in the planned processes, then cases with an unknown speed verdict in further processes.
+
+        Yield each case when no further process times it.
+        """
         try:
             self._time_in_processes(
                 "time", range(self.effort.processes), {case.plan.case: (case, case.names) for case in cases}
@@ -123,9 +134,12 @@ class _TimingRun:
             most = self.effort.most or 0
             for first in range(self.effort.processes, most, STEP):
                 undecided = {case.plan.case: (case, names) for case in cases if (names := case.find_undecided())}
+                yield from (case for case in cases if case.plan.case not in undecided)
                 if not undecided:
                     return
+                cases = [case for case, _ in undecided.values()]
                 self._time_in_processes("decide", range(first, min(first + STEP, most)), undecided)
+            yield from cases
         finally:
             self._end_idle()
 

@@ -1,0 +1,152 @@
+"""Commands that can be resumed: ``--resume RUN`` repeats the arguments with which the stored run was started."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attnbench.cli.recording import strip_folder
+from attnbench.records.run_file import find_runs, read_run
+
+__all__ = ["ResumableCommand"]
+
+# Words of a command line by parameter name: the values of an option or of the arguments; none for a flag.
+Words = Mapping[str, tuple[str, ...]]
+# Parameters that are not taken from the stored run: how to resume it, and the places of files. The stored command has
+# no folders.
+PLACES = frozenset(
+    {"resume", "results", "reports", "json_file", "markdown_file", "certificate_file", "keep_found"},
+)
+# Parameters that may differ from those of the stored run. A time-out says how long to wait, not what to measure.
+FREE = PLACES | {"timeout"}
+# Key of the words of this command line in ``click.Context.meta``.
+META = "attnbench.cli.resuming"
+
+
+class ResumableCommand(click.Command):
+    """A command with the option ``--resume``; the message about an interrupt is the command that resumes the run."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; with ``--resume``, together with those of the stored run.
+
+        Raises: UsageError where an argument contradicts the stored run; ResultsError where there is no such run.
+        """
+        given = self._split(ctx, args)
+        if "resume" in given:
+            given = self._add_stored(ctx, given)
+            args = self._join(given)
+        ctx.meta[META] = given
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command.
+
+        Raises: Abort, with the command that resumes the run in the place of the run's id.
+        """
+        try:
+            return super().invoke(ctx)
+        except click.Abort as interrupt:
+            if not interrupt.args:
+                raise
+            raise click.Abort(self._format_resuming(ctx.meta[META], interrupt.args[0])) from None
+
+    def _split(self, ctx: click.Context, args: list[str]) -> Words:
+        """Return the words of each parameter that the arguments contain."""
+        values, _, _ = self.make_parser(ctx).parse_args(list(args))
+        words: dict[str, tuple[str, ...]] = {}
+        for name, value in values.items():
+            if isinstance(value, str):
+                words[name] = (value,)
+            elif isinstance(value, list | tuple) and value:
+                words[name] = tuple(value)
+            elif value is True:
+                words[name] = ()
+        return words
+
+    def _join(self, words: Words) -> list[str]:
+        """Return arguments that contain these words."""
+        options: list[str] = []
+        arguments: list[str] = []
+        for parameter in self.params:
+            values = words.get(parameter.name or "")
+            if values is None:
+                continue
+            if isinstance(parameter, click.Argument):
+                arguments += values
+            else:
+                options += [word for value in values for word in (parameter.opts[0], value)] or [parameter.opts[0]]
+        return [*options, *arguments]
+
+    def _add_stored(self, ctx: click.Context, given: Words) -> Words:
+        """Return the given words, and for all other parameters those of the stored run.
+
+        Raises: UsageError, ResultsError.
+        """
+        (run,) = given["resume"]
+        (path,) = find_runs(Path(given.get("results", ("results",))[0]), [run])
+        command = read_run(path).run.command
+        name, *args = shlex.split(command)[1:] or [""]
+        if name != self.name:
+            raise click.UsageError(f"--resume: {run} was started by {command!r}, not by attnbench {self.name}")
+        try:
+            stored = self._split(ctx, args)
+        except click.UsageError as error:
+            raise click.UsageError(f"--resume: {command!r} cannot be repeated: {error.format_message()}") from error
+        for parameter in self.params:
+            own = given.get(parameter.name or "")
+            if own is not None and parameter.name not in FREE:
+                self._check_same(ctx, parameter, own, stored.get(parameter.name or ""), run)
+        return {parameter: words for parameter, words in stored.items() if parameter not in PLACES} | dict(given)
+
+    def _check_same(
+        self,
+        ctx: click.Context,
+        parameter: click.Parameter,
+        own: tuple[str, ...],
+        before: tuple[str, ...] | None,
+        run: str,
+    ) -> None:
+        """Check that an argument agrees with the stored run.
+
+        Raises: UsageError.
+        """
+        if _mean_the_same(ctx, parameter, own, before):
+            return
+        name = parameter.name or ""
+        lacking = parameter.opts[0] if isinstance(parameter, click.Option) else "names"
+        stored = f"without {lacking}" if before is None else f"with {shlex.join(self._join({name: before}))}"
+        raise click.UsageError(
+            f"--resume: {run} was started {stored}, got {shlex.join(self._join({name: own}))}: "
+            "leave it out, or start a new run without --resume"
+        )
+
+    def _format_resuming(self, words: Words, run: str) -> str:
+        """Return the command that resumes a run: with the words that the stored command lacks or has without folder."""
+        needed = {
+            name: values
+            for name, values in words.items()
+            if name != "resume" and (name in PLACES or any(strip_folder(value) != value for value in values))
+        }
+        return shlex.join(["attnbench", self.name or "", "--resume", run, *self._join(needed)])
+
+
+def _mean_the_same(
+    ctx: click.Context, parameter: click.Parameter, own: tuple[str, ...], before: tuple[str, ...] | None
+) -> bool:
+    """Whether the words of a parameter mean the same as its words in a stored run, where None is the default."""
+    if before is None:
+        return bool(_convert(ctx, parameter, own) == parameter.get_default(ctx))
+    if sorted(map(strip_folder, own)) == sorted(map(strip_folder, before)):
+        return True
+    try:
+        return bool(_convert(ctx, parameter, own) == _convert(ctx, parameter, before))
+    except click.UsageError:  # such as a file that is no longer there
+        return False
+
+
+def _convert(ctx: click.Context, parameter: click.Parameter, words: tuple[str, ...]) -> Any:
+    """Return the value of a parameter that has these words; the value of a flag is True."""
+    several = parameter.multiple or parameter.nargs != 1
+    return parameter.type_cast_value(ctx, words if several else words[0] if words else True)

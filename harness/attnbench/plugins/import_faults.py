@@ -1,0 +1,81 @@
+"""Why a plug-in cannot be imported, as far as its source tells: nothing is imported, so no plug-in code runs.
+
+Only certain faults are reported. All others appear when the plug-in is loaded.
+"""
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+from attnbench.plugins.registry import locate
+
+__all__ = ["find_import_fault"]
+
+
+def find_import_fault(name: str) -> str | None:
+    """Return the message of the error that loading an implementation would raise, or None if no fault is found.
+
+    Found are missing files and modules, syntax errors, and missing packages that the plug-in imports in its first
+    statements. The modules that the plug-in imports are not read.
+
+    Raises: PluginError where the name itself is unknown or ambiguous.
+    """
+    place, _, tree = locate(name)
+    if tree:  # the imports of a source tree have rules of their own
+        return None
+    try:
+        for source in _list_sources(place):
+            _check_source(source)
+    except (ImportError, OSError, SyntaxError, ValueError) as error:
+        return f"cannot import {name!r}: {type(error).__name__}: {' '.join(str(error).split())}"
+    return None
+
+
+def _list_sources(place: str) -> Iterator[Path]:
+    """Yield the Python files that importing a module or file runs first: those of its packages, then its own.
+
+    Raises: ModuleNotFoundError.
+    """
+    if place.endswith(".py"):
+        yield Path(place)
+        return
+    root, *rest = place.split(".")
+    spec, path = _find_root(root), root
+    for part in (*rest, None):
+        if spec is None:
+            raise ModuleNotFoundError(f"No module named {path!r}")
+        if spec.has_location and spec.origin and spec.origin.endswith(".py"):
+            yield Path(spec.origin)
+        if part is None:
+            return
+        path = f"{path}.{part}"
+        spec = PathFinder.find_spec(path, spec.submodule_search_locations or [])
+
+
+def _find_root(name: str) -> ModuleSpec | None:
+    """Find a top-level module as a worker does, which also searches the working directory."""
+    return importlib.util.find_spec(name) or PathFinder.find_spec(name, [str(Path.cwd())])
+
+
+def _check_source(source: Path) -> None:
+    """Check the syntax of a file, and that the packages exist which its first statements import.
+
+    A later statement may have changed where modules are found, or may allow for a missing package.
+
+    Raises: SyntaxError, ModuleNotFoundError; OSError or ValueError where the file cannot be read.
+    """
+    for statement in ast.parse(source.read_bytes(), filename=str(source)).body:
+        match statement:
+            case ast.Import(names=names):
+                roots = [alias.name.partition(".")[0] for alias in names]
+            case ast.ImportFrom(module=str(module), level=0):
+                roots = [module.partition(".")[0]]
+            case ast.ImportFrom() | ast.Expr(value=ast.Constant()):  # a relative import, or the docstring
+                roots = []
+            case _:
+                return
+        for root in roots:
+            if _find_root(root) is None:
+                raise ModuleNotFoundError(f"No module named {root!r}")

@@ -10,6 +10,7 @@ import pytest
 from attnbench.cases import Case, Mode
 from attnbench.operators.multihead import MultiheadProblem
 from attnbench.plugins.registry import PluginError
+from attnbench.processes.candidate_requests import Describe, Outcome
 from attnbench.records.types import Finding, Result
 from attnbench.runner import (
     Expectation,
@@ -571,8 +572,9 @@ def test_a_shared_request_may_take_longer(session: Session, tmp_path: Path, shar
     name = write_file(tmp_path, "slow.py", source) + ":Slow"
     with session.supervise(name) as worker:
         session.limits = Limits(timeout_s=1.0)
-        answer = worker.ask("describe", shared_by=shared_by, implementation=name, case=make_case())
-    assert answer["status"] == status
+        answer = worker.ask(Describe(implementation=name, case=make_case()), shared_by=shared_by)
+    assert isinstance(answer, Outcome)
+    assert answer.status == status
 
 
 def test_after_three_crashes_the_other_cases_are_not_run(session: Session, tmp_path: Path) -> None:

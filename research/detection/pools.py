@@ -350,8 +350,7 @@ def _measure_process(
         # process ran.
         "others": others and round(others, 2),
         "competitor": round(used_s / (end - begin), 2),
-        "sides": {BASE: samples[BASE], "twin": twin}
-        | {str(s): samples[PATHS[s]] for s in SHARES},
+        "sides": {BASE: samples[BASE], "twin": twin} | {str(s): samples[PATHS[s]] for s in SHARES},
     }
 
 

@@ -1,4 +1,4 @@
-"""The worker process that runs implementations inside real models: it is a candidate worker, and answers more requests."""
+"""The worker process that runs implementations in real models: a candidate worker that answers more requests."""
 
 import sys
 from dataclasses import asdict

@@ -12,7 +12,7 @@ from attnbench.records.types import Memory, Status
 __all__ = [
     "CandidateRequest",
     "CountSupported",
-    "Declaration",
+    "Declared",
     "Describe",
     "Kernels",
     "ListKernels",
@@ -59,7 +59,7 @@ class StartCandidate(Request[int], frozen=True, kw_only=True):
     device_memory_bytes: int | None
 
 
-class Declaration(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class Declared(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What a loaded implementation declares."""
 
     operator: str
@@ -70,7 +70,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     environment: dict[str, str]
 
 
-class LoadImplementation(Request[Declaration | Fault], frozen=True, kw_only=True):
+class LoadImplementation(Request[Declared | Fault], frozen=True, kw_only=True):
     """Load an implementation and return what it declares."""
 
     implementation: str

@@ -14,7 +14,7 @@ from attnbench.checks.catalogue import read_operator_checks
 from attnbench.plugins.registry import PluginError, load_operator
 from attnbench.processes.candidate_requests import (
     CandidateRequest,
-    Declaration,
+    Declared,
     LoadImplementation,
     Outcome,
     StartCandidate,
@@ -94,7 +94,7 @@ class Session:
     # Number of threads and version of torch in the oracle worker.
     libraries: Libraries = field(init=False)
     # What each loaded implementation declares, by the name given by the user.
-    declared: dict[str, Declaration] = field(init=False, default_factory=dict)
+    declared: dict[str, Declared] = field(init=False, default_factory=dict)
     _oracle: Child = field(init=False)
     # Implementations that run in parallel share the oracle worker, which answers one request at a time.
     _asking: Lock = field(init=False, default_factory=Lock)
@@ -196,7 +196,7 @@ class Supervisor:
         self._last_death = ""
         self._child: Child | None = None
         self._closed = False
-        self.declared: dict[str, Declaration] = {}
+        self.declared: dict[str, Declared] = {}
         self.threads = 0
         self._start()
 
@@ -320,7 +320,7 @@ class Supervisor:
             environment = wanted
 
 
-def _load(child: Child, name: str, timeout_s: float) -> Declaration:
+def _load(child: Child, name: str, timeout_s: float) -> Declared:
     """Load an implementation in a candidate worker.
 
     Raises: PluginError where the implementation or its operator cannot be used; ChildDied, ChildTimeout.

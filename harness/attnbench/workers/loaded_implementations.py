@@ -16,7 +16,7 @@ from attnbench.measurement import device_memory_limit
 from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.adapters import load_implementation
 from attnbench.plugins.registry import OPERATORS, PluginError, list_names, load_operator, load_problem_types
-from attnbench.processes.candidate_requests import Declaration, LoadImplementation, StartCandidate
+from attnbench.processes.candidate_requests import Declared, LoadImplementation, StartCandidate
 from attnbench.processes.request import Fault, Handler
 from attnbench.records import environment
 
@@ -57,7 +57,7 @@ class LoadedImplementations:
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         return torch.get_num_threads()
 
-    def load(self, request: LoadImplementation) -> Declaration | Fault:
+    def load(self, request: LoadImplementation) -> Declared | Fault:
         """Load an implementation and return what it declares."""
         name = request.implementation
         try:
@@ -71,7 +71,7 @@ class LoadedImplementations:
             return Fault(reason=f"{name!r} declares policies that attnbench.Policies does not allow: {error}")
         self._implementations[name] = loaded
         self._settings = global_state.read_settings()
-        return Declaration(
+        return Declared(
             operator=loaded.operator,
             source=str(loaded.source),
             policies=policies,

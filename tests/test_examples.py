@@ -41,7 +41,7 @@ def run_conform(folder: Path, *words: str) -> tuple[int, list[dict[str, str]], s
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, "conform", *words, "--threads", "1", "--results", folder / "results",
          "--json", folder / "found.json"],
-        cwd=EXAMPLES, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
+        cwd=EXAMPLES, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert (folder / "found.json").exists(), done.stderr
     return done.returncode, json.loads((folder / "found.json").read_text())["findings"], done.stdout + done.stderr

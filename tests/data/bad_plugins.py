@@ -1,6 +1,6 @@
 """Implementations that compute the reference's output, and have one more effect, a fault, in each call.
 
-Implementations that raise, exit, hang, crash, patch torch or return nonsense are in ``test_runner.py``.
+Implementations that raise, exit, hang, crash, patch torch or return nonsense are in ``tests/runner/test_conform.py``.
 """
 
 import os
@@ -151,7 +151,7 @@ def fork_process(output):
     """Fork a process that stays after the call."""
     child = os.fork()
     if child == 0:
-        time.sleep(600)
+        time.sleep(3600)
         os._exit(0)
     Path("forked").write_text(str(child))
 

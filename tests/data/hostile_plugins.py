@@ -16,7 +16,7 @@ import torch
 
 from attnbench.interface import Implementation
 
-FOREVER_S = 600
+FOREVER_S = 3600
 
 
 class Hostile(Implementation):

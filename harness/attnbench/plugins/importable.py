@@ -22,10 +22,11 @@ def find_name(thing: object) -> str:
     if isinstance(thing, str):
         check_name(thing)
         return thing
+    for entry in entry_points(group=IMPLEMENTATIONS):
+        if getattr(sys.modules.get(entry.module), entry.attr, entry) is thing:
+            return entry.name
     module, attribute = _find_binding(thing)
-    place = _find_place(module, attribute)
-    registered = (entry.name for entry in entry_points(group=IMPLEMENTATIONS) if entry.value == f"{place}:{attribute}")
-    return next(registered, f"{place}:{attribute}")
+    return f"{_find_place(module, attribute)}:{attribute}"
 
 
 def build_search_path() -> str:

@@ -1,0 +1,723 @@
+"""The command line: quick help, one line for every usage error, exit codes, and runs that can be resumed."""
+
+import io
+import itertools
+import json
+import os
+import re
+import resource
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import torch
+
+from attnbench.cli.conform_markdown import write_markdown
+from attnbench.cli.recording import Recording, recording, write_json
+from attnbench.cli.selection import choose_timed_implementations, plan_cases
+from attnbench.cli.terminal import print_findings
+from attnbench.plugins.registry import PluginError, load
+from attnbench.processes.oracle_requests import ListSuite
+from attnbench.records.environment import describe_machine
+from attnbench.records.run_file import ResultsError, RunFile, merge_runs, read_run
+from attnbench.records.types import SCHEMA, Finding, Result, Run
+from attnbench.runner import Session
+
+MY_ATTENTION = Path(__file__).parents[1] / "plugin_example" / "my_attention.py"
+PROGRAM = "from attnbench.cli import main; main()"
+TINY = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/cpu/inference"
+# Most processor time of the quickest of five calls, in seconds. One takes 0.08 s; importing torch takes 1 s more.
+HELP_S = 0.3
+
+SOURCE = """
+import os
+import time
+from pathlib import Path
+
+import torch
+
+
+class Base(torch.nn.MultiheadAttention):
+    pass
+
+
+class Right(Base):
+    def forward(self, *arguments, **keywords):
+        with open("calls", "a") as calls:
+            calls.write(".")
+        return super().forward(*arguments, **keywords)
+
+
+class Wrong(Base):
+    def forward(self, *arguments, **keywords):
+        output, weights = super().forward(*arguments, **keywords)
+        return output * float("nan"), weights
+
+
+class Raises(Base):
+    def forward(self, *arguments, **keywords):
+        print('{"findings": []}', flush=True)
+        raise OSError(f"cannot open {Path.home()}/weights.bin")
+
+
+class Hangs(Base):
+    def forward(self, *arguments, **keywords):
+        Path("pid").write_text(f"{os.getpid()}.")
+        time.sleep(3600)
+
+
+def refuses(q, k, v, *, need_weights):
+    from attnbench.interface import Refusal
+
+    raise Refusal("never")
+"""
+
+
+class Output:
+    """Exit code, standard output and standard error of a command."""
+
+    def __init__(self, process: subprocess.CompletedProcess[str]) -> None:
+        self.code, self.out, self.err = process.returncode, process.stdout, process.stderr
+
+    @property
+    def json(self) -> Any:
+        """Standard output parsed as strict JSON, in which NaN is an error."""
+
+        def refuse(word: str) -> None:
+            raise AssertionError(f"{word} is not JSON")
+
+        return json.loads(self.out, parse_constant=refuse)
+
+
+def attnbench(*arguments: str | Path, cwd: Path, **environment: str) -> Output:
+    """Run attnbench in a folder, and capture standard output and standard error separately."""
+    return Output(
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM, *map(str, arguments)],
+            cwd=cwd,
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+    )
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """Working folder that holds a user's own file of implementations, own.py."""
+    (tmp_path / "own.py").write_text(SOURCE)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """Session with an oracle worker, for tests that call functions and run no command."""
+    with Session() as opened:
+        yield opened
+
+
+# Help
+
+
+def modules_after(program: str) -> set[str]:
+    """Top-level modules that are imported when a program ends."""
+    prologue = "import atexit, sys; atexit.register(lambda: print(*{m.partition('.')[0] for m in sys.modules}))\n"
+    done = subprocess.run([sys.executable, "-c", prologue + program], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("command", ["", "list", "conform", "profile", "report", "compare", "reproduce", "run"])
+def test_help_imports_no_torch(command: str) -> None:
+    """The help of a command does not import torch, and the list of commands imports no large package at all."""
+    words = ["attnbench", *command.split(), "--help"]
+    imported = modules_after(f"sys.argv = {words!r}\n{PROGRAM}")
+    assert "click" in imported
+    assert not imported & ({"torch"} if command else {"torch", "numpy", "pandas", "matplotlib", "rich", "msgspec"})
+
+
+def test_modules_after_sees_an_indirect_import_of_torch() -> None:
+    """``modules_after`` reports torch also where another imported module imports it."""
+    assert "torch" in modules_after("import attnbench.kernel")
+
+
+def test_help_is_quick(tmp_path: Path) -> None:
+    """The help takes at most HELP_S seconds of processor time, which other work on the machine does not lengthen."""
+    times_s = []
+    for _ in range(5):
+        begin_s = read_children_s()
+        assert attnbench("--help", cwd=tmp_path).code == 0
+        times_s.append(read_children_s() - begin_s)
+    assert min(times_s) < HELP_S
+
+
+def read_children_s() -> float:
+    """Processor time of all child processes that have ended, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+# Missing packages
+
+WITHOUT = """
+import sys
+
+class MissingPackage:
+    def find_spec(self, name, path=None, target=None):
+        if name == {missing!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, MissingPackage())
+sys.argv = {words!r}
+"""
+
+
+def run_without(missing: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process that cannot import the package ``missing``."""
+    program = WITHOUT.format(missing=missing, words=["attnbench", *words])
+    command = [sys.executable, "-c", program + PROGRAM]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=900, check=False)
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ("matplotlib", "study saturation --head-dims 4 --keys 4"),
+        ("hypothesis", "conform torch_mha --suite fuzz --examples 1"),
+        ("rich", "list"),
+    ],
+)
+def test_a_missing_dependency_is_one_line(here: Path, missing: str, words: str) -> None:
+    """A missing dependency ends the command with code 2, and the message gives the command that installs it."""
+    done = run_without(missing, *words.split(), cwd=here)
+    line = rf"attnbench: {missing} is not installed, and attnbench needs it: pip install '{missing}>=\S+'\n"
+    assert re.fullmatch(line, done.stderr)
+    assert done.returncode == 2
+
+
+def test_a_missing_module_of_attnbench_is_no_usage_error(here: Path) -> None:
+    """Where a module of attnbench itself cannot be imported, a traceback names the module."""
+    done = run_without("attnbench.cli.list_command", "list", cwd=here)
+    assert "Traceback" in done.stderr
+    assert "attnbench.cli.list_command" in done.stderr
+
+
+# Usage errors
+
+# For each fault: the arguments, and the parts that the message must contain in this order.
+USAGE_ERRORS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "command": ("confrom", ("unknown command 'confrom'", "available: list, conform,")),
+    "option": ("conform --lenghts 8", ("--lenghts",)),
+    "implementation": ("conform spda", ("unknown implementation 'spda'", "did you mean 'sdpa'", "available: ")),
+    "profile": ("profile xformer", ("unknown implementation 'xformer'", "did you mean 'xformers'")),
+    "list": ("list spda", ("unknown implementation 'spda'", "did you mean 'sdpa'")),
+    "suite": ("conform sdpa --suite qick", ("--suite", "'qick'", "'quick'")),
+    "no file": ("conform nowhere.py:X", ("no such file: nowhere.py",)),
+    "no name": ("conform own.py:", ("'own.py:'", "package.module:attribute or path/to/file.py:attribute")),
+    "no attribute": ("conform own.py:Rihgt", ("own.py has no attribute 'Rihgt'", "did you mean 'Right'")),
+    "import": ("conform raises.py:X", ("cannot import 'raises.py:X'", "RuntimeError: two lines")),
+    "length 0": ("profile sdpa --lengths 0", ("--lengths", "at least 1", "'0'", "for example 128,256")),
+    "length -1": ("profile sdpa --lengths -1", ("--lengths", "at least 1", "'-1'", "for example 128,256")),
+    "length abc": ("profile sdpa --lengths 8,abc", ("--lengths", "at least 1", "'8,abc'", "for example 128,256")),
+    "dtype": ("conform sdpa --dtype int8", ("--dtype", "'int8'", "'float32'")),
+    "operator": ("profile --operator flash", ("--operator", "unknown operator 'flash'", "multihead")),
+    "device": ("conform sdpa --device gpu", ("--device", "'gpu'", "'cpu', 'cuda'")),
+    "results": ("conform sdpa --results own.py", ("--results", "needs a folder", "'own.py'", "name another")),
+    "json": (
+        "conform sdpa --json none/f.json",
+        ("--json", "an existing folder", "'none/f.json'", "- is standard output"),
+    ),
+    "reports": ("report other.jsonl --reports own.py/new", ("own.py/new", "Not a directory", "--reports DIR")),
+    "compare": ("compare 2099 2098 --results stored", ("no run '2099' in stored",)),
+    "shard 3/2": ("conform sdpa --shard 3/2", ("--shard", "1 <= I <= N", "'3/2'", "for example 1/4")),
+    "shard abc": ("conform sdpa --shard abc", ("--shard", "1 <= I <= N", "'abc'", "for example 1/4")),
+    "case": ("conform sdpa --case *nothing*", ("--case", "'*nothing*' matches none of", "--suite")),
+    "case to time": ("profile sdpa --case multihead/B2", ("--case", "9 parts", "write '*multihead/B2*'")),
+    "reproduce": ("reproduce multihead/B2 sdpa --check forward_parity", ("CASE", "9 parts", "'multihead/B2'")),
+    "reproduce of another operator": (
+        f"reproduce {TINY.format(0)} core_sdpa --check forward_parity",
+        ("IMPLEMENTATION must compute multihead, the operator of CASE", "got attention_core"),
+    ),
+    "compare of two operators": (
+        "compare sdpa core_sdpa",
+        (
+            "BASE and NEW must compute the same operator, got two: ",
+            "sdpa computes multihead and core_sdpa computes attention_core",
+        ),
+    ),
+    "memory": ("conform sdpa --memory-limit abc", ("--memory-limit", "number of bytes", "'abc'", "for example 8GiB")),
+    "memory 0": ("conform sdpa --memory-limit 0", ("--memory-limit", "number of bytes", "'0'", "for example 8GiB")),
+    "timeout 0": ("conform sdpa --timeout 0", ("--timeout", "above 0", "'0'", "for example 2.5")),
+    "timeout nan": ("conform sdpa --timeout nan", ("--timeout", "above 0", "'nan'", "for example 2.5")),
+    "threads": ("conform sdpa --threads 0", ("--threads", "0")),
+    "expected": ("conform sdpa --expected-failures no.toml", ("--expected-failures", "no.toml", "No such file")),
+    "malformed": ("conform sdpa --expected-failures own.py", ("--expected-failures", "from own.py", "line 2")),
+    "idle": ("conform sdpa --case *float16* --expected-failures idle.toml", ("idle.toml entry 1: no check 'parity'",)),
+    "certificate": (
+        "conform sdpa --certificate c.json --case *pad* --shard 1/2",
+        ("--certificate needs a whole suite: leave out --case, --shard",),
+    ),
+    "certificate of fuzz": (
+        "conform sdpa --suite fuzz --certificate c.json",
+        (
+            "--certificate",
+            "needs a fixed suite, got fuzz",
+        ),
+    ),
+    "mutants of one": ("conform sdpa --mutants", ("--mutants", "leave out sdpa")),
+    "mutants in words": ("conform --mutants --markdown m.md", ("--mutants: leave out --markdown", "--json")),
+    "no runs": ("report --results empty", ("no run in empty", "attnbench run", "--results DIR")),
+    "run": ("report 20990101 --results stored", ("no run '20990101' in stored", "did you mean 20990101-000000-abcd")),
+    "garbage": ("report garbage.jsonl", ("garbage.jsonl contains no run",)),
+    "folder": ("report stored", ("no run 'stored' in results",)),
+    "headless": ("report headless.jsonl", ("headless.jsonl contains no run", "first line is lost")),
+    "newer": ("report newer.jsonl", ("newer.jsonl", f"newer attnbench (schema {SCHEMA + 1})", "upgrade attnbench")),
+    "odd schema": ("report odd.jsonl", ("odd.jsonl contains no run",)),
+}
+
+
+@pytest.mark.parametrize("fault", USAGE_ERRORS)
+def test_usage_errors_are_one_line(here: Path, fault: str) -> None:
+    """A usage error ends with code 2 and one line that names the argument, the value given, and the remedy."""
+    (here / "raises.py").write_text("raise RuntimeError('two\\nlines')\n")
+    (here / "idle.toml").write_text(
+        '[[expected]]\nimplementation = "sdpa"\ncheck = "parity"\ncase = "*"\nreason = "old"\nlink = "x"\n'
+    )
+    (here / "garbage.jsonl").write_bytes(bytes(range(256)))
+    for name, line in run_files().items():
+        (here / name).write_text(json.dumps(line) + "\n")
+    (here / "stored" / "m").mkdir(parents=True)
+    (here / "stored" / "m" / "20990101-000000-abcd.jsonl").write_text(json.dumps(run_files()["other.jsonl"]) + "\n")
+    arguments, parts = USAGE_ERRORS[fault]
+    done = attnbench(*arguments.split(), cwd=here)
+    assert done.code == 2, done.err
+    assert done.out == ""
+    assert_one_line(done.err, *parts)
+
+
+def run_files() -> dict[str, dict[str, Any]]:
+    """The first line of each run file, by file name."""
+    where = {"name": "m", "cpu": "c", "cores": 1, "memory_bytes": 1}
+    run: dict[str, Any] = {"id": "20990101-000000-abcd", "time": "t", "command": "c", "machine": where, "threads": 1}
+    run |= {"record": "run", "versions": {}, "suite": "quick", "schema": SCHEMA}
+    return {
+        "other.jsonl": run,
+        "newer.jsonl": run | {"schema": SCHEMA + 1},
+        "odd.jsonl": run | {"schema": "one"},
+        "headless.jsonl": {"record": "result", "run": "r", "implementation": "i", "case": "c", "findings": []},
+    }
+
+
+def assert_one_line(text: str, *parts: str) -> None:
+    """Assert that a text is one line that begins with "attnbench: ", has these parts in order, and has no traceback."""
+    assert text.startswith("attnbench: ")
+    assert text.count("\n") == 1
+    assert text.endswith("\n")
+    assert "Traceback" not in text
+    places = [text.find(part) for part in parts]
+    assert -1 not in places, (text, parts)
+    assert places == sorted(places), (text, parts)
+
+
+# Usage errors that only an oracle worker finds. For each: arguments of ``plan_cases``, and parts of the message.
+PLAN_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "check": ({"checks": ["forward_party"]}, ("--check", "'forward_party'", "did you mean 'forward_parity'")),
+    "case id": ({"patterns": ["multihead/B2"]}, ("--case", "9 parts", "'multihead/B2'")),
+    "case size": ({"patterns": [TINY.format(0).replace("B2", "Q2")]}, ("--case", "unknown size 'Q2'")),
+    "case seed": ({"patterns": [TINY.format("x")]}, ("--case", "whole number in 'seed=x'")),
+    "case dtype": ({"patterns": [TINY.format(0).replace("float32", "int8")]}, ("--case", "unknown dtype 'int8'")),
+    "no check": ({"patterns": [TINY.format(0)], "checks": ["input_gradients"]}, ("nothing to run", "--case, --check")),
+    "device": ({"device": "cuda"}, ("--device", "no CUDA device here", "leave out --device cuda")),
+}
+
+
+@pytest.mark.parametrize("fault", PLAN_ERRORS)
+def test_unknown_cases_checks_and_devices_name_their_option(session: Session, fault: str) -> None:
+    """For a case, check or device that does not exist, the message names the option that asked for it."""
+    if fault == "device" and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    keywords, parts = PLAN_ERRORS[fault]
+    cases = session.ask_oracle(ListSuite(operator="multihead", level="quick"))
+    with pytest.raises(click.UsageError) as raised:
+        plan_cases(session, cases, **keywords)
+    assert_one_line(f"attnbench: {raised.value.format_message()}\n", *parts)
+
+
+@pytest.mark.parametrize(
+    ("resumed", "parts"),
+    [
+        ("2099", ("no run '2099' in stored",)),
+        ("newer.jsonl", ("newer.jsonl", "newer attnbench", "upgrade attnbench")),
+        ("other.jsonl", ("--resume", "other.jsonl", "suite quick on m;", "same machine")),
+        ("cut.jsonl", ("cut.jsonl contains no run",)),
+    ],
+)
+def test_only_a_matching_run_is_resumed(
+    session: Session, here: Path, monkeypatch: pytest.MonkeyPatch, resumed: str, parts: tuple[str, ...]
+) -> None:
+    """A run that is unknown, unreadable or from another machine or suite is refused before any case is run."""
+    for name, line in run_files().items():
+        (here / name).write_text(json.dumps(line) + "\n")
+    (here / "cut.jsonl").write_text(json.dumps(run_files()["other.jsonl"])[:40])
+    monkeypatch.chdir(here)
+    keywords = {"suite": "quick", "cases": [], "implementations": ["sdpa"], "resume": resumed}
+    with pytest.raises(ResultsError) as raised, recording(session, results=Path("stored"), **keywords):
+        pass
+    assert_one_line(f"attnbench: {raised.value}\n", *parts)
+
+
+def test_syntax_error_is_one_line(here: Path) -> None:
+    """For a file with a syntax error the message gives the number of the line with the error."""
+    (here / "syntax.py").write_text("x = 1\nx = = 2\n")
+    with pytest.raises(PluginError) as raised:
+        load(f"{here}/syntax.py:X")
+    assert_one_line(f"attnbench: {raised.value}\n", "cannot import", "syntax.py:X'", "SyntaxError", "line 2")
+
+
+def test_unwritable_results_are_reported_before_any_check(here: Path) -> None:
+    """A results folder that cannot be created is one line, and no check runs."""
+    done = attnbench("conform", "own.py:Right", "--results", "own.py/results", cwd=here)
+    assert done.code == 2
+    assert_one_line(done.err, "own.py/results", "Not a directory", "--results DIR")
+    assert not (here / "calls").exists()
+
+
+def test_a_closed_pipe_gives_no_traceback(here: Path) -> None:
+    """Where the reader of standard output has closed the pipe (attnbench --help | head), there is no traceback."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "--help"], cwd=here, stdout=writing, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writing)
+    assert done.stderr == b""
+    assert done.returncode == 1
+
+
+def test_broken_plugin_is_left_out_of_a_run_of_all(here: Path) -> None:
+    """A registered plug-in that cannot be imported is reported and left out; the other plug-ins are run."""
+    # This distribution shadows the installed one of the same name, whose implementations are then not registered.
+    info = here / "path" / "attnbench-9.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: attnbench\nVersion: 9\n")
+    (info / "entry_points.txt").write_text(
+        "[attnbench.operators]\nmultihead = attnbench.operators.multihead:OPERATOR\n"
+        "[attnbench.implementations]\nbroken = broken_plugin:X\nright = own:Right\n"
+    )
+    (here / "path" / "broken_plugin.py").write_text("import a_library_that_is_missing\n")
+    path = os.pathsep.join([str(info.parent), str(here), os.environ.get("PYTHONPATH", "")])
+    done = attnbench("conform", "--case", TINY.format(0), "--check", "forward_parity", cwd=here, PYTHONPATH=path)
+    assert done.code == 0, done.err
+    fault = "cannot import 'broken': ModuleNotFoundError: No module named 'a_library_that_is_missing'"
+    assert f"left out: {fault}" in done.err.splitlines()
+    assert re.search(r"^chapter +right", done.out, re.MULTILINE)
+    assert re.search(r"^forward +✓ 1", done.out, re.MULTILINE)
+
+
+def test_a_terminated_run_ends_its_workers(here: Path) -> None:
+    """A run that gets SIGTERM (as CI sends) or Ctrl-C ends its workers, and prints how to resume it."""
+    words = ["conform", "own.py:Hangs", "--case", TINY.format(0)]
+    started = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *words], cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    pid = ""
+    deadline = time.monotonic() + 600
+    while not pid.endswith(".") and time.monotonic() < deadline:
+        pid = (here / "pid").read_text() if (here / "pid").exists() else ""
+    started.send_signal(signal.SIGTERM)
+    _, errors = started.communicate(timeout=600)
+    assert started.returncode == 130
+    (stored,) = here.glob("results/*/*.jsonl")
+    kept = f"attnbench: interrupted: stored results are kept; continue with --resume {stored.stem}"
+    assert errors.splitlines()[-1] == kept
+    assert "Traceback" not in errors
+    assert not Path(f"/proc/{int(float(pid))}").exists()
+    assert read_run(stored).results == ()
+
+
+# Exit codes
+
+
+def make_recording(tmp_path: Path, statuses: dict[str, list[str]]) -> Recording:
+    """Recording of a run in which each implementation has findings of these statuses."""
+    run = Run(id="r", time="t", command="c", machine=describe_machine(), versions={}, threads=1)
+    results = {
+        (name, TINY): Result(
+            run="r",
+            implementation=name,
+            case=TINY,
+            findings=tuple(Finding(check="x", status=s, reason="y") for s in found),  # type: ignore[arg-type]
+        )
+        for name, found in statuses.items()
+    }
+    return Recording(run=run, file=RunFile.create(tmp_path, run), results=results)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code"),
+    [
+        ({"a": ["passed"]}, 0),
+        ({"a": ["passed", "unsupported", "not_run", "expected_failure"]}, 0),
+        ({"a": ["expected_failure"]}, 0),
+        *(({"a": ["passed"], "b": ["passed", s]}, 1) for s in ("failed", "error", "timeout", "crashed")),
+        *(({"a": ["passed"], "b": ["passed", s]}, 1) for s in ("out_of_memory", "unexpected_pass")),
+        ({"a": ["passed"], "b": ["unsupported"]}, 3),
+        ({"a": ["passed"], "b": ["not_run"]}, 3),
+        ({"a": ["passed"]}, 3),
+        ({}, 3),
+    ],
+)
+def test_exit_code_follows_from_the_statuses(tmp_path: Path, statuses: dict[str, list[str]], code: int) -> None:
+    """Code 1: a check failed. Code 3: none failed, but a named implementation passed none. Code 0: otherwise."""
+    named = ["a", "b"] if "b" in statuses or code == 3 else ["a"]
+    made = make_recording(tmp_path, statuses)
+    with made.file:
+        assert made.choose_exit_code(named) == code
+
+
+def test_unexpected_pass_is_a_failure(here: Path) -> None:
+    """A finding that was expected to fail and passed is reported, with code 1."""
+    entry = '[[expected]]\nimplementation = "own.py:Right"\ncheck = "*"\ncase = "*"\nreason = "old"\nlink = "x"\n'
+    (here / "known.toml").write_text(entry)
+    words = ["--case", TINY.format(0), "--check", "forward_parity", "--expected-failures", "known.toml", "--json", "-"]
+    done = attnbench("conform", "own.py:Right", *words, cwd=here)
+    assert done.code == 1
+    (finding,) = done.json["findings"]
+    assert (finding["status"], finding["reason"]) == (
+        "unexpected_pass", "expected to fail (old, x), but passed: "
+        "remove entry 1 of known.toml, or exclude this case from the entry's patterns"
+    )  # fmt: skip
+
+
+# Printed output
+
+
+def make_result(name: str, *findings: Finding) -> Result:
+    """Result of an implementation on a case."""
+    return Result(run="r", implementation=name, case=TINY.format(0), findings=findings)
+
+
+def test_the_matrix_has_a_row_for_each_chapter(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each implementation has a column; a cell has counts by status, and the largest ratio of error to allowance."""
+    passed = Finding(check="forward_parity", status="passed", measured=0.5, allowed=2.0)
+    print_findings(
+        [
+            make_result(
+                "one", passed, passed, Finding(check="repeats_itself", status="passed", measured=0.0, allowed=0.0)
+            ),
+            make_result(
+                "another",
+                Finding(check="forward_parity", status="failed", reason="off", measured=1e9, allowed=1.0),
+                Finding(
+                    check="inputs_untouched",
+                    status="unsupported",
+                    reason="no",
+                    warnings=("computes this case correctly; let unsupported(case) return None for it",),
+                ),
+                Finding(check="repeats_itself", status="expected_failure", reason="known", measured=9.0, allowed=1.0),
+                Finding(check="weights_parity", status="not_run", reason="long"),
+            ),
+        ]
+    )
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[:7] == [
+        "chapter      one         another",
+        "forward      ✓ 2 (0.25)  ✗ 1 (>100)",
+        "weights                  · 1",
+        "hygiene                  – 1",
+        "determinism  ✓ 1         ~ 1",
+        "",
+        "✗ failed   ✓ passed   ~ expected to fail   – refused, with a reason   · not run   (largest error / allowed)",
+    ]
+    assert "refused: another, 1 finding: no" in lines
+    assert (
+        "warning: another, 1 refused case: no: computes this case correctly; let unsupported(case) return None for it"
+        in lines
+    )
+    assert lines[-1] == "1 of 5 findings failed"
+
+
+def test_a_wide_matrix_is_split_into_several(capsys: pytest.CaptureFixture[str]) -> None:
+    """A matrix of many implementations is split into several that are at most 110 characters wide."""
+    passed = Finding(check="forward_parity", status="passed", measured=0.5, allowed=2.0)
+    print_findings([make_result(f"implementation_{number}", passed) for number in range(12)])
+    lines = capsys.readouterr().out.splitlines()
+    heads = [line.split()[1:] for line in lines if line.startswith("chapter")]
+    assert [name for head in heads for name in head] == [f"implementation_{number}" for number in range(12)]
+    assert len(heads) > 1
+    assert max(map(len, lines)) <= 110
+
+
+def test_a_run_is_written_as_markdown(tmp_path: Path) -> None:
+    """The matrix is a table, and markup in a plug-in's text is escaped."""
+    made = make_recording(tmp_path, {})
+    with made.file:
+        run = made.run
+    text = io.StringIO()
+    failed = Finding(check="forward_parity", status="failed", reason="<b>off</b> | `x`", measured=3.0, allowed=1.0)
+    write_markdown(
+        run, [make_result("one", failed), make_result("other", Finding(check="forward_parity", status="passed"))], text
+    )
+    lines = text.getvalue().splitlines()
+    assert lines[4:7] == ["| chapter | `one` | `other` |", "| --- | --- | --- |", "| forward | ✗ 1 (3.00) | ✓ 1 |"]
+    assert "`one`: 1 failed." in lines
+    assert "\\<b\\>off\\</b\\> \\| \\`x\\`  " in lines
+    assert lines[-1] == f"`attnbench reproduce '{TINY.format(0)}' --check forward_parity one`"
+
+
+# Runs
+
+
+def test_failing_run_is_one_object_that_can_be_reproduced(here: Path) -> None:
+    """--json - prints one valid JSON object and nothing else; the command in a failed finding reproduces the failure.
+
+    Neither the object nor the stored run contains a host name, a user name, a home folder or an absolute path.
+    """
+    home = here / "home" / "somebody-k7"
+    home.mkdir(parents=True)
+    words = ["conform", f"{here}/own.py:Raises", "own.py:Wrong", "--case", TINY.format(0)]
+    words += ["--check", "forward_parity", f"--results={here}/stored", "--json", "-"]
+    done = attnbench(*words, cwd=here, HOME=str(home), USER="somebody-k7", LOGNAME="somebody-k7")
+    assert done.code == 1
+    printed = done.json
+    assert set(printed) == {"schema", "run", "findings"}
+    assert printed["schema"] == SCHEMA
+    by_check = {(f["implementation"], f["check"]): f for f in printed["findings"]}
+    assert len(printed["findings"]) == len(by_check) == 2
+    raised, wrong = by_check["own.py:Raises", "forward_parity"], by_check["own.py:Wrong", "forward_parity"]
+    assert raised["status"] == "error"
+    assert raised["reason"].startswith("OSError: cannot open ~/weights.bin (at own.py:")
+    assert wrong["status"] == "failed"
+    (file,) = here.glob("stored/*/*.jsonl")
+    stored = read_run(file)
+    assert stored.problems == ()
+    assert stored.run.command == shlex.join(
+        ["attnbench", "conform", "own.py:Raises", *words[2:-3], "--results=stored", "--json", "-"]
+    )
+    for text in (done.out, file.read_text()):
+        assert not re.search(r"somebody-k7|Traceback", text)
+        assert str(here) not in text
+        assert not re.search(rf"\b{re.escape(socket.gethostname())}\b", text)
+    program, *again = shlex.split(wrong["reproduce"])
+    assert program == "attnbench"
+    once_more = attnbench(*again, cwd=here)
+    assert once_more.code == 1
+    assert once_more.out.splitlines()[0] == "own.py:Wrong  forward_parity: failed"
+    assert "output is nan at batch 0, query 0, feature 0" in once_more.out
+
+
+def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
+    """NaN and infinity are written as null, in the printed object and in the run file."""
+    finding = Finding(check="x", status="failed", reason="y", measured=float("nan"), allowed=float("inf"))
+    made = make_recording(tmp_path, {})
+    with made.file:
+        made.add(Result(run="r", implementation="a", case=TINY, findings=(finding,)))
+    text = io.StringIO()
+    write_json(made, text)
+    (printed,) = json.loads(text.getvalue())["findings"]
+    assert (printed["measured"], printed["allowed"]) == (None, None)
+    assert read_run(made.file.path).results[0].findings[0].measured is None
+
+
+def test_resuming_repeats_nothing(here: Path) -> None:
+    """A run whose file was cut within a line is resumed: whole lines stay, and only the cases of missing lines run."""
+    words = ["conform", "own.py:Right", "--check", "forward_parity"]
+    words += itertools.chain(*(("--case", TINY.format(seed)) for seed in range(4)))
+    assert attnbench(*words, cwd=here).code == 0
+    (file,) = here.glob("results/*/*.jsonl")
+    lines = file.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 5
+    kept, cut = lines[:3], lines[3][: len(lines[3]) // 2]
+    file.write_bytes(b"".join(kept) + cut)
+    calls = len((here / "calls").read_text())
+    assert attnbench(*words, "--resume", file.stem, cwd=here).code == 0
+    assert (file,) == tuple(here.glob("results/*/*.jsonl"))
+    # Only two of the four cases ran again, so the second run made half as many calls as the first run.
+    assert len((here / "calls").read_text()) == calls + calls // 2
+    assert file.read_bytes().startswith(b"".join(kept) + cut + b"\n")
+    after = read_run(file)
+    assert len(after.problems) == 1
+    assert "line 4 cannot be read and is left out" in after.problems[0]
+    assert Counter(result.case for result in after.results) == {TINY.format(seed): 1 for seed in range(4)}
+    assert len(merge_runs([after])) == 4
+
+
+def test_shards_hold_each_case_once(session: Session) -> None:
+    """Every case is in exactly one of the shards 1/2 and 2/2."""
+    cases = session.ask_oracle(ListSuite(operator="multihead", level="quick"))
+    whole, first, second = (plan_cases(session, cases, shard=part) for part in (None, (1, 2), (2, 2)))
+    assert sorted(p.case for p in [*first, *second]) == sorted(p.case for p in whole)
+    assert first
+    assert second
+
+
+def test_timed_implementations_are_named_or_compute_the_operator(session: Session) -> None:
+    """Without names, the operator's reference and all implementations that compute the operator are timed.
+
+    With names, every named implementation is timed.
+    """
+    of_both = ["core_reshaped", "sdpa"]
+    assert choose_timed_implementations(session, of_both, asked=False, operators=("multihead",)) == [
+        "torch_mha",
+        "sdpa",
+    ]
+    found = choose_timed_implementations(session, of_both, asked=True, operators=("multihead",))
+    assert found[-2:] == of_both
+    assert "torch_mha" in found[:-2]
+
+
+def test_a_quick_run_compiles_only_what_is_named(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without names, an implementation that compiles is left out, and the message says how to include it."""
+    names = ["compiled", "sdpa"]
+    wanted: dict[str, Any] = {"operators": ("multihead",), "compiling": False}
+    assert choose_timed_implementations(session, names, asked=False, **wanted) == ["torch_mha", "sdpa"]
+    assert capsys.readouterr().err == "left out: compiled: compiling takes minutes; name it to include it\n"
+    assert choose_timed_implementations(session, names, asked=True, **wanted) == ["torch_mha", *names]
+    assert choose_timed_implementations(session, names, asked=False, **wanted | {"compiling": True}) == [
+        "torch_mha",
+        *names,
+    ]
+
+
+def test_dtype_applies_to_every_case(session: Session) -> None:
+    """--dtype runs each problem of the suite once in each given dtype, whatever dtypes the suite lists for it."""
+    cases = session.ask_oracle(ListSuite(operator="multihead", level="quick"))
+    problems = {case.rsplit("/", 3)[0] + case.rsplit("/", 1)[1] for case in cases}
+    for dtypes in (("float64",), ("float64", "bfloat16")):
+        found = [plan.case for plan in plan_cases(session, cases, dtypes=dtypes)]
+        assert len(found) == len(set(found)) == len(problems) * len(dtypes)
+        assert {case.split("/")[-3] for case in found} == set(dtypes)
+
+
+def test_a_users_module_is_checked_from_another_folder(tmp_path: Path) -> None:
+    """A user's class, in a file that does not mention attnbench, is checked from any folder without an edit."""
+    words = ["--shard", "1/6", "--dtype", "float64", "--check", "forward_parity"]
+    done = attnbench("conform", f"{MY_ATTENTION}:MyAttention", *words, "--json", "findings.json", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[0].split() == ["chapter", "my_attention.py:MyAttention"]
+    findings = json.loads((tmp_path / "findings.json").read_text())["findings"]
+    assert {f["case"].split("/")[-3] for f in findings} == {"float64"}
+    assert Counter(f["status"] for f in findings)["passed"] >= 2
+    assert {f["status"] for f in findings} <= {"passed", "unsupported"}
+
+
+def test_one_check_of_one_case_can_be_run_alone(here: Path) -> None:
+    """``reproduce`` of a check that passes gives code 0, and prints its requirement and its errors."""
+    done = attnbench("reproduce", TINY.format(3), "own.py:Right", "--check", "forward_parity", cwd=here)
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0] == "own.py:Right  forward_parity: passed"
+    assert lines[1] == "  requirement  The output equals the oracle's within the error budget."
+    assert re.fullmatch(r"  measured     \S+, allowed \S+", lines[2])
+    assert list(here.glob("results/**")) == []

@@ -1,0 +1,203 @@
+"""Tests of ``attnbench compare``: two implementations with interleaved timing, or one from two source trees."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict
+from attnbench.cli import attnbench
+from attnbench.cli.compare_command import _choose_exit_code
+from attnbench.plugins.registry import PluginError
+from attnbench.records.run_file import ResultsError, find_runs, read_run
+
+# Options for a short measurement: one short length, one pass, one thread.
+SMALL = ("--lengths", "16", "--passes", "forward", "--threads", "1")
+# Source of a kernel. Each call of the kernel calls the function ``work`` of another module, ``other_work``.
+KERNEL = """
+import torch
+
+def attend(q, k, v, *, scale):
+    from other_work import work
+    work()
+    return torch.softmax(q @ k.mT * scale, dim=-1) @ v
+"""
+# ``work`` that takes longer than the rest of the call: a matrix product.
+EXTRA_WORK = """
+import torch
+
+ONE = torch.ones(256, 256)
+
+def work():
+    ONE @ ONE
+"""
+# Two kernels that hold a tensor during the call; the tensor of the second is one byte larger.
+HOLDING_KERNELS = """
+import torch
+
+def make_kernel(size):
+    def attend(q, k, v, *, scale):
+        kept = torch.empty(size, dtype=torch.uint8)
+        output = torch.softmax(q @ k.mT * scale, dim=-1) @ v
+        del kept
+        return output
+    return attend
+
+EXACT, LARGER = make_kernel(100_000), make_kernel(100_001)
+"""
+
+
+def invoke(*words: str) -> Any:
+    """Run an attnbench command in this process, and return its result; a usage error is raised as an exception."""
+    return CliRunner().invoke(attnbench, words, standalone_mode=False, catch_exceptions=False)
+
+
+def compare(folder: Path, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Run ``compare`` on one case, and return its exit code and the change of each aspect."""
+    file = folder / "changes.json"
+    outcome = invoke("compare", *words, *SMALL, "--results", str(folder / "results"), "--json", str(file))
+    return outcome.return_value, {change["aspect"]: change for change in json.loads(file.read_text())["changes"]}
+
+
+def test_work_that_was_added_to_a_source_tree_is_slower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source tree whose kernel calls a matrix product in addition is slower.
+
+    If other work disturbs the processes too much for a verdict, the message says so, and the samples are stored.
+    """
+    for folder, other_work in (("old", "def work():\n    pass\n"), ("new", EXTRA_WORK)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(KERNEL)
+        (tmp_path / folder / "other_work.py").write_text(other_work)
+    monkeypatch.chdir(tmp_path / "new")
+    code, changes = compare(tmp_path, "mine.py:attend", "--base", "../old", "--processes", "7")
+    assert code == 1
+    if changes["time"]["verdict"] != "slower":
+        assert changes["time"]["verdict"] == "inconclusive"
+        assert re.search("other work disturbed|A/A control failed", changes["time"]["told"])
+    else:
+        assert "× the base's time, 7 of 7 processes are usable" in changes["time"]["told"]
+    assert changes["time"]["implementation"] == "mine.py:attend @ ."
+    assert (changes["kernel_calls"]["verdict"], changes["flop"]["verdict"]) == ("bigger", "same")
+    (path,) = find_runs(tmp_path / "results", [])
+    run = read_run(path)
+    assert run.run.implementations == ("mine.py:attend @ old", "mine.py:attend @ .")
+    assert str(tmp_path) not in path.read_text()
+    timings = {result.implementation: result.timing for result in run.results if result.timing}
+    assert [len(timing.samples_ns) for timing in timings.values()] == [7, 7]
+    base = timings["mine.py:attend @ old"]
+    assert base is not None
+    assert base.twin is not None
+    new = timings["mine.py:attend @ ."]
+    assert new is not None
+    # The fastest call is hardly disturbed.
+    assert min(map(min, new.samples_ns)) > min(map(min, base.samples_ns))
+
+
+def test_one_more_byte_is_found(tmp_path: Path) -> None:
+    """If a kernel allocates one byte more, the verdict on memory is ``bigger``; one process cannot judge time."""
+    file = tmp_path / "mine.py"
+    file.write_text(HOLDING_KERNELS)
+    code, changes = compare(tmp_path, f"{file}:EXACT", f"{file}:LARGER", "--processes", "1")
+    assert code == 1
+    assert changes["peak_bytes"]["verdict"] == changes["workspace_bytes"]["verdict"] == "bigger"
+    base, new = changes["peak_bytes"]["told"].removesuffix(" bytes").split(" → ")
+    assert int(new) - int(base) == 1
+    assert changes["kernel_calls"]["verdict"] == "same"
+    assert changes["time"]["verdict"] in UNDECIDED
+
+
+def make_change(verdict: Verdict) -> Change:
+    """A change with this verdict."""
+    return Change(implementation="mine", case="c", aspect="time", verdict=verdict, told="")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "code"),
+    [
+        ([], 3),
+        (["same", "faster", "smaller", "mended", "other"], 0),
+        (["same", "unknown"], 3),
+        (["same", "inconclusive"], 3),
+        *((["same", "inconclusive", worse], 1) for worse in sorted(WORSE)),
+    ],
+)
+def test_the_exit_code_follows_from_the_verdicts(verdicts: Sequence[Verdict], code: int) -> None:
+    """Code 1: a change is worse; 3: none is worse but one is undecided, or there is no change at all; 0: otherwise."""
+    assert _choose_exit_code([make_change(verdict) for verdict in verdicts], undecided=UNDECIDED) == code
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        (
+            ("sdpa",),
+            click.UsageError,
+            "NEW is missing: name a second run or implementation, or another source tree with",
+        ),
+        (
+            ("sdpa", "reshapd"),
+            PluginError,
+            "unknown implementation 'reshapd'; did you mean 'reshaped' or 'core_reshaped'?",
+        ),
+        (
+            ("sdpa", "run.jsonl"),
+            click.UsageError,
+            "'sdpa' is an implementation and 'run.jsonl' is a run: name two runs or two implementations",
+        ),
+        (
+            ("sdpa", "2098"),
+            click.UsageError,
+            "'sdpa' is an implementation and '2098' is a run: name two runs or two implementations",
+        ),
+        (
+            ("sdpa", "sdpa"),
+            click.UsageError,
+            "'sdpa' is named twice: name two implementations, or another source tree with --base PATH",
+        ),
+        (("sdpa", "sdpa @ nowhere"), PluginError, "no such folder: nowhere"),
+        (("sdpa", "none.py:X"), PluginError, "no such file: none.py"),
+        (("2099", "2098"), ResultsError, "no run '2099' in stored; did you mean 2098?"),
+        (
+            ("2099", "2098", "--lengths", "8"),
+            click.UsageError,
+            "--lengths applies to implementations only, and BASE and NEW are stored runs: leave it out",
+        ),
+        (("2099", "2098", "--dtype", "float64"), click.UsageError, "--dtype applies to implementations only, and BASE"),
+        (
+            ("sdpa", "reshaped", "--threshold", "0.1"),
+            click.UsageError,
+            "--threshold applies to stored runs only, and BASE and NEW are implementations: leave it out",
+        ),
+        (
+            ("sdpa", "reshaped", "--base", "."),
+            click.UsageError,
+            "--base compares one implementation with its version in another source tree: leave",
+        ),
+        (("sdpa", "--base", "nowhere"), click.BadParameter, "Directory 'nowhere' does not exist."),
+        (
+            ("sdpa", "--base", "."),
+            PluginError,
+            "--base: . has no attnzoo, the source of 'sdpa'; name a folder that contains another version of it",
+        ),
+        (("2099", "--base", "."), PluginError, "unknown implementation '2099'; available: "),
+    ],
+)
+def test_usage_errors_are_raised_before_anything_is_run(
+    words: Sequence[str], error: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message names the values given and the remedy, and no process is started."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stored" / "cpu").mkdir(parents=True)
+    (tmp_path / "stored" / "cpu" / "2098.jsonl").write_text("")
+    (tmp_path / "run.jsonl").write_text("")
+    monkeypatch.setattr("subprocess.Popen", None)
+    with pytest.raises(error) as raised:
+        invoke("compare", *words, "--results", "stored")
+    assert message in (
+        raised.value.format_message() if isinstance(raised.value, click.ClickException) else str(raised.value)
+    )

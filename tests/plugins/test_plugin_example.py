@@ -1,0 +1,81 @@
+"""Tests of an installed plug-in distribution, whose implementation is found by its registered name."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.install
+
+EXAMPLE = Path(__file__).parents[1] / "plugin_example"
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+PROGRAM = "from attnbench.cli import main; main()"
+
+
+def run_checked(*command: str | Path, cwd: Path, **environment: str) -> str:
+    """Run a command that must exit with 0, and return its standard output."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command} exited with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder into which a copy of the example is installed.
+
+    The copy keeps build output out of the example's source folder.
+    """
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
+    for name in ("pyproject.toml", "example_attention.py"):
+        (source / name).write_text((EXAMPLE / name).read_text())
+    run_checked(*PIP, "install", "--no-deps", "--no-build-isolation", "--target", target, source, cwd=source)
+    return target
+
+
+def run_attnbench(installed: Path, *arguments: str, cwd: Path) -> str:
+    """Run an attnbench command that finds the installed example, and return its standard output."""
+    path = os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])
+    return run_checked(sys.executable, "-c", PROGRAM, *arguments, cwd=cwd, PYTHONPATH=path)
+
+
+def test_list_shows_the_plugin_with_its_distribution(installed: Path, tmp_path: Path) -> None:
+    """The list shows the origin of the name, the number of supported cases and the reasons of refusals."""
+    (row,) = json.loads(run_attnbench(installed, "list", "example_einsum", "--json", "-", cwd=tmp_path))[
+        "implementations"
+    ]
+    assert row["name"] == "example_einsum"
+    assert row["origin"] == "example_attention:EINSUM (attnbench-plugin-example 0.1.0)"
+    assert row["fault"] == ""
+    assert 0 < row["supported"] < row["cases"]
+    assert list(row["refused"]) == ["the kernel takes no need_weights"]
+
+
+def test_the_plugin_conforms_by_its_name(installed: Path, tmp_path: Path) -> None:
+    """``conform`` checks the plug-in by name: no check fails, and cases that need attention weights are unsupported."""
+    words = ["--shard", "1/3", "--check", "forward_parity", "--check", "input_gradients", "--json", "-"]
+    findings = json.loads(run_attnbench(installed, "conform", "example_einsum", *words, cwd=tmp_path))["findings"]
+    assert {f["implementation"] for f in findings} == {"example_einsum"}
+    assert {f["status"] for f in findings} == {"passed", "unsupported"}
+    assert {f["reason"] for f in findings if f["status"] == "unsupported"} == {"the kernel takes no need_weights"}
+
+
+def test_the_plugin_is_timed_by_its_name(installed: Path, tmp_path: Path) -> None:
+    """``profile`` prints the plug-in's times and memory; one process is too few for a speed verdict."""
+    words = ["--lengths", "8,16", "--passes", "forward", "--processes", "1"]
+    table = run_attnbench(installed, "profile", "example_einsum", *words, cwd=tmp_path)
+    times, memory = re.findall(r"^example_einsum .*$", table, re.MULTILINE)
+    assert len(re.findall(r"\d\.\d+ \((\d+\.\d+\?|!)\)", times)) == 2, table
+    assert len(re.findall(r"\d [KM]iB", memory)) == 2, table

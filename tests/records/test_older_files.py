@@ -1,0 +1,47 @@
+"""Tests that files of earlier versions stay readable: a run, a certificate and a list of cases that fuzz found."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from attnbench.cases import Case
+from attnbench.cli.conform_command import command
+from attnbench.plugins.registry import load_problem_types
+from attnbench.records.run_file import read_run
+from attnbench.report import write
+
+DATA = Path(__file__).parents[1] / "data"
+# Fields of a certificate whose values differ from run to run.
+OF_THE_RUN = ("run", "time", "commit", "versions", "machine", "threads")
+
+
+@pytest.mark.parametrize("table", sorted((DATA / "report-schema-2").glob("*.csv")), ids=lambda path: path.stem)
+def test_a_stored_run_has_the_same_tables(table: Path, tmp_path: Path) -> None:
+    """A report on the stored run has the same CSV files, byte for byte, as the stored report."""
+    write([read_run(DATA / "run-schema-2.jsonl")], tmp_path)
+    assert (tmp_path / table.name).read_bytes() == table.read_bytes()
+
+
+def test_a_certificate_equals_a_stored_one(tmp_path: Path) -> None:
+    """A new certificate equals the stored certificate of the same command, except for the fields in OF_THE_RUN.
+
+    A policy that was added since is left out.
+    """
+    before, after = DATA / "certificate-1.json", tmp_path / "after.json"
+    words = ["per_head", "core_sdpa", "--suite", "quick", "--certificate", str(after), "--results", str(tmp_path)]
+    assert CliRunner().invoke(command, words, standalone_mode=False).return_value == 0
+    old, new = (json.loads(path.read_text()) for path in (before, after))
+    assert list(new) == list(old)
+    for was, now in zip(old["implementations"], new["implementations"], strict=True):
+        now["policies"] = {name: value for name, value in now["policies"].items() if name in was["policies"]}
+    assert {key: value for key, value in new.items() if key not in OF_THE_RUN} == {
+        key: value for key, value in old.items() if key not in OF_THE_RUN
+    }
+
+
+def test_found_cases_are_read_as_before() -> None:
+    """Every line of the stored ``found.txt`` can be parsed as a case, and the id of the case is the line."""
+    lines = (DATA / "found.txt").read_text().splitlines()
+    assert [Case.parse(line, load_problem_types()).id for line in lines] == lines

@@ -1,0 +1,419 @@
+"""Tests of hostile implementations in one profile: each one loses only its own timing, and the reason is reported.
+
+Also tested are events during a run: a kill, a second run, a full disk, and a clock that jumps.
+"""
+
+import ast
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+
+import attnbench
+from attnbench.cli.profile_command import command
+from attnbench.processes.oracle_requests import DescribeCases, ListProfile
+from attnbench.records.run_file import RunFile, read_run
+from attnbench.records.types import Result
+from attnbench.runner import Effort, Limits, NoProgress, Session, list_gating_checks, list_profile_cases, profile
+from attnbench.workers.oracle_worker import OracleWorker
+from time_limits import repeat_with_longer_limits
+
+PLUGINS = Path(__file__).parents[1] / "data" / "hostile_plugins.py"
+PROGRAM = "from attnbench.cli import main; main()"
+# Implementations whose faults appear when each runs alone, and one whose faults appear only in the shared process.
+ALONE, LATE = ("NON_FATAL", "CRASHING", "HANGING", "LINGERING"), "LATE"
+HONEST = ("torch_mha", "sdpa")
+# No implementation has a fault at the first length. The last length is also run with a backward pass.
+LENGTHS, LATE_LENGTHS = range(8, 19), range(8, 12)
+FAULTLESS, BACKWARD = 8, 18
+FORWARD, TRAIN = "inference", "train"
+LIMITS = Limits(threads=1, memory_bytes=10**9, work_s=10)
+# Time limit of a request in seconds, on a machine that is not busy.
+TIMEOUT_S = 8
+# Seconds to time one implementation on one case. LATE_SHARE_S is enough for more than a hundred calls.
+SHARE_S, LATE_SHARE_S = 0.03, 0.3
+Results = dict[tuple[str, int, str], Result]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Working folder of the profiles, with the hostile plug-ins in it."""
+    made = tmp_path_factory.mktemp("hostile")
+    (made / "hostile.py").write_text(PLUGINS.read_text())
+    return made
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> Results:
+    """Results of one profile of the implementations in ``ALONE``."""
+    return run_profile(folder, ALONE, LENGTHS, backward=[BACKWARD], share_s=SHARE_S)
+
+
+@pytest.fixture(scope="module")
+def late_results(folder: Path) -> Results:
+    """Results of one profile of the implementation ``LATE``."""
+    return run_profile(folder, [LATE], LATE_LENGTHS, backward=[], share_s=LATE_SHARE_S)
+
+
+def run_profile(
+    folder: Path, hostile: Sequence[str], forward: Sequence[int], *, backward: Sequence[int], share_s: float
+) -> Results:
+    """Profile the baseline, hostile implementations and an honest one; return each result under its ``make_key``.
+
+    On a busy machine, where an implementation that does not hang exceeds the time limit, the limit is raised.
+    """
+
+    def is_expected(found: Results) -> bool:
+        return {key[0] for key, result in found.items() if "timeout" in (result.untimed or "")} <= {"HANGING"}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        found, _ = repeat_with_longer_limits(
+            lambda limit_s: run_profile_once(hostile, forward, backward, share_s, limit_s),
+            is_expected,
+            first_s=TIMEOUT_S,
+        )
+    return found
+
+
+def run_profile_once(
+    hostile: Sequence[str], forward: Sequence[int], backward: Sequence[int], share_s: float, limit_s: float
+) -> Results:
+    """Profile the implementations in this folder, with a time limit."""
+    with Session(limits=replace(LIMITS, timeout_s=limit_s)) as session:
+        names = [HONEST[0], *(f"hostile.py:{name}" for name in hostile), HONEST[1]]
+        cases = list_profile_cases(session, forward, ["forward"], of=("multihead",))
+        cases += list_profile_cases(session, backward, ["forward+backward"], of=("multihead",)) if backward else []
+        plans = session.plan(cases, list_gating_checks())
+        budget_s = share_s * len(names)
+        results = profile(
+            session, names, plans, run="r", progress=NoProgress(), effort=Effort(processes=1, budget_s=budget_s)
+        )
+        return {make_key(result): result for result in results}
+
+
+def make_key(result: Result) -> tuple[str, int, str]:
+    """Return the implementation's name, the length and the mode of a result."""
+    length = int(result.case.split(".L")[1].split(".")[0])
+    return result.implementation.removeprefix("hostile.py:"), length, result.case.rpartition("/")[2]
+
+
+# Implementation, length, mode, and the first words of the reason why the call was not timed.
+REASONS = [
+    ("NON_FATAL", 10, FORWARD, "error: OSError: no such engine (at hostile.py:"),
+    ("NON_FATAL", 11, FORWARD, "error: ZeroDivisionError: no numbers today (at hostile.py:"),
+    ("NON_FATAL", 12, FORWARD, "failed: the call must return a tuple (output, weights), got Tensor."),
+    ("NON_FATAL", 13, FORWARD, "out_of_memory: RuntimeError: "),
+    ("NON_FATAL", 14, FORWARD, "failed: "),
+    ("NON_FATAL", 15, FORWARD, "failed: "),
+    ("NON_FATAL", 16, FORWARD, "failed: "),
+    ("NON_FATAL", 17, FORWARD, "failed: "),
+    ("NON_FATAL", 18, TRAIN, "error: ArithmeticError: no way back (at hostile.py:"),
+    ("CRASHING", 9, FORWARD, "crashed: the process was killed by SIGSEGV"),
+    ("CRASHING", 10, FORWARD, "crashed: the process exited with code 0"),
+    # The call closed all file descriptors, the connection to the runner included: the worker cannot answer.
+    ("CRASHING", 11, FORWARD, "crashed: the process "),
+    ("CRASHING", 12, FORWARD, "not_run: the worker's process ended 3 times, the last time: the process "),
+    ("HANGING", 9, FORWARD, "timeout: no answer within "),
+    ("HANGING", 10, FORWARD, "timeout: no answer within "),
+    ("LINGERING", 18, FORWARD, "the implementation's threads still need "),
+]
+
+
+@pytest.mark.parametrize(("name", "length", "mode", "reason"), REASONS)
+def test_each_fault_is_the_reason_for_no_timing(
+    results: Results, name: str, length: int, mode: str, reason: str
+) -> None:
+    """The result of a call with a fault has no timing, and its reason names the fault."""
+    found = results[name, length, mode]
+    assert found.timing is None
+    assert found.untimed is not None
+    assert found.untimed.startswith(reason), found.untimed
+
+
+@pytest.mark.parametrize(
+    ("length", "word"),
+    [
+        (14, "the number of threads"),
+        (15, "the default dtype"),
+        (16, "the gradient mode"),
+        (17, "the random number generator"),
+    ],
+)
+def test_changed_settings_are_named(results: Results, length: int, word: str) -> None:
+    """A call that changed a global setting is not timed, because the setting would change the time of other calls."""
+    assert word in (results["NON_FATAL", length, FORWARD].untimed or "")
+
+
+def test_out_of_memory_is_reported_with_the_bytes_requested(results: Results) -> None:
+    """The reason gives the size of the allocation that failed, here 16 Mi numbers of 4 bytes."""
+    assert "you tried to allocate 67108864 bytes" in (results["NON_FATAL", 13, FORWARD].untimed or "")
+
+
+def assert_complete(found: Result) -> None:
+    """Assert that all findings passed, and that memory and samples were measured."""
+    assert {finding.status for finding in found.findings} == {"passed"}
+    assert found.untimed is None
+    assert found.memory is not None
+    assert found.timing is not None
+    assert [len(samples) >= 3 for samples in found.timing.samples_ns] == [True]
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_honest_implementations_are_timed_everywhere(results: Results, late_results: Results, name: str) -> None:
+    """An honest implementation is measured in every case, whichever hostile implementations run beside it."""
+    for length, mode in [*((length, FORWARD) for length in LENGTHS), (BACKWARD, TRAIN)]:
+        assert_complete(results[name, length, mode])
+    for length in LATE_LENGTHS:
+        assert_complete(late_results[name, length, FORWARD])
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_hostile_implementation_is_timed_where_it_has_no_fault(results: Results, name: str) -> None:
+    """A fault of an implementation at one length does not prevent its timing at a length without a fault."""
+    found = results[name, FAULTLESS, FORWARD]
+    assert found.timing is not None
+    assert found.untimed is None
+
+
+def test_a_wrong_output_after_the_hundredth_call_is_found(late_results: Results) -> None:
+    """Outputs are checked again after the last sample; a call whose output has become wrong has no timing."""
+    assert_complete(late_results[LATE, FAULTLESS, FORWARD])
+    found = late_results[LATE, 9, FORWARD]
+    assert (found.timing, found.memory) == (None, None)
+    assert (found.untimed or "").startswith("failed: ")
+    assert "forward_parity" in {finding.check for finding in found.findings if finding.status == "failed"}
+
+
+def test_a_cached_output_is_found(late_results: Results) -> None:
+    """A call that returns a stored output for new inputs fails the check after the last sample."""
+    found = late_results[LATE, 10, FORWARD]
+    assert found.timing is None
+    assert "forward_parity" in {finding.check for finding in found.findings if finding.status == "failed"}
+
+
+def test_a_crash_of_the_shared_process_is_attributed_to_its_cause(late_results: Results) -> None:
+    """The implementation that crashes the shared process is identified, and only its calls are not timed."""
+    found = late_results[LATE, 11, FORWARD]
+    assert found.timing is None
+    assert (found.untimed or "").startswith("crashed in a timing process: ")
+    assert (found.untimed or "").endswith("the process was killed by SIGSEGV")
+
+
+def test_printing_does_not_prevent_timing(results: Results) -> None:
+    """A call that prints megabytes passes and is timed: the text is not taken for an answer of the worker."""
+    found = results["NON_FATAL", 9, FORWARD]
+    assert {finding.status for finding in found.findings} == {"passed"}
+    assert found.timing is not None
+
+
+def test_forks_are_ended_with_their_process(results: Results, folder: Path) -> None:
+    """Processes that a call forked have ended when the run is over, also those in sessions of their own."""
+    assert {finding.status for finding in results["LINGERING", 9, FORWARD].findings} == {"passed"}
+    forked = [int(line) for line in (folder / "forked").read_text().split()]
+    assert len(forked) >= 7
+    assert [pid for pid in forked if not is_gone(pid)] == []
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended."""
+    try:
+        return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+
+
+# A killed run, and a second run at the same time
+
+OWN = """
+import os
+import time
+from pathlib import Path
+
+import torch
+
+
+class Own(torch.nn.MultiheadAttention):
+    def forward(self, query, *arguments, **keywords):
+        length = query.shape[1]
+        if length == 16 and Path("hang").exists():
+            Path("pid").write_text(f"{os.getpid()} ")
+            while True:
+                time.sleep(0.01)
+        return super().forward(query, *arguments, **keywords)
+"""
+
+
+TINY = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/inference"
+PROFILE = ("profile", "--lengths", "8,16", "--passes", "forward", "--processes", "1", "--timeout", "1000")
+CONFORM = ("conform", "--case", TINY, "--check", "forward_parity")
+
+
+def start(cwd: Path, *words: str) -> subprocess.Popen[str]:
+    """Start a command on ``Own`` in the folder ``cwd``; results are written to ``results``, a folder beside ``cwd``."""
+    words += ("own.py:Own", "--threads", "1", "--results", "../results")
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *words], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+PROBES = [("torch_mha", 8), ("torch_mha", 16), ("own.py:Own", 8), ("own.py:Own", 16)]
+
+
+def wait_for_hang(folder: Path, done: int) -> tuple[Path, int]:
+    """Wait until ``done`` results are stored and a call of length 16 hangs; return the run file and the process id."""
+    deadline = time.monotonic() + 600
+    while time.monotonic() < deadline:
+        time.sleep(0.05)
+        file = next(folder.parent.glob("results/*/*.jsonl"), None)
+        if file is None or file.read_bytes().count(b'"record":"result"') < done:
+            continue
+        (folder / "hang").touch()
+        if (folder / "pid").exists() and (pid := (folder / "pid").read_text()).endswith(" "):
+            return file, int(pid)
+    raise TimeoutError(f"{done} results and a call that hangs")
+
+
+@pytest.mark.parametrize("done", [PROBES[:3], PROBES], ids=["probed", "timed"])
+def test_a_killed_run_is_resumed_and_disturbs_no_other(done: list[tuple[str, int]], tmp_path: Path) -> None:
+    """A run is killed by SIGKILL, during its checks or its timing: its processes end, and the run can be resumed.
+
+    Stored results are kept. A second run that writes to the same results folder at the same time is not affected.
+    """
+    killed, other = tmp_path / "killed", tmp_path / "other"
+    for folder in (killed, other):
+        folder.mkdir()
+        (folder / "own.py").write_text(OWN)
+    if done != PROBES:
+        (killed / "hang").touch()
+    first = start(killed, *PROFILE)
+    file, pid = wait_for_hang(killed, len(done))
+    second = start(other, *CONFORM)
+    _, errors = second.communicate(timeout=900)
+    assert second.returncode == 0, errors
+    assert not is_gone(pid)
+    first.kill()
+    first.communicate()
+    deadline = time.monotonic() + 120
+    while not is_gone(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert is_gone(pid)
+    (beside,) = (path for path in tmp_path.glob("results/*/*.jsonl") if path != file)
+    assert [finding.status for result in read_run(beside).results for finding in result.findings] == ["passed"]
+    before = read_run(file)
+    stored = [(result.implementation, make_key(result)[1]) for result in before.results]
+    # Implementations are checked in parallel, so the order of results varies. No timing is stored before all calls are
+    # timed.
+    assert sorted(stored) == sorted(done)
+    assert before.problems == ()
+    (killed / "hang").unlink()
+    again = start(killed, *PROFILE, "--resume", file.stem)
+    _, errors = again.communicate(timeout=900)
+    assert again.returncode == 0, errors
+    after = read_run(file)
+    # Each result is stored twice: without a timing after the checks, which the resumed run does not repeat, and with
+    # its timing.
+    times = Counter((result.implementation, make_key(result)[1], result.timing is not None) for result in after.results)
+    names = ("torch_mha", "own.py:Own")
+    assert times == {(name, length, timed): 1 for name in names for length in (8, 16) for timed in (False, True)}
+    assert after.results[: len(before.results)] == before.results
+    assert len(list(tmp_path.glob("results/*/*.jsonl"))) == 2
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ("--threads 1000000", ("--threads", "1000000 is not in the range 1<=x<=")),
+        ("--threads 0", ("--threads", "0 is not in the range")),
+        ("--processes 0", ("--processes", "0 is not in the range")),
+        ("--memory-limit 99999999999GiB", ("--memory-limit", "needs a number of bytes", "for example 8GiB")),
+        ("--memory-limit -1GiB", ("--memory-limit", "needs a number of bytes", "'-1GiB'")),
+        ("--lengths 1e3", ("--lengths", "at least 1", "'1e3'")),
+        ("--lengths ,", ("--lengths", "at least 1", "','")),
+        ("--lengths 8.5", ("--lengths", "at least 1", "'8.5'")),
+        ("--timeout -1", ("--timeout", "above 0", "'-1'")),
+        ("--work-limit inf", ("--work-limit", "above 0", "'inf'")),
+        ("--results=", ("--results", "needs a folder, got an empty name")),
+        ("--passes backward", ("--passes", "'backward'", "'forward'")),
+        ("--dtype float8", ("--dtype", "'float8'", "'float32'")),
+        ("--device tpu", ("--device", "'tpu'", "'cpu', 'cuda'")),
+    ],
+)
+def test_usage_errors_are_raised_before_anything_starts(arguments: str, parts: tuple[str, ...]) -> None:
+    """Lengths, limits, dtypes, devices and folders are validated before the run; the message names the option."""
+    with pytest.raises(click.UsageError) as raised:
+        command.make_context("profile", ["sdpa", *arguments.split()])
+    message = raised.value.format_message()
+    places = [message.find(part) for part in parts]
+    assert -1 not in places, message
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("length", [10**9, 10**20])
+def test_a_length_that_no_memory_holds_is_not_started(length: int, tmp_path: Path) -> None:
+    """A length is not run if computing its expected values needs too much memory; the message says how much."""
+    oracle_worker = OracleWorker(tmp_path)
+    cases = oracle_worker.list_profile(ListProfile(operator="multihead", lengths=[length]))
+    described, _ = oracle_worker.describe_cases(DescribeCases(cases=cases))
+    assert described.missing is not None
+    assert described.missing.startswith("computing the expected values needs about ")
+    assert described.missing.endswith("use a shorter length")
+
+
+# The machine
+
+FILL = """
+import resource, sys
+from pathlib import Path
+from attnbench.records.types import Finding, Machine, Result, Run
+from attnbench.records.run_file import ResultsError, RunFile
+
+machine = Machine(name="m", cpu="c", cores=1, memory_bytes=1)
+run = Run(id="r", time="t", command="c", machine=machine, versions={}, threads=1)
+case = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=%d/float32/cpu/eval"
+with RunFile.create(Path(sys.argv[1]), run) as file:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))
+    try:
+        for seed in range(1_000):
+            findings = (Finding(check="x", status="passed"),)
+            file.append(Result(run="r", implementation="i", case=case % seed, findings=findings))
+    except ResultsError as error:
+        print(seed, error)
+"""
+
+
+def test_a_full_disk_loses_at_most_the_last_line(tmp_path: Path) -> None:
+    """A failed write is an error of one line; earlier records in the file are readable, and the run can be resumed."""
+    done = subprocess.run([sys.executable, "-c", FILL, str(tmp_path)], capture_output=True, text=True, check=True)
+    count, _, message = done.stdout.partition(" ")
+    (path,) = tmp_path.glob("*/*.jsonl")
+    assert message == f"cannot write to {path}: File too large; the records written so far are kept\n"
+    stored = read_run(path)
+    assert len(stored.results) == int(count) > 5
+    assert len(stored.problems) <= 1
+    with RunFile.resume(path) as file:
+        file.append(stored.results[0])
+    assert len(read_run(path).results) == int(count) + 1
+
+
+def test_a_clock_that_jumps_disturbs_no_measurement() -> None:
+    """Only the module that names runs reads the time of day; waits and measurements read a monotonic clock."""
+    readers = set()
+    root = Path(attnbench.__file__).parent
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in (
+                "time.time", "time.time_ns", "time.localtime", "time.gmtime", "datetime.now", "datetime.utcnow",
+                "date.today", "datetime.today",
+            ):  # fmt: skip
+                readers.add(path.relative_to(root).as_posix())
+    assert readers == {"cli/recording.py"}

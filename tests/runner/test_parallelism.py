@@ -1,0 +1,140 @@
+"""Tests of ``run_each``, which checks implementations in parallel: all results arrive, and every worker is closed."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Barrier, Lock
+from typing import Any
+
+import pytest
+
+from attnbench.processes.oracle_requests import ListSuite
+from attnbench.records.environment import count_cores
+from attnbench.runner import NoProgress, Plan, Session, conform
+from attnbench.runner.parallelism import count_parallel_lanes, run_each
+
+NAMES = ["one", "two", "three", "four", "five"]
+PLAN = Plan(case="multihead/b1.s2/-/mask=none/regime=normal/seed=0/float32/cpu/train", checks=(), missing=None, flop=10)
+# How long a thread waits at the barrier for the second thread, in seconds.
+BARRIER_TIMEOUT_S = 600.0
+
+
+class FakeWorker:
+    """Supervisor without a worker process, which records whether it was closed."""
+
+    def __init__(self, name: str, parallel: int) -> None:
+        self.name, self.parallel, self.closed = name, parallel, False
+
+    def __enter__(self) -> "FakeWorker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Set ``closed``."""
+        self.closed = True
+
+
+@dataclass
+class FakeSession:
+    """Session that starts no processes and keeps a list of its fake workers."""
+
+    workers: list[FakeWorker] = field(default_factory=list)
+
+    def supervise(self, name: str, environment: Any, *, parallel: int) -> FakeWorker:
+        """Return a new fake worker, and add it to the list."""
+        self.workers.append(FakeWorker(name, parallel))
+        return self.workers[-1]
+
+
+def test_two_at_a_time_and_no_more() -> None:
+    """With parallel=2, two implementations run at the same time and never three; every result arrives once."""
+    barrier, counting = Barrier(2), Lock()
+    running: list[str] = []
+    most = 0
+
+    def job(name: str, worker: Any) -> Iterator[tuple[str, int]]:
+        nonlocal most
+        assert worker.name == name
+        with counting:
+            running.append(name)
+            most = max(most, len(running))
+        barrier.wait(BARRIER_TIMEOUT_S)
+        yield name, 0
+        yield name, 1
+        with counting:
+            running.remove(name)
+
+    session = FakeSession()
+    found = list(run_each(session, NAMES[:4], job, parallel=2))  # type: ignore[arg-type]
+    assert sorted(found) == sorted((name, number) for name in NAMES[:4] for number in (0, 1))
+    assert most == 2
+    assert {worker.parallel for worker in session.workers} == {2}
+    assert all(worker.closed for worker in session.workers)
+
+
+def test_an_exception_of_a_job_reaches_the_caller_and_ends_the_others() -> None:
+    """If the job of one implementation raises, the caller gets the exception, and all workers are closed."""
+    session = FakeSession()
+
+    def job(name: str, worker: Any) -> Iterator[str]:
+        if name == "one":
+            raise ValueError(name)
+        # The jobs of all other implementations yield until their workers are closed.
+        while not worker.closed:
+            time.sleep(0.001)
+            yield name
+
+    with pytest.raises(ValueError, match="one"):
+        list(run_each(session, NAMES, job, parallel=2))  # type: ignore[arg-type]
+    assert all(worker.closed for worker in session.workers)
+
+
+def test_a_caller_that_stops_early_leaves_nothing_running() -> None:
+    """If the caller closes the iterator, running workers are closed, and implementations that wait never start."""
+    session = FakeSession()
+
+    def job(name: str, worker: Any) -> Iterator[str]:
+        while not worker.closed:
+            time.sleep(0.001)
+            yield name
+
+    results = run_each(session, NAMES, job, parallel=2)  # type: ignore[arg-type]
+    assert next(results) in NAMES[:2]
+    results.close()  # type: ignore[attr-defined]
+    assert len(session.workers) <= 2
+    assert all(worker.closed for worker in session.workers)
+
+
+@pytest.mark.parametrize(
+    ("odd", "parallel"),
+    [(PLAN, count_cores()), (replace(PLAN, flop=10**13), 1), (replace(PLAN, case=PLAN.case.replace("cpu", "cuda")), 1)],
+    ids=["small", "large", "cuda"],
+)
+def test_only_small_cases_run_in_parallel(odd: Plan, parallel: int) -> None:
+    """If one case is large, or is on a device, ``count_parallel_lanes`` returns 1; otherwise the number of cores."""
+    assert count_parallel_lanes([PLAN, odd, PLAN]) == parallel
+
+
+def test_each_crash_is_reported_with_its_own_output(tmp_path: Path) -> None:
+    """If two implementations print and crash at the same time, the reason of each quotes only its own output."""
+    own = tmp_path / "own.py"
+    own.write_text(
+        "import os, sys, time\n"
+        "def make_call(word):\n"
+        "    def call(*inputs, **named):\n"
+        "        for _ in range(100):\n"
+        "            print(word, flush=True)\n"
+        "            time.sleep(0.002)\n"
+        "        os._exit(3)\n"
+        "    return call\n"
+        "LEFT, RIGHT = make_call('left'), make_call('right')\n"
+    )
+    with Session() as session:
+        listed = session.ask_oracle(ListSuite(operator="multihead", level="quick"))
+        plans = [replace(plan, checks=plan.checks[:1]) for plan in session.plan(listed[:1])]
+        results = list(conform(session, [f"{own}:LEFT", f"{own}:RIGHT"], plans, run="r", progress=NoProgress()))
+    reasons = {result.implementation.rpartition(":")[2]: result.findings[0].reason for result in results}
+    assert {name: reason.rpartition("(")[2] for name, reason in reasons.items()} == {"LEFT": "left)", "RIGHT": "right)"}

@@ -12,15 +12,20 @@ table.
 """
 
 import argparse
+import dataclasses
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from msgspec.structs import asdict
+
 from attnbench.analysis.speed_verdict import decide_speed
 from attnbench.analysis.stats import estimate_clean_time
+from attnbench.processes.request import Request
 from attnbench.processes.rpc import Child, serve
 from attnbench.records.environment import describe_machine
 from attnbench.records.types import Timing
@@ -114,12 +119,12 @@ def measure_processes(path: Path, shape: Shape, options: Any) -> None:
         for number in range(len(lines.records), options.processes):
             with Child("research.padded", log=Path(folder, "log")) as child:
                 answer = child.ask(
-                    {
-                        "do": "take", "batch": shape.batch, "length": shape.length, "threads": options.threads,
-                        "budget_s": options.budget, "seed": number,
-                    }
+                    TakePaddedSamples(
+                        batch=shape.batch, length=shape.length, threads=options.threads, budget_s=options.budget,
+                        seed=number,
+                    )
                 )  # fmt: skip
-            lines.add({"kind": "process", "shape": str(shape), "threads": options.threads, **answer})
+            lines.add({"kind": "process", "shape": str(shape), "threads": options.threads, **asdict(answer)})
             print(f"{path.name}: process {number + 1} of {options.processes}", flush=True)
 
 
@@ -171,15 +176,32 @@ def _make_timing(records: Sequence[Record], pass_: str, name: str) -> Timing:
     return Timing(samples_ns=columns.pop("times_ns"), threads=records[0]["threads"], **columns)
 
 
-def take_samples(*, batch: int, length: int, threads: int, budget_s: float, seed: int) -> Record:
-    """Time the calls of all passes in this process; return the numbers of ``COLUMNS`` by pass and name."""
+class PaddedSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples of one process: the numbers of ``COLUMNS`` by pass and name, and the fraction of padded tokens."""
+
+    samples: dict[str, dict[str, dict[str, list[int]]]]
+    padded: float
+
+
+class TakePaddedSamples(Request[PaddedSamples], frozen=True, kw_only=True):
+    """Time the calls of all passes in one process."""
+
+    batch: int
+    length: int
+    threads: int
+    budget_s: float
+    seed: int
+
+
+def take_samples(request: TakePaddedSamples) -> PaddedSamples:
+    """Time the calls of all passes in this process."""
     import torch
 
     from attnbench.measurement import sampling
     from attnbench.oracle import sentence_encoder
 
-    torch.set_num_threads(threads)
-    tokens, padded = sentence_encoder.make_padded_sentences(batch, length, padding=PADDING)
+    torch.set_num_threads(request.threads)
+    tokens, padded = sentence_encoder.make_padded_sentences(request.batch, request.length, padding=PADDING)
     model = sentence_encoder.load_encoder()
     with torch.no_grad():
         hidden = model(tokens, padded, layers=LAYER)
@@ -187,10 +209,12 @@ def take_samples(*, batch: int, length: int, threads: int, budget_s: float, seed
     samples: dict[str, dict[str, dict[str, list[int]]]] = {}
     for pass_ in PASSES:
         calls = _make_calls(reference, hidden, padded, pass_)
-        taken = sampling.sample_interleaved(calls, budget_s=budget_s, seed=seed, baseline=(BASE, CONTROL))
-        columns = {name: asdict(one) for name, one in taken.items()}
+        taken = sampling.sample_interleaved(
+            calls, budget_s=request.budget_s, seed=request.seed, baseline=(BASE, CONTROL)
+        )
+        columns = {name: dataclasses.asdict(one) for name, one in taken.items()}
         samples[pass_] = {name: {column: one[column] for column in COLUMNS} for name, one in columns.items()}
-    return {"samples": samples, "padded": float(padded.double().mean())}
+    return PaddedSamples(samples=samples, padded=float(padded.double().mean()))
 
 
 def _make_calls(reference: Any, hidden: Any, padded: Any, pass_: str) -> dict[str, Callable[[], object]]:
@@ -251,6 +275,6 @@ def _make_parser() -> argparse.ArgumentParser:
 
 if __name__ == "__main__":
     if len(sys.argv) == 2 and sys.argv[1].isdecimal():
-        serve({"take": take_samples}, int(sys.argv[1]))
+        serve([TakePaddedSamples.answered_by(take_samples)], int(sys.argv[1]))
     else:
         sys.exit(main())

@@ -12,6 +12,7 @@ from attnbench.checks.observations import serialize
 from attnbench.interface import Implementation, Refusal
 from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.registry import load_operator
+from attnbench.processes.oracle_requests import DescribeCases, DrawInputs
 from attnbench.records.types import Finding
 from attnbench.workers.oracle_worker import OracleWorker
 
@@ -24,12 +25,13 @@ class Conformance:
 
     def candidate(self, implementation: Implementation, case: Case) -> Candidate:
         """Return the candidate of an implementation on a case, with newly loaded inputs."""
-        path = self._oracle_worker.draw_inputs(case=case.id)
+        path = self._oracle_worker.draw_inputs(DrawInputs(case=case.id))
         return Candidate(implementation, load_operator(case.operator), case, load_inputs(path, case.device))
 
     def applicable(self, case: Case) -> list[str]:
         """Return the names of the checks that apply to a case."""
-        return list(self._oracle_worker.describe(cases=[case.id])[0]["checks"])
+        (described,) = self._oracle_worker.describe_cases(DescribeCases(cases=[case.id]))
+        return list(described.checks)
 
     def finding(self, implementation: Implementation, case: Case, check: str) -> Finding:
         """Run one check of an implementation on a case, and return its finding."""

@@ -16,7 +16,7 @@ from attnbench.measurement.cuda_timing import DeviceTime
 from attnbench.measurement.gpu_clocks import MISSING, Clocks
 from attnbench.records.run_file import find_runs, read_run
 from attnbench.records.types import SAMPLE_FIELDS, Result, Timing
-from attnbench.workers.candidate_worker import run_for_outcome
+from attnbench.workers.outcomes import run_for_outcome
 
 pytestmark = [
     pytest.mark.gpu,
@@ -200,7 +200,7 @@ def test_a_limit_holds_in_the_process_that_set_it(limit: Callable[[int], None]) 
         torch.empty(2**31, dtype=torch.uint8, device="cuda")
         return {}
 
-    assert run_for_outcome(act)["status"] == "out_of_memory"
+    assert run_for_outcome(act).status == "out_of_memory"
 
 
 def test_peaks_on_a_device_are_those_of_its_allocator() -> None:

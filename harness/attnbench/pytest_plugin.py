@@ -332,7 +332,7 @@ def _parse_count(text: str) -> int:
 def _usage_errors(kind: type[Exception]) -> Iterator[None]:
     """Turn errors that the user can correct into an exception of type ``kind`` with a one-line message."""
     from attnbench.plugins.registry import PluginError
-    from attnbench.processes.rpc import ChildDied
+    from attnbench.processes.errors import ChildDied
     from attnbench.runner import ExpectationError
 
     try:

@@ -7,21 +7,24 @@ first run left in the cache.
 """
 
 import argparse
+import json
 import time
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
 from attnbench.plugins.registry import OPERATORS, list_names
+from attnbench.processes.oracle_requests import ListSuite
 from attnbench.runner import Limits, NoProgress, Plan, Session, conform
 from attnbench.runner.session import PATIENT, Supervisor
+from research.conform_cost.cpu_time import SECONDS_FOLDER
+from research.conform_cost.requests import ReadSeconds
 
 PARTS = ("candidate", "oracle", "rounding model", "yardsticks", "process start", "the harness itself")
 ROOT = str(Path(__file__).parents[2])
 
 
 class _TimedSession(Session):
-    """A session whose candidate workers report their CPU time before they end."""
+    """A session whose candidate workers write their CPU times to files when they end."""
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(
@@ -29,24 +32,22 @@ class _TimedSession(Session):
             oracle_module="research.conform_cost.timed_oracle_worker",
             worker_module="research.conform_cost.timed_candidate_worker",
         )
-        self.seconds: defaultdict[str, float] = defaultdict(float)
 
-    def add(self, seconds: Mapping[str, float]) -> None:
-        """Add the CPU seconds of a process to the totals; ``seconds`` has one entry for each part of the work."""
-        for part, number in seconds.items():
-            self.seconds[part] += number
+    @property
+    def seconds_folder(self) -> Path:
+        """Folder of the files of CPU times."""
+        return self.folder / "seconds"
+
+    def read_seconds(self) -> dict[str, float]:
+        """Return the CPU seconds of each part of the work in all candidate workers that have ended."""
+        return _add_parts(*(json.loads(path.read_text()) for path in self.seconds_folder.glob("*.json")))
 
     def supervise(
         self, implementation: str, environment: Mapping[str, str] = PATIENT, *, parallel: int = 1
     ) -> Supervisor:
-        return _TimedSupervisor(self, [implementation], {**environment, "PYTHONPATH": ROOT}, parallel=parallel)
-
-
-class _TimedSupervisor(Supervisor):
-    def close(self) -> None:
-        if self._child is not None:
-            self._session.add(self.ask("spent"))  # type: ignore[attr-defined]
-        super().close()
+        self.seconds_folder.mkdir(exist_ok=True)
+        added = {"PYTHONPATH": ROOT, SECONDS_FOLDER: str(self.seconds_folder)}
+        return super().supervise(implementation, {**environment, **added}, parallel=parallel)
 
 
 def main() -> None:
@@ -64,12 +65,16 @@ def main() -> None:
         listed = [
             case
             for name in list_names(OPERATORS)
-            for case in session.ask_oracle("suite", operator=name, level=options.suite)
+            for case in session.ask_oracle(ListSuite(operator=name, level=options.suite))
         ]
         plans = session.plan(listed)
         for name in (options.first, options.second):
             findings = _conform(session, name, plans)
-            now = _add_parts(session.seconds, session.ask_oracle("spent"), {"the harness itself": time.process_time()})
+            now = _add_parts(
+                session.read_seconds(),
+                session.ask_oracle(ReadSeconds()),
+                {"the harness itself": time.process_time()},
+            )
             now["wall"] = time.perf_counter() - begin
             columns[name] = ({part: now[part] - before.get(part, 0.0) for part in (*PARTS, "wall")}, findings)
             before = now

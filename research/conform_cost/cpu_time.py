@@ -10,7 +10,10 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
-__all__ = ["count_as", "count_calls_as", "end_process_start", "read_seconds"]
+__all__ = ["SECONDS_FOLDER", "count_as", "count_calls_as", "end_process_start", "read_seconds"]
+
+# Environment variable with the folder of the files in which candidate workers store their CPU times.
+SECONDS_FOLDER = "ATTNBENCH_SECONDS"
 
 _SECONDS: defaultdict[str, float] = defaultdict(float)
 _open: list[str] = []

@@ -1,8 +1,14 @@
-"""A candidate worker that counts the CPU time of the candidate: building, preparing, calls and backward passes."""
+"""A candidate worker that counts the CPU time of the candidate: building, preparing, calls and backward passes.
 
+When its connection is closed, it writes the CPU times to a file in the folder that ``cpu_time.SECONDS_FOLDER`` names.
+"""
+
+import json
+import os
 import sys
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,7 +16,9 @@ import torch
 from attnbench.candidate.candidate import Candidate
 from attnbench.checks.chapters import compilation
 from attnbench.processes.rpc import serve
+from attnbench.workers import loaded_implementations
 from attnbench.workers.candidate_worker import CandidateWorker
+from attnbench.workers.loaded_implementations import LoadedImplementations
 from research.conform_cost import cpu_time
 
 
@@ -23,17 +31,19 @@ def _exhaust(check: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def main() -> None:
-    """Serve as a candidate worker that also answers ``spent``, the request for its CPU times."""
+    """Serve as a candidate worker, then write the CPU times of this process."""
     for name in ("build", "prepare", "run", "run_on"):
         setattr(Candidate, name, cpu_time.count_calls_as("candidate", getattr(Candidate, name)))
     # This check compiles and calls the module without the wrapped methods of Candidate, so the whole check is counted.
     compiling = "compiled_for_other_lengths"
     setattr(compilation, compiling, cpu_time.count_calls_as("candidate", _exhaust(getattr(compilation, compiling))))
     torch.autograd.grad = cpu_time.count_calls_as("candidate", torch.autograd.grad)
-    worker = CandidateWorker()
-    worker.open = cpu_time.count_calls_as("process start", worker.open)  # type: ignore[method-assign]
+    loading = "load_implementation"
+    counted = cpu_time.count_calls_as("process start", getattr(loaded_implementations, loading))
+    setattr(loaded_implementations, loading, counted)
     cpu_time.end_process_start()
-    serve(worker.handlers() | {"spent": cpu_time.read_seconds}, int(sys.argv[1]))
+    serve(CandidateWorker(LoadedImplementations()).handlers(), int(sys.argv[1]))
+    Path(os.environ[cpu_time.SECONDS_FOLDER], f"{os.getpid()}.json").write_text(json.dumps(cpu_time.read_seconds()))
 
 
 if __name__ == "__main__":

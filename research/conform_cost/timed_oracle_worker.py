@@ -2,16 +2,19 @@
 
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
+from attnbench.interface import Operator
 from attnbench.plugins.registry import load_operator
+from attnbench.processes.oracle_requests import Libraries, StartOracle
+from attnbench.processes.request import Handler
 from attnbench.processes.rpc import serve
 from attnbench.workers.oracle_worker import OracleWorker
 from research.conform_cost import cpu_time
+from research.conform_cost.requests import ReadSeconds
 
 
 class _TimedOperator:
@@ -35,25 +38,22 @@ class _TimedOperator:
         yield from found
 
 
-class _TimedOracleWorker(OracleWorker):
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._load_operator = cache(_load_timed_operator)
-
-
-def _load_timed_operator(name: str) -> Any:
+def _load_timed_operator(name: str) -> Operator:
     """Load an operator by name, wrapped so that its CPU time is counted."""
-    return _TimedOperator(load_operator(name))
+    return cast("Operator", _TimedOperator(load_operator(name)))
 
 
 def main() -> None:
-    """Serve as an oracle worker that also answers ``spent``, the request for its CPU times."""
+    """Serve as an oracle worker that also answers the request for its CPU times."""
 
-    def start(*, folder: str) -> dict[str, Any]:
-        handlers.update(_TimedOracleWorker(Path(folder)).handlers())
-        return {"threads": torch.get_num_threads(), "torch": torch.__version__}
+    def start(request: StartOracle) -> Libraries:
+        handlers.extend(OracleWorker(Path(request.folder), _load_timed_operator).handlers())
+        return Libraries(threads=torch.get_num_threads(), torch=str(torch.__version__))
 
-    handlers: dict[str, Any] = {"start": start, "spent": cpu_time.read_seconds}
+    handlers: list[Handler] = [
+        StartOracle.answered_by(start),
+        ReadSeconds.answered_by(lambda _: cpu_time.read_seconds()),
+    ]
     cpu_time.end_process_start()
     serve(handlers, int(sys.argv[1]))
 

@@ -25,6 +25,7 @@ from attnbench.measurement.scheduler import Scheduler
 from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.adapters import load_implementation
 from attnbench.plugins.registry import load_operator, load_problem_types
+from attnbench.processes.oracle_requests import DrawInputs
 from attnbench.runner import Limits, Session, list_profile_cases
 from research.detection.plants import BASE
 from research.detection.pools import Condition, Setup, make_header
@@ -58,7 +59,7 @@ def measure_agreement(path: Path, threads: int, setup: Setup, *, processes: int,
     condition = Condition(threads=threads, load="quiet")
     with Session(limits=Limits(threads=threads)) as session:
         case = list_profile_cases(session, [setup.length], ["forward"], of=("multihead",))[0]
-        inputs = session.ask_oracle("inputs", case=case)
+        inputs = session.ask_oracle(DrawInputs(case=case))
         head = make_header(condition, setup, case, {}) | {"kind": "agreement"}
         with Lines.open(path, head, resume=resume) as lines:
             for seed in range(len(lines.records), processes):

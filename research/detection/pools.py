@@ -15,9 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from attnbench.analysis.speed_verdict import splits_cycles
 from attnbench.analysis.stats import Estimate, estimate, ratios_by_cycle
 from attnbench.plugins.registry import PluginError
+from attnbench.processes.candidate_requests import Outcome, TakeSamples
+from attnbench.processes.oracle_requests import DrawInputs
 from attnbench.records import environment
 from attnbench.records.types import Timing
 from attnbench.runner import Limits, Session, list_profile_cases
@@ -320,12 +324,10 @@ def _measure_process(
 ) -> Process:
     """Time the reference and all its copies by interleaved calls in one fresh process."""
     others = measure_busy_cores(WINDOW_S)
-    inputs = session.ask_oracle("inputs", case=case)
+    inputs = session.ask_oracle(DrawInputs(case=case))
     begin, used_s = time.monotonic(), competitor.read_cpu_s()
     with worker:
-        answer = worker.ask(
-            "time",
-            counts=False,
+        request = TakeSamples(
             implementations=IMPLEMENTATIONS,
             baseline=BASE,
             case=case,
@@ -335,10 +337,12 @@ def _measure_process(
             checks=[],
             observation=f"{worker.path_prefix}-pool",
         )
+        answer = worker.ask(request, counts=False)
         end, used_s = time.monotonic(), competitor.read_cpu_s() - used_s
-    if "status" in answer:
-        return {"kind": "failed", "reason": f"{answer['status']}: {answer['reason']}"}
-    samples = answer["samples"]
+    if isinstance(answer, Outcome):
+        return {"kind": "failed", "reason": f"{answer.status}: {answer.reason}"}
+    samples = {name: msgspec.to_builtins(taken) for name, taken in answer.samples.items()}
+    twin = msgspec.to_builtins(answer.twin)
     return {
         "kind": "process",
         "seed": seed,
@@ -348,7 +352,7 @@ def _measure_process(
         # process ran.
         "others": others and round(others, 2),
         "competitor": round(used_s / (end - begin), 2),
-        "sides": {BASE: samples[BASE], "twin": answer["twin"]} | {str(s): samples[PATHS[s]] for s in SHARES},
+        "sides": {BASE: samples[BASE], "twin": twin} | {str(s): samples[PATHS[s]] for s in SHARES},
     }
 
 

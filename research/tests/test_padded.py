@@ -80,7 +80,7 @@ def test_a_missing_encoder_is_an_error_with_the_install_command(
 @pytest.mark.skipif(sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing()))
 def test_a_process_interleaves_the_calls_of_each_pass() -> None:
     """Each pass has the reference and its copy; the fused path is timed with these two only."""
-    found = padded.take_samples(batch=2, length=8, threads=1, budget_s=0.01, seed=0)
+    found = padded.take_samples(padded.TakePaddedSamples(batch=2, length=8, threads=1, budget_s=0.01, seed=0))
     twice = {"torch_mha", "(twin)"}
     assert found["samples"]["forward"].keys() == twice | {"varlen_packed", "varlen"}
     assert found["samples"]["forward+backward"].keys() == twice | {"varlen_packed", "varlen"}

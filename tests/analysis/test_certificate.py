@@ -12,6 +12,9 @@ from attnbench.cases import digest
 from attnbench.cli.certifying import write_certificate
 from attnbench.cli.jobs import Choice
 from attnbench.cli.recording import Recording
+from attnbench.interface import Policies
+from attnbench.processes.candidate_requests import Declared
+from attnbench.processes.oracle_requests import GetListVersion, ListSuite
 from attnbench.records.environment import describe_machine
 from attnbench.records.run_file import RunFile
 from attnbench.records.types import Finding, Result, Run
@@ -95,14 +98,16 @@ def test_the_list_of_a_certificate_is_that_of_the_suite(tmp_path: Path) -> None:
     """The certificate has the hash of the level's list of cases, even if the cases ran on another device."""
     file = io.StringIO()
     with Session() as session, RunFile.create(tmp_path, RUN) as stored:
-        session.declared["a"] = {"operator": "multihead", "source": "", "policies": {}}
-        listed = session.ask_oracle("suite", operator="multihead", level="quick")
+        session.declared["a"] = Declared(
+            operator="multihead", source="", policies=Policies(), compiles=False, environment={}
+        )
+        listed = session.ask_oracle(ListSuite(operator="multihead", level="quick"))
         plans = session.plan(case.replace("/cpu/", "/cuda/") for case in listed)
         found = (Finding(check="x", status="passed"),)
         results = {("a", p.case): Result(run="r", implementation="a", case=p.case, findings=found) for p in plans}
         recorded = Recording(run=RUN, file=stored, results=results)
         write_certificate(session, recorded, ["a"], plans, Choice(suite="quick", device="cuda"), file)
-        version = session.ask_oracle("version", operator="multihead")
+        version = session.ask_oracle(GetListVersion(operator="multihead"))
     certificate = json.loads(file.getvalue())
     assert certificate["suite"]["list_hash"] == digest(listed)
     assert certificate["suite"]["list_versions"] == {"multihead": version}

@@ -26,6 +26,7 @@ from attnbench.cli.recording import Recording, recording, write_json
 from attnbench.cli.selection import choose_timed_implementations, plan_cases
 from attnbench.cli.terminal import print_findings
 from attnbench.plugins.registry import PluginError, load
+from attnbench.processes.oracle_requests import ListSuite
 from attnbench.records.environment import describe_machine
 from attnbench.records.run_file import ResultsError, RunFile, merge_runs, read_run
 from attnbench.records.types import SCHEMA, Finding, Result, Run
@@ -348,7 +349,7 @@ def test_unknown_cases_checks_and_devices_name_their_option(session: Session, fa
     if fault == "device" and torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
     keywords, parts = PLAN_ERRORS[fault]
-    cases = session.ask_oracle("suite", operator="multihead", level="quick")
+    cases = session.ask_oracle(ListSuite(operator="multihead", level="quick"))
     with pytest.raises(click.UsageError) as raised:
         plan_cases(session, cases, **keywords)
     assert_one_line(f"attnbench: {raised.value.format_message()}\n", *parts)
@@ -705,7 +706,7 @@ def test_resuming_repeats_nothing(here: Path) -> None:
 
 def test_shards_hold_each_case_once(session: Session) -> None:
     """Every case is in exactly one of the shards 1/2 and 2/2."""
-    cases = session.ask_oracle("suite", operator="multihead", level="quick")
+    cases = session.ask_oracle(ListSuite(operator="multihead", level="quick"))
     whole, first, second = (plan_cases(session, cases, shard=part) for part in (None, (1, 2), (2, 2)))
     assert sorted(p.case for p in [*first, *second]) == sorted(p.case for p in whole)
     assert first
@@ -742,7 +743,7 @@ def test_a_quick_run_compiles_only_what_is_named(session: Session, capsys: pytes
 
 def test_dtype_applies_to_every_case(session: Session) -> None:
     """--dtype runs each problem of the suite once in each given dtype, whatever dtypes the suite lists for it."""
-    cases = session.ask_oracle("suite", operator="multihead", level="quick")
+    cases = session.ask_oracle(ListSuite(operator="multihead", level="quick"))
     problems = {case.rsplit("/", 3)[0] + case.rsplit("/", 1)[1] for case in cases}
     for dtypes in (("float64",), ("float64", "bfloat16")):
         found = [plan.case for plan in plan_cases(session, cases, dtypes=dtypes)]

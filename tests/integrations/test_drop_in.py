@@ -18,12 +18,14 @@ from torch import Tensor, nn
 from attnbench.cli.drop_in_command import COLUMNS, command
 from attnbench.integrations import models, transformers
 from attnbench.integrations.drop_in import CONTROL, PLANNED, Row, Settings, _ModelTiming
+from attnbench.integrations.drop_in_requests import TimedModels
 from attnbench.integrations.models import MODELS, Batch, compute_allowance, embed_in_float64, make_case
 from attnbench.interface import Implementation
 from attnbench.kernel import from_kernel
-from attnbench.measurement.sampling import Samples
+from attnbench.measurement import sampling
 from attnbench.oracle import sentence_encoder
 from attnbench.plugins.registry import describe_origin, list_names, load
+from attnbench.processes.candidate_requests import Outcome, Samples
 from attnbench.runner import Limits, NoProgress, Session
 
 needs_encoder = pytest.mark.skipif(
@@ -187,15 +189,16 @@ def make_row(name: str) -> Row:
 class FakeTiming(_ModelTiming):
     """Timing of models that starts no process: the samples, errors and crashes are given by the names of the models."""
 
-    def _take_samples(self, number: int, names: list[str]) -> dict[str, Any]:
+    def _take_samples(self, number: int, names: list[str]) -> TimedModels | Outcome:
         if "raises" in names:
-            return {"status": "error", "reason": "RuntimeError: no", "culprit": "raises"}
+            return Outcome(status="error", reason="RuntimeError: no", culprit="raises")
         if "crashes" in names:
-            return {"status": "crashed", "reason": "killed"}
+            return Outcome(status="crashed", reason="killed")
         calls = ["original", CONTROL, *names]
-        sample = asdict(Samples(times_ns=[100 + number] * 9, cycles=list(range(9)), first_call_ns=1))
+        taken = sampling.Samples(times_ns=[100 + number] * 9, cycles=list(range(9)), first_call_ns=1)
         errors = {name: 9.0 if name == "drifts" else 0.0 for name in calls}
-        return {"samples": dict.fromkeys(calls, sample), "threads": 1, "errors": errors, "allowed": 1.0}
+        samples = dict.fromkeys(calls, Samples(**asdict(taken)))
+        return TimedModels(samples=samples, threads=1, errors=errors, allowed=1.0)
 
 
 def time_rows(*names: str) -> dict[str, Row]:

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from attnbench.interface import Policies
 from attnbench.measurement.device_memory_limit import memory_fraction
+from attnbench.processes.candidate_requests import Declared, LoadImplementation, StartCandidate
 from attnbench.runner import session
 from attnbench.runner.session import Limits, Supervisor
-from attnbench.workers.candidate_worker import run_for_outcome
+from attnbench.workers.outcomes import run_for_outcome
 
 
 @pytest.mark.parametrize(("limit_gib", "expected"), [(10, 0.125), (80, 1.0), (200, 1.0)])
@@ -29,7 +31,7 @@ def test_an_out_of_memory_error_of_a_device_is_recognized(message: str) -> None:
     def act() -> dict[str, str]:
         raise RuntimeError(message)
 
-    assert run_for_outcome(act)["status"] == "out_of_memory"
+    assert run_for_outcome(act).status == "out_of_memory"
 
 
 def test_another_error_of_a_device_is_not_out_of_memory() -> None:
@@ -38,7 +40,7 @@ def test_another_error_of_a_device_is_not_out_of_memory() -> None:
     def act() -> dict[str, str]:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    assert run_for_outcome(act)["status"] == "error"
+    assert run_for_outcome(act).status == "error"
 
 
 @pytest.mark.parametrize("requested", [None, 2**30])
@@ -52,9 +54,11 @@ def test_a_device_is_limited_only_by_a_requested_limit(monkeypatch: pytest.Monke
         def __init__(self, *_: object, **__: object) -> None:
             pass
 
-        def ask(self, request: dict[str, Any], **_: object) -> dict[str, Any]:
+        def ask(self, request: StartCandidate | LoadImplementation, **_: object) -> int | Declared:
             requests.append(request)
-            return {"threads": 1, "environment": {}, "operator": "multihead"}
+            if isinstance(request, StartCandidate):
+                return 1
+            return Declared(operator="multihead", source="", policies=Policies(), compiles=False, environment={})
 
     monkeypatch.setattr(session, "Child", Process)
     limits = Limits(memory_bytes=requested)
@@ -62,6 +66,6 @@ def test_a_device_is_limited_only_by_a_requested_limit(monkeypatch: pytest.Monke
         limits=limits, worker_module="worker", reserve_path_prefix=lambda: Path("nowhere"), declared={}
     )
     Supervisor(run, ["own"], {})
-    assert requests[0]["do"] == "start"
-    assert requests[0]["device_memory_bytes"] == requested
-    assert requests[0]["memory_limit_bytes"] == limits.compute_memory_limit_bytes() or requested is None
+    assert isinstance(requests[0], StartCandidate)
+    assert requests[0].device_memory_bytes == requested
+    assert requests[0].memory_limit_bytes == limits.compute_memory_limit_bytes() or requested is None

@@ -5,6 +5,7 @@ import torch
 
 from attnbench.measurement import roofline
 from attnbench.measurement.roofline import measure_roofline
+from attnbench.processes.candidate_requests import MeasureRates, Outcome
 from attnbench.records.types import Ceiling
 from attnbench.runner import Limits, Plan, Session, list_gating_checks, list_profile_cases, measure_ceilings
 
@@ -74,10 +75,10 @@ class Refusing:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def ask(self, do: str, **request: str) -> dict[str, str]:
+    def ask(self, request: MeasureRates) -> Outcome:
         """Answer as a worker that has too little memory."""
-        assert (do, request) == ("ceiling", {"dtype": "float32", "device": "cpu"})
-        return {"status": "out_of_memory", "reason": "no memory"}
+        assert request == MeasureRates(dtype="float32", device="cpu")
+        return Outcome(status="out_of_memory", reason="no memory")
 
 
 def test_a_ceiling_that_cannot_be_measured_is_left_out() -> None:

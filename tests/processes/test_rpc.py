@@ -7,9 +7,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from attnbench.processes.request import Request
 from attnbench.processes.rpc import Child, ChildDied, ChildTimeout, replace_home
 
 # Source of the module that a child runs: one request handler for each behaviour that the tests need.
@@ -20,7 +22,19 @@ import subprocess
 import sys
 import time
 
+import msgspec
+
+from attnbench.processes.request import Request
 from attnbench.processes.rpc import serve
+
+
+class Call(Request[object], frozen=True, kw_only=True):
+    function: str
+    arguments: dict[str, object]
+
+
+class Count(Request[int], frozen=True, kw_only=True):
+    text: str
 
 
 def echo(*, value):
@@ -114,8 +128,35 @@ def start_busy_thread():
 
 functions = (echo, print_and_echo, end, raise_signal, start_process, hang, close_connection, fork, read)
 functions += (leave_group, loop_ignoring_signals, print_megabytes, write_without_end, start_busy_thread)
-serve({function.__name__: function for function in functions}, int(sys.argv[1]))
+by_name = {function.__name__: function for function in functions}
+handlers = [
+    Call.answered_by(lambda request: by_name[request.function](**request.arguments)),
+    Count.answered_by(lambda request: request.text),  # not an int, as Count promises
+]
+serve(handlers, int(sys.argv[1]))
 '''
+
+
+class Call(Request[object], frozen=True, kw_only=True):
+    """The request of the same name in MODULE: call a function by its name."""
+
+    function: str
+    arguments: dict[str, object]
+
+
+class Count(Request[int], frozen=True, kw_only=True):
+    """The request of the same name in MODULE, which is answered by a text instead of a number."""
+
+    text: object
+
+
+class Unheard(Request[None], frozen=True, kw_only=True):
+    """A request that MODULE does not answer."""
+
+
+def call(child: Child, function: str, *, timeout_s: float | None = None, **arguments: object) -> Any:
+    """Let a child call a function of MODULE, and return the result."""
+    return child.ask(Call(function=function, arguments=arguments), timeout_s=timeout_s)
 
 
 @pytest.fixture(autouse=True)
@@ -162,20 +203,20 @@ def ends_soon(pid: int) -> bool:
 
 def test_requests_are_answered_in_turn(child: Child) -> None:
     """Each request gets its own answer, which may be any JSON value."""
-    for value in (1, "two\n", [3.5, None], {"naïve": True}):
-        assert child.ask({"do": "echo", "value": value}) == value
+    for value in (1, "two\n", [3.5, None], {"naïve": True}, float("inf")):
+        assert call(child, "echo", value=value) == value
 
 
 def test_large_answers_are_complete(child: Child) -> None:
     """A request and an answer of 20 MB, far more than the buffer of a socket, arrive completely."""
     value = "x" * 20_000_000
-    assert child.ask({"do": "echo", "value": value}, timeout_s=600) == value
+    assert call(child, "echo", value=value, timeout_s=600) == value
 
 
 def test_output_never_mixes_with_answers(child: Child, log: Path) -> None:
     """Output of a child and of its own children goes to the log; standard input is empty."""
-    assert child.ask({"do": "print_and_echo", "value": 7}) == 7
-    assert child.ask({"do": "read"}) == ""
+    assert call(child, "print_and_echo", value=7) == 7
+    assert call(child, "read") == ""
     child.close()
     assert {"not an answer", '{"neither": "is this"}', "nor this"} <= set(log.read_text().splitlines())
 
@@ -183,47 +224,71 @@ def test_output_never_mixes_with_answers(child: Child, log: Path) -> None:
 def test_the_error_of_an_exit_gives_the_code_and_the_last_line(child: Child) -> None:
     """The error about a child that exits gives its exit code and the last line of its output."""
     with pytest.raises(ChildDied) as died:
-        child.ask({"do": "end", "code": 7, "last": "no space left"})
+        call(child, "end", code=7, last="no space left")
     assert str(died.value) == "the process exited with code 7 (no space left)"
 
 
 def test_exit_with_code_0_is_an_error_too(child: Child) -> None:
     """If a child exits with code 0 before it answers, the request raises ChildDied."""
     with pytest.raises(ChildDied, match=r"^the process exited with code 0$"):
-        child.ask({"do": "end", "code": 0, "last": ""})
+        call(child, "end", code=0, last="")
 
 
 def test_the_last_line_is_the_child_s_own(child: Child, log: Path) -> None:
     """The error about a child never quotes the output of another child in the same log."""
-    child.ask({"do": "print_and_echo", "value": 0})
+    call(child, "print_and_echo", value=0)
     with start(log) as silent, pytest.raises(ChildDied, match=r"^the process exited with code 3$"):
-        silent.ask({"do": "end", "code": 3, "last": ""})
+        call(silent, "end", code=3, last="")
+
+
+def test_an_unknown_request_ends_the_child_with_a_reason(child: Child) -> None:
+    """A request that a child does not know ends the child; the error names the request and the known ones."""
+    with pytest.raises(ChildDied) as died:
+        child.ask(Unheard())
+    assert str(died.value) == (
+        "the process exited with code 1 (ValueError: unknown request 'Unheard'; this process answers Call, Count)"
+    )
+
+
+def test_a_request_with_a_wrong_field_ends_the_child_with_a_reason(child: Child) -> None:
+    """A request with a field of a wrong type ends the child; the error names the field."""
+    with pytest.raises(ChildDied, match=r"ValidationError: Expected `str`, got `int` - at `\$.text`\)$"):
+        child.ask(Count(text=3))
+
+
+def test_an_answer_of_a_wrong_type_is_the_death_of_the_child(child: Child) -> None:
+    """An answer that is not of the type that its request names raises ChildDied, and the child is killed."""
+    pid = call(child, "start_process")
+    with pytest.raises(ChildDied) as died:
+        child.ask(Count(text="three"))
+    assert str(died.value) == "the answer to Count has a wrong type: Expected `int`, got `str`"
+    assert ends_soon(pid)
 
 
 def test_the_error_of_an_unhandled_exception_quotes_it(child: Child) -> None:
     """The quoted last line of a traceback names the exception."""
     with pytest.raises(ChildDied, match=r"^the process exited with code 1 \(KeyError: 'nonsense'\)$"):
-        child.ask({"do": "nonsense"})
+        call(child, "nonsense")
 
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL", "SIGABRT"])
 def test_the_error_of_a_signal_names_it(child: Child, name: str) -> None:
     """The error about a child that was killed by a signal names the signal."""
     with pytest.raises(ChildDied, match=f"^the process was killed by {name}$"):
-        child.ask({"do": "raise_signal", "number": signal.Signals[name]})
+        call(child, "raise_signal", number=signal.Signals[name])
 
 
 def test_time_out_kills_the_whole_process_group(child: Child) -> None:
     """If a request times out, the child and the processes that the child started are killed."""
-    grandchild = child.ask({"do": "start_process"})
+    grandchild = call(child, "start_process")
     with pytest.raises(ChildTimeout, match=r"^no answer within 0.5 s$"):
-        child.ask({"do": "hang"}, timeout_s=0.5)
+        call(child, "hang", timeout_s=0.5)
     assert ends_soon(grandchild)
 
 
 def test_closing_ends_processes_that_the_child_started(child: Child) -> None:
     """When a child is closed, the processes that it started end, even if the child exits by itself."""
-    grandchild = child.ask({"do": "start_process"})
+    grandchild = call(child, "start_process")
     child.close()
     assert ends_soon(grandchild)
 
@@ -232,18 +297,18 @@ def test_a_child_that_closes_its_connection_is_killed(child: Child, monkeypatch:
     """A child that closes its connection and does not exit is killed, even if the request has no time-out."""
     monkeypatch.setattr("attnbench.processes.rpc.GRACE_S", 0.1)
     with pytest.raises(ChildDied, match=r"^the process closed its connection without an answer, and was killed$"):
-        child.ask({"do": "close_connection"})
+        call(child, "close_connection")
 
 
 def test_a_fork_of_a_handler_answers_nothing(child: Child) -> None:
     """If a handler forks and returns in both processes, only the child's own process answers, not the fork."""
-    assert child.ask({"do": "fork", "value": "the parent's"}) == "the parent's"
-    assert child.ask({"do": "echo", "value": "next"}) == "next"
+    assert call(child, "fork", value="the parent's") == "the parent's"
+    assert call(child, "echo", value="next") == "next"
 
 
 def test_processes_outside_the_group_are_ended_too(child: Child) -> None:
     """A process that a child started in a session of its own is found by its environment, and ends with the child."""
-    pid = child.ask({"do": "leave_group"})
+    pid = call(child, "leave_group")
     assert not is_gone(pid)
     child.close()
     assert is_gone(pid)
@@ -254,9 +319,11 @@ def test_a_child_ends_with_its_parent(tmp_path: Path, log: Path) -> None:
     """If the parent is killed, a child ends even if it is in an endless loop and ignores signals."""
     (tmp_path / "child_module.py").write_text(MODULE)
     program = (
-        "from pathlib import Path; from attnbench.processes.rpc import Child\n"
-        f"Child('child_module', log=Path({str(log)!r}))"
-        f".ask({{'do': 'loop_ignoring_signals', 'place': {str(tmp_path / 'pid')!r}}})"
+        "from pathlib import Path\n"
+        "from attnbench.processes.request import Request; from attnbench.processes.rpc import Child\n"
+        "class Call(Request[object], frozen=True, kw_only=True): function: str; arguments: dict[str, object]\n"
+        f"request = Call(function='loop_ignoring_signals', arguments={{'place': {str(tmp_path / 'pid')!r}}})\n"
+        f"Child('child_module', log=Path({str(log)!r})).ask(request)"
     )
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     parent = subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path})
@@ -274,17 +341,17 @@ def test_the_log_is_truncated(child: Child, log: Path, monkeypatch: pytest.Monke
     """The log is truncated while the child prints, so that endless output does not fill the disk."""
     monkeypatch.setattr("attnbench.processes.rpc.OUTPUT_BYTES", 1_000_000)
     monkeypatch.setattr("attnbench.processes.rpc.WATCH_S", 0.05)
-    assert child.ask({"do": "print_megabytes"}, timeout_s=600) == 3
+    assert call(child, "print_megabytes", timeout_s=600) == 3
     assert log.stat().st_size <= 1_000_000
     with pytest.raises(ChildDied, match=r"^the process exited with code 7 \(no space left\)$"):
-        child.ask({"do": "end", "code": 7, "last": "\nno space left"})
+        call(child, "end", code=7, last="\nno space left")
 
 
 def test_an_endless_answer_is_an_error(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that exceeds ANSWER_BYTES raises ChildDied, so that an endless answer does not fill the memory."""
     monkeypatch.setattr("attnbench.processes.rpc.ANSWER_BYTES", 1 << 20)
     with pytest.raises(ChildDied) as died:
-        child.ask({"do": "write_without_end"})
+        call(child, "write_without_end")
     assert str(died.value) == "more than 1 MiB were written to the process's connection"
 
 
@@ -293,12 +360,12 @@ def test_a_busy_child_is_distinguished_from_an_idle_one(child: Child) -> None:
 
     On a busy machine, the child's main thread may still wait for a core to return to its idle state.
     """
-    child.ask({"do": "echo", "value": 1})
+    call(child, "echo", value=1)
     demands = [child.measure_core_demand(0.05) for _ in range(5)]
     if None in demands:
         pytest.skip("this system has no /proc")
     assert min(demand for demand in demands if demand is not None) < 0.5
-    child.ask({"do": "start_busy_thread"})
+    call(child, "start_busy_thread")
     demands = []
     while 1.0 not in demands and len(demands) < 50:
         demands.append(child.measure_core_demand(0.2))
@@ -308,7 +375,7 @@ def test_a_busy_child_is_distinguished_from_an_idle_one(child: Child) -> None:
 def test_a_module_that_does_not_exist_is_an_error(log: Path) -> None:
     """The error about a child whose module does not exist gives the exit code and Python's message."""
     with Child("attnbench.nonsense", log=log) as child, pytest.raises(ChildDied) as died:
-        child.ask({"do": "echo"})
+        call(child, "echo")
     assert str(died.value) == (f"the process exited with code 1 ({sys.executable}: No module named attnbench.nonsense)")
 
 

@@ -10,6 +10,7 @@ import pytest
 from attnbench.cases import Case, Mode
 from attnbench.operators.multihead import MultiheadProblem
 from attnbench.plugins.registry import PluginError
+from attnbench.processes.candidate_requests import Describe, Outcome
 from attnbench.records.types import Finding, Result
 from attnbench.runner import (
     Expectation,
@@ -585,7 +586,9 @@ def test_a_shared_request_may_take_longer(session: Session, tmp_path: Path, shar
         session.limits = Limits()
         with session.supervise(name) as worker:
             session.limits = Limits(timeout_s=limit_s)
-            return worker.ask("describe", shared_by=shared_by, implementation=name, case=make_case())["status"]
+            answer = worker.ask(Describe(implementation=name, case=make_case()), shared_by=shared_by)
+        assert isinstance(answer, Outcome)
+        return answer.status
 
     found, _ = repeat_with_longer_limits(describe, lambda found: found == status, first_s=1)
     assert found == status

@@ -17,6 +17,7 @@ import pytest
 
 import attnbench
 from attnbench.cli.profile_command import command
+from attnbench.processes.oracle_requests import DescribeCases, ListProfile
 from attnbench.records.run_file import RunFile, read_run
 from attnbench.records.types import Result
 from attnbench.runner import Effort, Limits, NoProgress, Session, list_gating_checks, list_profile_cases, profile
@@ -361,9 +362,11 @@ def test_usage_errors_are_raised_before_anything_starts(arguments: str, parts: t
 def test_a_length_that_no_memory_holds_is_not_started(length: int, tmp_path: Path) -> None:
     """A length is not run if computing its expected values needs too much memory; the message says how much."""
     oracle_worker = OracleWorker(tmp_path)
-    described, _ = oracle_worker.describe(cases=oracle_worker.list_profile(operator="multihead", lengths=[length]))
-    assert described["missing"].startswith("computing the expected values needs about ")
-    assert described["missing"].endswith("use a shorter length")
+    cases = oracle_worker.list_profile(ListProfile(operator="multihead", lengths=[length]))
+    described, _ = oracle_worker.describe_cases(DescribeCases(cases=cases))
+    assert described.missing is not None
+    assert described.missing.startswith("computing the expected values needs about ")
+    assert described.missing.endswith("use a shorter length")
 
 
 # The machine

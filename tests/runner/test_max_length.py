@@ -17,6 +17,10 @@ import torch
 from attnbench.analysis.max_length import FITS, MaxLength, find_max_lengths
 from attnbench.cli.max_length import UNUSED, print_max_lengths, search_max_lengths
 from attnbench.interface import Inputs
+from attnbench.processes.candidate_requests import LoadImplementation
+from attnbench.processes.max_length_requests import TryPass
+from attnbench.processes.oracle_requests import Libraries
+from attnbench.processes.request import Handler, Request
 from attnbench.records.run_file import RunFile, read_run
 from attnbench.records.types import FRONTIER, Finding, Machine, Memory, Result, Run
 from attnbench.runner import Limits, NoProgress, Plan, Session, list_gating_checks, list_profile_cases
@@ -209,6 +213,12 @@ def test_a_stored_search_gives_the_same_max_length(tmp_path: Path) -> None:
     assert find_max_lengths(read_run(file.path).results) == find_max_lengths(RESULTS)
 
 
+def answer(handlers: Sequence[Handler], request: Request[Any]) -> Any:
+    """Return the answer of the handler of a request."""
+    (handler,) = (handler for handler in handlers if isinstance(request, handler.kind))
+    return handler.answer(request)
+
+
 class LocalSupervisor:
     """Supervisor that calls a max-length worker in this process."""
 
@@ -218,11 +228,15 @@ class LocalSupervisor:
         self._limits = session.limits
         self.path_prefix = session.folder / "worker"
         self._handlers = MaxLengthWorker().handlers()
-        self.declared = {name: self._handlers["open"](implementation=name)}
+        self.declared = {name: self.send(LoadImplementation(implementation=name))}
 
-    def ask(self, do: str, *, counts: bool = True, **request: Any) -> Any:
+    def ask(self, request: Request[Any], *, counts: bool = True) -> Any:
         """Return the worker's answer to a request."""
-        return self._handlers[do](**request)
+        return self.send(request)
+
+    def send(self, request: Request[Any], *, counts: bool = True) -> Any:
+        """Return the worker's answer to a request."""
+        return answer(self._handlers, request)
 
     def compute_memory_limit_bytes(self) -> int | None:
         """Return the memory limit of the session."""
@@ -237,15 +251,15 @@ class LocalSession(Session):
 
     def __enter__(self) -> Self:
         self.folder = Path(tempfile.mkdtemp(prefix="attnbench-"))
-        self.libraries = {"torch": str(torch.__version__), "threads": 1}
+        self.libraries = Libraries(torch=str(torch.__version__), threads=1)
         return self
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.folder)
 
-    def ask_oracle(self, do: str, **request: Any) -> Any:
+    def ask_oracle(self, request: Request[Any]) -> Any:
         """Return the answer of an oracle worker in this process."""
-        return OracleWorker(self.folder).handlers()[do](**request)
+        return answer(OracleWorker(self.folder).handlers(), request)
 
     def supervise_each(self, implementations: Sequence[str]) -> Iterator[tuple[str, Any]]:
         """Yield each implementation and its supervisor."""
@@ -299,11 +313,14 @@ def test_a_length_of_which_the_memory_exceeds_the_limit_is_not_run(
 ) -> None:
     """A length is not run if its memory, predicted from the shorter lengths, exceeds the limit."""
     session.limits = Limits(memory_bytes=10**8, work_s=20)
-    requests: list[str] = []
-    ask = LocalSupervisor.ask
-    monkeypatch.setattr(
-        LocalSupervisor, "ask", lambda self, do, **request: (requests.append(do), ask(self, do, **request))[1]
-    )
+    requests: list[Request[Any]] = []
+    send = LocalSupervisor.send
+
+    def record(self: LocalSupervisor, request: Request[Any], *, counts: bool = True) -> Any:
+        requests.append(request)
+        return send(self, request)
+
+    monkeypatch.setattr(LocalSupervisor, "send", record)
     results = list(try_lengths(session, ["batched_matmul"], plan_shortest(session), run="r", progress=NoProgress()))
     by_case = {one.case: one.findings[0] for one in results}
     assert by_case[CASE.format(1024)].status == "passed"
@@ -311,7 +328,7 @@ def test_a_length_of_which_the_memory_exceeds_the_limit_is_not_run(
     assert not_run.status == "not_run"
     assert not_run.reason == "predicted memory 0.193 GiB, over the limit of 0.0931 GiB (--memory-limit)"
     attempts = [one for one in results if one.findings[0].status != "not_run"]
-    assert requests.count("attempt") == len(attempts) < len(results)
+    assert sum(isinstance(request, TryPass) for request in requests) == len(attempts) < len(results)
 
 
 def test_stored_lengths_are_not_tried_again(session: LocalSession, own: str) -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from attnbench.cases import Case
 from attnbench.cli.mutants import print_matrix, to_json
 from attnbench.interface import Implementation
 from attnbench.mutants.multihead import MUTANTS
 from attnbench.operators.multihead.suites import CROSS
+from attnbench.processes.mutation_requests import FindFailingChecks, MutantNames
 from attnbench.runner import NoProgress, Plan, mutation
 from attnbench.runner.mutation import Matrix, run_mutants
 from attnbench.workers.mutation_worker import MutationWorker
@@ -123,8 +125,9 @@ def test_a_mutant_that_raises_is_killed_and_one_that_refuses_is_not(tmp_path: Pa
     worker = MutationWorker(tmp_path, ["multihead"])
     worker._implementations["raises"] = Raises()
     checks = ["forward_parity", "repeats_itself"]
-    assert worker.find_failing_checks(case=PLAIN, checks=checks, names=["raises"]) == {"raises": checks}
-    assert worker.find_failing_checks(case=PLAIN.replace("inference", "eval"), checks=checks, names=["raises"]) == {}
+    request = FindFailingChecks(case=PLAIN, checks=checks, names=["raises"])
+    assert worker.find_failing_checks(request) == {"raises": checks}
+    assert worker.find_failing_checks(replace(request, case=PLAIN.replace("inference", "eval"))) == {}
 
 
 def test_all_mutants_run_on_a_case_in_worker_processes() -> None:
@@ -142,14 +145,14 @@ def test_all_mutants_run_on_a_case_in_worker_processes() -> None:
     assert "mask_inverted" in found.find_survivors()
 
 
-def describe_set(mutants: dict[str, str]) -> dict[str, Any]:
-    """Return the description of a mutant set that a worker would send.
+def describe_set(mutants: dict[str, str]) -> MutantNames:
+    """Return the names of a mutant set that a worker would send.
 
     It has ``mutants``, the equivalent mutant "same" and the correct variant "right".
     ``mutants`` maps the name of each mutant to the check that should kill it.
     """
     operators = dict.fromkeys([*mutants, "same", "right"], "multihead")
-    return {"mutants": mutants, "equivalents": ["same"], "variants": ["right"], "operators": operators}
+    return MutantNames(mutants=mutants, equivalents=["same"], variants=["right"], operators=operators)
 
 
 def test_only_survivors_run_on_compiled_cases(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,9 +166,9 @@ def test_only_survivors_run_on_compiled_cases(monkeypatch: pytest.MonkeyPatch) -
     names_of: dict[str, list[str]] = {}
 
     class FakeWorker:
-        def ask(self, request: Any) -> Any:
-            names_of[request["case"]] = list(request["names"])
-            return {name: ["forward_parity"] for name in request["names"] if name in ("a", "traced")}
+        def ask(self, request: FindFailingChecks) -> Any:
+            names_of[request.case] = list(request.names)
+            return {name: ["forward_parity"] for name in request.names if name in ("a", "traced")}
 
     @contextmanager
     def fake_workers(count: int, operators: Sequence[str]) -> Iterator[Any]:
@@ -189,8 +192,8 @@ def test_for_the_score_a_mutant_runs_until_its_named_check_kills_it(monkeypatch:
     names_of: dict[str, list[str]] = {}
 
     class FakeWorker:
-        def ask(self, request: Any) -> Any:
-            names_of[request["case"]] = list(request["names"])
+        def ask(self, request: FindFailingChecks) -> Any:
+            names_of[request.case] = list(request.names)
             return {"a": ["forward_parity"], "b": ["repeats_itself"]}
 
     @contextmanager

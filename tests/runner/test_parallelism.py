@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from attnbench.processes.oracle_requests import ListSuite
 from attnbench.records.environment import count_cores
 from attnbench.runner import NoProgress, Plan, Session, conform
 from attnbench.runner.parallelism import count_parallel_lanes, run_each
@@ -132,7 +133,7 @@ def test_each_crash_is_reported_with_its_own_output(tmp_path: Path) -> None:
         "LEFT, RIGHT = make_call('left'), make_call('right')\n"
     )
     with Session() as session:
-        listed = session.ask_oracle("suite", operator="multihead", level="quick")
+        listed = session.ask_oracle(ListSuite(operator="multihead", level="quick"))
         plans = [replace(plan, checks=plan.checks[:1]) for plan in session.plan(listed[:1])]
         results = list(conform(session, [f"{own}:LEFT", f"{own}:RIGHT"], plans, run="r", progress=NoProgress()))
     reasons = {result.implementation.rpartition(":")[2]: result.findings[0].reason for result in results}

@@ -1,21 +1,37 @@
 """Tests of ``probe``, which checks an implementation, measures its memory, and decides whether it is timed."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from attnbench.records.types import Finding, Result
+from attnbench.interface import Policies
+from attnbench.processes.candidate_requests import (
+    CandidateRequest,
+    Declared,
+    Describe,
+    Kernels,
+    ListKernels,
+    MeasuredMemory,
+    MeasureMemory,
+    Observe,
+    Observed,
+    Opinion,
+    Outcome,
+)
+from attnbench.processes.oracle_requests import DrawInputs, Evaluate
+from attnbench.records.types import Finding, Memory, Result
 from attnbench.runner import Limits, Plan
 from attnbench.runner.check_outcomes import TOGETHER_FLOP
 from attnbench.runner.probe import probe, run_gating_checks
 
 CASE = "multihead/B1.L8.S8.E256.H4/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"
 PLAN = Plan(case=CASE, checks=("forward_parity", "global_state_untouched"), missing=None, flop=10, bytes=20)
-DESCRIBED = {"unsupported": None, "untimed": None, "predicted_s": None}
-MEMORY = {"peak_bytes": 100, "saved_bytes": None, "threads": 1, "method": "m"}
-OBSERVED = {check: {"status": "observed"} for check in PLAN.checks}
-CRASH = {"status": "crashed", "reason": "the process was killed by SIGSEGV"}
+DESCRIBED = Opinion(unsupported=None, untimed=None, predicted_s=None)
+MEMORY = MeasuredMemory(memory=Memory(peak_bytes=100, threads=1, method="m"))
+CRASH = Outcome(status="crashed", reason="the process was killed by SIGSEGV")
 
 
 class FakeSession:
@@ -25,35 +41,45 @@ class FakeSession:
         self.limits = Limits()
         self.wrong = wrong
 
-    def ask_oracle(self, do: str, **request: Any) -> Any:
+    def ask_oracle(self, request: DrawInputs | Evaluate) -> Any:
         """Return the path of the inputs, or the findings of the requested checks."""
-        if do == "inputs":
-            return "inputs"
-        passed = {"status": "passed", "warnings": ["slow"], "measured": 1.0}
-        return {c: {"status": "failed", "reason": "off"} if c in self.wrong else passed for c in request["checks"]}
+        return "inputs" if isinstance(request, DrawInputs) else {check: self._judge(check) for check in request.checks}
+
+    def _judge(self, check: str) -> Finding:
+        if check in self.wrong:
+            return Finding(check=check, status="failed", reason="off")
+        return Finding(check=check, status="passed", warnings=("slow",), measured=1.0)
 
 
 class FakeWorker:
     """Stand-in for a supervisor: it starts no process, and returns the answers given by the test.
 
-    The default answers report no problem.
+    The answers are given by the class of the request; the default answers report no problem.
     """
 
     path_prefix = Path("folder/worker-0")
 
-    def __init__(self, *, memory_bytes: int = 10**6, busy: tuple[float | None, ...] = (0.0,), **answers: Any) -> None:
+    def __init__(
+        self,
+        answers: Mapping[type[CandidateRequest[Any]], Any] | None = None,
+        *,
+        memory_bytes: int = 10**6,
+        busy: tuple[float | None, ...] = (0.0,),
+    ) -> None:
         self.memory_bytes = memory_bytes
-        self.answers = {"describe": DESCRIBED, "memory": MEMORY, "kernels": {"kernels": ["addmm"]}} | answers
-        self.declared = {"sdpa": {"policies": {}}}
-        self.requests: list[str] = []
+        usual = {Describe: DESCRIBED, MeasureMemory: MEMORY, ListKernels: Kernels(names=("addmm",))}
+        self.answers: dict[type[CandidateRequest[Any]], Any] = {**usual, **(answers or {})}
+        declared = Declared(operator="multihead", source="", policies=Policies(), compiles=False, environment={})
+        self.declared = {"sdpa": declared}
+        self.requests: list[type[CandidateRequest[Any]]] = []
         self.core_demands = list(busy)
 
-    def ask(self, do: str, **request: Any) -> Any:
-        """Return the answer that the test gave; the default answer to "observe" is one observation per check."""
-        self.requests.append(do)
-        if do == "observe" and do not in self.answers:
-            return {check: {"status": "observed"} for check in request["checks"]}
-        return self.answers[do]
+    def ask(self, request: CandidateRequest[Any]) -> Any:
+        """Return the answer that the test gave; the default answer to ``Observe`` is one observation per check."""
+        self.requests.append(type(request))
+        if isinstance(request, Observe) and Observe not in self.answers:
+            return Observed(outcomes=dict.fromkeys(request.checks))
+        return self.answers[type(request)]
 
     def compute_memory_limit_bytes(self) -> int:
         """Return the memory limit that the test gave."""
@@ -85,16 +111,16 @@ def test_a_probe_without_failures_measures_everything() -> None:
     ("session", "worker", "plan", "status", "reason"),
     [
         (FakeSession(), FakeWorker(), {"missing": "no CUDA device"}, "not_run", "no CUDA device"),
-        (FakeSession(), FakeWorker(describe=DESCRIBED | {"unsupported": "no"}), {}, "unsupported", "no"),
+        (FakeSession(), FakeWorker({Describe: replace(DESCRIBED, unsupported="no")}), {}, "unsupported", "no"),
         (
-            FakeSession(), FakeWorker(describe=DESCRIBED | {"predicted_s": 9.0}), {}, "not_run",
+            FakeSession(), FakeWorker({Describe: replace(DESCRIBED, predicted_s=9.0)}), {}, "not_run",
             "predicted 9 s a call, over the limit of 0.75 s (--work-limit)",
         ),
         (
             FakeSession(), FakeWorker(memory_bytes=2**30), {"bytes": 3 * 2**30}, "not_run",
             "the inputs and outputs alone take 3 GiB, over the limit of 1 GiB (--memory-limit)",
         ),
-        (FakeSession(), FakeWorker(describe=CRASH), {}, "crashed", CRASH["reason"]),
+        (FakeSession(), FakeWorker({Describe: CRASH}), {}, "crashed", CRASH.reason),
     ],
 )  # fmt: skip
 def test_a_refused_or_too_large_case_is_not_called(
@@ -105,16 +131,16 @@ def test_a_refused_or_too_large_case_is_not_called(
         session, worker, "sdpa", Plan(**{name: getattr(PLAN, name) for name in Plan.__slots__} | plan)
     )  # type: ignore[arg-type]
     assert found == tuple(Finding(check=check, status=status, reason=reason) for check in PLAN.checks)  # type: ignore[arg-type]
-    assert not {"observe", "memory"} & set(worker.requests)
+    assert not {Observe, MeasureMemory} & set(worker.requests)
 
 
 def test_a_crash_fails_all_checks_and_is_not_repeated() -> None:
     """If the worker crashes, every check has the status "crashed"; the checks are not run again one by one."""
-    worker = FakeWorker(observe=CRASH)
+    worker = FakeWorker({Observe: CRASH})
     found = run_probe(worker)
     assert {finding.status for finding in found.findings} == {"crashed"}
     assert found.untimed == "crashed: the process was killed by SIGSEGV"
-    assert worker.requests.count("observe") == 1
+    assert worker.requests.count(Observe) == 1
 
 
 def test_checks_of_a_large_case_run_one_at_a_time() -> None:
@@ -122,7 +148,7 @@ def test_checks_of_a_large_case_run_one_at_a_time() -> None:
     large = Plan(case=CASE, checks=PLAN.checks, missing=None, flop=TOGETHER_FLOP + 1)
     worker = FakeWorker()
     assert run_probe(worker, plan=large).untimed is None
-    assert worker.requests.count("observe") == 2
+    assert worker.requests.count(Observe) == 2
 
 
 def test_memory_of_a_wrong_result_is_not_measured() -> None:
@@ -130,13 +156,14 @@ def test_memory_of_a_wrong_result_is_not_measured() -> None:
     worker = FakeWorker()
     found = run_probe(worker, session=FakeSession(wrong=("global_state_untouched",)))
     assert (found.untimed, found.memory) == ("failed: off", None)
-    assert "memory" not in worker.requests
+    assert MeasureMemory not in worker.requests
 
 
 def test_an_error_of_one_check_does_not_affect_the_others() -> None:
     """If one check raises, that check has the status "error", and the other checks are evaluated."""
-    raised = {"status": "error", "reason": "ValueError: what"}
-    found = run_probe(FakeWorker(observe=OBSERVED | {"forward_parity": raised}))
+    raised = Outcome(status="error", reason="ValueError: what")
+    observed = Observed(outcomes={"forward_parity": raised, "global_state_untouched": None})
+    found = run_probe(FakeWorker({Observe: observed}))
     assert [finding.status for finding in found.findings] == ["error", "passed"]
     assert found.untimed == "error: ValueError: what"
 
@@ -150,18 +177,18 @@ def test_the_default_memory_limit_is_most_of_the_free_memory(monkeypatch: pytest
     assert Limits().compute_memory_limit_bytes() is None
 
 
-@pytest.mark.parametrize("stage", ["memory", "kernels"])
-def test_a_crash_during_measurement_is_the_reason_for_no_timing(stage: str) -> None:
+@pytest.mark.parametrize("stage", [MeasureMemory, ListKernels])
+def test_a_crash_during_measurement_is_the_reason_for_no_timing(stage: type[CandidateRequest[Any]]) -> None:
     """If the worker crashes while memory or kernels are measured, the findings stay, and the call is not timed."""
-    found = run_probe(FakeWorker(**{stage: CRASH}))
+    found = run_probe(FakeWorker({stage: CRASH}))
     assert {finding.status for finding in found.findings} == {"passed"}
     assert found.untimed == "crashed: the process was killed by SIGSEGV"
-    assert (found.memory is None) == (stage == "memory")
+    assert (found.memory is None) == (stage is MeasureMemory)
 
 
 def test_a_call_that_is_declared_untimed_is_not_timed() -> None:
     """If an implementation declares a reason in ``untimed``, the call is not timed, for that reason."""
-    assert run_probe(FakeWorker(describe=DESCRIBED | {"untimed": "interpreted"})).untimed == "interpreted"
+    assert run_probe(FakeWorker({Describe: replace(DESCRIBED, untimed="interpreted")})).untimed == "interpreted"
 
 
 @pytest.mark.parametrize(

@@ -12,20 +12,23 @@ from typing import Any
 
 import pytest
 
-from attnbench.measurement.sampling import Samples
+from attnbench.interface import Policies
+from attnbench.measurement import sampling
 from attnbench.plugins.registry import PluginError
+from attnbench.processes.candidate_requests import Declared, Outcome, Samples, TakeSamples, TimedSamples
+from attnbench.processes.oracle_requests import DrawInputs, Evaluate
 from attnbench.records.types import Finding, Result, Timing
 from attnbench.runner import timing
 from attnbench.runner.profile import _select_ready
 from attnbench.runner.progress import NoProgress, Progress
-from attnbench.runner.session import Limits, Outcome, Plan, Session, Supervisor
+from attnbench.runner.session import Limits, Plan, Session, Supervisor
 from attnbench.runner.timed_case import _Samples
 from attnbench.runner.timing import GROUP_S, STEP, Effort, time_cases
 
 CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/float32/cpu/inference"
 CHECKS = ("forward_parity", "global_state_untouched")
 CALL_NS = 1_000_000
-PASSED: Outcome = {"status": "passed"}
+PASSED = Finding(check="any", status="passed")
 # Type of a function that decides whether a fake process fails: it gets the names of the implementations and the number
 # of the process, and returns the fault or None.
 Fault = Callable[[list[str], int], Outcome | None]
@@ -39,10 +42,11 @@ class FakeSession:
     factor: Callable[[int, str], float] = lambda process, name: 1.0
     fault: Fault = lambda names, process: None
     load_fault: Callable[[list[str]], bool] = lambda names: False
-    evaluate: Callable[[str], Outcome] = lambda name: PASSED
+    evaluate: Callable[[str], Finding] = lambda name: PASSED
     limits: Limits = field(default_factory=Limits)
     started: list[list[str]] = field(default_factory=list)
-    requests: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[TakeSamples] = field(default_factory=list)
+    shared_by: list[int] = field(default_factory=list)
     closed: int = 0
 
     def supervise_together(self, names: list[str]) -> "FakeProcess":
@@ -52,13 +56,12 @@ class FakeSession:
         self.started.append(list(names))
         return FakeProcess(self, names)
 
-    def ask_oracle(self, do: str, **request: Any) -> Any:
-        """Return the path of the inputs, or the outcomes of the requested checks."""
-        if do == "inputs":
+    def ask_oracle(self, request: DrawInputs | Evaluate) -> Any:
+        """Return the path of the inputs, or the findings of the requested checks."""
+        if isinstance(request, DrawInputs):
             return "inputs"
-        assert do == "judge"
-        (file,) = request["observations"]
-        return dict.fromkeys(request["checks"], self.evaluate(file))
+        (file,) = request.observations
+        return {check: replace(self.evaluate(file), check=check) for check in request.checks}
 
 
 class FakeProcess(Supervisor):
@@ -68,7 +71,8 @@ class FakeProcess(Supervisor):
 
     def __init__(self, fake: FakeSession, names: list[str]) -> None:
         self._fake = fake
-        self.declared = {name: {"policies": {}} for name in names}
+        declared = Declared(operator="multihead", source="", policies=Policies(), compiles=False, environment={})
+        self.declared = dict.fromkeys(names, declared)
         self._closed = False
         self._child = None
 
@@ -76,24 +80,26 @@ class FakeProcess(Supervisor):
         """Add one to the number of closed processes of the session."""
         self._fake.closed += 1
 
-    def ask(self, do: str, *, counts: bool = True, **request: Any) -> Outcome:
+    def ask(self, request: TakeSamples, *, counts: bool = True, shared_by: int = 1) -> TimedSamples | Outcome:
         """Return nine samples of each implementation, or the fault of this process if it has one."""
-        assert do == "time"
         assert not counts
+        self._fake.shared_by.append(shared_by)
         self._fake.requests.append(request)
-        names, process = request["implementations"], request["seed"]
+        names, process = request.implementations, request.seed
         fault = self._fake.fault(names, process)
         if fault is not None:
             return fault
         samples = {name: _make_samples(self._fake.factor(process, name)) for name in names}
-        control = _make_samples(1.0) if request["baseline"] else None
-        return {"samples": samples, "twin": control, "threads": 1, "observations": {name: name for name in names}}
+        control = _make_samples(1.0) if request.baseline else None
+        return TimedSamples(samples=samples, twin=control, threads=1, observations={name: name for name in names})
 
 
-def _make_samples(factor: float) -> dict[str, Any]:
+def _make_samples(factor: float) -> Samples:
     times = [round(factor * CALL_NS)] * 9
-    samples = Samples(times_ns=times, waited_ns=[0] * 9, switches=[0] * 9, cycles=list(range(9)), first_call_ns=7)
-    return asdict(samples) | {"build_ns": 5}
+    samples = sampling.Samples(
+        times_ns=times, waited_ns=[0] * 9, switches=[0] * 9, cycles=list(range(9)), first_call_ns=7
+    )
+    return Samples(**asdict(samples), build_ns=5)
 
 
 @dataclass(slots=True)
@@ -169,7 +175,7 @@ def make_fault(*guilty: str, status: str = "crashed") -> Fault:
 
     def fault(names: list[str], process: int) -> Outcome | None:
         del process
-        return {"status": status, "reason": "gone"} if set(guilty) & set(names) else None
+        return Outcome(status=status, reason="gone") if set(guilty) & set(names) else None
 
     return fault
 
@@ -207,7 +213,7 @@ def test_two_culprits_are_found_one_after_the_other() -> None:
 def test_an_implementation_that_raises_is_excluded_without_a_search() -> None:
     """If an implementation raises, the answer of the process names it, so no process is started to find it."""
     fault: Fault = lambda names, process: (  # noqa: E731
-        {"status": "error", "reason": "raised", "culprit": "n2"} if "n2" in names and process == 3 else None
+        Outcome(status="error", reason="raised", culprit="n2") if "n2" in names and process == 3 else None
     )
     fake = FakeSession(fault=fault)
     found = run(fake, ["torch_mha", "n1", "n2"])
@@ -217,7 +223,7 @@ def test_an_implementation_that_raises_is_excluded_without_a_search() -> None:
 
 def test_a_crash_that_is_not_reproduced_excludes_no_implementation() -> None:
     """If a process crashes once and not again, the case is timed again, and all implementations have a timing."""
-    crashes = [{"status": "crashed", "reason": "by chance"}]
+    crashes = [Outcome(status="crashed", reason="by chance")]
     found = run(FakeSession(fault=lambda names, process: crashes.pop() if crashes else None), ["torch_mha", "n1"])
     assert all(result.timing is not None for result in found.values())
 
@@ -230,8 +236,8 @@ def test_a_fault_of_all_together_is_reported_for_all() -> None:
 
     def fault(names: list[str], process: int) -> Outcome | None:
         del process
-        wanted = len(names) == 3 and fake.requests[-1]["case"] == CASE.format(0)
-        return {"status": "timeout", "reason": "silent"} if wanted else None
+        wanted = len(names) == 3 and fake.requests[-1].case == CASE.format(0)
+        return Outcome(status="timeout", reason="silent") if wanted else None
 
     fake = FakeSession(fault=fault)
     found = run(fake, ["torch_mha", "n1", "n2"], cases=2)
@@ -267,9 +273,10 @@ def test_an_output_that_is_wrong_after_timing_has_no_timing() -> None:
     The findings of other checks, which were made before timing, stay.
     """
 
-    def evaluate(name: str) -> Outcome:
+    def evaluate(name: str) -> Finding:
         requirement = "The output equals the oracle's within the error budget."
-        return {"status": "failed", "reason": f"{requirement} But it is off."} if name == "n1" else PASSED
+        failed = Finding(check="forward_parity", status="failed", reason=f"{requirement} But it is off.")
+        return failed if name == "n1" else PASSED
 
     found = run(FakeSession(evaluate=evaluate), ["torch_mha", "n1"])
     assert found["torch_mha", 0].timing is not None
@@ -286,14 +293,14 @@ def test_only_checks_of_outputs_are_re_run() -> None:
     """Of the checks that are run before timing, only forward_parity, which compares outputs, is run again after it."""
     fake = FakeSession()
     run(fake, ["torch_mha", "n1"])
-    assert {tuple(request["checks"]) for request in fake.requests} == {(), ("forward_parity",)}
+    assert {tuple(request.checks) for request in fake.requests} == {(), ("forward_parity",)}
 
 
 def test_each_process_has_an_order_of_its_own() -> None:
     """The seed of the order of calls in a process is the number of the process: 0, 1, 2."""
     fake = FakeSession()
     run(fake, ["torch_mha", "n1"], processes=3)
-    assert [request["seed"] for request in fake.requests] == [0, 1, 2]
+    assert [request.seed for request in fake.requests] == [0, 1, 2]
 
 
 def make_factor(process: int, name: str) -> float:
@@ -308,8 +315,8 @@ def test_processes_are_added_where_a_verdict_is_unknown() -> None:
     """
     fake = FakeSession(factor=make_factor)
     found = run(fake, ["slow", "torch_mha", "open"], processes=10, most=30)
-    assert [request["implementations"] for request in fake.requests[:10]] == [["slow", "torch_mha", "open"]] * 10
-    assert [request["implementations"] for request in fake.requests[10:]] == [["torch_mha", "open"]] * 20
+    assert [request.implementations for request in fake.requests[:10]] == [["slow", "torch_mha", "open"]] * 10
+    assert [request.implementations for request in fake.requests[10:]] == [["torch_mha", "open"]] * 20
     assert fake.started[10:] == [["torch_mha", "open"]] * 20
     lengths = {}
     for name in ("slow", "torch_mha", "open"):
@@ -354,7 +361,7 @@ def test_any_implementation_may_be_the_baseline() -> None:
     """The implementation that ``against`` names is timed twice, as A/A control, and the others are compared with it."""
     fake = FakeSession(factor=make_factor)
     found = run(fake, ["own", "torch_mha", "open"], processes=10, most=15, against="own")
-    assert {request["baseline"] for request in fake.requests} == {"own"}
+    assert {request.baseline for request in fake.requests} == {"own"}
     with_control = {name for (name, _), result in found.items() if result.timing and result.timing.twin}
     assert with_control == {"own"}
     assert len(fake.requests) == 15
@@ -366,7 +373,7 @@ def test_results_come_as_each_group_of_cases_is_done() -> None:
     fake = FakeSession()
     results = start(fake, ["torch_mha"], Effort(processes=3, budget_s=GROUP_S / 2), cases=4)
     next(results)
-    assert {request["case"] for request in fake.requests} == {CASE.format(0), CASE.format(1)}
+    assert {request.case for request in fake.requests} == {CASE.format(0), CASE.format(1)}
     assert len(fake.requests) == 6
     assert len(list(results)) == 3
 
@@ -375,7 +382,7 @@ def test_decided_cases_come_before_processes_are_added() -> None:
     """A case whose verdicts are known is yielded before further processes time the other cases of its group."""
     fake = FakeSession()
     fake.factor = lambda process, name: make_factor(
-        process, name if fake.requests[-1]["case"] == CASE.format(0) else "slow" if name == "open" else name
+        process, name if fake.requests[-1].case == CASE.format(0) else "slow" if name == "open" else name
     )
     results = start(fake, ["torch_mha", "open"], Effort(processes=10, most=30, budget_s=1.0), cases=2)
     assert [next(results).case for _ in range(2)] == [CASE.format(1)] * 2
@@ -389,7 +396,7 @@ def interrupt_in_process(number: int, case: str, **effort: Any) -> dict[str, lis
     fake = FakeSession()
 
     def interrupt(names: list[str], process: int) -> Outcome | None:
-        if process == number and fake.requests[-1]["case"] == case:
+        if process == number and fake.requests[-1].case == case:
             raise KeyboardInterrupt
         return None
 
@@ -462,7 +469,7 @@ def test_processes_start_together_and_each_is_used_once(cores: int, monkeypatch:
     monkeypatch.setattr(timing, "STARTS", cores)
     fake = FakeSession()
     run(fake, ["torch_mha", "other"], processes=7)
-    assert [request["seed"] for request in fake.requests] == list(range(7))
+    assert [request.seed for request in fake.requests] == list(range(7))
     assert len(fake.started) == fake.closed == 7
 
 
@@ -470,11 +477,13 @@ def test_a_process_that_was_started_ahead_is_used_after_an_exclusion(monkeypatch
     """A process that was started before an implementation was excluded is still used, but does not call that one."""
     monkeypatch.setattr(timing, "STARTS", 2)
     fake = FakeSession(
-        evaluate=lambda name: PASSED if name != "wrong" else {"status": "failed", "reason": "It is wrong."}
+        evaluate=lambda name: (
+            PASSED if name != "wrong" else Finding(check="any", status="failed", reason="It is wrong.")
+        )
     )
     found = run(fake, ["torch_mha", "other", "wrong"], processes=7)
     assert found["wrong", 0].timing is None
-    assert fake.requests[1]["implementations"] == ["torch_mha", "other"]
+    assert fake.requests[1].implementations == ["torch_mha", "other"]
     assert fake.started[1] == ["torch_mha", "other", "wrong"]
     assert len(fake.started) == fake.closed == 7
 
@@ -496,7 +505,7 @@ def test_each_interleaved_implementation_adds_a_time_out() -> None:
     """A timing request of three implementations has ``shared_by`` = 3, which multiplies its time limit."""
     fake = FakeSession(factor=lambda process, name: 1.2 if name == "slow" else 1.0)
     run(fake, ["torch_mha", "slow", "other"])
-    assert {request["shared_by"] for request in fake.requests} == {3}
+    assert set(fake.shared_by) == {3}
 
 
 def test_checks_are_re_run_in_the_first_and_in_the_last_process() -> None:
@@ -504,7 +513,7 @@ def test_checks_are_re_run_in_the_first_and_in_the_last_process() -> None:
     factors = {0: 1.0, 1: 1.1}
     fake = FakeSession(factor=lambda process, name: factors[process % 2] if name == "other" else 1.0)
     run(fake, ["torch_mha", "other"], processes=7, most=7 + STEP)
-    assert [bool(request["checks"]) for request in fake.requests] == [
+    assert [bool(request.checks) for request in fake.requests] == [
         process in (0, 6, 6 + STEP) for process in range(7 + STEP)
     ]
 
@@ -520,9 +529,9 @@ def test_a_case_gets_as_many_processes_as_its_time_allows(monkeypatch: pytest.Mo
     for limit_s, processes, left in ((2.5, 2, [14, 13, 12, 6]), (0.1, 1, [14, 7])):
         fake, progress = FakeSession(), RecordingProgress()
         run(fake, ["torch_mha", "other"], cases=2, case_s=limit_s, most=12, progress=progress)
-        counts = Counter(request["case"] for request in fake.requests)
+        counts = Counter(request.case for request in fake.requests)
         assert set(counts.values()) == {processes}
-        assert {request["limit_s"] for request in fake.requests} == {limit_s}
+        assert {request.limit_s for request in fake.requests} == {limit_s}
         assert len(fake.started) == fake.closed
         assert progress.left == left
 
@@ -530,11 +539,11 @@ def test_a_case_gets_as_many_processes_as_its_time_allows(monkeypatch: pytest.Mo
 def test_device_times_are_stored_beside_the_others() -> None:
     """Device times are stored by process; lists are empty for processes without samples and for missing counters."""
     kept = _Samples()
-    on_device = Samples(
+    on_device = sampling.Samples(
         times_ns=[30, 31], device_ns=[20, 21], late=[False, True], clock_before_mhz=[1980, 1980],
         clock_after_mhz=[1980, 1755], throttle_reasons=[0, 4], first_call_ns=7, method="device and wall", clock="NVML",
     )  # fmt: skip
-    kept.add(1, asdict(on_device) | {"build_ns": 5})
+    kept.add(1, Samples(**asdict(on_device), build_ns=5))
     assert kept.to_timing(3, 2) == Timing(
         samples_ns=((), (30, 31), ()), device_ns=((), (20, 21), ()), late=((), (False, True), ()),
         clock_before_mhz=((), (1980, 1980), ()), clock_after_mhz=((), (1980, 1755), ()),
@@ -547,5 +556,5 @@ def test_all_methods_of_timing_are_stored() -> None:
     """If processes used different methods of timing, the stored timing names each method once."""
     kept = _Samples()
     for process, method in enumerate(("launch hidden", "launch not hidden", "launch hidden")):
-        kept.add(process, asdict(Samples(times_ns=[1], method=method)) | {"build_ns": 5})
+        kept.add(process, Samples(**asdict(sampling.Samples(times_ns=[1], method=method)), build_ns=5))
     assert kept.to_timing(3, 1).method == "launch hidden; launch not hidden"

@@ -17,6 +17,8 @@ from attnbench.measurement.sampling import CallFailed
 from attnbench.measurement.scheduler import Scheduler
 from attnbench.oracle import tensor_file
 from attnbench.plugins.registry import load_operator, load_problem_types
+from attnbench.processes.candidate_requests import TimedSamples
+from attnbench.processes.oracle_requests import DrawInputs, Evaluate
 from attnbench.workers import interleaved_timing
 from attnbench.workers.interleaved_timing import InterleavedTiming, ProcessDisturbed
 from attnbench.workers.oracle_worker import OracleWorker
@@ -70,7 +72,7 @@ def oracle_worker(tmp_path_factory: pytest.TempPathFactory) -> OracleWorker:
 
 
 @pytest.fixture
-def take_samples(oracle_worker: OracleWorker, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def take_samples(oracle_worker: OracleWorker, tmp_path: Path) -> Callable[..., TimedSamples]:
     """Function that times implementations on CASE in a call mode, and returns the reply of the worker."""
 
     def take(
@@ -79,17 +81,17 @@ def take_samples(oracle_worker: OracleWorker, tmp_path: Path) -> Callable[..., d
         baseline: str | None = None,
         mode: str = "inference",
         seed: int = 1,
-    ) -> dict[str, Any]:
+    ) -> TimedSamples:
         case = Case.parse(CASE + mode, load_problem_types())
         return InterleavedTiming(
             implementations=implementations, baseline=baseline, operator=load_operator("multihead"), case=case,
-            inputs=oracle_worker.draw_inputs(case=case.id), seed=seed,
+            inputs=oracle_worker.draw_inputs(DrawInputs(case=case.id)), seed=seed,
         ).take_samples(budget_s=0.01, limit_s=60, checks=CHECKS[mode], observation=str(tmp_path / "seen"))  # fmt: skip
 
     return take
 
 
-def test_the_baseline_is_built_twice_and_the_others_once(take_samples: Callable[..., dict[str, Any]]) -> None:
+def test_the_baseline_is_built_twice_and_the_others_once(take_samples: Callable[..., TimedSamples]) -> None:
     """The baseline is built a second time as its copy, which has its own inputs and its own samples in the reply.
 
     Each cycle calls either the baseline or the copy.
@@ -97,43 +99,45 @@ def test_the_baseline_is_built_twice_and_the_others_once(take_samples: Callable[
     base, other = Recording(), Recording()
     reply = take_samples({"base": base, "other": other}, baseline="base")
     assert (base.built, other.built) == (2, 1)
-    assert set(reply["samples"]) == {"base", "other"}
-    shared, own = (reply["twin"]["cycles"], reply["samples"]["base"]["cycles"]), reply["samples"]["other"]["cycles"]
+    assert set(reply.samples) == {"base", "other"}
+    shared, own = (reply.twin.cycles, reply.samples["base"].cycles), reply.samples["other"].cycles
     assert set(own) <= set(shared[0]) ^ set(shared[1]) == set(shared[0]) | set(shared[1])
     assert len({tensor.data_ptr() for tensor in base.prepared}) == 2
 
 
-def test_without_a_baseline_there_is_no_copy(take_samples: Callable[..., dict[str, Any]]) -> None:
+def test_without_a_baseline_there_is_no_copy(take_samples: Callable[..., TimedSamples]) -> None:
     """Without a baseline, or if the baseline is not among the timed implementations, there are no samples of a copy."""
     other = Recording()
-    assert take_samples({"other": other})["twin"] is None
-    assert take_samples({"other": other}, baseline="base")["twin"] is None
+    assert take_samples({"other": other}).twin is None
+    assert take_samples({"other": other}, baseline="base").twin is None
 
 
 @pytest.mark.parametrize("mode", ["inference", "train"])
 def test_implementations_are_timed_on_other_values_than_they_are_checked_on(
-    take_samples: Callable[..., dict[str, Any]], oracle_worker: OracleWorker, mode: str
+    take_samples: Callable[..., TimedSamples], oracle_worker: OracleWorker, mode: str
 ) -> None:
     """Timed calls do not get the input values of the case; the last call gets these values and is checked."""
     own = Recording()
     reply = take_samples({"own": own}, mode=mode)
-    given = tensor_file.read(Path(oracle_worker.draw_inputs(case=CASE + mode)))["tensors"]["query"]
+    given = tensor_file.read(Path(oracle_worker.draw_inputs(DrawInputs(case=CASE + mode))))["tensors"]["query"]
     assert not any(torch.equal(query, given) for query in own.prepared + own.queries[:-1])
     assert torch.equal(own.queries[-1], given)
-    observations = tensor_file.read(Path(reply["observations"]["own"]))
+    observations = tensor_file.read(Path(reply.observations["own"]))
     assert set(observations) == set(CHECKS[mode])
     for plain in observations.values():
         (observation,) = deserialize(plain)
         assert isinstance(observation, Match)
         assert bool(observation.quantities)
-    found = oracle_worker.evaluate(case=CASE + mode, checks=CHECKS[mode], observations=[reply["observations"]["own"]],
-                        policies={})  # fmt: skip
-    assert {finding["status"] for finding in found.values()} == {"passed"}
+    request = Evaluate(
+        case=CASE + mode, checks=CHECKS[mode], observations=[reply.observations["own"]], policies=Policies()
+    )
+    found = oracle_worker.evaluate(request)
+    assert {finding.status for finding in found.values()} == {"passed"}
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("inference", False), ("train", True)])
 def test_the_call_is_made_in_the_gradient_mode_of_the_case(
-    take_samples: Callable[..., dict[str, Any]], mode: str, expected: bool
+    take_samples: Callable[..., TimedSamples], mode: str, expected: bool
 ) -> None:
     """Gradients are enabled in all calls of a case in mode train, and in no call of a case in mode inference."""
     own = Recording()
@@ -142,22 +146,22 @@ def test_the_call_is_made_in_the_gradient_mode_of_the_case(
     assert torch.is_grad_enabled()
 
 
-def test_an_asynchronous_implementation_is_synchronized(take_samples: Callable[..., dict[str, Any]]) -> None:
+def test_an_asynchronous_implementation_is_synchronized(take_samples: Callable[..., TimedSamples]) -> None:
     """The implementation's ``synchronize`` is called in every timed call."""
     own = Asynchronous()
     reply = take_samples({"own": own})
-    assert own.waits >= len(reply["samples"]["own"]["times_ns"]) > 0
+    assert own.waits >= len(reply.samples["own"].times_ns) > 0
 
 
-def test_the_build_time_is_recorded(take_samples: Callable[..., dict[str, Any]]) -> None:
+def test_the_build_time_is_recorded(take_samples: Callable[..., TimedSamples]) -> None:
     """The samples have the build time ``build_ns`` and the time of the first call ``first_call_ns``."""
-    sample = take_samples({"own": Recording()})["samples"]["own"]
-    assert sample["build_ns"] > 0
-    assert sample["first_call_ns"] > 0
+    sample = take_samples({"own": Recording()}).samples["own"]
+    assert sample.build_ns > 0
+    assert sample.first_call_ns > 0
 
 
 @pytest.mark.parametrize("when", ["build", "call", "later"])
-def test_an_implementation_that_raises_is_named(take_samples: Callable[..., dict[str, Any]], when: str) -> None:
+def test_an_implementation_that_raises_is_named(take_samples: Callable[..., TimedSamples], when: str) -> None:
     """CallFailed names an implementation that raises when it is built, in its first call, or in a later call.
 
     If the copy of the baseline raises, CallFailed names the baseline.
@@ -187,14 +191,14 @@ def restore_threads(number: int) -> Iterator[None]:
     assert before != number
 
 
-def test_a_call_that_changes_settings_disturbs_the_process(take_samples: Callable[..., dict[str, Any]]) -> None:
+def test_a_call_that_changes_settings_disturbs_the_process(take_samples: Callable[..., TimedSamples]) -> None:
     """A call that changes torch's number of threads raises ProcessDisturbed, because later calls would use it."""
     with restore_threads(2), pytest.raises(ProcessDisturbed, match="a call changed the number of threads from 1 to 2"):
         take_samples({"own": Recording(lambda: torch.set_num_threads(2))})
 
 
 def test_a_call_that_leaves_threads_running_disturbs_the_process(
-    take_samples: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    take_samples: Callable[..., TimedSamples], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If a thread keeps computing after the call has returned, ProcessDisturbed is raised.
 
@@ -259,7 +263,7 @@ def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("uncounted")
-def test_cached_results_are_found(take_samples: Callable[..., dict[str, Any]]) -> None:
+def test_cached_results_are_found(take_samples: Callable[..., TimedSamples]) -> None:
     """An implementation that caches its results fails, because calls on new values take longer than repeated calls."""
     with pytest.raises(CallFailed) as raised:
         take_samples({"other": Recording(), "caches": Caching()}, seed=interleaved_timing.FIRST)
@@ -268,16 +272,10 @@ def test_cached_results_are_found(take_samples: Callable[..., dict[str, Any]]) -
     assert "times as long as repeated calls: results are cached" in str(raised.value.__cause__)
 
 
-def test_an_implementation_without_a_cache_passes(take_samples: Callable[..., dict[str, Any]]) -> None:
+def test_an_implementation_without_a_cache_passes(take_samples: Callable[..., TimedSamples]) -> None:
     """Implementations whose calls take as long on repeated values as on new values pass the test for a cache."""
-    assert set(
-        take_samples({"own": Recording(), "other": Recording()}, baseline="own", seed=interleaved_timing.FIRST)[
-            "samples"
-        ]
-    ) == {
-        "own",
-        "other",
-    }
+    both = {"own": Recording(), "other": Recording()}
+    assert set(take_samples(both, baseline="own", seed=interleaved_timing.FIRST).samples) == {"own", "other"}
 
 
 @pytest.mark.parametrize(
@@ -302,8 +300,8 @@ def test_a_graph_is_captured_only_of_capturable_deterministic_calls_without_grad
     assert timing._is_capturable("own") is expected
 
 
-def test_on_a_cpu_there_are_no_device_columns(take_samples: Callable[..., dict[str, Any]]) -> None:
+def test_on_a_cpu_there_are_no_device_columns(take_samples: Callable[..., TimedSamples]) -> None:
     """On a CPU, samples have wall times; the lists of device times and clock readings are empty."""
-    (sample,) = take_samples({"own": Recording()})["samples"].values()
-    assert (sample["method"], sample["clock"]) == ("wall", "")
-    assert sample["device_ns"] == sample["graph_ns"] == sample["late"] == sample["clock_before_mhz"] == []
+    (sample,) = take_samples({"own": Recording()}).samples.values()
+    assert (sample.method, sample.clock) == ("wall", "")
+    assert sample.device_ns == sample.graph_ns == sample.late == sample.clock_before_mhz == []

@@ -17,9 +17,13 @@ from attnbench.checks.observations import (
     Scale,
     serialize,
 )
+from attnbench.interface import Policies
+from attnbench.processes.candidate_requests import LoadImplementation, Observe, Observed
+from attnbench.processes.oracle_requests import DrawInputs, Evaluate
 from attnbench.records.types import Finding
 from attnbench.workers import candidate_worker, oracle_worker
 from attnbench.workers.candidate_worker import CandidateWorker
+from attnbench.workers.loaded_implementations import LoadedImplementations
 from attnbench.workers.oracle_worker import OracleWorker
 
 CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/inference"
@@ -56,15 +60,13 @@ def test_the_oracle_worker_evaluates_what_a_check_observed(tmp_path: Path, monke
 
     monkeypatch.setattr(candidate_worker, "load_check_function", checks.__getitem__)
     monkeypatch.setattr(oracle_worker, "evaluate", evaluate)
-    candidate, oracle = CandidateWorker(), OracleWorker(tmp_path)
-    candidate.open(implementation="torch_mha")
-    inputs, file = oracle.draw_inputs(case=CASE), str(tmp_path / "observations")
-    outcomes = candidate.observe(
-        implementation="torch_mha", case=CASE, checks=list(checks), inputs=inputs, observation=file
-    )
-    assert outcomes == {check: {"status": "observed"} for check in checks}
-    found = oracle.evaluate(case=CASE, checks=list(checks), observations=[file], policies={})
-    assert {check: finding["status"] for check, finding in found.items()} == dict.fromkeys(checks, "passed")
+    loaded, oracle = LoadedImplementations(), OracleWorker(tmp_path)
+    loaded.load(LoadImplementation(implementation="torch_mha"))
+    inputs, file = oracle.draw_inputs(DrawInputs(case=CASE)), str(tmp_path / "observations")
+    request = Observe(implementation="torch_mha", case=CASE, checks=list(checks), inputs=inputs, observation=file)
+    assert CandidateWorker(loaded).observe(request) == Observed(outcomes=dict.fromkeys(checks))
+    found = oracle.evaluate(Evaluate(case=CASE, checks=list(checks), observations=[file], policies=Policies()))
+    assert {check: finding.status for check, finding in found.items()} == dict.fromkeys(checks, "passed")
     expected = [*OBSERVATIONS, Exact(quantities={"output": torch.zeros(2)})]
     assert list(map(type, evaluated)) == list(map(type, expected))
     assert str(serialize(evaluated)) == str(serialize(expected))

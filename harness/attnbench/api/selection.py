@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from attnbench.cases import LEVELS
+from attnbench.cases import LEVELS, Level
 from attnbench.checks.catalogue import read_checks
 from attnbench.plugins.registry import display_name, list_operators
+from attnbench.processes.oracle_requests import CheckCase, ListSuite
 from attnbench.runner import Expectation, Plan, Session, audit, read_expectations, read_expectations_beside
 
 __all__ = ["Expected", "Selection", "as_tuple", "collect_expectations"]
@@ -39,8 +40,9 @@ class Selection:
 
         Raises: ValueError where a pattern matches no case, or no selected check applies to a selected case.
         """
+        level = cast("Level", self.suite)  # __post_init__ has checked it
         listed = [
-            case for name in list_operators() for case in session.ask_oracle("suite", operator=name, level=self.suite)
+            case for name in list_operators() for case in session.ask_oracle(ListSuite(operator=name, level=level))
         ]
         chosen = [case for pattern in self.cases for case in _match_cases(session, listed, pattern)]
         plans = session.plan(dict.fromkeys(chosen if self.cases else listed), frozenset(self.checks) or None)
@@ -90,8 +92,8 @@ def _match_cases(session: Session, listed: Sequence[str], pattern: str) -> list[
     if found:
         return found
     if not set("*?[") & set(pattern):
-        fault = session.ask_oracle("parse", case=pattern).get("fault")
-        if not fault:
+        fault = session.ask_oracle(CheckCase(case=pattern))
+        if fault is None:
             return [pattern]
-        raise ValueError(f"{fault}; to match part of an id, write '*{pattern}*'")
+        raise ValueError(f"{fault.reason}; to match part of an id, write '*{pattern}*'")
     raise ValueError(f"{pattern!r} matches none of {len(listed)} cases of the suite")

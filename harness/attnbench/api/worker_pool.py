@@ -8,7 +8,7 @@ from dataclasses import replace
 from attnbench.api.selection import Expected, Selection, collect_expectations
 from attnbench.plugins.importable import build_search_path
 from attnbench.plugins.registry import PluginError
-from attnbench.processes.rpc import ChildDied
+from attnbench.processes.errors import ChildDied
 from attnbench.records.types import Finding
 from attnbench.runner import Expectation, Limits, Plan, Session
 from attnbench.runner.conform import check_case

@@ -6,6 +6,7 @@ from importlib.resources import files
 from typing import IO, Any
 
 import click
+from msgspec import to_builtins
 
 from attnbench.analysis.certificate import Declaration, Suite, make_certificate
 from attnbench.cases import digest
@@ -13,6 +14,7 @@ from attnbench.cli.jobs import Choice
 from attnbench.cli.recording import Recording
 from attnbench.cli.selection import find_operators
 from attnbench.plugins.registry import display_name, load_operator
+from attnbench.processes.oracle_requests import GetListVersion, ListSuite
 from attnbench.runner import Plan, Session
 
 __all__ = ["refuse_filters", "write_certificate"]
@@ -47,19 +49,21 @@ def write_certificate(
     """
     operators = find_operators(session, implementations)
     listed = [
-        case for operator in operators for case in session.ask_oracle("suite", operator=operator, level=choice.suite)
+        case for operator in operators for case in session.ask_oracle(ListSuite(operator=operator, level=choice.suite))
     ]
     list_hash = digest(listed)
     suite = Suite(
         level=choice.suite,
-        list_versions={operator: session.ask_oracle("version", operator=operator) for operator in operators},
+        list_versions={operator: session.ask_oracle(GetListVersion(operator=operator)) for operator in operators},
         list_hash=list_hash,
         cases=len(listed),
         mutation_score=_read_scores(operators).get(list_hash),
     )
     declared = {
         display_name(name): Declaration(
-            **{key: session.declared[name][key] for key in ("operator", "source", "policies")}
+            operator=session.declared[name].operator,
+            source=session.declared[name].source,
+            policies=to_builtins(session.declared[name].policies),
         )
         for name in implementations
     }

@@ -149,7 +149,7 @@ def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
     with make_session(given) as session:
         # Load both in one process first: a failure to load is reported before anything is measured.
         session.supervise_together(sides).close()
-        computed = [session.declared[name]["operator"] for name in sides]
+        computed = [session.declared[name].operator for name in sides]
         if len(set(computed)) > 1:
             described = " and ".join(
                 f"{display_name(name)} computes {own}" for name, own in zip(sides, computed, strict=True)

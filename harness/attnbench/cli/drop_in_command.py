@@ -15,7 +15,8 @@ from attnbench.cli.progress import show_progress
 from attnbench.cli.recording import FAILED, INCONCLUSIVE
 from attnbench.cli.selection import choose_implementations, drop_unloadable
 from attnbench.cli.terminal import make_console
-from attnbench.integrations.drop_in import WORKER, Row, Settings, drop_in
+from attnbench.integrations.drop_in import WORKER, DropInClient, Row, Settings, drop_in
+from attnbench.integrations.drop_in_requests import FindMissing
 from attnbench.records.types import SCHEMA
 from attnbench.runner import Limits, Session
 
@@ -108,8 +109,7 @@ def _find_models(session: Session, models: Sequence[str]) -> list[str]:
     lacking: dict[str, str | None] = {}
     with session.supervise_together([]) as worker:
         for model in models or MODELS:
-            answer = worker.ask("lacking", model=model)
-            lacking[model] = answer.get("lacking") or answer.get("reason")
+            lacking[model] = DropInClient(worker).ask(FindMissing(model=model)).reason
     available = [model for model, reason in lacking.items() if reason is None]
     for model, reason in lacking.items():
         if reason is not None and (models or not available):
@@ -125,7 +125,7 @@ def _choose_fitting(session: Session, asked: Sequence[str]) -> list[str]:
     Raises: UsageError where an implementation that was asked for computes another operator; PluginError.
     """
     names = drop_unloadable(session, choose_implementations(asked), asked=bool(asked))
-    computed = {name: session.declared[name]["operator"] for name in names}
+    computed = {name: session.declared[name].operator for name in names}
     for name, operator in computed.items():
         if asked and operator != OPERATOR:
             raise click.UsageError(f"IMPLEMENTATION must compute {OPERATOR}, got {name!r}, which computes {operator}")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import click
 
 from attnbench.plugins.registry import PluginError
-from attnbench.processes.rpc import ChildDied, ChildTimeout
+from attnbench.processes.errors import ChildDied, ChildTimeout
 
 __all__ = ["one_line"]
 

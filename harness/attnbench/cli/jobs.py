@@ -7,10 +7,12 @@ from typing import Any, Self
 
 import click
 
+from attnbench.cases import Level
 from attnbench.cli.options import EFFORTS, QUICK_WORK_S
 from attnbench.cli.progress import show_progress
 from attnbench.cli.recording import Recording
 from attnbench.cli.selection import plan_cases
+from attnbench.processes.oracle_requests import ListSuite
 from attnbench.records.types import Pass
 from attnbench.runner import (
     Effort,
@@ -46,7 +48,7 @@ __all__ = [
 class Choice:
     """Options that select cases and checks, for both jobs of this module."""
 
-    suite: str = "quick"
+    suite: Level = "quick"
     patterns: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
@@ -76,7 +78,7 @@ def make_session(options: dict[str, Any]) -> Session:
 def plan_conformance(session: Session, choice: Choice, operators: Sequence[str]) -> list[Plan]:
     """Return the plans for checking the suite's cases of these operators."""
     cases = [
-        case for operator in operators for case in session.ask_oracle("suite", operator=operator, level=choice.suite)
+        case for operator in operators for case in session.ask_oracle(ListSuite(operator=operator, level=choice.suite))
     ]
     return plan_cases(
         session,

@@ -8,6 +8,7 @@ from typing import IO, Any
 
 import click
 from click.core import ParameterSource
+from msgspec.structs import asdict
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -17,6 +18,8 @@ from attnbench.cli.selection import choose_implementations
 from attnbench.cli.terminal import make_console
 from attnbench.plugins.import_faults import find_import_fault
 from attnbench.plugins.registry import PluginError, describe_origin
+from attnbench.processes.candidate_requests import CountSupported, Outcome
+from attnbench.processes.oracle_requests import ListSuite
 from attnbench.records.environment import count_cores
 from attnbench.records.types import SCHEMA
 from attnbench.runner import Session
@@ -89,16 +92,16 @@ def _survey(session: Session, name: str, device: str) -> dict[str, Any]:
     try:
         row["origin"] = describe_origin(name)
         with session.supervise(name) as worker:
-            cases = session.ask_oracle("suite", operator=worker.operator, level="core")
+            cases = session.ask_oracle(ListSuite(operator=worker.operator, level="core"))
             cases = [case.replace("/cpu/", f"/{device}/") for case in cases]
             row |= {"operator": worker.operator, "cases": len(cases)}
-            answer = worker.ask("survey", implementation=name, cases=cases)
-            source = worker.declared[name]["source"]
+            answer = worker.ask(CountSupported(implementation=name, cases=cases))
+            source = worker.declared[name].source
     except PluginError as error:
         return row | {"fault": str(error)}
-    if "status" in answer:
-        return row | {"fault": answer["reason"]}
-    return row | answer | {"source": source}
+    if isinstance(answer, Outcome):
+        return row | {"fault": answer.reason}
+    return row | asdict(answer) | {"source": source}
 
 
 def _write_json(rows: Sequence[dict[str, Any]], file: IO[str]) -> None:

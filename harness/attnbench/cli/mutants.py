@@ -7,12 +7,13 @@ from typing import Any
 import click
 from rich.table import Table
 
-from attnbench.cases import NESTED, digest
+from attnbench.cases import NESTED, Level, digest
 from attnbench.checks.catalogue import list_chapters, read_checks, read_operator_checks
 from attnbench.cli.jobs import Choice, make_session, plan_conformance
 from attnbench.cli.progress import show_progress
 from attnbench.cli.terminal import make_console
 from attnbench.plugins.registry import OPERATORS, PluginError, list_names, load_operator
+from attnbench.processes.oracle_requests import GetListVersion, ListSuite
 from attnbench.runner import Session
 from attnbench.runner.mutation import FEW, Matrix, run_mutants
 
@@ -34,7 +35,7 @@ def try_mutants(implementations: Sequence[str], given: Mapping[str, Any]) -> int
     with make_session(dict(given)) as session:
         plans = plan_conformance(session, choice, operators)
         lists = {operator: _list_cases(session, operator, choice.suite) for operator in operators}
-        versions = {operator: session.ask_oracle("version", operator=operator) for operator in operators}
+        versions = {operator: session.ask_oracle(GetListVersion(operator=operator)) for operator in operators}
     # --case can name a case that is in no list. Every mutant runs on such a case.
     listed = {case for own in lists.values() for case in own[choice.suite]}
     first = {case for own in lists.values() for case in next(iter(own.values()))}
@@ -74,14 +75,14 @@ def _choose_operators(asked: Sequence[str]) -> list[str]:
     return chosen
 
 
-def _list_cases(session: Session, operator: str, suite: str) -> dict[str, list[str]]:
+def _list_cases(session: Session, operator: str, suite: Level) -> dict[str, list[str]]:
     """Return the case ids of an operator for each nested suite from ``core`` up to ``suite``, smallest suite first.
 
     If ``suite`` is not one of the nested suites, return only its case ids.
     """
     places = {level: number for number, level in enumerate(NESTED)}
-    levels: list[str] = [level for level in NESTED[1:] if suite in places and places[level] <= places[suite]]
-    return {level: session.ask_oracle("suite", operator=operator, level=level) for level in levels or [suite]}
+    levels: list[Level] = [level for level in NESTED[1:] if suite in places and places[level] <= places[suite]]
+    return {level: session.ask_oracle(ListSuite(operator=operator, level=level)) for level in levels or [suite]}
 
 
 def _compute_score(matrix: Matrix, operator: str, level: str, cases: Collection[str], version: str) -> dict[str, Any]:

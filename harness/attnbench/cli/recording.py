@@ -85,7 +85,7 @@ def recording(
 
     Raises: ResultsError where the resumed run is of another suite or machine.
     """
-    if warning := check_torch_version(session.libraries["torch"]):
+    if warning := check_torch_version(session.libraries.torch):
         click.echo(f"warning: {warning}", err=True)
     if resume is not None:
         (path,) = find_runs(results, [resume])
@@ -105,8 +105,8 @@ def recording(
         time=now.isoformat(timespec="seconds"),
         command=_format_command(),
         machine=describe_machine(),
-        versions=find_versions() | {"torch": session.libraries["torch"]},
-        threads=session.limits.threads or session.libraries["threads"],
+        versions=find_versions() | {"torch": session.libraries.torch},
+        threads=session.limits.threads or session.libraries.threads,
         commit=find_commit(Path(__file__).parent),
         suite=suite,
         suite_digest=digest(cases),

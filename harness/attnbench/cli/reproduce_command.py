@@ -9,6 +9,8 @@ from attnbench.cli.jobs import make_session
 from attnbench.cli.options import options
 from attnbench.cli.selection import choose_checks
 from attnbench.plugins.registry import check_name, write_import_lines
+from attnbench.processes.oracle_requests import CheckCase, WriteScript
+from attnbench.processes.request import Fault
 from attnbench.records.types import FAILURES
 from attnbench.runner import Session, conform
 from attnbench.runner.progress import NoProgress
@@ -28,8 +30,8 @@ def command(case: str, implementation: str, check: str | None, *, script: bool, 
     """Re-run one check of one CASE on an IMPLEMENTATION, and print the complete finding."""
     check_name(implementation)
     with make_session(given) as session:
-        if fault := session.ask_oracle("parse", case=case).get("fault"):
-            raise click.UsageError(f"CASE: {fault}")
+        if fault := session.ask_oracle(CheckCase(case=case)):
+            raise click.UsageError(f"CASE: {fault.reason}")
         if script:
             return _print_script(session, case, implementation)
         if check is None:
@@ -40,7 +42,7 @@ def command(case: str, implementation: str, check: str | None, *, script: bool, 
             raise click.UsageError(f"--check: {check} does not apply to this case")
         results = list(conform(session, [implementation], plans, run="", progress=NoProgress()))
         if not results:
-            computed, asked = session.declared[implementation]["operator"], case.partition("/")[0]
+            computed, asked = session.declared[implementation].operator, case.partition("/")[0]
             raise click.UsageError(f"IMPLEMENTATION must compute {asked}, the operator of CASE, got {computed}")
     (finding,) = results[0].findings
     click.echo(f"{implementation}  {check}: {finding.status}")
@@ -58,8 +60,8 @@ def command(case: str, implementation: str, check: str | None, *, script: bool, 
 
 
 def _print_script(session: Session, case: str, implementation: str) -> int:
-    answer = session.ask_oracle("script", case=case, load=write_import_lines(implementation))
-    if "fault" in answer:
-        raise click.UsageError(f"--script: {answer['fault']}")
-    click.echo(answer["script"], nl=False)
+    answer = session.ask_oracle(WriteScript(case=case, load=write_import_lines(implementation)))
+    if isinstance(answer, Fault):
+        raise click.UsageError(f"--script: {answer.reason}")
+    click.echo(answer.text, nl=False)
     return 0

@@ -9,6 +9,7 @@ import click
 from attnbench.cases import shard as part
 from attnbench.checks.catalogue import read_checks
 from attnbench.plugins.registry import PluginError, check_name, display_name, list_names, list_operators, load_operator
+from attnbench.processes.oracle_requests import CheckCase
 from attnbench.runner import Plan, Session
 
 __all__ = [
@@ -55,8 +56,8 @@ def choose_timed_implementations(
     """
     chosen = drop_unloadable(session, implementations, asked=asked)
     if not asked:
-        chosen = [name for name in chosen if session.declared[name]["operator"] in operators]
-        slow = [name for name in chosen if session.declared[name]["compiles"] and not compiling]
+        chosen = [name for name in chosen if session.declared[name].operator in operators]
+        slow = [name for name in chosen if session.declared[name].compiles and not compiling]
         if slow:
             click.echo(f"left out: {', '.join(slow)}: compiling takes minutes; name it to include it", err=True)
         chosen = [name for name in chosen if name not in slow]
@@ -76,7 +77,7 @@ def _add_baselines(session: Session, implementations: Sequence[str]) -> list[str
 
 def find_operators(session: Session, implementations: Sequence[str]) -> list[str]:
     """Return the operators that these loaded implementations compute, sorted by name."""
-    computed = {session.declared[name]["operator"] for name in implementations}
+    computed = {session.declared[name].operator for name in implementations}
     return [name for name in list_operators() if name in computed]
 
 
@@ -155,9 +156,9 @@ def _filter_cases(session: Session, cases: list[str], patterns: Sequence[str]) -
         found = [case for case in cases if fnmatchcase(case, pattern)]
         if not found and not set("*?[") & set(pattern):
             # A complete case id need not be in the suite.
-            fault = session.ask_oracle("parse", case=pattern).get("fault")
+            fault = session.ask_oracle(CheckCase(case=pattern))
             if fault:
-                raise click.UsageError(f"--case: {fault}; to match a part of case ids, write '*{pattern}*'")
+                raise click.UsageError(f"--case: {fault.reason}; to match a part of case ids, write '*{pattern}*'")
             found = [pattern]
         if not found:
             raise click.UsageError(f"--case: {pattern!r} matches none of {len(cases)} cases of the suite (--suite)")

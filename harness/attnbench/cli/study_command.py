@@ -8,7 +8,7 @@ import click
 
 from attnbench.cli.options import options
 from attnbench.plugins.registry import STUDIES, PluginError, list_names, load
-from attnbench.processes.rpc import Child, ChildDied
+from attnbench.processes.errors import ChildDied
 from attnbench.study import Study
 
 __all__ = ["command"]
@@ -54,18 +54,21 @@ def _command(name: str, study: Study) -> click.Command:
 
 def _run(name: str, study: Study, reports: Path, **asked: Any) -> int:
     """Compute the study in a child process, which imports torch; then draw its figures in this process."""
+    from attnbench.processes.request import Fault
+    from attnbench.processes.rpc import Child
     from attnbench.report.studies import write
+    from attnbench.study.request import ComputeStudy
 
     try:
         with (
             tempfile.TemporaryDirectory(prefix="attnbench-") as folder,
             Child("attnbench.study.process", log=Path(folder) / "study.log") as child,
         ):
-            found = child.ask({"do": "study", "name": name, **asked})
+            answer = child.ask(ComputeStudy(name=name, options=asked))
     except ChildDied as error:
         remedy = "run it with fewer --head-dims or --keys, or a shorter --text"
         raise click.UsageError(f"the study's process ended: {error}; {remedy}") from None
-    if "fault" in found:
-        raise click.UsageError(found["fault"])
-    click.echo(write(name, load(study.draw)(found), reports))
+    if isinstance(answer, Fault):
+        raise click.UsageError(answer.reason)
+    click.echo(write(name, load(study.draw)(answer.found), reports))
     return 0

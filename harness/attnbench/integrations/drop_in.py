@@ -7,16 +7,24 @@ fresh processes. Importing this module does not import torch.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from attnbench.analysis.speed_verdict import SpeedVerdict, decide_speed
+from attnbench.integrations.drop_in_requests import (
+    CompareEmbeddings,
+    Comparison,
+    DropInRequest,
+    TimedModels,
+    TimeModels,
+)
 from attnbench.plugins.registry import PluginError, display_name
+from attnbench.processes.candidate_requests import Outcome, Samples
 from attnbench.records.types import SAMPLE_FIELDS, Timing
 from attnbench.runner import Session
 from attnbench.runner.progress import NoProgress, Progress
-from attnbench.runner.session import Outcome
+from attnbench.runner.session import Supervisor
 
-__all__ = ["CONTROL", "PLANNED", "WORKER", "Row", "Settings", "drop_in"]
+__all__ = ["CONTROL", "PLANNED", "WORKER", "DropInClient", "Row", "Settings", "drop_in"]
 
 # Name of the A/A control, a second copy of the original model, in the lists of implementation names.
 CONTROL = "(twin)"
@@ -26,6 +34,7 @@ WORKER = "attnbench.integrations.drop_in_worker"
 PLANNED = 0.4
 # Status of a row whose embeddings are within the error budget, and of a row whose embeddings are not.
 HELD, FAILED = "held", "failed"
+Reply = TypeVar("Reply")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +69,17 @@ class Row:
     untimed: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class DropInClient:
+    """Sends the requests that only a drop-in worker answers."""
+
+    worker: Supervisor
+
+    def ask(self, request: DropInRequest[Reply], *, shared_by: int = 1) -> Reply | Outcome:
+        """Send a request and return its reply, or the reason why there is none."""
+        return self.worker.send(request, shared_by=shared_by)
+
+
 def drop_in(
     session: Session,
     implementations: Sequence[str],
@@ -80,30 +100,35 @@ def drop_in(
         rows = {}
         for name, worker in session.supervise_each(list(implementations)):
             progress.now(f"{name} in {model}")
-            answer = worker.ask(
-                "embed",
+            request = CompareEmbeddings(
                 implementation=name,
                 model=model,
                 batch=settings.batch,
                 length=settings.length,
                 work_s=session.limits.work_s,
             )
-            rows[name] = _make_row(model, name, answer)
+            rows[name] = _make_row(model, name, DropInClient(worker).ask(request))
             progress.done(name)
         ready = [name for name, row in rows.items() if row.status == HELD and not row.untimed]
         timing = _ModelTiming(session=session, model=model, settings=settings, rows=rows, progress=progress)
         yield from timing.time_models(ready)
 
 
-def _make_row(model: str, name: str, answer: Outcome) -> Row:
-    row = Row(model=model, implementation=display_name(name), status=answer.get("status", HELD))
-    if "status" in answer:
-        return replace(row, reason=answer["reason"])
-    numbers = {key: answer[key] for key in ("largest", "cosine", "error", "allowed")}
-    row = replace(row, **numbers, untimed=answer["untimed"] or "")
-    if answer["error"] <= answer["allowed"]:  # false for NaN
+def _make_row(model: str, name: str, answer: Comparison | Outcome) -> Row:
+    row = Row(model=model, implementation=display_name(name), status=HELD)
+    if isinstance(answer, Outcome):
+        return replace(row, status=answer.status, reason=answer.reason)
+    row = replace(
+        row,
+        largest=answer.largest,
+        cosine=answer.cosine,
+        error=answer.error,
+        allowed=answer.allowed,
+        untimed=answer.untimed or "",
+    )
+    if answer.error <= answer.allowed:  # false for NaN
         return row
-    reason = _format_excess(answer["error"], answer["allowed"])
+    reason = _format_excess(answer.error, answer.allowed)
     return replace(row, status=FAILED, reason=reason, untimed="wrong embeddings")
 
 
@@ -114,17 +139,17 @@ def _format_excess(error: float, allowed: float) -> str:
     )
 
 
-def _find_fault(answer: Outcome, names: Sequence[str]) -> tuple[str | None, str]:
+def _find_fault(answer: TimedModels | Outcome, names: Sequence[str]) -> tuple[str | None, str]:
     """Return the implementation that made a timing process fail, and the reason.
 
     The implementation is None if it is unknown. The reason is empty if the process did not fail.
     """
-    if "status" in answer:
-        culprit = answer.get("culprit")
-        return culprit if culprit in names else None, f"{answer['status']} in a timing process: {answer['reason']}"
+    if isinstance(answer, Outcome):
+        culprit = answer.culprit if answer.culprit in names else None
+        return culprit, f"{answer.status} in a timing process: {answer.reason}"
     for name in names:
-        if not answer["errors"][name] <= answer["allowed"]:  # false for NaN
-            return name, f"{FAILED} in a timing process: {_format_excess(answer['errors'][name], answer['allowed'])}"
+        if not answer.errors[name] <= answer.allowed:  # false for NaN
+            return name, f"{FAILED} in a timing process: {_format_excess(answer.errors[name], answer.allowed)}"
     return None, ""
 
 
@@ -137,12 +162,12 @@ class _Samples:
     )
     first_call_ns: list[int] = field(default_factory=list)
 
-    def add(self, process: int, taken: dict[str, Any]) -> None:
+    def add(self, process: int, taken: Samples) -> None:
         """Add the samples of a process; earlier processes without samples get empty tuples."""
         for name, column in self.columns.items():
             column.extend([()] * (process - len(column)))
-            column.append(tuple(taken[name]))
-        self.first_call_ns.append(taken["first_call_ns"])
+            column.append(tuple(getattr(taken, name)))
+        self.first_call_ns.append(taken.first_call_ns)
 
     def to_timing(self, processes: int, threads: int) -> Timing:
         """Convert the samples to the stored record."""
@@ -199,7 +224,7 @@ class _ModelTiming:
         while True:
             answer = self._take_samples(number, names)
             culprit, reason = _find_fault(answer, names)
-            if not reason:
+            if isinstance(answer, TimedModels) and not reason:
                 break
             if culprit is None:
                 for name in names:
@@ -208,30 +233,29 @@ class _ModelTiming:
                 return
             self._exclude(culprit, reason, failed=True)
             names.remove(culprit)
-        self.threads = answer["threads"]
-        self.originals = tuple(name for name in answer["samples"] if name not in names and name != CONTROL)
-        for name, samples in answer["samples"].items():
+        self.threads = answer.threads
+        self.originals = tuple(name for name in answer.samples if name not in names and name != CONTROL)
+        for name, samples in answer.samples.items():
             self.samples.setdefault(name, _Samples()).add(number, samples)
 
-    def _take_samples(self, number: int, names: list[str]) -> Outcome:
+    def _take_samples(self, number: int, names: list[str]) -> TimedModels | Outcome:
         # Number of models: one for each implementation, and the original.
         models = len(names) + 1
         try:
             worker = self.session.supervise_together(names)
         except PluginError as error:
-            return {"status": "crashed", "reason": str(error)}
+            return Outcome(status="crashed", reason=str(error))
+        request = TimeModels(
+            implementations=names,
+            model=self.model,
+            batch=self.settings.batch,
+            length=self.settings.length,
+            budget_s=self.settings.budget_s,
+            limit_s=PLANNED * models * self.session.limits.timeout_s,
+            seed=number,
+        )
         with worker:
-            return worker.ask(
-                "take",
-                shared_by=models,
-                implementations=names,
-                model=self.model,
-                batch=self.settings.batch,
-                length=self.settings.length,
-                budget_s=self.settings.budget_s,
-                limit_s=PLANNED * models * self.session.limits.timeout_s,
-                seed=number,
-            )
+            return DropInClient(worker).ask(request, shared_by=models)
 
     def _exclude(self, name: str, reason: str, *, failed: bool = False) -> None:
         """Exclude an implementation from the timing, and discard its samples."""

@@ -1,5 +1,9 @@
 """Child processes that answer requests on a socket; each request and each answer is one line of JSON.
 
+A request is an instance of a class derived from ``Request``. An answer that is not of the type that the request names
+counts as the death of the child. A child ends with a message on its standard error if it gets a request that it does
+not know, or one with wrong fields.
+
 If a child dies, does not answer in time or sends too long an answer, ``Child.ask`` raises an exception that says so.
 Standard output and standard error of a child go to a log file. A child's descendants end with the child, and a child
 ends with its parent, even if the parent is killed.
@@ -15,12 +19,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, TypeVar
+
+import msgspec
 
 from attnbench.processes import descendants
+from attnbench.processes.errors import ChildDied, ChildTimeout
+from attnbench.processes.request import Handler, Request, find_reply_type, to_plain
 
 __all__ = ["Child", "ChildDied", "ChildTimeout", "replace_home", "serve"]
 
@@ -38,13 +46,7 @@ SAMPLES = 10
 MARK = "ATTNBENCH_CHILD"
 _CHUNK = 1 << 16
 
-
-class ChildDied(Exception):
-    """Raised if the child ended before it answered; the message says how it ended."""
-
-
-class ChildTimeout(Exception):
-    """Raised if the child did not answer in time; the child has been killed."""
+Reply = TypeVar("Reply")
 
 
 class Child:
@@ -81,7 +83,7 @@ class Child:
             os.close(held)
         self._ended = False
 
-    def ask(self, request: Mapping[str, Any], *, timeout_s: float | None = None) -> Any:
+    def ask(self, request: Request[Reply], *, timeout_s: float | None = None) -> Reply:
         """Send a request and return its answer.
 
         Raises: ChildDied, ChildTimeout.
@@ -90,7 +92,8 @@ class Child:
         ticket = secrets.token_hex(8)
         try:
             self._socket.settimeout(timeout_s)
-            self._socket.sendall(json.dumps({"ticket": ticket, **request}).encode() + b"\n")
+            sent = {"ticket": ticket, "request": type(request).__name__, "fields": to_plain(request)}
+            self._socket.sendall(json.dumps(sent).encode() + b"\n")
             line = self._read_line(deadline)
         except TimeoutError:
             self.kill()
@@ -103,7 +106,20 @@ class Child:
             # End the child: after an unexpected line, a later line may be the answer to an earlier request.
             self.kill()
             raise ChildDied("something other than an answer was written to the process's connection")
-        return json.loads(answer)
+        return self._decode(answer, request)
+
+    def _decode(self, answer: bytes, request: Request[Reply]) -> Reply:
+        """Return an answer as the type that its request names.
+
+        Raises: ChildDied, after killing the child, if the answer is not of this type.
+        """
+        try:
+            reply: Reply = msgspec.convert(json.loads(answer), find_reply_type(type(request)))
+        except (ValueError, RecursionError) as error:
+            self.kill()
+            text = replace_home(" ".join(str(error).split()))[:200]
+            raise ChildDied(f"the answer to {type(request).__name__} has a wrong type: {text}") from None
+        return reply
 
     def _read_line(self, deadline: float | None) -> bytes:
         """Read the next line from the child.
@@ -230,15 +246,27 @@ def replace_home(text: str) -> str:
     return text.replace(home, "~") if home != os.sep else text
 
 
-def serve(handlers: Mapping[str, Callable[..., Any]], descriptor: int) -> None:
-    """Answer requests ``{"ticket": text, "do": name, ...keywords}`` on a socket until the socket is closed."""
+def serve(handlers: Sequence[Handler], descriptor: int) -> None:
+    """Answer requests on a socket until the socket is closed.
+
+    If ``handlers`` is a list, the answer to a request may add handlers of later requests to it.
+
+    Raises: ValueError for a request that has no handler, or whose fields are wrong.
+    """
     owner = os.getpid()
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
         for line in stream:
-            request = json.loads(line)
-            ticket = request.pop("ticket")
-            answer = handlers[request.pop("do")](**request)
+            sent = json.loads(line)
+            handler = _find_handler(sent["request"], handlers)
+            answer = handler.answer(msgspec.convert(sent["fields"], handler.kind))
             if os.getpid() != owner:
                 os._exit(1)  # the handler forked, and this is the new process; only the original process answers
-            stream.write(f"{ticket} {json.dumps(answer)}\n".encode())
+            stream.write(f"{sent['ticket']} {json.dumps(to_plain(answer))}\n".encode())
             stream.flush()
+
+
+def _find_handler(name: str, handlers: Sequence[Handler]) -> Handler:
+    by_name = {handler.kind.__name__: handler for handler in handlers}
+    if name not in by_name:
+        raise ValueError(f"unknown request {name!r}; this process answers {', '.join(by_name)}")
+    return by_name[name]

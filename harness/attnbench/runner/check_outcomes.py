@@ -4,34 +4,50 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from attnbench.checks.catalogue import sort_checks
+from attnbench.interface import Policies
+from attnbench.processes.candidate_requests import Observe, Observed, Outcome
+from attnbench.processes.oracle_requests import Evaluate
 from attnbench.records.types import Finding
-from attnbench.runner.session import Outcome, Plan, Supervisor
+from attnbench.runner.session import Plan, Session, Supervisor
 
-__all__ = ["CheckOutcomes", "make_finding", "observe"]
+__all__ = ["CheckOutcomes", "evaluate_observations", "make_finding", "observe"]
 
 # If a case has more floating-point operations than this, its checks run one by one. In a single request, the memory of
 # the tensors of all checks would add up. The cost of one request per check is negligible for such a large case.
 TOGETHER_FLOP = 2_000_000_000
 # Statuses after which the worker's process has ended.
-DEATHS = ("crashed", "timeout")
+DEADLY = ("crashed", "timeout")
 
 
 @dataclass(slots=True, kw_only=True)
 class CheckOutcomes:
-    """Outcome of each check, and the files with the observations of the checks whose status is ``observed``."""
+    """The files with the observations of a case, and for each check None or the reason why it has no observations."""
 
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    outcomes: dict[str, Outcome | None] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
 
     @property
     def observed(self) -> list[str]:
         """Checks whose observations the oracle worker has to evaluate."""
-        return [check for check, outcome in self.outcomes.items() if outcome["status"] == "observed"]
+        return [check for check, outcome in self.outcomes.items() if outcome is None]
 
 
 def make_finding(check: str, outcome: Outcome) -> Finding:
-    """Make the finding of a check from an outcome that the oracle worker or a candidate worker returned."""
-    return Finding(**outcome | {"check": check, "warnings": tuple(outcome.get("warnings", ()))})
+    """Make the finding of a check from the reason why it has no observations."""
+    return Finding(check=check, status=outcome.status, reason=outcome.reason)
+
+
+def evaluate_observations(session: Session, case: str, seen: CheckOutcomes, policies: Policies) -> dict[str, Finding]:
+    """Return the finding of each check in ``seen``: the oracle worker evaluates the observations."""
+    found: dict[str, Finding] = {}
+    if seen.observed:
+        found = session.ask_oracle(
+            Evaluate(case=case, checks=seen.observed, observations=seen.files, policies=policies)
+        )
+    return {
+        check: found[check] if outcome is None else make_finding(check, outcome)
+        for check, outcome in seen.outcomes.items()
+    }
 
 
 def observe(
@@ -41,41 +57,32 @@ def observe(
     asked = sort_checks(checks)
     seen = CheckOutcomes()
 
-    def ask(some: list[str], *, counts: bool = True) -> Outcome:
+    def ask(some: list[str], *, counts: bool = True) -> Observed | Outcome:
         path = f"{path_prefix}-{len(seen.files)}"
-        answer = worker.ask(
-            "observe",
-            counts=counts,
-            implementation=implementation,
-            case=plan.case,
-            checks=some,
-            inputs=inputs,
-            observation=path,
-        )
-        if "status" not in answer:
+        request = Observe(implementation=implementation, case=plan.case, checks=some, inputs=inputs, observation=path)
+        answer = worker.ask(request, counts=counts)
+        if isinstance(answer, Observed):
             seen.files.append(path)
-            seen.outcomes |= answer
+            seen.outcomes |= answer.outcomes
         return answer
 
-    died: Outcome = {}
+    died: Outcome | None = None
     if len(asked) > 1 and plan.flop <= TOGETHER_FLOP:
         answer = ask(asked, counts=False)
-        if "status" not in answer:
+        if isinstance(answer, Observed):
             return seen
-        if answer["status"] not in DEATHS:
+        if answer.status not in DEADLY:
             seen.outcomes = dict.fromkeys(asked, answer)
             return seen
         died = answer
     for check in asked:
         alone = ask([check])
-        if "status" in alone:
+        if isinstance(alone, Outcome):
             seen.outcomes[check] = alone
-    if died.get("status") == "crashed" and not any(o["status"] in DEATHS for o in seen.outcomes.values()):
+    if died and died.status == "crashed" and not any(o and o.status in DEADLY for o in seen.outcomes.values()):
         # No check reproduces the crash when it runs by itself. The crash still counts toward the limit, and becomes the
         # outcome of the last check.
-        worker.count_death(died["reason"])
-        reason = (
-            f"{died['reason']} after checks of other cases; no check of this case reproduces this in a fresh process"
-        )
-        seen.outcomes[asked[-1]] = {"status": "crashed", "reason": reason}
+        worker.count_death(died.reason)
+        reason = f"{died.reason} after checks of other cases; no check of this case reproduces this in a fresh process"
+        seen.outcomes[asked[-1]] = Outcome(status="crashed", reason=reason)
     return seen

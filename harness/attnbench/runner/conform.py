@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from attnbench.plugins.registry import display_name
+from attnbench.processes.candidate_requests import Describe, Opinion, Outcome
+from attnbench.processes.oracle_requests import ComputeExpected, DrawInputs
 from attnbench.records.types import Finding, Result
-from attnbench.runner.check_outcomes import CheckOutcomes, make_finding, observe
+from attnbench.runner.check_outcomes import CheckOutcomes, evaluate_observations, observe
 from attnbench.runner.expected_failures import Expectation, apply_expectations
 from attnbench.runner.parallelism import count_parallel_lanes, run_each
 from attnbench.runner.progress import Progress
 from attnbench.runner.refusal import apply_refusal, check_work_limit, find_refusal, select_refusal_checks
-from attnbench.runner.session import Outcome, Plan, Session, Supervisor
+from attnbench.runner.session import Plan, Session, Supervisor
 
 __all__ = ["check_case", "conform", "select_unfinished"]
 
@@ -108,9 +110,9 @@ def _check_cases(
                 if before is not None:
                     yield before[0].plan, _evaluate(session, worker, name, *before)
                 if prepared.refusal is None:
-                    session.ask_oracle("expect", case=plan.case, policies=worker.declared[name]["policies"])
+                    session.ask_oracle(ComputeExpected(case=plan.case, policies=worker.declared[name].policies))
                 if following is not None and not following.missing:
-                    session.ask_oracle("inputs", case=following.case)
+                    session.ask_oracle(DrawInputs(case=following.case))
                 before = prepared, coming.result()
             if before is not None:
                 yield before[0].plan, _evaluate(session, worker, name, *before)
@@ -123,14 +125,14 @@ def _check_cases(
 def _prepare(session: Session, worker: Supervisor, implementation: str, plan: Plan, *, tries: bool = True) -> _Prepared:
     """Ask the implementation whether it computes the case, select the checks, and draw the inputs."""
     if plan.missing:
-        return _Prepared(plan=plan, checks=(), refusal={"status": "not_run", "reason": plan.missing})
-    described = worker.ask("describe", implementation=implementation, case=plan.case)
+        return _Prepared(plan=plan, checks=(), refusal=Outcome(status="not_run", reason=plan.missing))
+    described = worker.ask(Describe(implementation=implementation, case=plan.case))
     limit_s = session.limits.work_s
     refusal = find_refusal(described, limit_s)
     checks = plan.checks if refusal is None else ()
-    if tries and described.get("unsupported") and not check_work_limit(described["predicted_s"], limit_s):
-        checks = select_refusal_checks(plan)
-    inputs = session.ask_oracle("inputs", case=plan.case) if checks else ""
+    if tries and isinstance(described, Opinion) and described.unsupported:
+        checks = () if check_work_limit(described.predicted_s, limit_s) else select_refusal_checks(plan)
+    inputs = session.ask_oracle(DrawInputs(case=plan.case)) if checks else ""
     return _Prepared(plan=plan, checks=checks, refusal=refusal, inputs=inputs)
 
 
@@ -145,16 +147,8 @@ def _evaluate(
     session: Session, worker: Supervisor, implementation: str, prepared: _Prepared, seen: CheckOutcomes
 ) -> tuple[Finding, ...]:
     """Return the findings of the plan's checks: the oracle worker evaluates the observations."""
-    found: dict[str, Outcome] = {}
-    if seen.observed:
-        found = session.ask_oracle(
-            "judge",
-            case=prepared.plan.case,
-            checks=seen.observed,
-            observations=seen.files,
-            policies=worker.declared[implementation]["policies"],
-        )
-    findings = {check: make_finding(check, found.get(check, outcome)) for check, outcome in seen.outcomes.items()}
+    policies = worker.declared[implementation].policies
+    findings = evaluate_observations(session, prepared.plan.case, seen, policies)
     if prepared.refusal is not None:
         findings = apply_refusal(prepared.plan.checks, prepared.refusal, findings)
     return tuple(findings[check] for check in prepared.plan.checks)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from attnbench.checks.catalogue import read_checks
 from attnbench.plugins.registry import IMPLEMENTATIONS, display_name, list_names
+from attnbench.processes.oracle_requests import FindIdle
 from attnbench.records.types import Finding, Status
 from attnbench.runner.session import Session
 
@@ -127,7 +128,7 @@ def audit(
                 raise ExpectationError(f"{_describe_entry(one)}: no check {pattern!r}{hint}")
     entries = [(one, pattern) for one in expectations for pattern in one.checks]
     idle = session.ask_oracle(
-        "idle", patterns=[[pattern, one.case, one.unless] for one, pattern in entries], cases=list(cases)
+        FindIdle(patterns=[(pattern, one.case, one.unless) for one, pattern in entries], cases=list(cases))
     )
     for (one, pattern), matches_nothing in zip(entries, idle, strict=True):
         if matches_nothing:

@@ -7,18 +7,22 @@ with one finding, which says whether the length fits.
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
 
 from attnbench.analysis.max_length import FITS
 from attnbench.plugins.registry import display_name
+from attnbench.processes.candidate_requests import Describe, Outcome
+from attnbench.processes.max_length_requests import LongPass, MaxLengthRequest, TryPass
+from attnbench.processes.oracle_requests import DrawInputs
 from attnbench.records.types import FRONTIER, Finding, Memory, Result
+from attnbench.runner.check_outcomes import make_finding
 from attnbench.runner.probe import run_gating_checks
 from attnbench.runner.profile import MODES, list_profile_cases
 from attnbench.runner.progress import Progress
 from attnbench.runner.refusal import find_refusal
-from attnbench.runner.session import Outcome, Plan, Session, Supervisor
+from attnbench.runner.session import Plan, Session, Supervisor
 
-__all__ = ["SHORTEST", "WORKER", "generate_lengths", "predict_bytes", "try_lengths"]
+__all__ = ["SHORTEST", "WORKER", "MaxLengthClient", "generate_lengths", "predict_bytes", "try_lengths"]
 
 # Module that the workers of the session must run for this search.
 WORKER = "attnbench.workers.max_length_worker"
@@ -32,6 +36,7 @@ PARTS = 8
 POINTS = 3
 
 Stored = Mapping[tuple[str, str], Result]
+Reply = TypeVar("Reply")
 
 
 def generate_lengths(*, shortest: int = SHORTEST, longest: int = LONGEST) -> Generator[int, bool, None]:
@@ -94,6 +99,21 @@ def try_lengths(
                 progress.done()
 
 
+@dataclass(frozen=True, slots=True)
+class MaxLengthClient:
+    """Sends the requests that only a max-length worker answers."""
+
+    worker: Supervisor
+
+    def ask(self, request: MaxLengthRequest[Reply]) -> Reply | Outcome:
+        """Send a request and return its reply, or the reason why there is none.
+
+        Some lengths are expected to end the process. Such an end does not count toward the limit of three crashes and
+        time-outs.
+        """
+        return self.worker.send(request, counts=False)
+
+
 @dataclass(slots=True)
 class _Search:
     """The search for the max length of one implementation and pass."""
@@ -151,42 +171,48 @@ class _Search:
             return replace(result, findings=(Finding(check=FITS, status="not_run", reason=reason),))
         outcome = self._ask_worker(length, case)
         limit_s = self.session.limits.work_s
-        if "status" in outcome:
-            return replace(result, findings=(Finding(check=FITS, status=outcome["status"], reason=outcome["reason"]),))
-        took_s = outcome["took_s"]
+        if isinstance(outcome, Outcome):
+            return replace(result, findings=(make_finding(FITS, outcome),))
+        took_s = outcome.took_s
         if took_s > limit_s:
             reason = f"a call took {took_s:.3g} s, over the limit of {limit_s:g} s (--work-limit)"
             late = Finding(check=FITS, status="timeout", reason=reason, measured=took_s, allowed=limit_s)
             return replace(result, findings=(late,))
-        peak, threads = outcome["peak_bytes"], outcome["threads"]
-        memory = None if peak is None else Memory(peak_bytes=peak, threads=threads, method=outcome["method"])
+        peak, threads = outcome.peak_bytes, outcome.threads
+        memory = None if peak is None else Memory(peak_bytes=peak, threads=threads, method=outcome.method)
         fits = Finding(check=FITS, status="passed", measured=took_s, allowed=limit_s)
         return replace(result, findings=(fits,), memory=memory)
 
-    def _ask_worker(self, length: int, case: str) -> Outcome:
+    def _ask_worker(self, length: int, case: str) -> LongPass | Outcome:
         limit_s = self.session.limits.work_s
-        described = self.worker.ask("describe", counts=False, implementation=self.name, case=case)
+        described = self.worker.ask(Describe(implementation=self.name, case=case), counts=False)
         if (refusal := find_refusal(described, limit_s)) is not None:
             return refusal
-        short, double = (self.session.ask_oracle("inputs", case=self._make_case(n)) for n in (SHORTEST, 2 * SHORTEST))
-        request: dict[str, Any] = {
-            "implementation": self.name,
-            "case": case,
-            "factor": length // SHORTEST,
-            "limit_s": limit_s,
-        }
-        request |= {"short": short, "double": double}
-        # Some lengths are expected to end the process. Such an end does not count toward the limit of three crashes and
-        # time-outs.
-        outcome = self.worker.ask("attempt", counts=False, **request)
-        if outcome.get("status") == "out_of_memory":
+        cases = [self._make_case(tokens) for tokens in (SHORTEST, 2 * SHORTEST)]
+        short, double = (self.session.ask_oracle(DrawInputs(case=one)) for one in cases)
+        request = TryPass(
+            implementation=self.name,
+            case=case,
+            factor=length // SHORTEST,
+            short=short,
+            double=double,
+            limit_s=limit_s,
+        )
+        client = MaxLengthClient(self.worker)
+        outcome = client.ask(request)
+        if _is_out_of_memory(outcome):
             # Earlier calls may have left memory allocated: try again in a fresh process.
             self.worker.renew()
-            outcome = self.worker.ask("attempt", counts=False, **request)
+            outcome = client.ask(request)
         limit = self.session.limits.memory_bytes
-        if outcome.get("status") == "out_of_memory" and limit is not None:
-            outcome["reason"] += f", under the limit of {_format_gib(limit)} (--memory-limit)"
+        if isinstance(outcome, Outcome) and _is_out_of_memory(outcome) and limit is not None:
+            reason = f"{outcome.reason}, under the limit of {_format_gib(limit)} (--memory-limit)"
+            return Outcome(status=outcome.status, reason=reason)
         return outcome
+
+
+def _is_out_of_memory(outcome: LongPass | Outcome) -> bool:
+    return isinstance(outcome, Outcome) and outcome.status == "out_of_memory"
 
 
 def _format_gib(count: int) -> str:

@@ -14,10 +14,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import TypeVar
+
+from msgspec.structs import asdict
 
 from attnbench.cases import CALL_MODES
 from attnbench.plugins.registry import PluginError
+from attnbench.processes.mutation_requests import FindFailingChecks, MutantNames, MutationRequest, StartMutation
+from attnbench.processes.request import Fault
 from attnbench.processes.rpc import Child
 from attnbench.records.environment import count_cores
 from attnbench.runner.progress import Progress
@@ -27,6 +31,7 @@ __all__ = ["FEW", "Matrix", "run_mutants"]
 
 # A mutant that fails at most this number of checks counts as caught by few checks.
 FEW = 3
+Reply = TypeVar("Reply")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +111,20 @@ class Matrix:
         return {name: list(self.count_failures(name)) for name in right if self.failed[name]}
 
 
+@dataclass(frozen=True, slots=True)
+class MutationClient:
+    """Sends the requests that a mutation worker answers."""
+
+    child: Child
+
+    def ask(self, request: MutationRequest[Reply]) -> Reply:
+        """Send a request and return its reply.
+
+        Raises: ChildDied.
+        """
+        return self.child.ask(request)
+
+
 def run_mutants(
     plans: Sequence[Plan], first: Collection[str], *, progress: Progress, whole: bool = True, jobs: int = 0
 ) -> Matrix:
@@ -120,9 +139,9 @@ def run_mutants(
     first_plans = [plan for plan in possible if plan.case in first and not _is_compiled(plan)]
     rest = [plan for plan in possible if plan not in first_plans]
     count = jobs or count_cores()
-    with _mutation_workers(count, sorted({plan.operator for plan in possible})) as (workers, mutant_set):
+    with _mutation_workers(count, sorted({plan.operator for plan in possible})) as (workers, mutants):
         asked = {check for plan in possible for check in plan.checks}
-        matrix = Matrix(**mutant_set, asked=asked, whole=whole)
+        matrix = Matrix(**asdict(mutants), asked=asked, whole=whole)
         names = [*matrix.mutants, *matrix.equivalents, *matrix.variants] if whole else list(matrix.mutants)
         progress.begin("mutants", len(first_plans) + len(rest))
         _check_cases(workers, first_plans, names, matrix, progress)
@@ -136,31 +155,34 @@ def _is_compiled(plan: Plan) -> bool:
 
 
 @contextmanager
-def _mutation_workers(count: int, operators: Sequence[str]) -> Iterator[tuple[list[Child], dict[str, Any]]]:
-    """Start ``count`` mutation workers; yield them and the mutant set of these operators.
+def _mutation_workers(count: int, operators: Sequence[str]) -> Iterator[tuple[list[MutationClient], MutantNames]]:
+    """Start ``count`` mutation workers; yield them and the names of the mutants of these operators.
 
     Raises: PluginError where the mutants of an operator cannot be loaded.
     """
     with ExitStack() as stack:
-        workers, mutant_set = [], {}
+        workers = []
+        mutants = MutantNames(mutants={}, equivalents=[], variants=[], operators={})
         for _ in range(count):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="attnbench-")))
             environment = {"OMP_NUM_THREADS": "1"}
-            worker = stack.enter_context(
+            child = stack.enter_context(
                 Child("attnbench.workers.mutation_worker", log=folder / "log", environment=environment)
             )
+            worker = MutationClient(child)
             workers.append(worker)
-            mutant_set = worker.ask({"do": "start", "folder": str(folder), "operators": list(operators)})
-            if "fault" in mutant_set:
-                raise PluginError(mutant_set["fault"])
-        yield workers, mutant_set
+            started = worker.ask(StartMutation(folder=str(folder), operators=list(operators)))
+            if isinstance(started, Fault):
+                raise PluginError(started.reason)
+            mutants = started
+        yield workers, mutants
 
 
 def _check_cases(
-    workers: Sequence[Child], plans: Sequence[Plan], names: Sequence[str], matrix: Matrix, progress: Progress
+    workers: Sequence[MutationClient], plans: Sequence[Plan], names: Sequence[str], matrix: Matrix, progress: Progress
 ) -> None:
     """Run these implementations on every case; a worker takes the next case as soon as it is free."""
-    free: SimpleQueue[Child] = SimpleQueue()
+    free: SimpleQueue[MutationClient] = SimpleQueue()
     for worker in workers:
         free.put(worker)
 
@@ -168,7 +190,8 @@ def _check_cases(
         worker = free.get()
         left = [name for name in names if matrix.whole or not matrix.is_caught(name)]
         try:
-            return plan.case, worker.ask({"do": "fail", "case": plan.case, "checks": plan.checks, "names": left})
+            request = FindFailingChecks(case=plan.case, checks=list(plan.checks), names=left)
+            return plan.case, worker.ask(request)
         finally:
             free.put(worker)
 
@@ -185,5 +208,5 @@ def _check_cases(
             for later in waiting:
                 later.cancel()
             for worker in workers:
-                worker.kill()
+                worker.child.kill()
             raise

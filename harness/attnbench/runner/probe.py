@@ -7,10 +7,12 @@ affect the timing processes, which several implementations share.
 from dataclasses import replace
 
 from attnbench.plugins.registry import display_name
-from attnbench.records.types import PERF, Finding, Memory, Result
-from attnbench.runner.check_outcomes import TOGETHER_FLOP, make_finding
+from attnbench.processes.candidate_requests import Describe, ListKernels, MeasureMemory, Observe, Outcome
+from attnbench.processes.oracle_requests import DrawInputs
+from attnbench.records.types import PERF, Finding, Result
+from attnbench.runner.check_outcomes import TOGETHER_FLOP, CheckOutcomes, evaluate_observations, make_finding
 from attnbench.runner.refusal import find_refusal
-from attnbench.runner.session import Outcome, Plan, Session, Supervisor
+from attnbench.runner.session import Plan, Session, Supervisor
 
 __all__ = ["probe"]
 
@@ -35,17 +37,17 @@ def probe(session: Session, worker: Supervisor, name: str, plan: Plan, *, run: s
     unfit = next((finding for finding in result.findings if finding.status != "passed"), None)
     if unfit is not None:
         return replace(result, untimed=f"{unfit.status}: {unfit.reason}")
-    inputs = session.ask_oracle("inputs", case=plan.case)
-    memory = worker.ask("memory", implementation=name, case=plan.case, inputs=inputs)
-    if "status" in memory:
-        return replace(result, untimed=_format_outcome(memory))
-    result = replace(result, memory=Memory(**memory))
-    traced = worker.ask("kernels", implementation=name, case=plan.case, inputs=inputs)
-    if "status" in traced:
+    inputs = session.ask_oracle(DrawInputs(case=plan.case))
+    measured = worker.ask(MeasureMemory(implementation=name, case=plan.case, inputs=inputs))
+    if isinstance(measured, Outcome):
+        return replace(result, untimed=_format_outcome(measured))
+    result = replace(result, memory=measured.memory)
+    traced = worker.ask(ListKernels(implementation=name, case=plan.case, inputs=inputs))
+    if isinstance(traced, Outcome):
         return replace(result, untimed=_format_outcome(traced))
-    result = replace(result, kernels=tuple(traced["kernels"]))
-    described = worker.ask("describe", implementation=name, case=plan.case)
-    reason = described.get("untimed") or (_format_outcome(described) if "status" in described else None)
+    result = replace(result, kernels=traced.names)
+    described = worker.ask(Describe(implementation=name, case=plan.case))
+    reason = _format_outcome(described) if isinstance(described, Outcome) else described.untimed
     return replace(result, untimed=reason or _find_background_work(worker))
 
 
@@ -57,44 +59,38 @@ def run_gating_checks(session: Session, worker: Supervisor, name: str, plan: Pla
     """
     refusal = _find_refusal(session, worker, name, plan)
     if refusal is not None:
-        return tuple(Finding(check=check, **refusal) for check in plan.checks)
-    outcomes, files = _observe(session, worker, name, plan)
-    seen = [check for check, outcome in outcomes.items() if outcome["status"] == "observed"]
-    evaluated: dict[str, Outcome] = {}
-    if seen:
-        policies = worker.declared[name]["policies"]
-        evaluated = session.ask_oracle("judge", case=plan.case, checks=seen, observations=files, policies=policies)
-    return tuple(make_finding(check, evaluated.get(check, outcomes[check])) for check in plan.checks)
+        return tuple(make_finding(check, refusal) for check in plan.checks)
+    seen = _observe(session, worker, name, plan)
+    findings = evaluate_observations(session, plan.case, seen, worker.declared[name].policies)
+    return tuple(findings[check] for check in plan.checks)
 
 
 def _find_refusal(session: Session, worker: Supervisor, name: str, plan: Plan) -> Outcome | None:
     """Return an outcome with the reason why the case is not started, or None if it may be started."""
     if plan.missing:
-        return {"status": "not_run", "reason": plan.missing}
+        return Outcome(status="not_run", reason=plan.missing)
     memory = worker.compute_memory_limit_bytes()
     if plan.bytes is not None and memory is not None and plan.bytes > memory:
         need, have = plan.bytes / 2**30, memory / 2**30
         reason = f"the inputs and outputs alone take {need:.3g} GiB, over the limit of {have:.3g} GiB (--memory-limit)"
-        return {"status": "not_run", "reason": reason}
-    return find_refusal(worker.ask("describe", implementation=name, case=plan.case), session.limits.work_s)
+        return Outcome(status="not_run", reason=reason)
+    return find_refusal(worker.ask(Describe(implementation=name, case=plan.case)), session.limits.work_s)
 
 
-def _observe(session: Session, worker: Supervisor, name: str, plan: Plan) -> tuple[dict[str, Outcome], list[str]]:
-    """Return the outcome of each check, and the files with the observations."""
-    inputs = session.ask_oracle("inputs", case=plan.case)
+def _observe(session: Session, worker: Supervisor, name: str, plan: Plan) -> CheckOutcomes:
+    inputs = session.ask_oracle(DrawInputs(case=plan.case))
     together = [plan.checks] if plan.flop <= TOGETHER_FLOP else [(check,) for check in plan.checks]
-    outcomes: dict[str, Outcome] = {}
-    files = []
+    seen = CheckOutcomes()
     for number, checks in enumerate(together):
         file = f"{worker.path_prefix}-probe-{number}"
         answer = worker.ask(
-            "observe", implementation=name, case=plan.case, checks=list(checks), inputs=inputs, observation=file
+            Observe(implementation=name, case=plan.case, checks=list(checks), inputs=inputs, observation=file)
         )
-        if "status" in answer:
-            return dict.fromkeys(plan.checks, answer), []
-        outcomes |= answer
-        files.append(file)
-    return outcomes, files
+        if isinstance(answer, Outcome):
+            return CheckOutcomes(outcomes=dict.fromkeys(plan.checks, answer))
+        seen.outcomes |= answer.outcomes
+        seen.files.append(file)
+    return seen
 
 
 def _find_background_work(worker: Supervisor) -> str | None:
@@ -107,4 +103,4 @@ def _find_background_work(worker: Supervisor) -> str | None:
 
 
 def _format_outcome(outcome: Outcome) -> str:
-    return f"{outcome['status']}: {outcome['reason']}"
+    return f"{outcome.status}: {outcome.reason}"

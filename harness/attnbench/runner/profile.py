@@ -6,6 +6,7 @@ from attnbench.analysis.speed_verdict import decide_speed
 from attnbench.checks.catalogue import read_checks
 from attnbench.measurement import resident_memory
 from attnbench.plugins.registry import display_name, find_baseline, list_operators
+from attnbench.processes.oracle_requests import ListProfile
 from attnbench.records.types import Pass, Result, Timing
 from attnbench.runner.conform import select_unfinished
 from attnbench.runner.parallelism import count_parallel_lanes, run_each
@@ -82,7 +83,7 @@ def list_profile_cases(
     return [
         case
         for operator in (list_operators() if of is None else of)
-        for case in session.ask_oracle("profile", operator=operator, lengths=list(lengths))
+        for case in session.ask_oracle(ListProfile(operator=operator, lengths=list(lengths)))
         if case.rpartition("/")[2] in modes
     ]
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from attnbench.cases import CALL_MODES
+from attnbench.processes.candidate_requests import Opinion, Outcome
 from attnbench.records.types import Finding
-from attnbench.runner.session import Outcome, Plan
+from attnbench.runner.check_outcomes import make_finding
+from attnbench.runner.session import Plan
 
 __all__ = ["apply_refusal", "check_work_limit", "find_refusal", "select_refusal_checks"]
 
@@ -32,16 +34,16 @@ NO_GRADIENT = "no gradient reaches"
 NO_EXCEPTION = ("crashed", "timeout")
 
 
-def find_refusal(described: Outcome, limit_s: float) -> Outcome | None:
+def find_refusal(described: Opinion | Outcome, limit_s: float) -> Outcome | None:
     """Return an outcome with the reason why a case is not started, or None if it may be started.
 
     ``described`` is the worker's reply, which says what the implementation declares for the case.
     """
-    if "status" in described:
+    if isinstance(described, Outcome):
         return described
-    if described["unsupported"]:
-        return {"status": "unsupported", "reason": described["unsupported"]}
-    return check_work_limit(described["predicted_s"], limit_s)
+    if described.unsupported:
+        return Outcome(status="unsupported", reason=described.unsupported)
+    return check_work_limit(described.predicted_s, limit_s)
 
 
 def check_work_limit(predicted_s: float | None, limit_s: float) -> Outcome | None:
@@ -49,7 +51,7 @@ def check_work_limit(predicted_s: float | None, limit_s: float) -> Outcome | Non
     if predicted_s is None or predicted_s <= limit_s:
         return None
     reason = f"predicted {predicted_s:.3g} s a call, over the limit of {limit_s:g} s (--work-limit)"
-    return {"status": "not_run", "reason": reason}
+    return Outcome(status="not_run", reason=reason)
 
 
 def select_refusal_checks(plan: Plan) -> tuple[str, ...]:
@@ -72,10 +74,10 @@ def apply_refusal(checks: Sequence[str], refusal: Outcome, tried: Mapping[str, F
 
     ``tried`` holds the findings of the checks that called the implementation although it declares the case unsupported.
     """
-    findings = {check: Finding(check=check, **refusal) for check in checks}
+    findings = {check: make_finding(check, refusal) for check in checks}
     if not tried:
         return findings
-    declared = f"declared unsupported ({refusal['reason']})"
+    declared = f"declared unsupported ({refusal.reason})"
     if SHAPE_ONLY in tried and tried[SHAPE_ONLY].status == "failed":
         # The call returned no attention weights, so the gradients lack the part that flows through these weights. The
         # finding of ``input_gradients`` is therefore ignored.

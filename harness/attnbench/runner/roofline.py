@@ -2,6 +2,9 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
+from msgspec.structs import asdict
+
+from attnbench.processes.candidate_requests import MeasureRates, Rates
 from attnbench.records.types import Ceiling
 from attnbench.runner.session import Plan, Session
 
@@ -22,6 +25,6 @@ def measure_ceilings(
         return
     with session.supervise_together([]) as worker:
         for device, dtype in left:
-            reached = worker.ask("ceiling", dtype=dtype, device=device)
-            if "status" not in reached:
-                yield Ceiling(run=run, device=device, dtype=dtype, **reached)
+            reached = worker.ask(MeasureRates(dtype=dtype, device=device))
+            if isinstance(reached, Rates):
+                yield Ceiling(run=run, device=device, dtype=dtype, **asdict(reached))

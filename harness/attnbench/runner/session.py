@@ -8,23 +8,33 @@ from itertools import count, zip_longest
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, TypeVar
 
 from attnbench.checks.catalogue import read_operator_checks
 from attnbench.plugins.registry import PluginError, load_operator
+from attnbench.processes.candidate_requests import (
+    CandidateRequest,
+    Declared,
+    LoadImplementation,
+    Outcome,
+    StartCandidate,
+)
+from attnbench.processes.oracle_requests import DescribeCases, Libraries, OracleRequest, StartOracle
+from attnbench.processes.request import Fault, Request
 from attnbench.processes.rpc import Child, ChildDied, ChildTimeout
 from attnbench.records.environment import read_available_memory_bytes
+from attnbench.records.types import Status
 from attnbench.runner.scratch import Scratch
 
-__all__ = ["PATIENT", "Limits", "Outcome", "Plan", "Session", "Supervisor"]
+__all__ = ["MOST_DEATHS", "PATIENT", "Limits", "Plan", "Session", "Supervisor"]
 
-Outcome = dict[str, Any]
+Reply = TypeVar("Reply")
 # Environment variables of processes that time nothing: threads that wait for one another sleep instead of spinning.
 # Sleeping is faster on a busy machine: 11 s instead of 17 s in a measurement on two cores, while another process kept
 # two threads spinning.
 PATIENT = {"OMP_WAIT_POLICY": "passive"}
 # Number of crashes and time-outs of one implementation's worker after which the remaining cases are not run.
-DEATHS = 3
+MOST_DEATHS = 3
 # Default memory limit of a worker, as a fraction of the memory that is free when the worker starts. An allocation
 # beyond the limit fails with a message. Without a limit, the system would kill a process, possibly an unrelated one.
 MEMORY_SHARE = 0.9
@@ -82,9 +92,9 @@ class Session:
     worker_module: str = "attnbench.workers.candidate_worker"
     folder: Path = field(init=False)
     # Number of threads and version of torch in the oracle worker.
-    libraries: dict[str, Any] = field(init=False)
+    libraries: Libraries = field(init=False)
     # What each loaded implementation declares, by the name given by the user.
-    declared: dict[str, Outcome] = field(init=False, default_factory=dict)
+    declared: dict[str, Declared] = field(init=False, default_factory=dict)
     _oracle: Child = field(init=False)
     # Implementations that run in parallel share the oracle worker, which answers one request at a time.
     _asking: Lock = field(init=False, default_factory=Lock)
@@ -96,7 +106,7 @@ class Session:
         self._scratch = Scratch()
         self.folder = self._scratch.path
         self._oracle = Child(self.oracle_module, log=self.folder / "oracle.log", environment=PATIENT)
-        self.libraries = self.ask_oracle("start", folder=str(self.folder))
+        self.libraries = self._oracle.ask(StartOracle(folder=str(self.folder)))
         return self
 
     def __exit__(
@@ -105,10 +115,13 @@ class Session:
         self._oracle.kill()
         self._scratch.remove()
 
-    def ask_oracle(self, do: str, **request: Any) -> Any:
-        """Send a request to the oracle worker and return its reply."""
+    def ask_oracle(self, request: OracleRequest[Reply]) -> Reply:
+        """Send a request to the oracle worker and return its reply.
+
+        Raises: ChildDied.
+        """
         with self._asking:
-            return self._oracle.ask({"do": do, **request})
+            return self._oracle.ask(request)
 
     def reserve_path_prefix(self) -> Path:
         """Return a new path in the run's folder, as the prefix of the paths of one worker's files."""
@@ -118,17 +131,17 @@ class Session:
         """Plan each case with its checks, or only those in ``checks``; a case without checks has no plan."""
         plans = []
         asked = list(cases)
-        for case, described in zip(asked, self.ask_oracle("describe", cases=asked), strict=True):
-            names = tuple(name for name in described["checks"] if checks is None or name in checks)
+        for case, described in zip(asked, self.ask_oracle(DescribeCases(cases=asked)), strict=True):
+            names = tuple(name for name in described.checks if checks is None or name in checks)
             if names:
                 plans.append(
                     Plan(
                         case=case,
                         checks=names,
-                        missing=described["missing"],
-                        flop=described["work"]["flop"],
-                        bytes=described["work"].get("bytes"),
-                        applicable=tuple(described["checks"]),
+                        missing=described.missing,
+                        flop=described.work.flop,
+                        bytes=described.work.bytes,
+                        applicable=described.checks,
                     )
                 )
         return plans
@@ -183,46 +196,50 @@ class Supervisor:
         self._last_death = ""
         self._child: Child | None = None
         self._closed = False
-        self.declared: dict[str, Outcome] = {}
+        self.declared: dict[str, Declared] = {}
         self.threads = 0
         self._start()
 
     @property
     def gave_up(self) -> str | None:
         """Reason why the worker gets no further request, or None if it still gets requests."""
-        if self._deaths < DEATHS:
+        if self._deaths < MOST_DEATHS:
             return None
         return f"the worker's process ended {self._deaths} times, the last time: {self._last_death}"
 
     @property
     def operator(self) -> str:
         """Operator that the implementation computes."""
-        return str(self.declared[self._implementations[0]]["operator"])
+        return self.declared[self._implementations[0]].operator
 
-    def ask(self, do: str, *, counts: bool = True, shared_by: int = 1, **request: Any) -> Outcome:
+    def ask(self, request: CandidateRequest[Reply], *, counts: bool = True, shared_by: int = 1) -> Reply | Outcome:
+        """Send a request that every candidate worker answers; the arguments and the result are those of ``send``."""
+        return self.send(request, counts=counts, shared_by=shared_by)
+
+    def send(self, request: Request[Reply], *, counts: bool = True, shared_by: int = 1) -> Reply | Outcome:
         """Send a request to the worker and return its reply; if there is no reply, return an outcome that says why.
+
+        Requests that only some workers answer are sent by the clients of these workers.
 
         ``counts`` says whether a crash or a time-out counts toward the limit of three. A death does not count, for
         example, if the caller repeats the request to find the cause. The time-out is multiplied by ``shared_by``, the
         number of implementations in the request.
         """
         if self._closed:
-            return {"status": "not_run", "reason": "the run was interrupted"}
+            return Outcome(status="not_run", reason="the run was interrupted")
         if self.gave_up:
-            return {"status": "not_run", "reason": self.gave_up}
+            return Outcome(status="not_run", reason=self.gave_up)
         try:
             if self._child is None:
                 self._start()
             assert self._child is not None
-            timeout_s = shared_by * self._session.limits.timeout_s
-            answer: Outcome = self._child.ask({"do": do, **request}, timeout_s=timeout_s)
+            return self._child.ask(request, timeout_s=shared_by * self._session.limits.timeout_s)
         except ChildDied as error:
             return self._record_death("crashed", str(error), counts=counts)
         except ChildTimeout as error:
             return self._record_death("timeout", f"{error} (--timeout)", counts=counts)
         except PluginError as error:  # the restarted worker cannot load the implementation
             return self._record_death("crashed", str(error), counts=counts)
-        return answer
 
     def compute_memory_limit_bytes(self) -> int | None:
         """Return the address space that the worker would get if it started now."""
@@ -263,17 +280,17 @@ class Supervisor:
     ) -> None:
         self.close()
 
-    def _record_death(self, status: str, reason: str, *, counts: bool) -> Outcome:
+    def _record_death(self, status: Status, reason: str, *, counts: bool) -> Outcome:
         if counts:
             self.count_death(reason)
         self._child = None
-        return {"status": status, "reason": reason}
+        return Outcome(status=status, reason=reason)
 
     def _start(self) -> None:
         """Start the worker and load the implementations; restart it if they need further environment variables."""
         environment = dict(self._environment)
         for one in self.declared.values():
-            environment |= one["environment"]
+            environment |= one.environment
         while True:
             limits = self._session.limits
             try:
@@ -281,19 +298,17 @@ class Supervisor:
                     self._session.worker_module, log=self.path_prefix.with_suffix(".log"), environment=environment
                 )
                 self.threads = self._child.ask(
-                    {
-                        "do": "start",
-                        "threads": limits.threads,
-                        "memory_limit_bytes": self.compute_memory_limit_bytes(),
-                        "device_memory_bytes": limits.memory_bytes,
-                    }
-                )["threads"]
+                    StartCandidate(
+                        threads=limits.threads,
+                        memory_limit_bytes=self.compute_memory_limit_bytes(),
+                        device_memory_bytes=limits.memory_bytes,
+                    )
+                )
                 wanted = dict(environment)
                 for name in self._implementations:
-                    opened = self._child.ask({"do": "open", "implementation": name}, timeout_s=limits.timeout_s)
-                    _check_opened(opened)
-                    self.declared[name] = self._session.declared[name] = opened
-                    wanted |= opened["environment"]
+                    loaded = _load(self._child, name, limits.timeout_s)
+                    self.declared[name] = self._session.declared[name] = loaded
+                    wanted |= loaded.environment
             except PluginError:
                 self._end()
                 raise
@@ -305,14 +320,16 @@ class Supervisor:
             environment = wanted
 
 
-def _check_opened(opened: Outcome) -> None:
-    """Check the worker's reply to a request to load an implementation.
+def _load(child: Child, name: str, timeout_s: float) -> Declared:
+    """Load an implementation in a candidate worker.
 
-    Raises: PluginError where the implementation or its operator cannot be used.
+    Raises: PluginError where the implementation or its operator cannot be used; ChildDied, ChildTimeout.
     """
-    if "fault" in opened:
-        raise PluginError(opened["fault"])
-    _check_operator(opened["operator"])
+    loaded = child.ask(LoadImplementation(implementation=name), timeout_s=timeout_s)
+    if isinstance(loaded, Fault):
+        raise PluginError(loaded.reason)
+    _check_operator(loaded.operator)
+    return loaded
 
 
 @cache

@@ -6,6 +6,7 @@ from typing import Any
 
 from attnbench.analysis.speed_verdict import decide_speed
 from attnbench.plugins.registry import display_name, find_baseline
+from attnbench.processes.candidate_requests import Samples, TimedSamples
 from attnbench.records.types import SAMPLE_FIELDS, Finding, Result, Timing
 from attnbench.runner.session import Plan
 
@@ -26,15 +27,15 @@ class _Samples:
     build_ns: list[int] = field(default_factory=list)
     first_call_ns: list[int] = field(default_factory=list)
 
-    def add(self, process: int, taken: dict[str, Any]) -> None:
+    def add(self, process: int, taken: Samples) -> None:
         """Add the samples of a process; earlier processes without samples get empty tuples."""
         for name, column in self.columns.items():
             column.extend([()] * (process - len(column)))
-            column.append(tuple(taken[name]))
-        self.methods[taken["method"]] = None
-        self.clocks[taken["clock"]] = None
-        self.build_ns.append(taken["build_ns"])
-        self.first_call_ns.append(taken["first_call_ns"])
+            column.append(tuple(getattr(taken, name)))
+        self.methods[taken.method] = None
+        self.clocks[taken.clock] = None
+        self.build_ns.append(taken.build_ns)
+        self.first_call_ns.append(taken.first_call_ns)
 
     def to_timing(self, processes: int, threads: int) -> Timing:
         """Convert the samples to the stored record."""
@@ -87,13 +88,14 @@ class TimedCase:
         self.samples.pop(name, None)
         self.excluded[name] = (reason, findings)
 
-    def add(self, process: int, answer: dict[str, Any]) -> None:
-        """Add the samples of one process."""
-        for name, taken in answer["samples"].items():
-            self.samples.setdefault(name, _Samples()).add(process, taken)
-        if answer["twin"] is not None:
-            self.control.add(process, answer["twin"])
-        self.threads, self.processes = answer["threads"], process + 1
+    def add(self, process: int, answer: TimedSamples) -> None:
+        """Add the samples of one process, without those of implementations that have been excluded meanwhile."""
+        for name, taken in answer.samples.items():
+            if name in self.names:
+                self.samples.setdefault(name, _Samples()).add(process, taken)
+        if answer.twin is not None:
+            self.control.add(process, answer.twin)
+        self.threads, self.processes = answer.threads, process + 1
 
     def make_timings(self) -> dict[str, Timing]:
         """Return the timing of every implementation that has samples."""

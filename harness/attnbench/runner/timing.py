@@ -10,15 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from attnbench.checks.catalogue import read_checks
 from attnbench.plugins.registry import PluginError
+from attnbench.processes.candidate_requests import Outcome, TakeSamples, TimedSamples
+from attnbench.processes.oracle_requests import DrawInputs, Evaluate
 from attnbench.records.environment import count_cores
 from attnbench.records.types import Finding, Result
-from attnbench.runner.check_outcomes import make_finding
+from attnbench.runner.check_outcomes import DEADLY
 from attnbench.runner.progress import Progress
-from attnbench.runner.session import Outcome, Plan, Session, Supervisor
+from attnbench.runner.session import Plan, Session, Supervisor
 from attnbench.runner.timed_case import TimedCase
 
 __all__ = ["STARTS", "Effort", "start_together", "time_cases"]
@@ -40,10 +41,8 @@ STARTS = min(4, count_cores())
 PLANNED = 0.4
 # Number of attempts to time a case in one process, if no implementation can be identified as the cause of a crash.
 TRIES = 2
-# Statuses after which the process has ended.
-DEADLY = ("crashed", "timeout")
 # Number of processes that an implementation may end before it is excluded from all remaining cases.
-DEATHS = 3
+MOST_ENDED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +164,8 @@ class _TimingRun:
         try:
             for case, names in cases.values():
                 self.progress.now(f"process {number + 1} {case.plan.case}")
-                for name in [name for name in case.names if self.deaths[name] >= DEATHS]:
-                    case.exclude(name, f"crashed: the implementation ended {DEATHS} timing processes")
+                for name in [name for name in case.names if self.deaths[name] >= MOST_ENDED]:
+                    case.exclude(name, f"crashed: the implementation ended {MOST_ENDED} timing processes")
                 begin = time.monotonic()
                 if worker is not None:
                     self._time_case(worker, number, case, names, again=again)
@@ -215,7 +214,7 @@ class _TimingRun:
         try:
             return start_together(self.session, names, count)
         except (PluginError, OSError) as error:
-            return {"status": "crashed", "reason": str(error)}
+            return Outcome(status="crashed", reason=str(error))
 
     def _find_loading_fault(self, names: list[str]) -> Outcome | None:
         loaded = self._load(names)
@@ -235,15 +234,15 @@ class _TimingRun:
         tries = 0
         while names := [name for name in wanted if name in case.names]:
             answer = self._ask(worker, number, case, names, checks)
-            if "status" not in answer:
+            if isinstance(answer, TimedSamples):
                 if checks:
                     self._check_again(worker, case, checks, answer)
-                case.add(number, _keep_samples(answer, case.names))
+                case.add(number, answer)
                 return
             causes = self._find_causes(number, case, names, checks, answer)
             for name, fault in causes.items():
                 case.exclude(name, _format_fault(fault))
-                self.deaths[name] += fault["status"] in DEADLY
+                self.deaths[name] += fault.status in DEADLY
             tries += not causes
             if tries == TRIES:
                 for name in names:
@@ -253,9 +252,8 @@ class _TimingRun:
         self, number: int, case: TimedCase, names: list[str], checks: list[str], fault: Outcome
     ) -> dict[str, Outcome]:
         """Return the implementation that raised, or that reproduces the fault in fresh processes, with its fault."""
-        culprit = fault.get("culprit")
-        if culprit in names:
-            return {culprit: fault}
+        if fault.culprit in names:
+            return {fault.culprit: fault}
 
         def retry(some: list[str]) -> Outcome | None:
             self.progress.now(f"searching the cause of a failed process {case.plan.case}")
@@ -264,35 +262,35 @@ class _TimingRun:
                 return loaded
             with loaded[0] as worker:
                 answer = self._ask(worker, number, case, some, checks)
-            return answer if "status" in answer else None
+            return answer if isinstance(answer, Outcome) else None
 
         return _bisect(names, fault, retry)
 
-    def _ask(self, worker: Supervisor, number: int, case: TimedCase, names: list[str], checks: list[str]) -> Outcome:
-        return worker.ask(
-            "time",
-            counts=False,
-            shared_by=len(names),
+    def _ask(
+        self, worker: Supervisor, number: int, case: TimedCase, names: list[str], checks: list[str]
+    ) -> TimedSamples | Outcome:
+        request = TakeSamples(
             implementations=names,
             baseline=case.baseline if case.baseline in names else None,
             case=case.plan.case,
-            inputs=self.session.ask_oracle("inputs", case=case.plan.case),
+            inputs=self.session.ask_oracle(DrawInputs(case=case.plan.case)),
             budget_s=self.effort.budget_s,
             limit_s=min(PLANNED * self.session.limits.timeout_s, self.effort.case_s or math.inf),
             seed=number,
             checks=checks,
             observation=f"{worker.path_prefix}-timed",
         )
+        return worker.ask(request, counts=False, shared_by=len(names))
 
-    def _check_again(self, worker: Supervisor, case: TimedCase, checks: list[str], answer: dict[str, Any]) -> None:
+    def _check_again(self, worker: Supervisor, case: TimedCase, checks: list[str], answer: TimedSamples) -> None:
         """Evaluate the checks that ran after the timed calls; exclude implementations that fail them."""
-        for name, file in answer["observations"].items():
-            policies = worker.declared[name]["policies"]
+        for name, file in answer.observations.items():
+            policies = worker.declared[name].policies
             evaluated = self.session.ask_oracle(
-                "judge", case=case.plan.case, checks=checks, observations=[file], policies=policies
+                Evaluate(case=case.plan.case, checks=checks, observations=[file], policies=policies)
             )
-            calls = len(answer["samples"][name]["times_ns"])
-            findings = tuple(_make_later_finding(evaluated[check], check, calls) for check in checks)
+            calls = len(answer.samples[name].times_ns)
+            findings = tuple(_add_call_count(evaluated[check], calls) for check in checks)
             failed = tuple(finding for finding in findings if finding.status != "passed")
             if failed:
                 case.exclude(name, f"{failed[0].status}: {failed[0].reason}", failed)
@@ -314,21 +312,14 @@ def _bisect(names: Sequence[str], fault: Outcome, retry: Callable[[list[str]], O
 
 
 def _format_fault(fault: Outcome) -> str:
-    return f"{fault['status']} in a timing process: {fault['reason']}"
+    return f"{fault.status} in a timing process: {fault.reason}"
 
 
-def _keep_samples(answer: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return the answer with the samples of these implementations only."""
-    samples = {name: own for name, own in answer["samples"].items() if name in names}
-    return answer | {"samples": samples}
-
-
-def _make_later_finding(outcome: Outcome, check: str, calls: int) -> Finding:
-    """Make the finding of a check that ran after ``calls`` timed calls; the reason of a failure states this number."""
-    finding = make_finding(check, outcome)
+def _add_call_count(finding: Finding, calls: int) -> Finding:
+    """Return the finding of a check that ran after ``calls`` timed calls; the reason of a failure has this number."""
     if finding.status == "passed":
         return finding
-    requirement = read_checks()[check].requirement
+    requirement = read_checks()[finding.check].requirement
     reason = finding.reason.removeprefix(requirement).strip().removeprefix("But ")
     return replace(
         finding,

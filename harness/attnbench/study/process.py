@@ -1,27 +1,27 @@
 """The process that computes studies: one request per study, answered with numbers, strings, lists and dictionaries."""
 
 import sys
-from typing import Any
 
 from attnbench.plugins.registry import STUDIES, PluginError, load
+from attnbench.processes.request import Fault
 from attnbench.processes.rpc import serve
 from attnbench.study import StudyError
+from attnbench.study.request import ComputeStudy, StudyResult
 
-__all__ = ["study"]
+__all__ = ["compute"]
 
 
-def study(*, name: str, **asked: Any) -> dict[str, Any]:
-    """Return the result of a registered study, or ``{"fault": reason}`` if the study has no result."""
+def compute(request: ComputeStudy) -> StudyResult | Fault:
+    """Return the result of a registered study, or why the study has no result."""
     try:
-        found: dict[str, Any] = load(load(name, STUDIES).compute)(**asked)
+        return StudyResult(found=load(load(request.name, STUDIES).compute)(**request.options))
     except (StudyError, PluginError) as error:
-        return {"fault": str(error)}
-    return found
+        return Fault(reason=str(error))
 
 
 def main() -> None:
     """Answer requests on the file descriptor whose number is the first argument."""
-    serve({"study": study}, int(sys.argv[1]))
+    serve([ComputeStudy.answered_by(compute)], int(sys.argv[1]))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from attnbench.candidate import global_state
@@ -27,6 +28,7 @@ from attnbench.measurement import sampling
 from attnbench.measurement.cuda_timing import DeviceTime
 from attnbench.oracle import tensor_file
 from attnbench.oracle.inputs import load_inputs
+from attnbench.processes.candidate_requests import Samples, TimedSamples
 
 __all__ = ["CONTROL", "InterleavedTiming", "ProcessDisturbed"]
 
@@ -77,9 +79,7 @@ class InterleavedTiming:
     inputs: str
     seed: int
 
-    def take_samples(
-        self, *, budget_s: float, limit_s: float, checks: Sequence[str], observation: str
-    ) -> dict[str, Any]:
+    def take_samples(self, *, budget_s: float, limit_s: float, checks: Sequence[str], observation: str) -> TimedSamples:
         """Take interleaved samples of all implementations, then store their observations on the drawn values.
 
         The observations of the n-th implementation are stored in the file ``{observation}-{n}``.
@@ -92,7 +92,7 @@ class InterleavedTiming:
         device = self._make_device_time(sides) if self.case.device == "cuda" else None
         try:
             with next(iter(sides.values())).candidate.call_mode():
-                samples = sampling.sample_interleaved(
+                taken = sampling.sample_interleaved(
                     {name: side.step for name, side in sides.items()},
                     budget_s=budget_s,
                     limit_s=limit_s,
@@ -107,18 +107,14 @@ class InterleavedTiming:
             raise sampling.CallFailed(self._find_owner(failed.name)) from failed.__cause__
         _check_settings(before)
         _check_idle()
-        plain = {name: asdict(own) | {"build_ns": sides[name].candidate.build_ns} for name, own in samples.items()}
+        samples = {name: Samples(**asdict(own), build_ns=sides[name].candidate.build_ns) for name, own in taken.items()}
         files = {name: f"{observation}-{number}" for number, name in enumerate(self.implementations)}
         for name, file in files.items():
             self._observe(name, sides[name], checks, Path(file))
             if device is not None:
-                plain[name] |= self._check_replay(name, sides[name], device)
-        return {
-            "twin": plain.pop(CONTROL, None),
-            "samples": plain,
-            "threads": torch.get_num_threads(),
-            "observations": files,
-        }
+                samples[name] = self._check_replay(name, sides[name], device, samples[name])
+        twin = samples.pop(CONTROL, None)
+        return TimedSamples(samples=samples, twin=twin, threads=torch.get_num_threads(), observations=files)
 
     def _build_sides(self) -> dict[str, _Side]:
         """Build all implementations, in random order because the first one that is built starts with cold caches."""
@@ -154,14 +150,14 @@ class InterleavedTiming:
         policies = self.implementations[name].policies
         return policies.capturable and policies.deterministic and not self.case.differentiates
 
-    def _check_replay(self, name: str, side: _Side, device: DeviceTime) -> dict[str, Any]:
-        """Compare the results of the graph's replay and of a call; discard the graph's times if the results differ."""
+    def _check_replay(self, name: str, side: _Side, device: DeviceTime, samples: Samples) -> Samples:
+        """Return the samples, without the times of the graph if the results of its replay and of a call differ."""
         try:
             with side.candidate.call_mode():
                 same = device.replay_matches(name)
         except BaseException as error:
             raise sampling.CallFailed(name) from error
-        return {} if same else {"graph_ns": [], "method": device.describe_method(name)}
+        return samples if same else replace(samples, graph_ns=[], method=device.describe_method(name))
 
     def _observe(self, name: str, side: _Side, checks: Sequence[str], place: Path) -> None:
         """Run the checks on the values that were drawn for the case, and store the checks' observations."""

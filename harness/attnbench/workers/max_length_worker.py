@@ -11,58 +11,61 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnbench.candidate.candidate import Candidate, Malformed
-from attnbench.cases import Case
 from attnbench.interface import Inputs
 from attnbench.measurement import memory
+from attnbench.processes.candidate_requests import Outcome
+from attnbench.processes.max_length_requests import LongPass, TryPass
+from attnbench.processes.request import Handler
 from attnbench.processes.rpc import serve
-from attnbench.workers.candidate_worker import CandidateWorker, Outcome, run_for_outcome
+from attnbench.workers.candidate_worker import CandidateWorker
+from attnbench.workers.loaded_implementations import LoadedImplementations
+from attnbench.workers.outcomes import run_for_outcome
 
 __all__ = ["MaxLengthWorker", "stretch"]
 
 
-class MaxLengthWorker(CandidateWorker):
-    """Answers the requests to a candidate worker, and one more request, ``attempt``."""
+class MaxLengthWorker:
+    """Answers the requests to a candidate worker, and one more request, ``TryPass``."""
 
-    def handlers(self) -> dict[str, Callable[..., Any]]:
-        """Functions that answer the requests, by name of the request."""
-        return {**super().handlers(), "attempt": self.try_pass}
+    def __init__(self) -> None:
+        self._loaded = LoadedImplementations()
+        self._candidate_worker = CandidateWorker(self._loaded)
 
-    def try_pass(
-        self, *, implementation: str, case: str, factor: int, short: str, double: str, limit_s: float
-    ) -> Outcome:
-        """Measure the seconds and bytes of one pass on the short case's inputs, stretched by ``factor``.
+    def handlers(self) -> list[Handler]:
+        """Return the handlers of all requests."""
+        return [*self._candidate_worker.handlers(), TryPass.answered_by(self.try_pass)]
 
-        ``short`` and ``double`` are files of inputs at the short length and at twice that length. A pass over the time
-        limit is repeated once, since the first pass may have compiled something. Bytes are counted only if the time is
-        within the limit.
+    def try_pass(self, request: TryPass) -> LongPass | Outcome:
+        """Measure the time and memory of one pass on the short case's inputs, stretched by ``request.factor``.
+
+        A pass over the time limit is repeated once, since the first pass may have compiled something. Bytes are counted
+        only if the time is within the limit.
         """
+        return run_for_outcome(lambda: self._measure_pass(request))
 
-        def act() -> Outcome:
-            self._candidate = None  # frees the memory of the previous candidate
-            parsed = Case.parse(case, self._problems)
-            inputs = stretch(self._load_inputs(short, parsed.device), self._load_inputs(double, parsed.device), factor)
-            candidate = Candidate(
-                self._implementations[implementation], self._load_operator(parsed.operator), parsed, inputs
-            )
-            _check_output(candidate)
-            step = candidate.make_step()
-            took_s = _time_step_s(step, candidate)
-            if took_s > limit_s:
-                took_s = min(took_s, _time_step_s(step, candidate))
-            return {
-                "took_s": took_s,
-                "peak_bytes": _measure_peak_bytes(step, parsed.device) if took_s <= limit_s else None,
-                "threads": torch.get_num_threads(),
-                "method": memory.describe_peak_method(parsed.device),
-            }
-
-        return run_for_outcome(act)
+    def _measure_pass(self, request: TryPass) -> LongPass:
+        self._candidate_worker.forget_candidate()
+        case = self._loaded.parse_case(request.case)
+        short, double = (self._loaded.load_inputs(file, case.device) for file in (request.short, request.double))
+        inputs = stretch(short, double, request.factor)
+        del short, double
+        candidate = self._loaded.build_candidate(request.implementation, case, inputs)
+        _check_output(candidate)
+        step = candidate.make_step()
+        took_s = _time_step_s(step, candidate)
+        if took_s > request.limit_s:
+            took_s = min(took_s, _time_step_s(step, candidate))
+        return LongPass(
+            took_s=took_s,
+            peak_bytes=_measure_peak_bytes(step, case.device) if took_s <= request.limit_s else None,
+            threads=torch.get_num_threads(),
+            method=memory.describe_peak_method(case.device),
+        )
 
 
 def stretch(short: Inputs, double: Inputs, factor: int) -> Inputs:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,6 +20,9 @@ from attnbench.mutants.mutant import load_mutant_set
 from attnbench.oracle.inputs import load_inputs
 from attnbench.oracle.tensor_file import copy_value
 from attnbench.plugins.registry import PluginError, load_operator, load_problem_types
+from attnbench.processes.mutation_requests import FindFailingChecks, MutantNames, StartMutation
+from attnbench.processes.oracle_requests import DrawInputs
+from attnbench.processes.request import Fault, Handler
 from attnbench.processes.rpc import serve
 from attnbench.records.types import FAILURES
 from attnbench.workers.oracle_worker import OracleWorker
@@ -39,27 +41,27 @@ class MutationWorker:
         self._mutant_sets = [load_mutant_set(load_operator(name)) for name in operators]
         self._implementations = {one.name: one for mutants in self._mutant_sets for one in mutants.implementations()}
 
-    def list_mutants(self) -> dict[str, Any]:
+    def list_mutants(self) -> MutantNames:
         """List mutants with the checks that must catch them, equivalent mutants, and correct variants."""
-        return {
-            "mutants": {mutant.name: mutant.caught_by for each in self._mutant_sets for mutant in each.mutants},
-            "equivalents": [equivalent.name for each in self._mutant_sets for equivalent in each.equivalents],
-            "variants": [variant.name for each in self._mutant_sets for variant in each.variants],
-            "operators": {name: one.operator for name, one in self._implementations.items()},
-        }
+        return MutantNames(
+            mutants={mutant.name: mutant.caught_by for each in self._mutant_sets for mutant in each.mutants},
+            equivalents=[equivalent.name for each in self._mutant_sets for equivalent in each.equivalents],
+            variants=[variant.name for each in self._mutant_sets for variant in each.variants],
+            operators={name: one.operator for name, one in self._implementations.items()},
+        )
 
-    def find_failing_checks(self, *, case: str, checks: list[str], names: list[str]) -> dict[str, list[str]]:
-        """Find the checks that fail on a case, for each mutant in ``names``.
+    def find_failing_checks(self, request: FindFailingChecks) -> dict[str, list[str]]:
+        """Find the checks that fail on a case, for each mutant in ``request.names``.
 
         Mutants that refuse the case, and mutants of other operators, are left out.
         """
-        parsed = Case.parse(case, self._problems)
-        inputs = self._oracle_worker.draw_inputs(case=case)
+        case = Case.parse(request.case, self._problems)
+        inputs = self._oracle_worker.draw_inputs(DrawInputs(case=request.case))
         found = {}
-        for name in names:
+        for name in request.names:
             one = self._implementations[name]
-            if one.operator == parsed.operator and one.unsupported(parsed) is None:
-                found[name] = self._find_failing(one, parsed, inputs, checks)
+            if one.operator == case.operator and one.unsupported(case) is None:
+                found[name] = self._find_failing(one, case, inputs, request.checks)
         return found
 
     def _find_failing(self, one: Implementation, case: Case, inputs: str, checks: list[str]) -> list[str]:
@@ -87,17 +89,17 @@ class MutationWorker:
 def main() -> None:
     """Answer the requests on the file descriptor that is the first argument; the first request names the folder."""
 
-    def start(*, folder: str, operators: list[str]) -> dict[str, Any]:
+    def start(request: StartMutation) -> MutantNames | Fault:
         # One thread: as many of these processes run in parallel as there are cores.
         torch.set_num_threads(1)
         try:
-            worker = MutationWorker(Path(folder), operators)
+            worker = MutationWorker(Path(request.folder), request.operators)
         except PluginError as error:
-            return {"fault": str(error)}
-        handlers.update({"zoo": worker.list_mutants, "fail": worker.find_failing_checks})
+            return Fault(reason=str(error))
+        handlers.append(FindFailingChecks.answered_by(worker.find_failing_checks))
         return worker.list_mutants()
 
-    handlers: dict[str, Any] = {"start": start}
+    handlers: list[Handler] = [StartMutation.answered_by(start)]
     serve(handlers, int(sys.argv[1]))
 
 

@@ -5,8 +5,7 @@ It never loads an implementation, so no change that an implementation makes to t
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase, translate
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import torch
 
-from attnbench.cases import DEVICES, DTYPES, LEVELS, Case, Level
+from attnbench.cases import DEVICES, DTYPES, LEVELS, Case
 from attnbench.checks.catalogue import load_check_function, read_checks, read_operator_checks
 from attnbench.checks.evaluation.verdict import evaluate
 from attnbench.checks.observations import deserialize
@@ -24,6 +23,23 @@ from attnbench.oracle import tensor_file
 from attnbench.oracle.cache import OracleCache
 from attnbench.oracle.expected import CaseOracle
 from attnbench.plugins.registry import list_operators, load_operator, load_problem_types
+from attnbench.processes.oracle_requests import (
+    CheckCase,
+    ComputeExpected,
+    DescribeCases,
+    Description,
+    DrawInputs,
+    Evaluate,
+    FindIdle,
+    GetListVersion,
+    Libraries,
+    ListProfile,
+    ListSuite,
+    Script,
+    StartOracle,
+    WriteScript,
+)
+from attnbench.processes.request import Fault, Handler
 from attnbench.processes.rpc import serve
 from attnbench.records.environment import read_available_memory_bytes
 from attnbench.records.types import Finding
@@ -36,81 +52,86 @@ BYTES_PER_PAIR = (64, 96)
 
 
 class OracleWorker:
-    """Answers the runner's requests about cases, inputs and findings; ``folder`` is where the inputs are stored."""
+    """Answers the runner's requests about cases, inputs and findings; ``folder`` is where the inputs are stored.
 
-    def __init__(self, folder: Path) -> None:
+    ``load`` returns an operator by its name; studies of the harness itself pass a function of their own.
+    """
+
+    def __init__(self, folder: Path, load: Callable[[str], Operator] = load_operator) -> None:
         self._oracle_cache = OracleCache(folder)
         self._problems = load_problem_types()
         # Cached, because each look-up of an entry point reads the metadata of all installed packages, which takes 8 ms.
-        self._load_operator = cache(load_operator)
+        self._load_operator = cache(load)
 
-    def handlers(self) -> dict[str, Any]:
-        """Functions that answer the requests, by name of the request."""
-        return {
-            "suite": self.list_suite,
-            "version": self.get_list_version,
-            "profile": self.list_profile,
-            "parse": self.parse,
-            "script": self.write_script,
-            "describe": self.describe,
-            "idle": self.find_idle,
-            "inputs": self.draw_inputs,
-            "expect": self.expect,
-            "judge": self.evaluate,
-        }
+    def handlers(self) -> list[Handler]:
+        """Return the handlers of all requests after the start."""
+        return [
+            ListSuite.answered_by(self.list_suite),
+            GetListVersion.answered_by(self.get_list_version),
+            ListProfile.answered_by(self.list_profile),
+            CheckCase.answered_by(self.check_case),
+            WriteScript.answered_by(self.write_script),
+            DescribeCases.answered_by(self.describe_cases),
+            FindIdle.answered_by(self.find_idle),
+            DrawInputs.answered_by(self.draw_inputs),
+            ComputeExpected.answered_by(self.compute_expected),
+            Evaluate.answered_by(self.evaluate),
+        ]
 
-    def list_suite(self, *, operator: str, level: Level) -> list[str]:
+    def list_suite(self, request: ListSuite) -> list[str]:
         """Return the case ids of a suite, such as ``quick``."""
-        return [case.id for case in self._load_operator(operator).suite(level)]
+        return [case.id for case in self._load_operator(request.operator).suite(request.level)]
 
-    def get_list_version(self, *, operator: str) -> str:
+    def get_list_version(self, request: GetListVersion) -> str:
         """Return the version of an operator's case lists."""
-        return self._load_operator(operator).list_version
+        return self._load_operator(request.operator).list_version
 
-    def list_profile(self, *, operator: str, lengths: list[int]) -> list[str]:
+    def list_profile(self, request: ListProfile) -> list[str]:
         """Return the case ids of the suite ``perf`` at these lengths."""
-        return [case.id for case in self._load_operator(operator).profile(lengths)]
+        return [case.id for case in self._load_operator(request.operator).profile(request.lengths)]
 
-    def parse(self, *, case: str) -> dict[str, str]:
-        """Return as ``fault`` why a text is not a case id; empty if the text is a case id."""
+    def check_case(self, request: CheckCase) -> Fault | None:
+        """Return why a text is not a case id, or None if it is one."""
         try:
-            parsed, operator = self._parse_case(case)
-            operator.work(parsed)
+            case, operator = self._parse_case(request.case)
+            operator.work(case)
         except ValueError as error:
-            return {"fault": str(error)}
-        return {}
+            return Fault(reason=str(error))
+        return None
 
-    def write_script(self, *, case: str, load: str) -> dict[str, str]:
+    def write_script(self, request: WriteScript) -> Script | Fault:
         """Return the case as a standalone program, or the reason why there is none."""
-        parsed, operator = self._parse_case(case)
+        case, operator = self._parse_case(request.case)
         try:
-            return {"script": operator.script(parsed, load)}
+            return Script(text=operator.script(case, request.load))
         except ValueError as error:
-            return {"fault": str(error)}
+            return Fault(reason=str(error))
 
-    def describe(self, *, cases: list[str]) -> list[dict[str, Any]]:
+    def describe_cases(self, request: DescribeCases) -> list[Description]:
         """For each case, return the applicable checks, the work, and what this machine lacks to run the case."""
         free = read_available_memory_bytes()
-        return [self._describe_case(*self._parse_case(case), free) for case in cases]
+        return [self._describe_case(*self._parse_case(case), free) for case in request.cases]
 
-    def _describe_case(self, case: Case, operator: Operator, free: int) -> dict[str, Any]:
+    def _describe_case(self, case: Case, operator: Operator, free: int) -> Description:
         missing = operator.missing(case)
         if case.device == "cuda" and not torch.cuda.is_available():
             missing = "no CUDA device here: leave out --device cuda and --suite gpu, or run on a machine with one"
         work = operator.work(case)
         missing = missing or _explain_too_large(work.pairs, case, free)
-        applicable = [
+        applicable = tuple(
             name for name in read_operator_checks(operator) if applies(load_check_function(name), case, operator)
-        ]
-        return {"checks": applicable, "missing": missing, "work": asdict(work)}
+        )
+        return Description(checks=applicable, missing=missing, work=work)
 
-    def find_idle(self, *, patterns: list[tuple[str, str, str]], cases: list[str]) -> list[bool]:
+    def find_idle(self, request: FindIdle) -> list[bool]:
         """For each triple of patterns (checks, cases, excluded cases), return True if it matches no possible finding.
 
-        A finding is possible on ``cases`` and on the cases of every suite, in every dtype and on every device.
+        A finding is possible on ``request.cases`` and on the cases of every suite, in every dtype and on every device.
         """
-        listed = [*cases, *self._list_cases()]
-        return [not self._matches_finding(check, case, unless.split(), listed) for check, case, unless in patterns]
+        listed = [*request.cases, *self._list_cases()]
+        return [
+            not self._matches_finding(check, case, unless.split(), listed) for check, case, unless in request.patterns
+        ]
 
     def _matches_finding(self, check: str, pattern: str, unless: Sequence[str], cases: Iterable[str]) -> bool:
         matching_checks = [name for name in read_checks() if fnmatchcase(name, check)]
@@ -123,28 +144,26 @@ class OracleWorker:
     def _list_cases(self) -> Iterator[str]:
         for operator in list_operators():
             for level in LEVELS:
-                yield from self.list_suite(operator=operator, level=level)
+                yield from self.list_suite(ListSuite(operator=operator, level=level))
 
-    def draw_inputs(self, *, case: str) -> str:
+    def draw_inputs(self, request: DrawInputs) -> str:
         """Return the path of the file with the case's inputs; they are drawn at the first request."""
-        return str(self._oracle_cache.get_inputs_file(*self._parse_case(case)))
+        return str(self._oracle_cache.get_inputs_file(*self._parse_case(request.case)))
 
-    def expect(self, *, case: str, policies: dict[str, Any]) -> None:
+    def compute_expected(self, request: ComputeExpected) -> None:
         """Compute the expected values in advance, while a candidate worker is running the case."""
-        self._get_case_oracle(case, Policies(**policies))
+        self._get_case_oracle(request.case, request.policies)
 
-    def evaluate(
-        self, *, case: str, checks: list[str], observations: list[str], policies: dict[str, Any]
-    ) -> dict[str, dict[str, Any]]:
+    def evaluate(self, request: Evaluate) -> dict[str, Finding]:
         """Evaluate the observations in the files that a candidate worker stored; return one finding per check."""
         observed: dict[str, Any] = {}
-        for path in observations:
+        for path in request.observations:
             try:
                 observed |= tensor_file.read(Path(path))
             except Exception as error:  # noqa: BLE001  # an implementation may store anything; the error becomes a finding
-                return {check: asdict(_make_error_finding(check, error)) for check in checks}
-        found = self.evaluate_observations(case, {check: observed.get(check) for check in checks}, Policies(**policies))
-        return {check: asdict(finding) for check, finding in found.items()}
+                return {check: _make_error_finding(check, error) for check in request.checks}
+        own = {check: observed.get(check) for check in request.checks}
+        return self.evaluate_observations(request.case, own, request.policies)
 
     def evaluate_observations(
         self, case: str, observations: Mapping[str, Any], policies: Policies, *, explain: bool = True
@@ -206,11 +225,11 @@ def _explain_too_large(pairs: int, case: Case, free: int) -> str | None:
 def main() -> None:
     """Answer the requests on the file descriptor that is the first argument; the first request names the folder."""
 
-    def start(*, folder: str) -> dict[str, Any]:
-        handlers.update(OracleWorker(Path(folder)).handlers())
-        return {"threads": torch.get_num_threads(), "torch": torch.__version__}
+    def start(request: StartOracle) -> Libraries:
+        handlers.extend(OracleWorker(Path(request.folder)).handlers())
+        return Libraries(threads=torch.get_num_threads(), torch=str(torch.__version__))
 
-    handlers: dict[str, Any] = {"start": start}
+    handlers: list[Handler] = [StartOracle.answered_by(start)]
     serve(handlers, int(sys.argv[1]))
 
 

@@ -4,6 +4,7 @@ import json
 import statistics
 from pathlib import Path
 
+from attnbench.processes.oracle_requests import DrawInputs
 from attnbench.workers.oracle_worker import OracleWorker
 from research.detection import agreement
 from research.tests.detection.samples import CASE
@@ -11,7 +12,7 @@ from research.tests.detection.samples import CASE
 
 def test_both_timers_measure_the_same_call(tmp_path: Path) -> None:
     """The record of a process has blocks of both timers, and the time of a call that does nothing."""
-    inputs = OracleWorker(tmp_path).draw_inputs(case=CASE)
+    inputs = OracleWorker(tmp_path).draw_inputs(DrawInputs(case=CASE))
     record = agreement.measure_process(CASE, inputs, 1, 0, blocks=2, block_s=0.02)
     assert (len(record["ours_ns"]), len(record["theirs_ns"]), len(record["disturbed"])) == (2, 2, 2)
     assert 0 < record["added_ns"] < statistics.median(record["ours_ns"])

@@ -11,6 +11,7 @@ from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.registry import load_operator, load_problem_types
+from attnbench.processes.oracle_requests import DrawInputs
 from attnbench.workers.oracle_worker import OracleWorker
 from research.detection import plants
 from research.tests.detection.samples import CASE
@@ -19,7 +20,7 @@ from research.tests.detection.samples import CASE
 def make_candidate(implementation: Any, folder: Path) -> Candidate:
     """Make the candidate of an implementation on ``CASE``."""
     case = Case.parse(CASE, load_problem_types())
-    inputs = load_inputs(OracleWorker(folder).draw_inputs(case=CASE), case.device)
+    inputs = load_inputs(OracleWorker(folder).draw_inputs(DrawInputs(case=CASE)), case.device)
     return Candidate(implementation, load_operator("multihead"), case, inputs)
 
 

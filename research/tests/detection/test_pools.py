@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from attnbench.processes.oracle_requests import DrawInputs, ListProfile
 from research.detection import plants, pools
 from research.detection.command import DATA
 from research.detection.pools import Condition, Setup
@@ -78,8 +79,8 @@ def test_gathering_ends_after_ten_processes_that_cannot_start(tmp_path: Path, mo
             return self
 
         def __exit__(self, *_: object) -> None: ...
-        def ask_oracle(self, do: str, **_: object) -> Any:
-            return [CASE] if do == "profile" else ""
+        def ask_oracle(self, request: ListProfile | DrawInputs) -> list[str] | str:
+            return [CASE] if isinstance(request, ListProfile) else ""
 
         def supervise_together(self, names: list[str]) -> None:
             raise OSError(f"no process for {len(names)}")

@@ -1,0 +1,11 @@
+"""What can happen to a child process instead of a reply. The command line imports this module to name these errors."""
+
+__all__ = ["ChildDied", "ChildTimeout"]
+
+
+class ChildDied(Exception):
+    """Raised if the child ended before it answered; the message says how it ended."""
+
+
+class ChildTimeout(Exception):
+    """Raised if the child did not answer in time; the child has been killed."""

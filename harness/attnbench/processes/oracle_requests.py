@@ -1,0 +1,133 @@
+"""The requests that the oracle worker answers, and its replies."""
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+from attnbench.cases import Level
+from attnbench.interface import Policies, Work
+from attnbench.processes.request import Fault, Request
+from attnbench.records.types import Finding
+
+__all__ = [
+    "CheckCase",
+    "ComputeExpected",
+    "DescribeCases",
+    "Description",
+    "DrawInputs",
+    "Evaluate",
+    "FindIdle",
+    "GetListVersion",
+    "Libraries",
+    "ListProfile",
+    "ListSuite",
+    "OracleRequest",
+    "Script",
+    "StartOracle",
+    "WriteScript",
+]
+
+Reply = TypeVar("Reply", covariant=True)
+
+
+class OracleRequest(Request[Reply], Generic[Reply], frozen=True, kw_only=True):
+    """A request that the oracle worker answers after its start."""
+
+
+class Libraries(msgspec.Struct, frozen=True, kw_only=True):
+    """The oracle worker's number of threads, and its version of torch."""
+
+    threads: int
+    torch: str
+
+
+class StartOracle(Request[Libraries], frozen=True, kw_only=True):
+    """Start; ``folder`` is where inputs are stored. This is the first request."""
+
+    folder: str
+
+
+class ListSuite(OracleRequest[list[str]], frozen=True, kw_only=True):
+    """Return the case ids of a suite, such as ``quick``."""
+
+    operator: str
+    level: Level
+
+
+class GetListVersion(OracleRequest[str], frozen=True, kw_only=True):
+    """Return the version of an operator's case lists."""
+
+    operator: str
+
+
+class ListProfile(OracleRequest[list[str]], frozen=True, kw_only=True):
+    """Return the case ids of the suite ``perf`` at these lengths."""
+
+    operator: str
+    lengths: list[int]
+
+
+class CheckCase(OracleRequest[Fault | None], frozen=True, kw_only=True):
+    """Return why a text is not a case id, or None if it is one."""
+
+    case: str
+
+
+class Script(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A case as a standalone program."""
+
+    text: str
+
+
+class WriteScript(OracleRequest[Script | Fault], frozen=True, kw_only=True):
+    """Return the case as a standalone program; ``load`` is the lines that import the implementation."""
+
+    case: str
+    load: str
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True):
+    """The checks that apply to a case, what this machine lacks to run it (None: nothing), and its work."""
+
+    checks: tuple[str, ...]
+    missing: str | None
+    work: Work
+
+
+class DescribeCases(OracleRequest[list[Description]], frozen=True, kw_only=True):
+    """Describe each case."""
+
+    cases: list[str]
+
+
+class FindIdle(OracleRequest[list[bool]], frozen=True, kw_only=True):
+    """For each triple of patterns (checks, cases, excluded cases), return True if it matches no possible finding.
+
+    A finding is possible on ``cases`` and on the cases of every suite, in every dtype and on every device.
+    """
+
+    patterns: list[tuple[str, str, str]]
+    cases: list[str]
+
+
+class DrawInputs(OracleRequest[str], frozen=True, kw_only=True):
+    """Return the path of the file with the case's inputs; they are drawn at the first request."""
+
+    case: str
+
+
+class ComputeExpected(OracleRequest[None], frozen=True, kw_only=True):
+    """Compute the expected values in advance, while a candidate worker is running the case."""
+
+    case: str
+    policies: Policies
+
+
+class Evaluate(OracleRequest[dict[str, Finding]], frozen=True, kw_only=True):
+    """Evaluate the observations in the files that a candidate worker stored; return one finding per check."""
+
+    case: str
+    checks: list[str]
+    # Paths of the files with the observations.
+    observations: list[str]
+    policies: Policies

@@ -1,0 +1,122 @@
+"""The implementations that a worker's process has loaded, and the settings and limits of the process."""
+
+import resource
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+import msgspec
+import torch
+
+from attnbench.candidate import global_state
+from attnbench.candidate.candidate import Candidate
+from attnbench.cases import Case
+from attnbench.interface import Implementation, Inputs, Policies
+from attnbench.measurement import device_memory_limit
+from attnbench.oracle.inputs import load_inputs
+from attnbench.plugins.adapters import load_implementation
+from attnbench.plugins.registry import OPERATORS, PluginError, list_names, load_operator, load_problem_types
+from attnbench.processes.candidate_requests import Declared, LoadImplementation, StartCandidate
+from attnbench.processes.request import Fault, Handler
+from attnbench.records import environment
+
+__all__ = ["LoadedImplementations"]
+
+
+class LoadedImplementations:
+    """Loads implementations, and builds candidates from them; several workers in one process can share an object."""
+
+    def __init__(self) -> None:
+        self._problems = load_problem_types()
+        # Cached, because each look-up of an entry point reads the metadata of all installed packages, which takes 8 ms.
+        self.load_operator = cache(load_operator)
+        self._implementations: dict[str, Implementation] = {}
+        # torch's settings after the last implementation was loaded.
+        self._settings: dict[str, Any] = {}
+        # Number of threads as requested; loading an implementation may change it.
+        self._threads = torch.get_num_threads()
+        # Device memory that an implementation may use while it runs alone; None for no limit.
+        self._device_memory_bytes: int | None = None
+
+    def handlers(self) -> list[Handler]:
+        """Return the handlers of the requests with which every worker starts."""
+        return [StartCandidate.answered_by(self.start), LoadImplementation.answered_by(self.load)]
+
+    def start(self, request: StartCandidate) -> int:
+        """Set the number of threads and limit the address space; return the number of threads.
+
+        The memory of a CUDA device is limited later, before the first inputs are loaded onto the device.
+        """
+        self._device_memory_bytes = request.device_memory_bytes
+        if request.threads:
+            torch.set_num_threads(request.threads)
+        self._threads = torch.get_num_threads()
+        if request.memory_limit_bytes and not torch.cuda.is_available():
+            # With CUDA no limit is set, because a CUDA context reserves far more address space than it uses.
+            limit = environment.read_address_space_bytes() + request.memory_limit_bytes
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        return torch.get_num_threads()
+
+    def load(self, request: LoadImplementation) -> Declared | Fault:
+        """Load an implementation and return what it declares."""
+        name = request.implementation
+        try:
+            loaded = load_implementation(name)
+            self._check_operator(name, loaded.operator)
+        except PluginError as error:
+            return Fault(reason=str(error))
+        try:
+            policies = msgspec.convert(asdict(loaded.policies), Policies)
+        except msgspec.ValidationError as error:
+            return Fault(reason=f"{name!r} declares policies that attnbench.Policies does not allow: {error}")
+        self._implementations[name] = loaded
+        self._settings = global_state.read_settings()
+        return Declared(
+            operator=loaded.operator,
+            source=str(loaded.source),
+            policies=policies,
+            compiles=bool(loaded.compiles),
+            environment={str(key): str(value) for key, value in loaded.environment().items()},
+        )
+
+    def _check_operator(self, name: str, operator: str) -> None:
+        """Check that the operator of an implementation is known.
+
+        Raises: PluginError if it is not, or if it is registered but cannot be loaded.
+        """
+        if operator in self._problems:
+            return
+        if operator in list_names(OPERATORS):
+            load_operator(operator)
+        available = ", ".join(sorted(self._problems))
+        raise PluginError(f"{name!r} computes an unknown operator {operator!r}; available: {available}")
+
+    def get(self, name: str) -> Implementation:
+        """Return a loaded implementation by the name given by the user."""
+        return self._implementations[name]
+
+    def parse_case(self, case: str) -> Case:
+        """Parse a case id."""
+        return Case.parse(case, self._problems)
+
+    def restore_settings(self) -> None:
+        """Restore torch's settings as they were after the last implementation was loaded."""
+        global_state.restore_settings(self._settings)
+
+    def restore_threads(self) -> None:
+        """Set the number of threads that was requested."""
+        torch.set_num_threads(self._threads)
+
+    def load_inputs(self, file: str, device: str) -> Inputs:
+        """Load the inputs of a case; on a CUDA device, set the memory limit first.
+
+        Interleaved timing loads its inputs without the limit: its process has a copy of the inputs for each
+        implementation, and each implementation has already run alone under the limit.
+        """
+        if device == "cuda" and self._device_memory_bytes:
+            device_memory_limit.set_memory_limit(self._device_memory_bytes)
+        return load_inputs(file, device)
+
+    def build_candidate(self, name: str, case: Case, inputs: Inputs) -> Candidate:
+        """Build the candidate of an implementation and a case."""
+        return Candidate(self.get(name), self.load_operator(case.operator), case, inputs)

@@ -1,7 +1,7 @@
 """Cases and their ids; ``Case.parse`` rebuilds a case from nothing but its id.
 
-A case is one problem of one operator. An id has the form
-``operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode``. An operator describes its problems by a frozen
+A case is one problem of one operator. The form of an id is
+described in ``attnbench.case_id``. An operator describes its problems by a frozen
 dataclass derived from ``Problem``, whose fields are declared with ``size``, ``flag`` and ``amount``. ``Problem`` then
 parses and formats the part of an id that describes the problem.
 """
@@ -11,8 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
+from attnbench.case_id import CaseId
+
 __all__ = [
     "CALL_MODES",
+    "COMPILED_MODES",
     "DEVICES",
     "DTYPES",
     "LEVELS",
@@ -86,6 +89,8 @@ CALL_MODES: dict[Mode, CallMode] = {
     "inductor_train": CallMode(training=True, compiler="inductor", **_ALL_TRACK),
     "exported": CallMode(compiler="export"),
 }
+# Modes in which the module is compiled.
+COMPILED_MODES: frozenset[str] = frozenset(mode for mode, call_mode in CALL_MODES.items() if call_mode.compiler)
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 DEVICES: tuple[Device, ...] = get_args(Device)
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -320,7 +325,9 @@ class Case:
     @property
     def id(self) -> str:
         """The complete description of this case; ``Case.parse`` is the inverse."""
-        return f"{self.operator}/{self.problem.id()}/{self.dtype}/{self.device}/{self.mode}"
+        problem = self.problem.id()
+        parts = CaseId(operator=self.operator, problem=problem, dtype=self.dtype, device=self.device, mode=self.mode)
+        return str(parts)
 
     @property
     def seed(self) -> int:
@@ -385,21 +392,16 @@ class Case:
 
         Raises: ValueError that names the part that cannot be parsed.
         """
-        parts = text.split("/")
-        if len(parts) != 9:
-            raise ValueError(
-                f"a case id has 9 parts 'operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode', "
-                f"got {len(parts)}: {text!r}"
-            )
-        operator, *middle = parts[:6]
-        if operator not in problems:
-            raise ValueError(f"unknown operator {operator!r}; available: {', '.join(sorted(problems))}")
-        for value, allowed, name in zip(parts[6:], (DTYPES, DEVICES, MODES), ("dtype", "device", "mode"), strict=True):
+        parts = CaseId.parse(text)
+        if parts.operator not in problems:
+            raise ValueError(f"unknown operator {parts.operator!r}; available: {', '.join(sorted(problems))}")
+        for name, allowed in (("dtype", DTYPES), ("device", DEVICES), ("mode", MODES)):
+            value = getattr(parts, name)
             if value not in allowed:
                 raise ValueError(f"unknown {name} {value!r}; available: {', '.join(allowed)}")
-        dtype, device, mode = parts[6:]
-        problem = problems[operator].parse("/".join(middle))
-        return cls(operator=operator, problem=problem, dtype=dtype, device=device, mode=mode)  # type: ignore[arg-type]
+        problem = problems[parts.operator].parse(parts.problem)
+        common: dict[str, Any] = {"dtype": parts.dtype, "device": parts.device, "mode": parts.mode}
+        return cls(operator=parts.operator, problem=problem, **common)
 
 
 def digest(case_ids: Iterable[str]) -> str:

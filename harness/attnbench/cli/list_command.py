@@ -1,12 +1,14 @@
 """``attnbench list``: the implementations, and the number of cases that each supports here."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import click
 from rich.table import Column, Table
 from rich.text import Text
 
+from attnbench.case_id import CaseId
 from attnbench.cli.options import options
 from attnbench.cli.progress import show_progress
 from attnbench.cli.selection import choose_implementations
@@ -65,7 +67,7 @@ def _survey(session: Session, name: str, device: str) -> dict[str, Any]:
         row["origin"] = describe_origin(name)
         with session.supervise(name) as worker:
             cases = session.ask_oracle("suite", operator=worker.operator, level="core")
-            cases = [case.replace("/cpu/", f"/{device}/") for case in cases]
+            cases = [str(replace(CaseId.parse(case), device=device)) for case in cases]
             row |= {"operator": worker.operator, "cases": len(cases)}
             answer = worker.ask("survey", implementation=name, cases=cases)
             source = worker.declared[name]["source"]

@@ -16,7 +16,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from attnbench.cases import CALL_MODES
+from attnbench.case_id import CaseId
+from attnbench.cases import COMPILED_MODES
 from attnbench.plugins.registry import PluginError
 from attnbench.processes.rpc import Child
 from attnbench.records.environment import count_cores
@@ -132,7 +133,7 @@ def run_mutants(
 
 
 def _is_compiled(plan: Plan) -> bool:
-    return any(plan.case.endswith(f"/{mode}") and call_mode.compiler for mode, call_mode in CALL_MODES.items())
+    return CaseId.parse(plan.case).mode in COMPILED_MODES
 
 
 @contextmanager

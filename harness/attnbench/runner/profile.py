@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from attnbench.case_id import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.measurement import resident_memory
 from attnbench.plugins.registry import display_name, list_operators
@@ -81,7 +82,7 @@ def list_profile_cases(
         case
         for operator in (list_operators() if of is None else of)
         for case in session.ask_oracle("profile", operator=operator, lengths=list(lengths))
-        if case.rpartition("/")[2] in modes
+        if CaseId.parse(case).mode in modes
     ]
 
 

@@ -10,6 +10,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
+from attnbench.case_id import CaseId
 from attnbench.checks.catalogue import read_operator_checks
 from attnbench.plugins.registry import PluginError, load_operator
 from attnbench.processes.rpc import Child, ChildDied, ChildTimeout
@@ -69,7 +70,7 @@ class Plan:
     @property
     def operator(self) -> str:
         """Operator that the case belongs to."""
-        return self.case.partition("/")[0]
+        return CaseId.parse(self.case).operator
 
 
 @dataclass(slots=True)

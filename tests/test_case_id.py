@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from attnbench.case_id import CaseId
+from attnbench.cases import CaseId
 
 TEXT = "other/B1.L128.S64.E32/flag/mask=none/regime=plain/seed=0/float32/cpu/train"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from attnbench.case_id import CaseId
+from attnbench.cases import CaseId
 from attnbench.records.types import FAILURES, Finding, Result, Run, Status
 
 __all__ = ["VERSION", "CertificateError", "Declaration", "Suite", "make_certificate"]

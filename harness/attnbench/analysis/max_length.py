@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from attnbench.case_id import CaseId
-from attnbench.cases import Case
+from attnbench.cases import Case, CaseId
 from attnbench.plugins.registry import load_operator, load_problem_types
 from attnbench.records.types import FRONTIER, Finding, Result, find_pass
 

@@ -8,7 +8,7 @@ import click
 from rich.table import Column, Table
 from rich.text import Text
 
-from attnbench.case_id import CaseId
+from attnbench.cases import CaseId
 from attnbench.cli.options import options
 from attnbench.cli.progress import show_progress
 from attnbench.cli.selection import choose_implementations

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from attnbench.case_id import CaseId
+from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.cli.jobs import make_session
 from attnbench.cli.options import options

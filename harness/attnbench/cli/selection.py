@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 import click
 
-from attnbench.case_id import CaseId
+from attnbench.cases import CaseId
 from attnbench.cases import shard as part
 from attnbench.checks.catalogue import read_checks
 from attnbench.plugins.registry import PluginError, check_name, display_name, list_names, list_operators, load_operator

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from attnbench.analysis.speed_verdict import SpeedVerdict, State, decide_speed
 from attnbench.analysis.stats import choose_measure, estimate_clean_time, estimate_time
-from attnbench.case_id import CaseId
+from attnbench.cases import CaseId
 from attnbench.cli.matrix import LEGEND, Cell, Matrix, build_matrix, collect_failures
 from attnbench.plugins.registry import find_baseline
 from attnbench.records.types import FAILURES, Result, find_pass

@@ -20,8 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attnbench.case_id import CaseId
-from attnbench.cases import Problem
+from attnbench.cases import CaseId, Problem
 from attnbench.interface import Operator
 from attnbench.plugins.source_tree import find_counterpart_root, open_source_tree
 

@@ -16,7 +16,7 @@ from typing import IO, Any, Self, TypeVar
 
 import msgspec
 
-from attnbench.case_id import CaseId
+from attnbench.cases import CaseId
 from attnbench.records.types import FRONTIER, PERF, SCHEMA, Ceiling, Finding, Record, Result, Run
 
 __all__ = [

@@ -11,7 +11,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from attnbench.case_id import CaseId
+from attnbench.cases import CaseId
 
 __all__ = [
     "FAILURES",

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from attnbench.case_id import CaseId
+from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Result
 from attnbench.report import tables

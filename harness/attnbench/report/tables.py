@@ -16,7 +16,7 @@ from attnbench.analysis.stats import (
     median_of_processes,
     select_samples,
 )
-from attnbench.case_id import CaseId
+from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.plugins.registry import find_operator_baseline
 from attnbench.records.types import PERF, Ceiling, Result, Timing, find_pass

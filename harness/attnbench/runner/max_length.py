@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnbench.analysis.max_length import FITS
-from attnbench.case_id import CaseId
+from attnbench.cases import CaseId
 from attnbench.plugins.registry import display_name
 from attnbench.records.types import FRONTIER, Finding, Memory, Result
 from attnbench.runner.probe import run_gating_checks

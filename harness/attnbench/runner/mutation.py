@@ -16,8 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from attnbench.case_id import CaseId
-from attnbench.cases import COMPILED_MODES
+from attnbench.cases import COMPILED_MODES, CaseId
 from attnbench.plugins.registry import PluginError
 from attnbench.processes.rpc import Child
 from attnbench.records.environment import count_cores

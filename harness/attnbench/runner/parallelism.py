@@ -6,7 +6,7 @@ from queue import SimpleQueue
 from threading import Event
 from typing import TypeVar
 
-from attnbench.case_id import CaseId
+from attnbench.cases import CaseId
 from attnbench.records.environment import count_cores
 from attnbench.runner.check_outcomes import TOGETHER_FLOP
 from attnbench.runner.session import PATIENT, Plan, Session, Supervisor

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from attnbench.case_id import CaseId
+from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.measurement import resident_memory
 from attnbench.plugins.registry import display_name, list_operators

@@ -7,8 +7,7 @@ return a wrong tensor.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from attnbench.case_id import CaseId
-from attnbench.cases import COMPILED_MODES
+from attnbench.cases import COMPILED_MODES, CaseId
 from attnbench.records.types import Finding
 from attnbench.runner.session import Outcome, Plan
 

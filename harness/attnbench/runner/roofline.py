@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from attnbench.case_id import CaseId
+from attnbench.cases import CaseId
 from attnbench.records.types import Ceiling
 from attnbench.runner.session import Plan, Session
 

@@ -10,7 +10,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
-from attnbench.case_id import CaseId
+from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_operator_checks
 from attnbench.plugins.registry import PluginError, load_operator
 from attnbench.processes.rpc import Child, ChildDied, ChildTimeout

@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from attnbench.case_id import CaseId
-from attnbench.cases import DEVICES, DTYPES, LEVELS, Case, Level
+from attnbench.cases import DEVICES, DTYPES, LEVELS, Case, CaseId, Level
 from attnbench.checks.catalogue import load_check_function, read_checks, read_operator_checks
 from attnbench.checks.evaluation.verdict import evaluate
 from attnbench.checks.observations import deserialize

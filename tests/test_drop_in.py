@@ -15,9 +15,10 @@ from click import UsageError
 from click.testing import CliRunner
 from torch import Tensor, nn
 
+from attnbench.analysis.speed_verdict import CONTROL
 from attnbench.cli.drop_in_command import COLUMNS, command
 from attnbench.integrations import models, transformers
-from attnbench.integrations.drop_in import CONTROL, PLANNED, Row, Settings, _ModelTiming
+from attnbench.integrations.drop_in import PLANNED, Row, Settings, _ModelTiming
 from attnbench.integrations.models import MODELS, Batch, compute_allowance, embed_in_float64, make_case
 from attnbench.interface import Implementation
 from attnbench.kernel import from_kernel

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.integrations.drop_in import CONTROL
+from attnbench.analysis.speed_verdict import CONTROL
 from attnbench.integrations.models import MODELS, Batch, Embed, compute_allowance, embed_in_float64, make_case
 from attnbench.interface import Refusal
 from attnbench.measurement import sampling

@@ -37,8 +37,12 @@ TOKENS = torch.zeros(2, 3, 4)
         (lambda: demand_whole_numbers(padding=0.5), TypeError, "padding must be a whole number, got 0.5"),
         (lambda: demand_whole_numbers(1, a=1, b=True), TypeError, "b must be a whole number of at least 1, got True"),
         (lambda: demand_whole_numbers(0, a=-1), ValueError, "a must be a whole number of at least 0, got -1"),
-        (lambda: demand_heads(2.0, embed_dim=4), TypeError, "num_heads must be a whole number of at least 1, got 2.0"),
-        (lambda: demand_heads(3, embed_dim=4), ValueError, "num_heads must divide embed_dim = 4, got 3"),
+        (
+            lambda: demand_heads(2.0, {"embed_dim": 4}),
+            TypeError,
+            "num_heads must be a whole number of at least 1, got 2.0",
+        ),
+        (lambda: demand_heads(3, {"embed_dim": 4}), ValueError, "num_heads must divide embed_dim = 4, got 3"),
     ],
 )
 def test_a_wrong_argument_is_an_error_of_one_line(

@@ -3,7 +3,7 @@
 No check reads the values of a tensor. The checks therefore never wait for a device, and a compiler can trace them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Integral
 from typing import Literal
 
@@ -89,8 +89,8 @@ def demand_whole_numbers(least: int | None = None, /, **numbers: object) -> None
         raise (ValueError if whole else TypeError)(f"{name} must be {wanted}, got {describe_argument(number)}")
 
 
-def demand_heads(num_heads: int, **sizes: int) -> None:
-    """Refuse a number of heads that does not divide all of the given sizes.
+def demand_heads(num_heads: int, sizes: Mapping[str, int]) -> None:
+    """Refuse a number of heads that does not divide all of the given sizes; ``sizes`` are given by name.
 
     Raises: TypeError, ValueError.
     """

@@ -127,7 +127,7 @@ def over_heads(mask: Tensor, num_heads: int) -> Tensor:
     Raises: TypeError, ValueError where an argument is not of the required type or shape.
     """
     demand_shapes(mask=(mask, "batch queries keys"))
-    demand_heads(num_heads)
+    demand_whole_numbers(1, num_heads=num_heads)
     return mask[:, None].expand(-1, num_heads, -1, -1)
 
 
@@ -286,8 +286,7 @@ def reference_mask(
     if attn_mask is not None:
         attn_mask = _to_keep_mask("attn_mask", attn_mask, {2: "queries keys", 3: "batch·heads queries keys"})
         if attn_mask.dim() == 3:
-            sizes = {"batch·heads": attn_mask.shape[0]}
-            demand_heads(num_heads, **sizes)
+            demand_heads(num_heads, {"batch·heads": attn_mask.shape[0]})
             batch = attn_mask.shape[0] // num_heads
             attn_mask = torch.unflatten(attn_mask, 0, (batch, num_heads))  # (batch, heads, queries, keys)
     if key_padding_mask is not None:

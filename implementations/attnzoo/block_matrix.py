@@ -66,7 +66,7 @@ def diagonal_blocks_loop(matrix: Tensor, num_heads: int) -> Tensor:
 
 def _check(matrix: Tensor, num_heads: int) -> None:
     demand_shapes(matrix=(matrix, "batch heads·queries heads·keys"))
-    demand_heads(num_heads, heads·queries=matrix.shape[1], heads·keys=matrix.shape[2])
+    demand_heads(num_heads, {"heads·queries": matrix.shape[1], "heads·keys": matrix.shape[2]})
 
 
 BLOCK_MATRIX = from_kernel(

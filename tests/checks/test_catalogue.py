@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attnbench import checks as package
-from attnbench.checks.catalogue import CHAPTERS, load_check_function, read_checks
+from attnbench.checks.catalogue import CHAPTERS, FIRST, load_check_function, read_checks, sort_checks
 from attnbench.checks.slopes import compare_with_slope
 
 CATALOGUE = "from attnbench.checks.catalogue import read_checks; assert read_checks()"
@@ -50,6 +50,14 @@ def test_no_check_is_defined_outside_the_chapters() -> None:
     assert chapters == {f"chapters.{chapter}" for chapter in CHAPTERS}
     for other in modules - chapters:
         assert list_decorated(import_module(f"attnbench.checks.{other}".removesuffix(".__init__"))) == []
+
+
+def test_the_check_of_the_first_call_runs_before_the_others() -> None:
+    """Sorting puts ``FIRST`` first, which is a check of the catalogue, and keeps the order of the other checks."""
+    assert FIRST in read_checks()
+    others = [name for name in read_checks() if name != FIRST]
+    assert sort_checks([*others[:3], FIRST, *others[3:]]) == [FIRST, *others]
+    assert sort_checks(others[:2]) == others[:2]
 
 
 @pytest.mark.parametrize("name", read_checks())

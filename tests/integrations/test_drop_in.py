@@ -15,9 +15,10 @@ from click import UsageError
 from click.testing import CliRunner
 from torch import Tensor, nn
 
+from attnbench.analysis.speed_verdict import CONTROL
 from attnbench.cli.drop_in_command import COLUMNS, command
 from attnbench.integrations import models, transformers
-from attnbench.integrations.drop_in import CONTROL, PLANNED, Row, Settings, _ModelTiming
+from attnbench.integrations.drop_in import PLANNED, Row, Settings, _ModelTiming
 from attnbench.integrations.drop_in_requests import TimedModels
 from attnbench.integrations.models import MODELS, Batch, compute_allowance, embed_in_float64, make_case
 from attnbench.interface import Implementation
@@ -113,7 +114,7 @@ def test_an_attention_that_is_never_called_is_an_error(batch: Batch, monkeypatch
         return original(self, tokens, hidden_keys, min(layers, 5))
 
     monkeypatch.setattr(sentence_encoder.SentenceEncoder, "forward", forward)
-    with pytest.raises(RuntimeError, match=r"layers \[5\] never called the attention"):
+    with pytest.raises(RuntimeError, match=r"layers \[5\] never called the implementation"):
         MODELS["encoder"].build_swapped("sdpa", load("sdpa"), batch)
 
 

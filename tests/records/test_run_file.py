@@ -233,7 +233,10 @@ def test_a_result_whose_case_is_no_case_id_is_reported_and_left_out(tmp_path: Pa
     path = write_run(tmp_path, replace(make_result(), case="odd"), make_result())
     found = read_run(path)
     assert found.results == (make_result(),)
-    reason = "line 2 cannot be read and is left out: 'odd' is not a case id"
+    reason = (
+        "line 2 cannot be read and is left out: a case id has 9 parts "
+        "'operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode', got 1: 'odd'"
+    )
     assert found.problems == (f"20260101-000000-abcd.jsonl {reason}",)
 
 

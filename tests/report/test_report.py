@@ -254,18 +254,10 @@ def test_a_ratio_needs_interleaved_samples() -> None:
     assert frame["state"].to_dict() == {"quick_one": "", "torch_mha": ""}
 
 
-def test_length_pass_and_series_are_read_from_the_id() -> None:
-    """The length of a case is the larger of L and S in its id; its pass follows from the mode.
-
-    The name of its series is the id without L, S and the mode.
-    """
-    case = "other/B1.L128.S64.E32/-/mask=none/regime=plain/seed=0/float32/cpu/"
-    assert tables.length_of(case + "train") == 128
-    assert tables.length_of(case.replace("L128.S64", "L1.S4096") + "inference") == 4096
-    assert tables.length_of("other/E32.LX4/-/mask=none/regime=plain/seed=0/float32/cpu/train") == 0
-    assert find_pass(case + "inference") == "forward"
-    assert find_pass(case + "train") == find_pass(case + "eval") == "forward+backward"
-    assert tables.series_of(case + "train") == "other/B1.E32/-/mask=none/regime=plain/seed=0/float32/cpu"
+def test_the_pass_follows_from_the_mode() -> None:
+    """A case in mode ``inference`` is timed forward, and a case in another mode forward and backward."""
+    assert find_pass(perf_case(8, "inference")) == "forward"
+    assert find_pass(perf_case(8, "train")) == find_pass(perf_case(8, "eval")) == "forward+backward"
 
 
 def test_the_headline_counts_findings_and_names_the_fastest() -> None:

@@ -19,10 +19,10 @@ from attnbench.processes.candidate_requests import Declared, Outcome, Samples, T
 from attnbench.processes.oracle_requests import DrawInputs, Evaluate
 from attnbench.records.types import Finding, Result, Timing
 from attnbench.runner import timing
+from attnbench.runner.process_samples import ProcessSamples
 from attnbench.runner.profile import _select_ready
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import Limits, Plan, Session, Supervisor
-from attnbench.runner.timed_case import _Samples
 from attnbench.runner.timing import GROUP_S, STEP, Effort, time_cases
 
 CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/float32/cpu/inference"
@@ -538,7 +538,7 @@ def test_a_case_gets_as_many_processes_as_its_time_allows(monkeypatch: pytest.Mo
 
 def test_device_times_are_stored_beside_the_others() -> None:
     """Device times are stored by process; lists are empty for processes without samples and for missing counters."""
-    kept = _Samples()
+    kept = ProcessSamples()
     on_device = sampling.Samples(
         times_ns=[30, 31], device_ns=[20, 21], late=[False, True], clock_before_mhz=[1980, 1980],
         clock_after_mhz=[1980, 1755], throttle_reasons=[0, 4], first_call_ns=7, method="device and wall", clock="NVML",
@@ -554,7 +554,7 @@ def test_device_times_are_stored_beside_the_others() -> None:
 
 def test_all_methods_of_timing_are_stored() -> None:
     """If processes used different methods of timing, the stored timing names each method once."""
-    kept = _Samples()
+    kept = ProcessSamples()
     for process, method in enumerate(("launch hidden", "launch not hidden", "launch hidden")):
         kept.add(process, Samples(**asdict(sampling.Samples(times_ns=[1], method=method)), build_ns=5))
     assert kept.to_timing(3, 1).method == "launch hidden; launch not hidden"

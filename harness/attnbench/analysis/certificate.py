@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from attnbench.cases import CaseId
 from attnbench.records.types import FAILURES, Finding, Result, Run, Status
 
 __all__ = ["VERSION", "CertificateError", "Declaration", "Suite", "make_certificate"]
@@ -90,14 +91,14 @@ def make_certificate(
         "versions": run.versions,
         "threads": run.threads,
         "machine": msgspec.to_builtins(run.machine),
-        "devices": sorted({case.split("/")[-2] for case in cases}),
+        "devices": sorted({CaseId.parse(case).device for case in cases}),
         "implementations": described,
     }
 
 
 def _select_cases(declared: Declaration, cases: Sequence[str]) -> list[str]:
     """Return the cases of the operator that an implementation computes."""
-    return [case for case in cases if case.partition("/")[0] == declared.operator]
+    return [case for case in cases if CaseId.parse(case).operator == declared.operator]
 
 
 def _describe_implementation(name: str, declared: Declaration, results: Sequence[Result]) -> dict[str, Any]:

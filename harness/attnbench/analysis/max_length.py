@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from attnbench.cases import Case
+from attnbench.cases import Case, CaseId
 from attnbench.plugins.registry import load_operator, load_problem_types
 from attnbench.records.types import FRONTIER, Finding, Result, find_pass
 
@@ -20,7 +20,7 @@ class MaxLength:
     """Longest sequence of one implementation for one pass, dtype and device."""
 
     implementation: str
-    # Operator, dtype, device and mode; the cases that were tried differ only in length.
+    # The shortest case that was tried; the others differ from it only in length.
     case: str
     # Longest length that fits, with the seconds and peak bytes of a call at this length; None if no length fits.
     length: int | None
@@ -33,15 +33,17 @@ class MaxLength:
 
 def find_max_lengths(results: Iterable[Result]) -> list[MaxLength]:
     """Find the longest sequence of each implementation, from the lengths that were tried."""
-    tried: dict[tuple[str, str], dict[int, Result]] = {}
+    tried: dict[tuple[str, ...], dict[int, Result]] = {}
     for result in results:
         if result.suite == FRONTIER:
-            length, shortest = _parse_length(result.case)
-            tried.setdefault((result.implementation, shortest), {})[length] = result
-    return [_find_max_length(name, case, by_length) for (name, case), by_length in tried.items()]
+            case = CaseId.parse(result.case)
+            key = result.implementation, case.operator, case.dtype, case.device, case.mode
+            tried.setdefault(key, {})[_find_length(result.case)] = result
+    return [_find_max_length(by_length) for by_length in tried.values()]
 
 
-def _find_max_length(name: str, case: str, tried: Mapping[int, Result]) -> MaxLength:
+def _find_max_length(tried: Mapping[int, Result]) -> MaxLength:
+    name, case = tried[min(tried)].implementation, tried[min(tried)].case
     findings = {length: _find_decisive(result.findings) for length, result in tried.items()}
     fitting = [length for length, finding in findings.items() if finding.status == "passed"]
     longest = max(fitting, default=None)
@@ -66,15 +68,15 @@ def _find_decisive(findings: Sequence[Finding]) -> Finding:
     return next((finding for finding in findings if finding.status != "passed"), findings[0])
 
 
-def _parse_length(case: str) -> tuple[int, str]:
-    """Return a case's length, and the parts of its id without the sizes: operator, dtype, device and mode."""
+def _find_length(case: str) -> int:
+    """Return a case's length, as its operator defines it."""
     parsed = Case.parse(case, load_problem_types())
-    return load_operator(parsed.operator).length(parsed), "/".join([parsed.operator, *case.split("/")[-3:]])
+    return load_operator(parsed.operator).length(parsed)
 
 
 def format_row(found: MaxLength) -> tuple[str, ...]:
     """Format a max length as the cells of a table row, under the headings ``HEAD``."""
-    dtype = found.case.split("/")[1]
+    dtype = CaseId.parse(found.case).dtype
     peak = "–" if found.peak_bytes is None else f"{found.peak_bytes / 2**20:.4g}"
     took = "–" if found.took_s is None else f"{found.took_s:.3g}"
     length = "–" if found.length is None else str(found.length)

@@ -26,13 +26,15 @@ from attnbench.analysis.stats import (
 )
 from attnbench.records.types import Timing
 
-__all__ = ["EFFECT", "STATES", "VERDICTS", "SpeedVerdict", "State", "decide_speed", "splits_cycles"]
+__all__ = ["CONTROL", "EFFECT", "STATES", "VERDICTS", "SpeedVerdict", "State", "decide_speed", "splits_cycles"]
 
 State = Literal["faster", "slower", "same", "unknown", "inconclusive"]
 STATES: tuple[State, ...] = get_args(State)
 # States that are verdicts. The state ``unknown`` may become a verdict with more processes. The state ``inconclusive``
 # may become a verdict only on a machine with less other work.
 VERDICTS: frozenset[State] = frozenset({"faster", "slower", "same"})
+# Name of the A/A control among the calls that are sampled.
+CONTROL = "(twin)"
 # Relative difference above which the verdict is slower or faster.
 EFFECT = 0.01
 # Largest probability of a wrong verdict if the true ratio lies exactly on the threshold. The value suits ten processes:

@@ -29,6 +29,9 @@ CHAPTERS = (
     "invariants", "dropout", "paths", "hygiene", "protocol", "compilation", "autocast", "refusals", "determinism",
     "size",
 )  # fmt: skip
+# The check that runs before the other checks of a case: if an implementation writes the same values into its inputs at
+# every call, only the first call changes a bit.
+FIRST = "inputs_untouched"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +41,6 @@ class Check:
     name: str
     module: str
     requirement: str
-    # Whether the check examines the first call, and so must run before the other checks of a case.
-    first: bool
 
     @property
     def chapter(self) -> str:
@@ -73,9 +74,8 @@ def list_chapters() -> tuple[str, ...]:
 
 
 def sort_checks(names: Iterable[str]) -> list[str]:
-    """Return the names of checks in the order in which they run: checks marked ``first`` come first."""
-    found = read_checks()
-    return sorted(names, key=lambda name: not found[name].first)
+    """Return the names of checks in the order in which they run: ``FIRST``, then the others in the given order."""
+    return sorted(names, key=lambda name: name != FIRST)
 
 
 @cache
@@ -127,7 +127,6 @@ def _read_chapter(module: str) -> tuple[Check, ...]:
             name=node.name,
             module=module,
             requirement=(ast.get_docstring(node) or "").partition("\n")[0],
-            first=any(_runs_first(decorator) for decorator in node.decorator_list),
         )
         for node in ast.parse(source).body
         if isinstance(node, ast.FunctionDef) and any(_is_check(decorator) for decorator in node.decorator_list)
@@ -137,7 +136,3 @@ def _read_chapter(module: str) -> tuple[Check, ...]:
 def _is_check(decorator: ast.expr) -> bool:
     target = decorator.func if isinstance(decorator, ast.Call) else decorator
     return isinstance(target, ast.Name) and target.id == "check"
-
-
-def _runs_first(decorator: ast.expr) -> bool:
-    return isinstance(decorator, ast.Call) and any(keyword.arg == "first" for keyword in decorator.keywords)

@@ -14,15 +14,13 @@ Condition = Callable[[Case], bool]
 
 
 def check(
-    *, when: Condition = lambda _: True, case_transforms: bool = False, first: bool = False
+    *, when: Condition = lambda _: True, case_transforms: bool = False
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Mark a function as a check that applies to the cases for which ``when`` holds.
 
     ``case_transforms``: the check uses the operator's case transforms (the same problem with other sequences, queries,
     keys or heads), or reads the tensors query, key and value. It does not apply to an operator without case transforms.
-    ``first``: the check examines the first call, and so runs before the other checks of a case.
     """
-    del first  # unused here: the catalogue reads ``first`` from the source, without importing torch
 
     def mark(function: CheckFunction) -> CheckFunction:
         function.when = when  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import IO, Any
 
 import click
@@ -12,6 +13,7 @@ from msgspec.structs import asdict
 from rich.table import Column, Table
 from rich.text import Text
 
+from attnbench.cases import CaseId
 from attnbench.cli.options import options
 from attnbench.cli.progress import show_progress
 from attnbench.cli.selection import choose_implementations
@@ -93,7 +95,7 @@ def _survey(session: Session, name: str, device: str) -> dict[str, Any]:
         row["origin"] = describe_origin(name)
         with session.supervise(name) as worker:
             cases = session.ask_oracle(ListSuite(operator=worker.operator, level="core"))
-            cases = [case.replace("/cpu/", f"/{device}/") for case in cases]
+            cases = [str(replace(CaseId.parse(case), device=device)) for case in cases]
             row |= {"operator": worker.operator, "cases": len(cases)}
             answer = worker.ask(CountSupported(implementation=name, cases=cases))
             source = worker.declared[name].source

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.cli.jobs import make_session
 from attnbench.cli.options import options
@@ -42,7 +43,7 @@ def command(case: str, implementation: str, check: str | None, *, script: bool, 
             raise click.UsageError(f"--check: {check} does not apply to this case")
         results = list(conform(session, [implementation], plans, run="", progress=NoProgress()))
         if not results:
-            computed, asked = session.declared[implementation].operator, case.partition("/")[0]
+            computed, asked = session.declared[implementation].operator, CaseId.parse(case).operator
             raise click.UsageError(f"IMPLEMENTATION must compute {asked}, the operator of CASE, got {computed}")
     (finding,) = results[0].findings
     click.echo(f"{implementation}  {check}: {finding.status}")

@@ -1,11 +1,13 @@
 """Implementations, checks and planned cases that the options of a command select."""
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 import click
 
+from attnbench.cases import CaseId
 from attnbench.cases import shard as part
 from attnbench.checks.catalogue import read_checks
 from attnbench.plugins.registry import PluginError, check_name, display_name, list_names, list_operators, load_operator
@@ -143,7 +145,7 @@ def plan_cases(
             "nothing to run: none of the selected checks applies to the selected cases (--case, --check, --shard)"
         )
     lacking = {plan.missing for plan in plans}
-    if None not in lacking and all("/cuda/" in plan.case for plan in plans):
+    if None not in lacking and all(CaseId.parse(plan.case).device == "cuda" for plan in plans):
         raise click.UsageError(f"{'--suite' if device == 'cpu' else '--device'}: {lacking.pop()}")
     return plans
 
@@ -167,9 +169,6 @@ def _filter_cases(session: Session, cases: list[str], patterns: Sequence[str]) -
 
 
 def _replace_dtype_and_device(case: str, dtype: str | None, device: str) -> str:
-    """Return the case id with this dtype and device; None keeps the dtype of the case id, and "cpu" keeps its device.
-
-    For every operator the last three parts of a case id are the dtype, the device and the mode.
-    """
-    head, own_dtype, own_device, mode = case.rsplit("/", 3)
-    return f"{head}/{dtype or own_dtype}/{own_device if device == 'cpu' else device}/{mode}"
+    """Return the case id with this dtype and device; None and "cpu" keep what the case id has."""
+    own = CaseId.parse(case)
+    return str(replace(own, dtype=dtype or own.dtype, device=own.device if device == "cpu" else device))

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from attnbench.analysis.speed_verdict import SpeedVerdict, State, decide_speed
 from attnbench.analysis.stats import choose_measure, estimate_clean_time, estimate_time
+from attnbench.cases import CaseId
 from attnbench.cli.matrix import LEGEND, Cell, Matrix, build_matrix, collect_failures
 from attnbench.plugins.registry import find_baseline
 from attnbench.records.types import FAILURES, Result, find_pass
@@ -123,19 +124,15 @@ def _print_left_out(words: str, thing: str, named_reasons: Iterable[tuple[str, s
 
 def print_timings(results: Iterable[Result], *, err: bool = False) -> None:
     """Print time and memory of every implementation, pass and length, with the speed verdicts against the baseline."""
-    from attnbench.report.tables import series_of
-
     stored = list(results)
     timed = {(r.run, r.case, r.implementation): r for r in stored if r.timing}
     out = make_console(err=err)
     parts: defaultdict[str, list[Result]] = defaultdict(list)
-    # The part of each case id that does not depend on length, pass, dtype and device.
-    forms = {key: series_of(result.case).rsplit("/", 2)[0] for key, result in timed.items()}
-    several = len(set(forms.values())) > 1
-    for key, result in timed.items():
-        *_, dtype, device, _ = result.case.split("/")
-        form = f", {forms[key]}" if several else ""
-        parts[f"{find_pass(result.case)}, {dtype}{_describe_clock(result, device)}{form}"].append(result)
+    several = len({CaseId.parse(result.case).form for result in timed.values()}) > 1
+    for result in timed.values():
+        case = CaseId.parse(result.case)
+        form = f", {case.form}" if several else ""
+        parts[f"{find_pass(result.case)}, {case.dtype}{_describe_clock(result, case.device)}{form}"].append(result)
     for name, part in parts.items():
         out.print(Text(f"{name}: ms (ratio to the reference)", style="italic"), soft_wrap=True)
         out.print(_tabulate_by_length(part, lambda result: _format_timing(result, timed)))
@@ -151,12 +148,10 @@ def print_timings(results: Iterable[Result], *, err: bool = False) -> None:
 
 def _tabulate_by_length(part: Sequence[Result], cell: Callable[[Result | None], str]) -> Table:
     """Return a table with a row for each implementation and a column for each length."""
-    from attnbench.report.tables import length_of
-
-    lengths = sorted({length_of(r.case) for r in part})
+    lengths = sorted({CaseId.parse(r.case).length for r in part})
     table = Table("implementation", *map(str, lengths), box=None, pad_edge=False)
     for implementation in dict.fromkeys(r.implementation for r in part):
-        of = {length_of(r.case): r for r in part if r.implementation == implementation}
+        of = {CaseId.parse(r.case).length: r for r in part if r.implementation == implementation}
         table.add_row(implementation, *(cell(of.get(n)) for n in lengths))
     return table
 

@@ -7,9 +7,9 @@ fresh processes. Importing this module does not import torch.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from attnbench.analysis.speed_verdict import SpeedVerdict, decide_speed
+from attnbench.analysis.speed_verdict import CONTROL, SpeedVerdict, decide_speed
 from attnbench.integrations.drop_in_requests import (
     CompareEmbeddings,
     Comparison,
@@ -18,16 +18,15 @@ from attnbench.integrations.drop_in_requests import (
     TimeModels,
 )
 from attnbench.plugins.registry import PluginError, display_name
-from attnbench.processes.candidate_requests import Outcome, Samples
-from attnbench.records.types import SAMPLE_FIELDS, Timing
+from attnbench.processes.candidate_requests import Outcome
+from attnbench.records.types import Timing
 from attnbench.runner import Session
+from attnbench.runner.process_samples import ProcessSamples
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import Supervisor
 
-__all__ = ["CONTROL", "PLANNED", "WORKER", "DropInClient", "Row", "Settings", "drop_in"]
+__all__ = ["PLANNED", "WORKER", "DropInClient", "Row", "Settings", "drop_in"]
 
-# Name of the A/A control, a second copy of the original model, in the lists of implementation names.
-CONTROL = "(twin)"
 # Module that the worker processes of a session must run if the session is passed to ``drop_in``.
 WORKER = "attnbench.integrations.drop_in_worker"
 # Fraction of a model's time-out that is planned for timed calls. The rest is for loading and warming up.
@@ -154,35 +153,6 @@ def _find_fault(answer: TimedModels | Outcome, names: Sequence[str]) -> tuple[st
 
 
 @dataclass(slots=True, kw_only=True)
-class _Samples:
-    """Samples of one model variant: a tuple per process, which is empty if the process did not time the variant."""
-
-    columns: dict[str, list[tuple[Any, ...]]] = field(
-        default_factory=lambda: {name: [] for name in ("times_ns", *SAMPLE_FIELDS)}
-    )
-    first_call_ns: list[int] = field(default_factory=list)
-
-    def add(self, process: int, taken: Samples) -> None:
-        """Add the samples of a process; earlier processes without samples get empty tuples."""
-        for name, column in self.columns.items():
-            column.extend([()] * (process - len(column)))
-            column.append(tuple(getattr(taken, name)))
-        self.first_call_ns.append(taken.first_call_ns)
-
-    def to_timing(self, processes: int, threads: int) -> Timing:
-        """Convert the samples to the stored record."""
-        whole: dict[str, Any] = {
-            name: tuple(column + [()] * (processes - len(column))) for name, column in self.columns.items()
-        }
-        return Timing(
-            samples_ns=whole["times_ns"],
-            **{name: whole[name] for name in SAMPLE_FIELDS if any(whole[name])},
-            threads=threads,
-            first_call_ns=tuple(self.first_call_ns),
-        )
-
-
-@dataclass(slots=True, kw_only=True)
 class _ModelTiming:
     """Timing of one model: each process times the original and all implementations."""
 
@@ -191,7 +161,7 @@ class _ModelTiming:
     settings: Settings
     rows: dict[str, Row]
     progress: Progress
-    samples: dict[str, _Samples] = field(default_factory=dict)
+    samples: dict[str, ProcessSamples] = field(default_factory=dict)
     # Paths of the original model, the first of which is the baseline.
     originals: tuple[str, ...] = ()
     threads: int = 0
@@ -236,7 +206,7 @@ class _ModelTiming:
         self.threads = answer.threads
         self.originals = tuple(name for name in answer.samples if name not in names and name != CONTROL)
         for name, samples in answer.samples.items():
-            self.samples.setdefault(name, _Samples()).add(number, samples)
+            self.samples.setdefault(name, ProcessSamples()).add(number, samples)
 
     def _take_samples(self, number: int, names: list[str]) -> TimedModels | Outcome:
         # Number of models: one for each implementation, and the original.

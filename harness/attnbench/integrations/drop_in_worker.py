@@ -6,7 +6,7 @@ from dataclasses import asdict
 import torch
 from torch import Tensor
 
-from attnbench.integrations.drop_in import CONTROL
+from attnbench.analysis.speed_verdict import CONTROL
 from attnbench.integrations.drop_in_requests import (
     CompareEmbeddings,
     Comparison,

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attnbench.cases import Problem
+from attnbench.cases import CaseId, Problem
 from attnbench.interface import Operator
 from attnbench.plugins.source_tree import find_counterpart_root, open_source_tree
 
@@ -248,7 +248,7 @@ def _imports_torch(name: str) -> bool:
 
 def find_baseline(case: str) -> str:
     """Return the name of the baseline for a case id: the implementation that is the reference of the operator."""
-    return load_operator(case.partition("/")[0]).baseline
+    return load_operator(CaseId.parse(case).operator).baseline
 
 
 @cache

@@ -181,8 +181,8 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     first_call_ns: int
     method: str
     clock: str
-    # Time of building and preparing the module; 0 where it is not measured.
-    build_ns: int = 0
+    # Time of building and preparing the module; None if it was not measured.
+    build_ns: int | None = None
 
 
 class TimedSamples(msgspec.Struct, frozen=True, kw_only=True, tag=True):

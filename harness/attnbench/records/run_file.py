@@ -16,6 +16,7 @@ from typing import IO, Any, Self, TypeVar
 
 import msgspec
 
+from attnbench.cases import CaseId
 from attnbench.records.types import FRONTIER, PERF, SCHEMA, Ceiling, Finding, Record, Result, Run
 
 __all__ = [
@@ -29,8 +30,6 @@ __all__ = [
     "sort_results",
 ]
 
-# Number of slashes in a case id, ``operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode``.
-CASE_SLASHES = 8
 _OfRun = TypeVar("_OfRun", Result, Ceiling)
 
 
@@ -196,8 +195,7 @@ def _require_run(record: _OfRun, run: Run | None) -> _OfRun:
 
 def _parse_result(fields: dict[str, Any], run: Run | None) -> Result:
     result = _require_run(msgspec.convert(fields, Result), run)
-    if result.case.count("/") != CASE_SLASHES:
-        raise ValueError(f"{result.case!r} is not a case id")
+    CaseId.parse(result.case)
     return result
 
 

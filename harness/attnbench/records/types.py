@@ -11,6 +11,8 @@ import shlex
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from attnbench.cases import CaseId
+
 __all__ = [
     "FAILURES",
     "FRONTIER",
@@ -232,7 +234,7 @@ Record = Run | Result | Ceiling
 
 def find_pass(case: str) -> Pass:
     """Return the pass that is timed in a case: "forward" in mode ``inference``, else "forward+backward"."""
-    return "forward" if case.rpartition("/")[2] == "inference" else "forward+backward"
+    return "forward" if CaseId.parse(case).mode == "inference" else "forward+backward"
 
 
 def format_reproduce_line(implementation: str, case: str, check: str) -> str:

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pandas as pd
 
+from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Result
 from attnbench.report import tables
@@ -30,27 +32,37 @@ class Series:
     growths: pd.DataFrame
 
 
+class _Key(NamedTuple):
+    """What the measurements of a series have in common."""
+
+    machine: str
+    threads: int
+    form: str
+    dtype: str
+    device: str
+
+
 def group_series(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterator[Series]:
     """Group the results of these runs into series."""
     reached = [ceiling for stored in runs for ceiling in stored.ceilings]
     places = {stored.run.id: (stored.run.machine.name, stored.run.threads) for stored in runs}
-    keys: dict[tuple[str, int, str], list[Result]] = {}
+    keys: dict[_Key, list[Result]] = {}
     for result in results:
         if result.timing or result.memory:
-            keys.setdefault((*places[result.run], tables.series_of(result.case)), [])
+            keys.setdefault(_make_key(result, *places[result.run]), [])
     for result in results:
-        key = *places[result.run], tables.series_of(result.case)
+        key = _make_key(result, *places[result.run])
         if key in keys:
             keys[key].append(result)
-    for (machine, threads, series), own in sorted(keys.items(), key=lambda item: item[0][:2]):
-        *_, dtype, device = series.split("/")
-        alike = [(m, t, s) for m, t, s in keys if m == machine and s.endswith(f"/{dtype}/{device}")]
-        other = sum(key < (machine, threads, series) for key in alike)
+    for key, own in sorted(keys.items(), key=lambda item: item[0][:2]):
+        machine, threads, form, dtype, device = key
+        alike = [one for one in keys if (one.machine, one.dtype, one.device) == (machine, dtype, device)]
+        other = sum(one < key for one in alike)
         suffix = f"-{machine}-{device}-{dtype}" + (f"-{other + 1}" if other else "")
         timings, memory = tables.tabulate_timings(own, reached), tables.tabulate_memory(own)
         yield Series(
-            title=f"{machine}, {device}, {dtype}, {format_count(threads, 'thread')}: {series.rsplit('/', 2)[0]}",
-            reference=tables.find_reference(series),
+            title=f"{machine}, {device}, {dtype}, {format_count(threads, 'thread')}: {form}",
+            reference=tables.find_reference(own[0].case),
             suffix=suffix if len(keys) > 1 else "",
             timings=timings,
             memory=memory,
@@ -58,6 +70,11 @@ def group_series(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterat
             kernels=tables.tabulate_kernels(own),
             growths=fit_growths(timings, memory),
         )
+
+
+def _make_key(result: Result, machine: str, threads: int) -> _Key:
+    case = CaseId.parse(result.case)
+    return _Key(machine, threads, case.form, case.dtype, case.device)
 
 
 def join_growths(series: Sequence[Series]) -> pd.DataFrame:

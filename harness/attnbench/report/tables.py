@@ -1,7 +1,6 @@
 """Data frames from results: one row per timing, memory measurement, finding or call that was not timed."""
 
 import math
-import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from attnbench.analysis.stats import (
     median_of_processes,
     select_samples,
 )
+from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.plugins.registry import find_operator_baseline
 from attnbench.records.types import PERF, Ceiling, Result, Timing, find_pass
@@ -25,8 +25,6 @@ from attnbench.report.kernel_paths import find_way
 __all__ = [
     "count_findings",
     "find_reference",
-    "length_of",
-    "series_of",
     "tabulate_ceilings",
     "tabulate_findings",
     "tabulate_kernels",
@@ -154,7 +152,7 @@ def tabulate_untimed(results: Sequence[Result]) -> pd.DataFrame:
     rows = [
         {
             "implementation": r.implementation,
-            "length": length_of(r.case),
+            "length": CaseId.parse(r.case).length,
             "pass": find_pass(r.case),
             "reason": r.untimed or "the run ended before it was timed",
             "case": r.case,
@@ -168,27 +166,7 @@ def tabulate_untimed(results: Sequence[Result]) -> pd.DataFrame:
 
 def find_reference(case: str) -> str:
     """Return the name of the reference implementation of a case's operator."""
-    return find_operator_baseline(case.partition("/")[0])
-
-
-def length_of(case: str) -> int:
-    """Return the length of a case: the larger of the sizes labelled L (queries) and S (keys).
-
-    For a decoding step, the length is S. If the operator has neither size, the length is 0. A case id has the form
-    ``operator/sizes/…``, with sizes such as ``B2.L128.S128``.
-    """
-    sizes = case.split("/")[1].split(".")
-    return max((int(size[1:]) for size in sizes if re.fullmatch(r"[LS]\d+", size)), default=0)
-
-
-def series_of(case: str) -> str:
-    """Return the case id without the sizes L and S and without the mode.
-
-    Cases that differ only in length and pass have equal results.
-    """
-    operator, sizes, *middle = case.rpartition("/")[0].split("/")
-    kept = [size for size in sizes.split(".") if not re.fullmatch(r"[LS]\d+", size)]
-    return "/".join((operator, ".".join(kept), *middle))
+    return find_operator_baseline(CaseId.parse(case).operator)
 
 
 def chapter_of(check: str) -> str:
@@ -198,14 +176,14 @@ def chapter_of(check: str) -> str:
 
 
 def _describe_case(result: Result) -> dict[str, Any]:
-    dtype, device = result.case.split("/")[-3:-1]
+    case = CaseId.parse(result.case)
     return {
         "implementation": result.implementation,
         "case": result.case,
         "pass": find_pass(result.case),
-        "length": length_of(result.case),
-        "dtype": dtype,
-        "device": device,
+        "length": case.length,
+        "dtype": case.dtype,
+        "device": case.device,
         "run": result.run,
     }
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from attnbench.analysis.max_length import FITS
+from attnbench.cases import CaseId
 from attnbench.plugins.registry import display_name
 from attnbench.processes.candidate_requests import Describe, Outcome
 from attnbench.processes.max_length_requests import LongPass, MaxLengthRequest, TryPass
@@ -152,12 +153,12 @@ class _Search:
 
     def _make_case(self, length: int) -> str:
         """Return the case id at a length, in the plan's dtype and on its device."""
-        *_, dtype, device, mode = self.plan.case.split("/")
-        name = next(name for name, called in MODES.items() if called == mode)
+        planned = CaseId.parse(self.plan.case)
+        name = next(name for name, called in MODES.items() if called == planned.mode)
         cases = list_profile_cases(self.session, [length], [name], of=(self.plan.operator,))
         if not cases:
             raise ValueError(f"{self.plan.operator} has no profile case of {length} tokens")
-        return "/".join([*cases[0].split("/")[:-3], dtype, device, mode])
+        return str(replace(planned, problem=CaseId.parse(cases[0]).problem))
 
     def _try_length(self, length: int, case: str, need: int | None, limit: int | None) -> Result:
         """Run one length and return its result; the shortest length must also pass the checks of the plan."""

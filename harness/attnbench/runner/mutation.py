@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from msgspec.structs import asdict
 
-from attnbench.cases import CALL_MODES
+from attnbench.cases import COMPILED_MODES, CaseId
 from attnbench.plugins.registry import PluginError
 from attnbench.processes.mutation_requests import FindFailingChecks, MutantNames, MutationRequest, StartMutation
 from attnbench.processes.request import Fault
@@ -151,7 +151,7 @@ def run_mutants(
 
 
 def _is_compiled(plan: Plan) -> bool:
-    return any(plan.case.endswith(f"/{mode}") and call_mode.compiler for mode, call_mode in CALL_MODES.items())
+    return CaseId.parse(plan.case).mode in COMPILED_MODES
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from queue import SimpleQueue
 from threading import Event
 from typing import TypeVar
 
+from attnbench.cases import CaseId
 from attnbench.records.environment import count_cores
 from attnbench.runner.check_outcomes import TOGETHER_FLOP
 from attnbench.runner.session import PATIENT, Plan, Session, Supervisor
@@ -21,7 +22,7 @@ def count_parallel_lanes(plans: Iterable[Plan]) -> int:
     One per core if every case is small and on the CPU, otherwise 1. A large case needs all cores and all memory. It
     runs alone, so that no other implementation can be the cause if it runs out of memory.
     """
-    small = all(plan.flop <= TOGETHER_FLOP and "/cpu/" in plan.case for plan in plans)
+    small = all(plan.flop <= TOGETHER_FLOP and CaseId.parse(plan.case).device == "cpu" for plan in plans)
     return count_cores() if small else 1
 
 

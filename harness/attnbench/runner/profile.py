@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from attnbench.analysis.speed_verdict import decide_speed
+from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.measurement import resident_memory
 from attnbench.plugins.registry import display_name, find_baseline, list_operators
@@ -84,7 +85,7 @@ def list_profile_cases(
         case
         for operator in (list_operators() if of is None else of)
         for case in session.ask_oracle(ListProfile(operator=operator, lengths=list(lengths)))
-        if case.rpartition("/")[2] in modes
+        if CaseId.parse(case).mode in modes
     ]
 
 

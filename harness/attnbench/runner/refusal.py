@@ -7,7 +7,7 @@ return a wrong tensor.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from attnbench.cases import CALL_MODES
+from attnbench.cases import COMPILED_MODES, CaseId
 from attnbench.processes.candidate_requests import Opinion, Outcome
 from attnbench.records.types import Finding
 from attnbench.runner.check_outcomes import make_finding
@@ -61,9 +61,9 @@ def select_refusal_checks(plan: Plan) -> tuple[str, ...]:
     No check is selected for a compiled case: compiling takes seconds, and an implementation refuses the case for the
     same reason in the other modes.
     """
-    mode, applicable = plan.case.rpartition("/")[2], plan.applicable or plan.checks
+    applicable = plan.applicable or plan.checks
     first = next((check for check in PARITY if check in applicable), None)
-    if first is None or any(mode == name and call_mode.compiler for name, call_mode in CALL_MODES.items()):
+    if first is None or CaseId.parse(plan.case).mode in COMPILED_MODES:
         return ()
     further = FURTHER if "weights_parity" in applicable else FURTHER[2:]
     return (first, *(check for check in further if check in applicable))

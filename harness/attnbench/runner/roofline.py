@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from msgspec.structs import asdict
 
+from attnbench.cases import CaseId
 from attnbench.processes.candidate_requests import MeasureRates, Rates
 from attnbench.records.types import Ceiling
 from attnbench.runner.session import Plan, Session
@@ -19,8 +20,9 @@ def measure_ceilings(
     The measuring process is started like a timing process, and loads no implementation.
     """
     known = {(one.device, one.dtype) for one in done}
-    wanted = dict.fromkeys(tuple(plan.case.split("/")[-3:-1]) for plan in plans if plan.missing is None)
-    left = [(device, dtype) for dtype, device in wanted if (device, dtype) not in known]
+    cases = [CaseId.parse(plan.case) for plan in plans if plan.missing is None]
+    wanted = dict.fromkeys((case.device, case.dtype) for case in cases)
+    left = [place for place in wanted if place not in known]
     if not left:
         return
     with session.supervise_together([]) as worker:

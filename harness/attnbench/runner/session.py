@@ -10,6 +10,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Self, TypeVar
 
+from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_operator_checks
 from attnbench.plugins.registry import PluginError, load_operator
 from attnbench.processes.candidate_requests import (
@@ -79,7 +80,7 @@ class Plan:
     @property
     def operator(self) -> str:
         """Operator that the case belongs to."""
-        return self.case.partition("/")[0]
+        return CaseId.parse(self.case).operator
 
 
 @dataclass(slots=True)

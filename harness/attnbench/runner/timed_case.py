@@ -2,55 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from attnbench.analysis.speed_verdict import decide_speed
 from attnbench.plugins.registry import display_name, find_baseline
-from attnbench.processes.candidate_requests import Samples, TimedSamples
-from attnbench.records.types import SAMPLE_FIELDS, Finding, Result, Timing
+from attnbench.processes.candidate_requests import TimedSamples
+from attnbench.records.types import Finding, Result, Timing
+from attnbench.runner.process_samples import ProcessSamples
 from attnbench.runner.session import Plan
 
 __all__ = ["TimedCase"]
-
-
-@dataclass(slots=True)
-class _Samples:
-    """Samples of one implementation on one case: a tuple per process, empty if the process did not time it."""
-
-    columns: dict[str, list[tuple[Any, ...]]] = field(
-        default_factory=lambda: {name: [] for name in ("times_ns", *SAMPLE_FIELDS)}
-    )
-    # Methods by which the processes measured the times; a single method unless the processes differ.
-    methods: dict[str, None] = field(default_factory=dict)
-    # Sources of the readings of a device's clock; a single source unless the processes differ.
-    clocks: dict[str, None] = field(default_factory=dict)
-    build_ns: list[int] = field(default_factory=list)
-    first_call_ns: list[int] = field(default_factory=list)
-
-    def add(self, process: int, taken: Samples) -> None:
-        """Add the samples of a process; earlier processes without samples get empty tuples."""
-        for name, column in self.columns.items():
-            column.extend([()] * (process - len(column)))
-            column.append(tuple(getattr(taken, name)))
-        self.methods[taken.method] = None
-        self.clocks[taken.clock] = None
-        self.build_ns.append(taken.build_ns)
-        self.first_call_ns.append(taken.first_call_ns)
-
-    def to_timing(self, processes: int, threads: int) -> Timing:
-        """Convert the samples to the stored record."""
-        whole: dict[str, Any] = {
-            name: tuple(column + [()] * (processes - len(column))) for name, column in self.columns.items()
-        }
-        return Timing(
-            samples_ns=whole["times_ns"],
-            **{name: whole[name] for name in SAMPLE_FIELDS if any(whole[name])},
-            threads=threads,
-            method="; ".join(self.methods),
-            clock="; ".join(self.clocks),
-            build_ns=tuple(self.build_ns),
-            first_call_ns=tuple(self.first_call_ns),
-        )
 
 
 @dataclass(slots=True)
@@ -62,9 +22,9 @@ class TimedCase:
     names: list[str]
     # Name of the baseline; None means the operator's reference.
     against: str | None = None
-    samples: dict[str, _Samples] = field(default_factory=dict)
+    samples: dict[str, ProcessSamples] = field(default_factory=dict)
     # A/A control: samples of a second copy of the baseline.
-    control: _Samples = field(default_factory=_Samples)
+    control: ProcessSamples = field(default_factory=ProcessSamples)
     threads: int = 0
     # Number of processes that have timed the case, and the wall time that they took together.
     processes: int = 0
@@ -92,7 +52,7 @@ class TimedCase:
         """Add the samples of one process, without those of implementations that have been excluded meanwhile."""
         for name, taken in answer.samples.items():
             if name in self.names:
-                self.samples.setdefault(name, _Samples()).add(process, taken)
+                self.samples.setdefault(name, ProcessSamples()).add(process, taken)
         if answer.twin is not None:
             self.control.add(process, answer.twin)
         self.threads, self.processes = answer.threads, process + 1

@@ -18,6 +18,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
+from attnbench.analysis.speed_verdict import CONTROL
 from attnbench.candidate import global_state
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
@@ -30,11 +31,9 @@ from attnbench.oracle import tensor_file
 from attnbench.oracle.inputs import load_inputs
 from attnbench.processes.candidate_requests import Samples, TimedSamples
 
-__all__ = ["CONTROL", "InterleavedTiming", "ProcessDisturbed"]
+__all__ = ["InterleavedTiming", "ProcessDisturbed"]
 
 Step = Callable[[], object]
-# Name of the baseline's copy for the A/A control, which is sampled like an implementation.
-CONTROL = "(twin)"
 # Three times in seconds. After the last call, threads have SETTLING_S to become idle, because OpenMP's threads spin for
 # a while. Threads are then observed for WATCHED_S. Both are repeated; it is a fault if threads still run after
 # PATIENCE_S.

@@ -6,6 +6,7 @@ It never loads an implementation, so no change that an implementation makes to t
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase, translate
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from attnbench.cases import DEVICES, DTYPES, LEVELS, Case
+from attnbench.cases import DEVICES, DTYPES, LEVELS, Case, CaseId
 from attnbench.checks.catalogue import load_check_function, read_checks, read_operator_checks
 from attnbench.checks.evaluation.verdict import evaluate
 from attnbench.checks.observations import deserialize
@@ -206,8 +207,8 @@ def _make_error_finding(check: str, error: Exception) -> Finding:
 
 def _list_variants(case: str) -> Sequence[str]:
     """Return the case itself, followed by the same case in every dtype and on every device."""
-    head, _, _, mode = case.rsplit("/", 3)
-    others = (f"{head}/{dtype}/{device}/{mode}" for dtype in DTYPES for device in DEVICES)
+    own = CaseId.parse(case)
+    others = (str(replace(own, dtype=dtype, device=device)) for dtype in DTYPES for device in DEVICES)
     return list(dict.fromkeys((case, *others)))
 
 

@@ -121,7 +121,7 @@ def residual_block(
     Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
     demand(tokens=(tokens, "batch length embed_dim"))
-    demand_heads(num_heads, embed_dim=tokens.shape[-1])
+    demand_heads(num_heads, {"embed_dim": tokens.shape[-1]})
     demand(
         tokens=(tokens, "batch length embed_dim"),
         out_proj_weight=(out_proj_weight, "embed_dim embed_dim"),

@@ -75,7 +75,7 @@ def long_projection(
     Shape: projections (embed_dim, width) each; all others as in ``separate_heads``.
     """
     _check(tokens, projections, key_padding_mask)
-    demand_heads(num_heads, embed_dim=len(projections[0]))
+    demand_heads(num_heads, {"embed_dim": len(projections[0])})
     # Heads before length, so that each head is a separate matrix: (batch, heads, length, head_dim).
     q, k, v = (torch.unflatten(linear(tokens, w), -1, (num_heads, -1)).transpose(1, 2) for w in projections)
     hidden = None if key_padding_mask is None else key_padding_mask[:, None, None, :]

@@ -29,7 +29,7 @@ def stack(features: Tensor, num_heads: int) -> Tensor:
     Raises: ValueError, TypeError if embed_dim is not divisible by num_heads.
     """
     demand_shapes(features=(features, "batch length embed_dim"))
-    demand_heads(num_heads, embed_dim=features.shape[-1])
+    demand_heads(num_heads, {"embed_dim": features.shape[-1]})
     return torch.unflatten(features, -1, (num_heads, -1)).transpose(1, 2).flatten(0, 1)
 
 
@@ -39,7 +39,7 @@ def stack_loop(features: Tensor, num_heads: int) -> Tensor:
     Head h consists of the features h·head_dim to (h + 1)·head_dim − 1 of every token.
     """
     demand_shapes(features=(features, "batch length embed_dim"))
-    demand_heads(num_heads, embed_dim=features.shape[-1])
+    demand_heads(num_heads, {"embed_dim": features.shape[-1]})
     head_dim = features.shape[-1] // num_heads
     heads = [sequence[:, h * head_dim : (h + 1) * head_dim] for sequence in features for h in range(num_heads)]
     return assemble(heads, (len(features) * num_heads, features.shape[1], head_dim), features)
@@ -53,7 +53,7 @@ def unstack(heads: Tensor, num_heads: int) -> Tensor:
     Raises: ValueError, TypeError if the batch is not divisible by num_heads.
     """
     demand_shapes(heads=(heads, "batch·heads length head_dim"))
-    demand_heads(num_heads, batch·heads=len(heads))
+    demand_heads(num_heads, {"batch·heads": len(heads)})
     return torch.unflatten(heads, 0, (-1, num_heads)).transpose(1, 2).flatten(2)
 
 

@@ -1,0 +1,47 @@
+"""Cases and their ids; ``Case.parse`` rebuilds a case from nothing but its id.
+
+A case is one problem of one operator. An operator describes its problems by a frozen dataclass derived from
+``Problem``, whose fields are declared with ``size``, ``flag`` and ``amount``. ``Problem`` then parses and formats the
+part of an id that describes the problem.
+"""
+
+from attnbench.cases.call_modes import (
+    CALL_MODES,
+    COMPILED_MODES,
+    DEVICES,
+    DTYPES,
+    MODES,
+    CallMode,
+    Compiler,
+    Device,
+    Dtype,
+    Mode,
+)
+from attnbench.cases.case import Case
+from attnbench.cases.case_id import CaseId
+from attnbench.cases.case_list import LEVELS, NESTED, Level, digest, shard
+from attnbench.cases.problem import Problem, amount, flag, size
+
+__all__ = [
+    "CALL_MODES",
+    "COMPILED_MODES",
+    "DEVICES",
+    "DTYPES",
+    "LEVELS",
+    "MODES",
+    "NESTED",
+    "CallMode",
+    "Case",
+    "CaseId",
+    "Compiler",
+    "Device",
+    "Dtype",
+    "Level",
+    "Mode",
+    "Problem",
+    "amount",
+    "digest",
+    "flag",
+    "shard",
+    "size",
+]

@@ -1,0 +1,64 @@
+"""The id of a case, ``operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode``, divided into its parts.
+
+Requests, keys and stored records hold the id as text. ``CaseId`` reads that text without knowing the operator: stored
+runs may come from a machine with other operators. ``Case.parse`` also reads the problem.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+__all__ = ["CaseId"]
+
+# Number of parts of an id, and number of those parts that describe the problem.
+PARTS, PROBLEM_PARTS = 9, 5
+# A length among the sizes of a problem: a number of queries (L) or of keys (S).
+LENGTH = re.compile(r"[LS](\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseId:
+    """The parts of a case id; ``dataclasses.replace`` changes a part, and ``str`` joins the parts again."""
+
+    operator: str
+    # The parts that each operator defines: ``sizes/flags/mask=…/regime=…/seed=…``.
+    problem: str
+    dtype: str
+    device: str
+    mode: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Divide an id into its parts.
+
+        Raises: ValueError if the text has not as many parts as an id.
+        """
+        parts = text.split("/")
+        if len(parts) != PARTS:
+            raise ValueError(
+                f"a case id has {PARTS} parts 'operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode', "
+                f"got {len(parts)}: {text!r}"
+            )
+        operator, problem, (dtype, device, mode) = parts[0], parts[1 : 1 + PROBLEM_PARTS], parts[1 + PROBLEM_PARTS :]
+        return cls(operator=operator, problem="/".join(problem), dtype=dtype, device=device, mode=mode)
+
+    def __str__(self) -> str:
+        return f"{self.operator}/{self.problem}/{self.dtype}/{self.device}/{self.mode}"
+
+    @property
+    def length(self) -> int:
+        """The larger of the sizes L (queries) and S (keys), which is S in a decoding step; 0 without such a size."""
+        sizes, _ = self._split_problem()
+        return max((int(found[1]) for size in sizes if (found := LENGTH.fullmatch(size))), default=0)
+
+    @property
+    def form(self) -> str:
+        """Operator and problem without the sizes L and S; cases of one form differ only in length."""
+        sizes, rest = self._split_problem()
+        kept = ".".join(size for size in sizes if not LENGTH.fullmatch(size))
+        return f"{self.operator}/{kept}/{rest}"
+
+    def _split_problem(self) -> tuple[list[str], str]:
+        """Return the sizes, such as ``["B2", "L128", "S128"]``, and the other parts of the problem."""
+        sizes, _, rest = self.problem.partition("/")
+        return sizes.split("."), rest

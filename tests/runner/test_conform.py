@@ -10,7 +10,7 @@ import pytest
 from attnbench.cases import Case, Mode
 from attnbench.operators.multihead import MultiheadProblem
 from attnbench.plugins.registry import PluginError
-from attnbench.processes.candidate_requests import Describe, Outcome
+from attnbench.processes.candidate_requests import CandidateRequest, Describe, Opinion, Outcome
 from attnbench.records.types import Finding, Result
 from attnbench.runner import (
     Expectation,
@@ -201,6 +201,15 @@ SEGFAULTS = Fatal(lambda: ctypes.string_at(0), {1})
 HANGS = Fatal(lambda: time.sleep(3600), {1})
 EXITS_ALWAYS = Fatal(lambda: os._exit(9), range(1, 9))
 ALLOCATES = Fatal(lambda: torch.zeros(10**9), {1})
+
+
+def garble():
+    from attnbench.processes import rpc
+
+    rpc.to_plain = lambda reply: {"type": "Observed", "outcomes": 7}
+
+
+GARBLES = Fatal(garble, {1})
 """
 
 PATCHING = '''
@@ -553,6 +562,32 @@ def test_other_checks_do_not_warn_of_a_refused_case_that_works(session: Session,
     name = write_file(tmp_path, "refuses.py", REFUSES) + ":WORKS"
     (findings,) = run_checks(session, name, [make_padded_case()], "inputs_untouched")
     assert [(finding.status, finding.warnings) for finding in findings.values()] == [("unsupported", ())]
+
+
+# Replies and requests that do not fit
+
+
+def test_a_reply_of_a_wrong_type_is_a_crash_of_one_case(session: Session, tmp_path: Path) -> None:
+    """If a worker's reply is not of the type that the request names, the case crashed, and the next case runs."""
+    findings = check_parity(session, write_file(tmp_path, "fatal.py", FATAL) + ":GARBLES", range(3))
+    assert [finding.status for finding in findings] == ["passed", "crashed", "passed"]
+    assert findings[1].reason == (
+        "the answer to Observe has a wrong type: Expected `object`, got `int` - at `$.outcomes`"
+    )
+
+
+class Unheard(CandidateRequest[Opinion], frozen=True, kw_only=True):
+    """A request that no worker answers."""
+
+
+def test_an_unknown_request_is_a_crash_of_one_process(session: Session) -> None:
+    """An unknown request ends the candidate worker with a reason; the worker is restarted for the next request."""
+    with session.supervise("torch_mha") as worker:
+        answer = worker.ask(Unheard())
+        assert isinstance(answer, Outcome)
+        assert answer.status == "crashed"
+        assert answer.reason.startswith("the process exited with code 1 (ValueError: unknown request 'Unheard'; this")
+        assert isinstance(worker.ask(Describe(implementation="torch_mha", case=make_case())), Opinion)
 
 
 # Limits of time and memory

@@ -49,7 +49,7 @@ def _load_timed_operator(name: str) -> Any:
 def main() -> None:
     """Serve as an oracle worker that also answers ``spent``, the request for its CPU times."""
 
-    def start(*, folder: str) -> dict[str, Any]:
+    def start(*, folder: str, cache_folder: None) -> dict[str, Any]:  # noqa: ARG001
         handlers.update(_TimedOracleWorker(Path(folder)).handlers())
         return {"threads": torch.get_num_threads(), "torch": torch.__version__}
 

@@ -22,6 +22,7 @@ from attnbench.checks.requirement import applies
 from attnbench.interface import Operator, Policies
 from attnbench.oracle import tensor_file
 from attnbench.oracle.cache import OracleCache
+from attnbench.oracle.disk_cache import CACHE_FAULT, DiskCache
 from attnbench.oracle.expected import CaseOracle
 from attnbench.plugins.registry import list_operators, load_operator, load_problem_types
 from attnbench.processes.rpc import serve
@@ -36,10 +37,13 @@ BYTES_PER_PAIR = (64, 96)
 
 
 class OracleWorker:
-    """Answers the runner's requests about cases, inputs and findings; ``folder`` is where the inputs are stored."""
+    """Answers the runner's requests about cases, inputs and findings; ``folder`` is where the inputs are stored.
 
-    def __init__(self, folder: Path) -> None:
-        self._oracle_cache = OracleCache(folder)
+    ``kept`` is the cache of expected values that outlives the run, or None.
+    """
+
+    def __init__(self, folder: Path, kept: DiskCache | None = None) -> None:
+        self._oracle_cache = OracleCache(folder, kept=kept)
         self._problems = load_problem_types()
         # Cached, because each look-up of an entry point reads the metadata of all installed packages, which takes 8 ms.
         self._load_operator = cache(load_operator)
@@ -204,10 +208,12 @@ def _explain_too_large(pairs: int, case: Case, free: int) -> str | None:
 
 
 def main() -> None:
-    """Answer the requests on the file descriptor that is the first argument; the first request names the folder."""
+    """Answer the requests on the file descriptor that is the first argument; the first request names the folders."""
 
-    def start(*, folder: str) -> dict[str, Any]:
-        handlers.update(OracleWorker(Path(folder)).handlers())
+    def start(*, folder: str, cache_folder: str | None) -> dict[str, Any]:
+        fault = Path(folder) / CACHE_FAULT
+        kept = DiskCache(Path(cache_folder), report=fault.write_text) if cache_folder else None
+        handlers.update(OracleWorker(Path(folder), kept).handlers())
         return {"threads": torch.get_num_threads(), "torch": torch.__version__}
 
     handlers: dict[str, Any] = {"start": start}

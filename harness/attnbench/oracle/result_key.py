@@ -38,6 +38,7 @@ class ResultKeys:
 
     def __init__(self) -> None:
         self._read_sources = cache(_read_sources)
+        self._cpu = [read_cpu_model(), torch.backends.cpu.get_cpu_capability()]
 
     def make(
         self, case: Case, operator: Operator, inputs: Path, precision: Precision, padded_queries: PaddedQueries
@@ -57,7 +58,7 @@ class ResultKeys:
             "padded_queries": padded_queries,
             "sources": sources.digest,
             "torch": torch.__version__,
-            "cpu": [read_cpu_model(), torch.backends.cpu.get_cpu_capability()],
+            "cpu": self._cpu,
             "threads": torch.get_num_threads(),
             "settings": sorted(item for item in os.environ.items() if item[0].startswith(KERNEL_SETTINGS)),
         }

@@ -221,7 +221,7 @@ def _digest(key: str, result: bytes | memoryview) -> bytes:
     return digest.hexdigest().encode()
 
 
-def _try_quietly(action: Callable[[], None]) -> None:
+def _try_quietly(action: Callable[[], object]) -> None:
     """Do what need not succeed: in a folder that cannot be written, times and damaged files stay as they are."""
     try:
         action()

@@ -1,5 +1,7 @@
 """Fixtures that several test modules use: checks that run and are evaluated in this process."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,20 @@ class Conformance:
         return self._oracle_worker.evaluate_observations(
             case.id, {check: serialize(observations)}, implementation.policies
         )[check]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Share one cache of expected values among all tests of a run.
+
+    It is not the user's cache: a test must not pass because of what an earlier version computed, and the cases of tests
+    are of no use to the user.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ATTNBENCH_CACHE", str(shared / "attnbench-cache"))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,7 @@ class _TimedSession(Session):
     def __init__(self, limits: Limits) -> None:
         super().__init__(
             limits=limits,
+            cache_folder=None,
             oracle_module="research.conform_cost.timed_oracle_worker",
             worker_module="research.conform_cost.timed_candidate_worker",
         )

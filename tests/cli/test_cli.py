@@ -138,7 +138,9 @@ def modules_after(program: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-@pytest.mark.parametrize("command", ["", "list", "conform", "profile", "report", "compare", "reproduce", "run"])
+@pytest.mark.parametrize(
+    "command", ["", "list", "conform", "profile", "report", "compare", "reproduce", "run", "cache"]
+)
 def test_help_imports_no_torch(command: str) -> None:
     """The help of a command does not import torch, and the list of commands imports no large package at all."""
     words = ["attnbench", *command.split(), "--help"]
@@ -666,6 +668,53 @@ def test_failing_run_is_one_object_that_can_be_reproduced(here: Path) -> None:
     assert once_more.code == 1
     assert once_more.out.splitlines()[0] == "own.py:Wrong  forward_parity: failed"
     assert "output is nan at batch 0, query 0, feature 0" in once_more.out
+
+
+def test_the_cache_is_filled_used_shown_and_emptied(here: Path) -> None:
+    """Runs without cache, with an empty and with a full one find the same; --no-cache leaves the cache alone."""
+    words = [
+        "conform",
+        "own.py:Right",
+        "own.py:Wrong",
+        "--case",
+        TINY.format(0),
+        "--check",
+        "forward_parity",
+        "--json",
+        "-",
+    ]
+    place = here / "kept"
+
+    def show() -> list[str]:
+        return attnbench("cache", cwd=here, ATTNBENCH_CACHE=str(place)).out.splitlines()
+
+    assert show() == [f"place    {place}/oracle", "entries  0", "size     0.0 MB of at most 2147 MB"]
+    findings, entries = [], []
+    for extra in (["--no-cache"], [], []):
+        done = attnbench(*words, *extra, cwd=here, ATTNBENCH_CACHE=str(place))
+        assert "cache" not in done.err
+        findings.append(done.json["findings"])
+        entries.append(show()[1])
+    assert entries == ["entries  0", "entries  1", "entries  1"]
+    assert len(findings[0]) == 2
+    assert json.dumps(findings[0]) == json.dumps(findings[1]) == json.dumps(findings[2])
+    cleared = attnbench("cache", "--clear", cwd=here, ATTNBENCH_CACHE=str(place)).out
+    assert cleared == f"removed 1 entries, 0.0 MB, from {place}/oracle\n"
+    assert show()[1] == "entries  0"
+
+
+def test_a_run_goes_on_without_a_usable_cache(here: Path) -> None:
+    """A cache that cannot be used is told in one line on standard error, and the findings are made without it."""
+    (here / "file").touch()
+    words = ["conform", "own.py:Right", "--case", TINY.format(0), "--check", "forward_parity"]
+    done = attnbench(*words, cwd=here, ATTNBENCH_CACHE=f"{here}/file")
+    assert done.code == 0
+    assert [line for line in done.err.splitlines() if "cache" in line] == [
+        f"warning: cache of expected values: {here}/file/oracle cannot be read: Not a directory. The run goes on; "
+        "--no-cache leaves the cache out"
+    ]
+    shown = attnbench("cache", cwd=here, ATTNBENCH_CACHE=f"{here}/file")
+    assert (shown.code, shown.err) == (2, f"attnbench: the cache {here}/file/oracle cannot be used: Not a directory\n")
 
 
 def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:

@@ -7,10 +7,22 @@ from typing import Any
 import pytest
 import torch
 
+from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
+from attnbench.checks.catalogue import load_check_function
+from attnbench.checks.observations import serialize
+from attnbench.interface import Policies
+from attnbench.mutants.mutant import load_mutant_set
 from attnbench.operators.multihead import OPERATOR
 from attnbench.operators.multihead.suites import CROSS
 from attnbench.oracle.cache import OracleCache
+from attnbench.oracle.disk_cache import DiskCache
+from attnbench.oracle.inputs import load_inputs
+from attnbench.records.types import Finding
+from attnbench.workers.oracle_worker import OracleWorker
+
+# Checks whose findings depend on expected values, allowances, probes and fault models.
+COMPARING = ("forward_parity", "input_gradients", "effective_scale", "effective_gradient_scale")
 
 
 class CountingOperator:
@@ -21,7 +33,7 @@ class CountingOperator:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(OPERATOR, name)
-        if not callable(found):
+        if not callable(found) or isinstance(found, type):
             return found
 
         def call(*arguments: Any, **named: Any) -> Any:
@@ -93,3 +105,84 @@ def test_expected_values_that_do_not_fit_on_disk_are_computed_again(tmp_path: Pa
     cache.get_case_oracle(case(0), operator, "float32")
     assert operator.calls["evaluate"] > before
     assert list(tmp_path.glob("*.expected")) == []
+
+
+@pytest.fixture
+def known_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the counting operator, which is outside a package, have the keys of the operator ``multihead``."""
+    monkeypatch.setattr("attnbench.oracle.result_key._list_packages", lambda _: frozenset())
+
+
+@pytest.mark.usefixtures("known_sources")
+def test_expected_values_outlive_the_run(tmp_path: Path, operator: Any) -> None:
+    """A later run reads expected values without evaluating the oracle, and they are the same bytes."""
+    caches = []
+    for run in ("first", "second"):
+        (tmp_path / run).mkdir()
+        caches.append(OracleCache(tmp_path / run, kept=DiskCache(tmp_path / "kept")))
+    first = caches[0].get_case_oracle(case(), operator, "float32").expected
+    evaluations = operator.calls["evaluate"]
+    again = caches[1].get_case_oracle(case(), operator, "float32").expected
+    assert operator.calls["evaluate"] == evaluations
+    assert again.allowances == first.allowances
+    for name, tensor in first.quantities.items():
+        assert torch.equal(again.quantities[name], tensor)
+        assert again.quantities[name].stride() == tensor.stride()
+    for name, rows in first.hidden_rows.items():
+        assert torch.equal(again.hidden_rows[name], rows)
+
+
+@pytest.mark.usefixtures("known_sources")
+def test_damaged_expected_values_are_computed_again(tmp_path: Path, operator: Any) -> None:
+    """A later run that finds a damaged file evaluates the oracle, and repairs the file."""
+    kept = DiskCache(tmp_path / "kept")
+    OracleCache(tmp_path, kept=kept).get_case_oracle(case(), operator, "float32")
+    (path,) = kept.folder.iterdir()
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    evaluations = operator.calls["evaluate"]
+    OracleCache(tmp_path, kept=kept).get_case_oracle(case(), operator, "float32")
+    assert operator.calls["evaluate"] == 2 * evaluations
+    assert path.read_bytes() == content
+
+
+def test_an_operator_of_unknown_sources_is_not_stored(tmp_path: Path, operator: Any) -> None:
+    """The expected values of an operator outside a package are computed in every run."""
+    kept = DiskCache(tmp_path / "kept")
+    OracleCache(tmp_path, kept=kept).get_case_oracle(case(), operator, "float32")
+    assert not kept.folder.exists()
+
+
+def _observe(run: OracleWorker, one: Case) -> dict[str, Any]:
+    """Return what the checks in ``COMPARING`` observe of an attention with the scale 1/√E instead of 1/√D."""
+    wrong = next(each for each in load_mutant_set(OPERATOR).implementations() if each.name == "scale_of_the_model")
+    candidate = Candidate(wrong, OPERATOR, one, load_inputs(run.draw_inputs(case=one.id)))
+    return {
+        check: serialize(list(load_check_function(check)(candidate)))
+        for check in run.describe(cases=[one.id])[0]["checks"]
+        if check in COMPARING
+    }
+
+
+def test_findings_are_the_same_with_and_without_the_cache(tmp_path: Path, drawn_cases: list[Case]) -> None:
+    """Without cache, with an empty one and with a full one, every finding is the same, in every digit and word.
+
+    The implementation is wrong, so that there are failures with numbers, places and diagnoses.
+    """
+    chosen = [*drawn_cases[::3], *(one for one in drawn_cases if one.problem.probed)]
+    kept = DiskCache(tmp_path / "kept")
+    runs = []
+    for number, cache in enumerate((None, kept, DiskCache(tmp_path / "kept"))):
+        (tmp_path / str(number)).mkdir()
+        runs.append(OracleWorker(tmp_path / str(number), kept=cache))
+    seen: list[list[dict[str, Finding]]] = [[], [], []]
+    for one in chosen:
+        observations = _observe(runs[0], one)
+        for findings, run in zip(seen, runs, strict=True):
+            findings.append(run.evaluate_observations(one.id, observations, Policies()))
+    assert kept.measure().entries == len({one.id for one in chosen})
+    assert repr(seen[0]) == repr(seen[1]) == repr(seen[2])
+    text = repr(seen[0])
+    assert "status='passed'" in text
+    assert "Diagnosis: looks like" in text
+    assert "estimated from" in text

@@ -19,6 +19,7 @@ COMMANDS = {
     "study": "Draw figures that explain attention: saturation, additive scores, attention maps, padding.",
     "reproduce": "Re-run one check of one case.",
     "drop-in": "Swap implementations into a real sentence encoder: compare its embeddings and its time.",
+    "cache": "Show the cache of expected values, or empty it.",
     "run": "Conform, profile and report: the main job.",
 }
 

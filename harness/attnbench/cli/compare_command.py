@@ -37,7 +37,7 @@ EFFORT = Effort(processes=10, most=30, budget_s=1.0)
 # Parameter names of the options that set how implementations are measured. They have no effect on stored runs.
 MEASURING = (
     "lengths", "passes", "device", "dtypes", "processes", "threads", "timeout", "memory_limit", "work_limit", "resume",
-    "case_budget",
+    "case_budget", "no_cache",
 )  # fmt: skip
 WORSENED = 1
 # Text style in the table for each verdict that says neither better nor worse.
@@ -61,7 +61,7 @@ STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other":
     help="Smallest relative change of time that counts as slower or faster, if BASE and NEW are stored runs.",
 )
 @options("lengths", "passes", "device", "dtype", "processes", "threads", "timeout", "memory_limit", "work_limit")
-@options("case_budget", "results", "resume", "json")
+@options("case_budget", "results", "resume", "json", "no_cache")
 def command(base: str, new: str | None, *, tree: Path | None, **given: Any) -> int:
     """Show what became slower, faster, bigger or wrong from BASE to NEW, two runs or two implementations.
 

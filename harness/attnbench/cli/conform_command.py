@@ -41,6 +41,7 @@ from attnbench.cli.terminal import print_findings
     "examples",
     "seed",
     "keep_found",
+    "no_cache",
 )
 def command(implementations: tuple[str, ...], **given: Any) -> int:
     """Check implementations against the reference over a suite of cases.

@@ -33,7 +33,8 @@ def fuzz_all(implementations: tuple[str, ...], given: dict[str, Any]) -> int:
             raise click.UsageError(f"{option} selects listed cases, but --suite fuzz generates cases: leave it out")
     chosen, effort_each = choose_implementations(implementations), choose_effort(given)
     found: list[Found] = []
-    with make_session(given) as session:
+    # Nearly every case of a search is new, and would only displace the cases of suites from the cache.
+    with make_session(given | {"no_cache": True}) as session:
         # Hypothesis writes files with constants that it finds in source code; keep them out of the working directory.
         os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(session.folder / "hypothesis"))
         chosen = drop_unloadable(session, chosen, asked=bool(implementations))

@@ -12,6 +12,7 @@ from attnbench.cli.options import EFFORTS, QUICK_WORK_S
 from attnbench.cli.progress import show_progress
 from attnbench.cli.recording import Recording
 from attnbench.cli.selection import plan_cases
+from attnbench.oracle.disk_cache import find_folder
 from attnbench.processes.oracle_requests import ListSuite
 from attnbench.records.types import Pass
 from attnbench.runner import (
@@ -71,7 +72,9 @@ def make_session(options: dict[str, Any]) -> Session:
             memory_bytes=options["memory_limit"],
             work_s=options["work_limit"] or default_s,
             threads=options["threads"],
-        )
+        ),
+        cache_folder=None if options.get("no_cache") else find_folder(),
+        report_cache_fault=lambda fault: click.echo(f"warning: {fault}", err=True),
     )
 
 

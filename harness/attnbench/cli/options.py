@@ -256,6 +256,9 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         is_flag=True,
         help="Find the longest sequence that fits in --memory-limit and whose call takes no longer than --work-limit.",
     ),
+    "no_cache": _make_option(
+        "--no-cache", is_flag=True, help="Compute all expected values, and neither read nor fill the cache of them."
+    ),
     "processes": _make_option("--processes", type=click.IntRange(min=1), help="Number of fresh timing processes."),
     # At most one thread per core: further threads would only wait for one another, and a very large number would use up
     # the threads that the system allows.

@@ -28,7 +28,7 @@ from attnbench.records.types import PERF
     "timeout",
     "memory_limit",
 )
-@options("work_limit", "case_budget", "case", "results", "resume", "json", "frontier")
+@options("work_limit", "case_budget", "case", "results", "resume", "json", "frontier", "no_cache")
 def command(implementations: tuple[str, ...], **given: Any) -> int:
     """Measure speed and memory across sequence lengths, of implementations that conform on the same cases.
 

@@ -26,7 +26,7 @@ from attnbench.runner.progress import NoProgress
     is_flag=True,
     help="Instead of running a check, print the case as a program that does not import attnbench.",
 )
-@options("timeout", "memory_limit", "work_limit", "threads")
+@options("timeout", "memory_limit", "work_limit", "threads", "no_cache")
 def command(case: str, implementation: str, check: str | None, *, script: bool, **given: Any) -> int:
     """Re-run one check of one CASE on an IMPLEMENTATION, and print the complete finding."""
     check_name(implementation)

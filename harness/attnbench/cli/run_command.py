@@ -24,7 +24,7 @@ from attnbench.cli.terminal import print_findings, print_timings
 @click.command("run", cls=ResumableCommand)
 @click.argument("implementations", nargs=-1)
 @options("suite", "operator", "lengths", "passes", "device", "dtype", "shard", "expected", "processes", "threads")
-@options("timeout", "memory_limit", "work_limit", "case_budget", "results", "reports", "resume", "json")
+@options("timeout", "memory_limit", "work_limit", "case_budget", "results", "reports", "resume", "json", "no_cache")
 def command(implementations: tuple[str, ...], **given: Any) -> int:
     """Conform, profile and report: the main job. The last line of output is the path of the report's page."""
     from attnbench.records.run_file import read_run

@@ -1,7 +1,7 @@
 """Inputs and expected values of the cases of a run, cached in memory up to a limit of bytes and on disk beyond it.
 
 Every implementation of a run gets the same inputs and is compared with the same expected values and allowances. Each of
-these is computed once.
+these is computed once. Expected values are also kept for later runs, in a ``DiskCache``.
 """
 
 from collections import OrderedDict
@@ -12,9 +12,11 @@ from typing import Any
 from attnbench.cases import Case
 from attnbench.interface import Inputs, Operator, PaddedQueries, Precision
 from attnbench.oracle import tensor_file
+from attnbench.oracle.disk_cache import DiskCache
 from attnbench.oracle.error_budget import Allowance
 from attnbench.oracle.expected import CaseOracle, Expected
 from attnbench.oracle.inputs import inputs_to_dict, load_inputs
+from attnbench.oracle.result_key import ResultKeys
 
 __all__ = ["OracleCache"]
 
@@ -27,10 +29,22 @@ _Key = tuple[str, Precision, PaddedQueries]
 
 
 class OracleCache:
-    """Draws the inputs and computes the expected values of each case once; ``folder`` holds the files of both."""
+    """Draws the inputs and computes the expected values of each case once; ``folder`` holds the files of both.
 
-    def __init__(self, folder: Path, *, memory_bytes: int = MEMORY_BYTES, disk_bytes: int = DISK_BYTES) -> None:
+    ``kept`` holds expected values of earlier runs, and gets those that are computed; None: each run computes its own.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        kept: DiskCache | None = None,
+        memory_bytes: int = MEMORY_BYTES,
+        disk_bytes: int = DISK_BYTES,
+    ) -> None:
         self._folder = folder
+        self._kept = kept
+        self._result_keys = ResultKeys()
         self._memory_bytes = memory_bytes
         self._disk_bytes = disk_bytes
         self._case_oracles: OrderedDict[_Key, tuple[CaseOracle, int]] = OrderedDict()
@@ -65,10 +79,16 @@ class OracleCache:
         if key in self._case_oracles:
             self._case_oracles.move_to_end(key)
             return self._case_oracles[key][0]
-        expected = _from_plain(tensor_file.read(self._stored[key])) if key in self._stored else None
+        stored = _from_plain(tensor_file.read(self._stored[key])) if key in self._stored else None
+        name = self._result_keys.make(case, operator, path, precision, padded_queries) if self._kept else None
+        if stored is None and self._kept and name:
+            found = self._kept.read(name)
+            stored = _from_plain(tensor_file.decode(found)) if found is not None else None
         case_oracle = CaseOracle(
-            case, operator, precision, lambda: self._read_inputs(path), expected=expected, padded_queries=padded_queries
+            case, operator, precision, lambda: self._read_inputs(path), expected=stored, padded_queries=padded_queries
         )
+        if stored is None and self._kept and name:
+            self._kept.write(name, tensor_file.encode(_to_plain(case_oracle.expected)))
         # The oracle also holds the inputs and a float64 copy of them. In float32 both together take 3 times the size of
         # the inputs file.
         self._case_oracles[key] = (case_oracle, _count_bytes(case_oracle.expected) + 3 * path.stat().st_size)

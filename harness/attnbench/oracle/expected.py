@@ -175,7 +175,8 @@ class CaseOracle:
 
     def _compute_expected(self, case: Case, inputs: Inputs, keep: Tensor | None = None) -> Expected:
         operator, exact = self.operator, round_inputs(inputs, torch.float64)
-        quantities = self._evaluate(case, exact, keep=keep)
+        # Contiguous, as they are when they are read from a file: the order of a sum depends on the strides.
+        quantities = {name: value.contiguous() for name, value in self._evaluate(case, exact, keep=keep).items()}
         return Expected(
             quantities=quantities,
             allowances=compute_allowances(

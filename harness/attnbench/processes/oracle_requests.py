@@ -42,9 +42,13 @@ class Libraries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartOracle(Request[Libraries], frozen=True, kw_only=True):
-    """Start; ``folder`` is where inputs are stored. This is the first request."""
+    """Start; ``folder`` is where inputs are stored. This is the first request.
+
+    ``cache_folder`` is the folder of expected values that outlive the run, or None.
+    """
 
     folder: str
+    cache_folder: str | None
 
 
 class ListSuite(OracleRequest[list[str]], frozen=True, kw_only=True):

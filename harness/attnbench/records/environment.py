@@ -18,6 +18,7 @@ __all__ = [
     "find_versions",
     "read_address_space_bytes",
     "read_available_memory_bytes",
+    "read_cpu_model",
 ]
 
 # First and last minor release of torch with which attnbench was tested.
@@ -28,7 +29,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 def describe_machine() -> Machine:
     """Return the description of this machine, named after its CPU and GPU model."""
-    cpu = _read_cpu_model()
+    cpu = read_cpu_model()
     gpu, driver = _query_gpu()
     words = re.findall(r"[a-z0-9]+", re.sub(r"\((r|tm)\)|processor|cpu|@ *\S+", "", f"{cpu} {gpu or ''}".lower()))
     return Machine(
@@ -108,7 +109,8 @@ def read_available_memory_bytes() -> int:
     return int(found[1]) * 1024 if found else 0
 
 
-def _read_cpu_model() -> str:
+def read_cpu_model() -> str:
+    """Return the name of the CPU's model, or of its architecture where the model is not known."""
     try:
         names = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:

@@ -1,6 +1,6 @@
 """The shared parts of a run: its limits, its oracle worker, its temporary folder, and the workers that it starts."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 
 from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_operator_checks
+from attnbench.oracle.disk_cache import CACHE_FAULT, find_folder, ignore_fault
 from attnbench.plugins.registry import PluginError, load_operator
 from attnbench.processes.candidate_requests import (
     CandidateRequest,
@@ -91,6 +92,10 @@ class Session:
     # Modules that the oracle worker and the candidate workers run. Studies of the harness itself pass other modules.
     oracle_module: str = "attnbench.workers.oracle_worker"
     worker_module: str = "attnbench.workers.candidate_worker"
+    # Folder of the expected values that outlive the run; None: the run computes all that it needs.
+    cache_folder: Path | None = field(default_factory=find_folder)
+    # What is called, at the end, with the first fault of that cache, if there was one.
+    report_cache_fault: Callable[[str], None] = ignore_fault
     folder: Path = field(init=False)
     # Number of threads and version of torch in the oracle worker.
     libraries: Libraries = field(init=False)
@@ -107,13 +112,17 @@ class Session:
         self._scratch = Scratch()
         self.folder = self._scratch.path
         self._oracle = Child(self.oracle_module, log=self.folder / "oracle.log", environment=PATIENT)
-        self.libraries = self._oracle.ask(StartOracle(folder=str(self.folder)))
+        cache_folder = str(self.cache_folder) if self.cache_folder else None
+        self.libraries = self._oracle.ask(StartOracle(folder=str(self.folder), cache_folder=cache_folder))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._oracle.kill()
+        fault = self.folder / CACHE_FAULT
+        if fault.exists():
+            self.report_cache_fault(fault.read_text())
         self._scratch.remove()
 
     def ask_oracle(self, request: OracleRequest[Reply]) -> Reply:

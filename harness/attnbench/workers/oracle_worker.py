@@ -22,6 +22,7 @@ from attnbench.checks.requirement import applies
 from attnbench.interface import Operator, Policies
 from attnbench.oracle import tensor_file
 from attnbench.oracle.cache import OracleCache
+from attnbench.oracle.disk_cache import CACHE_FAULT, DiskCache
 from attnbench.oracle.expected import CaseOracle
 from attnbench.plugins.registry import list_operators, load_operator, load_problem_types
 from attnbench.processes.oracle_requests import (
@@ -56,10 +57,13 @@ class OracleWorker:
     """Answers the runner's requests about cases, inputs and findings; ``folder`` is where the inputs are stored.
 
     ``load`` returns an operator by its name; studies of the harness itself pass a function of their own.
+    ``kept`` is the cache of expected values that outlives the run, or None.
     """
 
-    def __init__(self, folder: Path, load: Callable[[str], Operator] = load_operator) -> None:
-        self._oracle_cache = OracleCache(folder)
+    def __init__(
+        self, folder: Path, load: Callable[[str], Operator] = load_operator, *, kept: DiskCache | None = None
+    ) -> None:
+        self._oracle_cache = OracleCache(folder, kept=kept)
         self._problems = load_problem_types()
         # Cached, because each look-up of an entry point reads the metadata of all installed packages, which takes 8 ms.
         self._load_operator = cache(load)
@@ -224,10 +228,12 @@ def _explain_too_large(pairs: int, case: Case, free: int) -> str | None:
 
 
 def main() -> None:
-    """Answer the requests on the file descriptor that is the first argument; the first request names the folder."""
+    """Answer the requests on the file descriptor that is the first argument; the first request names the folders."""
 
     def start(request: StartOracle) -> Libraries:
-        handlers.extend(OracleWorker(Path(request.folder)).handlers())
+        fault = Path(request.folder) / CACHE_FAULT
+        kept = DiskCache(Path(request.cache_folder), report=fault.write_text) if request.cache_folder else None
+        handlers.extend(OracleWorker(Path(request.folder), kept=kept).handlers())
         return Libraries(threads=torch.get_num_threads(), torch=str(torch.__version__))
 
     handlers: list[Handler] = [StartOracle.answered_by(start)]

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from attnbench.cases import NESTED
 from attnbench.checks.catalogue import read_checks
-from attnbench.cli import COMMANDS
 from attnbench.mutants.multihead import MUTANTS
 from attnbench.operators.attention_core import OPERATOR as CORE
 from attnbench.operators.multihead import OPERATOR
@@ -63,12 +62,3 @@ def test_readme_starts_with_the_two_commands() -> None:
     assert "make report" in first_screen
     assert "make test" in first_screen
     assert "make test" in _read(".ci/run")
-
-
-def test_readme_names_only_commands_that_exist() -> None:
-    """Every ``attnbench <command>`` in the README is a command that attnbench has."""
-    words = [
-        line.split("attnbench ", 1)[1].split()[0] for line in _read("README.md").splitlines() if "$ attnbench " in line
-    ]
-    assert words
-    assert set(words) <= COMMANDS.keys()

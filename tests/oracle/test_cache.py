@@ -18,6 +18,7 @@ from attnbench.operators.multihead.suites import CROSS
 from attnbench.oracle.cache import OracleCache
 from attnbench.oracle.disk_cache import DiskCache
 from attnbench.oracle.inputs import load_inputs
+from attnbench.processes.oracle_requests import DescribeCases, DrawInputs
 from attnbench.records.types import Finding
 from attnbench.workers.oracle_worker import OracleWorker
 
@@ -146,8 +147,11 @@ def test_damaged_expected_values_are_computed_again(tmp_path: Path, operator: An
     assert path.read_bytes() == content
 
 
-def test_an_operator_of_unknown_sources_is_not_stored(tmp_path: Path, operator: Any) -> None:
+def test_an_operator_of_unknown_sources_is_not_stored(
+    tmp_path: Path, operator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The expected values of an operator outside a package are computed in every run."""
+    monkeypatch.setattr(CountingOperator, "__module__", "operator_in_a_single_file")
     kept = DiskCache(tmp_path / "kept")
     OracleCache(tmp_path, kept=kept).get_case_oracle(case(), operator, "float32")
     assert not kept.folder.exists()
@@ -156,10 +160,10 @@ def test_an_operator_of_unknown_sources_is_not_stored(tmp_path: Path, operator: 
 def _observe(run: OracleWorker, one: Case) -> dict[str, Any]:
     """Return what the checks in ``COMPARING`` observe of an attention with the scale 1/√E instead of 1/√D."""
     wrong = next(each for each in load_mutant_set(OPERATOR).implementations() if each.name == "scale_of_the_model")
-    candidate = Candidate(wrong, OPERATOR, one, load_inputs(run.draw_inputs(case=one.id)))
+    candidate = Candidate(wrong, OPERATOR, one, load_inputs(run.draw_inputs(DrawInputs(case=one.id))))
     return {
         check: serialize(list(load_check_function(check)(candidate)))
-        for check in run.describe(cases=[one.id])[0]["checks"]
+        for check in run.describe_cases(DescribeCases(cases=[one.id]))[0].checks
         if check in COMPARING
     }
 

@@ -24,7 +24,7 @@ from attnbench.records.environment import read_cpu_model
 __all__ = ["SOURCES", "ResultKeys"]
 
 # Files and packages of attnbench on which expected values depend. A test compares them with the imports.
-SOURCES = ("argument_checks.py", "cases.py", "interface.py", "kernel", "masks.py", "operators", "oracle")
+SOURCES = ("argument_checks.py", "cases", "interface.py", "kernel", "masks.py", "operators", "oracle")
 # Beginnings of the environment variables that choose the kernels of the libraries that torch calls.
 # Source: https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html and
 # https://www.intel.com/content/www/us/en/docs/onemkl/developer-guide-linux/current/environment-variables.html

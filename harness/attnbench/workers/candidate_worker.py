@@ -30,7 +30,7 @@ from attnbench.measurement import device_memory_limit, roofline, sampling
 from attnbench.measurement.memory import Footprint, measure_footprint
 from attnbench.oracle import tensor_file
 from attnbench.oracle.inputs import load_inputs
-from attnbench.plugins.adapters import load_implementation
+from attnbench.plugins.adapters import find_form, load_implementation
 from attnbench.plugins.registry import OPERATORS, PluginError, list_names, load_operator, load_problem_types
 from attnbench.processes.rpc import replace_home, serve
 from attnbench.records import environment
@@ -72,6 +72,7 @@ class CandidateWorker:
             "start": self.start,
             "open": self.open,
             "describe": self.describe,
+            "form": self.describe_form,
             "survey": self.survey,
             "observe": self.observe,
             "memory": self.measure_memory,
@@ -133,6 +134,13 @@ class CandidateWorker:
             }
 
         return run_for_outcome(answer)
+
+    def describe_form(self, *, implementation: str) -> Outcome:
+        """Return the fields of the ``Form`` of an implementation, or the reason why it has none."""
+        try:
+            return asdict(find_form(implementation))
+        except PluginError as error:
+            return {"fault": str(error)}
 
     def survey(self, *, implementation: str, cases: list[str]) -> Outcome:
         """Count the cases that an implementation supports, and for each reason the cases that it refuses."""

@@ -23,10 +23,12 @@ from attnbench.interface import Operator, Policies
 from attnbench.oracle import tensor_file
 from attnbench.oracle.cache import OracleCache
 from attnbench.oracle.expected import CaseOracle
+from attnbench.plugins.form import Form
 from attnbench.plugins.registry import list_operators, load_operator, load_problem_types
 from attnbench.processes.rpc import serve
 from attnbench.records.environment import read_available_memory_bytes
 from attnbench.records.types import Finding
+from attnbench.workers.script import Subject, write_script
 
 __all__ = ["OracleWorker"]
 
@@ -80,12 +82,21 @@ class OracleWorker:
             return {"fault": str(error)}
         return {}
 
-    def write_script(self, *, case: str, load: str) -> dict[str, str]:
-        """Return the case as a standalone program, or the reason why there is none."""
+    def write_script(
+        self, *, case: str, subject: dict[str, Any], policies: dict[str, Any], beside: str | None
+    ) -> dict[str, str]:
+        """Return the call of an implementation on a case as a standalone program, or the reason why there is none."""
         parsed, operator = self._parse_case(case)
+        free = read_available_memory_bytes()
+        missing = operator.missing(parsed) or _explain_too_large(operator.work(parsed).pairs, parsed, free)
+        if missing:
+            return {"fault": missing}
+        declared = Policies(**policies)
+        named = Subject(**subject | {"form": Form(**subject["form"]), "policies": declared})
+        case_oracle = self._get_case_oracle(case, declared)
         try:
-            return {"script": operator.script(parsed, load)}
-        except ValueError as error:
+            return {"script": write_script(case_oracle, named, Path(beside) if beside else None)}
+        except (ValueError, OSError) as error:
             return {"fault": str(error)}
 
     def describe(self, *, cases: list[str]) -> list[dict[str, Any]]:

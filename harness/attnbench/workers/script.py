@@ -30,7 +30,7 @@ from attnbench.workers.script_templates import (
 
 __all__ = ["EMBEDDED_BYTES", "Subject", "write_script"]
 
-# Largest size of embedded tensors, in bytes.
+# Largest size of embedded tensors, in bytes. The program is then up to 5.7 MB long, because base64 adds a third.
 EMBEDDED_BYTES = 2**22
 # Arguments that a program leaves out if they have these values, the defaults of ``torch.nn.MultiheadAttention``.
 _DEFAULTS = {"dropout": 0.0, "bias": True, "add_bias_kv": False, "add_zero_attn": False, "batch_first": False}
@@ -75,7 +75,7 @@ def write_script(case_oracle: CaseOracle, subject: Subject, beside: Path | None 
     case, inputs, form = case_oracle.case, case_oracle.inputs, subject.form
     if case.problem.dropout and case.training:
         raise ValueError("a case with dropout in training has random outputs and no standalone program")
-    saved = _collect_tensors(case_oracle, subject.policies)
+    build, saved = _format_build(case_oracle, form), _collect_tensors(case_oracle, subject.policies)
     function = _format_function(form) if form.kind == "function" else ""
     environment = f"\nos.environ |= {dict(subject.environment)}\n" if subject.environment else ""
     tensors = _store_tensors(saved, case, beside)
@@ -91,7 +91,7 @@ def write_script(case_oracle: CaseOracle, subject: Subject, beside: Path | None 
         options=_select(inputs.options, form.call if form.kind == "module class" else None),
         function=function,
         inputs=", ".join(name for name in saved if name != "expected"),
-        build=_format_build(case_oracle, form),
+        build=build,
         leaves=_format_leaves(case_oracle),
         call_mode=_format_call_mode(case),
         call=_CALLS[case.compiler],

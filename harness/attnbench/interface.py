@@ -349,15 +349,6 @@ class Operator:
         """Return which keys each query may attend to: boolean (batch, heads, queries, keys)."""
         raise NotImplementedError(f"{type(self).__name__} does not define visible(case, inputs)")
 
-    def script(self, case: Case, load: str) -> str:  # noqa: ARG002
-        """Return the case as a standalone program, which does not import the harness.
-
-        ``load`` is source code that binds the name ``implementation``.
-
-        Raises: ValueError, with the reason, where there is no such program.
-        """
-        raise ValueError(f"operator {self.name!r} has no standalone scripts: leave out --script")
-
     def length(self, case: Case) -> int:
         """Return the number of terms of the longest sum, on which accumulated rounding depends."""
         return int(case.problem.columns)

@@ -1,5 +1,6 @@
-"""``attnbench reproduce``: re-run one check of one case."""
+"""``attnbench reproduce``: re-run one check of one case, or write the case as a program."""
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,9 +10,11 @@ from attnbench.checks.catalogue import read_checks
 from attnbench.cli.jobs import make_session
 from attnbench.cli.options import options
 from attnbench.cli.selection import choose_checks
-from attnbench.plugins.registry import check_name, write_import_lines
+from attnbench.plugins.registry import check_name, display_name, write_import_lines
+from attnbench.processes.candidate_requests import Describe, FindForm, Opinion
 from attnbench.processes.oracle_requests import CheckCase, WriteScript
 from attnbench.processes.request import Fault
+from attnbench.processes.script_subject import Form, Subject
 from attnbench.records.types import FAILURES
 from attnbench.runner import Session, conform
 from attnbench.runner.progress import NoProgress
@@ -24,27 +27,41 @@ from attnbench.runner.progress import NoProgress
 @click.option(
     "--script",
     is_flag=True,
-    help="Instead of running a check, print the case as a program that does not import attnbench.",
+    help="Instead of running a check, print the case as a program that imports torch and the implementation only.",
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.py",
+    help="Write the program of --script to FILE.py, and its tensors to FILE.pt.",
 )
 @options("timeout", "memory_limit", "work_limit", "threads", "no_cache")
-def command(case: str, implementation: str, check: str | None, *, script: bool, **given: Any) -> int:
+def command(
+    case: str, implementation: str, check: str | None, *, script: bool, output: Path | None, **given: Any
+) -> int:
     """Re-run one check of one CASE on an IMPLEMENTATION, and print the complete finding."""
     check_name(implementation)
+    if output is not None and (output.suffix != ".py" or not script):
+        raise click.UsageError(f"--output must be FILE.py, the program that --script writes, got {output}")
     with make_session(given) as session:
         if fault := session.ask_oracle(CheckCase(case=case)):
             raise click.UsageError(f"CASE: {fault.reason}")
         if script:
-            return _print_script(session, case, implementation)
+            return _write_script(session, case, implementation, output)
         if check is None:
             raise click.UsageError("--check is missing: name the check to run (the last line of a failure names it)")
-        chosen = choose_checks([check])
-        plans = session.plan([case], chosen)
-        if not plans:
-            raise click.UsageError(f"--check: {check} does not apply to this case")
-        results = list(conform(session, [implementation], plans, run="", progress=NoProgress()))
-        if not results:
-            computed, asked = session.declared[implementation].operator, CaseId.parse(case).operator
-            raise click.UsageError(f"IMPLEMENTATION must compute {asked}, the operator of CASE, got {computed}")
+        return _run_check(session, case, implementation, check)
+
+
+def _run_check(session: Session, case: str, implementation: str, check: str) -> int:
+    """Run one check, print its finding, and return the exit code."""
+    chosen = choose_checks([check])
+    plans = session.plan([case], chosen)
+    if not plans:
+        raise click.UsageError(f"--check: {check} does not apply to this case")
+    results = list(conform(session, [implementation], plans, run="", progress=NoProgress()))
+    if not results:
+        raise _describe_other_operator(session, case, implementation)
     (finding,) = results[0].findings
     click.echo(f"{implementation}  {check}: {finding.status}")
     requirement = read_checks()[check].requirement
@@ -60,9 +77,39 @@ def command(case: str, implementation: str, check: str | None, *, script: bool, 
     return 0 if finding.status == "passed" else 3
 
 
-def _print_script(session: Session, case: str, implementation: str) -> int:
-    answer = session.ask_oracle(WriteScript(case=case, load=write_import_lines(implementation)))
+def _describe_other_operator(session: Session, case: str, implementation: str) -> click.UsageError:
+    computed, asked = session.declared[implementation].operator, CaseId.parse(case).operator
+    return click.UsageError(f"IMPLEMENTATION must compute {asked}, the operator of CASE, got {computed}")
+
+
+def _write_script(session: Session, case: str, implementation: str, output: Path | None) -> int:
+    """Print the standalone program, or write it to the file ``output`` and its tensors beside it."""
+    load = write_import_lines(implementation)
+    with session.supervise(implementation) as worker:
+        if worker.operator != CaseId.parse(case).operator:
+            raise _describe_other_operator(session, case, implementation)
+        opinion = worker.ask(Describe(implementation=implementation, case=case))
+        form = worker.ask(FindForm(implementation=implementation))
+    if not isinstance(opinion, Opinion):
+        raise click.UsageError(f"--script: {opinion.reason}")
+    if opinion.unsupported:
+        raise click.UsageError(f"--script: {opinion.unsupported}")
+    if not isinstance(form, Form):
+        raise click.UsageError(f"--script: {form.reason}")
+    declared = session.declared[implementation]
+    subject = Subject(
+        name=display_name(implementation),
+        load=load,
+        form=form,
+        policies=declared.policies,
+        environment=declared.environment,
+    )
+    beside = None if output is None else str(output.resolve().with_suffix(".pt"))
+    answer = session.ask_oracle(WriteScript(case=case, subject=subject, beside=beside))
     if isinstance(answer, Fault):
         raise click.UsageError(f"--script: {answer.reason}")
-    click.echo(answer.text, nl=False)
+    if output is None:
+        click.echo(answer.text, nl=False)
+    else:
+        output.write_text(answer.text, encoding="utf-8")
     return 0

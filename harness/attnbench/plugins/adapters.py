@@ -12,8 +12,9 @@ from attnbench.cases import Case
 from attnbench.interface import Implementation, find_accepted_keywords, reference_arguments
 from attnbench.kernel import from_kernel
 from attnbench.plugins.registry import PluginError, load
+from attnbench.processes.script_subject import Form
 
-__all__ = ["ModuleImplementation", "adopt", "load_implementation"]
+__all__ = ["ModuleImplementation", "adopt", "find_form", "load_implementation"]
 
 # Default values of the reference's constructor. A class whose constructor lacks one of these arguments supports the
 # cases in which the argument has its default value.
@@ -33,6 +34,11 @@ class ModuleImplementation(Implementation):
         inner = _unwrap_partial(module_class)
         self._constructor = _remove_names(_find_keywords(inner, "__init__"), _find_bound_keywords(module_class))
         self._forward = _find_keywords(inner, "forward")
+
+    @property
+    def form(self) -> Form:
+        """The keywords of the constructor and of the forward."""
+        return Form(kind="module class", constructor=_sort_names(self._constructor), call=_sort_names(self._forward))
 
     def unsupported(self, case: Case) -> str | None:
         """Return a reason that names an argument which the case needs and the class does not take, or None."""
@@ -131,6 +137,10 @@ def _find_bound_keywords(function: Callable[..., Any]) -> frozenset[str]:
     return frozenset(function.keywords) | _find_bound_keywords(function.func)
 
 
+def _sort_names(names: frozenset[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(sorted(names))
+
+
 def _unwrap_partial(function: Any) -> Any:
     return _unwrap_partial(function.func) if isinstance(function, partial) else function
 
@@ -175,6 +185,22 @@ def adopt(thing: Any, name: str) -> Implementation:
         f"{name!r} is {type(thing).__name__}; an implementation is an nn.Module class with the reference's "
         "constructor, a function of (q, k, v), or an attnbench.Implementation"
     )
+
+
+def find_form(name: str) -> Form:
+    """Return how a program without the harness uses the object of a name.
+
+    Raises: PluginError where the object cannot be loaded, or where the harness calls something else than its module.
+    """
+    thing = load(name)
+    adopted = adopt(thing, name)
+    if adopted is thing or type(adopted) is thing:
+        if not type(adopted).prepare.__module__.startswith("attnbench."):
+            raise PluginError(f"{name!r} defines prepare(module, case, inputs), which only the harness can call")
+        return Form(kind="implementation" if adopted is thing else "implementation class")
+    if isinstance(adopted, ModuleImplementation):
+        return adopted.form
+    return Form(kind="function", call=_sort_names(find_accepted_keywords(_declare_keywords(thing, name))))
 
 
 def _declare_keywords(function: Callable[..., Any], name: str) -> Callable[..., Any]:

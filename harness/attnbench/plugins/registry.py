@@ -5,7 +5,6 @@ versions. A plug-in is imported only when it is needed, so that a plug-in which 
 that name it.
 """
 
-import ast
 import contextlib
 import importlib
 import importlib.util
@@ -49,6 +48,16 @@ OPERATORS = "attnbench.operators"
 STUDIES = "attnbench.studies"
 # Word that messages use for an object, by entry-point group.
 _KINDS = {IMPLEMENTATIONS: "implementation", OPERATORS: "operator", STUDIES: "study"}
+# Source code that imports an object from a file. The module is registered, because torch's compiler looks for it.
+_IMPORT_FILE = """\
+import importlib.util
+import sys
+
+spec = importlib.util.spec_from_file_location("implementation_file", {path!r})
+sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules[spec.name])
+implementation = sys.modules[spec.name].{attribute}
+"""
 # Separator between a name and the folder of a source tree.
 _AT = " @ "
 
@@ -191,30 +200,17 @@ def _get_attribute(module: ModuleType, name: str, place: str, attribute: str) ->
 def write_import_lines(name: str) -> str:
     """Return Python source that binds ``implementation`` to the object of a name, without the registry.
 
-    The source imports the harness only if the object is a plain function.
-
     Raises: PluginError.
     """
     if _AT in name:
         raise PluginError(f"{name!r} names a source tree, which a script cannot import: leave out ' @ FOLDER'")
     place, attribute = _split_name(name, IMPLEMENTATIONS)
     if place.endswith(".py"):
-        source: Path | None = Path(place).resolve()
-        lines = f"import runpy\n\nimplementation = runpy.run_path({str(source)!r})[{attribute!r}]\n"
-    else:
-        found = importlib.util.find_spec(place)
-        source = Path(found.origin) if found and found.origin else None
-        lines = f"from {place} import {attribute} as implementation\n"
-    if source is None or source.suffix != ".py" or not _defines(source, attribute):
-        return lines
-    # A function on split heads needs the projections around it, which the harness provides.
-    return f"from attnbench.kernel import from_kernel\n{lines}\nimplementation = from_kernel(implementation)\n"
-
-
-def _defines(source: Path, name: str) -> bool:
-    """Whether a file defines a function of this name at its top level."""
-    tree = ast.parse(source.read_text(encoding="utf-8"))
-    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in tree.body)
+        return _IMPORT_FILE.format(path=str(Path(place).resolve()), attribute=attribute)
+    first, _, inner = attribute.partition(".")
+    return f"from {place} import {first} as implementation\n" + (
+        f"\nimplementation = implementation.{inner}\n" if inner else ""
+    )
 
 
 def load_operator(name: str) -> Operator:

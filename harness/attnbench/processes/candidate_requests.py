@@ -7,6 +7,7 @@ import msgspec
 
 from attnbench.interface import Policies
 from attnbench.processes.request import Fault, Request
+from attnbench.processes.script_subject import Form
 from attnbench.records.types import Memory, Status
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "CountSupported",
     "Declared",
     "Describe",
+    "FindForm",
     "Kernels",
     "ListKernels",
     "LoadImplementation",
@@ -89,6 +91,12 @@ class Describe(CandidateRequest[Opinion], frozen=True, kw_only=True):
 
     implementation: str
     case: str
+
+
+class FindForm(CandidateRequest[Form | Fault], frozen=True, kw_only=True):
+    """Return the form of an implementation, or the reason why a program without the harness cannot use it."""
+
+    implementation: str
 
 
 class Support(msgspec.Struct, frozen=True, kw_only=True, tag=True):

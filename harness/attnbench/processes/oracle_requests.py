@@ -7,6 +7,7 @@ import msgspec
 from attnbench.cases import Level
 from attnbench.interface import Policies, Work
 from attnbench.processes.request import Fault, Request
+from attnbench.processes.script_subject import Subject
 from attnbench.records.types import Finding
 
 __all__ = [
@@ -84,10 +85,14 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class WriteScript(OracleRequest[Script | Fault], frozen=True, kw_only=True):
-    """Return the case as a standalone program; ``load`` is the lines that import the implementation."""
+    """Return the call of an implementation on a case as a standalone program.
+
+    ``beside`` is the path of a file for the tensors of the program; None: the program contains them.
+    """
 
     case: str
-    load: str
+    subject: Subject
+    beside: str | None
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,9 +20,12 @@ from attnbench.checks.catalogue import load_check_function
 from attnbench.measurement import roofline
 from attnbench.measurement.memory import Footprint, measure_footprint
 from attnbench.oracle import tensor_file
+from attnbench.plugins.adapters import find_form
+from attnbench.plugins.registry import PluginError
 from attnbench.processes.candidate_requests import (
     CountSupported,
     Describe,
+    FindForm,
     Kernels,
     ListKernels,
     MeasuredMemory,
@@ -37,8 +40,9 @@ from attnbench.processes.candidate_requests import (
     TakeSamples,
     TimedSamples,
 )
-from attnbench.processes.request import Handler
+from attnbench.processes.request import Fault, Handler
 from attnbench.processes.rpc import serve
+from attnbench.processes.script_subject import Form
 from attnbench.records.types import Memory
 from attnbench.workers.interleaved_timing import InterleavedTiming
 from attnbench.workers.loaded_implementations import LoadedImplementations
@@ -63,6 +67,7 @@ class CandidateWorker:
         return [
             *self._loaded.handlers(),
             Describe.answered_by(self.describe),
+            FindForm.answered_by(self.find_form),
             CountSupported.answered_by(self.count_supported),
             Observe.answered_by(self.observe),
             MeasureMemory.answered_by(self.measure_memory),
@@ -83,6 +88,13 @@ class CandidateWorker:
             )
 
         return run_for_outcome(answer)
+
+    def find_form(self, request: FindForm) -> Form | Fault:
+        """Return the form of an implementation, or the reason why it has none."""
+        try:
+            return find_form(request.implementation)
+        except PluginError as error:
+            return Fault(reason=str(error))
 
     def count_supported(self, request: CountSupported) -> Support | Outcome:
         """Count the cases that an implementation supports, and for each reason the cases that it refuses."""

@@ -45,6 +45,7 @@ from attnbench.processes.request import Fault, Handler
 from attnbench.processes.rpc import serve
 from attnbench.records.environment import read_available_memory_bytes
 from attnbench.records.types import Finding
+from attnbench.workers.script import write_script
 
 __all__ = ["OracleWorker"]
 
@@ -105,11 +106,18 @@ class OracleWorker:
         return None
 
     def write_script(self, request: WriteScript) -> Script | Fault:
-        """Return the case as a standalone program, or the reason why there is none."""
+        """Return the call of an implementation on a case as a standalone program, or why there is none."""
         case, operator = self._parse_case(request.case)
+        free = read_available_memory_bytes()
+        missing = operator.missing(case) or _explain_too_large(operator.work(case).pairs, case, free)
+        if missing:
+            return Fault(reason=missing)
+        case_oracle = self._get_case_oracle(request.case, request.subject.policies)
         try:
-            return Script(text=operator.script(case, request.load))
-        except ValueError as error:
+            return Script(
+                text=write_script(case_oracle, request.subject, Path(request.beside) if request.beside else None)
+            )
+        except (ValueError, OSError) as error:
             return Fault(reason=str(error))
 
     def describe_cases(self, request: DescribeCases) -> list[Description]:

@@ -1,168 +1,449 @@
-"""Tests of the standalone programs that reproduce a case without attnbench."""
+"""Tests of the standalone programs that reproduce a case without the harness."""
 
 import contextlib
 import io
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from attnbench.plugins.form import Form
+from torch import Tensor
 
 from attnbench.cases import Case
+from attnbench.kernel import from_kernel
 from attnbench.operators.multihead import OPERATOR
-from attnbench.operators.multihead.rows import find_hidden_rows
-from attnbench.operators.multihead.script import format_script
 from attnbench.operators.multihead.suites import CROSS, SELF
-from attnbench.oracle.expected import CaseOracle
-from attnbench.plugins.registry import write_import_lines
+from attnbench.oracle.expected import CaseOracle, Expected
+from attnbench.plugins.adapters import find_form, load_implementation
+from attnbench.plugins.registry import PluginError, load_operator, write_import_lines
+from attnbench.workers.script import Subject, write_script
 
-LOAD = write_import_lines("attnzoo.reshaped:RESHAPED")
-DRAWN = [
-    one
-    for one in OPERATOR.suite("core")
-    if one.problem.encoder_layer is None and not (one.problem.dropout and one.training)
-]
-# SHORT: largest number of lines of a program without mask and gradients. LONG: largest number of lines of any program.
-SHORT, LONG = 43, 65
+# A user's file, which does not mention the harness.
+OWN = """
+import functools
+import math
+
+import torch
+
+
+def right(q, k, v, *, mask=None, scale=1.0, need_weights=False, slope=0.0):
+    logits = scale * q @ k.mT
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else logits + mask
+    hidden = (logits == -math.inf).all(-1, keepdim=True)
+    weights = logits.masked_fill(hidden, 0.0).softmax(-1).masked_fill(hidden, 0.0)
+    return weights @ v, weights
+
+
+def wrong(q, k, v, *, mask=None, scale=1.0, need_weights=False):
+    output, weights = right(q, k, v, mask=mask, scale=scale)
+    return 1.01 * output, weights
+
+
+class Outer:
+    bound = functools.partial(right, slope=1.0)
+
+
+class Module(torch.nn.MultiheadAttention):
+    def __init__(self, embed_dim, num_heads, bias=True, batch_first=True):
+        super().__init__(embed_dim, num_heads, bias=bias, batch_first=batch_first)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, query, key, value, attn_mask=None, need_weights=False):
+        return super().forward(query, key, value, attn_mask=attn_mask, need_weights=need_weights)
+
+
+class Narrow(torch.nn.MultiheadAttention):
+    def forward(self, *tokens, **keywords):
+        output, weights = super().forward(*tokens, **keywords)
+        return output.half(), weights
+
+
+class Flat(torch.nn.MultiheadAttention):
+    def forward(self, *tokens, **keywords):
+        output, weights = super().forward(*tokens, **keywords)
+        return output.flatten(), weights
+
+
+class Silent(torch.nn.MultiheadAttention):
+    def forward(self, *tokens, **keywords):
+        return super().forward(*tokens, **keywords | {"need_weights": False})
+
+
+class Talkative(torch.nn.MultiheadAttention):
+    def forward(self, *tokens, **keywords):
+        return super().forward(*tokens, **keywords | {"need_weights": True})
+
+
+class Nan(torch.nn.MultiheadAttention):
+    def forward(self, *tokens, **keywords):
+        output, weights = super().forward(*tokens, **keywords)
+        return output.where(output < output.max(), math.nan), weights
+"""
+# A user's file with implementations made by the harness's adapters.
+ADAPTED = """
+import math
+
+import torch
+
+from attnbench.interface import Implementation, Policies
+from attnbench.kernel import core_from_kernel, from_kernel
+
+
+def attend(q, k, v, *, mask, scale, softcap=None, enable_gqa=False, factor=1.0):
+    k, v = (one.repeat_interleave(q.shape[1] // one.shape[1], dim=1) for one in (k, v))
+    logits = scale * q @ k.mT
+    logits = logits if softcap is None else softcap * (logits / softcap).tanh()
+    weights = (logits if mask is None else logits + mask).softmax(-1)
+    return factor * weights.nan_to_num() @ v
+
+
+def scaled(q, k, v, *, mask, scale, softcap=None, enable_gqa=False):
+    return attend(q, k, v, mask=mask, scale=scale, softcap=softcap, factor=1.01)
+
+
+def unmasked(q, k, v, *, mask, scale):
+    return (scale * q @ k.mT + mask).softmax(-1) @ v
+
+
+RIGHT = core_from_kernel(from_kernel(attend, additive_mask=True))
+WRONG = core_from_kernel(from_kernel(scaled, additive_mask=True))
+NAN_ROWS = from_kernel(unmasked, additive_mask=True, policies=Policies(hidden_rows="nan"))
+ZERO_ROWS = from_kernel(unmasked, additive_mask=True)
+
+
+class Derived(Implementation):
+    def build(self, reference):
+        return reference
+
+
+class Prepared(Derived):
+    def prepare(self, module, case, inputs):
+        return module
+"""
+# The expected values of a program that compares nothing.
+NOTHING = Expected(quantities={}, allowances={}, hidden_rows={})
+# Modes in which a program takes seconds to compile.
+SLOW_MODES = ("inductor", "inductor_train")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the current directory, which contains the user's files ``own.py`` and ``adapted.py``."""
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "adapted.py").write_text(ADAPTED)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def case(mode: Any = "inference", dtype: Any = "float32", problem: Any = CROSS, **changes: Any) -> Case:
-    """Return a case of a problem, by default CROSS, with some fields of the problem changed."""
+    """Return a case of a multi-head problem, by default CROSS, with some fields of the problem changed."""
     return Case(operator="multihead", problem=problem, mode=mode, dtype=dtype).with_problem(**changes)
 
 
-def run_program(text: str) -> dict[str, float]:
-    """Run a program; return a mapping from each quantity to the largest error that the program prints for it."""
-    lines = io.StringIO()
-    with contextlib.redirect_stdout(lines), warnings.catch_warnings():
+def list_quick(operator: str, implementation: str) -> list[Case]:
+    """Return the quick cases that an implementation supports and that have a printed program."""
+    supported = load_implementation(implementation)
+    return [
+        one
+        for one in load_operator(operator).suite("quick")
+        if one.mode not in SLOW_MODES
+        and not supported.unsupported(one)
+        and not (one.problem.dropout and one.training)
+        and max(one.problem.queries, one.problem.keys) < 64
+        and getattr(one.problem, "encoder_layer", None) is None
+    ]
+
+
+def write_program(one: Case, name: str, expected: Expected | None = None) -> str:
+    """Return the program of an implementation and a case."""
+    implementation, operator = load_implementation(name), load_operator(one.operator)
+    policies = implementation.policies
+    case_oracle = CaseOracle(
+        one, operator, policies.precision(one.dtype), lambda: operator.inputs(one),
+        expected=expected, padded_queries=policies.padded_queries,
+    )  # fmt: skip
+    load, environment = write_import_lines(name), implementation.environment()
+    subject = Subject(name=name, load=load, form=find_form(name), policies=policies, environment=environment)
+    return write_script(case_oracle, subject)
+
+
+def run_program(text: str, **names: Any) -> tuple[int, dict[str, str]]:
+    """Run a program; return its exit code, and by quantity the rest of the line that it prints."""
+    printed = io.StringIO()
+    code: object = None
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
         # The reference warns that a boolean mask with a float mask is deprecated, but its output is right.
         warnings.simplefilter("ignore")
-        exec(text, {"__name__": "program"})
-    rows = (line.split(": largest error ") for line in lines.getvalue().splitlines())
-    return {name: float(error) for name, error in rows}
+        try:
+            exec(text, {"__name__": "program", **names})
+        except SystemExit as ended:
+            code = ended.code
+    rows = (line.split(maxsplit=1) for line in printed.getvalue().splitlines()[1:])
+    assert isinstance(code, int)
+    return code, {name: " ".join(rest.split()) for name, rest in rows}
 
 
-def test_programs_generate_the_inputs_of_their_cases() -> None:
-    """For every case of core, the program generates the inputs that the harness generates, bit for bit."""
-    for one in DRAWN:
-        text = format_script(one, LOAD)
-        names: dict[str, Any] = {}
-        exec(text[: text.index("\n\ndef reference")], names)
-        drawn = OPERATOR.inputs(one)
-        given = names.get("cotangents", {})
-        cotangents = {name: drawn.cotangents[name] for name in given}
-        pairs = ((drawn.parameters, names["parameters"]), (drawn.tensors, names["call"]), (cotangents, given))
-        for ours, theirs in pairs:
-            assert ours.keys() == theirs.keys(), one.id
-            for name, tensor in ours.items():
-                assert theirs[name].dtype == tensor.dtype, f"{name} of {one.id}"
-                assert torch.equal(theirs[name], tensor), f"{name} of {one.id}"
+@pytest.mark.parametrize(
+    ("operator", "right", "wrong"),
+    [("multihead", "own.py:right", "own.py:wrong"), ("attention_core", "adapted.py:RIGHT", "adapted.py:WRONG")],
+)
+@pytest.mark.usefixtures("here")
+def test_a_program_tells_right_from_wrong(operator: str, right: str, wrong: str) -> None:
+    """On every quick case, a right implementation gives code 0, and one whose output is scaled by 1.01 gives code 1.
+
+    In bfloat16, where a roundoff is 0.004, the scaled output may be within the allowed error.
+    """
+    cases = list_quick(operator, right)
+    assert len(cases) > 10
+    for number, one in enumerate(cases):
+        code, lines = run_program(write_program(one, right))
+        assert code == 0, f"{one.id}: {lines}"
+        assert {line.split()[-1] for line in lines.values()} <= {"ok"}
+        if number % 3 == 0 and one.dtype != "bfloat16":
+            code, lines = run_program(write_program(one, wrong))
+            assert code == 1, one.id
+            assert lines["output"].endswith("WRONG")
 
 
-# Cases that together have every mask, regime and mode, and query and key, or key and value, as one tensor. Some are
-# cases on which the reference is known to deviate from the oracle: fully masked rows, is_causal with the extra key of
-# add_zero_attn, and no keys.
+@pytest.mark.parametrize(
+    "operator", ["additive_pooling", "dot_product_pooling", "raw_self_attention", "residual_block", "single_head"]
+)
+def test_mechanisms_have_programs(operator: str) -> None:
+    """Every third quick case of a mechanism has a program, which compares outputs and gradients."""
+    name = load_operator(operator).baseline
+    quantities: set[str] = set()
+    for one in list_quick(operator, name)[::3]:
+        code, lines = run_program(write_program(one, name))
+        assert code == 0, f"{one.id}: {lines}"
+        quantities |= lines.keys()
+    assert {"output", "weights", "grad.tokens"} <= quantities
+
+
+# Cases that together have every mask and mode, and query and key, or key and value, as one tensor. On some of them the
+# reference is known to deviate from the oracle: fully masked rows, is_causal with the extra key of add_zero_attn, and
+# no keys.
 WHOLE = [
-    case(),
     case("eval", need_weights=True, mask="float2d+padfloat", add_bias_kv=True, add_zero_attn=True),
     case("train", mask="float3d+padlowest", kdim=10, vdim=14, need_weights=True, average_attn_weights=True),
-    case("eval", mask="empty2d"),
     case("eval", mask="empty3d", need_weights=True),
     case("inference_mode", "float64", mask="padempty", need_weights=True, batch_first=False),
     case("train", "bfloat16", mask="lowest2d+pad"),
     case("sampling", "float16", mask="union2d+pad"),
+    case("eval", "float16", mask="float2d", need_weights=True),
     case("frozen", mask="causal+pad", is_causal=True, add_zero_attn=True),
     case("tuning", mask="bool2d", key_is_value=True),
-    case("autocast", "bfloat16", need_weights=True),
+    case("autocast", "bfloat16", mask="float3d", need_weights=True),
     case("aot", mask="bool3d"),
     case("exported", mask="pad", need_weights=True),
     case("eval", problem=SELF, mask="causal", is_causal=True),
-    case("inference", problem=SELF, mask="padempty"),
     case("train", queries=7, query_is_key=True, vdim=14),
     case("train", batch=None, mask="floatempty2d", need_weights=True),
-    case("eval", regime="huge", bias=False),
     case("eval", keys=0, need_weights=True, mask="pad"),
-    case("eval", batch=0),
+    case("eval", batch=0, mask="bool3d"),
     case("inference", dropout=0.25),
-    *(
-        case("eval", "float16", bias=False, embed_dim=21, regime=regime, mask=mask, batch_first=False)
-        for regime, mask in (
-            ("identity", "none"),
-            ("uniform", "bool3d"),
-            ("uniform", "pad"),
-            ("selection", "bool3d"),
-            ("zeroleak", "padfloat"),
-        )
-    ),
 ]
 
 
 @pytest.mark.parametrize("one", WHOLE, ids=lambda one: one.id)
-def test_a_program_prints_what_the_harness_measures(one: Case) -> None:
-    """For a correct implementation, each printed error of an output or gradient is within its allowance."""
-    found = run_program(format_script(one, LOAD))
-    case_oracle = CaseOracle(one, OPERATOR, one.dtype, lambda: OPERATOR.inputs(one))
-    errors = {name.replace("gradient of ", "grad."): error for name, error in found.items()}
-    expected = {name for name, value in case_oracle.expected.quantities.items() if value.numel()}
-    if one.problem.need_weights and find_hidden_rows(one, case_oracle.exact_inputs):
-        expected = {"output", "weights"}
-    assert errors.keys() >= expected
-    # If query, key and value are one tensor, the program prints the error of its gradient under each name.
-    assert errors.keys() <= expected | {"grad.key", "grad.value"}
-    for name in expected:
-        assert errors[name] <= case_oracle.expected.allowances[name].allowed, name
+@pytest.mark.parametrize("name", ["own.py:right", "per_head"])
+@pytest.mark.usefixtures("here")
+def test_a_program_compares_every_quantity_of_its_case(one: Case, name: str) -> None:
+    """A program prints one line for each output and gradient of the oracle, also where parameters are packed."""
+    code, lines = run_program(write_program(one, name))
+    assert code == 0, lines
+    assert lines.keys() == OPERATOR.evaluate(one, OPERATOR.inputs(one)).keys()
 
 
-def test_a_program_shows_that_an_implementation_is_wrong() -> None:
-    """For an implementation that ignores the mask, the printed errors are above 0.1."""
-    load = (
-        "from attnbench.mutants.multihead import MUTANTS\n\n"
-        "implementation = {m.name: m for m in MUTANTS.mutants}['mask_ignored'].implementation\n"
+def list_problems() -> Iterator[Case]:
+    """Yield the problems of the suite core in a mode without gradients, each once."""
+    forward = (one.with_fields(mode="inference") for one in OPERATOR.suite("core"))
+    cases = {one.id: one for one in forward if one.problem.encoder_layer is None and one.dtype == "float32"}
+    yield from cases.values()
+    yield case("autocast", "bfloat16", mask="float3d+pad").with_problem(seed=1)
+
+
+def test_a_function_gets_the_arguments_that_the_harness_passes() -> None:
+    """On every problem of the suite core, a program calls a function with the harness's arguments, bit for bit."""
+    calls: list[dict[str, Any]] = []
+
+    def record(
+        q: Tensor, k: Tensor, v: Tensor, *, mask: Any, is_causal: Any, scale: Any, dropout_p: Any, need_weights: Any
+    ) -> tuple[Tensor, Tensor]:
+        calls.append({
+            "q": q, "k": k, "v": v, "mask": mask, "is_causal": is_causal, "scale": scale, "dropout_p": dropout_p,
+            "need_weights": need_weights,
+        })  # fmt: skip
+        weights = q @ k.mT
+        return weights @ v, weights
+
+    implementation = from_kernel(record)
+    subject = Subject(
+        name="record", load="", form=Form(kind="function"), policies=implementation.policies, environment={}
     )
-    found = run_program(format_script(case("eval", mask="bool2d"), load))
-    assert found["output"] > 0.1
-    assert found["gradient of query"] > 0.1
-
-
-def test_a_module_class_is_built_by_its_constructor() -> None:
-    """A module class has no ``build``: the program calls it with the reference's arguments and loads its parameters."""
-    load = "from torch.nn import MultiheadAttention as implementation\n"
-    assert run_program(format_script(case("eval", kdim=10, mask="pad"), load))["output"] < 1e-5
-
-
-def test_a_program_runs_without_the_harness() -> None:
-    """The text of a program does not mention attnbench, and runs in a Python process of its own."""
-    text = format_script(case(), LOAD)
-    assert "attnbench" not in text
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("output: largest error ")
-
-
-def test_a_program_is_short() -> None:
-    """A program has at most SHORT lines without mask and gradients, and at most LONG lines with them.
-
-    It contains no code for regimes and gradients that its case does not have.
-    """
-    lengths = [sum(bool(line.strip()) for line in format_script(one, LOAD).splitlines()) for one in DRAWN]
-    plain = format_script(case(), LOAD)
-    assert sum(bool(line.strip()) for line in plain.splitlines()) <= SHORT
-    assert max(lengths) <= LONG
-    assert "uniform" not in plain
-    assert "cotangents" not in plain
+    problems = list(list_problems())
+    assert len(problems) > 100
+    for one in problems:
+        expected = None if one.differentiates else NOTHING
+        case_oracle = CaseOracle(one, OPERATOR, one.dtype, partial(OPERATOR.inputs, one), expected=expected)
+        program = write_script(case_oracle, subject)
+        calls.clear()
+        run_program(program, implementation=record)
+        inputs = OPERATOR.inputs(one).map_tensors(lambda tensor: tensor.clone(memory_format=torch.contiguous_format))
+        module = implementation.build(OPERATOR.reference(one, inputs)).requires_grad_(one.tracks_parameters)
+        with torch.set_grad_enabled(one.differentiates), torch.autocast("cpu", torch.bfloat16, enabled=one.autocast):
+            module(**inputs.arguments())
+        ours, theirs = calls
+        for name, value in ours.items():
+            if isinstance(value, Tensor):
+                assert value.dtype == theirs[name].dtype, f"{name} of {one.id}"
+                assert torch.equal(value, theirs[name]), f"{name} of {one.id}"
+            else:
+                assert value == theirs[name], f"{name} of {one.id}"
 
 
 @pytest.mark.parametrize(
-    ("changes", "mode", "reason"),
+    ("name", "changes", "shown"),
     [
-        ({"regime": "minilm0", "embed_dim": 384, "num_heads": 12}, "eval", "real encoder"),
-        ({"dropout": 0.5}, "train", "has random outputs and no standalone program"),
+        ("Narrow", {}, "(2, 5, 24) torch.float16, must be (2, 5, 24) torch.float32"),
+        ("Flat", {}, "(240,) torch.float32, must be (2, 5, 24) torch.float32"),
+        ("Nan", {}, "nan"),
+        ("Silent", {"need_weights": True}, "not returned"),
+        ("Talkative", {}, "returned, must be None"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_a_program_says_what_is_wrong_without_an_error(name: str, changes: dict[str, Any], shown: str) -> None:
+    """A wrong dtype or shape, NaN, a missing output, and one that was not asked for are shown as such, and wrong."""
+    code, lines = run_program(write_program(case(**changes), f"own.py:{name}"))
+    assert code == 1
+    (wrong,) = (line for line in lines.values() if line.endswith("WRONG"))
+    assert wrong.startswith(f"{shown} ")
+
+
+@pytest.mark.parametrize(
+    "name", ["own.py:Outer.bound", "own.py:Module", "torch.nn:MultiheadAttention", "adapted.py:Derived"]
+)
+@pytest.mark.usefixtures("here")
+def test_every_form_of_an_implementation_has_programs(name: str) -> None:
+    """A bound function, a module class with few arguments, the reference and a class with ``build`` are called."""
+    for one in (case("eval", mask="bool2d"), case("train", mask="float2d", bias=False, batch_first=False)):
+        code, lines = run_program(write_program(one, name))
+        assert code == 0, lines
+
+
+def test_a_program_follows_the_policies(here: Path) -> None:
+    """NaN in fully masked rows is right where it is declared; rows of padded queries are left out where declared."""
+    empty = case("inference", mask="empty2d")
+    assert run_program(write_program(empty, "adapted.py:NAN_ROWS"))[0] == 0
+    assert run_program(write_program(empty, "adapted.py:ZERO_ROWS"))[0] == 1
+    padded = write_program(case("eval", problem=SELF, mask="pad"), "varlen_packed")
+    assert run_program(padded)[0] == 0
+    assert run_program(padded.replace("rows, 0.0)", "rows, 1.0)"))[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "changes", "reason"),
+    [
+        ("train", {"dropout": 0.5}, "a case with dropout in training has random outputs and no standalone program"),
+        ("inference", {"queries": 1024, "embed_dim": 528}, r"take \S+ MiB: add --output FILE.py"),
     ],
 )
 def test_a_case_without_a_program_is_refused_with_the_reason(
-    changes: dict[str, object], mode: str, reason: str
+    mode: str, changes: dict[str, object], reason: str
 ) -> None:
-    """``format_script`` refuses cases with parameters of the sentence encoder, and cases with dropout in train mode."""
+    """There is no program with random outputs, and none with large tensors is printed."""
     with pytest.raises(ValueError, match=reason):
-        format_script(case(mode, **changes), LOAD)
+        write_program(case(mode, **changes), "reshaped", NOTHING)
+
+
+def test_a_reference_that_no_program_can_build_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reference other than ``MultiheadAttention`` must hold its parameters itself."""
+    monkeypatch.setattr(type(OPERATOR), "reference", lambda *_: torch.nn.Sequential(torch.nn.Linear(2, 2)))
+    with pytest.raises(ValueError, match="cannot build the reference, a Sequential with the parameter '0"):
+        write_program(case(), "reshaped")
+
+
+@pytest.mark.usefixtures("here")
+def test_a_prepared_call_is_refused() -> None:
+    """An implementation whose ``prepare`` makes the call has no program, because only the harness can call it."""
+    with pytest.raises(PluginError, match=r"'adapted.py:Prepared' defines prepare\(module, case, inputs\)"):
+        find_form("adapted.py:Prepared")
+
+
+def test_environment_variables_are_set_before_torch_is_imported() -> None:
+    """A program sets the environment variables that the implementation declares, before it imports torch."""
+    subject = Subject(
+        name="reshaped", load=write_import_lines("reshaped"), form=find_form("reshaped"),
+        policies=load_implementation("reshaped").policies, environment={"TRITON_INTERPRET": "1"},
+    )  # fmt: skip
+    lines = write_script(CaseOracle(case(), OPERATOR, "float32", lambda: OPERATOR.inputs(case())), subject).splitlines()
+    assert (
+        lines.index("import os") < lines.index("os.environ |= {'TRITON_INTERPRET': '1'}") < lines.index("import torch")
+    )
+
+
+# The command
+
+
+def run_reproduce(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``attnbench reproduce``."""
+    program = [sys.executable, "-c", "from attnbench.cli import main; main()", "reproduce", *words]
+    return subprocess.run(program, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+# Runs a program and prints its exit code and whether the harness was imported.
+ALONE = """
+import runpy, sys
+
+try:
+    runpy.run_path(sys.argv[1], run_name="__main__")
+except SystemExit as ended:
+    print(ended.code, "attnbench" in sys.modules)
+"""
+
+
+def test_a_program_runs_without_the_harness(here: Path) -> None:
+    """A printed program, and one with its tensors beside it, import no attnbench, and run anywhere."""
+    words = (case("eval", mask="bool2d").id, "own.py:wrong", "--script")
+    printed = run_reproduce(*words, cwd=here)
+    assert (printed.returncode, printed.stderr) == (0, "")
+    (here / "printed.py").write_text(printed.stdout)
+    written = run_reproduce(*words, "--output", "written.py", cwd=here)
+    assert (written.returncode, written.stdout, written.stderr) == (0, "", "")
+    assert "One call of own.py:wrong:" in printed.stdout
+    tables = []
+    for name in ("printed.py", "written.py"):
+        assert "attnbench" not in (here / name).read_text()
+        done = subprocess.run(
+            [sys.executable, "-c", ALONE, str(here / name)], capture_output=True, text=True, check=True, cwd=here.parent
+        )
+        *table, last = done.stdout.splitlines()
+        assert last == "1 False"
+        assert table[0].split() == ["quantity", "error", "allowed", "reference"]
+        tables.append(table)
+    assert tables[0] == tables[1]
+    assert (here / "written.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("own.py:Module", "--script"), "--script: its forward takes no key_padding_mask"),
+        (("own.py:right", "--script", "--output", "no/folder/case.py"), "--script: [Errno 2]"),
+        (("own.py:right", "--script", "--output", "case.pt"), "--output must be FILE.py"),
+        (("own.py:right", "--check", "forward_parity", "--output", "case.py"), "--output must be FILE.py"),
+    ],
+)
+def test_a_usage_error_is_one_line(here: Path, words: tuple[str, ...], fault: str) -> None:
+    """A refused case, and a file that cannot be written, are errors in one line, with code 2."""
+    done = run_reproduce(case("eval", mask="pad").id, *words, cwd=here)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert fault in done.stderr
+    assert len(done.stderr.splitlines()) == 1

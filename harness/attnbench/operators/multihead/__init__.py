@@ -124,12 +124,6 @@ class Multihead(Operator):
 
         return find_visible(case, inputs)
 
-    def script(self, case: Case, load: str) -> str:
-        """Return the case as a standalone program."""
-        from attnbench.operators.multihead.script import format_script
-
-        return format_script(case, load)
-
     def length(self, case: Case) -> int:
         """Return the number of terms in the softmax and the weighted sum: the number of keys, including extra keys."""
         problem: MultiheadProblem = case.problem

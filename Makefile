@@ -6,9 +6,10 @@ VENV ?= .venv
 TORCH_INDEX ?=
 # Pins that replace those of constraints.txt, e.g. PINS="torch==2.10.0 triton==3.6.0".
 PINS ?=
-# The suite of `make report`, arguments of pytest, and what asv measures.
+# The suite of `make report`, arguments of pytest, and what asv measures. Tests of a file share what they prepare, so one
+# process runs them all.
 SUITE ?= quick
-PYTEST_ARGS ?= -n auto
+PYTEST_ARGS ?= -n auto --dist loadfile
 ASV_ARGS ?= HEAD^!
 
 ASV_ENV := $(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX))

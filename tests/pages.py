@@ -102,7 +102,7 @@ def is_excerpt(text: str, source: str) -> bool:
     """
     lines = iter(line.strip() for line in source.splitlines())
     wanted = [line.strip() for line in text.splitlines() if line.strip() not in ("", "...")]
-    patterns = [".*".join(map(re.escape, line.split("..."))) for line in wanted]
+    patterns = [".*".join(map(re.escape, re.split(r"\s*\.\.\.", line))) for line in wanted]
     return all(any(re.fullmatch(pattern, line) for line in lines) for pattern in patterns)
 
 

@@ -46,6 +46,7 @@ def test_excerpts_keep_the_order_of_their_file() -> None:
     source = "def f(x):\n    y = x\n    return y\n"
     assert is_excerpt("def f(x):\n    ...\n    return y\n", source)
     assert is_excerpt("def f(...):\n    y = x\n", source)
+    assert is_excerpt("def f(x): ...\n", source)
     assert not is_excerpt("    return y\ndef f(x):\n", source)
     assert not is_excerpt("def g(x):\n", source)
 

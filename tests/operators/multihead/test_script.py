@@ -398,38 +398,38 @@ def run_reproduce(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(program, capture_output=True, text=True, check=False, cwd=cwd)
 
 
-# Runs a program and prints its exit code and whether the harness was imported.
+# Runs programs; after each, prints its exit code and whether the harness was imported.
 ALONE = """
 import runpy, sys
 
-try:
-    runpy.run_path(sys.argv[1], run_name="__main__")
-except SystemExit as ended:
-    print(ended.code, "attnbench" in sys.modules)
+for program in sys.argv[1:]:
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except SystemExit as ended:
+        print(ended.code, "attnbench" in sys.modules)
 """
 
 
 def test_a_program_runs_without_the_harness(here: Path) -> None:
-    """A printed program, and one with its tensors beside it, import no attnbench, and run anywhere."""
+    """A printed program, and one with its tensors beside it, import no attnbench, run anywhere, and print the same."""
     words = (case("eval", mask="bool2d").id, "own.py:wrong", "--script")
     printed = run_reproduce(*words, cwd=here)
     assert (printed.returncode, printed.stderr) == (0, "")
     (here / "printed.py").write_text(printed.stdout)
     written = run_reproduce(*words, "--output", "written.py", cwd=here)
     assert (written.returncode, written.stdout, written.stderr) == (0, "", "")
-    assert "One call of own.py:wrong:" in printed.stdout
-    tables = []
-    for name in ("printed.py", "written.py"):
-        assert "attnbench" not in (here / name).read_text()
-        done = subprocess.run(
-            [sys.executable, "-c", ALONE, str(here / name)], capture_output=True, text=True, check=True, cwd=here.parent
-        )
-        *table, last = done.stdout.splitlines()
-        assert last == "1 False"
-        assert table[0].split() == ["quantity", "error", "allowed", "reference"]
-        tables.append(table)
-    assert tables[0] == tables[1]
     assert (here / "written.pt").exists()
+    programs = [here / "printed.py", here / "written.py"]
+    for program in programs:
+        assert "One call of own.py:wrong:" in program.read_text()
+        assert "attnbench" not in program.read_text()
+    alone = [sys.executable, "-c", ALONE, *map(str, programs)]
+    lines = subprocess.run(alone, capture_output=True, text=True, check=True, cwd=here.parent).stdout.splitlines()
+    half = len(lines) // 2
+    assert lines[:half] == lines[half:]
+    assert lines[0].split() == ["quantity", "error", "allowed", "reference"]
+    assert lines[1].endswith("WRONG")
+    assert lines[-1] == "1 False"
 
 
 @pytest.mark.parametrize(

@@ -528,7 +528,7 @@ def test_a_small_error_in_every_element_of_a_mean_fails_as_a_whole() -> None:
         for observation, stated in (drawn_mean(seed, 1.08) for seed in range(20))
     ]
     assert all(found.status == "failed" for found in seen)
-    whole = [found.reason for found in seen if "as a whole" in found.reason]
+    whole = [found.reason for found in seen if "by a common factor" in found.reason]
     assert len(whole) > 10
     assert all("+" in reason and "allowed 6." in reason for reason in whole)
 

@@ -135,8 +135,8 @@ def test_a_script_checks_its_own_function(here: Path) -> None:
     assert "forward_parity: failed" in lines
     assert f"  attnbench reproduce '{CASE}' --check forward_parity tools/script.py:mine" in lines
     assert lines[-2] == "1 of 1 findings failed"
-    # torch is imported in the script's own process only because kernels.py imports it.
-    assert lines[-1] == "['torch']"
+    # torch is imported in the script's own process only because kernels.py imports it; msgspec encodes the requests.
+    assert lines[-1] == "['msgspec', 'torch']"
 
 
 def test_a_script_without_a_main_guard_is_an_error(here: Path) -> None:

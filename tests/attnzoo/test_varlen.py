@@ -104,7 +104,7 @@ def test_unknown_padded_queries_are_refused() -> None:
     assert load("varlen").unsupported(make_case(replace(SELF, self_attention=False))) is None
     module = packed.build(nn.MultiheadAttention(8, 2, batch_first=True))
     tokens, padded = torch.randn(2, 3, 8), torch.zeros(2, 3, dtype=torch.bool)
-    with pytest.raises(Refusal, match="known only where query and key are one tensor"):
+    with pytest.raises(Refusal, match="query and key must be one tensor"):
         module(tokens, tokens.clone(), tokens, key_padding_mask=padded, need_weights=False)
     with pytest.raises(Refusal, match="returns no weights"):
         module(tokens, tokens, tokens, key_padding_mask=padded)

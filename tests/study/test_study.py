@@ -15,13 +15,15 @@ from attnbench import report
 from attnbench.cli.study_command import command, load_study
 from attnbench.oracle import sentence_encoder
 from attnbench.plugins.registry import load
+from attnbench.processes.request import Fault
 from attnbench.records.run_file import read_run
 from attnbench.report.studies import write
 from attnbench.study import StudyError
 from attnbench.study.attending import EncoderAttention
 from attnbench.study.maps import compute_maps
 from attnbench.study.padding import compute_padding
-from attnbench.study.process import study
+from attnbench.study.process import compute
+from attnbench.study.request import ComputeStudy
 from attnbench.study.rows import entropy_bits, gradient_norm
 from attnmechanisms.studies import additive as additive_study
 from attnmechanisms.studies.additive import additive
@@ -191,9 +193,11 @@ def test_padding_takes_weight_only_without_the_mask() -> None:
 )
 def test_a_study_that_cannot_be_made_gives_one_line(keywords: dict[str, Any], message: str) -> None:
     """The message is one line that names the argument, the values that it may have, and its value."""
-    fault = study(**keywords)["fault"]
-    assert message in fault
-    assert "\n" not in fault
+    options = {key: value for key, value in keywords.items() if key != "name"}
+    fault = compute(ComputeStudy(name=keywords["name"], options=options))
+    assert isinstance(fault, Fault)
+    assert message in fault.reason
+    assert "\n" not in fault.reason
 
 
 def test_without_the_encoder_the_install_line_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from attnbench.plugins.form import Form
 from torch import Tensor
 
 from attnbench.cases import Case
@@ -22,7 +21,8 @@ from attnbench.operators.multihead.suites import CROSS, SELF
 from attnbench.oracle.expected import CaseOracle, Expected
 from attnbench.plugins.adapters import find_form, load_implementation
 from attnbench.plugins.registry import PluginError, load_operator, write_import_lines
-from attnbench.workers.script import Subject, write_script
+from attnbench.processes.script_subject import Form, Subject
+from attnbench.workers.script import write_script
 
 # A user's file, which does not mention the harness.
 OWN = """
@@ -435,7 +435,7 @@ def test_a_program_runs_without_the_harness(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (("own.py:Module", "--script"), "--script: its forward takes no key_padding_mask"),
+        (("own.py:Module", "--script"), "--script: the forward method takes no key_padding_mask"),
         (("own.py:right", "--script", "--output", "no/folder/case.py"), "--script: [Errno 2]"),
         (("own.py:right", "--script", "--output", "case.pt"), "--output must be FILE.py"),
         (("own.py:right", "--check", "forward_parity", "--output", "case.py"), "--output must be FILE.py"),

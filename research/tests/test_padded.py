@@ -82,11 +82,11 @@ def test_a_process_interleaves_the_calls_of_each_pass() -> None:
     """Each pass has the reference and its copy; the fused path is timed with these two only."""
     found = padded.take_samples(padded.TakePaddedSamples(batch=2, length=8, threads=1, budget_s=0.01, seed=0))
     twice = {"torch_mha", "(twin)"}
-    assert found["samples"]["forward"].keys() == twice | {"varlen_packed", "varlen"}
-    assert found["samples"]["forward+backward"].keys() == twice | {"varlen_packed", "varlen"}
-    assert found["samples"]["forward, fused path"].keys() == twice | {"torch_mha, fused path"}
-    assert all(min(one["times_ns"]) > 0 for samples in found["samples"].values() for one in samples.values())
-    assert 0.2 < found["padded"] < 0.5
+    assert found.samples["forward"].keys() == twice | {"varlen_packed", "varlen"}
+    assert found.samples["forward+backward"].keys() == twice | {"varlen_packed", "varlen"}
+    assert found.samples["forward, fused path"].keys() == twice | {"torch_mha, fused path"}
+    assert all(min(one["times_ns"]) > 0 for samples in found.samples.values() for one in samples.values())
+    assert 0.2 < found.padded < 0.5
 
 
 @pytest.mark.skipif(sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing()))

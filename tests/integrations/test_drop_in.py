@@ -19,7 +19,7 @@ from attnbench.analysis.speed_verdict import CONTROL
 from attnbench.cli.drop_in_command import COLUMNS, command
 from attnbench.integrations import models, transformers
 from attnbench.integrations.drop_in import PLANNED, Row, Settings, _ModelTiming
-from attnbench.integrations.drop_in_requests import TimedModels
+from attnbench.integrations.drop_in_requests import TimedModels, TimeModels
 from attnbench.integrations.models import MODELS, Batch, compute_allowance, embed_in_float64, make_case
 from attnbench.interface import Implementation
 from attnbench.kernel import from_kernel
@@ -123,7 +123,7 @@ def test_a_registered_attention_that_is_never_called_is_an_error(batch: Batch, m
     """A model that uses another attention function than the registered one is an error."""
     original = models._make_bert_embed
     monkeypatch.setattr(models, "_make_bert_embed", lambda _, batch: original("sdpa", batch))
-    with pytest.raises(RuntimeError, match=r"^0 of 6 layers called the attention that was registered for them$"):
+    with pytest.raises(RuntimeError, match=r"^0 of 6 layers called the implementation that replaces their attention$"):
         MODELS["transformers"].build_swapped("varlen", load("varlen"), batch)
 
 
@@ -252,9 +252,9 @@ def test_each_model_adds_a_time_out() -> None:
     class FakeWorker(AbstractContextManager["FakeWorker"]):
         def __exit__(self, *_: object) -> None: ...
 
-        def ask(self, do: str, **request: Any) -> dict[str, str]:
-            given.update(request)
-            return {"do": do}
+        def send(self, request: TimeModels, *, shared_by: int) -> Outcome:
+            given.update(request=request, shared_by=shared_by)
+            return Outcome(status="error", reason="not timed")
 
     class FakeSession(Session):
         def supervise_together(self, implementations: Sequence[str]) -> Any:
@@ -268,9 +268,9 @@ def test_each_model_adds_a_time_out() -> None:
         rows={},
         progress=NoProgress(),
     )
-    assert timing._take_samples(0, ["a", "b"]) == {"do": "take"}
+    assert timing._take_samples(0, ["a", "b"]) == Outcome(status="error", reason="not timed")
     assert given["shared_by"] == 3
-    assert given["limit_s"] == pytest.approx(PLANNED * 3 * Limits().timeout_s)
+    assert given["request"].limit_s == pytest.approx(PLANNED * 3 * Limits().timeout_s)
 
 
 def test_a_row_without_a_ratio_gives_the_reason() -> None:

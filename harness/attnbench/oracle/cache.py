@@ -80,9 +80,10 @@ class OracleCache:
             self._case_oracles.move_to_end(key)
             return self._case_oracles[key][0]
         stored = _from_plain(tensor_file.read(self._stored[key])) if key in self._stored else None
-        name = self._result_keys.make(case, operator, path, precision, padded_queries) if self._kept else None
-        if stored is None and self._kept and name:
-            found = self._kept.read(name)
+        name = None
+        if stored is None and self._kept:
+            name = self._result_keys.make(case, operator, path, precision, padded_queries)
+            found = self._kept.read(name) if name else None
             stored = _from_plain(tensor_file.decode(found)) if found is not None else None
         case_oracle = CaseOracle(
             case, operator, precision, lambda: self._read_inputs(path), expected=stored, padded_queries=padded_queries

@@ -1,1 +1,4 @@
-"""Analysis of stored samples: intervals, speed verdicts, differences between runs. Importing this imports no torch."""
+"""Analysis of stored samples: confidence intervals, speed verdicts, differences between runs.
+
+Importing this package does not import torch.
+"""

@@ -1,4 +1,6 @@
-"""Certificates: the results of implementations on a whole suite, with its mutation score and the machine.
+"""Certificates: the results of implementations on a whole suite.
+
+A certificate also contains the suite's mutation score and a description of the machine.
 
 Two certificates can be compared if the hashes of their case lists are equal.
 
@@ -28,13 +30,14 @@ class CertificateError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """A whole suite: its level, the version of each operator's case list, the hash of all cases, and their number."""
+    """A whole suite: its level, and the versions, hash and number of cases of its case lists."""
 
     level: str
     list_versions: Mapping[str, str]
     list_hash: str
     cases: int
-    # Mutation score with its details, measured for exactly this list of cases; None if it was not measured.
+    # Mutation score with its details, measured for exactly the list of cases of this suite; None if
+    # it was not measured.
     mutation_score: Mapping[str, Any] | None
 
 
@@ -52,8 +55,8 @@ def make_certificate(
 ) -> dict[str, Any]:
     """Make the certificate of a run, as plain dicts and lists.
 
-    ``cases`` are the cases that need a result. ``declared`` holds the declaration of every implementation, by its
-    display name.
+    ``cases`` are the ids of the cases on which every implementation of the case's operator needs a
+    result. ``declared`` maps the display name of every implementation to its declaration.
 
     Raises: CertificateError if a result is missing.
     """
@@ -97,7 +100,7 @@ def make_certificate(
 
 
 def _select_cases(declared: Declaration, cases: Sequence[str]) -> list[str]:
-    """Return the cases of the operator that an implementation computes."""
+    """Return those of ``cases`` that belong to the operator that an implementation computes."""
     return [case for case in cases if CaseId.parse(case).operator == declared.operator]
 
 
@@ -124,7 +127,7 @@ def _describe_implementation(name: str, declared: Declaration, results: Sequence
 
 
 def _find_doubts(counts: Counter[Status]) -> Iterable[str]:
-    """Reasons why an implementation is not conformant."""
+    """Yield the reasons why an implementation is not conformant; no reason if it is conformant."""
     failed = sum(counts[status] for status in FAILURES)
     if failed:
         yield f"{failed} findings failed"
@@ -135,5 +138,5 @@ def _find_doubts(counts: Counter[Status]) -> Iterable[str]:
 
 
 def _count_reasons(findings: Iterable[tuple[str, Finding]], status: str) -> dict[str, int]:
-    """Count the findings with a status, by reason."""
+    """Return the number of findings that have the given status, by reason."""
     return dict(Counter(finding.reason for _, finding in findings if finding.status == status).most_common())

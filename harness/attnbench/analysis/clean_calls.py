@@ -1,9 +1,10 @@
-"""Decides whether a call was disturbed: whether its threads waited for a core, or the device's clock changed."""
+"""Decides whether a call was disturbed: a thread waited for a core, or the device clock changed."""
 
 __all__ = ["is_clean", "is_throttled"]
 
-# NVML's throttle reasons that do not slow a call down: the device is idle, or an application set the clocks. NVML adds
-# reasons from time to time, so every other bit counts as a slowdown.
+# Bits of NVML's throttle reasons that do not slow a call down: the device is idle (0x1), or an
+# application set the clocks (0x2). New NVML versions add reasons, so every other bit counts as a
+# slowdown.
 IDLE, SETTING = 0x1, 0x2
 HARMLESS = IDLE | SETTING
 # Largest relative change between two readings of a clock that counts as steady. Clocks change in steps of at most
@@ -17,8 +18,8 @@ CLEAN_SHARE = 0.005
 def is_clean(time_ns: int, waited_ns: int | None, switches: int | None) -> bool:
     """Whether a call had its cores all the time, judged by the time for which its threads waited for a core.
 
-    If that time is not known, the call is judged by its involuntary context switches. If neither is known, the call
-    counts as clean.
+    If the waiting time ``waited_ns`` is not known, the call is judged by ``switches``, the number
+    of its involuntary context switches. If neither is known, the call counts as clean.
     """
     if waited_ns is not None:
         return waited_ns <= CLEAN_SHARE * time_ns
@@ -26,7 +27,11 @@ def is_clean(time_ns: int, waited_ns: int | None, switches: int | None) -> bool:
 
 
 def is_throttled(before_mhz: int, after_mhz: int, reasons: int) -> bool:
-    """Whether the clock changed between two readings, was throttled at one of them, or could not be read."""
+    """Whether the device's clock changed between two readings, was throttled, or could not be read.
+
+    A reading of 0 MHz means that the clock could not be read. ``reasons`` contains the bits of
+    NVML's throttle reasons at either reading.
+    """
     if not before_mhz or not after_mhz or reasons & ~HARMLESS:
         return True
     return abs(after_mhz - before_mhz) > STEADY_SHARE * before_mhz

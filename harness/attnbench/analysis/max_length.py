@@ -17,22 +17,27 @@ HEAD = ("implementation", "pass", "dtype", "longest", "s per call", "peak MiB", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxLength:
-    """Longest sequence of one implementation for one pass, dtype and device."""
+    """Longest sequence of an implementation that fits the limits, for one pass, dtype and device."""
 
     implementation: str
-    # The shortest case that was tried; the others differ from it only in length.
+    # Id of the shortest case that was tried; the other cases that were tried differ from it only in
+    # length.
     case: str
-    # Longest length that fits, with the seconds and peak bytes of a call at this length; None if no length fits.
+    # Greatest length that fits; None if no length fits.
     length: int | None
+    # Seconds of a call at the length ``length``; None if no length fits.
     took_s: float | None = None
+    # Peak bytes of a call at the length ``length``; None if no length fits, or the peak was not
+    # measured.
     peak_bytes: int | None = None
-    # Shortest length that does not fit, and the reason; None if all lengths that were tried fit.
+    # Smallest length that does not fit; None if all lengths that were tried fit.
     beyond: int | None = None
+    # Why the length ``beyond`` does not fit; empty if all lengths that were tried fit.
     reason: str = ""
 
 
 def find_max_lengths(results: Iterable[Result]) -> list[MaxLength]:
-    """Find the longest sequence of each implementation, from the lengths that were tried."""
+    """Return the longest sequence of each implementation for each pass, dtype and device."""
     tried: dict[tuple[str, ...], dict[int, Result]] = {}
     for result in results:
         if result.suite == FRONTIER:
@@ -64,12 +69,12 @@ def _find_max_length(tried: Mapping[int, Result]) -> MaxLength:
 
 
 def _find_decisive(findings: Sequence[Finding]) -> Finding:
-    """Return the first finding that did not pass, or else the first finding."""
+    """Return the first finding that did not pass, or the first finding if all passed."""
     return next((finding for finding in findings if finding.status != "passed"), findings[0])
 
 
 def _find_length(case: str) -> int:
-    """Return a case's length, as its operator defines it."""
+    """Return the sequence length of a case id, as the case's operator defines the length."""
     parsed = Case.parse(case, load_problem_types())
     return load_operator(parsed.operator).length(parsed)
 

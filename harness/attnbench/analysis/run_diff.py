@@ -1,10 +1,10 @@
 """Changes between two stored runs, or between two implementations that were timed interleaved in one run.
 
-Times of two runs are never compared directly, since the machine may have changed in between. Each run timed an
-implementation interleaved with the reference. The ratio of their times in one run is compared with the ratio in the
-other run. Two implementations of one
-run are compared by their speed verdict. The numbers of bytes, flop and kernel calls are exact: any difference is a
-change.
+Times of two runs are never compared directly, since the machine may have changed between the runs.
+Each run timed an implementation interleaved with the reference. The ratio of the implementation's
+time to the reference's time in one run is compared with this ratio in the other run. Two
+implementations of one run are compared by their speed verdict. The numbers of bytes, flop and
+kernel calls are exact: any difference is a change.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ __all__ = ["UNDECIDED", "WORSE", "Change", "Verdict", "compare_implementations",
 Verdict = Literal[
     "wrong", "mended", "bigger", "smaller", "other", "slower", "faster", "same", "unknown", "inconclusive", "gone"
 ]
-# Verdicts that make a comparison fail.
+# Verdicts with which ``attnbench compare`` exits with status 1.
 WORSE: frozenset[Verdict] = frozenset({"wrong", "bigger", "slower", "gone"})
 # Verdicts that leave open whether anything changed.
 UNDECIDED: frozenset[Verdict] = frozenset({"unknown", "inconclusive"})
@@ -35,7 +35,8 @@ class Change:
 
     implementation: str
     case: str
-    # Name of a check, or "peak_bytes", "saved_bytes", "workspace_bytes", "flop", "kernel_calls", "time" or "result".
+    # What changed: the name of a check, or "peak_bytes", "saved_bytes", "workspace_bytes", "flop",
+    # "kernel_calls", "time" or "result".
     aspect: str
     verdict: Verdict
     # Description of the change. This field's name is a key in the output of ``attnbench compare --json``.
@@ -45,8 +46,9 @@ class Change:
 def compare_runs(base: StoredRun, new: StoredRun, *, threshold: float) -> Iterator[Change]:
     """Compare the results of the base run with those of the new run, by implementation and case.
 
-    Numbers and times that did not change are included, with the verdict ``same``. ``threshold`` is the relative change
-    of time above which the verdict is slower or faster.
+    Counters (bytes, flop, kernel calls) and times are compared only if both runs used the same
+    machine. If they did not change, they are included with the verdict ``same``. ``threshold`` is
+    the relative change of time above which the verdict is slower or faster.
     """
     before, after = _index_results(base), _index_results(new)
     same_machine = base.run.machine.name == new.run.machine.name
@@ -77,7 +79,10 @@ def compare_implementations(results: Sequence[Result], *, base: str, new: str) -
 
 
 def count_kernel_calls(kernels: Sequence[str]) -> Counter[str]:
-    """Count the calls of each kernel; a stored name ends in `` ×3`` if there were three calls."""
+    """Return the number of calls of each kernel.
+
+    A name in ``kernels`` ends in `` ×3`` if the kernel was called three times.
+    """
     calls: Counter[str] = Counter()
     for stored in kernels:
         name, times, number = stored.rpartition(" ×")
@@ -106,9 +111,10 @@ def _compare_findings(old: Result, now: Result) -> Iterator[Change]:
 
 
 def _compare_counters(old: Result, now: Result) -> Iterator[Change]:
-    """Compare the numbers of bytes, kernel calls and flop, as far as both results have them.
+    """Compare the numbers of bytes, kernel calls and flop, if both results contain these numbers.
 
-    Bytes and kernel calls are compared only if both were measured with the same number of threads.
+    Bytes and kernel calls are compared only if both results were measured with the same number of
+    threads.
     """
     if old.memory is not None and now.memory is not None and old.memory.threads == now.memory.threads:
         for aspect in ("peak_bytes", "saved_bytes", "workspace_bytes"):
@@ -175,7 +181,10 @@ def _compare_ratios(
     after: Mapping[tuple[str, str], Result],
     threshold: float,
 ) -> Iterator[Change]:
-    """Compare an implementation's time relative to the reference in the base run with that in the new run."""
+    """Compare the ratio of an implementation's time to the reference's time between the two runs.
+
+    ``before`` contains all results of the base run, ``after`` all results of the new run.
+    """
     was, is_now = _estimate_ratio_to_reference(old, before), _estimate_ratio_to_reference(now, after)
     if was is None or is_now is None:
         return
@@ -190,8 +199,8 @@ def _compare_ratios(
 def _classify_ratios(was: Estimate, is_now: Estimate, threshold: float) -> Verdict:
     """Return the verdict on two ratios, each with its interval.
 
-    The verdict is slower or faster if every change that the intervals allow exceeds the threshold, and same if none
-    does; otherwise it is unknown.
+    The verdict is slower or faster if every change that the intervals allow exceeds the threshold.
+    It is same if no change that they allow exceeds the threshold. Otherwise it is unknown.
     """
     least, most = is_now.low / was.high, is_now.high / was.low
     if least > 1 + threshold:
@@ -204,8 +213,9 @@ def _classify_ratios(was: Estimate, is_now: Estimate, threshold: float) -> Verdi
 def _estimate_ratio_to_reference(result: Result, run: Mapping[tuple[str, str], Result]) -> Estimate | str | None:
     """Return the ratio of an implementation's time to the reference's, or the reason why the ratio is inconclusive.
 
-    None for the reference itself, or if the implementation or the reference was not timed. Older runs have no A/A
-    control. Their ratios use all calls, since no measurement shows whether other work disturbed these runs.
+    Return None for the reference itself, or if the implementation or the reference was not timed.
+    Older runs have no A/A control. Their ratios use all calls, since no measurement shows whether
+    other work disturbed these runs.
     """
     name = find_baseline(result.case)
     reference = run.get((name, result.case))

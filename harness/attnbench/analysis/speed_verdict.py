@@ -1,12 +1,14 @@
 """Speed verdicts: which of two implementations is faster, if their samples can decide it.
 
-Both implementations are timed by interleaved calls in the same processes. In each cycle, the ratio of their two clean
-calls is taken. A process contributes one number, the median of these ratios. A verdict follows from order statistics of
-these numbers, so a few outlying processes cannot change it. There is no verdict if other work disturbed the machine, or
-if the A/A control fails.
+Both implementations are timed by interleaved calls in the same processes. Each cycle in which both
+calls are clean gives one ratio of their times. A process contributes one number, the median of
+these ratios. A verdict follows from order statistics of these numbers, so a few outlying processes
+cannot change the verdict. There is no verdict if other work disturbed the machine, or if the A/A
+control fails.
 
-The A/A control compares the baseline with a second copy of itself. Each cycle calls either the baseline or its copy. In
-comparisons with other implementations, the samples of both count as samples of the baseline.
+The A/A control compares the baseline with a second copy of itself. Each cycle calls either the
+baseline or its copy. When another implementation is compared with the baseline, the samples of the
+baseline and of its copy are used alike.
 """
 
 from collections.abc import Sequence
@@ -33,34 +35,40 @@ STATES: tuple[State, ...] = get_args(State)
 # States that are verdicts. The state ``unknown`` may become a verdict with more processes. The state ``inconclusive``
 # may become a verdict only on a machine with less other work.
 VERDICTS: frozenset[State] = frozenset({"faster", "slower", "same"})
-# Name of the A/A control among the calls that are sampled.
+# Name of the baseline's copy, for the A/A control, among the implementations that are timed
+# interleaved.
 CONTROL = "(twin)"
 # Relative difference above which the verdict is slower or faster.
 EFFECT = 0.01
 # Largest probability of a wrong verdict if the true ratio lies exactly on the threshold. The value suits ten processes:
 # the second smallest of ten values lies above the true median with a probability of 1.07 %.
 LEVEL = 0.011
-# Number of processes with enough clean calls that a verdict needs. If fewer processes took part, each of them needs
-# enough clean calls.
+# A verdict needs at least this many processes with enough clean calls (``stats.CLEAN_CALLS``). If
+# fewer processes took part, each of them needs enough clean calls.
 ENOUGH = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedVerdict:
-    """Result of a comparison of speed; a ratio is never shown without its state."""
+    """Result of a comparison of the speed of two implementations.
+
+    Reports show the ratio only together with the state.
+    """
 
     state: State
-    # Time divided by the baseline's time, estimated over the processes with enough clean calls; None if no process has
-    # enough. If there are enough such processes for a verdict, the state follows from the interval of this estimate.
+    # Time divided by the baseline's time, estimated over the processes with enough clean calls;
+    # None if no process has enough clean calls. If there are enough such processes for a verdict,
+    # the state follows from the interval of this estimate.
     ratio: Estimate | None
-    # Number of processes with enough clean calls, and number of processes that timed both implementations.
+    # Number of processes with enough clean calls.
     counted: int
+    # Number of processes that timed both implementations.
     of: int
     # The A/A control: the baseline's copy compared with the baseline, if the copy was timed.
     control: "SpeedVerdict | None" = None
     # Why there is no verdict; empty for a verdict.
     reason: str = ""
-    # Which time was compared.
+    # Which time was compared: device time or wall time.
     measure: Measure = "wall"
 
 
@@ -78,8 +86,9 @@ def decide_speed(own: Timing, base: Timing, *, effect: float = EFFECT) -> SpeedV
         control = _decide_against(copy, [base], effect, measure) if copy else None
         return _apply_control(_decide_against(own, [base], effect, measure), control)
     processes = _find_common_processes(own, base, copy)
-    # The baseline and its copy are never called in the same cycle. So ``own`` is compared with the baseline in some
-    # cycles, and with the copy in others. A drift of the machine between these cycles then cancels.
+    # The baseline and its copy are never called in the same cycle. For the A/A control, ``own`` is
+    # compared with the baseline in some cycles, and with the copy in others. A drift of the machine
+    # between these cycles then cancels.
     ratios = [(ratio_in_process(p, own, [base], measure), ratio_in_process(p, own, [copy], measure)) for p in processes]
     copy_to_base = [to_base / to_copy if to_base and to_copy else None for to_base, to_copy in ratios]
     control = _decide_by_ratios(copy_to_base, [own, base, copy], effect, measure)
@@ -93,7 +102,7 @@ def splits_cycles(base: Samples, copy: Samples) -> bool:
 
 
 def _find_common_processes(*timings: Timing) -> list[int]:
-    """Indices of the processes in which all implementations were called."""
+    """Return the indices of the processes in which all implementations were called."""
     if len(counts := {len(timing.samples_ns): timing for timing in timings}) > 1:
         numbers = " and ".join(map(str, sorted(counts, reverse=True)))
         raise ValueError(f"interleaved timings must have the same number of processes, got {numbers}")
@@ -109,7 +118,10 @@ def _decide_against(own: Timing, bases: Sequence[Timing], effect: float, measure
 def _decide_by_ratios(
     ratios: Sequence[float | None], sides: Sequence[Timing], effect: float, measure: Measure
 ) -> SpeedVerdict:
-    """Decide from one ratio per process; the ratio of a process without enough clean calls is None."""
+    """Return the speed verdict that follows from one ratio of times per process.
+
+    The ratio of a process without enough clean calls is None. ``sides`` are the timings compared.
+    """
     counted, of = [ratio for ratio in ratios if ratio is not None], len(ratios)
     state: State
     if len(counted) < min(ENOUGH, of):
@@ -127,7 +139,7 @@ def _decide_by_ratios(
 
 
 def _apply_control(found: SpeedVerdict, control: SpeedVerdict | None) -> SpeedVerdict:
-    """Attach the A/A control to a result, and make the result inconclusive if the control shows a difference."""
+    """Add the A/A control to a result; if the control shows a difference, return inconclusive."""
     found = replace(found, control=control)
     if found.state == "inconclusive" or control is None or control.ratio is None:
         return found
@@ -139,7 +151,7 @@ def _apply_control(found: SpeedVerdict, control: SpeedVerdict | None) -> SpeedVe
 
 
 def _explain_lost_processes(sides: Sequence[Timing], measure: Measure, lost: int, of: int) -> str:
-    """Explain why some processes do not have enough clean calls."""
+    """Return the reason why ``lost`` of ``of`` processes do not have enough clean calls."""
     calls = [len(process) for timing in sides for process in timing.samples_ns if process]
     if min(calls) < CLEAN_CALLS:
         return f"calls are too slow: a process made only {min(calls)} calls, and {CLEAN_CALLS} are needed"

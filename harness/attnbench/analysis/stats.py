@@ -1,4 +1,4 @@
-"""Medians and their confidence intervals, over processes and over undisturbed ("clean") calls.
+"""Medians over processes of the times of undisturbed ("clean") calls, and confidence intervals.
 
 Samples inside one process are not independent (intraclass correlation 0.2 to 0.9), so every interval is computed over
 processes: a process contributes one number, a median over its calls.
@@ -38,8 +38,9 @@ Measure = Literal["device", "wall"]
 
 # Probability outside a confidence interval on each side: with enough processes, the interval covers 95 %.
 TAIL = 0.025
-# A process counts if at least this many of its calls are clean, and at least this fraction of all its calls.
+# Smallest number of clean calls of a process whose times are used.
 CLEAN_CALLS = 5
+# Smallest fraction of clean calls among all calls of a process whose times are used.
 CLEAN_OF_ALL = 0.5
 
 Samples = Sequence[Sequence[int]]
@@ -61,12 +62,14 @@ class Estimate:
 
 
 def estimate(values: Sequence[float], *, tail: float = TAIL) -> Estimate:
-    """Median of one number per process, with the narrowest interval of order statistics that has the required level.
+    """Return the median of one number per process, and its confidence interval.
 
-    The interval from the r-th smallest to the r-th largest of n numbers covers the median with probability
-    1 − 2 · P(Binomial(n, ½) < r). The probability outside is at most ``tail`` on each side, or as small as n allows.
+    The interval from the r-th smallest to the r-th largest of n numbers covers the true median with
+    probability 1 − 2 · P(Binomial(n, ½) < r). Of these intervals, the narrowest is returned that
+    leaves a probability of at most ``tail`` outside on each side. If n is too small for that, the
+    interval is the range of all numbers.
 
-    Raises: ValueError without any value.
+    Raises: ValueError if ``values`` is empty.
     """
     if not values:
         raise ValueError("an estimate needs at least one process, got none")
@@ -82,47 +85,60 @@ def estimate(values: Sequence[float], *, tail: float = TAIL) -> Estimate:
 
 
 def rank_of(count: int, tail: float) -> int:
-    """Largest r with P(Binomial(count, ½) < r) ≤ tail; 0 if not even r = 1, the full range, satisfies this."""
+    """Return the largest r with P(Binomial(count, ½) < r) ≤ tail, or 0 if r = 1 is too large.
+
+    For r = 1, the interval from the r-th smallest to the r-th largest number is the full range.
+    """
     return max((r for r in range(1, count // 2 + 1) if _tail_probability(count, r) <= tail), default=0)
 
 
 def _tail_probability(count: int, rank: int) -> float:
-    """Probability that fewer than ``rank`` of ``count`` numbers lie on one side of their median."""
+    """Return the probability that fewer than ``rank`` of ``count`` numbers lie below the median."""
     return float(sum(math.comb(count, i) for i in range(rank)) / 2**count)
 
 
 def median_of_processes(samples_ns: Samples) -> Estimate:
-    """Time of a call: the median of the medians of all processes. Unit: that of the samples."""
+    """Return the time of a call in nanoseconds: the median of the medians of all processes."""
     return estimate([statistics.median(process) for process in samples_ns if process])
 
 
 def estimate_time(timing: Timing, measure: Measure) -> Estimate:
-    """Time of a call, from the clean calls alone, or from all calls if no process has enough clean calls."""
+    """Return the time of a call in nanoseconds, from the clean calls alone.
+
+    If no process has enough clean calls, all calls are used.
+    """
     return estimate_clean_time(timing, measure) or median_of_processes(select_samples(timing, measure))
 
 
 def ratio(samples_ns: Samples, baseline_ns: Samples) -> Estimate:
-    """Time of a call divided by the time of the baseline, from one ratio of medians per process that timed both."""
+    """Return the time of a call divided by the baseline's time.
+
+    Each process that timed both contributes one number, the ratio of the two medians.
+    """
     pairs = [(own, base) for own, base in zip(samples_ns, baseline_ns, strict=True) if own and base]
     return estimate([statistics.median(own) / statistics.median(base) for own, base in pairs])
 
 
 def choose_measure(*timings: Timing) -> Measure:
-    """Which time to report and to compare for these timings: device time if all have it, else wall time."""
+    """Return which time to compare: device time if all timings have it, else wall time."""
     return "device" if all(any(timing.device_ns) for timing in timings) else "wall"
 
 
 def select_samples(timing: Timing, measure: Measure | None = None) -> Samples:
-    """All samples of a measure, by default of the measure that is reported for this timing."""
+    """Return all device times or wall times of a timing, in nanoseconds, as ``measure`` says.
+
+    By default, the measure is the one that ``choose_measure`` returns for this timing.
+    """
     return timing.device_ns if (measure or choose_measure(timing)) == "device" else timing.samples_ns
 
 
 def select_clean_calls(timing: Timing, measure: Measure | None = None) -> tuple[tuple[int, ...], ...]:
-    """Times of the clean calls of each process, in nanoseconds; empty for a process that does not count.
+    """Return the times of the clean calls of each process, in nanoseconds.
 
-    A process counts if it has at least ``CLEAN_CALLS`` clean calls, and if they are at least the fraction
-    ``CLEAN_OF_ALL`` of its calls. A wait for a core does not invalidate device times; throttling invalidates both
-    device and wall times.
+    The tuple of a process is empty if its clean calls are too few. They are enough if the process
+    has at least ``CLEAN_CALLS`` clean calls, and if these are at least the fraction
+    ``CLEAN_OF_ALL`` of its calls. A wait for a core does not invalidate device times; throttling
+    invalidates both device and wall times.
     """
     measure = measure or choose_measure(timing)
     return tuple(
@@ -132,19 +148,20 @@ def select_clean_calls(timing: Timing, measure: Measure | None = None) -> tuple[
 
 
 def ratios_by_cycle(own: Timing, base: Timing, measure: Measure | None = None) -> list[float]:
-    """List a ratio of times, ``own`` to ``base``, for each process with enough cycles of clean calls of both."""
+    """Return the ratio of ``own`` to ``base`` times in each process with enough clean calls."""
     measure = measure or choose_measure(own, base)
     found = (ratio_in_process(process, own, [base], measure) for process in range(len(own.samples_ns)))
     return [ratio for ratio in found if ratio is not None]
 
 
 def ratio_in_process(process: int, own: Timing, bases: Sequence[Timing], measure: Measure) -> float | None:
-    """Ratio of the time of ``own`` to that of ``bases`` in one process.
+    """Return the ratio of the time of ``own`` to the time of ``bases`` in one process.
 
-    The result is the median ratio over the cycles that called ``own`` and one of the bases. The calls of a cycle follow
-    one another directly, so a slow drift of the machine affects both. Over many processes, these medians of ratios have
-    half the variance of ratios of medians. Only cycles with two clean calls are used. If there are too few such cycles,
-    or the record has no cycle numbers, the result is the ratio of the medians of the clean calls. The result is None if
+    The result is the median ratio over the cycles that called ``own`` and one of the bases. The
+    calls of a cycle follow one another directly, so a slow drift of the machine affects both calls.
+    Over many processes, these medians of ratios have half the variance of ratios of medians. Only
+    cycles with two clean calls are used. If there are too few such cycles, or the record has no
+    cycle numbers, the result is the ratio of the medians of the clean calls. The result is None if
     the process has too few clean calls of one of the timings.
     """
     clean = _find_clean_calls(own, process, measure)
@@ -179,7 +196,7 @@ def count_throttled_calls(timing: Timing) -> int:
 
 
 def _find_clean_calls(timing: Timing, process: int, measure: Measure) -> list[int]:
-    """Indices of the clean calls of a process; empty if the process does not count."""
+    """Return the indices of a process's clean calls; empty if there are too few clean calls."""
     calls = len(select_samples(timing, measure)[process])
     disturbed = _flag_late(timing, process, calls) if measure == "device" else _flag_disturbed(timing, process)
     throttled = _flag_throttled(timing, process, calls)
@@ -188,7 +205,7 @@ def _find_clean_calls(timing: Timing, process: int, measure: Measure) -> list[in
 
 
 def _flag_disturbed(timing: Timing, process: int) -> list[bool]:
-    """For each call of a process, whether its threads had to wait for a core."""
+    """Return, for each call of a process, whether its threads had to wait for a core."""
     times_ns = timing.samples_ns[process]
     waited = _read_counter(timing.waited_ns, process, len(times_ns))
     switches = _read_counter(timing.switches, process, len(times_ns))
@@ -196,12 +213,12 @@ def _flag_disturbed(timing: Timing, process: int) -> list[bool]:
 
 
 def _flag_late(timing: Timing, process: int, calls: int) -> list[bool]:
-    """For each call of a process, whether the device started the call before the host had enqueued all of it."""
+    """Return, for each call, whether the device started before the host had enqueued it all."""
     return [bool(late) for late in _read_counter(timing.late, process, calls)]
 
 
 def _flag_throttled(timing: Timing, process: int, calls: int) -> list[bool]:
-    """For each sample of a process, whether the device's clock changed or was throttled during its cycle."""
+    """Return, for each sample, whether the device's clock changed or was throttled in its cycle."""
     columns = (timing.clock_before_mhz, timing.clock_after_mhz, timing.throttle_reasons)
     return [
         before is not None and after is not None and reasons is not None and is_throttled(before, after, reasons)
@@ -210,15 +227,16 @@ def _flag_throttled(timing: Timing, process: int, calls: int) -> list[bool]:
 
 
 def _read_counter(counter: Samples, process: int, calls: int) -> Sequence[int | None]:
-    """The values of a counter for all calls of a process; None for each call if the counter was not recorded."""
+    """Return a counter's value at each call of a process, or None values if it was not recorded."""
     values = counter[process] if process < len(counter) else ()
     return values if len(values) == calls else [None] * calls
 
 
 def estimate_clean_time(timing: Timing, measure: Measure | None = None) -> Estimate | None:
-    """Time of a call: the median of its clean calls in each process that counts, then the median over processes.
+    """Return the time of a call in nanoseconds: the median over processes of each process's median.
 
-    Unit: nanoseconds. None if no process counts: other work on the machine then distorts the samples.
+    Only clean calls of processes with enough clean calls are used. Return None if no process has
+    enough: other work on the machine then distorts the samples.
     """
     medians = [statistics.median(process) for process in select_clean_calls(timing, measure) if process]
     return estimate(medians) if medians else None

@@ -27,17 +27,22 @@ def conform(
 ) -> Report:
     """Run the checks of a suite on an implementation in a separate process, and return a report.
 
-    ``implementation`` is an object or a name. The object is a module class, a function of (q, k, v) or an
-    ``Implementation``; a fresh process must be able to import it. The name is that of a registered implementation,
-    ``package.module:attribute`` or ``path/to/file.py:attribute``.
+    ``implementation`` is an object or a name. The object is a module class, a function of (q, k, v)
+    or an ``Implementation``; a new process must be able to import the object. The name is that of a
+    registered implementation, ``package.module:attribute`` or ``path/to/file.py:attribute``.
 
-    ``cases`` are shell-style patterns of case ids, or whole case ids. ``expected_failures`` are paths of files, or a
-    mapping. A key of the mapping is a pattern of check names, or a pair (pattern of check names, pattern of case ids).
-    A value of the mapping is a pair (reason, link). If the folder of the implementation's module contains an
+    ``cases`` are shell-style patterns of case ids, or whole case ids. ``checks`` are names of
+    checks. By default, all cases of the suite and all checks are run. ``timeout_s`` limits the wall
+    time of one check on one case. ``memory_bytes`` limits the memory of a worker process.
+    ``threads`` is the number of threads of every worker process.
+
+    ``expected_failures`` are paths of files, or a mapping. A key of the mapping is a pattern of
+    check names, or a pair (pattern of check names, pattern of case ids). A value of the mapping is
+    a pair (reason, link). If the folder of the implementation's module contains an
     ``expected_failures.toml``, this file is always read.
 
-    Raises: attnbench.plugins.registry.PluginError where the implementation cannot be loaded; ValueError where no check
-    applies to the selected cases, or an argument is invalid.
+    Raises: attnbench.plugins.registry.PluginError if the implementation cannot be loaded;
+    ValueError if no check applies to the selected cases, or an argument is invalid.
     """
     if getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "") == "attnbench.workers.candidate_worker":
         raise PluginError(

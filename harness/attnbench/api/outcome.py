@@ -1,4 +1,4 @@
-"""The report of a conformance run, as values and as text."""
+"""The report of a conformance run, as Python values and as text."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ SIGNS: tuple[tuple[str, tuple[Status, ...]], ...] = (
     ("·", ("not_run",)),
 )
 LEGEND = "✓ passed   ✗ failed   ~ expected to fail   – refused, with a reason   · not run"
-# A printed report describes at most this number of failed checks, with the first failure of each. ``Report.failures``
-# contains all failures.
+# Largest number of failed checks that a printed report describes. Of each check, the report
+# describes the first failure. ``Report.failures`` contains all failures.
 DETAILED_CHECKS = 12
 
 
@@ -47,7 +47,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Results of one implementation on a suite."""
+    """Results of one implementation on the cases of a suite."""
 
     # Name by which the implementation is loaded; the command in ``Failure.reproduce`` uses this name.
     implementation: str

@@ -38,9 +38,10 @@ class Selection:
     def make_plans(self, session: Session) -> list[Plan]:
         """Return one plan for each selected case, with the selected checks that apply to the case.
 
-        Raises: ValueError where a pattern matches no case, or no selected check applies to a selected case.
+        Raises: ValueError if a pattern matches no case, or no selected check applies to any
+        selected case.
         """
-        level = cast("Level", self.suite)  # __post_init__ has checked it
+        level = cast("Level", self.suite)  # __post_init__ has checked that the suite exists
         listed = [
             case for name in list_operators() for case in session.ask_oracle(ListSuite(operator=name, level=level))
         ]
@@ -54,10 +55,13 @@ class Selection:
 def collect_expectations(
     session: Session, implementations: Sequence[str], expected: Expected, plans: Sequence[Plan]
 ) -> list[Expectation]:
-    """Return the expected failures in ``expected`` and in the files beside the modules of the implementations.
+    """Return the expected failures in ``expected`` and in the files beside the implementations.
 
-    Raises: ExpectationError where an entry can match no finding, or a file cannot be read; ValueError where
-    ``expected`` is a mapping with an invalid key or value.
+    Such a file is named ``expected_failures.toml`` and is in the folder of the implementation's
+    module.
+
+    Raises: ExpectationError if an entry can match no finding, or a file cannot be read; ValueError
+    if ``expected`` is a mapping with an invalid key or value.
     """
     if isinstance(expected, Mapping):
         entries = expected.items()

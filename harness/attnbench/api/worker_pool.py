@@ -25,7 +25,7 @@ class LocalSession(Session):
     ) -> Supervisor:
         """Start the worker of one implementation.
 
-        Raises: PluginError where the implementation cannot be loaded.
+        Raises: PluginError if the implementation cannot be loaded.
         """
         return super().supervise(implementation, {**environment, "PYTHONPATH": build_search_path()}, parallel=parallel)
 
@@ -39,16 +39,18 @@ class WorkerPool:
         self._session: Session | None = None
         self._workers: dict[str, Supervisor | PluginError] = {}
         self._unloadable: set[str] = set()
-        # Both are keyed by implementation and case. ``_requested`` holds the requested checks. ``_found`` holds the
-        # findings that were not returned yet.
+        # Names of the checks that ``request`` announced, by (implementation, case).
         self._requested: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        # Findings that ``get_finding`` has not returned yet, by (implementation, case) and then by
+        # check.
         self._found: dict[tuple[str, str], dict[str, Finding]] = {}
         self._plans: dict[Selection, list[Plan]] = {}
 
     def make_plans(self, selection: Selection) -> list[Plan]:
-        """Return the plans of a selection; they are made once, at the first call.
+        """Return the plans of a selection, which are made at the first call for the selection.
 
-        Raises: ValueError where a pattern matches no case, or no selected check applies to a selected case.
+        Raises: ValueError if a pattern matches no case, or no selected check applies to any
+        selected case.
         """
         if selection not in self._plans:
             self._plans[selection] = selection.make_plans(self._open_session())
@@ -73,9 +75,13 @@ class WorkerPool:
         self._requested[implementation, case].add(check)
 
     def get_finding(self, implementation: str, plan: Plan, check: str) -> Finding:
-        """Return the finding of one check; the first call for a case also runs its other announced checks."""
+        """Return the finding of one check.
+
+        The first call for a case also runs the case's other checks that ``request`` announced.
+        """
         key = (implementation, plan.case)
-        # Each finding is returned once. If it is requested again, as by a repeated test, the check runs again.
+        # Each finding is returned once. If a finding is requested again, as by a repeated test, the
+        # check runs again.
         if key not in self._found:
             wanted = tuple(name for name in plan.checks if name == check or name in self._requested[key])
             self._found[key] = self._run_checks(implementation, replace(plan, checks=wanted))
@@ -84,13 +90,13 @@ class WorkerPool:
         return self._found[key].pop(check)
 
     def close(self) -> None:
-        """End all processes; they are restarted when they are needed again."""
+        """End all worker processes; a later call starts new processes."""
         self._session = None
         self._workers.clear()
         self._running.close()
 
     def _run_checks(self, implementation: str, plan: Plan) -> dict[str, Finding]:
-        """Return the findings of a plan, by check."""
+        """Run the checks of a plan, and return the findings by name of the check."""
         try:
             session = self._open_session()
             worker = self._start_worker(session, implementation)
@@ -110,7 +116,7 @@ class WorkerPool:
             raise
 
     def _report_load_error(self, implementation: str, plan: Plan, reason: str) -> dict[str, Finding]:
-        """Return findings for an implementation that cannot be loaded.
+        """Return the findings, by check, of a plan whose implementation cannot be loaded.
 
         The first finding of the implementation has the status ``error``. All others have the status ``not_run``.
         """
@@ -128,7 +134,7 @@ class WorkerPool:
     def _start_worker(self, session: Session, implementation: str) -> "Supervisor | PluginError":
         """Return the worker of an implementation, or the error that loading the implementation raised.
 
-        The worker is started at the first call.
+        The worker is started at the first call for the implementation.
         """
         if implementation not in self._workers:
             try:

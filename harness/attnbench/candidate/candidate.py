@@ -34,7 +34,9 @@ class Candidate:
         self.operator = operator
         self.case = case
         self.inputs = inputs
-        # Cotangents must not require gradients: otherwise even the loss of a detached output would require gradients.
+        # Only input tensors require gradients, not the cotangents: otherwise even the loss of a
+        # detached output would require gradients, and ``compute_loss`` could not detect the missing
+        # gradients.
         for tensor in inputs.tensors.values():
             tensor.requires_grad_(self._is_tracked(tensor))
         self.reference = operator.reference(case, inputs)
@@ -44,7 +46,7 @@ class Candidate:
         return self.case.tracks_inputs and tensor.is_floating_point()
 
     def build(self, reference: Any = None) -> tuple[Any, Callable[..., Any]]:
-        """Return a new module and its prepared call.
+        """Return a new module and the prepared function that calls the module.
 
         The module has the parameters of ``reference``, by default those of the reference module of the case.
         """
@@ -66,7 +68,7 @@ class Candidate:
     def run(self, call: Callable[..., Any] | None = None, **changed: Any) -> dict[str, Tensor]:
         """Call the module on the current inputs and return the outputs by name, with 0 in excluded padded rows.
 
-        ``call`` replaces the prepared call, and ``changed`` replaces some of its arguments.
+        ``call`` replaces the prepared call. ``changed`` replaces some of the arguments of the call.
 
         Raises: Malformed if the result is not of the required form.
         """
@@ -92,7 +94,8 @@ class Candidate:
     def name_outputs(self, returned: Any) -> dict[str, Tensor]:
         """Return the outputs of a call by name.
 
-        The result of the call must be a tuple or, if the operator has one output, a tensor.
+        ``returned``, the result of the call, must be a tuple or, if the operator has one output, a
+        tensor.
 
         Raises: Malformed if the result has another form.
         """
@@ -109,7 +112,8 @@ class Candidate:
         for name, value in named.items():
             if value is not None and not isinstance(value, Tensor):
                 raise Malformed(f"{name} must be a Tensor or None, got {type(value).__name__}")
-        # A subclass of Tensor may override any method, so the checks see the plain tensor.
+        # Convert to plain tensors: a subclass of Tensor may override any method that the checks
+        # use.
         return {name: Tensor.as_subclass(value, Tensor) for name, value in named.items() if value is not None}
 
     def blank_excluded_rows(self, outputs: dict[str, Tensor], case: Case, inputs: Inputs) -> dict[str, Tensor]:
@@ -120,12 +124,15 @@ class Candidate:
 
     @cached_property
     def outputs(self) -> dict[str, Tensor]:
-        """Outputs of the first call."""
+        """Outputs by name, of one call that is made when this property is first used."""
         return self.run()
 
     @cached_property
     def gradients(self) -> dict[str, Tensor]:
-        """Gradients of the first call, as ``grad.<name>`` for each input and each parameter of the reference."""
+        """Gradients of the call that gave ``outputs``, computed when this property is first used.
+
+        The keys are ``grad.<name>`` for each tracked input and each parameter of the reference.
+        """
         return self.compute_gradients(self.outputs)
 
     def compute_loss(self, outputs: dict[str, Tensor]) -> Tensor:
@@ -142,7 +149,10 @@ class Candidate:
         return loss
 
     def compute_gradients(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Compute the gradients of the loss for all tracked inputs and parameters; it is 0 for unused tensors."""
+        """Return the gradients of the loss with respect to all tracked inputs and parameters.
+
+        The keys are ``grad.<name>``. The gradient of a tensor that the call does not use is 0.
+        """
         inputs = self.collect_leaves()
         parameters = self.parameters() if self.case.tracks_parameters else {}
         leaves = [*inputs.values(), *parameters.values()]
@@ -155,7 +165,10 @@ class Candidate:
         return {f"grad.{name}": gradient for name, gradient in gradients.items()}
 
     def collect_leaves(self) -> dict[str, Tensor]:
-        """Return the tensor inputs that require gradients by name; a tensor with several names has only the first."""
+        """Return the input tensors that require gradients, by name.
+
+        A tensor that is passed as several inputs is returned once, by the name of the first input.
+        """
         leaves: dict[str, Tensor] = {}
         for name, tensor in self.inputs.tensors.items():
             if tensor.requires_grad and not any(tensor is leaf for leaf in leaves.values()):
@@ -206,7 +219,11 @@ class Candidate:
         return self.blank_excluded_rows(self.name_outputs(returned), case, inputs)
 
     def make_step(self) -> Callable[[], Any]:
-        """Return the timed pass: forward and, if the case takes gradients, backward to every leaf."""
+        """Return a function that makes one timed pass.
+
+        The pass is a forward pass. If the case takes gradients, a backward pass to all leaves
+        follows.
+        """
         arguments, call = self.inputs.arguments(), self.call
         if not self.case.differentiates:
 
@@ -226,11 +243,14 @@ class Candidate:
         return forward_and_backward
 
     def overwrite(self, changes: dict[str, Tensor]) -> "_Overwritten":
-        """Return a context in which tensor inputs hold the values of ``changes``, written in place."""
+        """Return a context in which the input tensors named in ``changes`` have new values.
+
+        The values are written in place. At the end of the context, the old values are restored.
+        """
         return _Overwritten(self, changes)
 
     def write(self, values: Mapping[str, Tensor]) -> None:
-        """Write values into tensor inputs, in place."""
+        """Write values into the input tensors, in place; the keys are names of inputs."""
         with torch.no_grad():
             for name, value in values.items():
                 self.inputs.tensors[name].copy_(value)

@@ -1,4 +1,4 @@
-"""Compilation of a candidate's call by torch's compilers, so that the compiled call is checked like any other."""
+"""Compilation of a candidate's call by torch's compilers; checks then make the compiled call."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ __all__ = ["CallModule", "compile_call"]
 
 
 class CallModule(nn.Module):
-    """A prepared call in the form of a module, whose submodule is the module that the call uses."""
+    """Module whose forward makes a prepared call; the call uses the submodule ``owner``."""
 
     def __init__(self, call: Callable[..., Any], owner: Any) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class CallModule(nn.Module):
         self._call = call
 
     def forward(self, **arguments: Any) -> Any:
-        """Return the result of the call."""
+        """Return the result of the prepared call."""
         return self._call(**arguments)
 
 
@@ -30,10 +30,10 @@ def compile_call(call: Callable[..., Any], module: Any, case: Case, inputs: Inpu
 
     Graph breaks are allowed: the compiled call must return correct results, but need not be a single graph.
     """
-    # Graphs that were compiled earlier in this process must not be reused.
+    # Discard the graphs that were compiled earlier in this process, so that none is reused.
     torch.compiler.reset()
     if case.compiler == "export":
-        # torch.export accepts modules only.
+        # torch.export accepts a module, but not a function.
         whole = call if isinstance(call, nn.Module) else CallModule(call, module)
         # The exported module keeps requires_grad of every parameter.
         return torch.export.export(whole, (), inputs.arguments()).module()

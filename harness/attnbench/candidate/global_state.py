@@ -40,12 +40,12 @@ _SETTINGS: dict[str, _Setting] = {
 
 
 def read_settings() -> dict[str, Any]:
-    """Return the current value of every setting, by a name such as "the default dtype"."""
+    """Return the value of every setting, by the setting's name, such as "the default dtype"."""
     return {name: setting.get() for name, setting in _SETTINGS.items()}
 
 
 def restore_settings(before: Mapping[str, Any]) -> None:
-    """Restore the settings that differ from ``before`` and reset torch's random number generators."""
+    """Restore the settings that differ from ``before``, and seed torch's generators with 0."""
     for name, value in before.items():
         if _SETTINGS[name].get() != value:
             _SETTINGS[name].set(value)
@@ -55,7 +55,8 @@ def restore_settings(before: Mapping[str, Any]) -> None:
 def seed(number: int) -> None:
     """Seed torch's random number generators on the CPU and on CUDA.
 
-    torch.manual_seed seeds every kind of device and takes 0.3 ms; this function takes 1 µs.
+    torch.manual_seed seeds the generators of all types of device and takes 0.3 ms. This function
+    takes 1 µs.
     """
     torch.default_generator.manual_seed(number)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

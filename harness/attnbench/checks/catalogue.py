@@ -1,8 +1,9 @@
 """Names, chapters and requirements of all checks, read from their source without importing torch.
 
-A check is a function decorated with ``@check`` in the file of a chapter. The first line of its docstring is the
-requirement. The chapters of attnbench are the modules of ``attnbench.checks.chapters``. An operator names further
-chapters as ``package.module`` in ``Operator.chapters``.
+A check is a function decorated with ``@check``. The first line of its docstring is the check's
+requirement. A chapter is a module that defines the checks of one topic. The built-in chapters are
+the modules of ``attnbench.checks.chapters``. An operator names further chapters as
+``package.module`` in ``Operator.chapters``.
 """
 
 import ast
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
 __all__ = ["Check", "list_chapters", "load_check_function", "read_checks", "read_operator_checks", "sort_checks"]
 
 PACKAGE = "attnbench.checks.chapters"
-# Chapters in the order in which their checks run and are listed.
+# Names of the built-in chapters, in the order in which their checks run and are listed.
 CHAPTERS = (
     "forward", "exact", "weights", "gradients", "masks", "grouping", "positions", "shapes", "layouts", "numerics",
     "invariants", "dropout", "paths", "hygiene", "protocol", "compilation", "autocast", "refusals", "determinism",
     "size",
 )  # fmt: skip
-# The check that runs before the other checks of a case: if an implementation writes the same values into its inputs at
-# every call, only the first call changes a bit.
+# Name of the check that runs before all other checks of a case, because it must observe the first
+# call: an implementation that writes the same values into its inputs at every call changes the
+# inputs only at the first call.
 FIRST = "inputs_untouched"
 
 
@@ -44,43 +46,44 @@ class Check:
 
     @property
     def chapter(self) -> str:
-        """Name of the chapter, which is the name of its file."""
+        """Name of the chapter: the last part of the name of the module."""
         return self.module.rpartition(".")[2]
 
 
 @cache
 def read_checks() -> dict[str, Check]:
-    """Return all checks by name: first those of attnbench, then those of every operator that can be loaded."""
+    """Return all checks by name: the built-in checks, then those of all loadable operators."""
     found = dict(_read_built_in())
     for name in list_operators():
         try:
             found |= read_operator_checks(load_operator(name))
-        except PluginError:  # the error is reported where the operator is used
+        except PluginError:  # whatever uses the operator later reports this error
             continue
     return found
 
 
 def read_operator_checks(operator: Operator) -> dict[str, Check]:
-    """Return the checks in the chapters of an operator, by name.
+    """Return the checks in the chapters that an operator names, by name of the check.
 
-    Raises: PluginError if a chapter of the operator cannot be read, or has a check with the name of another check.
+    Raises: PluginError if a chapter of the operator cannot be read, or if two checks have the same
+    name.
     """
     return _read_checks_of(operator.name, tuple(operator.chapters))
 
 
 def list_chapters() -> tuple[str, ...]:
-    """Return the names of the chapters, in the order in which their checks are listed."""
+    """Return the names of all chapters, in the order in which their checks are listed."""
     return tuple(dict.fromkeys(check.chapter for check in read_checks().values()))
 
 
 def sort_checks(names: Iterable[str]) -> list[str]:
-    """Return the names of checks in the order in which they run: ``FIRST``, then the others in the given order."""
+    """Return check names in running order: ``FIRST``, then the other names in the given order."""
     return sorted(names, key=lambda name: name != FIRST)
 
 
 @cache
 def load_check_function(name: str) -> "CheckFunction":
-    """Import the module of a check and return the check's function."""
+    """Import the module that defines the check ``name``, and return the check's function."""
     function: CheckFunction = getattr(importlib.import_module(read_checks()[name].module), name)
     return function
 
@@ -109,7 +112,7 @@ def _read_built_in() -> dict[str, Check]:
 
 @cache
 def _read_chapter(module: str) -> tuple[Check, ...]:
-    """Return the checks of a module, in the order of the file.
+    """Return the checks that a module defines, in the order of their definitions.
 
     Raises: PluginError if there is no such module.
     """

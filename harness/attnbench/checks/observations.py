@@ -19,7 +19,7 @@ class Match:
     quantities: dict[str, Tensor]
     # The dropout mask that the implementation drew, true where a weight is kept. None if the case draws no dropout.
     keep: Tensor | None = None
-    # Whether the quantities may have any dtype (autocast leaves the dtype of returned weights open).
+    # Whether the quantities may have any dtype, as attention weights may under autocast.
     any_dtype: bool = False
 
 
@@ -61,7 +61,8 @@ class Agree:
 class Average:
     """The mean of a quantity over ``draws`` random dropout masks must equal the oracle's value without dropout.
 
-    Shape: ``mean`` and ``std`` have the shape of the quantity.
+    ``mean`` and ``std`` (standard deviation) are taken over the draws. Their shape is that of the
+    quantity.
     """
 
     quantity: str
@@ -76,8 +77,9 @@ class Holds:
 
     holds: bool
     what: str
-    # The number that the condition bounds, and the bound. Both are None if the condition bounds no number.
+    # The number that the condition bounds; None if the condition bounds no number.
     measured: float | None = None
+    # The largest number that meets the condition; None if the condition bounds no number.
     allowed: float | None = None
 
 

@@ -1,4 +1,4 @@
-"""The decorator that marks a function as a check, and conditions on the cases that a check applies to."""
+"""The decorator that marks a function as a check, and conditions that select cases."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,8 +18,9 @@ def check(
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Mark a function as a check that applies to the cases for which ``when`` holds.
 
-    ``case_transforms``: the check uses the operator's case transforms (the same problem with other sequences, queries,
-    keys or heads), or reads the tensors query, key and value. It does not apply to an operator without case transforms.
+    ``case_transforms=True`` marks a check that uses the operator's case transforms (the same
+    problem with other sequences, queries, keys or heads), or that reads the tensors query, key and
+    value. Such a check does not apply to an operator without case transforms.
     """
 
     def mark(function: CheckFunction) -> CheckFunction:

@@ -1,4 +1,4 @@
-"""Comparing two runs of one implementation, and catching what a run raises."""
+"""Comparing two calls of one implementation, and catching the exceptions of a call."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
@@ -18,7 +18,10 @@ MESSAGE = 200
 
 
 def compare_runs(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], how: str) -> Iterator[Observation]:
-    """Observe that two runs agree in each quantity that both returned; ``how`` describes the two runs."""
+    """Observe that two calls agree in each quantity that both calls returned.
+
+    ``how`` describes the two calls, for messages.
+    """
     for name in [name for name in found if name in expected]:
         yield Agree(value=found[name].detach(), expected=expected[name].detach(), quantity=name, what=f"{name} {how}")
 
@@ -26,9 +29,10 @@ def compare_runs(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], ho
 def compare_bitwise(
     candidate: Candidate, value: Tensor, expected: Tensor, how: str, quantity: str = "output"
 ) -> Observation:
-    """Observe that two runs give the same bits of a quantity.
+    """Observe that two calls give the same bits of a quantity.
 
-    If the implementation declares the quantity not deterministic, observe that the runs agree within the error budget.
+    If the implementation declares the quantity not deterministic, observe that the two values agree
+    within twice the error budget.
     """
     value, expected, what = value.detach(), expected.detach(), f"{quantity} {how}"
     if candidate.implementation.policies.repeats_bitwise(quantity, candidate.case.device):

@@ -1,4 +1,4 @@
-"""Comparing a derivative with a central difference, in float64."""
+"""Comparing a derivative with a central finite difference, in float64."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,9 +13,10 @@ __all__ = ["compare_with_slope"]
 
 
 def compare_with_slope(derivative: Tensor, tensor: Tensor, loss: Callable[[], Tensor], what: str) -> Holds:
-    """Observe that the derivative of ``loss`` with respect to ``tensor`` equals a central difference.
+    """Observe that the derivative of ``loss`` by ``tensor`` equals a central finite difference.
 
-    The difference is taken along one direction that changes every element. The tensor is changed in place and restored.
+    The difference is taken along one direction that changes every element of ``tensor``. The tensor
+    is changed in place and then restored. ``what`` names the derivative in messages.
     """
     direction = torch.cos(torch.arange(tensor.numel(), dtype=tensor.dtype, device=tensor.device)).view_as(tensor)
     ends = []

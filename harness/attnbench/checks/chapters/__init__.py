@@ -1,1 +1,4 @@
-"""The checks, one file per chapter. The message of a failure begins with the first line of the check's docstring."""
+"""The built-in checks. Each file is a chapter: the checks of one topic.
+
+The message of a failed check begins with the first line of the check's docstring.
+"""

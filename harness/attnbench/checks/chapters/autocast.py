@@ -11,5 +11,6 @@ from attnbench.checks.requirement import check, draws_dropout
 def autocast_parity(candidate: Candidate) -> Iterator[Observation]:
     """Under autocast the output has autocast's dtype, gradients have their tensors' dtype; all equal the oracle's."""
     yield Match(quantities={"output": candidate.outputs["output"]} | candidate.gradients)
-    # An implementation may compute its softmax in float32 and return attention weights in float32.
+    # An implementation may compute its softmax in float32 and return attention weights in float32,
+    # so the check accepts any dtype of the weights.
     yield Match(quantities={k: v for k, v in candidate.outputs.items() if k != "output"}, any_dtype=True)

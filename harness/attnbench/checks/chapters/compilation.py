@@ -17,14 +17,14 @@ def compiled_parity(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=lambda case: case.compiler == "aot_eager" and not draws_dropout(case))
 def compiled_for_other_lengths(candidate: Candidate) -> Iterator[Observation]:
-    """A compiled module that is called with another length gives the same output as without a compiler."""
+    """A compiled module that is called with another length gives the same output as the uncompiled module."""
     if not isinstance(
         candidate.implementation.prepare(candidate.module, candidate.case, candidate.inputs), type(candidate.module)
     ):
-        raise Refusal("prepare() returns a call that fits only one case, not the module itself")
+        raise Refusal("prepare() does not return the module itself, but a function for one length only")
     longer = candidate.case.problem.lengthen()
     if longer is None:
-        raise Refusal("the case has no length that can be changed")
+        raise Refusal("the length of this case cannot be changed")
     inputs = candidate.operator.inputs(replace(candidate.case, problem=replace(longer, seed=longer.seed + 1)))
     candidate.run()
     compiled = candidate.name_outputs(candidate.call(**inputs.arguments()))["output"]

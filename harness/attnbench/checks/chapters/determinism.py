@@ -9,8 +9,8 @@ from attnbench.checks.observations import Observation
 from attnbench.checks.requirement import check, is_eager
 from attnbench.checks.runs import compare_bitwise
 
-# Number of forward and backward passes. A race condition that changes one of ten passes is detected with a probability
-# of 199 in 200.
+# Number of forward and backward passes that ``repeats_many_times`` compares. A race condition that
+# changes one of ten passes is detected with a probability of 199 in 200.
 REPETITIONS = 50
 
 

@@ -1,6 +1,7 @@
 """Chapter *dropout*: dropout of attention weights.
 
-Dropout must be off in eval mode. In training it must be unbiased, and returned weights must show what was dropped.
+Dropout must be off in eval mode. In training mode, the mean over dropout masks must be the output
+without dropout, and returned weights must be 0 where they were dropped.
 """
 
 import math
@@ -16,14 +17,18 @@ from attnbench.checks.requirement import check, draws_dropout
 from attnbench.checks.slopes import compare_with_slope
 from attnbench.interface import Refusal
 
-# Number of calls, each under its own seed, whose mean output is compared.
+# Number of calls, each with a different seed. ``dropout_is_unbiased`` compares their mean output
+# with the output without dropout.
 DRAWS = 256
-# Number of attention weights that a case needs for a check of randomness. With this many weights and a dropout rate of
-# 0.1 or more, two seeds drop exactly the same weights with a probability below 1 in 10^9.
+# Smallest number of attention weights of a case on which randomness is checked. With this many
+# weights and a dropout rate of 0.1 or more, two seeds drop exactly the same weights with a
+# probability below 1 in 10^9.
 MANY = 200
-# Number of calls over which the dropout decisions of neighbouring weights are compared.
+# Number of calls, each with a different seed, over which ``dropout_masks_are_independent`` counts
+# the pairs of neighbouring weights that are both dropped or both kept.
 PAIRED_DRAWS = 64
-# Largest allowed error of a count of weights, in standard deviations. Chance alone exceeds it once in 10^9.
+# Largest allowed deviation of a count of weights from its expected value, in standard deviations.
+# Chance alone exceeds 6 standard deviations with a probability of 2 in 10^9.
 SIGMAS = 6.0
 
 
@@ -44,13 +49,19 @@ def dropout_rests_in_eval(candidate: Candidate) -> Iterator[Observation]:
 
 
 def _compute_clean_weights(candidate: Candidate) -> torch.Tensor:
-    """Compute the attention weights by the formula without dropout; rows excluded from comparison are set to zero."""
+    """Return the attention weights without dropout, computed by the operator's formula.
+
+    The weights are 0 in the rows of padded queries that the policy ``padded_queries`` excludes.
+    """
     quantities = candidate.operator.evaluate(candidate.case, candidate.inputs)
     return candidate.blank_excluded_rows(quantities, candidate.case, candidate.inputs)["weights"]
 
 
 def _draws_enough(case: Case) -> bool:
-    """Whether dropout acts on at least ``MANY`` weights that are not negligible, so that no check fails by chance."""
+    """Whether dropout acts on at least ``MANY`` weights that are not negligible.
+
+    With fewer such weights, a check of randomness could fail by chance.
+    """
     problem = case.problem
     weights = problem.sequences * problem.num_heads * problem.queries * problem.columns
     no_key = problem.padding_mask == "padempty" and problem.sequences < 2
@@ -60,7 +71,7 @@ def _draws_enough(case: Case) -> bool:
 
 
 def _shows_dropout_mask(case: Case) -> bool:
-    """Whether the returned weights show the dropout mask of each head."""
+    """Whether a call returns the weights of each head, whose zeros show the dropout mask."""
     problem = case.problem
     shows = problem.need_weights and not problem.average_attn_weights and problem.columns > 0
     return draws_dropout(case) and shows and case.compiler is None and not case.autocast
@@ -68,7 +79,7 @@ def _shows_dropout_mask(case: Case) -> bool:
 
 @check(when=_shows_dropout_mask)
 def dropout_is_told_by_weights(candidate: Candidate) -> Iterator[Observation]:
-    """Returned weights are those after dropout: under the mask they show, output and gradients equal the oracle's."""
+    """Returned weights include dropout: with the dropout mask they show, output and gradients equal the oracle's."""
     global_state.seed(0)
     outputs = candidate.run()
     weights = outputs.get("weights")
@@ -121,8 +132,8 @@ def dropout_masks_are_independent(candidate: Candidate) -> Iterator[Observation]
             continue
         same = (masks == masks.roll(1, axis + 1))[:, both]
         spread = math.sqrt(agreeing * (1 - agreeing) / max(same.numel(), 1))
-        # Each weight is in two pairs, one with each of its two neighbours. Both pairs depend on the weight, and the
-        # factor √2 allows for this.
+        # Each weight is in two pairs, one with each of its two neighbours along the axis. Therefore
+        # the pairs are not independent; the factor √2 widens the bound accordingly.
         off, bound = abs(float(same.double().mean()) - agreeing), SIGMAS * math.sqrt(2) * spread
         yield Holds(
             holds=off <= bound, measured=off, allowed=bound,
@@ -153,7 +164,7 @@ def dropout_follows_the_seed(candidate: Candidate) -> Iterator[Observation]:
     )
 )
 def dropout_gradients(candidate: Candidate) -> Iterator[Observation]:
-    """Backward uses the dropout mask of its own forward: gradients equal finite differences under the same seed."""
+    """Backward uses the dropout mask of the forward pass: gradients equal finite differences under the same seed."""
 
     def loss() -> torch.Tensor:
         global_state.seed(3)
@@ -167,7 +178,7 @@ def dropout_gradients(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=lambda case: draws_dropout(case) and case.compiler is None)
 def dropout_survives_eval(candidate: Candidate) -> Iterator[Observation]:
-    """A call in eval() between two calls in train() changes neither dropout nor its rate."""
+    """A call in eval() does not change the dropout of a later call in train()."""
     if not isinstance(candidate.module, torch.nn.Module):
         raise Refusal("the implementation's module is not a torch.nn.Module, so it has no train() and eval()")
     global_state.seed(4)

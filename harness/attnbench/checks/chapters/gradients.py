@@ -15,7 +15,7 @@ from attnbench.interface import Refusal
 
 
 def _tracks_inputs(case: Case) -> bool:
-    """Whether the inputs of an eager case require gradients."""
+    """Whether a case is eager and its inputs require gradients."""
     return case.tracks_inputs and is_eager(case)
 
 
@@ -48,7 +48,7 @@ def mask_gradients(candidate: Candidate) -> Iterator[Observation]:
 def hidden_keys_get_no_gradient(candidate: Candidate) -> Iterator[Observation]:
     """The gradient of a token that is hidden from every query is exactly zero."""
     case, case_transforms = candidate.case, get_case_transforms(candidate)
-    hidden = ~candidate.operator.visible(case, candidate.inputs).flatten(1, 2).any(dim=1)  # (batch, keys)
+    hidden = ~candidate.operator.visible(case, candidate.inputs).flatten(1, 2).any(dim=1)  # shape (batch, keys)
     axes = (case_transforms.sequence_axis(case), case_transforms.length_axis(case))
     for name in ("grad.key", "grad.value"):
         if name in candidate.gradients:
@@ -67,8 +67,8 @@ def backward_repeats(candidate: Candidate) -> Iterator[Observation]:
     yield from (_compare_gradients(second[name], first[name], name, how) for name in first)
 
 
-# The output must depend on the one tensor that requires a gradient. Cases without sequences, without queries, or
-# without any key column are excluded, because their output depends on no input.
+# The check needs an output that depends on the one tensor that requires a gradient. In cases
+# without sequences, without queries, or without any key, the output depends on no input.
 @check(
     when=lambda case: (
         _tracks_inputs(case)
@@ -122,7 +122,7 @@ def cotangent_layout_is_free(candidate: Candidate) -> Iterator[Observation]:
     case_transforms=True,
 )
 def second_derivatives(candidate: Candidate) -> Iterator[Observation]:
-    """If declared twice differentiable, second derivatives equal finite differences of the gradients."""
+    """If the policies declare twice_differentiable, second derivatives equal finite differences of the gradients."""
     if not candidate.implementation.policies.twice_differentiable:
         raise Refusal("not declared twice differentiable")
     query = candidate.inputs.tensors["query"]
@@ -138,8 +138,8 @@ def second_derivatives(candidate: Candidate) -> Iterator[Observation]:
         return (compute_gradient() * weights).sum()
 
     others = {name: leaf for name, leaf in candidate.collect_leaves().items() if name in ("key", "value")}
-    # All derivatives are computed before a tensor is changed in place, because a backward pass raises an exception if
-    # a saved tensor was changed.
+    # Compute all second derivatives before ``compare_with_slope`` changes a tensor in place: a
+    # backward pass raises an exception if a tensor saved for it was changed.
     seconds = torch.autograd.grad(first, list(others.values()), weights)
     for (name, tensor), second in zip(others.items(), seconds, strict=True):
         yield compare_with_slope(second, tensor, compute_weighted_sum, f"the second derivative with respect to {name}")

@@ -35,7 +35,8 @@ def outputs_are_its_own(candidate: Candidate) -> Iterator[Observation]:
     yield Holds(holds=not shares, what="the output shares memory with an input")
     name = next(iter(candidate.collect_leaves() or candidate.inputs.tensors))
     with candidate.overwrite({name: -candidate.inputs.tensors[name].detach()}):
-        # Two calls, since an implementation may alternate between two buffers.
+        # Call twice: an implementation that alternates between two output buffers writes into the
+        # first buffer again only at the second of these calls.
         candidate.run()
         candidate.run()
     for name, value in first.items():
@@ -44,7 +45,7 @@ def outputs_are_its_own(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=is_eager)
 def no_stale_state(candidate: Candidate) -> Iterator[Observation]:
-    """After new values are written into inputs and parameters, the output equals a fresh module's."""
+    """After inputs and parameters are overwritten, the output equals that of a newly built module."""
     tensors, masks = candidate.inputs.tensors, _find_masks(candidate)
     names = {name for name, tensor in tensors.items() if tensor.is_floating_point() and name not in masks}
     new = {name: torch.flip(tensors[name].detach(), (-1,)) for name in names}
@@ -54,29 +55,30 @@ def no_stale_state(candidate: Candidate) -> Iterator[Observation]:
     with candidate.overwrite(new):
         fresh_module, _ = candidate.build()
         _scale_parameters(fresh_module, 0.5)
-        # The fresh module gets copies of the inputs, so that a cache that is keyed by address has no entry for them.
+        # The new module gets copies of the inputs. A cache keyed by tensor address has no entry for
+        # these copies, so it cannot return an outdated value.
         copies = change_tensors(candidate.inputs, lambda _, tensor: tensor.clone())
         fresh = candidate.run_on(candidate.case, copies, fresh_module)["output"].detach()
         _scale_parameters(candidate.module, 0.5)
         used = candidate.run()["output"].detach().clone()
         _scale_parameters(candidate.module, 2.0)
-    what = "output after inputs and parameters were overwritten (compared with a fresh module)"
+    what = "output after inputs and parameters were overwritten (compared with a newly built module)"
     yield Agree(value=used, expected=fresh, quantity="output", what=what)
     if masks and not candidate.inputs.options.get("is_causal"):
-        # ``run_on`` calls ``prepare()`` again, since the call that ``prepare()`` returned may hold a converted copy of
-        # its mask.
+        # Here ``run_on`` calls ``prepare()`` again for the new masks: the function that the earlier
+        # ``prepare()`` returned may contain a converted copy of the old masks.
         flipped = {name: torch.flip(tensors[name].detach(), (-1,)) for name in masks}
         other = replace(candidate.inputs, tensors=tensors | flipped)
         yield Agree(
             value=candidate.run_on(candidate.case, other)["output"],
             expected=candidate.run_on(candidate.case, other, candidate.build()[0])["output"],
             quantity="output",
-            what="output of a call with new masks (compared with a fresh module)",
+            what="output of a call with new masks (compared with a newly built module)",
         )
 
 
 def _find_masks(candidate: Candidate) -> set[str]:
-    """Return the names of inputs that hide keys or are added to logits."""
+    """Return the names of the inputs that are boolean masks or are added to the logits."""
     tensors = candidate.inputs.tensors
     return {
         name
@@ -86,9 +88,9 @@ def _find_masks(candidate: Candidate) -> set[str]:
 
 
 def _scale_parameters(module: object, factor: float) -> None:
-    """Multiply parameters in place, as an optimiser changes them.
+    """Multiply all parameters of a module by ``factor`` in place, as an optimiser changes them.
 
-    Nothing is rounded if ``factor`` is a power of two.
+    A power of two as ``factor`` causes no rounding.
     """
     if isinstance(module, torch.nn.Module):
         with torch.no_grad():
@@ -101,13 +103,14 @@ def global_state_untouched(candidate: Candidate) -> Iterator[Observation]:
     """Building and calling leave torch's global state unchanged; a call without dropout draws no random number."""
     before = global_state.read_settings()
     _, call = candidate.build()
-    # Draw a number first: without it, a call that sets the seed that is already set would not change the state.
+    # Draw a number first: otherwise a call that sets the current seed again would leave the state
+    # of the generator unchanged, and the check would not detect the call.
     torch.rand(1)
     random = torch.get_rng_state()
     inside: list[dict[str, Any]] = []
 
     def watched(**arguments: Any) -> Any:
-        """Call the implementation; read the settings before and after, while the case's call mode is still active."""
+        """Call the implementation; record torch's settings before and after, in the call mode."""
         inside.append(global_state.read_settings())
         returned = call(**arguments)
         inside.append(global_state.read_settings())

@@ -1,4 +1,7 @@
-"""Chapter *invariants*: metamorphic relations; for example, other sequences and hidden keys change no output."""
+"""Chapter *invariants*: metamorphic relations between the outputs of a case and of a changed case.
+
+For example, the other sequences of the batch and additional hidden keys change no output.
+"""
 
 from collections.abc import Iterator
 
@@ -11,11 +14,14 @@ from attnbench.checks.observations import Observation
 from attnbench.checks.requirement import check, get_case_transforms, is_eager
 from attnbench.checks.runs import compare_bitwise, compare_runs
 
-# Number of keys appended after the last key. At any length, five further keys reach into the next tile of 4 keys.
+# Number of padded keys that ``padding_invariance`` appends. Whatever the length, five more keys
+# need one more tile of 4 keys.
 FURTHER_KEYS = 5
-# Regimes of moderate logits. With ``huge`` logits, a change in the last bit of a logit can select another key.
+# Input regimes with logits of moderate size. With the logits of the regime ``huge``, a change in
+# the last bit of a logit can select another key.
 _ORDINARY = ("flat", "plain", "peaked", "onehot", "identity")
-# Factor by which one query is multiplied. The product is exact, and far outside the data.
+# Factor by which ``query_independence`` multiplies one query. The product is exact, because 8 is a
+# power of two. It is far outside the range of the data.
 DISTURBANCE = -8.0
 
 
@@ -121,11 +127,12 @@ def duplicated_keys(candidate: Candidate) -> Iterator[Observation]:
 
 
 def _splits_evenly(case: Case) -> bool:
-    """Whether each of two copies of a key gets half of the key's weight, within the rounding error without copies.
+    """Whether each of two copies of a key gets half of the key's weight, within the allowed error.
 
-    This does not hold in a row with one dominant key: the large logits of the two copies may differ in the last bit.
-    Such a difference changes the weights of the copies by more than rounding changes the weight of a single key. Extra
-    key columns are excluded too, because they are not duplicated. Masks by position are also excluded.
+    This is false for cases with one dominant key in a row: the large logits of the two copies may
+    differ in the last bit. Such a difference changes the weights of the copies by more than
+    rounding changes the weight of a single key. It is also false for cases with the extra keys of
+    add_bias_kv or add_zero_attn, which are not duplicated, and for cases with masks by position.
     """
     problem = case.problem
     moderate = problem.regime in ("flat", "plain", "identity") and "lowest" not in problem.mask

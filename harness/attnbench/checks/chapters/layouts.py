@@ -19,11 +19,14 @@ from attnbench.oracle.inputs import change_tensors
 __all__ = ["LAYOUTS", "repeat_part"]
 
 _REGIMES = ("flat", "plain", "identity")
-# Number of elements in the gap in memory before each row. It is odd, so that rows are not aligned.
+# Number of elements in the gap that precedes each row of a tensor in memory. It is odd, so that
+# rows are not aligned.
 OFFSET = 3
-# Number that fills gaps between elements if NaN cannot be used. It is far outside the data, and finite in every dtype.
+# Number that fills the gaps between the elements of a tensor if NaN cannot be used (``_get_gap``).
+# It is far outside the range of the data, and finite in every dtype.
 BESIDE = 1e4
-# Numbers of rows and features of a matrix: no multiple of the tile size of any matrix product.
+# Shape (rows, features) of the matrix on which ``_matmul_reads_past_rows`` tests torch's matrix
+# product. Neither number is a multiple of a tile size.
 ODD_MATRIX = (33, 21)
 
 
@@ -86,7 +89,8 @@ def _compute_results(candidate: Candidate, inputs: Inputs) -> dict[str, Tensor]:
     outputs = candidate.run() if inputs is candidate.inputs else candidate.run_on(candidate.case, inputs)
     if not candidate.case.tracks_inputs:
         return outputs
-    # A tensor with several names is one leaf. Its first name is kept, because the names are visited in reverse order.
+    # A tensor that several arguments share is one leaf, named after the first of these arguments:
+    # the names are visited in reverse order, so the first argument is stored last.
     leaves = {id(tensor): (name, tensor) for name, tensor in reversed(inputs.tensors.items()) if tensor.requires_grad}
     found = torch.autograd.grad(
         candidate.compute_loss(outputs), [tensor for _, tensor in leaves.values()],
@@ -96,7 +100,10 @@ def _compute_results(candidate: Candidate, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def _get_gap(tensor: Tensor) -> float | bool:
-    """Return the value that fills gaps between elements: NaN if possible, because even 0 × NaN changes a result."""
+    """Return the value that fills the gaps between the elements of a tensor in memory.
+
+    It is NaN if possible: NaN changes a result even if an implementation multiplies it by 0.
+    """
     if tensor.is_floating_point():
         return BESIDE if _matmul_reads_past_rows(tensor.dtype, tensor.device.type) else math.nan
     return True if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype).max
@@ -116,24 +123,27 @@ def _matmul_reads_past_rows(dtype: torch.dtype, device: str) -> bool:
 
 
 def _slice_wider(tensor: Tensor) -> Tensor:
-    """Store a tensor as a slice of wider rows."""
+    """Return a copy of a tensor that is a slice of wider rows."""
     wide = tensor.new_full((*tensor.shape[:-1], tensor.shape[-1] + OFFSET), _get_gap(tensor))
     return wide[..., OFFSET:].copy_(tensor)
 
 
 def _skip_elements(tensor: Tensor) -> Tensor:
-    """Store a tensor as every second element of longer rows."""
+    """Return a copy of a tensor that is every second element of longer rows."""
     wide = tensor.new_full((*tensor.shape[:-1], 2 * tensor.shape[-1] + OFFSET), _get_gap(tensor))
     return wide[..., OFFSET::2].copy_(tensor)
 
 
 def _store_transposed(tensor: Tensor) -> Tensor:
-    """Store a tensor with its last two axes swapped in memory; a tensor of one dimension as every second element."""
+    """Return a copy of a tensor with the last two axes swapped in memory.
+
+    A tensor of one dimension is copied as every second element of a longer row.
+    """
     return _slice_wider(tensor.mT.contiguous()).mT if tensor.dim() > 1 else _skip_elements(tensor)
 
 
 def _store_first_axis_last(tensor: Tensor) -> Tensor:
-    """Store a tensor with its first and last axis swapped in memory, as in (features, length, batch)."""
+    """Return a copy with first and last axis swapped in memory, as in (features, length, batch)."""
     return tensor.transpose(0, -1).contiguous().transpose(0, -1)
 
 
@@ -146,9 +156,9 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def repeat_part(tensor: Tensor, axis: int, one: int) -> Tensor:
-    """Return a tensor of the same shape that repeats slice number ``one`` along an axis, with a stride of 0.
+    """Return a tensor of equal shape that repeats slice ``one`` along ``axis``, with stride 0.
 
-    The slice is first copied into a larger tensor, so that a gap follows it in memory.
+    The slice is first copied into a larger tensor, so that a gap follows the slice in memory.
     """
     part = tensor.narrow(axis, one % tensor.shape[axis], 1)
     shape = list(part.shape)

@@ -13,8 +13,9 @@ from attnbench.checks.observations import Agree, Equal, Observation
 from attnbench.checks.requirement import check, draws_dropout, has_tokens, is_eager
 from attnbench.masks import additive
 
-# Number that overwrites hidden tokens, by dtype. It is far outside the data. It is finite, because 0 × NaN is NaN in
-# correct code too. It is smaller in float16, so that projections of overwritten tokens stay below 65504, the maximum.
+# Number that overwrites hidden tokens, by dtype. It is far outside the range of the data. It is
+# finite, because 0 × NaN is NaN in correct code too. It is smaller in float16, so that projections
+# of overwritten tokens stay below 65504, the largest float16 number.
 POISON = {"float64": 1e4, "float32": 1e4, "bfloat16": 1e4, "float16": 30.0}
 # Input regimes whose logits stay finite in float16 after tokens are overwritten with POISON. Infinite logits would make
 # correct code return NaN, by inf − inf.
@@ -29,7 +30,7 @@ ROW_CONSTANTS = (0.5, -1.0, 0.25)
 
 
 def _allows_poison(case: Case) -> bool:
-    """Whether hidden tokens may be overwritten with large numbers, which must change no bit of the output."""
+    """Whether a check may write large numbers into a case's hidden tokens and expect equal bits."""
     return has_tokens(case) and not draws_dropout(case) and case.compiler is None and case.problem.regime in MODERATE
 
 
@@ -55,7 +56,7 @@ def attn_mask_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
     problem = candidate.case.problem
     visible = candidate.operator.visible(candidate.case, candidate.inputs)
     row = int((~visible).all(dim=1).sum(dim=(0, 2)).argmax())  # the query from which most keys are hidden
-    hidden = (~visible).all(dim=1)[:, row]  # (batch, keys)
+    hidden = (~visible).all(dim=1)[:, row]  # shape (batch, keys)
     if problem.shares_queries:
         hidden[:, row] = False
     names = ("query", "key", "value") if problem.shares_queries else ("key", "value")
@@ -168,9 +169,9 @@ def _has_boolean_mask(case: Case) -> bool:
 
 
 def _find_padding(candidate: Candidate) -> Tensor:
-    """Return a mask of tokens that is true at padding.
+    """Return a boolean tensor that is true at padded keys.
 
-    Shape: (batch, keys).
+    Shape: (batch, keys). Without a batch dimension in the case, batch is 1.
     """
     mask = candidate.inputs.tensors["key_padding_mask"].detach()
     padded = mask if mask.dtype == torch.bool else mask == -math.inf
@@ -178,12 +179,16 @@ def _find_padding(candidate: Candidate) -> Tensor:
 
 
 def _make_no_tokens(candidate: Candidate, length: int) -> Tensor:
-    """Return a mask of tokens (batch, length) that is False everywhere, on the device of the inputs."""
+    """Return a boolean tensor of shape (batch, length), false everywhere, on the inputs' device."""
     return candidate.inputs.tensors["query"].new_zeros(candidate.case.problem.sequences, length, dtype=torch.bool)
 
 
 def _match_layout(candidate: Candidate, tokens: Tensor) -> Tensor:
-    """Rearrange a mask of tokens (batch, length) to the problem's layout: (length, batch), (length,) or unchanged."""
+    """Rearrange a boolean tensor (batch, length) to the layout of the case's inputs.
+
+    Shape of the result: (length,) without a batch dimension, (batch, length) with batch_first=True,
+    else (length, batch).
+    """
     problem = candidate.case.problem
     if problem.batch is None:
         return tokens[0]
@@ -191,9 +196,10 @@ def _match_layout(candidate: Candidate, tokens: Tensor) -> Tensor:
 
 
 def _poison(candidate: Candidate, name: str, tokens: Tensor, number: float | None = None) -> Tensor:
-    """Return the input ``name``, overwritten at the masked ``tokens`` by a number of alternating sign.
+    """Return a copy of the input ``name``, overwritten at the tokens where ``tokens`` is true.
 
-    The number is the large number POISON by default.
+    All features of these tokens get ``number``, with alternating sign. By default, ``number`` is
+    the large number in POISON. Shape of ``tokens``: (batch, length).
     """
     tensor = candidate.inputs.tensors[name]
     poison = torch.full_like(tensor, POISON[candidate.case.dtype] if number is None else number).detach()

@@ -18,7 +18,7 @@ _ALIASES = ("self_attention", "key_is_value", "query_is_key")
 
 @check(when=lambda case: is_eager(case) and any(getattr(case.problem, alias) for alias in _ALIASES))
 def one_object_or_copies(candidate: Candidate) -> Iterator[Observation]:
-    """One tensor passed as several arguments gives the output of equal copies, and the sum of their gradients."""
+    """One tensor passed as several arguments gives the output of equal copies, and the sum of the copies' gradients."""
     tensors = candidate.inputs.tensors
     own = candidate.implementation.policies.padded_queries == "own"
     if own and candidate.operator.padded_rows(candidate.case, candidate.inputs):
@@ -51,7 +51,7 @@ def one_object_or_copies(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=lambda case: is_eager(case) and case.problem.regime == "plain" and bool(_list_undefined_inputs(case)))
 def odd_input_treated_alike(candidate: Candidate) -> Iterator[Observation]:
-    """Inputs that the reference leaves undefined give one output, or exception, for both values of need_weights."""
+    """Inputs that the reference leaves undefined give the same output or exception for both values of need_weights."""
     for what, changed in _list_undefined_inputs(candidate.case).items():
         inputs = changed(candidate.inputs)
         answers = [_call_or_catch(candidate, inputs, need_weights=asked) for asked in (False, True)]
@@ -75,7 +75,7 @@ def odd_input_treated_alike(candidate: Candidate) -> Iterator[Observation]:
     )
 )
 def refusals_are_alike(candidate: Candidate) -> Iterator[Observation]:
-    """A mask of a wrong shape raises the same type of exception for one tensor and for copies of it."""
+    """A wrong mask shape raises the same type of exception for one tensor as query, key and value and for copies."""
     tensors = candidate.inputs.tensors
     keys = candidate.case.problem.keys
     batch = () if candidate.case.problem.batch is None else (candidate.case.problem.batch,)
@@ -89,7 +89,8 @@ def refusals_are_alike(candidate: Candidate) -> Iterator[Observation]:
         results.append(_call_and_name_type(candidate, case, replace(candidate.inputs, tensors=apart, options=options)))
     yield Holds(
         holds=results[0] == results[1],
-        what=f"a mask of a wrong shape gave {results[0]} with one tensor, but {results[1]} with copies of it",
+        what=f"a mask of a wrong shape gave {results[0]} with one tensor as query, key and value, "
+        f"but {results[1]} with three copies of the tensor",
     )
 
 
@@ -110,14 +111,18 @@ def _call_or_catch(candidate: Candidate, inputs: Inputs, *, need_weights: bool) 
     case = candidate.case.with_problem(**asked)
     try:
         return candidate.run_on(case, replace(inputs, options=inputs.options | asked))["output"].detach()
-    except Refusal:  # the case with this need_weights is declared unsupported
+    except Refusal:  # the implementation declares this need_weights unsupported
         raise
     except Exception as error:  # noqa: BLE001  # an implementation may refuse with any exception
         return type(error).__name__
 
 
 def _list_undefined_inputs(case: Case) -> dict[str, Callable[[Inputs], Inputs]]:
-    """Return the undefined inputs of a case: descriptions, each with a function that makes them from valid inputs."""
+    """Return the undefined inputs of a case: inputs for which the reference defines no result.
+
+    Each key describes such inputs. Its value is a function that makes these inputs from valid
+    inputs.
+    """
     problem = case.problem
     odd: dict[str, Callable[[Inputs], Inputs]] = {}
     if min(problem.sequences, problem.queries, problem.keys - 1) < 1:  # no sequence, no query, or fewer than two keys

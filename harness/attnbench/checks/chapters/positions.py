@@ -30,7 +30,10 @@ def _is_ordinary(case: Case) -> bool:
 
 
 def _hides_keys(case: Case) -> bool:
-    """Whether the mask may hide keys by position or length, and large numbers may be written into hidden keys."""
+    """Whether a case may hide keys by position or length.
+
+    False also for cases in which the checks must not overwrite hidden keys with large numbers.
+    """
     problem = case.problem
     hides = problem.causal is not None or problem.window is not None or "ragged" in problem.parts
     return hides and has_tokens(case) and case.compiler is None and problem.regime in MODERATE
@@ -84,7 +87,7 @@ def furthest_keys_count(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=lambda case: _is_ordinary(case) and case.problem.ordered and case.problem.queries > 1, case_transforms=True)
 def queries_alone_at_their_corner(candidate: Candidate) -> Iterator[Observation]:
-    """The first half of the queries (if aligned top_left), or else the last half, gives the same output alone."""
+    """Half of the queries give the same output alone: the first half under top_left alignment, else the last half."""
     case, queries = candidate.case, candidate.case.problem.queries
     half = queries // 2
     few = list(range(half)) if case.problem.causal == "top_left" else list(range(half, queries))
@@ -140,24 +143,24 @@ def a_row_of_the_bias_may_shift(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=_is_ordinary)
 def other_options_between_calls(candidate: Candidate) -> Iterator[Observation]:
-    """After a call with other options, a module gives the same output as a fresh module."""
+    """After a call with other options, a module gives the same output as a newly built module."""
     candidate.run()
     other = _change_options(candidate)
     used, fresh = (
         candidate.run_on(*other, module=module)["output"] for module in (candidate.module, candidate.build()[0])
     )
-    yield compare_bitwise(candidate, used, fresh, "of a call with other options (compared with a fresh module)")
+    yield compare_bitwise(candidate, used, fresh, "of a call with other options (compared with a newly built module)")
     fresh = candidate.run(candidate.build()[1])["output"]
     yield compare_bitwise(
         candidate,
         candidate.run()["output"],
         fresh,
-        "of a call after one with other options (compared with a fresh module)",
+        "of a call after a call with other options (compared with a newly built module)",
     )
 
 
 def _change_options(candidate: Candidate) -> tuple[Case, Inputs]:
-    """Return the case without its causal mask, and with other values of scale, soft-cap, window and slopes.
+    """Return the case without causal mask, and with other scale, soft-cap, window and ALiBi slopes.
 
     No option is added that the case does not have, so an implementation that supports the case supports the new case.
     """
@@ -173,7 +176,7 @@ def _change_options(candidate: Candidate) -> tuple[Case, Inputs]:
 
 
 def _compute_visible(candidate: Candidate) -> Tensor:
-    """Return a mask of the keys that each query sees. All heads have the same mask.
+    """Return a boolean tensor that is true where a query sees a key. All heads have the same mask.
 
     Shape: (batch, queries, keys).
     """
@@ -182,9 +185,10 @@ def _compute_visible(candidate: Candidate) -> Tensor:
 
 
 def _poison(candidate: Candidate, name: str, keys: Tensor) -> Tensor:
-    """Return the input ``name`` with masked positions overwritten by a large number of alternating sign.
+    """Return a copy of the input ``name``, overwritten at the positions where ``keys`` is true.
 
-    Shape: the mask ``keys`` is (batch, keys), and true at the positions that are overwritten.
+    All features of these positions get the large number in POISON, with alternating sign. Shape of
+    ``keys``: (batch, keys).
     """
     tensor = candidate.inputs.tensors[name].detach()
     poison = torch.full_like(tensor, POISON[candidate.case.dtype])

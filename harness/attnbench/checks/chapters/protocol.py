@@ -20,15 +20,17 @@ from attnbench.checks.runs import compare_bitwise, compare_runs, try_call
 from attnbench.interface import Implementation, Refusal
 from attnbench.oracle.inputs import round_inputs
 
-# Dtypes in which a module may be built before to() converts it. More precise dtypes come first: if to() leaves a tensor
-# in a more precise dtype, the result shows it.
+# Dtypes in which ``tensors_are_registered`` may build a module before to() converts the module to
+# the case's dtype; the first supported dtype is used. More precise dtypes come first: if to()
+# leaves a tensor in a more precise dtype, the result shows it.
 _DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16", "float16")
-# Factor that turns given parameters into other parameters. The products are exact in every dtype. Every output changes.
+# Factor by which the checks multiply all parameters of a module to get other parameters. The
+# products are exact in every dtype, and every output changes.
 OTHER = -0.5
 
 
 def _is_ordinary(case: Case) -> bool:
-    """Whether a case is eager and has tokens and logits of the regime ``plain``."""
+    """Whether a case is eager, has tokens, and has inputs of the regime ``plain``."""
     problem = case.problem
     return is_eager(case) and problem.regime == "plain" and has_tokens(case)
 
@@ -53,7 +55,7 @@ def state_dict_round_trip(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=_is_ordinary)
 def copies_work(candidate: Candidate) -> Iterator[Observation]:
-    """A deep copy and an unpickled module give the same output, and changing them does not change the original."""
+    """A deep copy and an unpickled copy give the same output, and changing a copy does not change the original."""
     module = _get_module(candidate)
     expected = candidate.run()["output"].detach().clone()
     for how, make in _COPIES.items():
@@ -73,7 +75,7 @@ def copies_work(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=_is_ordinary)
 def functional_call_works(candidate: Candidate) -> Iterator[Observation]:
-    """With parameters passed by torch.func.functional_call, a module gives the results of a module that owns them."""
+    """With parameters passed by torch.func.functional_call, a module acts like a module that has these parameters."""
     module = _get_module(candidate)
     holder, call = candidate.build()
     _overwrite(holder, [OTHER * parameter.detach() for parameter in holder.parameters()])
@@ -106,7 +108,7 @@ def functional_call_works(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=_is_ordinary)
 def tensors_are_registered(candidate: Candidate) -> Iterator[Observation]:
-    """A module of another dtype, converted by to() and given the same parameters, gives the same outputs."""
+    """A module built in another dtype and converted by to() gives the same outputs with the same parameters."""
     module, case = _get_module(candidate), candidate.case
     others = (case.with_fields(dtype=dtype) for dtype in _DTYPES if dtype != case.dtype)
     other_case = next((one for one in others if candidate.implementation.unsupported(one) is None), None)
@@ -122,7 +124,8 @@ def tensors_are_registered(candidate: Candidate) -> Iterator[Observation]:
     strangers = sorted(own.keys() ^ given.keys())
     yield Holds(
         holds=not strangers,
-        what=f"modules built for two dtypes have different parameters; only one has {', '.join(strangers)}",
+        what="modules built for two dtypes have different parameters; only one of the modules has "
+        f"{', '.join(strangers)}",
     )
     if strangers:
         return
@@ -139,7 +142,10 @@ def tensors_are_registered(candidate: Candidate) -> Iterator[Observation]:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles a number in place of each Implementation object: an implementation is code, not state of the module."""
+    """Pickler that stores a number in place of each ``Implementation`` object.
+
+    An implementation is code, not state of the module. ``_Unpickler`` puts the object back.
+    """
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
@@ -177,7 +183,7 @@ _COPIES: dict[str, Callable[[nn.Module], nn.Module]] = {
 
 
 def _compare_dropout(candidate: Candidate, other: nn.Module, how: str) -> Iterator[Observation]:
-    """Observe that in training a module and its copy drop the same weights under the same seed."""
+    """Observe that a module and its copy ``other`` drop the same weights under the same seed."""
     case = candidate.case.with_fields(mode="sampling")
     implementation = candidate.implementation
     if not case.problem.dropout or implementation.unsupported(case) or not implementation.policies.deterministic:
@@ -201,7 +207,7 @@ def _get_module(candidate: Candidate) -> nn.Module:
 
 
 def _make_other_reference(candidate: Candidate) -> nn.Module:
-    """Return a copy of the reference with other parameters."""
+    """Return a copy of the reference module, with every parameter multiplied by ``OTHER``."""
     reference: nn.Module = copy.deepcopy(candidate.reference)
     _overwrite(reference, [OTHER * parameter.detach() for parameter in reference.parameters()])
     return reference

@@ -18,20 +18,21 @@ from attnbench.operators.multihead import case_transforms
 
 __all__ = ["BadCall", "make_bad_dtypes", "make_bad_shapes"]
 
-# Greatest length of a case in which malformed arguments are tried: longer cases would only repeat the same refusals.
+# Largest number of queries or keys of a case in which the checks try malformed arguments. Longer
+# cases would only repeat the same exceptions.
 LONGEST = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadCall:
-    """Arguments of a call that must be refused."""
+    """Arguments of a call that must raise an exception; ``what`` describes the call in messages."""
 
     what: str
     arguments: dict[str, Any]
 
 
 def _is_small(case: Case) -> bool:
-    """Whether a case is short, and every malformed argument differs from a valid one in this case."""
+    """Whether a case is short, and none of the malformed arguments is valid in this case."""
     problem = case.problem
     return (
         is_eager(case)
@@ -85,7 +86,10 @@ def refusals_leave_no_trace(candidate: Candidate) -> Iterator[Observation]:
 
 
 def _find_supported_arguments(candidate: Candidate) -> frozenset[str]:
-    """Return the names of the arguments that the implementation supports; the checks pass no other arguments."""
+    """Return the names of the arguments that the implementation supports in the case.
+
+    ``bad_shapes_are_refused`` and ``bad_dtypes_are_refused`` test these arguments only.
+    """
     problem = candidate.case.problem
     attention, padding = problem.attention_mask, problem.padding_mask
     changes_by_name: dict[str, dict[str, Any]] = {
@@ -101,12 +105,15 @@ def _find_supported_arguments(candidate: Candidate) -> frozenset[str]:
 
 
 def _join_masks(attention: str | None, padding: str | None) -> str:
-    """Return the name of an attention mask and a padding mask together."""
+    """Return the name of both masks together, such as ``causal+pad``; None stands for no mask."""
     return "+".join(part for part in (attention, padding) if part)
 
 
 def _call_with(candidate: Candidate, bad: BadCall) -> dict[str, Tensor] | None:
-    """Make a call that must be refused; return None if it raised an exception, else the outputs ({} if malformed)."""
+    """Make a call that must raise an exception; return None if it did.
+
+    Otherwise return the outputs by name, or {} if the result of the call is malformed.
+    """
     arguments = bad.arguments
     options = {name: arguments.get(name, value) for name, value in candidate.inputs.options.items()}
     tensors = {n: t for n, t in (candidate.inputs.tensors | arguments).items() if n not in options and t is not None}
@@ -150,7 +157,8 @@ def make_bad_shapes(case: Case, inputs: Inputs) -> Iterator[BadCall]:
 def _make_bad_masks(inputs: Inputs, name: str, shapes: list[tuple[int, ...]]) -> Iterator[BadCall]:
     """Yield calls with a mask of a wrong shape.
 
-    The mask hides nothing. Its dtype is that of the other mask; if there is no other mask, it is boolean.
+    The mask hides nothing. It has the dtype of the case's other mask, or is boolean if there is
+    none.
     """
     other = inputs.tensors.get({"attn_mask": "key_padding_mask", "key_padding_mask": "attn_mask"}[name])
     kind = torch.bool if other is None else other.dtype
@@ -190,7 +198,10 @@ def _make_bad_tokens(case: Case, inputs: Inputs) -> Iterator[BadCall]:
 
 
 def _change_tokens(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    """Change query, key and value; a tensor that several of them share is changed once."""
+    """Return query, key and value, each changed by ``change``.
+
+    A tensor that is passed as several of these arguments is changed once.
+    """
     tokens = {name: inputs.tensors[name] for name in ("query", "key", "value")}
     made = {id(tensor): change(tensor.detach()) for tensor in tokens.values()}
     return {name: made[id(tensor)] for name, tensor in tokens.items()}
@@ -201,7 +212,7 @@ def _lengthen(tensor: Tensor, axis: int) -> Tensor:
 
 
 def make_bad_dtypes(case: Case, inputs: Inputs) -> Iterator[BadCall]:
-    """Yield calls with tokens, or with one mask, of a wrong dtype and the right shape."""
+    """Yield calls in which tokens or one mask have a wrong dtype and the right shape."""
     for dtype in (torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64):
         plain = str(dtype).removeprefix("torch.")
         other = _change_tokens(inputs, lambda tensor, dtype=dtype: tensor.to(dtype))  # type: ignore[misc]

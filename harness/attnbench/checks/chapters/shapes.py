@@ -10,8 +10,9 @@ from attnbench.checks.runs import compare_bitwise, compare_runs
 from attnbench.operators.multihead.case_transforms import remove_batch
 
 _REGIMES = ("flat", "plain", "identity")
-# ``other_shapes_between_calls`` leaves out cases with this many query-key pairs or more. The calls of the check have
-# several times as many pairs, and would take too long.
+# Number of query-key pairs, over all sequences and heads, from which ``other_shapes_between_calls``
+# leaves a case out. The check makes calls with several times as many pairs, which would take too
+# long.
 PAIRS = 8_000
 
 
@@ -29,7 +30,7 @@ def _count_pairs(case: Case) -> int:
 
 @check(when=lambda case: _is_ordinary(case) and _count_pairs(case) < PAIRS, case_transforms=True)
 def other_shapes_between_calls(candidate: Candidate) -> Iterator[Observation]:
-    """After calls with other shapes, a module gives the same output as a fresh module."""
+    """After calls with other shapes, a module gives the same output as a newly built module."""
     case, inputs, problem, case_transforms = (
         candidate.case,
         candidate.inputs,
@@ -46,16 +47,16 @@ def other_shapes_between_calls(candidate: Candidate) -> Iterator[Observation]:
         keys=keys[: (len(keys) + 1) // 2],
     )  # fmt: skip
     candidate.run()
-    for other, how in ((larger, "a larger call after a smaller one"), (smaller, "a smaller call after a larger one")):
+    for other, how in ((larger, "a larger call after a smaller call"), (smaller, "a smaller call after a larger call")):
         used = candidate.run_on(*other)["output"]
         fresh = candidate.run_on(*other, module=candidate.build()[0])["output"]
-        yield compare_bitwise(candidate, used, fresh, f"of {how} (compared with a fresh module)")
+        yield compare_bitwise(candidate, used, fresh, f"of {how} (compared with a newly built module)")
     fresh = candidate.run(candidate.build()[1])["output"]
     yield compare_bitwise(
         candidate,
         candidate.run()["output"],
         fresh,
-        "of a call after calls with other shapes (compared with a fresh module)",
+        "of a call after calls with other shapes (compared with a newly built module)",
     )
 
 

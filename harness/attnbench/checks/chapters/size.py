@@ -10,15 +10,16 @@ from attnbench.checks.observations import Match, Observation
 from attnbench.checks.requirement import check, is_eager
 from attnbench.interface import Inputs
 
-# Number of query-key pairs of a head at which a signed 32-bit offset overflows.
+# Number of query-key pairs of one head from which an offset in signed 32-bit integers overflows.
 PAIRS = 2**31
-# Fewest keys of a case to which the check applies. The check repeats the queries until there are more than PAIRS pairs.
+# Smallest number of keys of a case to which ``far_offsets`` applies. The check repeats the queries
+# until there are more than PAIRS query-key pairs.
 MANY_KEYS = 32_768
 
 
 @check(when=lambda case: case.problem.keys >= MANY_KEYS and case.mode == "inference" and is_eager(case))
 def far_offsets(candidate: Candidate) -> Iterator[Observation]:
-    """Queries repeated until the query-key pairs exceed 2³¹ give the same output, up to the last query."""
+    """If repeated queries give more than 2³¹ query-key pairs, the last repetition gives the same output."""
     problem = candidate.case.problem
     times = PAIRS // (problem.queries * problem.keys) + 2
     case = candidate.case.with_problem(queries=problem.queries * times)
@@ -29,7 +30,7 @@ def far_offsets(candidate: Candidate) -> Iterator[Observation]:
 
 
 def _repeat_queries(inputs: Inputs, times: int, axis: int) -> Inputs:
-    """Repeat the queries, and their rows of attn_mask, along an axis."""
+    """Return inputs with the queries and the rows of attn_mask repeated ``times`` times."""
     tiled = {"query": torch.cat([inputs.tensors["query"]] * times, dim=axis)}
     if "attn_mask" in inputs.tensors:
         tiled["attn_mask"] = torch.cat([inputs.tensors["attn_mask"]] * times, dim=-2)

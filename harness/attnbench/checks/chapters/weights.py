@@ -1,4 +1,4 @@
-"""Chapter *weights*: the weights that need_weights=True returns."""
+"""Chapter *weights*: the attention weights that a call with need_weights=True returns."""
 
 from collections.abc import Iterator
 
@@ -64,11 +64,11 @@ def weights_are_shares(candidate: Candidate) -> Iterator[Observation]:
 
 
 def _measure_sum_error(sums: Tensor, candidate: Candidate) -> float:
-    """Return the largest error of a row sum of weights.
+    """Return the largest absolute error of the sum of a row of weights.
 
-    A row must sum to 1. There are two exceptions: fully masked rows and, under the policy ``padded_queries="own"``, the
-    rows of padded queries. These rows may sum to any integer. If the weights are averaged over heads, they may sum to
-    any multiple of 1 / heads.
+    A row must sum to 1. There are two exceptions: fully masked rows and, under the policy
+    ``padded_queries="own"``, the rows of padded queries. Each head's sum of such a row may be any
+    integer. Therefore the sum of weights averaged over heads may be any multiple of 1 / heads.
     """
     heads = candidate.case.problem.num_heads if candidate.case.problem.average_attn_weights else 1
     rows = candidate.operator.hidden_rows(candidate.case, candidate.inputs)

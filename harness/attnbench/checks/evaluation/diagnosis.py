@@ -67,7 +67,7 @@ def diagnose(observation: Observation, expected: Expected, case_oracle: CaseOrac
 
 
 class _FaultSearch:
-    """The search for the fault models of a case that explain one failed observation."""
+    """The search among the fault models of a case for those that explain one failed observation."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class _FaultSearch:
         )
 
     def _replace_declared_nan(self, name: str, value: Tensor, expected: Tensor) -> Tensor:
-        """Replace NaN in fully masked rows by the expected values, where the policies declare such rows NaN."""
+        """Replace NaN in fully masked rows by expected values, if the policies declare this NaN."""
         rows = self.expected.hidden_rows.get(name)
         if self.policies.hidden_rows != "nan" or rows is None or value.shape != expected.shape:
             return value
@@ -131,9 +131,10 @@ class _FaultSearch:
         return replace(allowance, model=max(allowance.model, model))
 
     def _is_uninformative(self, quantities: Mapping[str, Tensor]) -> bool:
-        """Whether every quantity that the fault model changes was observed as all NaN, or as a gradient of zeros.
+        """Whether the observed values support no diagnosis.
 
-        Such values support no diagnosis, because many different mistakes give them.
+        This holds if every quantity that the fault model changes was observed without finite
+        elements, or is a gradient of zeros. Many different mistakes give such values.
         """
         if isinstance(self.observation, Average):
             return False
@@ -146,7 +147,10 @@ class _FaultSearch:
 
 
 def _largest_difference(value: Tensor, expected: Tensor) -> float:
-    """Largest absolute difference; infinite if the shapes, or the positions of NaN and infinity, differ."""
+    """Return the largest absolute difference of two tensors.
+
+    It is infinite if the shapes, or the positions of NaN and infinity, differ.
+    """
     if value.shape != expected.shape:
         return math.inf
     value = value.double()
@@ -163,7 +167,7 @@ def _is_informative(name: str, value: Tensor) -> bool:
 def _differ(
     one: Mapping[str, Tensor], other: Mapping[str, Tensor], names: Collection[str], allowances: Mapping[str, Allowance]
 ) -> bool:
-    """Whether two results differ by more than rounding in any of the quantities ``names``."""
+    """Whether two results differ by more than the allowance in any of the quantities ``names``."""
     return any(
         one[name].shape != other[name].shape
         or not bool((one[name].isfinite() == other[name].isfinite()).all())

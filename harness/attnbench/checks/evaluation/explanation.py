@@ -49,14 +49,15 @@ def describe_shared_places(wrong: Tensor, axes: Sequence[Axis]) -> str:
         along = [(axis.belongs, _describe_axis(wrong, count, axis)) for axis in axes if axis.dimension == dimension]
         own = [phrase for belongs, phrase in along if phrase and not belongs]
         to = [phrase for belongs, phrase in along if phrase and belongs]
-        # Several axes may describe one dimension, as features and the heads that group them. A single feature is named
-        # itself. In place of several features, the heads are named.
+        # Several axes may describe one dimension: the feature axis and the axis of the heads to
+        # which the features belong. If all wrong elements share one feature, the text names the
+        # feature. Otherwise the text names the heads.
         parts += own if not to or any(phrase.startswith("all") for phrase in own) else to
     return "".join(f", {phrase}" for phrase in parts)
 
 
 def _describe_axis(wrong: Tensor, count: int, axis: Axis) -> str:
-    """Describe the positions of wrong elements along one axis; return "" if they may be a coincidence."""
+    """Describe positions of wrong elements along an axis; return "" if chance may explain them."""
     others = [dimension for dimension in range(wrong.dim()) if dimension != axis.dimension]
     hit = (wrong.any(dim=others) if others else wrong).tolist()
     extents: dict[int | str, int] = {}
@@ -73,7 +74,7 @@ def _describe_axis(wrong: Tensor, count: int, axis: Axis) -> str:
 
 
 def _describe_several(axis: Axis, kept: list[int | str], all_positions: list[int | str]) -> str:
-    """Describe a range or a short list of positions; return "" for a long list."""
+    """Describe the positions ``kept`` as a range or a short list; return "" for a long list."""
     first = all_positions.index(kept[0])
     in_a_row = kept == all_positions[first : first + len(kept)]
     numbered = all(isinstance(position, int) for position in kept)

@@ -32,7 +32,7 @@ class Comparison:
 
     @property
     def share(self) -> float:
-        """Measured error as a multiple of the allowed error; 0 if the comparison has no numbers."""
+        """Measured error as a multiple of the allowed error; 0 if no error was measured."""
         if self.measured is None or self.allowed is None:
             return 0.0
         if self.allowed == 0:
@@ -43,7 +43,7 @@ class Comparison:
 def compare(
     observation: Observation, expected: Expected, case_oracle: CaseOracle, policies: Policies
 ) -> list[Comparison]:
-    """Compare an observation with the expected values of its case."""
+    """Compare an observation with the expected values; return one comparison per quantity."""
     match observation:
         case Match():
             return [
@@ -88,7 +88,7 @@ def _compare_match(
         return Comparison(fault=f"But {name} has dtype {_format_dtype(value.dtype)}, must be {_format_dtype(wanted)}.")
     rows = expected.hidden_rows.get(name)
     if rows is not None and policies.hidden_rows == "nan" and value.shape == target.shape:
-        # The policy declares that fully masked rows are NaN.
+        # The policies declare that fully masked rows are NaN, so NaN is expected there.
         target = target.masked_fill(rows, math.nan)
     allowance, axes = expected.allowances[name], _get_axes(name, value, case_oracle)
     return _compare_within(name, value, target, axes, allowed=allowance.allowed, origin=allowance.describe_origin())
@@ -100,7 +100,10 @@ def _compare_exact(name: str, value: Tensor, expected: Expected, case_oracle: Ca
 
 
 def _compare_scale(observation: Scale, expected: Expected, case_oracle: CaseOracle) -> Comparison:
-    """Compare the softmax scale and the amplitude (common factor), each estimated from a whole tensor."""
+    """Compare softmax scale and amplitude (common factor), each estimated from a whole tensor.
+
+    Return the comparison with the larger ratio of measured to allowed error.
+    """
     target, name = expected.quantities[observation.quantity], observation.quantity
     if observation.value.shape != target.shape:
         return _report_shape(name, observation.value, target)
@@ -119,7 +122,7 @@ def _compare_scale(observation: Scale, expected: Expected, case_oracle: CaseOrac
 def _compare_within(
     what: str, value: Tensor, expected: Tensor, axes: Sequence[Axis], *, allowed: float, origin: str
 ) -> Comparison:
-    """Compare the shape first, then the positions of NaN and infinity, then the values."""
+    """Compare the shapes of two tensors, then positions of NaN and infinity, then values."""
     if value.shape != expected.shape:
         return _report_shape(what, value, expected)
     value, expected = value.double(), expected.double()
@@ -154,7 +157,7 @@ def _compare_bits(observation: Equal, axes: Sequence[Axis] = ()) -> Comparison:
             fault=f"But {observation.what} has shape {tuple(value.shape)} and dtype {_format_dtype(value.dtype)}, "
             f"must be {tuple(expected.shape)} and {_format_dtype(expected.dtype)}."
         )
-    # Two NaN at the same position count as equal.
+    # NaN in both tensors at the same position counts as equal.
     differs = (
         ~((value == expected) | (value.isnan() & expected.isnan())) if value.is_floating_point() else value != expected
     )

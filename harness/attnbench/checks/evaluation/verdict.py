@@ -35,9 +35,10 @@ def evaluate(
 ) -> Finding:
     """Evaluate the observations of one check.
 
-    The finding of a failed check reports the fault with the largest ratio of measured to allowed error. If the first
-    fault has no numbers, as for a wrong shape, the finding reports the first fault. The finding of a passed check
-    reports the comparison with the largest ratio. ``explain`` adds the diagnosis of a failure, which takes a few dozen
+    The finding of a failed check reports the fault with the largest ratio of measured to allowed
+    error. If the first fault has no measured error, as for a wrong shape, the finding reports the
+    first fault. The finding of a passed check reports the comparison with the largest ratio of
+    measured to allowed error. ``explain`` adds the diagnosis of a failure, which takes a few dozen
     evaluations of the oracle.
     """
     evaluations = [one for observation in observations for one in _evaluate_one(observation, case_oracle, policies)]

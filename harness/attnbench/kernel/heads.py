@@ -15,8 +15,7 @@ __all__ = ["HeadSplitAttention"]
 class _OutputProjection(NonDynamicallyQuantizableLinear):
     """The output projection, with fast access to its parameters.
 
-    Its base class is the one that the reference uses for ``out_proj``, so dynamic quantization does not replace
-    this module.
+    The reference's ``out_proj`` has the same base class. Dynamic quantization does not replace modules of this class.
     """
 
     weight = Held[nn.Parameter]()
@@ -39,7 +38,7 @@ class HeadSplitAttention(ReferenceForward):
     out_proj = Held[nn.Linear]("_modules")
 
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
-        """Register copies of the reference's parameters under the reference's names."""
+        """Register copies of the reference's parameters under their names in the reference."""
         copies = {name: nn.Parameter(value.detach().clone()) for name, value in parameters.items()}
         names = (
             "in_proj_weight",
@@ -52,7 +51,8 @@ class HeadSplitAttention(ReferenceForward):
         )
         for name in names:
             self.register_parameter(name, copies.get(name))
-        # On the device "meta" no random parameters are drawn. The parameters in ``copies`` take their place below.
+        # The device "meta" avoids the initialisation with random numbers. The parameters in ``copies`` replace the
+        # module's parameters below.
         biased = "out_proj.bias" in copies
         projection = _OutputProjection(self.embed_dim, self.embed_dim, bias=biased, device="meta")
         for name in ("weight", "bias"):
@@ -100,8 +100,8 @@ class HeadSplitAttention(ReferenceForward):
     def project_back(self, features: Tensor) -> Tensor:
         """Apply the output projection: (..., embed_dim) to the same shape.
 
-        As in the reference, the module out_proj only holds the parameters and is not called, so its hooks do not run.
-        A call of out_proj would add up to 2 % to the time of a short attention call.
+        As in the reference, the module out_proj is not called and only stores the parameters, so its hooks do not run.
+        To call out_proj would add up to 2 % to the time of a short attention call.
         """
         projection = self.out_proj
         return nn.functional.linear(features, projection.weight, projection.bias)

@@ -69,7 +69,7 @@ class HeadSplitAttention(ReferenceForward):
         is_causal: bool,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Project the tokens, attend in all heads, and project back."""
+        """Apply the input projections, attend in all heads, and apply the output projection."""
         q, k, v = self.project(query, key, value)
         k, v = self.extend(k, v)
         output, weights = self.attend(q, k, v, mask=mask, is_causal=is_causal, need_weights=need_weights)
@@ -94,7 +94,7 @@ class HeadSplitAttention(ReferenceForward):
         return torch.unflatten(features, -1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def merge(self, heads: Tensor) -> Tensor:
-        """Concatenate the heads and project: (batch, heads, queries, head_dim) to (batch, queries, embed_dim)."""
+        """Concatenate the heads (batch, heads, queries, head_dim) and project to (batch, queries, embed_dim)."""
         return self.project_back(heads.transpose(1, 2).flatten(2))
 
     def project_back(self, features: Tensor) -> Tensor:

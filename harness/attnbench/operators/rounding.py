@@ -110,7 +110,10 @@ class _NoisySoftmax(torch.autograd.Function):
 
 
 class _NoisyProduct(torch.autograd.Function):
-    """Attention weights times values; backward uses ``weights * recomputed``, as if recomputed from the logits."""
+    """Attention weights times values; backward uses other weights, ``weights * recomputed``.
+
+    The factor ``recomputed`` is the rounding error of weights that are recomputed from the logits.
+    """
 
     @staticmethod
     def forward(ctx: Any, weights: Tensor, v: Tensor, recomputed: Tensor) -> Tensor:

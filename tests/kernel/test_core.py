@@ -151,7 +151,7 @@ def test_a_kernel_without_backward_refuses_every_tensor_that_requires_a_gradient
         ({"key": (2, 3, 7, 9)}, r"key must have shape \(2, 3, 7, 8\), got \(2, 3, 7, 9\)"),
         (
             {"key": (2, 2, 7, 8), "value": (2, 2, 7, 8)},
-            "query must have a multiple of key's number of heads",
+            "query's number of heads must be a multiple of key's",
         ),
         ({"bias": (1, 3, 5, 7)}, r"bias must have shape \(5, 7\) or \(2, 3, 5, 7\), got \(1, 3, 5, 7\)"),
         ({"key_lengths": (1,)}, r"key_lengths must have shape \(2,\), got \(1,\)"),

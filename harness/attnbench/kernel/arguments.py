@@ -28,9 +28,9 @@ def check_arguments(
     softcap: float | None,
     scale: float | None,
 ) -> None:
-    """Refuse arguments that would otherwise be broadcast or misread, and give a wrong output.
+    """Refuse arguments that would be broadcast or misread, and would give a wrong output.
 
-    Raises: ValueError, TypeError that name the argument, what is needed and what was given.
+    Raises: ValueError or TypeError whose message has the argument's name, what it must be and what was given.
     """
     _check_tokens(query, key, value)
     if bias is not None:
@@ -61,7 +61,7 @@ def _check_tokens(query: Tensor, key: Tensor, value: Tensor) -> None:
     _demand_shape("value", value, (batch, shared, keys, value.shape[3]))
     if not shared or heads % shared:
         raise ValueError(
-            f"query must have a multiple of key's number of heads, got {heads} query heads and {shared} key heads"
+            f"query's number of heads must be a multiple of key's, got {heads} query heads and {shared} key heads"
         )
     if not query.dtype == key.dtype == value.dtype:
         dtypes = f"{_format_dtype(query.dtype)}, {_format_dtype(key.dtype)} and {_format_dtype(value.dtype)}"
@@ -118,7 +118,10 @@ def _demand_device(name: str, tensor: Tensor, query: Tensor) -> None:
 
 
 def _demand_number(name: str, given: Any) -> None:
-    """Refuse non-numbers, NaN and infinity; use only comparisons, because compilers can trace them."""
+    """Raise TypeError for a non-number, and ValueError for NaN or infinity.
+
+    The code uses only comparisons, because compilers such as torch.compile can trace comparisons.
+    """
     if not isinstance(given, int | float) or isinstance(given, bool):
         raise TypeError(f"{name} must be a number, got {describe_argument(given)}")
     if not -math.inf < given < math.inf:
@@ -126,5 +129,5 @@ def _demand_number(name: str, given: Any) -> None:
 
 
 def _format_dtype(dtype: Any) -> str:
-    """Return the name of a dtype without its package."""
+    """Return the name of a dtype without the prefix ``torch.``."""
     return str(dtype).removeprefix("torch.")

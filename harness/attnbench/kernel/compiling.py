@@ -1,8 +1,9 @@
 """Shared code of kernels that call ``torch.compile`` themselves.
 
-Compiling takes seconds. A kernel therefore compiles once for each kind of call, before the first call of the kind, and
-with dynamic sizes. Torch compiles one code object at most eight times and then falls back to eager. Each kind of call
-therefore has its own copy of the code, and its tensors always have the same strides.
+Compiling takes seconds. A kernel therefore compiles once for each kind of call (such as a dtype, with or without
+gradients), for dynamic sizes, before the first call of that kind. Torch compiles one code object at most eight times,
+and then runs it in eager mode. The kernel therefore compiles a separate copy of the code for each kind of call. All
+tensors are made contiguous, because torch compiles again for other strides.
 """
 
 import math
@@ -28,7 +29,7 @@ __all__ = [
 
 
 def compile_copy(function: Any) -> Callable[..., Any]:
-    """Compile a copy of a function, for dynamic sizes; the function must have neither a closure nor defaults."""
+    """Return a copy of a function, compiled for dynamic sizes; the function may have no closure and no defaults."""
     copy = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
     compiled: Callable[..., Any] = torch.compile(copy, fullgraph=True, dynamic=True)
     return compiled
@@ -43,9 +44,10 @@ def ignore_deprecation_warnings() -> Iterator[None]:
 
 
 def make_contiguous(x: Tensor) -> Tensor:
-    """Return the tensor with contiguous strides, and not as a view; it is copied only if necessary.
+    """Return the tensor with contiguous strides, and not as a view; the data are copied only if necessary.
 
-    Torch recompiles if a view has another kind of base tensor, and if a dimension of size 1 has another stride.
+    Torch compiles again if the base tensor of a view is of another kind, or if a dimension of size 1 has another
+    stride.
     """
     x = x.contiguous()
     if torch.is_grad_enabled() and x.requires_grad:
@@ -55,7 +57,7 @@ def make_contiguous(x: Tensor) -> Tensor:
 
 
 def explain_compiler_refusal(case: Case) -> str | None:
-    """Return the reason why a kernel cannot be compiled for a case, or None."""
+    """Return the reason why a kernel cannot be compiled for a case, or None if it can be compiled."""
     if case.compiler is not None:
         return "the kernel already uses torch.compile, so it is not compiled again"
     if case.device == "cuda" and not torch.cuda.is_available():
@@ -68,6 +70,6 @@ def explain_compiler_refusal(case: Case) -> str | None:
 def get_compiler_environment() -> Mapping[str, str]:
     """Return the environment variables that make torch compile in the calling process.
 
-    Torch's pool of compile processes would otherwise stay alive while calls are timed.
+    Without these variables, torch compiles in a pool of processes, which stays alive while calls are timed.
     """
     return {"TORCHINDUCTOR_COMPILE_THREADS": "1"}

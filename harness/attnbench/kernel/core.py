@@ -1,4 +1,4 @@
-"""Kernels as implementations of ``attention_core``: masks are made here, and a plain function computes attention."""
+"""Kernels as implementations of ``attention_core``: this module builds the masks for a plain function."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +16,12 @@ from attnbench.masks import additive, combined, positional
 
 __all__ = ["CoreKernel", "core_from_kernel"]
 
-# The two results of ``positional``: a boolean mask (true = keep) and an additive mask.
+# Positional masks, as ``positional`` returns them: a boolean mask (true = keep), and an additive mask.
 Positional = tuple[Tensor | None, Tensor | None]
 
 
 class _CoreAttention(nn.Module):
-    """The forward of ``attention_core`` around a plain function."""
+    """A module with the forward of ``attention_core``, which builds the mask and calls a plain function."""
 
     def __init__(self, kernel: "CoreKernel") -> None:
         super().__init__()
@@ -42,7 +42,10 @@ class _CoreAttention(nn.Module):
         scale: float | None = None,
         positions: Positional | None = None,
     ) -> Tensor:
-        """Return the output (batch, heads, queries, head_dim_v); ``positions`` are precomputed positional masks."""
+        """Return the output (batch, heads, queries, head_dim_v).
+
+        ``positions`` are precomputed positional masks; None means that the masks are computed here.
+        """
         check_arguments(
             query, key, value, bias=bias, key_lengths=key_lengths, causal=causal, window=window,
             alibi_slopes=alibi_slopes, softcap=softcap, scale=scale,
@@ -75,9 +78,9 @@ class CoreKernel(DeclaredKernel):
     operator = "attention_core"
 
     def flag_replaces_mask(self, queries: int, keys: int, *, causal: str | None, only_causal: bool) -> bool:
-        """Whether the function's causal flag replaces the mask.
+        """Whether the function gets ``is_causal=True`` in place of the causal mask.
 
-        ``only_causal`` is true if there is no other mask and no bias.
+        ``only_causal`` is true if the call has no bias and no mask other than a causal mask.
         """
         same_corner = queries == keys or self.policies.causal == causal
         return causal is not None and only_causal and same_corner and self.takes("is_causal")
@@ -111,7 +114,7 @@ class CoreKernel(DeclaredKernel):
         return self.call_function(query, key, value, needs=needs, offered=offered)[0]
 
     def needs(self, case: Case) -> Mapping[str, bool]:
-        """Return which of ``mask``, ``softcap`` and ``enable_gqa`` a case needs."""
+        """Return, for each of ``mask``, ``softcap`` and ``enable_gqa``, whether the case needs this keyword."""
         problem = case.problem
         return {
             "mask": bool(problem.parts) and not self._is_flag_only(case),
@@ -120,23 +123,23 @@ class CoreKernel(DeclaredKernel):
         }
 
     def _is_flag_only(self, case: Case) -> bool:
-        """Whether the function gets only its causal flag, and no mask, on a case."""
+        """Whether, on this case, the function gets ``is_causal=True`` and no mask."""
         problem = case.problem
         only_causal = len(problem.parts) == 1
         return self.flag_replaces_mask(problem.queries, problem.keys, causal=problem.causal, only_causal=only_causal)
 
     def build(self, reference: Any) -> nn.Module:  # noqa: ARG002
-        """Return a module with the operator's forward around the function; the module has no parameters."""
+        """Return a module whose forward calls the function; the module has no parameters."""
         return _CoreAttention(self)
 
     def prepare(self, module: nn.Module, case: Case, inputs: Inputs) -> Call:
-        """Compute the positional masks, before calls are timed, and return a call of the module with these masks."""
+        """Return a call of the module for which positional masks are computed now, before calls are timed."""
         return super().prepare(self._bind_positions(module, case, inputs), case, inputs)
 
     def _bind_positions(self, module: nn.Module, case: Case, inputs: Inputs) -> Call:
         """Return a call of the module with precomputed positional masks.
 
-        If the case needs no such masks, or if they depend on ``key_lengths``, return the module itself.
+        If the case needs no positional masks, or if the masks depend on ``key_lengths``, return the module itself.
         """
         problem, query = case.problem, inputs.tensors["query"]
         unused = self._is_flag_only(case) or not problem.parts - {"bias2d", "bias4d"}
@@ -163,15 +166,15 @@ def core_from_kernel(
 ) -> CoreKernel:
     """Make an implementation of ``attention_core`` from the kernel of a multi-head attention implementation.
 
-    The function is called as in ``from_kernel``, with two more keywords if its signature has them: ``softcap`` (a
-    number, or None) and ``enable_gqa`` (true: k and v have fewer heads than q; a block of query heads shares one key
-    head). The function gets causal masks, windows, ALiBi and sequence lengths as ``mask``. It gets a causal mask as
-    ``is_causal`` instead, if there is no other mask and the mask is aligned as ``policies.causal`` says. A case that
-    needs a keyword is refused if the function's signature lacks the keyword.
+    The kernel's function is called as in ``from_kernel``, with two more keywords if its signature has them. ``softcap``
+    is a number, or None. ``enable_gqa`` is true if k and v have fewer heads than q; a block of query heads then shares
+    one key head. The function gets causal masks, windows, ALiBi and sequence lengths as ``mask``. If there is no other
+    mask, and the causal mask is aligned as ``policies.causal`` says, the function gets ``is_causal=True`` in place of
+    ``mask``. A case that needs a keyword is refused if the function's signature lacks the keyword.
 
     ``name`` defaults to ``core_`` followed by the kernel's name. ``unsupported``, ``untimed`` and ``predicted_s`` are
-    not taken from the kernel, because they depend on cases of another operator. Source, policies and environment are
-    taken from the kernel.
+    not taken from the kernel, because the kernel declares them for cases of another operator. Source, policies and
+    environment are taken from the kernel.
 
     Shape: q (batch, heads, queries, head_dim), k (batch, kv_heads, keys, head_dim), v (batch, kv_heads, keys,
     head_dim_v), output (batch, heads, queries, head_dim_v).

@@ -11,10 +11,11 @@ from attnbench.interface import Implementation, Policies, Refusal, find_accepted
 
 __all__ = ["DeclaredKernel", "KernelFunction"]
 
-# fn(q, k, v, *, mask, is_causal, scale, dropout_p, need_weights) -> output, or (output, weights)
+# A function (q, k, v, *, mask, is_causal, scale, dropout_p, need_weights) -> output, or (output, weights). It may lack
+# keywords.
 KernelFunction = Callable[..., Any]
 FORWARD_ONLY = "forward only: no gradients"
-# Text in a message about a missing keyword, if the name of the keyword alone would not explain the refusal.
+# Text for a keyword in the message "the kernel takes no …", if the keyword's name alone would not explain the refusal.
 MISSING_KEYWORDS = {"enable_gqa": "enable_gqa: key must have as many heads as query"}
 
 
@@ -56,7 +57,7 @@ class DeclaredKernel(Implementation):
         return self._accepted is None or keyword in self._accepted
 
     def find_missing_keyword(self, needs: Mapping[str, bool]) -> str | None:
-        """Return a reason that names a needed keyword which the function's signature lacks, or None."""
+        """Return a message with a needed keyword that the function's signature lacks, or None if it lacks none."""
         missing = next((word for word, needed in needs.items() if needed and not self.takes(word)), None)
         return None if missing is None else f"the kernel takes no {MISSING_KEYWORDS.get(missing, missing)}"
 
@@ -67,7 +68,8 @@ class DeclaredKernel(Implementation):
 
         Return the output, and the attention weights or None.
 
-        Raises: Refusal where the function does not accept a needed keyword, or lacks gradients that are needed.
+        Raises: Refusal where the function does not accept a needed keyword, or where a tensor needs gradients that the
+        function does not support.
         """
         reason = self.find_missing_keyword(needs)
         tensors = [tensor for tensor in (q, k, v, offered.get("mask")) if tensor is not None]
@@ -79,7 +81,7 @@ class DeclaredKernel(Implementation):
         return result if isinstance(result, tuple) else (result, None)
 
     def unsupported(self, case: Case) -> str | None:
-        """Return why a case is refused (missing keyword, missing gradients, or the author's reason), or None."""
+        """Return why a case is refused (missing keyword, no gradients, or the author's reason), or None."""
         if reason := self.find_missing_keyword(self.needs(case)):
             return reason
         if self.policies.forward_only and case.differentiates:
@@ -87,11 +89,11 @@ class DeclaredKernel(Implementation):
         return self._unsupported(case) if self._unsupported else None
 
     def untimed(self, case: Case) -> str | None:
-        """Return the reason that the function's author gives for never timing a case, or None."""
+        """Return why the function's author excludes a case from timing, or None if the case may be timed."""
         return self._untimed(case) if self._untimed else None
 
     def predicted_s(self, case: Case) -> float | None:
-        """Return the seconds that one call takes, as the function's author predicts, or None."""
+        """Return the seconds that the function's author predicts for one call, or None without a prediction."""
         return self._predicted_s(case) if self._predicted_s else None
 
     def environment(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""A base class with the reference's forward signature; subclasses define the attention."""
+"""A base class with the forward signature of ``nn.MultiheadAttention``; subclasses define the attention."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,7 +12,7 @@ __all__ = ["ReferenceForward"]
 
 
 class ReferenceForward(nn.Module):
-    """The reference's forward: it handles layouts, masks and the causal flag, and calls ``attention``."""
+    """A module whose forward takes the reference's arguments, handles layouts and masks, and calls ``attention``."""
 
     def __init__(self, reference: nn.MultiheadAttention) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class ReferenceForward(nn.Module):
         self.train(reference.training)
 
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
-        """Register copies of the reference's parameters, given under the reference's names."""
+        """Register copies of the reference's parameters; ``parameters`` has them by their names in the reference."""
         raise NotImplementedError
 
     def attention(
@@ -47,7 +47,7 @@ class ReferenceForward(nn.Module):
         """Return the output (batch, queries, embed_dim), and attention weights (batch, heads, queries, keys) or None.
 
         ``mask`` and the attention weights include the extra key columns (bias_k, add_zero_attn). ``is_causal`` only
-        states that the mask is causal; ``mask`` is what hides keys.
+        states that ``mask`` is causal. ``mask`` is given in this case, too; it alone determines the hidden keys.
 
         Shape: query (batch, queries, embed_dim), key (batch, keys, kdim), value (batch, keys, vdim), mask
         broadcastable to (batch, heads, queries, keys).
@@ -67,8 +67,8 @@ class ReferenceForward(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Compute attention with the signature of the reference.
 
-        Shape: (batch, length, embed_dim) if batch_first, else (length, batch, embed_dim); unbatched
-        (length, embed_dim).
+        Shape: query, key, value and output are (batch, length, width) if batch_first, else (length, batch, width);
+        unbatched (length, width). The width is embed_dim (query, output), kdim (key) or vdim (value).
         """
         if query.dim() not in (2, 3) or not query.dim() == key.dim() == value.dim():
             dims = f"{query.dim()}, {key.dim()} and {value.dim()}"
@@ -85,7 +85,8 @@ class ReferenceForward(nn.Module):
         if is_causal and attn_mask is None:
             raise ValueError("is_causal=True needs attn_mask: pass the causal mask as attn_mask")
         if attn_mask is not None and attn_mask.requires_grad and torch.is_grad_enabled():
-            # Clear the causal flag: a kernel may use the flag in place of the mask, which would then get no gradient.
+            # Clear the causal flag: a kernel may use the flag in place of attn_mask, and attn_mask would get no
+            # gradient.
             is_causal = False
         output, weights = self.under_masks(
             query,
@@ -117,12 +118,12 @@ class ReferenceForward(nn.Module):
         """Combine the reference's two masks and call ``attention``.
 
         A subclass may override this method to handle the masks in another way. Tokens are batch first and have been
-        checked. If the caller passed one tensor for several of query, key and value, these are still one object.
+        checked. If the caller passed one tensor as several of query, key and value, the method also gets one tensor.
 
         Shape: attn_mask (queries, keys) or (batch·heads, queries, keys), key_padding_mask (batch, keys).
         """
-        # ``is_causal`` promises that attn_mask is causal. The flag may replace the mask only if nothing else hides
-        # keys and no keys are appended.
+        # The caller's ``is_causal`` says that attn_mask is causal. ``attention`` gets the flag only if there is no
+        # key_padding_mask and no key is appended: the combined mask is then attn_mask.
         causal_only = is_causal and key_padding_mask is None and self.columns == 0
         mask = reference_mask(attn_mask, key_padding_mask, num_heads=self.num_heads, dtype=query.dtype)
         mask = extended(mask, self.columns)
@@ -137,7 +138,10 @@ class ReferenceForward(nn.Module):
         attn_mask: Tensor | None,
         key_padding_mask: Tensor | None,
     ) -> None:
-        """Refuse shapes that would be broadcast and give a wrong output; all tensors must be batch first."""
+        """Refuse shapes that would be broadcast and would give a wrong output, and masks of a wrong dtype.
+
+        All tensors must be in batch-first order.
+        """
         (batch, queries), keys = query.shape[:2], key.shape[1]
         _demand_shape("query", query, (batch, queries, self.embed_dim))
         _demand_shape("key", key, (batch, keys, self.kdim))
@@ -151,7 +155,7 @@ class ReferenceForward(nn.Module):
 def _map_tokens(
     change: Callable[[Tensor], Tensor], query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Apply ``change`` to query, key and value; a tensor that is given for several of them is changed once."""
+    """Apply ``change`` to query, key and value; a tensor that is passed as several arguments is changed once."""
     changed = change(query)
     changed_key = changed if key is query else change(key)
     if value is query:
@@ -168,4 +172,4 @@ def _demand_shape(name: str, tensor: Tensor, *shapes: tuple[int, ...]) -> None:
 def _demand_mask(name: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
     _demand_shape(name, mask, *shapes)
     if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise TypeError(f"{name} must be boolean (true hides) or floating point (added), got {mask.dtype}")
+        raise TypeError(f"{name} must be boolean (true hides) or floating point (added to logits), got {mask.dtype}")

@@ -1,4 +1,4 @@
-"""Kernels as implementations of multi-head attention: a plain function, wrapped in a module like the reference."""
+"""Kernels as implementations of multi-head attention: a plain function in a module with the reference's forward."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -29,7 +29,8 @@ class _KernelAttention(HeadSplitAttention):
         if is_causal:
             mask = None
         elif mask is not None and (self._kernel.additive_mask or mask.dtype != torch.bool):
-            # The mask has the dtype of the module's query. Under autocast q has a narrower dtype, so convert the mask.
+            # An additive mask has the dtype of the module's input ``query``. Under autocast q has a narrower dtype, so
+            # the mask is converted.
             mask = additive(mask, q.dtype) if mask.dtype == torch.bool else mask.to(q.dtype)
         dropout_p = self.dropout if self.training else 0.0
         offered = {
@@ -52,7 +53,7 @@ class Kernel(DeclaredKernel):
         return self.policies.causal == "top_left" or queries == keys
 
     def needs(self, case: Case) -> Mapping[str, bool]:
-        """Return which of ``need_weights``, ``dropout_p`` and ``mask`` a case needs."""
+        """Return, for each of ``need_weights``, ``dropout_p`` and ``mask``, whether the case needs this keyword."""
         problem = case.problem
         extra_columns = problem.add_bias_kv or problem.add_zero_attn
         flag_suffices = (
@@ -88,10 +89,10 @@ def from_kernel(
     """Make an implementation of multi-head attention from a plain function.
 
     The function is called as ``function(q, k, v, **keywords)``. Of the keywords ``mask``, ``is_causal``, ``scale``,
-    ``dropout_p`` and ``need_weights`` it gets those that its signature has. A case that needs a keyword that the
-    signature lacks is refused. The function returns the output, or the output and the attention weights. ``mask`` is
+    ``dropout_p`` and ``need_weights`` it gets those that its signature has. A case is refused if it needs a keyword
+    that the signature lacks. The function returns the output, or the output and the attention weights. ``mask`` is
     boolean with true = keep, or additive; with ``additive_mask`` it is always additive. ``is_causal`` is true only if
-    there are no extra key columns (bias_k, add_zero_attn); ``mask`` is then None.
+    there are no extra key columns (bias_k, add_zero_attn). If ``is_causal`` is true, ``mask`` is None.
 
     Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim), mask broadcastable to
     (batch, heads, queries, keys), output like q, weights (batch, heads, queries, keys).

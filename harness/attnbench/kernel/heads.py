@@ -15,8 +15,7 @@ __all__ = ["HeadSplitAttention"]
 class _OutputProjection(NonDynamicallyQuantizableLinear):
     """The output projection, with fast access to its parameters.
 
-    Its base class is the one that the reference uses for ``out_proj``, so dynamic quantization does not replace
-    this module.
+    The reference's ``out_proj`` has the same base class. Dynamic quantization does not replace modules of this class.
     """
 
     weight = Held[nn.Parameter]()
@@ -39,7 +38,7 @@ class HeadSplitAttention(ReferenceForward):
     out_proj = Held[nn.Linear]("_modules")
 
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
-        """Register copies of the reference's parameters under the reference's names."""
+        """Register copies of the reference's parameters under their names in the reference."""
         copies = {name: nn.Parameter(value.detach().clone()) for name, value in parameters.items()}
         names = (
             "in_proj_weight",
@@ -52,7 +51,8 @@ class HeadSplitAttention(ReferenceForward):
         )
         for name in names:
             self.register_parameter(name, copies.get(name))
-        # On the device "meta" no random parameters are drawn. The parameters in ``copies`` take their place below.
+        # The device "meta" avoids the initialisation with random numbers. The parameters in ``copies`` replace the
+        # module's parameters below.
         biased = "out_proj.bias" in copies
         projection = _OutputProjection(self.embed_dim, self.embed_dim, bias=biased, device="meta")
         for name in ("weight", "bias"):
@@ -69,7 +69,7 @@ class HeadSplitAttention(ReferenceForward):
         is_causal: bool,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Project the tokens, attend in all heads, and project back."""
+        """Apply the input projections, attend in all heads, and apply the output projection."""
         q, k, v = self.project(query, key, value)
         k, v = self.extend(k, v)
         output, weights = self.attend(q, k, v, mask=mask, is_causal=is_causal, need_weights=need_weights)
@@ -94,14 +94,14 @@ class HeadSplitAttention(ReferenceForward):
         return torch.unflatten(features, -1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def merge(self, heads: Tensor) -> Tensor:
-        """Concatenate the heads and project: (batch, heads, queries, head_dim) to (batch, queries, embed_dim)."""
+        """Concatenate the heads (batch, heads, queries, head_dim) and project to (batch, queries, embed_dim)."""
         return self.project_back(heads.transpose(1, 2).flatten(2))
 
     def project_back(self, features: Tensor) -> Tensor:
         """Apply the output projection: (..., embed_dim) to the same shape.
 
-        As in the reference, the module out_proj only holds the parameters and is not called, so its hooks do not run.
-        A call of out_proj would add up to 2 % to the time of a short attention call.
+        As in the reference, the module out_proj is not called and only stores the parameters, so its hooks do not run.
+        To call out_proj would add up to 2 % to the time of a short attention call.
         """
         projection = self.out_proj
         return nn.functional.linear(features, projection.weight, projection.bias)

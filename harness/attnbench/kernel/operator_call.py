@@ -1,4 +1,4 @@
-"""Implementations made from a plain function of an operator's parameters and arguments."""
+"""Implementations made from a plain function that takes an operator's parameters and arguments."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -48,11 +48,11 @@ class _FunctionImplementation(Implementation):
         self._predicted_s = predicted_s
 
     def unsupported(self, case: Case) -> str | None:
-        """Return the reason that the function's author gives for refusing a case, or None."""
+        """Return why the function's author refuses a case, or None if the case is supported."""
         return self._unsupported(case) if self._unsupported else None
 
     def predicted_s(self, case: Case) -> float | None:
-        """Return the seconds that one call takes, as the function's author predicts, or None."""
+        """Return the seconds that the function's author predicts for one call, or None without a prediction."""
         return self._predicted_s(case) if self._predicted_s else None
 
     def build(self, reference: nn.Module) -> nn.Module:
@@ -60,7 +60,7 @@ class _FunctionImplementation(Implementation):
         return CalledModule(self.function, dict(reference.named_parameters()))
 
     def prepare(self, module: nn.Module, case: Case, inputs: Inputs) -> Call:
-        """Return the module, if the function accepts every argument of the call.
+        """Return a call of the module, if the function accepts every argument of the call.
 
         Raises: Refusal where the function does not accept an argument of the call.
         """

@@ -1,8 +1,8 @@
 """Fast access to the parameters and submodules of a module.
 
-``nn.Module`` stores parameters and submodules in dictionaries and finds them in ``__getattr__``, which Python calls
-after all other lookups have failed. If the code is not in the CPU's caches, one access takes 5 µs. An
-access by a descriptor takes 1 µs.
+``nn.Module`` stores parameters and submodules in dictionaries, and looks them up in ``__getattr__``. Python calls
+``__getattr__`` only after all other lookups have failed. If the code is not in the CPU's caches, one access through
+``__getattr__`` takes 5 µs, and one access through a descriptor takes 1 µs.
 
 Source: https://docs.python.org/3/howto/descriptor.html
 """
@@ -19,9 +19,10 @@ T = TypeVar("T")
 class Held(Generic[T]):
     """Descriptor that returns the parameter or submodule of the descriptor's own name.
 
-    ``table`` is the dictionary of ``nn.Module`` that is searched. An attribute of the instance takes precedence, such
-    as one that weight_norm sets. A name that is not in the table is left to ``nn.Module.__getattr__``. A subclass's
-    ``__getattr__`` is not called for a name that is in the table.
+    ``table`` is the name of the dictionary of ``nn.Module`` that is searched. An attribute that was set on the
+    instance, for example by weight_norm, takes precedence over the dictionary. A name that is not in the dictionary is
+    looked up by ``nn.Module.__getattr__``. For a name in the dictionary, the ``__getattr__`` of a subclass is not
+    called.
     """
 
     def __init__(self, table: Literal["_parameters", "_modules"] = "_parameters") -> None:

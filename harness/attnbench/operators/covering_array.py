@@ -1,4 +1,7 @@
-"""Covering arrays: few rows that contain every allowed combination of values of any two, or three, factors."""
+"""Covering arrays: few rows that contain every allowed combination of values of any two, or three, factors.
+
+A row has one value for each factor, by the factor's name. A partial row lacks some factors.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, product
@@ -19,9 +22,9 @@ def build_covering_array(
 ) -> list[Row]:
     """Build rows that contain every allowed combination of values of any ``strength`` factors.
 
-    Combinations that the ``given`` rows contain are left out. ``allowed`` is also called on partial rows. If it allows
-    a partial row, some complete row that it allows must contain this partial row. The algorithm is greedy: each row
-    starts from a missing combination and takes, factor by factor, the value that covers the most missing combinations.
+    Combinations that the ``given`` rows contain need not be covered again. ``allowed`` is also called on partial rows,
+    and must refuse a partial row that no allowed complete row contains. The algorithm is greedy: each row starts from a
+    missing combination. Each further factor gets the value with which the row covers the most missing combinations.
     """
     order = Random(0)  # noqa: S311  # a fixed seed breaks ties in the same way on each run
     missing = dict.fromkeys(generate_combinations(factors, allowed, strength))
@@ -45,7 +48,7 @@ def build_covering_array(
 def generate_combinations(
     factors: Mapping[str, Sequence[Any]], allowed: Callable[[Row], bool], strength: int
 ) -> Iterator[Combination]:
-    """Yield every allowed combination of values of any ``strength`` factors, in alphabetical order of the factors."""
+    """Yield every allowed combination of values of any ``strength`` factors, in alphabetical order of factor names."""
     for names in combinations(sorted(factors), strength):
         for values in product(*(factors[name] for name in names)):
             found = tuple(zip(names, values, strict=True))

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 
 __all__ = ["FormulaOperator", "Rounded"]
 
-# Type of the function ``rounded(tensor, terms=0)``. It returns ``tensor`` unchanged, or with noise in the rounding
-# model. Each element of ``tensor`` is a sum of ``terms`` products.
+# Type of the function ``rounded(tensor, terms=0)``. In the rounding model it returns ``tensor`` with noise, otherwise
+# ``tensor`` itself. Each element of ``tensor`` is a sum of ``terms`` products.
 Rounded = Callable[..., "torch.Tensor"]
 
 
 class FormulaOperator(Operator):
-    """An operator that is defined by ``numbers`` and ``formula``; everything else is derived from these two.
+    """An operator that a subclass defines by the methods ``numbers`` and ``formula``.
+
+    Oracle, rounding model, yardsticks and reference are derived from these two methods.
 
     The oracle is the formula in float64. The rounding model is the formula with noise on every result that ``formula``
     passes to ``rounded``. The yardsticks are the formula and each of ``paths`` in the case's dtype. The reference is a
@@ -34,17 +36,17 @@ class FormulaOperator(Operator):
     def formula(self, problem: Any, given: Mapping[str, Any], rounded: Rounded) -> Any:
         """Compute the output, or a tuple of all outputs in the order of the attribute ``outputs``.
 
-        ``given`` has the parameters and arguments by name. Call ``rounded(tensor, terms=0)`` on every result that an
-        implementation stores; ``terms`` is the number of products that each element sums.
+        ``given`` has the parameters and arguments by name. Call ``rounded(tensor, terms=0)`` on every intermediate
+        result that an implementation stores; ``terms`` is the number of products that each element sums.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define formula(problem, given, rounded)")
 
     def paths(self) -> Sequence[Callable[..., Any]]:
-        """Return functions that compute the outputs of ``formula`` by other steps; each is an additional yardstick."""
+        """Return functions that compute the outputs of ``formula`` by other steps; each is one more yardstick."""
         return ()
 
     def inputs(self, case: Case) -> Inputs:
-        """Draw the problem's numbers and one cotangent per output, all rounded to the case's dtype."""
+        """Return what ``numbers`` draws, with one random cotangent per output, all rounded to the case's dtype."""
         from dataclasses import replace
 
         import torch
@@ -60,7 +62,7 @@ class FormulaOperator(Operator):
     def evaluate(
         self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, fault: Any = None
     ) -> dict[str, Any]:
-        """Evaluate the formula and its gradients; ``fault`` is a fault model that replaces the formula."""
+        """Return outputs and gradients by name; ``fault`` is a function that replaces ``formula``, or None."""
         from attnbench.operators.quantities import compute_quantities
 
         if keep is not None:

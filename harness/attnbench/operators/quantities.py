@@ -21,7 +21,7 @@ def compute_quantities(
     also applied to the returned gradients.
     """
     if noise and case.autocast:
-        # Under autocast the inputs are rounded, too.
+        # Autocast rounds the inputs to the case's dtype, so the inputs get noise, too.
         inputs = inputs.map_tensors(lambda tensor: noise.perturb(tensor) if tensor.is_floating_point() else tensor)
     leaves, inputs = _make_leaves(case, inputs)
     found = formula(inputs)
@@ -37,7 +37,10 @@ def compute_quantities(
 
 
 def _make_leaves(case: Case, inputs: Inputs) -> tuple[dict[str, Tensor], Inputs]:
-    """Return the tensors to differentiate by name, without duplicates, and the inputs that contain these tensors."""
+    """Return the tensors that take gradients, by name, and the inputs that contain these tensors.
+
+    A tensor that is passed as several arguments has only the first of their names.
+    """
     if not case.differentiates:
         return {}, inputs
     tracked = inputs.map_tensors(lambda t: t.detach().clone().requires_grad_(t.is_floating_point()))

@@ -28,11 +28,11 @@ class Noise:
     def perturb_sum(self, tensor: Tensor, terms: int) -> Tensor:
         """Return sums of ``terms`` products with the error of sequential accumulation.
 
-        ``accumulation`` is the roundoff of sums. The typical worst error of one rounding to nearest is √½ ·
-        ``accumulation``. Partial sums grow like a random walk, so the sum of their squares is terms / 2 times the
-        square of the result. The error of a sum is therefore at most √(terms / 2) · √½ = √terms / 2 times
-        ``accumulation``. This error is relative to the root mean square of the last axis, so it is large for a sum
-        whose terms cancel.
+        Let u be ``accumulation``, the roundoff of sums. The largest relative error of one rounding to nearest is u/2 to
+        u, depending on the mantissa; √½ · u is its typical size. Partial sums grow like a random walk, so the squares
+        of all partial sums add up to terms / 2 times the square of the result. The error of the result is therefore at
+        most √(terms / 2) · √½ · u = √terms / 2 · u. It is relative to the root mean square of the last axis, so a
+        result whose terms cancel has a large relative error.
         """
         if not terms or tensor.numel() == 0:
             return tensor
@@ -41,9 +41,10 @@ class Noise:
         return tensor + self.accumulation * math.sqrt(terms) / 2 * (2 * errors - 1) * typical
 
     def draw_recomputation_factor(self, logits: Tensor) -> Tensor:
-        """Return the factor by which the rounding of L changes a row of weights that is recomputed as exp(x − L).
+        """Return the factor by which a rounding error of L changes a row of attention weights exp(x − L).
 
-        x is the row of logits, and L is the logsumexp of x.
+        x is a row of logits, and L is the logsumexp of x. Fused kernels store L in forward, and recompute the weights
+        from x and L in backward.
 
         Shape: returns (…, queries, 1).
         """
@@ -109,7 +110,10 @@ class _NoisySoftmax(torch.autograd.Function):
 
 
 class _NoisyProduct(torch.autograd.Function):
-    """Attention weights times values; backward uses weights that were recomputed from the logits."""
+    """Attention weights times values; backward uses other weights, ``weights * recomputed``.
+
+    The factor ``recomputed`` is the rounding error of weights that are recomputed from the logits.
+    """
 
     @staticmethod
     def forward(ctx: Any, weights: Tensor, v: Tensor, recomputed: Tensor) -> Tensor:
@@ -135,16 +139,19 @@ def softmax(logits: Tensor, noise: Noise | None = None) -> Tensor:
 
 
 def weighted_sum(weights: Tensor, v: Tensor, logits: Tensor, noise: Noise | None = None) -> Tensor:
-    """Return weights times values; with noise, the backward uses weights that are recomputed from ``logits``."""
+    """Return attention weights times values.
+
+    With noise, backward uses weights with the rounding error of a recomputation from ``logits``.
+    """
     if noise is None:
         return weights @ v
     return _NoisyProduct.apply(weights, v, noise.draw_recomputation_factor(logits))  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _NoisyTanh(torch.autograd.Function):
-    """tanh whose backward uses the rounded result.
+    """tanh whose backward computes the derivative from the rounded result.
 
-    Near ±1 the rounding error of tanh dominates the derivative 1 − tanh².
+    Where tanh is near ±1, its rounding error is large relative to its derivative 1 − tanh².
     """
 
     @staticmethod

@@ -36,7 +36,7 @@ class AttentionCore(Operator):
         return case_transforms
 
     def suite(self, level: Level) -> Sequence[Case]:
-        """Return the cases of a level."""
+        """Return the cases of a suite, such as ``quick`` or ``full``."""
         return suites.load_suite(level)
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
@@ -64,7 +64,7 @@ class AttentionCore(Operator):
     def evaluate(
         self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, fault: Any = None
     ) -> dict[str, Any]:
-        """Compute the oracle's quantities.
+        """Return the outputs and gradients of the oracle by name.
 
         ``keep`` is a dropout mask; it must be None, because the operator has no dropout.
         """
@@ -93,19 +93,19 @@ class AttentionCore(Operator):
         return Noise(roundoff, seed)
 
     def scale_logits(self, case: Case, inputs: Inputs, factor: float) -> Inputs:  # noqa: ARG002
-        """Return inputs whose logits are ``factor`` times as large; the effect is that of another softmax scale."""
+        """Return inputs that multiply the logits by ``factor``, as a ``factor`` times as large softmax scale would."""
         from attnbench.operators.attention_core.inputs import scale_logits
 
         return scale_logits(inputs, factor)
 
     def yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Any]]:
-        """Yield the quantities of the reference and, if the case has no soft-cap, of torch's fused attention."""
+        """Yield the quantities of the reference and, without a soft-cap, of ``scaled_dot_product_attention``."""
         from attnbench.operators.attention_core.reference import run_yardsticks
 
         return run_yardsticks(case, inputs)
 
     def hidden_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:
-        """Return a mask of the output's hidden rows: the fully masked rows, in which no key is visible."""
+        """Return a mask of the hidden rows of the output: the fully masked rows, whose query may see no key."""
         from attnbench.operators.attention_core.oracle import find_hidden_rows
 
         return find_hidden_rows(case, inputs)
@@ -117,7 +117,7 @@ class AttentionCore(Operator):
         return find_visible(case.problem, inputs)
 
     def work(self, case: Case) -> Work:
-        """Count the least floating-point operations and bytes of a case, from the exact number of visible pairs."""
+        """Count the least floating-point operations and bytes of a case, from the number of visible query-key pairs."""
         from attnbench.operators.attention_core.work import count_work
 
         return count_work(case)

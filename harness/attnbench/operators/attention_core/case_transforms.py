@@ -27,8 +27,8 @@ __all__ = [
 
 Index = Sequence[int] | None
 TransformedCase = tuple[Case, Inputs]
-# Standard deviation of the keys and values that ``pad`` adds. It is larger than that of the case's own keys and values,
-# so that a check detects an implementation that does not hide the added keys.
+# Standard deviation of the keys and values that ``pad`` adds. It is larger than the standard deviation of the case's
+# own keys and values, so a check detects an implementation that does not hide the added keys.
 FURTHER_STD = 4.0
 
 
@@ -45,8 +45,9 @@ def length_axis(case: Case) -> int:  # noqa: ARG001
 def select(
     case: Case, inputs: Inputs, *, sequences: Index = None, queries: Index = None, keys: Index = None
 ) -> TransformedCase:
-    """Return the case with only the sequences, queries or keys at these indices, in any order and with repetitions.
+    """Return the case with only the sequences, queries or keys at these indices.
 
+    An index may occur several times, and the indices may have any order.
     Causal masks, windows and ALiBi use the positions after the selection.
     """
 
@@ -85,7 +86,7 @@ def pad(case: Case, inputs: Inputs, count: int) -> TransformedCase:
 
 
 def reorder_heads(case: Case, inputs: Inputs, order: Sequence[int]) -> Inputs:
-    """Return inputs with permuted heads: key head i, with its query heads, is the given key head ``order[i]``."""
+    """Return inputs with permuted heads: the new key head i, with its query heads, is the old key head ``order[i]``."""
     of_queries = _expand_to_query_heads(case, order)
 
     def change(name: str, tensor: Tensor) -> Tensor:
@@ -111,8 +112,12 @@ def _expand_to_query_heads(case: Case, order: Sequence[int]) -> list[int]:
 
 
 def shared_by_sequences(case: Case, name: str) -> tuple[int, int] | None:
-    """Return (axis, index) if all sequences share the slice of an input at this index of the axis, else None."""
+    """Return (axis, index) of the slice of an input that the check ``expanded_inputs`` repeats along this axis.
+
+    None means that the check leaves the input ``name`` unchanged.
+    """
     if name == "key_lengths":
         return None
-    # A bias that all sequences share has no batch axis. Instead, the row of its last query is repeated for every query.
+    # The bias ``bias2d`` has no batch axis, so its last row (of the last query) is repeated for every query. Any other
+    # input has a batch axis, and its sequence 1 is repeated for every sequence.
     return (0, -1) if name == "bias" and case.problem.bias == "bias2d" else (0, 1)

@@ -17,12 +17,12 @@ from attnbench.operators.rounding import Noise, softmax
 __all__ = ["list_fault_models"]
 
 Named = Iterator[tuple[str, Steps]]
-# Common tile sizes: numbers of keys that a kernel processes together.
+# Common tile sizes of kernels; a tile is a block of keys that a kernel processes together.
 TILES = (16, 32, 64, 128)
 
 
 def list_fault_models(case: Case) -> dict[str, Steps]:
-    """Return the fault models that may change the outputs of a case, by name.
+    """Return the fault models that may change the outputs of the case, by name.
 
     A diagnosis consists of "looks like" and the name of a fault model.
     """

@@ -3,7 +3,7 @@
 ``python -m attnbench.operators.attention_core.generate_cases`` writes ``lists/<level>.txt``.
 
 The list of a level contains the cases that the level adds to the previous level. ``core`` covers every pair of argument
-values, and ``full`` covers every triple. Further cases are chosen by hand; comments give the reasons.
+values, and ``full`` covers every triple. Further cases are chosen by hand for the reasons in the comments.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -44,7 +44,7 @@ FACTORS: Mapping[str, tuple[Any, ...]] = {
 
 
 def is_allowed(row: Mapping[str, Any]) -> bool:  # noqa: ARG001
-    """Return True: every row of the covering array, complete or partial, describes a valid case."""
+    """Return True, because every row of the covering array, complete or partial, describes a valid case."""
     return True
 
 
@@ -132,11 +132,12 @@ def _generate_core() -> Iterator[Case]:
     yield from (_make_case(PROBE, dtype=dtype) for dtype in DTYPES)
     yield from (_make_case(replace(PROBE, num_heads=6, kv_heads=2), dtype=dtype) for dtype in HALF)
     yield from _generate_degenerate()
-    # Numbers of keys that fill tiles exactly or leave the last tile partial. Causal diagonals and windows cross tiles.
+    # Numbers of keys that fill tiles exactly or leave the last tile partial. Diagonals of causal masks and edges of
+    # windows cross tiles.
     for (queries, keys), mask in product(((16, 16), (31, 32), (64, 65), (129, 130)), ("causal_tl", "causal_br+window")):
         window = 32 if "window" in mask else None
         yield _make_case(replace(PLAIN, queries=queries, keys=keys, mask=mask, window=window))
-    # Windows whose edges are next to one end of the keys, or beyond both ends.
+    # Windows with an edge next to the first or the last key, and windows wider than the sequence of keys.
     for window, queries in product((1, 6, 7), (7, 3)):
         yield _make_case(replace(PLAIN, queries=queries, mask="causal_br+window", window=window))
     # Decoding: one query or a few queries at the end of many keys.
@@ -153,8 +154,8 @@ def _generate_core() -> Iterator[Case]:
     yield _make_case(replace(PLAIN, mask="causal_tl"), mode="aot")
     yield _make_case(replace(GROUPED, keys=5, mask="bias4d"), mode="aot")
     yield _make_case(replace(PLAIN, mask="causal_br+ragged"), mode="exported")
-    # Implementations often have a separate code path for compilation. These cases use every argument that this path may
-    # ignore.
+    # Implementations often have a separate code path for compilation. These cases use every argument that such a path
+    # may ignore by mistake.
     yield _make_case(replace(PLAIN, mask="causal_br+window", window=2, softcap=3.0), mode="aot")
     yield _make_case(replace(PLAIN, mask="causal_br+alibi+ragged"), mode="aot")
     yield _make_case(replace(GROUPED, mask="causal_tl"), mode="aot")
@@ -162,16 +163,17 @@ def _generate_core() -> Iterator[Case]:
 
 
 def _generate_single_values() -> Iterator[Case]:
-    """Generate cases with argument values that real models use and ``FACTORS`` does not contain."""
-    # In batches of at least 4 sequences, the last sequence has no keys.
+    """Generate cases with argument values that real models use but ``FACTORS`` does not contain."""
+    # In batches of at least 4 sequences (``BATCH_WITH_AN_EMPTY_ONE``), the last sequence has no keys.
     for mask in ("ragged", "causal_br+ragged"):
         yield _make_case(replace(PLAIN, sequences=6, mask=mask), mode="train")
     yield _make_case(replace(PLAIN, sequences=6, queries=1, keys=33, mask="causal_br+window+ragged", window=4))
     yield _make_case(replace(PLAIN, sequences=3, mask="causal_br+ragged", int32_lengths=True), mode="train")
-    # The soft-cap of Gemma 2 (https://arxiv.org/abs/2408.00118, section 2) on logits that are large enough to reach it.
+    # The soft-cap 50 of Gemma 2 (https://arxiv.org/abs/2408.00118, section 2) with logits that are large enough to
+    # reach the soft-cap.
     yield _make_case(replace(GROUPED, mask="causal_br", softcap=50.0, regime="onehot"), mode="train")
     yield _make_case(replace(PLAIN, scale=1.0), mode="train")
-    # Windows that are as wide as a tile or wider, with more keys than the window contains.
+    # Windows that are at least as wide as a tile of 64 keys, but that do not contain all keys.
     yield _make_case(replace(PLAIN, queries=70, keys=140, mask="causal_br+window", window=64))
     yield _make_case(replace(PLAIN, queries=140, keys=140, mask="window", window=100), mode="inference")
     yield _make_case(replace(GROUPED, num_heads=16, kv_heads=4, mask="causal_tl"), mode="train")
@@ -216,8 +218,8 @@ def _generate_full() -> Iterator[Case]:
         yield _make_case(replace(PLAIN, queries=keys - 2, keys=keys, mask="causal_br+window", window=keys // 2))
         yield _make_case(replace(PLAIN, queries=keys, keys=keys, mask="causal_tl+ragged"))
         yield _make_case(replace(PLAIN, queries=1, keys=keys, mask="causal_br+ragged"), mode="inference")
-    # Accumulation in half precision has an error within the error budget at short lengths, and far above the budget at
-    # 1024 keys.
+    # The error of accumulation in half precision is within the error budget with few keys, and far above the budget
+    # with 1024 keys.
     for dtype in HALF:
         yield _make_case(replace(PLAIN, sequences=1, queries=16, keys=1024), dtype=dtype)
     # There are few compiled cases, because compilation takes about 15 s per graph.

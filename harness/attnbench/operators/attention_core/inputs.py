@@ -13,14 +13,15 @@ from attnbench.oracle.inputs import Draw, round_inputs
 
 __all__ = ["draw_inputs", "draw_key_lengths", "scale_logits"]
 
-# Element of the values of hidden keys in the regime ``uniform``. It is large, so that a check detects an implementation
-# that uses hidden keys. The elements of visible values are −1, 0 or 1, so sums of up to 256 elements are exact.
+# Every element of the values of hidden keys, in the regime ``uniform``. It is large, so a check detects an
+# implementation that uses hidden keys. The elements of the values of visible keys are −1, 0 or 1, so sums of up to 256
+# such elements are exact.
 HIDDEN_UNIFORM = 64.0
-# In the regime ``selection``, values are integers from −127 to 127. They are exact in bfloat16, which has 8 significant
-# bits.
+# Largest element of the values in the regime ``selection``: the elements are integers from −127 to 127. Such integers
+# are exact in bfloat16, which has 8 significant bits.
 LARGEST_SELECTED = 127
-# Element of the values of hidden keys in the regime ``zeroleak``. A gradient is a sum of such elements over the
-# features of a head. This sum must be below 65504, the largest number of float16.
+# Every element of the values of hidden keys, in the regime ``zeroleak``. The gradient of an attention weight sums such
+# elements, times cotangents, over the features of a head. This sum must be below 65504, the largest number of float16.
 HIDDEN_ZEROLEAK = 512.0
 # The ALiBi slope of the last head is 2^−LAST_SLOPE.
 # Source: Press et al. 2022, https://arxiv.org/abs/2108.12409, section 3.
@@ -80,9 +81,9 @@ def scale_logits(inputs: Inputs, factor: float) -> Inputs:
 def draw_key_lengths(problem: AttentionCoreProblem, draw: Draw) -> Tensor:
     """Draw the number of keys of each sequence.
 
-    The first of several sequences has all keys, and the others have fewer. If there are at least
-    ``BATCH_WITH_AN_EMPTY_ONE`` sequences, the last one has no keys. In the regime ``uniform`` the numbers are rounded
-    down to powers of two.
+    In a batch of several sequences, the first sequence has all keys, and every other sequence has a smaller, random
+    number of keys. If there are at least ``BATCH_WITH_AN_EMPTY_ONE`` sequences, the last sequence has no keys. In the
+    regime ``uniform`` the numbers of keys are rounded down to powers of two.
 
     Shape: returns (batch).
     """
@@ -122,7 +123,7 @@ def _draw_tokens(problem: AttentionCoreProblem, draw: Draw) -> dict[str, Tensor]
 
 
 def _make_exact_tokens(problem: AttentionCoreProblem, draw: Draw, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the queries and values that replace the drawn ones in a regime whose output is exact."""
+    """Return, by name, the tensors that replace the random query or value in a regime whose output is exact."""
     query, value = tensors["query"], tensors["value"]
     whole = draw.uniform("value.whole", *value.shape)
     if problem.regime == "selection":

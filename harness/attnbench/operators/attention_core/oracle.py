@@ -43,7 +43,7 @@ def _repeat_key_heads(problem: AttentionCoreProblem, tensor: Tensor) -> Tensor:
 class Steps:
     """The steps of the formula that fault models replace; the defaults compute the correct formula."""
 
-    # Change the problem and the inputs before the formula is evaluated.
+    # Changes the problem and the inputs before the formula is evaluated.
     receive: Callable[[AttentionCoreProblem, Inputs], Given] = lambda *given: given
     share: Callable[[AttentionCoreProblem, Tensor], Tensor] = _repeat_key_heads
     # The soft-cap is applied before this step: the addition of bias and ALiBi (``added``), the mask, or the softmax.
@@ -65,11 +65,11 @@ def evaluate(
 
 def _attend(problem: AttentionCoreProblem, inputs: Inputs, noise: Noise | None, steps: Steps) -> Tensor:
     def rounded(tensor: Tensor, terms: int = 0) -> Tensor:
-        """Return the result of a step, with rounding noise if given; each element sums ``terms`` products."""
+        """Return the result of a step, with noise if ``noise`` is given; each element sums ``terms`` products."""
         return noise(noise.perturb_sum(tensor, terms)) if noise else tensor
 
     def cap_before(step: str, logits: Tensor) -> Tensor:
-        """Apply the soft-cap if ``steps.cap_before`` is ``step``."""
+        """Return the logits, soft-capped if ``steps.cap_before`` is ``step``."""
         return soft_cap(logits, problem.softcap, noise) if problem.softcap and steps.cap_before == step else logits
 
     problem, inputs = steps.receive(problem, inputs)
@@ -85,7 +85,7 @@ def _attend(problem: AttentionCoreProblem, inputs: Inputs, noise: Noise | None, 
 
 
 def _round_gradient(tensor: Tensor, noise: Noise | None) -> Tensor:
-    """Add rounding noise to the gradient of repeated keys or values, before it is summed over query heads."""
+    """Return repeated keys or values; in backward, their gradient gets noise before it is summed over query heads."""
     return noise.perturb_gradient(tensor) if noise else tensor
 
 
@@ -103,7 +103,7 @@ def _list_added(problem: AttentionCoreProblem, inputs: Inputs) -> list[Tensor]:
 
 
 def find_hidden_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
-    """Return a mask of the output's fully masked rows, by the name ``output``, or an empty dict if there are none.
+    """Return a mask of the fully masked rows, as ``{"output": mask}``, or an empty dict without such rows.
 
     Shape: the mask is (batch, heads, queries, 1).
     """

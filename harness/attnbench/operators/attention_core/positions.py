@@ -32,7 +32,7 @@ def compute_distances(problem: AttentionCoreProblem, inputs: Inputs) -> Tensor:
 
 
 def find_visible(problem: AttentionCoreProblem, inputs: Inputs) -> Tensor:
-    """Return True where a query may see a key. Shape: (batch, heads, queries, keys)."""
+    """Return a boolean mask (batch, heads, queries, keys), true where a query may see a key."""
     distances, lengths = compute_distances(problem, inputs), get_lengths(problem, inputs)
     visible = torch.arange(problem.keys, device=lengths.device) < lengths[:, None, None, None]
     if problem.causal:

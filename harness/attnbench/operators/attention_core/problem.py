@@ -7,23 +7,23 @@ from attnbench.cases import Problem, amount, flag, size
 
 __all__ = ["ADDED", "ALIGNED", "EXACT_REGIMES", "LOGIT_STD", "MASKS", "AttentionCoreProblem"]
 
-# Causal masks. The diagonal starts at the first query and the first key (``causal_tl``, top left), or ends at the last
-# query and the last key (``causal_br``, bottom right).
+# Names of causal masks. The diagonal of ``causal_tl`` (top left) starts at the first query and the first key. The
+# diagonal of ``causal_br`` (bottom right) ends at the last query and the last key.
 ALIGNED = ("causal_tl", "causal_br")
-# Terms that are added to logits. ``bias2d`` is one bias for all sequences and heads; ``bias4d`` has one bias for each
-# head of each sequence. ``alibi`` subtracts a slope times the distance of query and key.
+# Names of terms that are added to logits. ``bias2d`` is one bias for all sequences and heads; ``bias4d`` has one bias
+# for each head of each sequence. ``alibi`` subtracts a slope times the distance of query and key.
 ADDED = ("bias2d", "bias4d", "alibi")
-# Parts of a mask, in the order in which a case id names them. ``window`` hides keys whose distance from the query is
-# above the size W. ``ragged`` gives each sequence its own number of keys.
+# Names of the parts of a mask, in the order in which a case id has them. ``window`` hides keys whose distance from the
+# query is larger than the size W. ``ragged`` gives each sequence its own number of keys.
 MASKS = (*ALIGNED, "window", *ADDED, "ragged")
-# Standard deviation of the scaled logits, by regime; the same numbers as in ``multihead``.
+# Standard deviation of the scaled logits, by regime. The operator ``multihead`` has the same numbers.
 LOGIT_STD = {"flat": 0.3, "plain": 2.0, "peaked": 8.0, "onehot": 30.0, "huge": 300.0}
-# Regimes whose output is exact in every dtype, with the masks for which the output is exact.
+# Regimes whose output is exact in every dtype, each with the masks for which its output is exact.
 EXACT_REGIMES = {
-    # Equal logits and small integer values. The output is a mean over visible keys, and the number of visible keys is a
-    # power of two.
+    # All logits are equal, and values are small integers. The output is a mean over visible keys, and the number of
+    # visible keys is a power of two.
     "uniform": ("none", "ragged"),
-    # A window of width 0. A query sees at most one key, and the output is the value of this key.
+    # The window has width 0. A query sees at most one key, and the output is the value of this key.
     "selection": ("window", "causal_tl+window", "causal_br+window"),
     # Values of visible keys are 0, and values of hidden keys are large. The output is 0.
     "zeroleak": ("ragged", "causal_br+ragged"),
@@ -42,17 +42,18 @@ class AttentionCoreProblem(Problem):
     queries: int = size("L")
     keys: int = size("S")
     head_dim: int = size("D")
-    # Width of values; None means head_dim.
+    # Width of one head of values; None means head_dim.
     head_dim_v: int | None = size("V", optional=True)
-    # Largest distance between a query and a key that is visible to it.
+    # Largest distance from a query to a key that the query may see; None means no window.
     window: int | None = size("W", optional=True)
     # Logits are limited to between −softcap and softcap; 0 means no limit.
     softcap: float = amount()
-    # Factor on logits. 0 means that the call passes no scale, and the factor is 1/√head_dim.
+    # Factor by which the logits q kᵀ are multiplied. 0 means that the call passes no scale; the factor is then
+    # 1/√head_dim.
     scale: float = amount()
-    # The bias is minus infinity at some keys, and at all keys of one query.
+    # If true, the bias is minus infinity at random keys, and at all keys of one query.
     bias_hides: bool = flag()
-    # key_lengths are int32, not int64.
+    # If true, the dtype of key_lengths is int32, otherwise int64.
     int32_lengths: bool = flag()
 
     def __post_init__(self) -> None:
@@ -107,7 +108,7 @@ class AttentionCoreProblem(Problem):
 
     @property
     def parts(self) -> frozenset[str]:
-        """Parts of the mask."""
+        """Names of the parts of the mask, out of ``MASKS``."""
         return frozenset(self.mask.split("+")) - {"none"}
 
     @property
@@ -122,22 +123,22 @@ class AttentionCoreProblem(Problem):
 
     @property
     def value_dim(self) -> int:
-        """Width of values and outputs."""
+        """Width of one head of values and of outputs."""
         return self.head_dim if self.head_dim_v is None else self.head_dim_v
 
     @property
     def logit_scale(self) -> float:
-        """Factor on logits."""
+        """Factor by which the logits q kᵀ are multiplied."""
         return self.scale or 1 / math.sqrt(self.head_dim)
 
     @property
     def causal(self) -> str | None:
-        """Argument ``causal`` of the call: the corner at which the causal mask is aligned, or None."""
+        """Argument ``causal`` of the call: the corner at which the causal mask is aligned; None without such a mask."""
         return next((word for part, word in _CORNERS.items() if part in self.parts), None)
 
     @property
     def bias(self) -> str | None:
-        """Name of the bias in the mask (``bias2d`` or ``bias4d``), or None."""
+        """Name of the bias in the mask (``bias2d`` or ``bias4d``), or None if there is no bias."""
         return next((part for part in ("bias2d", "bias4d") if part in self.parts), None)
 
     @property

@@ -80,9 +80,9 @@ def _make_mask(
 
 
 def run_yardsticks(case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
-    """Yield the quantities of the reference and, if there is no soft-cap, of torch's fused function.
+    """Yield the quantities of the reference and, if there is no soft-cap, of ``scaled_dot_product_attention``.
 
-    Both compute in the case's dtype.
+    The reference and ``scaled_dot_product_attention`` compute in the case's dtype.
     """
     yield compute_quantities(case, inputs, lambda given: {"output": CoreReference()(**given.arguments())})
     if not case.problem.softcap:

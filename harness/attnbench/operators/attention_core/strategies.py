@@ -11,14 +11,14 @@ from attnbench.operators.attention_core.problem import ALIGNED, LOGIT_STD, Atten
 __all__ = ["draw_case"]
 
 MODES: tuple[Mode, ...] = ("eval", "inference", "train", "inference_mode")
-# Lengths at and next to multiples of tile sizes.
+# Sequence lengths that are equal or next to multiples of common tile sizes.
 EDGES = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65)
-# Lengths to draw from; a length that occurs several times is drawn more often. 0 comes last, because Hypothesis
-# shrinks towards the first length.
+# Sequence lengths to draw from; a length that occurs several times is drawn more often. 0 comes last, because
+# Hypothesis shrinks towards the first length.
 LENGTHS = (*sorted((*range(1, 71), *EDGES * 5, *tuple(range(1, 10)) * 5)), *(0,) * 5)
-# The choices that determine a case; the most important choice comes first. The values of each choice go from plain and
-# small to special and large, because Hypothesis shrinks towards the first value. Every choice is drawn for every case,
-# even if the case does not use it.
+# Possible values of every choice that determines a case; the most important choice comes first. The values of a choice
+# go from plain and small to special and large, because Hypothesis shrinks towards the first value. Every choice is
+# drawn for every case, even if the case does not use it.
 FORMS: Mapping[str, Sequence[Any]] = {
     "mode": MODES,
     "dtype": DTYPES,
@@ -39,12 +39,13 @@ FORMS: Mapping[str, Sequence[Any]] = {
     "seed": range(1000),
 }
 # Number that is added to every drawn index. Hypothesis also draws constants that it finds in the source of imported
-# modules; no such constant is this large. A seed therefore draws the same cases regardless of the imported modules.
+# modules, if they lie in the range of an index. No constant is as large as the sum, so the cases that a seed draws do
+# not depend on the imported modules.
 FAR = 3**40
 
 
 def draw_case(draw: st.DrawFn) -> Case:
-    """Draw a case in any eager mode; Hypothesis shrinks it towards one query and one key of width 1 in float32."""
+    """Draw a case with a mode in ``MODES``; Hypothesis shrinks towards one query and one key of width 1 in float32."""
     form = {name: some[draw(st.integers(FAR, FAR + len(some) - 1)) - FAR] for name, some in FORMS.items()}
     window = form["window"]
     parts = [form["causal"], "window" * (window is not None), form["added"], "ragged" * form["ragged"]]

@@ -9,26 +9,26 @@ from attnbench.operators.attention_core.problem import AttentionCoreProblem
 
 __all__ = ["FOLDER", "GROUPED", "PASSES", "PLAIN", "VERSION", "load_suite", "make_profile_cases"]
 
-# Version of the case lists, increased with every change of a list. Results are comparable only if their versions are
-# equal.
+# Version of the case lists, increased with every change of a list. Results of different versions are not comparable.
 VERSION = "2"
 FOLDER = Path(__file__).parent / "lists"
-# Case lists that are maintained by hand, by the level that contains them. ``shown`` has cases on which mutants fail.
+# Names of case lists that are maintained by hand, by the level that contains their cases. ``shown`` has cases on which
+# mutants fail.
 KEPT: dict[Level, str] = {"full": "shown"}
-# Modes of the two passes: forward, and forward with backward.
+# Call modes of the two cases to time: ``inference`` runs a forward pass only, and ``train`` runs forward and backward.
 PASSES: tuple[Mode, ...] = ("inference", "train")
 # The sizes are pairwise distinct, so that a transposed or swapped axis changes a shape or a value. The head width 8 is
 # not a power of 4, so the scale 1/√8 is rounded in every dtype.
 PLAIN = AttentionCoreProblem(sequences=2, num_heads=3, queries=5, keys=7, head_dim=8)
-# Six query heads share two key heads. The key heads of the six query heads are 0 0 0 1 1 1 if they are shared in
-# blocks, and 0 1 0 1 0 1 if they are shared in turn.
+# Six query heads share two key heads. The key heads of the six query heads are 0 0 0 1 1 1, as the operator demands. An
+# implementation that interleaves the key heads uses 0 1 0 1 0 1.
 GROUPED = AttentionCoreProblem(sequences=2, num_heads=6, kv_heads=2, queries=5, keys=7, head_dim=8)
 
 
 def load_suite(level: Level) -> Sequence[Case]:
-    """Return the cases of a level without duplicates.
+    """Return the cases of a suite, without duplicates.
 
-    Of the levels ``quick``, ``core``, ``full`` and ``slow``, each contains the cases of the level before it.
+    Each of the suites ``quick``, ``core``, ``full`` and ``slow`` contains the cases of the suite before it.
     """
     levels = NESTED[: NESTED.index(level) + 1] if level in NESTED else (level,)
     names = [name for one in levels for name in (one, KEPT.get(one)) if name]
@@ -37,7 +37,7 @@ def load_suite(level: Level) -> Sequence[Case]:
 
 
 def _read_lines(name: str) -> list[str]:
-    """Read the case ids of a list; a list without a file is empty."""
+    """Return the case ids in the file of a list; a list without a file is empty."""
     place = FOLDER / f"{name}.txt"
     lines = place.read_text(encoding="utf-8").splitlines() if place.exists() else []
     return [line for line in lines if line and not line.startswith("#")]
@@ -46,7 +46,7 @@ def _read_lines(name: str) -> list[str]:
 def make_profile_cases(lengths: Sequence[int]) -> Sequence[Case]:
     """Return two causal cases per length, with eight heads of width 64: one for each mode in ``PASSES``.
 
-    There are as many queries as keys, so both alignments of the causal mask are the same.
+    There are as many queries as keys, so causal masks aligned at the top left and at the bottom right are equal.
     """
     return [
         Case(

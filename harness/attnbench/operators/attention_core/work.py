@@ -11,10 +11,10 @@ ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def count_work(case: Case) -> Work:
-    """Count the operations of the matrix products over visible query-key pairs, and the bytes of every tensor once.
+    """Count the operations of the matrix products over visible query-key pairs, and the bytes of all tensors.
 
-    A multiply-add counts as two operations. The backward pass has two matrix products for each product of the forward
-    pass.
+    A multiply-add counts as two operations. The backward pass has two matrix products for each matrix product of the
+    forward pass. Every tensor, and every gradient, counts once in the bytes.
     """
     problem: AttentionCoreProblem = case.problem
     batch, heads, key_heads = problem.sequences, problem.num_heads, problem.key_heads
@@ -24,7 +24,8 @@ def count_work(case: Case) -> Work:
     given = batch * (heads * problem.queries * width + key_heads * problem.keys * (width + value_width)) + bias
     made = batch * heads * problem.queries * value_width
     lengths = batch * (4 if problem.int32_lengths else 8) * ("ragged" in problem.parts)
-    # A backward pass doubles the bytes: it writes the gradients of the inputs and reads the gradient of the output.
+    # A backward pass doubles the bytes, because it reads the gradient of the output and writes the gradients of the
+    # inputs.
     times = 2 if case.differentiates else 1
     return Work(
         flop=2 * products * count_visible_pairs(case) * (width + value_width),

@@ -34,7 +34,7 @@ class Multihead(Operator):
         return case_transforms
 
     def suite(self, level: Level) -> Sequence[Case]:
-        """Return the cases of a level."""
+        """Return the cases of a suite, such as ``quick`` or ``full``."""
         return suites.load_suite(level)
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
@@ -42,13 +42,13 @@ class Multihead(Operator):
         return suites.make_profile_cases(lengths)
 
     def draw_case(self, draw: Any) -> Case:
-        """Draw a case of any kind, except compiled modes."""
+        """Draw a case of any kind, except compiled cases."""
         from attnbench.operators.multihead.strategies import draw_case
 
         return draw_case(draw)
 
     def missing(self, case: Case) -> str | None:
-        """Return what this machine lacks to run the case and how to get it, or None."""
+        """Return what this machine lacks to run the case and how to get it, or None if it lacks nothing."""
         from attnbench.operators.multihead.inputs import describe_missing
 
         return describe_missing(case)
@@ -68,7 +68,7 @@ class Multihead(Operator):
     def evaluate(
         self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, fault: Any = None
     ) -> dict[str, Any]:
-        """Compute the oracle's quantities."""
+        """Return the outputs and gradients of the oracle by name."""
         from attnbench.operators.multihead.oracle import CORRECT_STEPS, evaluate
 
         return evaluate(case, inputs, noise=noise, keep=keep, steps=fault or CORRECT_STEPS)
@@ -92,7 +92,7 @@ class Multihead(Operator):
         return Noise(roundoff, seed)
 
     def scale_logits(self, case: Case, inputs: Inputs, factor: float) -> Inputs:
-        """Return inputs whose logits are ``factor`` times as large; the effect is that of another softmax scale."""
+        """Return inputs that multiply the logits by ``factor``, as a ``factor`` times as large softmax scale would."""
         from attnbench.operators.multihead.inputs import scale_logits
 
         return scale_logits(case, inputs, factor)
@@ -130,7 +130,7 @@ class Multihead(Operator):
         return problem.columns
 
     def work(self, case: Case) -> Work:
-        """Count the least floating-point operations and bytes of a case, from the exact number of visible pairs."""
+        """Count the least floating-point operations and bytes of a case, from the number of visible query-key pairs."""
         from attnbench.operators.multihead.work import count_work
 
         return count_work(case)

@@ -33,7 +33,7 @@ def _get_batch(problem: MultiheadProblem) -> list[tuple[str, int]]:
 
 
 def _describe_tokens(problem: MultiheadProblem, name: str) -> list[Axis]:
-    """Return the axes of the output or of an input's gradient: batch, token and feature in the problem's layout."""
+    """Return the axes of the output or of an input's gradient: batch, token and feature, in the order of the layout."""
     widths = {"key": problem.kdim, "value": problem.vdim}
     width = widths.get(name) or problem.embed_dim
     of_queries = name in ("output", "query")
@@ -44,8 +44,9 @@ def _describe_tokens(problem: MultiheadProblem, name: str) -> list[Axis]:
     if not problem.batch_first:
         dimensions.reverse()
     found = _make_axes(*dimensions, ("feature", width))
-    # In identity regimes each feature of query and key belongs to one head. The value projection permutes features, so
-    # the position of a feature of ``value`` does not tell the head. In other regimes the projections mix all heads.
+    # In identity regimes each feature of query, key and output belongs to one head. The value projection permutes
+    # features, so the position of a feature of ``value`` does not determine its head. In other regimes the projections
+    # mix all features, and no feature belongs to one head.
     holds_values = name == "value" or (name != "output" and (problem.self_attention or problem.key_is_value))
     if problem.regime in IDENTITY_REGIMES and not holds_values:
         found.append(_make_head_axis(problem, len(dimensions)))
@@ -61,7 +62,7 @@ def _describe_weights(problem: MultiheadProblem) -> list[Axis]:
 
 
 def _describe_attention_mask(problem: MultiheadProblem) -> list[Axis]:
-    """Return the axes of attn_mask; the first dimension of a 3-D mask has two axes, batch and head."""
+    """Return the axes of attn_mask; dimension 0 of a 3-D mask (batch·heads) gives two axes, batch and head."""
     if str(problem.attention_mask).endswith("3d"):
         rows = range(problem.sequences * problem.num_heads)
         batch = Axis(dimension=0, word="batch", positions=[row // problem.num_heads for row in rows])

@@ -29,8 +29,8 @@ __all__ = [
 
 Index = Sequence[int] | None
 TransformedCase = tuple[Case, Inputs]
-# Standard deviation of the keys and values that ``pad`` adds. It is larger than that of the case's own keys and values,
-# so that a check detects an implementation that does not hide the added keys.
+# Standard deviation of the keys and values that ``pad`` adds. It is larger than the standard deviation of the case's
+# own keys and values, so a check detects an implementation that does not hide the added keys.
 FURTHER_STD = 4.0
 
 
@@ -47,10 +47,11 @@ def length_axis(case: Case) -> int:
 def select(
     case: Case, inputs: Inputs, *, sequences: Index = None, queries: Index = None, keys: Index = None
 ) -> TransformedCase:
-    """Return the case with only the sequences, queries or keys at these indices, in any order and with repetitions.
+    """Return the case with only the sequences, queries or keys at these indices.
 
-    If query and key are one tensor, ``keys`` selects both. A causal mask with the hint ``is_causal`` is replaced by the
-    causal mask of the new size. Without the hint, rows and columns are selected as in any other mask.
+    An index may occur several times, and the indices may have any order. If query and key are one tensor, ``keys``
+    selects tokens of this tensor, and ``queries`` is ignored. A causal mask with the hint ``is_causal`` is replaced by
+    the causal mask of the new size. Without the hint, rows and columns are selected as in any other mask.
     """
     problem, heads = case.problem, case.problem.num_heads
     if problem.shares_queries:
@@ -124,7 +125,7 @@ def remove_batch(case: Case, inputs: Inputs) -> TransformedCase:
     """Return a case whose batch size is 1 as an unbatched case."""
 
     def change(name: str, tensor: Tensor) -> Tensor:
-        if name == "attn_mask":  # its shape for a batch of 1 is that of unbatched inputs
+        if name == "attn_mask":  # attn_mask has the same shape with batch size 1 as without a batch axis
             return tensor
         return tensor.squeeze(0 if name == "key_padding_mask" else sequence_axis(case))
 
@@ -132,11 +133,11 @@ def remove_batch(case: Case, inputs: Inputs) -> TransformedCase:
 
 
 def reorder_heads(case: Case, inputs: Inputs, order: Sequence[int]) -> Inputs:
-    """Return inputs with permuted heads: head i, in parameters and 3-D masks, is the given head ``order[i]``."""
+    """Return inputs whose heads are permuted in parameters and 3-D masks: new head i is old head ``order[i]``."""
     heads, embed = case.problem.num_heads, case.problem.embed_dim
 
     def rows(parameter: Tensor) -> Tensor:
-        """Reorder the rows of a parameter: each group of embed_dim rows has one block of rows for each head."""
+        """Permute the heads along axis 0, where each group of embed_dim rows has one block of rows for each head."""
         stacks = parameter.reshape(-1, heads, embed // heads, *parameter.shape[1:])
         return stacks[:, list(order)].reshape(parameter.shape)
 
@@ -166,13 +167,18 @@ def reorder_outputs(case: Case, outputs: Mapping[str, Tensor], order: Sequence[i
 
 
 def shared_by_sequences(case: Case, name: str) -> tuple[int, int] | None:
-    """Return (axis, index) if all sequences share the slice of an input at this index of the axis, else None."""
+    """Return (axis, index) of the slice of an input that the check ``expanded_inputs`` repeats along this axis.
+
+    None means that the check leaves the input ``name`` unchanged.
+    """
     if name == "attn_mask":
-        # A causal mask is kept, because it must stay causal. In other masks the last row is repeated for every query.
+        # A causal mask must stay causal, so it is not changed. In any other 2-D mask, the last row is repeated for
+        # every query. In a 3-D mask, the matrix of the last head of the last sequence is repeated for every head of
+        # every sequence.
         return None if case.problem.attention_mask == "causal" else (0, -1)
     return (0 if name == "key_padding_mask" else sequence_axis(case)), 1
 
 
 def _make_causal_like(mask: Tensor) -> Tensor:
-    """Return the causal mask of the same size, true where a key is hidden."""
+    """Return the causal mask of the same size as ``mask``, true where a key is hidden."""
     return causal(mask.shape[-2], mask.shape[-1], mask.device)

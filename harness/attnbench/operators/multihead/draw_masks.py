@@ -14,13 +14,13 @@ __all__ = ["HIDDEN_SHARE", "LOW", "LOWEST", "draw_masks", "find_union_row"]
 # Fraction of the keys that a random attn_mask hides from a query. Key 0 stays visible, so only ``empty`` and ``union``
 # masks have fully masked rows.
 HIDDEN_SHARE = 0.4
-# The two values of a ``lowest`` mask at hidden keys. Both are finite in every dtype. LOW + LOWEST and LOWEST + LOWEST
-# are below −65504, the lowest finite number of float16.
+# Numbers that ``lowest`` masks add to the logits of hidden keys. Both numbers are finite in every dtype. LOW + LOWEST
+# and LOWEST + LOWEST are below −65504, the lowest finite number of float16.
 LOW, LOWEST = -1e4, -6e4
 
 
 def draw_masks(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
-    """Draw attn_mask and key_padding_mask if the problem has them."""
+    """Draw, by name, attn_mask and key_padding_mask; a mask that the problem does not have is left out."""
     masks: dict[str, Tensor] = {}
     if problem.attention_mask:
         masks["attn_mask"] = _draw_attention_mask(problem, draw)
@@ -33,8 +33,8 @@ def draw_masks(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
 def find_union_row(problem: MultiheadProblem) -> int:
     """Return the index of the row of attn_mask in which a ``union`` mask hides every key but the last.
 
-    In every sequence but the first, key_padding_mask hides the last key. The two masks together then hide all keys of
-    this row.
+    In every sequence but the first, key_padding_mask hides the last key. In these sequences, attn_mask and
+    key_padding_mask together hide all keys in this row.
     """
     return problem.queries // 2
 
@@ -53,8 +53,8 @@ def _draw_attention_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
     if kind == "lowest2d":
         return _draw_lowest(draw, hide)
     if "empty" in kind and hide.numel():
-        # Hide all keys in the middle row (2-D mask), or in the middle row of the last head of the last sequence (3-D
-        # mask).
+        # In a 2-D mask, hide all keys in the middle row. In a 3-D mask, hide all keys in the middle row of the last
+        # head of the last sequence.
         hide[(queries // 2,) if shared else (-1, queries // 2)] = True
     if kind == "union2d" and hide.numel():
         hide[find_union_row(problem)] = True
@@ -65,9 +65,9 @@ def _draw_attention_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
 
 
 def _draw_power_of_two_visible(draw: Draw, shape: tuple[int, ...], *, largest: bool) -> Tensor:
-    """Draw a boolean mask whose number of visible keys per row is a power of two.
+    """Draw a boolean mask, true at hidden keys, in which the number of visible keys per row is a power of two.
 
-    The number is 1, or with ``largest`` the largest power of two below the number of keys.
+    This power is 1 or, with ``largest``, the largest power of two below the number of keys.
     """
     keys = shape[-1]
     visible = 2 ** int(math.log2(max(keys - 1, 1))) if largest else 1
@@ -76,7 +76,7 @@ def _draw_power_of_two_visible(draw: Draw, shape: tuple[int, ...], *, largest: b
 
 
 def _draw_lowest(draw: Draw, hide: Tensor) -> Tensor:
-    """Draw a float mask with large negative numbers where ``hide`` is true and in the whole middle row."""
+    """Draw a float mask that is LOW or LOWEST where ``hide`` is true, LOW in the whole middle row, and 0 elsewhere."""
     which = draw.uniform("attn_mask.values", *hide.shape) < 0.5
     mask = torch.where(which, LOW, LOWEST).double() * hide
     if hide.numel():
@@ -87,7 +87,7 @@ def _draw_lowest(draw: Draw, hide: Tensor) -> Tensor:
 def _draw_padding_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
     """Draw key_padding_mask, of shape (batch, keys), for sequences of random lengths.
 
-    The first of several sequences has no padding, except in the regime ``uniform``.
+    In a batch of several sequences, the first sequence has no padding, except in the regime ``uniform``.
     """
     batch, keys = problem.sequences, problem.keys
     lengths = (1 + (draw.uniform("lengths", batch) * (keys - 1)).long()).clamp(max=keys)

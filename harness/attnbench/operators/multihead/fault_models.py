@@ -21,7 +21,7 @@ from attnbench.operators.multihead.problem import MultiheadProblem
 
 __all__ = ["list_fault_models"]
 
-# Common tile sizes: numbers of keys that a kernel processes together.
+# Common tile sizes of kernels; a tile is a block of keys that a kernel processes together.
 TILES = (16, 32, 64, 128)
 
 
@@ -102,7 +102,7 @@ def _generate_softmax_faults(problem: MultiheadProblem) -> Named:
     for words, (axis, extent) in extents.items():
         if extent > 1:
             yield f"softmax over {words} in place of keys", Steps(normalise=partial(_softmax_over, axis))
-    # The softmax with base 2 is taken of the sums of logits and mask.
+    # The exponents of the powers of 2 are the logits after the mask was added.
     yield "softmax with powers of 2 in place of powers of e", Steps(normalise=_softmax_base_two)
     if problem.dropout:
         undivided = partial(_softmax_times, 1 - problem.dropout)
@@ -163,8 +163,8 @@ def _generate_bias_faults(problem: MultiheadProblem) -> Named:
         return
     parts: dict[str, tuple[int, ...]] = {"query": (0,), "value": (2,), "query, key and value": (0, 1, 2)}
     if problem.columns > problem.keys:
-        # Without extra keys, the key bias adds the same number to every logit of a row, which does not change the
-        # softmax.
+        # The key bias adds one number to the logits of all given keys in a row, and nothing to those of extra keys.
+        # Without extra keys it therefore does not change the softmax.
         parts["key"] = (1,)
     for words, missing in parts.items():
         yield f"the {words} bias missing", change_inputs(partial(_remove_bias, problem, missing))

@@ -1,7 +1,7 @@
 """Generate the case lists: ``python -m attnbench.operators.multihead.generate_cases`` writes ``lists/<level>.txt``.
 
 The list of a level contains the cases that the level adds to the previous level. ``core`` covers every pair of argument
-values, and ``full`` covers every triple. Further cases are chosen by hand; comments give the reasons.
+values, and ``full`` covers every triple. Further cases are chosen by hand for the reasons in the comments.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,8 +19,8 @@ __all__ = ["FACTORS", "case_to_row", "is_allowed", "row_to_case", "write_lists"]
 NARROW_AND_WIDE: tuple[Dtype, ...] = ("float32", "bfloat16")
 OTHER_MODES: tuple[Mode, ...] = ("inference_mode", "sampling", "frozen", "tuning")
 HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
-# The values of every argument of the reference and of everything else that can vary in a case; the covering arrays
-# combine these values. Compiled modes are excluded, because compiling a graph takes seconds.
+# Values by factor. The factors are the arguments of the reference, and everything else that can vary in a case. The
+# covering arrays combine these values. Compiled modes are excluded, because compiling a graph takes seconds.
 FACTORS: Mapping[str, tuple[Any, ...]] = {
     "dtype": DTYPES,
     "mode": tuple(mode for mode, call_mode in CALL_MODES.items() if call_mode.compiler is None),
@@ -36,8 +36,8 @@ FACTORS: Mapping[str, tuple[Any, ...]] = {
     "add_zero_attn": (False, True),
     "weights": ("", "heads", "average"),
     "dropout": (0.0, 0.25),
-    # Pairs of the number of heads and the width of a head: odd and even numbers, widths that are powers of 2 and
-    # others.
+    # Pairs of the number of heads and the width of a head. The numbers of heads are odd and even. Some widths are
+    # powers of 2.
     "heads": ((3, 8), (2, 8), (1, 8), (5, 3), (2, 16), (4, 7)),
     "lengths": ((5, 7), (8, 8), (1, 9), (13, 4), (17, 33), (66, 72)),
     "regime": tuple(LOGIT_STD),
@@ -79,7 +79,8 @@ def row_to_case(row: Mapping[str, Any]) -> Case:
 def case_to_row(case: Case) -> dict[str, Any]:
     """Return the row of the covering array that describes a case: the inverse of ``row_to_case``.
 
-    If query and key are one tensor, the row has the first pair of lengths in ``FACTORS`` with this number of keys.
+    If query and key are one tensor, the row has the first pair of lengths in ``FACTORS`` with the case's number of
+    keys.
     """
     problem: MultiheadProblem = case.problem
     aliases = ("self_attention", "key_is_value", "query_is_key")
@@ -126,7 +127,8 @@ def _make_case(problem: MultiheadProblem, *, dtype: Dtype = "float32", mode: Mod
     return Case(operator="multihead", problem=problem, dtype=dtype, mode=mode)
 
 
-# Attention with exact projections. The head_dim 7 is not a power of 4, so the scale 1/√7 is rounded in every dtype.
+# A problem whose projections are exact. The head_dim 7 is not a power of 4, so the scale 1/√7 is rounded in every
+# dtype.
 CORE = replace(CROSS, embed_dim=21, bias=False, regime="identity")
 # The sizes are so large that an average over all elements reveals a systematic error smaller than the rounding of one
 # element.
@@ -168,16 +170,17 @@ def _generate_core() -> Iterator[Case]:
     yield from (_make_case(PROBE, dtype=dtype) for dtype in DTYPES)
     yield from _generate_degenerate()
     weights = replace(CROSS, need_weights=True)
-    # Numbers of keys that fill tiles exactly or leave the last tile partial, and wide heads.
+    # Numbers of keys that fill tiles exactly or leave the last tile partial.
     for queries, keys in ((7, 1), (16, 16), (31, 32), (63, 64), (64, 65), (129, 130)):
         yield _make_case(replace(CROSS, queries=queries, keys=keys, mask="bool2d"))
     for batch, keys in ((8, 257), (33, 9)):
         yield _make_case(replace(CROSS, batch=batch, queries=keys - 1, keys=keys, mask="pad"), mode="train")
+    # Heads of width 1 to 128, also with widths that are not powers of 2.
     for heads, head_dim in ((1, 1), (3, 64), (2, 128), (2, 40), (16, 4), (2, 11)):
         yield _make_case(replace(weights, num_heads=heads, embed_dim=heads * head_dim, mask="bool2d"))
     for keys in (4, 8):
-        # Four heads with 4 keys and with 8 keys: compilers have confused the number of heads with the number of keys
-        # (pytorch/pytorch#195320).
+        # Cases with as many keys as heads (4), and with more keys (8): compilers have confused the number of heads
+        # with the number of keys (pytorch/pytorch#195320).
         yield _make_case(replace(CROSS, queries=keys, keys=keys, num_heads=4, embed_dim=32, mask="bool2d"), mode="aot")
     yield _make_case(replace(SELF, mask="causal", is_causal=True, need_weights=True), mode="aot")
     yield _make_case(replace(CROSS, mask="float3d+pad"), mode="exported")
@@ -217,7 +220,7 @@ def _generate_degenerate() -> Iterator[Case]:
 
 
 def _generate_dropout() -> Iterator[Case]:
-    """Generate cases with random outputs: dropout in training, with various other arguments."""
+    """Generate cases whose outputs are random: they use dropout in training, with various other arguments."""
     weights = replace(CROSS, need_weights=True)
     for dropout, mask in product((0.1, 0.5), ("none", "bool3d", "pad")):
         yield _make_case(replace(weights, dropout=dropout, mask=mask), mode="train")
@@ -245,8 +248,8 @@ def _generate_full() -> Iterator[Case]:
             yield _make_case(replace(CROSS, queries=queries, keys=keys, mask=mask))
     for layer, dtype in product(range(6), DTYPES):
         yield _make_case(replace(SENTENCES, regime=f"minilm{layer}", need_weights=True), dtype=dtype)
-    # Accumulation in half precision has an error within the error budget at short lengths, and far above the budget at
-    # 1024 keys.
+    # The error of accumulation in half precision is within the error budget with few keys, and far above the budget
+    # with 1024 keys.
     for dtype in HALF:
         yield _make_case(replace(CORE, batch=1, queries=16, keys=1024), dtype=dtype)
     # There are at most ten compiled cases, because compilation takes about 15 s per graph.

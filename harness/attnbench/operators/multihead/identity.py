@@ -1,4 +1,4 @@
-"""Inputs of the identity regimes: their projections are exact, so only the attention itself has rounding errors.
+"""Inputs of the identity regimes, in which the projections are exact and only the attention itself has rounding errors.
 
 W_q = 2 I, W_k = W_o = I, and W_v is a permutation. Products with these matrices are exact in every dtype. In the
 regimes ``uniform``, ``selection`` and ``zeroleak`` the attention is also exact, in any order of summation, so the
@@ -13,21 +13,23 @@ from attnbench.oracle.inputs import Draw
 
 __all__ = ["make_exact_tokens", "make_identity_parameters"]
 
-# Factor of the query projection. It is the standard deviation of the logits if queries and keys are standard normal.
+# The query projection is this number times the identity. If query and key are standard normal, the logits have this
+# standard deviation.
 QUERY_SCALE = 2.0
-# Element of the values of hidden keys in the regime ``uniform``. It is large, so that a check detects an implementation
-# that uses hidden keys. The elements of visible values are −1, 0 or 1, so sums of up to 256 elements are exact.
+# Every element of the values of hidden keys, in the regime ``uniform``. It is large, so a check detects an
+# implementation that uses hidden keys. The elements of the values of visible keys are −1, 0 or 1, so sums of up to 256
+# such elements are exact.
 HIDDEN_UNIFORM = 64.0
-# In the regime ``selection``, values are integers from −127 to 127.
+# Largest element of the values in the regime ``selection``: the elements are integers from −127 to 127.
 LARGEST_SELECTED = 127
-# Element of the values of hidden keys in the regime ``zeroleak``. It is large, so that a check detects an
-# implementation that uses hidden keys. The gradient of an attention weight is a sum over a head of such elements times
-# cotangents; it must be below 65504, the largest number of float16.
+# Every element of the values of hidden keys, in the regime ``zeroleak``. It is large, so a check detects an
+# implementation that uses hidden keys. The gradient of an attention weight sums such elements, times cotangents, over
+# the features of a head. This sum must be below 65504, the largest number of float16.
 HIDDEN_ZEROLEAK = 512.0
 
 
 def make_identity_parameters(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
-    """Return exact projections: multiples of the identity and a permutation."""
+    """Return the parameters of the exact projections, by their names in the reference."""
     embed = problem.embed_dim
     identity = torch.eye(embed, dtype=torch.float64)
     values = identity[draw.uniform("v_proj_weight", embed).argsort()]
@@ -38,7 +40,7 @@ def make_identity_parameters(problem: MultiheadProblem, draw: Draw) -> dict[str,
 
 
 def make_exact_tokens(problem: MultiheadProblem, draw: Draw, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the queries and values that replace the drawn ones in a regime whose output is exact."""
+    """Return, by name, the tensors that replace the random query or value in a regime whose output is exact."""
     query, value = tensors["query"], tensors["value"]
     if problem.regime == "selection":
         span = 2 * LARGEST_SELECTED + 1
@@ -53,7 +55,7 @@ def make_exact_tokens(problem: MultiheadProblem, draw: Draw, tensors: dict[str, 
 
 
 def _find_padding(problem: MultiheadProblem, tensors: dict[str, Tensor]) -> Tensor:
-    """Return a mask of the padding tokens in the layout of ``value``, with a feature axis of size 1."""
+    """Return a boolean mask in the layout of ``value``, true at padding tokens; the feature axis has size 1."""
     mask = tensors.get("key_padding_mask")
     if mask is None:
         return torch.zeros(1, dtype=torch.bool)

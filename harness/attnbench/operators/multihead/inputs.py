@@ -16,21 +16,21 @@ from attnbench.oracle.inputs import Draw, round_inputs
 
 __all__ = ["describe_missing", "draw_inputs", "scale_logits"]
 
-# Standard deviation of a bias, relative to that of the projection without bias. It is large, so that a check detects a
-# missing bias.
+# Standard deviation of the bias of a projection, relative to the standard deviation of the projection's output without
+# bias. It is large, so a check detects a missing bias.
 BIAS_STD = 0.5
 
 
 def describe_missing(case: Case) -> str | None:
-    """Return what this machine lacks to run the case and how to get it, or None."""
+    """Return what this machine lacks to run the case and how to get it, or None if it lacks nothing."""
     return sentence_encoder.describe_missing() if case.problem.encoder_layer is not None else None
 
 
 def draw_inputs(case: Case) -> Inputs:
     """Draw the seeded inputs of the case on the CPU, rounded to the case's ``given_dtype``.
 
-    All drawn parameters are random, including biases. The reference initialises biases to zero, and no check would
-    detect a missing bias that is zero. The query projection is scaled so that the logits have the standard deviation of
+    Biases are drawn, too: the reference initialises biases to zero, and no check would detect that an implementation
+    leaves out a bias that is zero. The query projection is scaled so that the logits have the standard deviation of
     the regime (``LOGIT_STD``).
     """
     problem: MultiheadProblem = case.problem
@@ -125,7 +125,7 @@ def _draw_tokens(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
 
 
 def _load_sentences(problem: MultiheadProblem) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Load the attention parameters of a layer of the real encoder, and the input of this layer for sentences."""
+    """Load an attention layer of the real encoder: its parameters, and its input and padding mask for sentences."""
     layer = sentence_encoder.compute_layer_input(problem.encoder_layer or 0, problem.sequences, problem.queries)
     tensors = {"query": layer.hidden, "key": layer.hidden, "value": layer.hidden}
     if problem.padding_mask:

@@ -14,7 +14,7 @@ from attnbench.operators.multihead.problem import MultiheadProblem
 
 __all__ = ["Named", "change_inputs", "generate_mask_faults"]
 
-# Pairs of the name of a fault model, which users read, and the steps with which it replaces steps of the formula.
+# Pairs, one for each fault model: its name, which users read, and the changed steps of the formula.
 Named = Iterator[tuple[str, Steps]]
 Masks = Mapping[str, Tensor | None]
 
@@ -78,8 +78,8 @@ def _generate_order_faults(problem: MultiheadProblem) -> Named:
     if problem.padding_mask:
         yield "the key_padding_mask repeated as (heads, batch) in place of (batch, heads)", Steps(mask=_tile_padding)
     if problem.padding_mask == "padfloat":
-        # The mask of the first sequence hides no key. With a boolean mask, this fault model would therefore equal an
-        # ignored mask.
+        # The key_padding_mask of the first sequence hides no key. If the mask were boolean, this fault model would
+        # therefore give the same result as the fault model "the key_padding_mask ignored".
         yield "the key_padding_mask of the first sequence used for all sequences", change_inputs(_use_first_sequence)
 
 
@@ -139,7 +139,7 @@ def _shift(problem: MultiheadProblem, inputs: Inputs) -> Tensor | None:
 
 
 def _tile_padding(problem: MultiheadProblem, inputs: Inputs) -> Tensor:
-    """Compute the mask in which head h of sequence b has the padding of sequence (b · heads + h) mod batch."""
+    """Compute the logits mask in which head h of sequence b has the padding of sequence (b · heads + h) mod batch."""
     attention, padding = (_compute_single_mask(problem, inputs, name) for name in _get_kinds(problem))
     shape = (problem.sequences, problem.num_heads, 1, problem.columns)
     return attention + padding.repeat(problem.num_heads, 1, 1, 1).reshape(shape)

@@ -65,7 +65,7 @@ def _merge(heads: Tensor) -> Tensor:
 class Steps:
     """The steps of the formula that fault models replace; the defaults compute the correct formula."""
 
-    # Change the problem and the inputs before the formula is evaluated.
+    # Changes the problem and the inputs before the formula is evaluated.
     receive: Callable[[MultiheadProblem, Inputs], tuple[MultiheadProblem, Inputs]] = lambda *given: given
     split: Callable[[MultiheadProblem, Tensor], Tensor] = _split
     mask: Callable[[MultiheadProblem, Inputs], Tensor | None] = compute_logits_mask
@@ -84,7 +84,7 @@ def evaluate(
     ``keep`` is a dropout mask, true where a weight was kept. Gradients are with respect to ``inputs``, even if
     ``steps`` changes the inputs of the formula.
 
-    Shape: keep broadcastable to (batch, heads, queries, columns); columns are the given and the extra keys.
+    Shape: keep is broadcastable to (batch, heads, queries, columns); columns are the given and the extra keys.
     """
     problem: MultiheadProblem = case.problem
 
@@ -99,11 +99,12 @@ def _attend(
     problem: MultiheadProblem, inputs: Inputs, noise: Noise | None, keep: Tensor | None, steps: Steps = CORRECT_STEPS
 ) -> tuple[Tensor, Tensor]:
     def rounded(tensor: Tensor, terms: int = 0) -> Tensor:
-        """Return the result of a step, with rounding noise if given; each element sums ``terms`` products."""
+        """Return the result of a step, with noise if ``noise`` is given; each element sums ``terms`` products."""
         return noise(noise.perturb_sum(tensor, terms)) if noise else tensor
 
     problem, inputs = steps.receive(problem, inputs)
-    # A product with an identity matrix has no sums, so it has no accumulation error.
+    # In a product with an identity or permutation matrix, only one term of each sum is not 0. Such a product has no
+    # accumulation error.
     exact_projections = problem.regime in IDENTITY_REGIMES
     tokens = [_to_batch_first(problem, inputs.tensors[name]) for name in ("query", "key", "value")]
     q, k, v = (

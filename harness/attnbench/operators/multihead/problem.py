@@ -14,24 +14,26 @@ __all__ = [
     "MultiheadProblem",
 ]
 
-# Names of attn_mask: boolean or float, one for all sequences and heads (2d) or one for each head of each sequence (3d).
-# ``empty`` masks hide every key in one row (2d) or in one row of one head (3d). ``union`` masks do so only together
-# with a padding mask. ``lowest`` masks add large negative finite numbers; a row with such a number at every key is not
-# fully masked.
+# Names of the forms of attn_mask. A form is boolean or float. A 2d mask is shared by all sequences and heads; a 3d mask
+# has one matrix for each head of each sequence. ``empty`` masks hide every key in one row (2d) or in one row of one
+# head (3d). A ``union`` mask hides every key in a row only together with a padding mask. ``lowest`` masks add large
+# negative finite numbers; a row with such a number at every key is not fully masked.
 ATTENTION_MASKS = (
     "bool2d", "float2d", "bool3d", "float3d", "causal", "empty2d", "floatempty2d", "empty3d", "union2d", "lowest2d",
 )  # fmt: skip
-# Names of the forms of key_padding_mask; ``padempty`` hides every key of one sequence.
+# Names of the forms of key_padding_mask. ``pad`` is boolean. ``padfloat`` is minus infinity at hidden keys and random
+# at visible keys. ``padempty`` is boolean, and hides every key of one sequence. ``padlowest`` is a large negative
+# finite number at hidden keys.
 PADDING_MASKS = ("pad", "padfloat", "padempty", "padlowest")
 
 # Standard deviation of the logits, by regime. Rows of attention weights are nearly uniform in ``flat`` and nearly
 # one-hot in ``onehot``. The logits of ``huge`` are ten times as large as those of ``onehot``.
 LOGIT_STD = {"flat": 0.3, "plain": 2.0, "peaked": 8.0, "onehot": 30.0, "huge": 300.0}
-# Regimes whose output is exact in every dtype, with the masks for which the output is exact. In these regimes and in
-# ``identity``, the projections are fixed and exact (W_q = 2 I, W_k = W_o = I, W_v a permutation).
+# Regimes whose output is exact in every dtype, each with the masks for which its output is exact. In these regimes and
+# in ``identity``, the projections are fixed and exact (W_q = 2 I, W_k = W_o = I, W_v a permutation).
 EXACT_MASKS = {
-    # Equal logits and small integer values. The output is a mean over visible keys, and the number of visible keys is a
-    # power of two.
+    # All logits are equal, and values are small integers. The output is a mean over visible keys, and the number of
+    # visible keys is a power of two.
     "uniform": ("none", "bool2d", "bool3d", "pad"),
     # Each head of a query sees one key, and the output of the head is the value of this key.
     "selection": ("bool3d",),
@@ -143,24 +145,24 @@ class MultiheadProblem(Problem):
 
     @property
     def attention_mask(self) -> str | None:
-        """Name of the attn_mask, or None."""
+        """Name of the form of attn_mask (one of ``ATTENTION_MASKS``), or None without attn_mask."""
         return next((part for part in self.mask.split("+") if part in ATTENTION_MASKS), None)
 
     @property
     def padding_mask(self) -> str | None:
-        """Name of the key_padding_mask, or None."""
+        """Name of the form of key_padding_mask (one of ``PADDING_MASKS``), or None without key_padding_mask."""
         return next((part for part in self.mask.split("+") if part in PADDING_MASKS), None)
 
     @property
     def additive_masks(self) -> tuple[str, ...]:
-        """Names of the arguments that are additive masks."""
+        """Names of the arguments (attn_mask, key_padding_mask) that are additive masks."""
         kinds = {"attn_mask": self.attention_mask, "key_padding_mask": self.padding_mask}
         return tuple(name for name, kind in kinds.items() if kind and ("float" in kind or "lowest" in kind))
 
     @property
     def probed(self) -> bool:
         """Whether checks fit the softmax scale and the amplitude (the common factor) to a whole tensor."""
-        # In this regime the projections are exact, so only the attention has rounding errors.
+        # In the regime ``identity`` the projections are exact, so only the attention has rounding errors.
         return self.regime == "identity"
 
     @property

@@ -17,7 +17,7 @@ __all__ = ["build_reference", "run_yardsticks"]
 def build_reference(case: Case, inputs: Inputs) -> nn.MultiheadAttention:
     """Build the reference with the parameters of ``inputs``, in the case's mode.
 
-    The reference has the dtype and the device of these parameters.
+    The reference has the dtype and the device of the parameters.
     """
     problem: MultiheadProblem = case.problem
     weight = inputs.parameters["out_proj.weight"]
@@ -39,7 +39,7 @@ def build_reference(case: Case, inputs: Inputs) -> nn.MultiheadAttention:
 
 
 def run_yardsticks(case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
-    """Yield the quantities of both paths of the reference: with weights (explicit softmax) and without (fused)."""
+    """Yield the quantities of both paths of the reference: with weights (explicit softmax), without weights (fused)."""
     for need_weights in (True, False):
         tracked = inputs.map_tensors(
             lambda t: t.detach().clone().requires_grad_(t.is_floating_point() and case.tracks_inputs)
@@ -63,7 +63,8 @@ def run_yardsticks(case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
 def _call_mode(case: Case) -> Iterator[None]:
     autocast = torch.autocast(case.device, dtype=getattr(torch, case.dtype), enabled=case.autocast)
     with warnings.catch_warnings(), torch.set_grad_enabled(case.differentiates), autocast:
-        # The reference warns that a boolean mask with a float mask is deprecated, but computes the correct result.
+        # If one mask is boolean and the other mask is float, the reference warns that this is deprecated, but it
+        # computes the correct result.
         warnings.filterwarnings("ignore", message=".*mismatched key_padding_mask and attn_mask.*")
         yield
 
@@ -73,7 +74,8 @@ def _compute_gradients(
 ) -> dict[str, Tensor]:
     leaves = {name: t for name, t in inputs.tensors.items() if t.requires_grad}
     leaves |= {name: p for name, p in module.named_parameters() if p.requires_grad}
-    # If the case needs weights, its loss includes the weights. A path that returns no weights then has no gradients.
+    # If the case needs weights, its loss includes the weights, and a path that returns no weights cannot compute the
+    # gradients.
     if case.problem.need_weights and "weights" not in quantities:
         return {}
     names = ("output", "weights") if case.problem.need_weights else ("output",)

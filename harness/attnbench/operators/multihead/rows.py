@@ -18,9 +18,9 @@ __all__ = ["find_hidden_rows", "find_padded_rows", "find_visible"]
 
 
 def find_visible(case: Case, inputs: Inputs) -> Tensor:
-    """Return True where a query may see a key; the extra keys of add_bias_kv and add_zero_attn are left out.
+    """Return a boolean mask, true where a query may see a key, without the extra keys (bias_k, zero key).
 
-    Shape: (batch, heads, queries, keys).
+    Shape: returns (batch, heads, queries, keys).
     """
     problem: MultiheadProblem = case.problem
     shape = (problem.sequences, problem.num_heads, problem.queries, problem.keys)
@@ -31,7 +31,7 @@ def find_visible(case: Case, inputs: Inputs) -> Tensor:
 
 
 def find_hidden_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
-    """Return masks of the hidden rows of output and weights, or an empty dict if there are none.
+    """Return masks of the hidden rows of output and weights, or an empty dict if no row is hidden.
 
     An output element mixes all heads, so an output row counts as hidden if the row of any head is hidden.
 
@@ -49,10 +49,10 @@ def find_hidden_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def find_padded_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
-    """Return masks of the rows of padded queries in output and weights, or an empty dict if there are none.
+    """Return masks of the rows of padded queries in output and weights, or an empty dict if no query can be padded.
 
-    If query and key are one tensor, key_padding_mask also says which queries are padding. Otherwise no query is
-    padding.
+    If query and key are one tensor, the keys that key_padding_mask hides are also the padded queries. Otherwise no
+    query is padded.
 
     Shape: broadcastable to output and to weights.
     """
@@ -66,7 +66,7 @@ def find_padded_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def _to_output_layout(problem: MultiheadProblem, rows: Tensor) -> dict[str, Tensor]:
-    """Return a mask of rows in the layouts of output and of weights.
+    """Convert a mask of rows to masks for output and for weights, by name.
 
     Shape: rows (batch, heads, queries); returns masks broadcastable to output and to weights.
     """

@@ -17,21 +17,21 @@ from attnbench.operators.multihead.problem import (
 
 __all__ = ["draw_case"]
 
-# Compiled modes are excluded, because compiling a graph takes seconds.
+# Call modes to draw from. Compiled modes are excluded, because compiling a graph takes seconds.
 MODES: tuple[Mode, ...] = (
     "eval",
     *(mode for mode, call_mode in CALL_MODES.items() if mode != "eval" and call_mode.compiler is None),
 )
 HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
-# Lengths at and next to multiples of tile sizes.
+# Sequence lengths that are equal or next to multiples of common tile sizes.
 EDGES = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65)
-# Lengths to draw from; a length that occurs several times is drawn more often. 0 comes last, because Hypothesis
-# shrinks towards the first length.
+# Sequence lengths to draw from; a length that occurs several times is drawn more often. 0 comes last, because
+# Hypothesis shrinks towards the first length.
 LENGTHS = (*sorted((*range(1, 71), *EDGES * 5, *tuple(range(1, 10)) * 5)), *(0,) * 5)
-# The choices that determine a case; the most important choice comes first. The values of each choice go from plain and
-# small to special and large, because Hypothesis shrinks towards the first value. Every choice is drawn for every case,
-# even if the case does not use it: Hypothesis would regard a special case with fewer draws as simpler than a plain
-# case.
+# Possible values of every choice that determines a case; the most important choice comes first. The values of a choice
+# go from plain and small to special and large, because Hypothesis shrinks towards the first value. Every choice is
+# drawn for every case, even if the case does not use it: Hypothesis would regard a special case with fewer draws as
+# simpler than a plain case.
 FORMS: Mapping[str, Sequence[Any]] = {
     "mode": MODES,
     "dtype": DTYPES,
@@ -58,7 +58,8 @@ FORMS: Mapping[str, Sequence[Any]] = {
     "seed": range(1000),
 }
 # Number that is added to every drawn index. Hypothesis also draws constants that it finds in the source of imported
-# modules; no such constant is this large. A seed therefore draws the same cases regardless of the imported modules.
+# modules, if they lie in the range of an index. No constant is as large as the sum, so the cases that a seed draws do
+# not depend on the imported modules.
 FAR = 3**40
 
 
@@ -91,13 +92,16 @@ def draw_case(draw: st.DrawFn) -> Case:
 
 
 def _choose_exact_mask(form: Mapping[str, Any]) -> str:
-    """Choose a mask for which the regime is exact."""
+    """Choose a mask with which the output of the regime is exact."""
     masks = EXACT_MASKS[form["regime"]]
     return masks[FORMS["attention"].index(form["attention"]) % len(masks)]
 
 
 def _choose_lengths(form: Mapping[str, Any], sharing: str, *, power_of_two: bool) -> dict[str, Any]:
-    """Choose the numbers of keys and queries: equal if query and key are one tensor, or if ``square`` is true."""
+    """Choose the numbers of keys and queries: equal if query and key are one tensor, or if ``square`` is true.
+
+    With ``power_of_two``, the number of keys is rounded down to a power of two.
+    """
     keys = form["keys"]
     if power_of_two:
         keys = 2 ** (max(keys, 1).bit_length() - 1)
@@ -106,7 +110,10 @@ def _choose_lengths(form: Mapping[str, Any], sharing: str, *, power_of_two: bool
 
 
 def _choose_projections(form: Mapping[str, Any], sharing: str) -> dict[str, Any]:
-    """Choose biases, extra keys, and those widths of keys and values that no shared tensor determines."""
+    """Choose bias, add_bias_kv, add_zero_attn, kdim and vdim.
+
+    An argument that is the same tensor as another argument gets the width of that tensor.
+    """
     kdim = None if sharing in ("self_attention", "query_is_key") else form["kdim"]
     vdim = kdim if sharing in ("self_attention", "key_is_value") else form["vdim"]
     flags = {name: form[name] for name in ("bias", "add_bias_kv", "add_zero_attn")}

@@ -10,19 +10,18 @@ from attnbench.operators.multihead.problem import MultiheadProblem
 
 __all__ = ["CROSS", "FOLDER", "PASSES", "SELF", "SENTENCES", "VERSION", "load_suite", "make_profile_cases"]
 
-# Version of the case lists, increased with every change of a list. Results are comparable only if their versions are
-# equal.
+# Version of the case lists, increased with every change of a list. Results of different versions are not comparable.
 VERSION = "2"
 FOLDER = Path(__file__).parent / "lists"
-# Case lists that are maintained by hand, by the level that contains them. ``found`` has cases that fuzzing found, and
-# ``shown`` has cases on which mutants fail.
+# Names of case lists that are maintained by hand, by the level that contains their cases. ``found`` has cases that
+# fuzzing found, and ``shown`` has cases on which mutants fail.
 KEPT: dict[Level, str] = {"core": "found", "full": "shown"}
 
-# Modes of the two passes: forward, and forward with backward.
+# Call modes of the two cases to time: ``inference`` runs a forward pass only, and ``train`` runs forward and backward.
 PASSES: tuple[Mode, ...] = ("inference", "train")
-# The sizes are pairwise distinct (batch 2, heads 3, queries 5, keys 7, head_dim 8, embed_dim 24, kdim 10, vdim 14), so
-# that a transposed or swapped axis changes a shape or a value. The head width 8 is not a power of 4, so the scale 1/√8
-# is rounded in every dtype.
+# The sizes are pairwise distinct (batch 2, heads 3, queries 5, keys 7, head_dim 8, embed_dim 24; kdim 10 and vdim 14 in
+# cases that set kdim and vdim). A transposed or swapped axis therefore changes a shape or a value. The head width 8 is
+# not a power of 4, so the scale 1/√8 is rounded in every dtype.
 CROSS = MultiheadProblem(batch=2, queries=5, keys=7, embed_dim=24, num_heads=3, bias=True, batch_first=True)
 # A problem for the reference's fast path, which needs an even number of heads and one tensor as query, key and value.
 SELF = MultiheadProblem(
@@ -37,9 +36,9 @@ SENTENCES = MultiheadProblem(
 
 
 def load_suite(level: Level) -> Sequence[Case]:
-    """Return the cases of a level without duplicates.
+    """Return the cases of a suite, without duplicates.
 
-    Of the levels ``quick``, ``core``, ``full`` and ``slow``, each contains the cases of the level before it.
+    Each of the suites ``quick``, ``core``, ``full`` and ``slow`` contains the cases of the suite before it.
     """
     levels = NESTED[: NESTED.index(level) + 1] if level in NESTED else (level,)
     names = [name for one in levels for name in (one, KEPT.get(one)) if name]
@@ -48,7 +47,7 @@ def load_suite(level: Level) -> Sequence[Case]:
 
 
 def _read_lines(name: str) -> list[str]:
-    """Read the case ids of a list, without its comments."""
+    """Return the case ids in the file of a list, without the comment lines."""
     lines = (FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 

@@ -14,19 +14,20 @@ MASK_BYTES = 1
 
 
 def count_work(case: Case) -> Work:
-    """Count the operations of the projections and of visible query-key pairs, and the bytes of every tensor once.
+    """Count the operations of the projections and of visible query-key pairs, and the bytes of all tensors.
 
-    A multiply-add counts as two operations. The backward pass has, for each matrix product, one product per factor that
-    takes a gradient.
+    A multiply-add counts as two operations. For each matrix product of the forward pass, the backward pass has one
+    matrix product for each factor that takes a gradient. Every tensor, and every gradient, counts once in the bytes.
     """
     problem: MultiheadProblem = case.problem
     pairs = problem.sequences * problem.num_heads * problem.queries * problem.columns
     factors = case.tracks_inputs + case.tracks_parameters
-    # Numbers of matrix products in forward and backward, for each input projection and for the output projection. The
-    # input of the output projection depends on parameters, so it takes a gradient even if the inputs do not.
+    # ``incoming`` is the number of matrix products of one input projection, in forward and backward together.
+    # ``outgoing`` is the number of matrix products of the output projection. The input of the output projection depends
+    # on parameters, so it takes a gradient even if query, key and value take none.
     incoming, outgoing = 1 + factors, 1 + (case.differentiates + case.tracks_parameters)
-    # The logits and the weighted sum are one product each. Backward adds two products to each of them, no matter which
-    # tensors take gradients.
+    # The forward pass has two matrix products: the logits, and the weighted sum of values. The backward pass has two
+    # matrix products for each matrix product of the forward pass, no matter which tensors take gradients.
     attention = 2 * (3 if case.differentiates else 1)
     batch, embed = problem.sequences, problem.embed_dim
     given = problem.queries * embed + problem.keys * ((problem.kdim or embed) + (problem.vdim or embed))
@@ -38,10 +39,10 @@ def count_work(case: Case) -> Work:
 
 
 def count_visible_pairs(case: Case) -> int:
-    """Count the visible query-key pairs of all sequences and heads; extra keys are always visible.
+    """Count the visible query-key pairs of all sequences and heads; extra keys (bias_k, zero key) are always visible.
 
-    For the sentences of the real encoder all pairs count, because the sentence lengths are unknown until the tokenizer
-    has run.
+    In cases with sentences of the real encoder all pairs count as visible, because the sentence lengths are unknown
+    until the tokenizer has run.
     """
     problem: MultiheadProblem = case.problem
     rows = problem.sequences * problem.num_heads * problem.queries
@@ -55,7 +56,7 @@ def count_visible_pairs(case: Case) -> int:
 
 
 def _count_drawn_pairs(case: Case) -> int:
-    """Draw the masks of a case and count their visible pairs."""
+    """Draw the masks of a case and count the query-key pairs that the masks leave visible."""
     import torch
 
     from attnbench.interface import Inputs
@@ -64,8 +65,8 @@ def _count_drawn_pairs(case: Case) -> int:
     from attnbench.oracle.inputs import Draw, round_inputs
 
     dtype = getattr(torch, case.given_dtype)
-    # The masks are rounded to the dtype of the parameters. In this dtype the sum of two finite masks may be minus
-    # infinity, and then it hides a key.
+    # The masks are rounded to the dtype of the parameters. In this dtype, finite numbers of two masks may have the sum
+    # minus infinity, which hides a key.
     masks = Inputs(
         parameters={"out_proj.weight": torch.empty(0, dtype=dtype)},
         tensors=draw_masks(case.problem, Draw(case.seed)),
@@ -74,7 +75,7 @@ def _count_drawn_pairs(case: Case) -> int:
 
 
 def _count_moved_bytes(case: Case) -> Iterator[int]:
-    """Yield the bytes of the tensors that are read or written; each tensor counts once."""
+    """Yield the bytes of the tensors that a call reads or writes, several tensors together; each tensor counts once."""
     problem: MultiheadProblem = case.problem
     given, made = ELEMENT_BYTES[case.given_dtype], ELEMENT_BYTES[case.dtype]
     additive, boolean = _count_mask_elements(problem)
@@ -91,7 +92,7 @@ def _count_moved_bytes(case: Case) -> Iterator[int]:
 
 
 def _count_token_elements(problem: MultiheadProblem) -> Iterator[int]:
-    """Count the elements of query, key and value, each tensor once."""
+    """Yield the numbers of elements of query, key and value; a tensor that is passed several times counts once."""
     embed = problem.embed_dim
     yield problem.sequences * problem.queries * embed
     if problem.self_attention:
@@ -103,7 +104,7 @@ def _count_token_elements(problem: MultiheadProblem) -> Iterator[int]:
 
 
 def _count_mask_elements(problem: MultiheadProblem) -> tuple[int, int]:
-    """Count the elements of additive masks and of boolean masks."""
+    """Return the number of elements of additive masks, and the number of elements of boolean masks."""
     counts = {True: 0, False: 0}
     if kind := problem.attention_mask:
         shared = 1 if kind.endswith("2d") or kind == "causal" else problem.sequences * problem.num_heads

@@ -445,7 +445,10 @@ def test_broken_plugin_is_listed_with_its_fault(here: Path, broken: str) -> None
         f"                {BROKEN}",
         "right           own:Right (attnbench 9)",
     ]
-    hint = "attnbench list --support tells what runs on this machine, and why the rest does not\n"
+    hint = (
+        "attnbench list --support lists what each implementation supports on this machine, "
+        "and why it refuses the rest\n"
+    )
     assert done.err == hint
 
 
@@ -468,7 +471,7 @@ def test_one_implementation_is_listed(here: Path, name: str) -> None:
     assert (done.json["schema"], sorted(row)) == (SCHEMA, ["fault", "name", "origin"])
     assert (row["name"], row["fault"]) == (name, "")
     assert row["origin"].startswith(name if ":" in name else "attnzoo.sdpa:SDPA (attnbench ")
-    assert done.err.startswith(f"attnbench list --support {name} tells what runs")
+    assert done.err.startswith(f"attnbench list --support {name} lists what each")
 
 
 def test_the_list_imports_no_torch() -> None:
@@ -688,7 +691,7 @@ def test_the_cache_is_filled_used_shown_and_emptied(here: Path) -> None:
     def show() -> list[str]:
         return attnbench("cache", cwd=here, ATTNBENCH_CACHE=str(place)).out.splitlines()
 
-    assert show() == [f"place    {place}/oracle", "entries  0", "size     0.0 MB of at most 2147 MB"]
+    assert show() == [f"folder   {place}/oracle", "entries  0", "size     0.0 MB of at most 2147 MB"]
     findings, entries = [], []
     for extra in (["--no-cache"], [], []):
         done = attnbench(*words, *extra, cwd=here, ATTNBENCH_CACHE=str(place))
@@ -782,7 +785,9 @@ def test_a_quick_run_compiles_only_what_is_named(session: Session, capsys: pytes
     names = ["compiled", "sdpa"]
     wanted: dict[str, Any] = {"operators": ("multihead",), "compiling": False}
     assert choose_timed_implementations(session, names, asked=False, **wanted) == ["torch_mha", "sdpa"]
-    assert capsys.readouterr().err == "left out: compiled: compiling takes minutes; name it to include it\n"
+    assert capsys.readouterr().err == (
+        "left out: compiled: compiling takes minutes; to include an implementation, name it\n"
+    )
     assert choose_timed_implementations(session, names, asked=True, **wanted) == ["torch_mha", *names]
     assert choose_timed_implementations(session, names, asked=False, **wanted | {"compiling": True}) == [
         "torch_mha",

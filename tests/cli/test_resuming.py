@@ -90,7 +90,7 @@ def test_what_contradicts_the_stored_run_is_refused(
     """An option or a name that differs from that of the stored run is refused, with both and the remedy."""
     store("attnbench profile sdpa --lengths 16,32 --dtype float64")
     assert refuse("profile", "--resume", "r", *words.split()) == (
-        f"--resume: r was started {stored}, got {got}: leave it out, or start a new run without --resume"
+        f"--resume: r was started {stored}, got {got}: leave this argument out, or start a new run without --resume"
     )
 
 

@@ -82,11 +82,11 @@ def test_the_table_names_faults_of_the_suite(matrix: Matrix, capsys: pytest.Capt
         "gradients  input_gradients                    1",
     ]
     for line in (
-        "checks that catch nothing (1): weights_parity",
+        "checks that catch no mutant (1): weights_parity",
         "mutants that survive (1): c",
-        "mutants not caught by the check that should catch them (1): b",
+        "mutants that other checks catch, but not the check that should (1): b",
         "mutants that fail the same checks on the same cases (1): b = d",
-        "correct variants and equivalent mutants that are caught (1): right by repeats_itself",
+        "correct variants and equivalent mutants that a check fails (1): right by repeats_itself",
         "3 mutants fail at most 3 checks",
         "1 of 2 correct variants and equivalent mutants pass",
         "mutation score: 3 of 4 caught (75.0%)",

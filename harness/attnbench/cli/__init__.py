@@ -9,9 +9,10 @@ from attnbench.cli.errors import one_line
 
 __all__ = ["main"]
 
-# One-line help by command name. Each command is the object ``command`` of the module attnbench.cli.<name>_command.
+# One-line help by command name. The code of a command is the object ``command`` in the module
+# attnbench.cli.<name>_command, with "-" in the name replaced by "_".
 COMMANDS = {
-    "list": "List implementations and their origin; with --support, also what each supports here and what it refuses.",
+    "list": "List implementations and their origin; with --support, also what each supports and refuses.",
     "conform": "Check implementations against the reference over a suite of cases.",
     "profile": "Measure speed and memory of conforming implementations across sequence lengths.",
     "report": "Write an HTML page, plots, CSV and Markdown from stored runs.",
@@ -20,7 +21,7 @@ COMMANDS = {
     "reproduce": "Re-run one check of one case.",
     "drop-in": "Swap implementations into a real sentence encoder: compare its embeddings and its time.",
     "cache": "Show the cache of expected values, or empty it.",
-    "run": "Conform, profile and report: the main job.",
+    "run": "Run conform and profile on the same implementations, then report.",
 }
 
 

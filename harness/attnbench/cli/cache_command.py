@@ -1,17 +1,17 @@
-"""``attnbench cache``: the expected values that are kept for later runs."""
+"""``attnbench cache``: show or empty the cache of expected values."""
 
 import click
 
 from attnbench.oracle.disk_cache import LIMIT_BYTES, DiskCache, find_folder
 
-# Bytes of a megabyte, the unit of what is printed.
+# Bytes per megabyte, the unit of the sizes that this command prints.
 MB = 10**6
 
 
 @click.command("cache")
 @click.option("--clear", is_flag=True, help="Remove everything from the cache.")
 def command(*, clear: bool) -> int:
-    """Show the place, the size and the number of entries of the cache of expected values, or empty it."""
+    """Show folder, size and number of entries of the cache of expected values, or empty it."""
     folder = find_folder()
     if folder is None:
         raise click.UsageError("there is no home directory, and so no cache: set ATTNBENCH_CACHE to a folder")
@@ -23,7 +23,7 @@ def command(*, clear: bool) -> int:
     if clear:
         click.echo(f"removed {usage.entries} entries, {usage.bytes / MB:.1f} MB, from {folder}")
         return 0
-    click.echo(f"place    {folder}")
+    click.echo(f"folder   {folder}")
     click.echo(f"entries  {usage.entries}")
     click.echo(f"size     {usage.bytes / MB:.1f} MB of at most {LIMIT_BYTES / MB:.0f} MB")
     return 0

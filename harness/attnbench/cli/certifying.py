@@ -19,14 +19,15 @@ from attnbench.runner import Plan, Session
 
 __all__ = ["refuse_filters", "write_certificate"]
 
-# Options that leave out cases or checks, or that change cases, by parameter name. None of them fits a certificate.
+# Options that leave out or change cases or checks, by parameter name. --certificate refuses these
+# options, because a certificate is about a whole suite.
 FILTERS = {"patterns": "--case", "checks": "--check", "dtypes": "--dtype", "shard": "--shard"}
 
 
 def refuse_filters(given: Mapping[str, Any]) -> None:
-    """Refuse a certificate for less than a whole suite, before anything is run.
+    """Refuse, before anything is run, options that do not fit a certificate of a whole suite.
 
-    Raises: click.UsageError.
+    Raises: click.UsageError for --suite fuzz and for the options in ``FILTERS``.
     """
     if given["suite"] == "fuzz":
         raise click.UsageError("--certificate needs a fixed suite, got fuzz: name another suite with --suite")
@@ -43,9 +44,9 @@ def write_certificate(
     choice: Choice,
     file: IO[str],
 ) -> None:
-    """Write the certificate of a complete run.
+    """Write the certificate of a complete run to ``file``, as JSON.
 
-    Raises: CertificateError.
+    Raises: CertificateError if the run lacks results of a case.
     """
     operators = find_operators(session, implementations)
     listed = [
@@ -74,8 +75,8 @@ def write_certificate(
 def _read_scores(operators: Sequence[str]) -> dict[str, Any]:
     """Return the stored mutation scores of these operators; each key is the hash of a case list.
 
-    A mutation score is the fraction of mutants (wrong implementations) that the checks catch on the case list. The
-    files that hold the scores are written by ``attnbench conform --mutants --json``.
+    A mutation score is the fraction of mutants (wrong implementations) that the checks catch on
+    the case list. ``attnbench conform --mutants --json`` writes the files that are read here.
     """
     found: dict[str, Any] = {}
     for operator in operators:

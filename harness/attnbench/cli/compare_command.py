@@ -24,23 +24,25 @@ from attnbench.records.run_file import find_runs, read_run
 from attnbench.records.types import PERF, SCHEMA
 from attnbench.runner import Effort
 
-# Default of --threshold: between two runs, a larger relative change of time counts as slower or faster. The default is
-# not below 5 %, because two runs of identical code also differ. Two measurements of identical code, made in ten
-# processes each that ran alternately, differed by up to 6 %.
+# Default of --threshold: between two runs, a larger relative change of time counts as slower or
+# faster. The default is not below 5 %, because two runs of identical code also differ: two
+# measurements of identical code differed by up to 6 %. Each of the two measurements had ten
+# processes, and the processes of the two measurements ran alternately.
 THRESHOLD = 0.05
-# Default sequence lengths at which two implementations are compared. At 128 a call spends most of its time on overhead,
-# at 512 on computation.
+# Default sequence lengths, in tokens, at which two implementations are compared. At 128 a call
+# spends most of its time on overhead, at 512 on computation.
 LENGTHS = (128, 512)
 # Timing effort for each case when two implementations are compared. A case takes 15 seconds if ten processes are enough
 # for a verdict.
 EFFORT = Effort(processes=10, most=30, budget_s=1.0)
-# Parameter names of the options that set how implementations are measured. They have no effect on stored runs.
+# Parameter names of the options that set how implementations are measured. These options are
+# refused if two stored runs are compared, because nothing is measured then.
 MEASURING = (
     "lengths", "passes", "device", "dtypes", "processes", "threads", "timeout", "memory_limit", "work_limit", "resume",
     "case_budget", "no_cache",
 )  # fmt: skip
 WORSENED = 1
-# Text style in the table for each verdict that says neither better nor worse.
+# Text style of verdicts in the table; a worse verdict is red, and a better one green.
 STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other": "yellow"}
 
 
@@ -51,7 +53,7 @@ STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other":
     "--base",
     "tree",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Another checkout or folder that holds the base version of the implementation.",
+    help="Source tree (for example another checkout) with the base version of the implementation BASE.",
 )
 @click.option(
     "--threshold",
@@ -83,7 +85,8 @@ def command(base: str, new: str | None, *, tree: Path | None, **given: Any) -> i
 def _parse_sides(base: str, new: str | None, tree: Path | None, results: Path) -> tuple[str, str] | None:
     """Return the two implementations to compare, or None where BASE and NEW are two runs.
 
-    Raises: PluginError, UsageError.
+    Raises: UsageError where BASE, NEW and --base do not fit together; PluginError for an unknown
+    implementation.
     """
     if tree is not None:
         if new is not None:
@@ -115,9 +118,9 @@ def _parse_sides(base: str, new: str | None, tree: Path | None, results: Path) -
 
 
 def _refuse_options(parameters: Sequence[str], reason: str) -> None:
-    """Refuse each of these options that is on the command line; ``reason`` says why it would have no effect.
+    """Refuse the command line if it has one of the options with these parameter names.
 
-    Raises: UsageError.
+    Raises: UsageError with the option's name and ``reason``, which says why it has no effect.
     """
     context = click.get_current_context()
     for parameter in context.command.params:
@@ -143,11 +146,12 @@ def _compare_runs(base: str, new: str, given: dict[str, Any]) -> int:
 
 
 def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
-    """Measure two implementations with interleaved calls, and print what differs."""
+    """Measure two implementations with interleaved calls; print the changes from base to new."""
     sides = choose_implementations([base, new])
     choice = Choice.from_options(given)
     with make_session(given) as session:
-        # Load both in one process first: a failure to load is reported before anything is measured.
+        # First load both implementations in one process, so a failure to load is reported before
+        # anything is measured.
         session.supervise_together(sides).close()
         computed = [session.declared[name].operator for name in sides]
         if len(set(computed)) > 1:
@@ -166,7 +170,9 @@ def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
         compare_implementations(list(recorded.results.values()), base=display_name(base), new=display_name(new))
     )
     if not given["json_file"]:
-        click.echo(f"{display_name(new)} against {display_name(base)}, interleaved in the same processes")
+        click.echo(
+            f"{display_name(new)} against {display_name(base)}, timed with interleaved calls in the same processes"
+        )
     _print_changes(found, given["json_file"], quiet=())
     print_stored_path(recorded)
     return _choose_exit_code(found, undecided=UNDECIDED)
@@ -175,7 +181,8 @@ def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
 def _print_changes(found: Sequence[Change], json_file: IO[str] | None, *, quiet: Collection[Verdict]) -> None:
     """Write all changes to the JSON file, or print them as a table.
 
-    The table leaves out changes whose verdict is in ``quiet``. The verdict ``same`` is in the table for time only.
+    The table leaves out changes whose verdict is in ``quiet``. It shows a change with the verdict
+    ``same`` only if the change is one of time, not of bytes, flop or kernel calls.
     """
     if json_file:
         _write_json(found, json_file)

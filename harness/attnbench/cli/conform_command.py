@@ -53,9 +53,9 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     if given["certificate_file"]:
         refuse_filters(given)
     if given["matrix"] and not given["mutants"]:
-        raise click.UsageError("--matrix needs --mutants: add it")
+        raise click.UsageError("--matrix needs --mutants: add --mutants")
     if given["operators"] and not given["mutants"]:
-        raise click.UsageError("--operator selects mutants, and needs --mutants: add it")
+        raise click.UsageError("--operator selects the operator of the mutants, and needs --mutants: add --mutants")
     if given["mutants"] and given["suite"] != "fuzz":
         from attnbench.cli.mutants import try_mutants
 

@@ -12,7 +12,10 @@ __all__ = ["write_markdown"]
 
 
 def write_markdown(run: Run, results: Iterable[Result], file: IO[str]) -> None:
-    """Write a summary of the run, the matrix of chapters and implementations, and the failures."""
+    """Write a summary of the run, a table of findings, and the failures, as Markdown.
+
+    The table has a row for each chapter (group of checks) and a column for each implementation.
+    """
     file.write("\n\n".join(_render_parts(run, list(results))) + "\n")
 
 
@@ -56,5 +59,5 @@ def _format_row(parts: Sequence[str]) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape Markdown markup."""
+    """Escape the characters that Markdown would read as markup."""
     return "".join(f"\\{letter}" if letter in "\\`*_<>[]|#" else letter for letter in text)

@@ -1,4 +1,4 @@
-"""``attnbench drop-in``: implementations in place of the attention of a real model."""
+"""``attnbench drop-in``: compare a real model with itself after its attention is replaced."""
 
 import csv
 from collections.abc import Sequence
@@ -23,17 +23,18 @@ from attnbench.runner import Limits, Session
 MODELS = ("encoder", "transformers")
 # Operator that the layers of both models call.
 OPERATOR = "multihead"
-# Default size of a batch: 16 sentences of up to 128 tokens, a typical size for computing sentence embeddings.
+# Default number of sentences in a batch, and of tokens in the longest sentence: a typical batch for
+# computing sentence embeddings.
 BATCH, LENGTH = 16, 128
-# Default number of fresh processes: ten are enough for a speed verdict. Default time of each process, in seconds: this
-# is enough for some dozen calls of a model.
+# PROCESSES: default number of timing processes, each newly started; ten are enough for a speed
+# verdict. BUDGET_S: default time of each process, in seconds, enough for some dozen model calls.
 PROCESSES, BUDGET_S = 10, 6.0
 COLUMNS = ("model", "implementation", "largest difference", "cosine", "error / allowed", "time ratio", "state")
 LEGEND = (
-    "largest difference: of an element of the embeddings from the original model's; cosine: smallest cosine "
-    "similarity to the original model's embeddings; error / allowed: error of the embeddings against the model in "
-    "float64, divided by the allowed error; time ratio: time of the whole model divided by the original model's, from "
-    "interleaved calls, with its confidence interval"
+    "largest difference: largest difference of an element of the embeddings from the original model's; cosine: "
+    "smallest cosine similarity to the original model's embeddings; error / allowed: error of the embeddings against "
+    "the model in float64, divided by the allowed error; time ratio: time of the whole model divided by the original "
+    "model's time, from interleaved calls, with its confidence interval"
 )
 
 
@@ -91,7 +92,8 @@ def command(
             with show_progress() as progress:
                 rows.extend(drop_in(session, names, available, asked, progress=progress))
         finally:
-            # After an error or an interrupt, write the rows so far. Without any row, keep the files of earlier runs.
+            # Write the rows that exist, also after an error or an interrupt. If there is no row, do
+            # not overwrite the files of earlier runs.
             if rows:
                 _write(rows, reports, json_file, asked)
                 _print(rows, err=json_file is not None and json_file.name == "-")
@@ -102,9 +104,9 @@ def command(
 
 
 def _find_models(session: Session, models: Sequence[str]) -> list[str]:
-    """Return the models that were asked for, or all available models.
+    """Return the models named by --model, or all available models if none is named.
 
-    Raises: UsageError where a model that was asked for is not available, or where no model is available.
+    Raises: UsageError where a named model is not available, or where no model is available.
     """
     lacking: dict[str, str | None] = {}
     with session.supervise_together([]) as worker:
@@ -120,9 +122,10 @@ def _find_models(session: Session, models: Sequence[str]) -> list[str]:
 
 
 def _choose_fitting(session: Session, asked: Sequence[str]) -> list[str]:
-    """Return the implementations that were asked for, or all implementations that compute ``OPERATOR``.
+    """Return the implementations in ``asked``, or all that compute ``OPERATOR`` if it is empty.
 
-    Raises: UsageError where an implementation that was asked for computes another operator; PluginError.
+    Raises: UsageError where an implementation in ``asked`` computes another operator; PluginError
+    where it cannot be loaded.
     """
     names = drop_unloadable(session, choose_implementations(asked), asked=bool(asked))
     computed = {name: session.declared[name].operator for name in names}
@@ -133,7 +136,7 @@ def _choose_fitting(session: Session, asked: Sequence[str]) -> list[str]:
 
 
 def _format_cells(row: Row) -> list[str]:
-    """Format a row as texts, one for each of ``COLUMNS``."""
+    """Return one text for each of ``COLUMNS``; a text is empty if its value is unknown."""
     share = "" if row.error is None or not row.allowed else f"{row.error / row.allowed:.2f}"
     ratio = row.contest.ratio if row.contest else None
     ratio_text = f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]" if ratio else ""
@@ -159,7 +162,10 @@ def _print(rows: Sequence[Row], *, err: bool) -> None:
 
 
 def _write(rows: Sequence[Row], reports: Path | None, json_file: IO[str] | None, asked: Settings) -> None:
-    """Write JSON to ``json_file``, and CSV and Markdown into the folder ``reports``; either may be None."""
+    """Write JSON to ``json_file``, and CSV and Markdown into the folder ``reports``.
+
+    If ``json_file`` or ``reports`` is None, the files that belong to it are not written.
+    """
     if json_file:
         # msgspec writes NaN, which JSON cannot represent, as null.
         encoded = msgspec.json.encode({"schema": SCHEMA, "asked": asked, "rows": rows})

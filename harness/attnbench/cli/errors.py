@@ -19,8 +19,9 @@ INTERRUPTED = 130
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """Turn errors that the user can fix into one line and exit code 2."""
-    # SIGTERM, from CI for example, is handled like Ctrl-C: the workers end and the message says how to resume.
+    """Context manager that turns errors that the user can fix into one line and exit code 2."""
+    # Handle SIGTERM (sent by CI systems, for example) like Ctrl-C: end the workers, and print the
+    # command that resumes the run.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -30,12 +31,14 @@ def one_line() -> Iterator[None]:
     except click.ClickException as error:
         _fail(error.format_message())
     except (click.Abort, KeyboardInterrupt) as error:
-        # If the interrupted run has a file, the argument of the exception is the command that resumes that run.
+        # If the interrupted run is stored in a file, the exception's argument is the command that
+        # resumes the run.
         resuming = next(iter(error.args), None)
         kept = f"interrupted: stored results are kept; continue with: {resuming}" if resuming else "interrupted"
         _fail(kept, INTERRUPTED)
     except PluginError as error:
-        # A plug-in, such as a study, cannot be imported if a dependency of attnbench itself is not installed.
+        # A plug-in (a study, for example) may fail to import because a dependency of attnbench is
+        # not installed. The message then names this dependency.
         cause = error.__cause__
         missing = _describe_missing_module(cause) if isinstance(cause, ModuleNotFoundError) else None
         _fail(missing or str(error))
@@ -44,7 +47,7 @@ def one_line() -> Iterator[None]:
     except OSError as error:
         if error.filename is None:
             raise
-        _fail(f"cannot use {error.filename}: {error.strerror}; name another place (--results, --reports, --json)")
+        _fail(f"cannot use {error.filename}: {error.strerror}; name another path (--results, --reports, --json)")
     except Exception as error:
         message = (
             _describe_missing_module(error) if isinstance(error, ModuleNotFoundError) else _describe_usage_error(error)
@@ -55,7 +58,10 @@ def one_line() -> Iterator[None]:
 
 
 def _describe_missing_module(error: ModuleNotFoundError) -> str | None:
-    """Return the message that says what to install, or None if the module is not a required dependency of attnbench."""
+    """Return a message that says what to install.
+
+    Return None if the missing module is not a required dependency of attnbench.
+    """
     # Imported here so that --help stays quick.
     from importlib.metadata import PackageNotFoundError, requires
 
@@ -70,7 +76,7 @@ def _describe_missing_module(error: ModuleNotFoundError) -> str | None:
 
 
 def _describe_usage_error(error: Exception) -> str | None:
-    """Return the message of one of attnbench's own usage errors, or None for any other error."""
+    """Return the message of a ResultsError, ExpectationError or CertificateError, else None."""
     # Imported here so that --help stays quick: these modules need msgspec.
     from attnbench.analysis.certificate import CertificateError
     from attnbench.records.run_file import ResultsError

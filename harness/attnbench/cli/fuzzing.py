@@ -19,21 +19,23 @@ from attnbench.runner.fuzz import SUITE, Found, SearchEffort, fuzz
 
 __all__ = ["append_case", "choose_effort", "fuzz_all"]
 
-# Default time of a search, in seconds, and default number of cases of a search that must be reproducible.
+# Default time of a search for failures, in seconds.
 BUDGET_S = 60.0
+# Default number of cases of a search that must be reproducible.
 EXAMPLES = 200
-# Options that select among the cases of a list, by parameter name.
+# Options that select from a suite's list of cases, by parameter name. The suite fuzz has no list.
 LIST_OPTIONS = {"patterns": "--case", "dtypes": "--dtype", "shard": "--shard"}
 
 
 def fuzz_all(implementations: tuple[str, ...], given: dict[str, Any]) -> int:
-    """Search each implementation for failures, print and store them, and return the exit code."""
+    """Fuzz each implementation, print and store the findings, and return the exit code."""
     for name, option in LIST_OPTIONS.items():
         if given[name]:
             raise click.UsageError(f"{option} selects listed cases, but --suite fuzz generates cases: leave it out")
     chosen, effort_each = choose_implementations(implementations), choose_effort(given)
     found: list[Found] = []
-    # Nearly every case of a search is new, and would only displace the cases of suites from the cache.
+    # Do not use the cache of expected values: nearly every case of a search is new, and would only
+    # displace the expected values of suite cases.
     with make_session(given | {"no_cache": True}) as session:
         # Hypothesis writes files with constants that it finds in source code; keep them out of the working directory.
         os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(session.folder / "hypothesis"))
@@ -59,10 +61,11 @@ def fuzz_all(implementations: tuple[str, ...], given: dict[str, Any]) -> int:
 
 
 def choose_effort(given: dict[str, Any]) -> SearchEffort:
-    """Return the effort of a search, as the options give it.
+    """Return the seed and the limit of a search; the limit is a time or a number of cases.
 
-    If the options give neither a time nor a number of cases, the default is a time. In CI or with --seed the default is
-    a number of cases, because a search that ends after a given time cannot be repeated exactly.
+    If the options give no limit, the default is a time. In CI or with --seed the default is a
+    number of cases instead, because a search that ends after a given time cannot be repeated
+    exactly. Without --seed, the seed is 0 in CI and random elsewhere.
     """
     ci = bool(os.environ.get("CI"))
     budget_s, examples, seed = given["budget"], given["examples"], given["seed"]
@@ -103,7 +106,7 @@ def _search(
 
 
 def append_case(case: str, path: Path) -> None:
-    """Append a case id to a list of cases, unless the list already contains it."""
+    """Append a case id to a file of one id a line, unless the file already contains the id."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     if case not in text.splitlines():
         gap = "" if text.endswith("\n") or not text else "\n"
@@ -112,10 +115,8 @@ def append_case(case: str, path: Path) -> None:
 
 
 def _print_found(found: Sequence[Found], *, err: bool) -> None:
-    """Print the ids of the smallest failing cases, one a line, in the form of a list of cases."""
+    """Print the ids of the smallest failing cases, one id a line."""
     ids = dict.fromkeys(one.case for one in found)
     if ids:
-        click.echo(
-            "\nsmallest failing cases, one id a line (--keep-found FILE appends them to a list of cases):", err=err
-        )
+        click.echo("\nsmallest failing cases, one id a line (--keep-found FILE appends these ids to FILE):", err=err)
         click.echo("\n".join(ids), err=err)

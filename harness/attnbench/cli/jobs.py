@@ -47,7 +47,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Options that select cases and checks, for both jobs of this module."""
+    """Options that select cases and checks, both for checking a suite and for profiling."""
 
     suite: Level = "quick"
     patterns: tuple[str, ...] = ()
@@ -59,12 +59,15 @@ class Choice:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
-        """Take the fields of this class from a command's options; fields that the command lacks keep their default."""
+        """Take the fields from a command's options; fields without an option get defaults."""
         return cls(**{one.name: options[one.name] for one in fields(cls) if one.name in options})
 
 
 def make_session(options: dict[str, Any]) -> Session:
-    """Return a session with the limits given as options; the default of the work limit depends on the suite."""
+    """Return a session with the limits that the options give.
+
+    The default of --work-limit is lower for the suite quick than for other suites.
+    """
     default_s = QUICK_WORK_S if options.get("suite") == "quick" and not options.get("frontier") else Limits().work_s
     return Session(
         limits=Limits(
@@ -116,7 +119,7 @@ def conform_into(
     choice: Choice,
     expectations: Sequence[Expectation],
 ) -> None:
-    """Check every implementation on every case."""
+    """Check every implementation on every case, and add the results to ``recorded``."""
     with show_progress() as progress:
         for result in conform(
             session,
@@ -141,7 +144,7 @@ def plan_profile(
 ) -> list[Plan]:
     """Return the plans of the profile cases of these operators (default: all operators).
 
-    The checks of a plan are those that a case must pass before it is timed.
+    The checks of a plan are those that an implementation must pass before it is timed on the case.
     """
     return plan_cases(
         session,
@@ -163,7 +166,7 @@ def profile_into(
     effort: Effort,
     baseline: str | None = None,
 ) -> None:
-    """Time every implementation that conforms, with interleaved calls."""
+    """Time every implementation that conforms, with interleaved calls; record the results."""
     with show_progress() as progress:
         for result in profile(
             session,
@@ -179,9 +182,10 @@ def profile_into(
 
 
 def choose_effort(default: Effort, given: Mapping[str, Any]) -> Effort:
-    """Return the default effort, changed by --case-budget and --processes.
+    """Return the timing effort: ``default``, changed by --case-budget and --processes.
 
-    With --processes, no further processes are added while a speed verdict is unknown.
+    With --processes, the number of processes is fixed. Without it, an unknown speed verdict can
+    cause further processes.
     """
     effort = replace(default, case_s=given.get("case_budget"))
     return replace(effort, processes=given["processes"], most=None) if given["processes"] else effort
@@ -194,7 +198,7 @@ def profile_with_ceilings(
     plans: Sequence[Plan],
     given: Mapping[str, Any],
 ) -> None:
-    """Measure the machine's ceilings, then time every implementation that conforms."""
+    """Measure the machine's ceilings (highest rates), then time the conforming implementations."""
     for ceiling in measure_ceilings(session, plans, run=recorded.run.id, done=recorded.ceilings):
         recorded.add_ceiling(ceiling)
     effort = choose_effort(EFFORTS[given["suite"]], given)

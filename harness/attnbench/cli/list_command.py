@@ -1,4 +1,4 @@
-"""``attnbench list``: the implementations, and with ``--support`` the number of cases that each supports here."""
+"""``attnbench list``: the implementations; with ``--support``, the cases that each supports."""
 
 import json
 import shlex
@@ -26,7 +26,7 @@ from attnbench.records.environment import count_cores
 from attnbench.records.types import SCHEMA
 from attnbench.runner import Session
 
-# Largest number of reasons for refusal in the row of one implementation.
+# Largest number of reasons for refusing cases that the row of one implementation shows.
 SHOWN = 3
 
 
@@ -35,16 +35,17 @@ SHOWN = 3
 @click.option(
     "--support",
     is_flag=True,
-    help="Load the implementations; count the cases that each supports, and say why not more.",
+    help="Load the implementations; count the cases that each supports, and say why it refuses the others.",
 )
 @options("device", "json")
 @click.pass_context
 def command(
     context: click.Context, implementations: tuple[str, ...], *, support: bool, device: str, json_file: Any
 ) -> int:
-    """List implementations and their origin; with --support, also what each supports here and what it refuses.
+    """List implementations and their origin; with --support, also what each supports and refuses.
 
-    Without --support no implementation is loaded. Counts are over the cases of the suite core.
+    Without --support no implementation is loaded. With --support every case of the suite core is
+    counted as supported or refused on this machine.
     """
     if not support and context.get_parameter_source("device") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--device selects the cases that --support counts: add --support")
@@ -58,12 +59,17 @@ def command(
         _print_origins(rows)
     if not support:
         complete = shlex.join(["attnbench", "list", "--support", *implementations])
-        click.echo(f"{complete} tells what runs on this machine, and why the rest does not", err=True)
+        click.echo(
+            f"{complete} lists what each implementation supports on this machine, and why it refuses the rest", err=True
+        )
     return 0
 
 
 def _describe(name: str) -> dict[str, Any]:
-    """Return what is known of an implementation that is not loaded: its origin, or why it cannot be imported."""
+    """Return name, origin and import fault of an implementation that is not loaded.
+
+    The fault says why the implementation cannot be imported; it is empty if none is known.
+    """
     row = {"name": name, "origin": "", "fault": ""}
     try:
         row["origin"] = describe_origin(name)
@@ -111,7 +117,7 @@ def _write_json(rows: Sequence[dict[str, Any]], file: IO[str]) -> None:
     file.write("\n")
 
 
-# Tables fold long names and origins instead of cropping them: users copy them.
+# The tables fold long names and origins instead of cropping them: users copy both from here.
 
 
 def _print_origins(rows: Sequence[dict[str, Any]]) -> None:
@@ -129,7 +135,7 @@ def _print_support(rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         reasons = list(row["refused"].items())
         lines = [f"{count} × {reason}" for reason, count in reasons[:SHOWN]]
-        lines += [f"and {len(reasons) - SHOWN} more"] if len(reasons) > SHOWN else []
+        lines += [f"and {len(reasons) - SHOWN} more reasons"] if len(reasons) > SHOWN else []
         takes, refuses = f"{row['supported']} of {row['cases']}", Text(row["fault"] or "\n".join(lines))
         table.add_row(row["name"], takes, refuses, row["origin"])
     make_console().print(table)

@@ -1,4 +1,7 @@
-"""Findings by chapter and implementation: counts by status, and the largest ratio of an error to its error budget."""
+"""Findings by chapter (group of checks) and implementation: counts, and the largest error ratio.
+
+The counts are by status. An error ratio is a measured error over the error that is allowed.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -21,16 +24,17 @@ LEGEND = "   ".join((*(f"{sign} {words}" for sign, words, _ in SIGNS), "(largest
 
 @dataclass(slots=True)
 class Cell:
-    """Findings of one implementation in one chapter."""
+    """Findings of one implementation in one chapter: counts by status, largest error ratio."""
 
     counts: Counter[Status] = field(default_factory=Counter)
     # Largest ratio of a measured error to the allowed error; None where no finding has both.
     worst: float | None = None
 
     def add(self, finding: Finding) -> None:
-        """Count a finding."""
+        """Add a finding to the counts and to the largest error ratio."""
         self.counts[finding.status] += 1
-        # An expected failure is left out: its error does not say how close the other findings are to their budgets.
+        # Leave out an expected failure: its error may exceed its budget, and would hide how close
+        # the other findings are to their budgets.
         if finding.status == "expected_failure" or finding.measured is None or not finding.allowed:
             return
         share = finding.measured / finding.allowed
@@ -38,25 +42,28 @@ class Cell:
             self.worst = share if self.worst is None else max(self.worst, share)
 
     def list_marks(self) -> Iterator[tuple[str, int]]:
-        """Yield the sign and count of every kind of status that occurs."""
+        """Yield sign and number of findings for each group of statuses in ``SIGNS`` that occurs."""
         for sign, _, statuses in SIGNS:
             if count := sum(self.counts[status] for status in statuses):
                 yield sign, count
 
     @property
     def ratio(self) -> str:
-        """``worst`` as text; empty where it is None."""
+        """The largest error ratio in parentheses; an empty text if it is unknown."""
         if self.worst is None:
             return ""
         return f"({self.worst:.2f})" if self.worst < 100 else "(>100)"
 
 
-# Cells by chapter and implementation; chapters are in the order of the catalogue.
+# Cells by chapter and implementation; chapters are in the order of the catalogue of checks.
 Matrix = dict[str, dict[str, Cell]]
 
 
 def build_matrix(results: Iterable[Result]) -> Matrix:
-    """Return the cells of a run; the chapter ``?`` counts checks that this version of attnbench does not know."""
+    """Return the cells of a run by chapter and implementation.
+
+    The chapter ``?`` has the findings of checks that this version of attnbench does not know.
+    """
     cells: defaultdict[str, dict[str, Cell]] = defaultdict(dict)
     for result in results:
         for finding in result.findings:

@@ -20,23 +20,24 @@ from attnbench.runner.max_length import SHORTEST, WORKER, try_lengths
 
 __all__ = ["print_max_lengths", "search_max_lengths"]
 
-# Columns of numbers, aligned at the right.
+# Names of table columns that contain numbers; these columns are aligned at the right.
 NUMBERS = frozenset({"longest", "s per call", "peak MiB"})
-# Options of ``attnbench profile`` that have no effect on the search, by parameter name.
+# Options of ``attnbench profile`` that have no effect with --frontier, by parameter name.
 UNUSED = {
     "lengths": "--lengths", "patterns": "--case", "processes": "--processes", "case_budget": "--case-budget",
 }  # fmt: skip
 
 
 def search_max_lengths(implementations: Sequence[str], given: dict[str, Any]) -> int:
-    """Find, store and print the longest sequences, and return the exit code."""
+    """Find, store and print the longest sequence of each implementation; return the exit code."""
     if unused := [option for name, option in UNUSED.items() if given[name]]:
         raise click.UsageError(f"--frontier chooses the lengths and starts no timing processes: leave out {unused[0]}")
     chosen = choose_implementations(implementations)
     choice = Choice.from_options(given)
     session = make_session(given)
     session.worker_module = WORKER
-    # Fix one memory limit for all implementations: the default depends on the memory that is free when a worker starts.
+    # Use one memory limit for all implementations. Otherwise each worker would compute its default
+    # limit from the memory that is free when the worker starts.
     session.limits = replace(session.limits, memory_bytes=session.limits.compute_memory_limit_bytes())
     with session:
         chosen = choose_timed_implementations(
@@ -74,7 +75,11 @@ def print_max_lengths(results: Iterable[Result], *, err: bool = False) -> None:
 
 
 def _choose_exit_code(results: Iterable[Result], asked: Sequence[str]) -> int:
-    """Return 1 if a check fails at the shortest length, 3 if no length fits for one of the names ``asked``, else 0."""
+    """Return the exit code of a search.
+
+    It is 1 if a check fails at the shortest length, 3 if no length fits for an implementation in
+    ``asked``, and else 0.
+    """
     fits: set[str] = set()
     for result in results:
         for finding in result.findings:

@@ -21,7 +21,7 @@ __all__ = ["print_matrix", "to_json", "try_mutants"]
 
 SCHEMA = 1
 FILTERS = ("patterns", "checks", "dtypes", "shard")
-# Options that have no effect on a run of the mutants, by parameter name.
+# Options of ``attnbench conform`` that have no effect with --mutants, by parameter name.
 UNUSED = {"markdown_file": "--markdown", "certificate_file": "--certificate", "resume": "--resume"}
 
 
@@ -36,7 +36,8 @@ def try_mutants(implementations: Sequence[str], given: Mapping[str, Any]) -> int
         plans = plan_conformance(session, choice, operators)
         lists = {operator: _list_cases(session, operator, choice.suite) for operator in operators}
         versions = {operator: session.ask_oracle(GetListVersion(operator=operator)) for operator in operators}
-    # --case can name a case that is in no list. Every mutant runs on such a case.
+    # Every mutant runs on the cases in ``first`` that are not compiled. ``first`` has the cases of
+    # the smallest listed suite, and the cases that --case names but the suite lacks.
     listed = {case for own in lists.values() for case in own[choice.suite]}
     first = {case for own in lists.values() for case in next(iter(own.values()))}
     first |= {plan.case for plan in plans if plan.case not in listed}
@@ -58,9 +59,9 @@ def try_mutants(implementations: Sequence[str], given: Mapping[str, Any]) -> int
 
 
 def _choose_operators(asked: Sequence[str]) -> list[str]:
-    """Return the operators that were asked for by name, or all that can be loaded.
+    """Return the operators in ``asked``, or all operators that can be loaded if it is empty.
 
-    Raises: PluginError where an operator that was asked for cannot be loaded.
+    Raises: PluginError where an operator in ``asked`` cannot be loaded.
     """
     chosen = []
     for name in asked or list_names(OPERATORS):
@@ -78,7 +79,8 @@ def _choose_operators(asked: Sequence[str]) -> list[str]:
 def _list_cases(session: Session, operator: str, suite: Level) -> dict[str, list[str]]:
     """Return the case ids of an operator for each nested suite from ``core`` up to ``suite``, smallest suite first.
 
-    If ``suite`` is not one of the nested suites, return only its case ids.
+    Nested suites contain one another: quick ⊂ core ⊂ full. If ``suite`` is not one of the nested
+    suites, return only the case ids of ``suite``.
     """
     places = {level: number for number, level in enumerate(NESTED)}
     levels: list[Level] = [level for level in NESTED[1:] if suite in places and places[level] <= places[suite]]
@@ -120,7 +122,7 @@ def to_json(matrix: Matrix, asked: Sequence[str], scores: Mapping[str, Any]) -> 
 
 
 def print_matrix(matrix: Matrix, asked: Sequence[str], *, err: bool = False) -> None:
-    """Print a line for each check, then survivors, mutants with identical failures, false alarms and the score."""
+    """Print a line for each check, then lists of mutants by outcome, and the mutation score."""
     further = ("kills", "alone") if matrix.whole else ()
     table = Table("chapter", "check", "named by", "caught", *further, box=None, pad_edge=False)
     before = ""
@@ -138,20 +140,20 @@ def print_matrix(matrix: Matrix, asked: Sequence[str], *, err: bool = False) -> 
         if names:
             click.echo(f"{title} ({len(names)}): {', '.join(names)}", err=err)
 
-    print_list("\nchecks that catch nothing", [check for check in asked if not matrix.find_killed_by(check)])
+    print_list("\nchecks that catch no mutant", [check for check in asked if not matrix.find_killed_by(check)])
     print_list("\nmutants that survive", matrix.find_survivors())
     unasked = matrix.find_unasked()
     print_list(
-        "\nmutants that need a larger suite: the check that should catch them applies to none of these cases", unasked
+        "\nmutants that need a larger suite: the check that should catch the mutant applies to no case here", unasked
     )
-    print_list("\nmutants not caught by the check that should catch them", matrix.find_killed_elsewhere())
+    print_list("\nmutants that other checks catch, but not the check that should", matrix.find_killed_elsewhere())
     total = len(matrix.mutants) - len(unasked)
     killed = total - len(matrix.find_survivors())
     if matrix.whole:
         alike, false_alarms = matrix.group_indistinguishable(), matrix.find_false_alarms()
         print_list("\nmutants that fail the same checks on the same cases", [" = ".join(group) for group in alike])
         print_list(
-            "\ncorrect variants and equivalent mutants that are caught",
+            "\ncorrect variants and equivalent mutants that a check fails",
             [f"{name} by {', '.join(by)}" for name, by in false_alarms.items()],
         )
         click.echo(f"\n{len(matrix.find_caught_by_few())} mutants fail at most {FEW} checks", err=err)

@@ -1,4 +1,4 @@
-"""The options that commands share, each defined once."""
+"""The command-line options that several commands share, each defined once."""
 
 import math
 import os
@@ -18,8 +18,9 @@ __all__ = ["EFFORTS", "LENGTHS", "QUICK_LENGTHS", "QUICK_WORK_S", "options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Default sequence lengths of a profile: with the suite quick, and with every other suite.
+# Default sequence lengths of a profile with the suite quick, in tokens.
 QUICK_LENGTHS = (32, 128, 512)
+# Default sequence lengths of a profile with any other suite, in tokens.
 LENGTHS = (128, 256, 512, 1024, 2048)
 # Timing effort by suite. A speed verdict needs at least seven processes.
 EFFORTS = {
@@ -27,10 +28,11 @@ EFFORTS = {
     "core": Effort(processes=10, most=30, budget_s=1.0),
     "full": Effort(processes=10, most=30, budget_s=2.0),
 } | dict.fromkeys(("slow", "gpu", "huge"), Effort(processes=10, most=30, budget_s=4.0))
-# Default work limit of a quick suite, in seconds: a call that is predicted to take longer is not started. The checks of
-# the suite make each call some forty times, and each of seven timing processes makes it seven times. The limit just
-# allows a call of the naive loop (the slowest implementation) on real sentences without gradients. Without the limit,
-# the naive loop would take as long as all other implementations together.
+# Default work limit of the suite quick, in seconds: a call that is predicted to take longer is not
+# started. The checks of the suite make each call some forty times, and each of seven timing
+# processes makes it seven times. The limit just allows a call of the naive loop (the slowest
+# implementation) on real sentences without gradients. Without the limit, the naive loop would take
+# as long as all other implementations together.
 QUICK_WORK_S = 0.12
 PASSES = get_args(Pass)
 # A memory limit of this many bytes or more is rejected: the operating system cannot set such a limit.
@@ -106,12 +108,12 @@ class Folder(click.ParamType[Path]):
             self.fail("needs a folder, got an empty name; . is the working directory", param, ctx)
         path = Path(value)
         if path.exists() and not path.is_dir():
-            self.fail(f"needs a folder, got the file {str(value)!r}; name another one", param, ctx)
+            self.fail(f"needs a folder, got the file {str(value)!r}; name another path", param, ctx)
         return path
 
 
 class JsonFile(click.File):
-    """A file that is written at the end, or - for standard output."""
+    """A file that is written when the command ends; - is standard output."""
 
     def __init__(self) -> None:
         super().__init__("w", lazy=True)
@@ -124,7 +126,10 @@ class JsonFile(click.File):
 
 
 class Expectations(click.ParamType[Path]):
-    """A file of expected failures; it is read at once, so that its errors are reported before anything is run."""
+    """A file of expected failures.
+
+    The file is read while the command line is parsed, so errors in it are reported before any run.
+    """
 
     name = "file"
 
@@ -161,7 +166,7 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         "--suite",
         type=click.Choice((*LEVELS, "fuzz")),
         default="quick",
-        help="Suite of cases to run; fuzz generates them.",
+        help="Suite of cases to run; the suite fuzz generates its cases.",
     ),
     "budget": _make_option("--budget", type=Seconds(), help="Fuzz each implementation for this time, such as 60s."),
     "examples": _make_option(
@@ -205,7 +210,7 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         "expected",
         type=Expectations(),
         multiple=True,
-        help="TOML file of known deviations. expected_failures.toml beside an implementation is always read.",
+        help="TOML file of expected failures. expected_failures.toml beside an implementation is always read.",
     ),
     "case_budget": _make_option(
         "--case-budget", type=Seconds(), help="Time limit for timing one case. A slow case gets fewer processes."
@@ -215,11 +220,13 @@ _ALL: dict[str, Callable[[Any], Any]] = {
     "work_limit": _make_option(
         "--work-limit",
         type=Seconds(),
-        help="Do not start calls that are predicted to take longer; default: 0.75 s, in a quick suite 0.12 s.",
+        help="Do not start calls predicted to take longer than this; default: 0.75 s, in the suite quick 0.12 s.",
     ),
     "shard": _make_option("--shard", type=Shard(), help="Run part I of N of the cases."),
     "resume": _make_option(
-        "--resume", metavar="RUN", help="Resume a stored run, given by its id or its file; its other options are kept."
+        "--resume",
+        metavar="RUN",
+        help="Resume the stored run with this id or file, with the options with which it was started.",
     ),
     "json": _make_option(
         "--json", "json_file", type=JsonFile(), help="File for the findings as JSON; - is standard output."
@@ -257,9 +264,11 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         help="Find the longest sequence that fits in --memory-limit and whose call takes no longer than --work-limit.",
     ),
     "no_cache": _make_option(
-        "--no-cache", is_flag=True, help="Compute all expected values, and neither read nor fill the cache of them."
+        "--no-cache", is_flag=True, help="Compute all expected values; do not use the cache of expected values."
     ),
-    "processes": _make_option("--processes", type=click.IntRange(min=1), help="Number of fresh timing processes."),
+    "processes": _make_option(
+        "--processes", type=click.IntRange(min=1), help="Number of timing processes; each is newly started."
+    ),
     # At most one thread per core: further threads would only wait for one another, and a very large number would use up
     # the threads that the system allows.
     "threads": _make_option(
@@ -269,7 +278,7 @@ _ALL: dict[str, Callable[[Any], Any]] = {
 
 
 def options(*asked: str) -> Callable[[F], F]:
-    """Return a decorator that adds the shared options with these names."""
+    """Return a decorator that adds to a command the shared options with these names."""
 
     def add(function: F) -> F:
         for name in reversed(asked):

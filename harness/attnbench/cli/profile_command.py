@@ -30,7 +30,7 @@ from attnbench.records.types import PERF
 )
 @options("work_limit", "case_budget", "case", "results", "resume", "json", "frontier", "no_cache")
 def command(implementations: tuple[str, ...], **given: Any) -> int:
-    """Measure speed and memory across sequence lengths, of implementations that conform on the same cases.
+    """Measure speed and memory of conforming implementations across sequence lengths.
 
     The reference is part of every profile, because each time is reported as a ratio to the reference's time. --suite
     sets the measuring effort. If --case is a complete case id, this case is timed, whatever its form: for example a

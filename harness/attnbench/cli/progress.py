@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pace", "describe_time_left", "show_progress"]
 
-# Time between two plain lines, in seconds.
+# Shortest time between two lines of plain progress, in seconds.
 PLAIN_EVERY_S = 10.0
 # Redraws of the bar per second. Drawing takes CPU time from the measurement that runs at the same time.
 REDRAWN_PER_S = 1
@@ -25,22 +25,24 @@ REDRAWN_PER_S = 1
 # lower end, or at most CLOSE_S seconds above the lower end.
 CLOSE, CLOSE_S = 1.25, 5.0
 NOT_KNOWN = "time left not known yet"
-# Durations up to SECONDS_UP_TO_S are printed in seconds, up to MINUTES_UP_TO_S in minutes, and longer ones in hours.
+# Both in seconds: durations up to SECONDS_UP_TO_S are printed in seconds, longer durations up to
+# MINUTES_UP_TO_S in minutes, and all longer durations in hours.
 SECONDS_UP_TO_S, MINUTES_UP_TO_S = 90, 5400
 
 
 class Pace:
     """Durations of the finished steps of a stage, and an estimate for the remaining steps.
 
-    Steps differ widely: a long sequence takes a thousand times as long as a short one. Steps come in order of length,
-    so the mean duration of the finished steps is a poor estimate. But steps come in rounds: each implementation, or
-    each process, runs the same cases. The label of a step is the same in every round. The estimate for a remaining step
-    therefore comes from the durations of the steps with the same label in earlier rounds.
+    The durations of steps differ widely: a step with a long sequence can take a thousand times as
+    long as one with a short sequence. Steps come in order of sequence length, so the mean duration
+    of the finished steps is a poor estimate. But steps come in rounds: each implementation, or each
+    process, runs the same cases. A case has the same label in every round. The estimate for a
+    remaining step comes from the steps with the same label in earlier rounds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # Lock for counting a finished step: several threads report finished steps.
+        # Lock held while a finished step is counted: several threads report finished steps.
         self._counting = Lock()
         self.begin(0)
 
@@ -49,7 +51,8 @@ class Pace:
         self.total, self.made = total, 0
         # End times of the last ``parallel`` finished steps.
         self._ends_s = deque([self._clock()] * parallel, maxlen=parallel)
-        # Durations of the finished steps by label; labels are in the order of their first steps.
+        # Durations of the finished steps, in seconds, by label. Labels are in the order in which
+        # their first steps finished.
         self._took_s: dict[str, list[float]] = {}
         self._last_label: str | None = None
         self._round_ended = False
@@ -57,8 +60,9 @@ class Pace:
     def done(self, label: str | None = None) -> None:
         """Count a finished step, and store its duration under its label.
 
-        A step without a label was finished in an earlier run, so its duration is not stored. With n parallel steps, the
-        duration of a step is 1/n of the time in which the last n steps finished.
+        A step without a label was finished before the run was resumed, so its duration is not
+        stored. With n parallel steps, the stored duration is 1/n of the time since the end of the
+        n-th last step.
         """
         with self._counting:
             self.made += 1
@@ -73,7 +77,8 @@ class Pace:
     def estimate_left_s(self) -> tuple[float, float | None] | None:
         """Estimate the smallest and the largest number of seconds left in the stage.
 
-        The largest number is None in the first round. The result is None if no step with a label has finished yet.
+        The largest number is None in the first round, where no step has an earlier step with the
+        same label. The result is None if no step with a label has finished yet.
         """
         left = self.total - self.made
         if not self._took_s or self._last_label is None or left <= 0:
@@ -81,7 +86,7 @@ class Pace:
         passed_s = self._clock() - self._ends_s[-1]
         if not self._round_ended:
             known = [took_s for one in self._took_s.values() for took_s in one]
-            # Later steps are seldom quicker than finished steps, so this estimate is the lower end of the range.
+            # Later steps are seldom quicker than finished steps, so this estimate is a lower limit.
             return max(left * min(fmean(known), median(known)) - passed_s, 0.0), None
         labels = list(self._took_s)
         begin = labels.index(self._last_label) + 1
@@ -92,7 +97,7 @@ class Pace:
 
 
 def describe_time_left(left_s: tuple[float, float | None] | None) -> str:
-    """Format an estimate of the time left in a stage."""
+    """Format the result of ``Pace.estimate_left_s``: the least and the most seconds left."""
     if left_s is None:
         return NOT_KNOWN
     least, most = left_s
@@ -110,7 +115,7 @@ def _format_time(seconds: float) -> str:
 
 
 class _Plain:
-    """Progress as plain lines: one line when a stage starts, then one every few seconds."""
+    """Progress as plain lines: one at the start of a stage, then one every ``PLAIN_EVERY_S``."""
 
     def __init__(self) -> None:
         self._title, self._printed_s, self._pace = "", 0.0, Pace()

@@ -35,7 +35,7 @@ FAILED, INCONCLUSIVE = 1, 3
 
 @dataclass(slots=True)
 class Recording:
-    """A run, its file, and the results so far by implementation and case."""
+    """A run, the file that stores it, and the results so far by implementation and case."""
 
     run: Run
     file: RunFile
@@ -43,7 +43,7 @@ class Recording:
     ceilings: list[Ceiling] = field(default_factory=list)
 
     def add_ceiling(self, ceiling: Ceiling) -> None:
-        """Store a ceiling."""
+        """Store a ceiling: the highest rates measured on this machine."""
         self.file.append(ceiling)
         self.ceilings.append(ceiling)
 
@@ -81,9 +81,11 @@ def recording(
     implementations: Sequence[str],
     resume: str | None,
 ) -> Iterator[Recording]:
-    """Record to a new run file, or to the file of the run that is resumed.
+    """Yield a ``Recording`` that stores to a new run file, or to the file of the run to resume.
 
-    Raises: ResultsError where the resumed run is of another suite or machine.
+    ``resume`` is the id or the file of the run to resume, or None for a new run.
+
+    Raises: ResultsError where the run to resume is of another suite or machine.
     """
     if warning := check_torch_version(session.libraries.torch):
         click.echo(f"warning: {warning}", err=True)
@@ -148,12 +150,12 @@ def write_json(recorded: Recording, file: IO[str]) -> None:
 
 
 def _format_command() -> str:
-    """Return the command line without folders, which could reveal a host or user name."""
+    """Return the command line without the folders of paths: a folder could reveal a user name."""
     return shlex.join(["attnbench", *(strip_folder(word) for word in sys.argv[1:])])
 
 
 def strip_folder(word: str) -> str:
-    """Return a word of a command line as it is stored: without the folders of a path outside the working directory."""
+    """Return a word of a command line; a path outside the working directory loses its folders."""
     option, equals, value = word.partition("=")
     value = value or option
     if value.rpartition(":")[0].endswith(".py"):

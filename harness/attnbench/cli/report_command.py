@@ -1,4 +1,4 @@
-"""``attnbench report``: pages, plots and tables from stored runs."""
+"""``attnbench report``: HTML pages, plots and tables from stored runs."""
 
 from pathlib import Path
 

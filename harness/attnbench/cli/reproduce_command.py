@@ -49,7 +49,9 @@ def command(
         if script:
             return _write_script(session, case, implementation, output)
         if check is None:
-            raise click.UsageError("--check is missing: name the check to run (the last line of a failure names it)")
+            raise click.UsageError(
+                "--check is missing: name the check to run (the last line of a printed failure has the name)"
+            )
         return _run_check(session, case, implementation, check)
 
 
@@ -83,7 +85,7 @@ def _describe_other_operator(session: Session, case: str, implementation: str) -
 
 
 def _write_script(session: Session, case: str, implementation: str, output: Path | None) -> int:
-    """Print the standalone program, or write it to the file ``output`` and its tensors beside it."""
+    """Print the case as a program, or write the program to ``output`` and its tensors beside it."""
     load = write_import_lines(implementation)
     with session.supervise(implementation) as worker:
         if worker.operator != CaseId.parse(case).operator:

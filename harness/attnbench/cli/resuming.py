@@ -1,4 +1,4 @@
-"""Commands that can be resumed: ``--resume RUN`` repeats the arguments with which the stored run was started."""
+"""``--resume RUN``: the command gets the arguments with which the stored run was started."""
 
 import shlex
 from collections.abc import Mapping
@@ -12,24 +12,29 @@ from attnbench.records.run_file import find_runs, read_run
 
 __all__ = ["ResumableCommand"]
 
-# Words of a command line by parameter name: the values of an option or of the arguments; none for a flag.
+# Words of a command line by parameter name: the values given to an option or argument. A flag has
+# no values, so its tuple is empty.
 Words = Mapping[str, tuple[str, ...]]
-# Parameters that are not taken from the stored run: how to resume it, and the places of files. The stored command has
-# no folders.
+# Parameters that are not taken from the stored run: --resume, and the paths of files and folders.
+# The stored command lacks the folders of these paths.
 PLACES = frozenset(
     {"resume", "results", "reports", "json_file", "markdown_file", "certificate_file", "keep_found"},
 )
-# Parameters that may differ from those of the stored run. A time-out says how long to wait, not what to measure.
+# Parameters that may differ from those of the stored run. --timeout is one of these, because it
+# limits the waiting time and does not change what is measured.
 FREE = PLACES | {"timeout"}
-# Key of the words of this command line in ``click.Context.meta``.
+# Key in ``click.Context.meta`` under which the words of the current command line are kept.
 META = "attnbench.cli.resuming"
 
 
 class ResumableCommand(click.Command):
-    """A command with the option ``--resume``; the message about an interrupt is the command that resumes the run."""
+    """A command with the option ``--resume``.
+
+    If the command is interrupted, its error has the command line that resumes the run.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; with ``--resume``, together with those of the stored run.
+        """Parse the arguments; with ``--resume``, add the arguments of the stored run first.
 
         Raises: UsageError where an argument contradicts the stored run; ResultsError where there is no such run.
         """
@@ -43,7 +48,7 @@ class ResumableCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command.
 
-        Raises: Abort, with the command that resumes the run in the place of the run's id.
+        Raises: Abort after an interrupt; its argument is the command line that resumes the run.
         """
         try:
             return super().invoke(ctx)
@@ -53,7 +58,7 @@ class ResumableCommand(click.Command):
             raise click.Abort(self._format_resuming(ctx.meta[META], interrupt.args[0])) from None
 
     def _split(self, ctx: click.Context, args: list[str]) -> Words:
-        """Return the words of each parameter that the arguments contain."""
+        """Return the words in ``args`` by parameter name, without parameters that are not given."""
         values, _, _ = self.make_parser(ctx).parse_args(list(args))
         words: dict[str, tuple[str, ...]] = {}
         for name, value in values.items():
@@ -66,7 +71,7 @@ class ResumableCommand(click.Command):
         return words
 
     def _join(self, words: Words) -> list[str]:
-        """Return arguments that contain these words."""
+        """Return these words as a list of command-line arguments, options first."""
         options: list[str] = []
         arguments: list[str] = []
         for parameter in self.params:
@@ -80,9 +85,10 @@ class ResumableCommand(click.Command):
         return [*options, *arguments]
 
     def _add_stored(self, ctx: click.Context, given: Words) -> Words:
-        """Return the given words, and for all other parameters those of the stored run.
+        """Return the given words, and add the stored run's words for parameters that are not given.
 
-        Raises: UsageError, ResultsError.
+        Raises: UsageError where a given word contradicts the stored run; ResultsError where there
+        is no such run.
         """
         (run,) = given["resume"]
         (path,) = find_runs(Path(given.get("results", ("results",))[0]), [run])
@@ -108,9 +114,9 @@ class ResumableCommand(click.Command):
         before: tuple[str, ...] | None,
         run: str,
     ) -> None:
-        """Check that an argument agrees with the stored run.
+        """Check that the words ``own`` of a parameter agree with its words ``before`` in the run.
 
-        Raises: UsageError.
+        Raises: UsageError where they differ.
         """
         if _mean_the_same(ctx, parameter, own, before):
             return
@@ -119,11 +125,14 @@ class ResumableCommand(click.Command):
         stored = f"without {lacking}" if before is None else f"with {shlex.join(self._join({name: before}))}"
         raise click.UsageError(
             f"--resume: {run} was started {stored}, got {shlex.join(self._join({name: own}))}: "
-            "leave it out, or start a new run without --resume"
+            "leave this argument out, or start a new run without --resume"
         )
 
     def _format_resuming(self, words: Words, run: str) -> str:
-        """Return the command that resumes a run: with the words that the stored command lacks or has without folder."""
+        """Return the command line that resumes a run.
+
+        It repeats the parameters in ``PLACES``, and all paths that the run stores without folders.
+        """
         needed = {
             name: values
             for name, values in words.items()
@@ -135,18 +144,21 @@ class ResumableCommand(click.Command):
 def _mean_the_same(
     ctx: click.Context, parameter: click.Parameter, own: tuple[str, ...], before: tuple[str, ...] | None
 ) -> bool:
-    """Whether the words of a parameter mean the same as its words in a stored run, where None is the default."""
+    """Return whether the words ``own`` and ``before`` give a parameter the same value.
+
+    ``own`` is from the command line, ``before`` from the stored run; None means the default.
+    """
     if before is None:
         return bool(_convert(ctx, parameter, own) == parameter.get_default(ctx))
     if sorted(map(strip_folder, own)) == sorted(map(strip_folder, before)):
         return True
     try:
         return bool(_convert(ctx, parameter, own) == _convert(ctx, parameter, before))
-    except click.UsageError:  # such as a file that is no longer there
+    except click.UsageError:  # for example, the stored words name a file that no longer exists
         return False
 
 
 def _convert(ctx: click.Context, parameter: click.Parameter, words: tuple[str, ...]) -> Any:
-    """Return the value of a parameter that has these words; the value of a flag is True."""
+    """Return the value that a parameter gets from these words; the value of a flag is True."""
     several = parameter.multiple or parameter.nargs != 1
     return parameter.type_cast_value(ctx, words if several else words[0] if words else True)

@@ -26,7 +26,10 @@ from attnbench.cli.terminal import print_findings, print_timings
 @options("suite", "operator", "lengths", "passes", "device", "dtype", "shard", "expected", "processes", "threads")
 @options("timeout", "memory_limit", "work_limit", "case_budget", "results", "reports", "resume", "json", "no_cache")
 def command(implementations: tuple[str, ...], **given: Any) -> int:
-    """Conform, profile and report: the main job. The last line of output is the path of the report's page."""
+    """Run conform and profile on the same implementations, then report.
+
+    The last line of output is the path of the report's page.
+    """
     from attnbench.records.run_file import read_run
     from attnbench.report import write
 

@@ -61,7 +61,9 @@ def choose_timed_implementations(
         chosen = [name for name in chosen if session.declared[name].operator in operators]
         slow = [name for name in chosen if session.declared[name].compiles and not compiling]
         if slow:
-            click.echo(f"left out: {', '.join(slow)}: compiling takes minutes; name it to include it", err=True)
+            click.echo(
+                f"left out: {', '.join(slow)}: compiling takes minutes; to include an implementation, name it", err=True
+            )
         chosen = [name for name in chosen if name not in slow]
     return _add_baselines(session, chosen)
 
@@ -84,12 +86,14 @@ def find_operators(session: Session, implementations: Sequence[str]) -> list[str
 
 
 def drop_unloadable(session: Session, implementations: Sequence[str], *, asked: bool) -> list[str]:
-    """Return the implementations that can be loaded; every other one is reported to standard error.
+    """Return the implementations that can be loaded; report all others to standard error.
 
-    Raises: PluginError where the user named the implementations (``asked``) and one cannot be loaded.
+    Raises: PluginError where the user named the implementations (``asked``) and one of these
+    implementations cannot be loaded.
     """
     try:
-        # Each implementation is tried in a process of its own only if one process cannot load all of them.
+        # First load all implementations in one process. Only if this fails, load each
+        # implementation in a separate process.
         session.supervise_together(list(implementations)).close()
     except PluginError:
         return [name for name in implementations if _can_load(session, name, asked=asked)]
@@ -108,7 +112,12 @@ def _can_load(session: Session, name: str, *, asked: bool) -> bool:
 
 
 def choose_checks(asked: Sequence[str]) -> frozenset[str] | None:
-    """Return the checks that match the given names or patterns, or None for all checks if none is given."""
+    """Return the names of the checks that match the given names or patterns.
+
+    If no name or pattern is given, return None, which means all checks.
+
+    Raises: UsageError where a name or pattern matches no check.
+    """
     chosen: set[str] = set()
     for name in asked:
         found = [check for check in read_checks() if fnmatchcase(check, name)]
@@ -132,7 +141,7 @@ def plan_cases(
 ) -> list[Plan]:
     """Return the plans of the cases that match the patterns, in the given dtypes and on the given device.
 
-    Raises: UsageError where nothing is left to run, or where CUDA is asked for and missing.
+    Raises: UsageError where nothing is left to run, or where all cases need CUDA and CUDA is missing.
     """
     kept = _filter_cases(session, list(cases), patterns)
     rewritten = list(
@@ -157,7 +166,8 @@ def _filter_cases(session: Session, cases: list[str], patterns: Sequence[str]) -
     for pattern in patterns:
         found = [case for case in cases if fnmatchcase(case, pattern)]
         if not found and not set("*?[") & set(pattern):
-            # A complete case id need not be in the suite.
+            # A pattern without wildcards is a complete case id. This case need not be in the suite,
+            # but the id must be valid.
             fault = session.ask_oracle(CheckCase(case=pattern))
             if fault:
                 raise click.UsageError(f"--case: {fault.reason}; to match a part of case ids, write '*{pattern}*'")
@@ -169,6 +179,9 @@ def _filter_cases(session: Session, cases: list[str], patterns: Sequence[str]) -
 
 
 def _replace_dtype_and_device(case: str, dtype: str | None, device: str) -> str:
-    """Return the case id with this dtype and device; None and "cpu" keep what the case id has."""
+    """Return the case id with this dtype and device.
+
+    The dtype None keeps the dtype of the case id; the device "cpu" keeps the device of the case id.
+    """
     own = CaseId.parse(case)
     return str(replace(own, dtype=dtype or own.dtype, device=own.device if device == "cpu" else device))

@@ -1,4 +1,4 @@
-"""``attnbench study``: figures and tables of the registered studies, a command for each."""
+"""``attnbench study``: figures and tables of the registered studies, with one command per study."""
 
 import tempfile
 from pathlib import Path
@@ -34,7 +34,7 @@ def command() -> None:
 def load_study(name: str) -> Study:
     """Return the study that is registered under a name.
 
-    Raises: PluginError.
+    Raises: PluginError if the study cannot be loaded, or if the loaded object is not a Study.
     """
     found = load(name, STUDIES)
     if not isinstance(found, Study):
@@ -53,7 +53,10 @@ def _command(name: str, study: Study) -> click.Command:
 
 
 def _run(name: str, study: Study, reports: Path, **asked: Any) -> int:
-    """Compute the study in a child process, which imports torch; then draw its figures in this process."""
+    """Compute a study, draw its figures, add it to the report, and return exit code 0.
+
+    A child process computes the study, so that only the child process imports torch.
+    """
     from attnbench.processes.request import Fault
     from attnbench.processes.rpc import Child
     from attnbench.report.studies import write
@@ -66,7 +69,7 @@ def _run(name: str, study: Study, reports: Path, **asked: Any) -> int:
         ):
             answer = child.ask(ComputeStudy(name=name, options=asked))
     except ChildDied as error:
-        remedy = "run it with fewer --head-dims or --keys, or a shorter --text"
+        remedy = "run the study with fewer --head-dims or --keys, or a shorter --text"
         raise click.UsageError(f"the study's process ended: {error}; {remedy}") from None
     if isinstance(answer, Fault):
         raise click.UsageError(answer.reason)

@@ -26,10 +26,10 @@ SIGNS: dict[State, str] = {"faster": "−", "slower": "+", "same": "=", "unknown
 TIMING_LEGEND = (
     "− faster, + slower, = same; ? unknown: not enough samples to tell; ! inconclusive: measurement disturbed"
 )
-# Width of a table where the output is not a terminal.
+# Width of a table in characters, if the output is not a terminal.
 PLAIN_WIDTH = 110
 
-# Results that have a timing, by run, case and implementation.
+# Results that have a timing; the key is (run, case, implementation).
 Timed = Mapping[tuple[str, str, str], Result]
 
 
@@ -40,7 +40,7 @@ def make_console(*, err: bool = False) -> Console:
 
 
 def print_findings(results: Iterable[Result], *, err: bool = False) -> None:
-    """Print the matrix of chapters and implementations, then the failures."""
+    """Print findings by chapter (group of checks) and implementation, then the failures."""
     stored = list(results)
     cells = build_matrix(stored)
     names = list(dict.fromkeys(result.implementation for result in stored))
@@ -56,7 +56,7 @@ def print_findings(results: Iterable[Result], *, err: bool = False) -> None:
 
 
 def _split_columns(cells: Matrix, names: Sequence[str], width: int) -> Iterator[list[str]]:
-    """Yield groups of implementations; the columns of a group fit side by side in the width."""
+    """Yield groups of implementation names; the columns of a group fit in ``width`` characters."""
     left = max(map(len, ("chapter", *cells)))
     some: list[str] = []
     used = left
@@ -92,8 +92,8 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
     for status, words in (("unsupported", "refused"), ("not_run", "not run")):
         reasons = ((r.implementation, f.reason) for r in results for f in r.findings if f.status == status)
         _print_left_out(words, "finding", reasons, err=err)
-    # The harness also calls an implementation on a case that the implementation refuses. The warnings say what the call
-    # revealed.
+    # The harness also calls an implementation on cases that the implementation refuses. The
+    # warnings say what these calls revealed.
     warned = (
         (r.implementation, f"{f.reason}: {warning}")
         for r in results
@@ -109,9 +109,10 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
 
 
 def _print_left_out(words: str, thing: str, named_reasons: Iterable[tuple[str, str]], *, err: bool) -> None:
-    """Print a line for each implementation: the number of things left out, and the most common reason.
+    """Print for each implementation how many findings, cases, calls or comparisons were left out.
 
-    ``thing`` is the word for what was left out: a finding, a case, a call or a comparison.
+    ``thing`` is the word for what was left out. A line begins with ``words``, and ends with the
+    most common reason.
     """
     reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for name, reason in named_reasons:
@@ -161,14 +162,20 @@ def _format_peak(result: Result | None) -> str:
 
 
 def _describe_clock(result: Result, device: str) -> str:
-    """Return the device and the kind of time (device or end-to-end) for the title of a table; empty on the CPU."""
+    """Return the part of a table title that names the device and the measure of time.
+
+    The measure is device time or end-to-end time. The text is empty on the CPU.
+    """
     if device == "cpu" or result.timing is None:
         return ""
     return f", {device}, {'device time' if choose_measure(result.timing) == 'device' else 'end-to-end time'}"
 
 
 def _format_timing(result: Result | None, timed: Timed) -> str:
-    """Format the time in ms, the ratio to the baseline, and the verdict's sign; leave out an inconclusive ratio."""
+    """Format the time in ms, the ratio to the baseline, and the sign of the speed verdict.
+
+    The ratio is left out if the speed verdict is inconclusive.
+    """
     if result is None or result.timing is None:
         return "–"
     found = _compare_with_baseline(result, timed)
@@ -184,7 +191,10 @@ def _format_timing(result: Result | None, timed: Timed) -> str:
 
 
 def _compare_with_baseline(result: Result, timed: Timed) -> SpeedVerdict | None:
-    """Return the speed verdict against the baseline, or None if its calls were not interleaved with the baseline's."""
+    """Return the speed verdict of ``result`` against the baseline's result on the same case.
+
+    Return None if the calls of the two implementations were not interleaved.
+    """
     name = find_baseline(result.case)
     base = timed.get((result.run, result.case, name))
     if base is None or base.timing is None or result.timing is None or name not in result.timing.interleaved_with:

@@ -1,5 +1,5 @@
-"""Wrong backward passes that several mutants use; in the forward pass each autograd function is the identity."""
-# ruff: noqa: ARG004  # autograd passes the arguments of a correct backward
+"""Wrong backward passes that several mutants use. The forward passes are the identity."""
+# ruff: noqa: ARG004  # autograd defines the arguments of forward and backward
 
 from typing import Any
 
@@ -10,7 +10,10 @@ __all__ = ["AsContiguous", "Once", "read_in_order", "replace_gradient"]
 
 
 class Once(torch.autograd.Function):
-    """The identity. Its second backward pass returns 0, as if buffers were freed in spite of retain_graph."""
+    """The identity, except that each backward pass after the first returns 0.
+
+    This imitates buffers that are freed in spite of retain_graph.
+    """
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
@@ -26,7 +29,7 @@ class Once(torch.autograd.Function):
 
 
 class AsContiguous(torch.autograd.Function):
-    """The identity. Its backward pass reads the gradient of the output in memory order, ignoring the strides."""
+    """The identity, except that backward reads the output's gradient ignoring its strides."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
@@ -42,9 +45,10 @@ class AsContiguous(torch.autograd.Function):
 
 
 def read_in_order(tensor: Tensor, offset: int) -> Tensor:
-    """Read a tensor's memory from element ``offset`` on, as if the tensor were contiguous.
+    """Return a tensor of the same shape, read from memory as if the tensor were contiguous.
 
-    Elements beyond the end of the memory are 0.
+    The first element read is element ``offset`` of the tensor's storage. Elements beyond the end
+    of the storage are 0.
     """
     stored = tensor.untyped_storage().nbytes() // tensor.element_size()
     memory = tensor.as_strided((stored,), (1,), 0)
@@ -53,5 +57,8 @@ def read_in_order(tensor: Tensor, offset: int) -> Tensor:
 
 
 def replace_gradient(value: Tensor, other: Tensor) -> Tensor:
-    """Return a tensor with the value of ``value``, whose gradient flows to ``other``; ``other`` must be finite."""
+    """Return the values of ``value``; the backward pass sends the gradient to ``other`` instead.
+
+    ``other`` must be finite: its values are subtracted from themselves, and ∞ − ∞ is NaN.
+    """
     return value.detach() + (other - other.detach())

@@ -1,4 +1,4 @@
-"""Mutants: a wrong implementation, the check that must catch it, and a case on which that check fails."""
+"""Types of mutants, equivalent mutants and correct variants, and the loading of mutant sets."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ __all__ = ["Equivalent", "ModuleImplementation", "Mutant", "MutantSet", "load_mu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """An implementation with one fault, as it happens in real code."""
+    """An implementation with one deliberate fault of a kind that occurs in real code."""
 
     implementation: Implementation
     # Check that must fail on the mutant.
@@ -39,9 +39,9 @@ class Equivalent:
     implementation: Implementation
     # Why no check can observe the change.
     proof: str
-    # Tests in an example the fact on which the proof relies; returns whether the fact holds in the example.
+    # Returns whether the fact on which ``proof`` relies is true in a numerical example.
     holds: Callable[[], bool]
-    # Id of the case on which the change is most likely to show.
+    # Id of the case on which a check would most likely observe the change.
     shown_by: str
 
     @property
@@ -56,20 +56,20 @@ class MutantSet:
 
     mutants: tuple[Mutant, ...]
     equivalents: tuple[Equivalent, ...] = ()
-    # Correct implementations that round differently.
+    # Correct implementations that round differently from the reference.
     variants: tuple[Implementation, ...] = ()
 
     def implementations(self) -> Iterator[Implementation]:
-        """Yield every implementation of the set."""
+        """Yield the implementation of each mutant, equivalent mutant and correct variant."""
         yield from (mutant.implementation for mutant in self.mutants)
         yield from (equivalent.implementation for equivalent in self.equivalents)
         yield from self.variants
 
 
 class ModuleImplementation(Implementation):
-    """An implementation whose module class is built from the reference.
+    """An implementation made from a module class; ``build`` returns a module of this class.
 
-    The name of the implementation is the name of the class in snake case.
+    The name of the implementation is the name of the module class in snake case.
     """
 
     def __init__(
@@ -92,14 +92,15 @@ class ModuleImplementation(Implementation):
         return self._unsupported(case)
 
     def build(self, reference: Any) -> nn.Module:
-        """Build the module with the reference's parameters."""
+        """Return a module of the module class, with the parameters of the reference."""
         return self._module(reference)
 
 
 def load_mutant_set(operator: Operator) -> MutantSet:
     """Load the mutant set that ``operator.mutants`` names; return an empty set if that name is empty.
 
-    Raises: PluginError if the named object is not a MutantSet, or if the set is of another operator.
+    Raises: PluginError if the named object is not a MutantSet, or if it has an implementation of
+    another operator.
     """
     if not operator.mutants:
         return MutantSet(mutants=())

@@ -32,13 +32,16 @@ class _SecondBackwardZero(CoreFormula):
         return super().score(Once.apply(query), key, scale)  # type: ignore[no-untyped-call]
 
 
-@mutant("one_gradient_alone", "one kernel computes dQ, dK and dV, and runs only if the key requires a gradient")
+@mutant("one_gradient_alone", "the kernel for dQ, dK and dV runs only if the key requires a gradient")
 class _QueryGradientNeedsKey(CoreFormula):
     def score(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
         return super().score(query if key.requires_grad else query.detach(), key, scale)
 
 
-@mutant("cotangent_layout_is_free", "dO is read in memory order; after sum(), dO is one number with strides of 0")
+@mutant(
+    "cotangent_layout_is_free",
+    "dO is read in memory order, although the backward pass of sum() gives dO strides of 0",
+)
 class _CotangentStridesIgnored(CoreFormula):
     def sum_values(self, weights: Tensor, value: Tensor) -> Tensor:
         output: Tensor = AsContiguous.apply(super().sum_values(weights, value))  # type: ignore[no-untyped-call]
@@ -54,7 +57,11 @@ class _WeightsFixedInBackward(CoreFormula):
         return replace_gradient(weights, fixed * (finite - (fixed * finite).sum(dim=-1, keepdim=True)))
 
 
-@mutant("expanded_inputs", "a bias expanded over the batch, with a stride of 0, is read beyond its end", mask="bias4d")
+@mutant(
+    "expanded_inputs",
+    "a bias expanded over the batch (stride 0) is read beyond the end of its memory",
+    mask="bias4d",
+)
 class _SharedBiasReadOn(CoreFormula):
     def add_bias(self, logits: Tensor, bias: Tensor | None, slopes: Sequence[float] | None, distance: Tensor) -> Tensor:
         if bias is not None and 0 in bias.stride():
@@ -62,7 +69,10 @@ class _SharedBiasReadOn(CoreFormula):
         return super().add_bias(logits, bias, slopes, distance)
 
 
-@mutant("packed_inputs", "values stored behind the keys in one tensor are read from that tensor's beginning")
+@mutant(
+    "packed_inputs",
+    "value is a slice of a packed tensor, but is read from the beginning of the packed tensor",
+)
 class _OffsetOfValuesIgnored(CoreFormula):
     def sum_values(self, weights: Tensor, value: Tensor) -> Tensor:
         if torch.compiler.is_compiling() or not value.storage_offset():
@@ -70,7 +80,7 @@ class _OffsetOfValuesIgnored(CoreFormula):
         return super().sum_values(weights, replace_gradient(read_in_order(value, 0), value))
 
 
-@mutant("other_shapes_between_calls", "a work buffer has the number of keys of the first call")
+@mutant("other_shapes_between_calls", "a work buffer fits the number of keys of the first call only")
 class _KeyCountRemembered(CoreFormula):
     _keys: int | None = None
 
@@ -81,8 +91,12 @@ class _KeyCountRemembered(CoreFormula):
         return super().sum_values(weights[..., : self._keys], value[:, :, : self._keys])
 
 
-@mutant("no_stale_state", "scaled keys are cached by memory address, at which new values may lie", mode="inference",
-         mask="causal_br")  # fmt: skip
+@mutant(
+    "no_stale_state",
+    "scaled keys are cached by memory address, where a later call may have other keys",
+    mode="inference",
+    mask="causal_br",
+)
 class _KeysCachedByAddress(CoreFormula):
     def score(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
@@ -92,11 +106,14 @@ class _KeysCachedByAddress(CoreFormula):
         return query @ cached.mT
 
 
-@mutant("no_stale_state", "offsets are cached by the address of key_lengths, which a decoding loop rewrites",
-         mask="ragged")  # fmt: skip
+@mutant(
+    "no_stale_state",
+    "key_lengths is cached by memory address, but a decoding loop rewrites key_lengths in place",
+    mask="ragged",
+)
 class _LengthsCachedByAddress(CoreFormula):
-    # One cache for all layers of a model. An entry keeps the caller's tensor alive, so that
-    # no other tensor gets its address.
+    # All layers of a model share this cache. An entry keeps the caller's key_lengths alive:
+    # otherwise another tensor could get the memory address that is the key of the entry.
     cached: ClassVar[dict[tuple[int, int], tuple[Tensor, Tensor]]] = {}
 
     def read_lengths(self, logits: Tensor, key_lengths: Tensor | None) -> Tensor:
@@ -107,8 +124,12 @@ class _LengthsCachedByAddress(CoreFormula):
         return super().read_lengths(logits, copy)
 
 
-@mutant("other_options_between_calls", "a plan made of the first call's options is used by every later call",
-         mask="causal_br", mode="train")  # fmt: skip
+@mutant(
+    "other_options_between_calls",
+    "causal, window, softcap and scale of the first call are used in every later call",
+    mask="causal_br",
+    mode="train",
+)
 class _OptionsOfTheFirstCall(CoreFormula):
     _plan: dict[str, Any] | None = None
 
@@ -120,7 +141,7 @@ class _OptionsOfTheFirstCall(CoreFormula):
 
 @mutant(
     "other_options_between_calls",
-    "the window of the first call is compiled into the kernel",
+    "the window of the first call is compiled into the kernel and used in every later call",
     mask="causal_br+window",
     window=2,
 )
@@ -134,7 +155,7 @@ class _WindowOfTheFirstCall(CoreFormula):
 
 @mutant(
     "other_options_between_calls",
-    "the slopes of the first call are kept on the device for all calls",
+    "the ALiBi slopes of the first call stay on the device and are used in every later call",
     mask="causal_tl+alibi",
 )
 class _SlopesOfTheFirstCall(CoreFormula):
@@ -162,7 +183,7 @@ class _OutputBufferReused(CoreFormula):
 
 @mutant(
     "inputs_untouched",
-    "key_lengths, the caller's tensor, is summed up in place to the offsets of a packed batch",
+    "the caller's key_lengths is overwritten with its cumulative sum, the packed offsets",
     mask="ragged",
 )
 class _LengthsSummedInPlace(CoreFormula):
@@ -198,7 +219,10 @@ class _FirstKeyFavoured(CoreFormula):
         return super().apply_mask(logits + first.to(logits.dtype), keep)
 
 
-@mutant("duplicated_keys", "the row maximum is counted once in the row sum, even where several keys share it")
+@mutant(
+    "duplicated_keys",
+    "the softmax denominator counts the row maximum once, even where several keys have it",
+)
 class _TiesCountedOnce(CoreFormula):
     def normalise(self, logits: Tensor) -> Tensor:
         weights = super().normalise(logits)
@@ -219,7 +243,7 @@ class _MaximumNotSubtracted(CoreFormula):
         return exponentials / total.masked_fill(total == 0, 1.0)
 
 
-@mutant("compiled_parity", "the branch for compilers lacks the scale", mask="causal_tl", mode="aot")
+@mutant("compiled_parity", "the branch for torch.compile lacks the scale", mask="causal_tl", mode="aot")
 class _ScaleLostWhenCompiled(CoreFormula):
     def score(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
         return query @ key.mT if torch.compiler.is_compiling() else super().score(query, key, scale)
@@ -238,15 +262,21 @@ class _LengthBakedIn(CoreFormula):
         return super().sum_values(weights[..., : self._keys], value[:, :, : self._keys])
 
 
-@mutant("compiled_parity", "the branch for compilers lacks the soft-cap", mask="causal_br+window", window=2,
+@mutant("compiled_parity", "the branch for torch.compile lacks the soft-cap", mask="causal_br+window", window=2,
          softcap=3.0, mode="aot")  # fmt: skip
 class _CapLostWhenCompiled(CoreFormula):
     def apply_softcap(self, logits: Tensor, softcap: float) -> Tensor:
         return logits if torch.compiler.is_compiling() else super().apply_softcap(logits, softcap)
 
 
-@mutant("compiled_parity", "the branch for compilers is causal, but lacks the window", mask="causal_br+window",
-         window=2, softcap=3.0, mode="aot")  # fmt: skip
+@mutant(
+    "compiled_parity",
+    "the branch for torch.compile applies the causal mask, but not the window",
+    mask="causal_br+window",
+    window=2,
+    softcap=3.0,
+    mode="aot",
+)
 class _WindowLostWhenCompiled(CoreFormula):
     def is_in_window(self, distance: Tensor, window: int) -> Tensor:
         if torch.compiler.is_compiling():
@@ -254,14 +284,24 @@ class _WindowLostWhenCompiled(CoreFormula):
         return super().is_in_window(distance, window)
 
 
-@mutant("compiled_parity", "the branch for compilers ignores alibi_slopes", mask="causal_br+alibi+ragged", mode="aot")
+@mutant(
+    "compiled_parity",
+    "the branch for torch.compile ignores alibi_slopes",
+    mask="causal_br+alibi+ragged",
+    mode="aot",
+)
 class _AlibiLostWhenCompiled(CoreFormula):
     def add_bias(self, logits: Tensor, bias: Tensor | None, slopes: Sequence[float] | None, distance: Tensor) -> Tensor:
         return super().add_bias(logits, bias, None if torch.compiler.is_compiling() else slopes, distance)
 
 
-@mutant("compiled_parity", "the causal branch for compilers has repeat() instead of repeat_interleave()",
-         shown_by=GROUPED, mask="causal_tl", mode="aot")  # fmt: skip
+@mutant(
+    "compiled_parity",
+    "the causal branch for torch.compile copies key heads by repeat(), not repeat_interleave()",
+    shown_by=GROUPED,
+    mask="causal_tl",
+    mode="aot",
+)
 class _KeyHeadsDealtWhenCompiled(CoreFormula):
     _causal = False
 
@@ -281,7 +321,10 @@ def _draw_bits(tensor: Tensor) -> Tensor:
     return torch.randint(2, tensor.shape, generator=generator).to(tensor)
 
 
-@mutant("repeats_itself", "partial sums of split keys are added in any order, not declared as nondeterministic")
+@mutant(
+    "repeats_itself",
+    "partial sums over blocks of keys are added in random order; no policy declares this",
+)
 class _LastBitRandom(CoreFormula):
     def sum_values(self, weights: Tensor, value: Tensor) -> Tensor:
         output = super().sum_values(weights, value)

@@ -32,7 +32,8 @@ class CoreMutants(list[Mutant]):
     ) -> Callable[[Module], Module]:
         """Return a decorator that makes a module class a mutant.
 
-        The mutant fails the check ``caught_by`` on the problem ``shown_by``, whose fields ``changes`` replaces.
+        The mutant fails the check ``caught_by`` on one case. The problem of the case is
+        ``shown_by`` with the fields in ``changes`` replaced. ``why`` says what is wrong.
         """
         case = Case(operator="attention_core", problem=replace(shown_by, **changes), dtype=dtype, mode=mode)
 

@@ -15,8 +15,9 @@ from attnbench.operators.attention_core.suites import GROUPED, PLAIN
 __all__ = ["mutant"]
 
 mutant = CoreMutants()
-# A problem with many elements: rounding errors average out, so that a check can detect a small error common to all
-# elements. head_dim is not a power of 4, so 1/√head_dim is inexact in binary.
+# A problem with many elements. A mean over many elements has a small rounding error, so a check
+# can detect a small error that all elements have. head_dim is not a power of 4, so 1/√head_dim is
+# inexact in binary.
 PROBED = replace(PLAIN, sequences=4, queries=33, keys=47, head_dim=7)
 
 
@@ -29,7 +30,7 @@ class _KeyHeadsDealtInTurn(CoreFormula):
 
 @mutant(
     "forward_parity",
-    "a kernel for one key head reads only the first key head where there are several",
+    "a kernel for one key head is used for several key heads, and reads only the first",
     shown_by=GROUPED,
 )
 class _FirstKeyHeadForAll(CoreFormula):
@@ -46,7 +47,7 @@ class _GroupGradientsOverwritten(CoreFormula):
         return torch.stack(copies, dim=2).flatten(1, 2)
 
 
-@mutant("exact_selection", "window=0 is taken for no window: the argument is tested for truth, not for None",
+@mutant("exact_selection", "window=0 is taken for no window: `if window` instead of `if window is not None`",
          shown_by=GROUPED, regime="selection", mask="causal_br+window", window=0, dtype="float16")  # fmt: skip
 class _WindowOfWidth0IsNone(CoreFormula):
     def is_in_window(self, distance: Tensor, window: int) -> Tensor:
@@ -74,22 +75,29 @@ class _WindowToTheLeftAlone(CoreFormula):
         return distance <= window
 
 
-@mutant("queries_alone_at_their_corner", "a causal mask is aligned at the first key instead of the last key",
+@mutant("queries_alone_at_their_corner", "a bottom-right causal mask is aligned at the first key, not the last key",
          mask="causal_br", mode="train")  # fmt: skip
 class _BottomRightAsTopLeft(CoreFormula):
     def compute_distances(self, logits: Tensor, causal: str | None, key_lengths: Tensor | None) -> Tensor:
         return super().compute_distances(logits, "top_left" if causal else None, key_lengths)
 
 
-@mutant("forward_parity", "a causal mask is aligned at the last key, not the first, as in newer versions of a kernel",
-         mask="causal_tl", mode="train")  # fmt: skip
+@mutant(
+    "forward_parity",
+    "a top-left causal mask is aligned at the last key: a newer kernel version changed its default",
+    mask="causal_tl",
+    mode="train",
+)
 class _TopLeftAsBottomRight(CoreFormula):
     def compute_distances(self, logits: Tensor, causal: str | None, key_lengths: Tensor | None) -> Tensor:
         return super().compute_distances(logits, "bottom_right" if causal else None, key_lengths)
 
 
-@mutant("a_sequence_ends_at_its_length", "the causal mask of a short sequence is aligned at the end of its padding",
-         mask="causal_br+ragged")  # fmt: skip
+@mutant(
+    "a_sequence_ends_at_its_length",
+    "the causal mask is aligned at the last padded key, not at the sequence's last key",
+    mask="causal_br+ragged",
+)
 class _AlignedAtThePadding(CoreFormula):
     def compute_distances(self, logits: Tensor, causal: str | None, key_lengths: Tensor | None) -> Tensor:
         del key_lengths
@@ -151,7 +159,7 @@ class _AlibiOfTheWrongSign(CoreFormula):
         return -super().compute_alibi(logits, slopes, distance)
 
 
-@mutant("head_permutation", "the given ALiBi slopes are replaced by the default slopes of the number of heads",
+@mutant("head_permutation", "the given ALiBi slopes are replaced by the default slopes for this number of heads",
          mask="causal_tl+alibi")  # fmt: skip
 class _AlibiSlopesMadeAnew(CoreFormula):
     def compute_alibi(self, logits: Tensor, slopes: Sequence[float], distance: Tensor) -> Tensor:
@@ -206,7 +214,7 @@ class _GivenScaleIgnored(CoreFormula):
         return super().score(query, key, query.shape[-1] ** -0.5)
 
 
-@mutant("effective_scale", "the scale is 1 % too large, which no single element shows in half precision",
+@mutant("effective_scale", "the scale is 1 % too large: in half precision, no element alone exceeds its allowed error",
          shown_by=PROBED, dtype="bfloat16")  # fmt: skip
 class _ScaleOnePercentOff(CoreFormula):
     def score(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
@@ -232,13 +240,17 @@ class _QueriesBeforeTheFirstKeySpread(CoreFormula):
         return torch.softmax(logits.masked_fill(empty, 0.0), dim=-1)
 
 
-@mutant("padding_invariance", "hidden keys of a last tile that is not full get the logit 0", mask="ragged")
+@mutant(
+    "padding_invariance",
+    "if the last tile of keys is only partly filled, hidden keys get the logit 0",
+    mask="ragged",
+)
 class _TailOfKeysScoredZero(CoreFormula):
     def apply_mask(self, logits: Tensor, keep: Tensor) -> Tensor:
         return super().apply_mask(logits, keep) if keep.shape[-1] <= 8 else logits.masked_fill(~keep, 0.0)
 
 
-@mutant("strided_inputs", "keys are read in memory order, without their strides")
+@mutant("strided_inputs", "keys are read in memory order, ignoring their strides")
 class _KeysReadInOrder(CoreFormula):
     def score(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
         if key.is_contiguous():
@@ -252,21 +264,21 @@ class _BiasOfTheFirstSequence(CoreFormula):
         return super().add_bias(logits, bias[:1] if bias is not None and bias.dim() > 2 else bias, slopes, distance)
 
 
-@mutant("forward_parity", "scale=None is taken for 1", mask="causal_tl", mode="train")
+@mutant("forward_parity", "scale=None is taken for 1, not for 1/√head_dim", mask="causal_tl", mode="train")
 class _NoScaleIsOne(CoreFormula):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Tensor:
         scale = named["scale"]
         return super().forward(query, key, value, **named | {"scale": 1.0 if scale is None else scale})
 
 
-@mutant("forward_parity", "scale=1 is taken for the default of a kernel, 1/√head_dim", scale=1.0,
+@mutant("forward_parity", "scale=1 is taken for the default scale, 1/√head_dim", scale=1.0,
          mode="train")  # fmt: skip
 class _ScaleOfOneIsNone(CoreFormula):
     def score(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
         return super().score(query, key, query.shape[-1] ** -0.5 if scale == 1 else scale)
 
 
-@mutant("forward_parity", "a large soft-cap is replaced by the identity", shown_by=GROUPED,
+@mutant("forward_parity", "a large soft-cap is not applied", shown_by=GROUPED,
          mask="causal_br", softcap=50.0, regime="onehot", mode="train")  # fmt: skip
 class _LargeCapMissing(CoreFormula):
     def apply_softcap(self, logits: Tensor, softcap: float) -> Tensor:
@@ -303,7 +315,7 @@ class _SequencesBeyondTheGrid(CoreFormula):
         return output * (torch.arange(output.shape[0], device=output.device) < 4)[:, None, None, None]
 
 
-@mutant("forward_parity", "heads are computed 8 at a time, and the second 8 heads begin at key head 0 again",
+@mutant("forward_parity", "heads are computed 8 at a time, and heads 8 to 15 begin at key head 0 again",
          shown_by=GROUPED, num_heads=16, kv_heads=4, mask="causal_tl", mode="train")  # fmt: skip
 class _SecondRoundOfHeadsBeginsAgain(CoreFormula):
     def repeat_key_heads(self, tensor: Tensor, heads: int) -> Tensor:

@@ -15,9 +15,9 @@ __all__ = ["CoreFormula"]
 class CoreFormula(nn.Module):
     """Attention on split heads; each step is a method that a subclass can override.
 
-    The steps in order: ``repeat_key_heads``, ``score``, ``apply_softcap``, ``add_bias``, ``apply_mask``, ``normalise``,
-    ``sum_values``. ``cap_at`` names the step before which the soft-cap is applied: ``add_bias``,
-    ``apply_mask`` or ``normalise``.
+    The steps in order: ``repeat_key_heads``, ``score``, ``apply_softcap``, ``add_bias``,
+    ``apply_mask``, ``normalise``, ``sum_values``. ``apply_softcap`` runs directly before the step
+    that ``cap_at`` names: ``add_bias`` (correct), ``apply_mask`` or ``normalise``.
 
     Shape: logits and weights (batch, heads, queries, keys).
     """
@@ -57,11 +57,11 @@ class CoreFormula(nn.Module):
         return self.sum_values(self.normalise(logits), value)
 
     def repeat_key_heads(self, tensor: Tensor, heads: int) -> Tensor:
-        """Repeat the heads of keys or values, so that there is one for each head of queries."""
+        """Repeat each head of the keys or values until there are as many heads as query heads."""
         return tensor if heads == tensor.shape[1] else tensor.repeat_interleave(heads // tensor.shape[1], dim=1)
 
     def score(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
-        """Compute the scaled logits."""
+        """Compute the logits: scale · query · keyᵀ."""
         return (query * scale) @ key.mT
 
     def apply_softcap(self, logits: Tensor, softcap: float) -> Tensor:
@@ -75,7 +75,7 @@ class CoreFormula(nn.Module):
         return key_lengths[:, None, None, None]
 
     def compute_distances(self, logits: Tensor, causal: str | None, key_lengths: Tensor | None) -> Tensor:
-        """Compute the position of each query minus that of each key. Shape: (batch, 1, queries, keys)."""
+        """Compute query position minus key position. Shape: (batch, 1, queries, keys)."""
         queries, keys = logits.shape[-2:]
         rows, columns = (torch.arange(n, device=logits.device) for n in (queries, keys))
         ends = self.read_lengths(logits, key_lengths)
@@ -83,7 +83,7 @@ class CoreFormula(nn.Module):
         return rows[:, None] + first - columns
 
     def add_bias(self, logits: Tensor, bias: Tensor | None, slopes: Sequence[float] | None, distance: Tensor) -> Tensor:
-        """Add the bias or ALiBi to the logits."""
+        """Add the bias and the ALiBi term to the logits, each if it is given."""
         if bias is not None:
             logits = logits + bias
         return logits if slopes is None else logits + self.compute_alibi(logits, slopes, distance)
@@ -104,7 +104,7 @@ class CoreFormula(nn.Module):
         return keep if window is None else keep & self.is_in_window(distance, window)
 
     def is_in_window(self, distance: Tensor, window: int) -> Tensor:
-        """Return whether each key is within the window of each query."""
+        """Return a mask, true where the key is in the query's window. Shape: as ``distance``."""
         return distance.abs() <= window
 
     def apply_mask(self, logits: Tensor, keep: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ class _QueryGradientOffByThreePercent(Formula):
 
 @mutant(
     "effective_gradient_scale",
-    "the gradient with respect to the keys is 1 % too large, which no single element shows",
+    "the gradient for the keys is 1 % too large: no element alone exceeds its allowed error",
     **PROBED,
     dtype="bfloat16",
 )
@@ -111,7 +111,7 @@ class _MaskGradientOfOneSequence(Formula):
         return torch.cat([super().apply_mask(logits[:1], mask), super().apply_mask(logits[1:], mask.detach())])
 
 
-@mutant("mask_gradients", "of two float masks, key_padding_mask gets no gradient", mask="float2d+padfloat")
+@mutant("mask_gradients", "key_padding_mask gets no gradient, attn_mask gets one", mask="float2d+padfloat")
 class _PaddingGradientCut(Formula):
     def read_arguments(self, given: Arguments) -> Arguments:
         mask = given["key_padding_mask"]

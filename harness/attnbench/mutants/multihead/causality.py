@@ -1,4 +1,4 @@
-"""Mutants of causal masks, and of the hint ``is_causal``, which promises that attn_mask is causal."""
+"""Mutants of causal masks and of ``is_causal``, a hint that says that attn_mask is causal."""
 
 import torch
 from torch import Tensor
@@ -38,7 +38,10 @@ class _CausalByFours(Formula):
 
 
 class _Hinted(Formula):
-    """Follows is_causal=True although attn_mask is given; the correct formula uses only attn_mask."""
+    """Base of mutants that use is_causal=True although attn_mask is given.
+
+    The correct formula uses only attn_mask, and ignores is_causal.
+    """
 
     def follow_hint(self, given: Arguments) -> Arguments:
         raise NotImplementedError
@@ -72,7 +75,7 @@ class _HintDropsPadding(_Hinted):
 
 @mutant(
     "causal_hint_changes_nothing",
-    "with is_causal, the causal mask hides extra key columns too, as in the reference without weights",
+    "is_causal hides the extra key columns too, as in the reference with need_weights=False",
     mask="causal",
     is_causal=True,
     add_bias_kv=True,
@@ -107,7 +110,7 @@ class _HintDroppedForWeights(_Hinted):
 
 @mutant(
     "odd_input_treated_alike",
-    "is_causal decides which keys are hidden, but attn_mask decides it when weights are requested",
+    "without need_weights, is_causal replaces attn_mask; with need_weights, attn_mask is used",
     mask="bool2d",
 )
 class _HintObeyedWithoutWeights(_Hinted):

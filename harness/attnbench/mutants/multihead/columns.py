@@ -15,7 +15,7 @@ mutant = MultiheadMutants()
 
 @mutant(
     "weights_parity",
-    "in the returned weights, the zero column comes before the learned column; the output is right",
+    "the returned weights have the column of add_zero_attn before that of add_bias_kv",
     add_bias_kv=True,
     add_zero_attn=True,
     need_weights=True,
@@ -27,7 +27,12 @@ class _ColumnsSwapped(Formula):
         return torch.cat([weights[..., :-2], weights[..., -1:], weights[..., -2:-1]], dim=-1)
 
 
-@mutant("weights_parity", "the returned weights lack the zero column", add_zero_attn=True, need_weights=True)
+@mutant(
+    "weights_parity",
+    "the returned weights lack the column of add_zero_attn",
+    add_zero_attn=True,
+    need_weights=True,
+)
 class _ZeroColumnNotTold(Formula):
     def return_weights(self, weights: Tensor) -> Tensor:
         return weights[..., :-1] if self.add_zero_attn else weights
@@ -35,7 +40,7 @@ class _ZeroColumnNotTold(Formula):
 
 @mutant(
     "forward_parity",
-    "masks are extended over the extra key columns with 'hidden' instead of 'visible'",
+    "masks are extended to the extra key columns, but as hidden instead of visible",
     add_bias_kv=True,
     mask="bool2d",
 )
@@ -49,7 +54,7 @@ class _ColumnsHidden(Formula):
 
 @mutant(
     "forward_parity",
-    "masks are extended at the front, but the extra key columns are appended at the end",
+    "masks are extended at their front, but the extra key columns are appended at the end",
     add_zero_attn=True,
     mask="bool2d",
 )
@@ -58,7 +63,11 @@ class _MaskPaddedInFront(Formula):
         return super().apply_mask(logits, mask if mask is None else mask.roll(self.columns, -1))
 
 
-@mutant("forward_parity", "keys lack their projection bias, which only the zero column reveals", add_zero_attn=True)
+@mutant(
+    "forward_parity",
+    "keys lack their projection bias, which changes outputs only if there are extra key columns",
+    add_zero_attn=True,
+)
 class _KeyBiasMissing(Formula):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().project(query, key, value)
@@ -79,7 +88,9 @@ class _LearnedValueIsKey(Formula):
 
 
 @mutant(
-    "forward_parity", "the zero column is appended before the projection, which adds a bias to it", add_zero_attn=True
+    "forward_parity",
+    "the zero key and value are appended before the projection, so they get its bias",
+    add_zero_attn=True,
 )
 class _ZeroColumnProjected(Formula):
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ __all__ = ["mutant"]
 mutant = MultiheadMutants()
 
 
-@mutant("compiled_parity", "the path for compilers lacks the scale (pytorch#174049)", mode="aot")
+@mutant("compiled_parity", "the branch for torch.compile lacks the scale (pytorch#174049)", mode="aot")
 class _ScaleLostWhenCompiled(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         return q @ k.mT if torch.compiler.is_compiling() else super().score(q, k)
@@ -25,7 +25,7 @@ class _MaskLostWhenExported(Formula):
 
 @mutant(
     "compiled_parity",
-    "a rewrite for the compiler in eval mode swaps two axes of equal length (pytorch#195320)",
+    "under torch.compile, keys are transposed if both axes are equally long (pytorch#195320)",
     mode="aot",
     keys=8,
 )
@@ -35,7 +35,11 @@ class _KeysTransposedWhenCompiled(Formula):
         return super().score(q, k.mT if square and torch.compiler.is_compiling() else k)
 
 
-@mutant("compiled_for_other_lengths", "the number of keys is fixed at the first compilation", mode="aot")
+@mutant(
+    "compiled_for_other_lengths",
+    "the number of keys in the first compiled graph is used in all later graphs",
+    mode="aot",
+)
 class _LengthBakedIn(Formula):
     _keys: int | None = None
 
@@ -55,7 +59,7 @@ class _MaskLostUnderAutocast(Formula):
 
 @mutant(
     "autocast_parity",
-    "autocast is switched off inside the call: the output does not have autocast's dtype",
+    "autocast is switched off inside the call: the output is float32, not autocast's dtype",
     mode="autocast",
     dtype="float16",
 )

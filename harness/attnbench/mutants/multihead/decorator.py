@@ -14,11 +14,11 @@ from attnbench.operators.multihead import MultiheadProblem
 __all__ = ["PROBED", "MultiheadMutants", "build_case_id"]
 
 Module = TypeVar("Module", bound=type[nn.Module])
-# All sizes are different, so that a swapped axis changes a shape or a value. head_dim is 8, which is not a power of 4,
-# so 1/√head_dim is inexact in binary.
+# All sizes are different, so a swapped axis changes a shape or a value. head_dim is 24 / 3 = 8,
+# which is not a power of 4, so 1/√head_dim is inexact in binary.
 CROSS = MultiheadProblem(batch=2, queries=5, keys=7, embed_dim=24, num_heads=3, bias=True, batch_first=True)
-# Changes that give CROSS many elements: rounding errors average out, so that a check can detect a small error common to
-# all elements. head_dim is then 7.
+# Changes that give CROSS many elements. A mean over many elements has a small rounding error, so a
+# check can detect a small error that all elements have. head_dim is then 21 / 3 = 7.
 PROBED: dict[str, Any] = {
     "batch": 4, "queries": 33, "keys": 47, "embed_dim": 21, "bias": False, "regime": "identity",
 }  # fmt: skip
@@ -33,6 +33,7 @@ class MultiheadMutants(list[Mutant]):
         """Return a decorator that makes a module class a mutant.
 
         The mutant fails the check ``caught_by`` on the case that ``build_case_id(**case)`` names.
+        ``why`` says what is wrong.
         """
 
         def decorate(module: Module) -> Module:

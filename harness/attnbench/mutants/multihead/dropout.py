@@ -1,5 +1,5 @@
 """Mutants whose dropout is wrong: when it acts, what it drops, its rate, its random numbers, or its backward pass."""
-# ruff: noqa: ARG002  # an override keeps the signature of its step
+# ruff: noqa: ARG002  # an override keeps the arguments of the method that it overrides
 
 import math
 import time
@@ -15,9 +15,11 @@ from attnbench.mutants.multihead.formula import Formula, Result
 __all__ = ["mutant"]
 
 mutant = MultiheadMutants()
-# Three cases of training with dropout. Only the first returns attention weights. The last has the dtype float64.
+# Fields of a training case with dropout that returns attention weights.
 WITH_WEIGHTS: dict[str, Any] = {"dropout": 0.25, "need_weights": True, "mode": "train"}
+# Fields of a training case with dropout that returns no attention weights.
 DROPPING: dict[str, Any] = {"dropout": 0.25, "mode": "train"}
+# Fields of the same case as ``DROPPING``, but in float64.
 DOUBLE = DROPPING | {"dtype": "float64"}
 
 
@@ -37,7 +39,7 @@ class _DropoutInEval(Formula):
         return torch.dropout(shares, self.dropout, train=self.dropout > 0)
 
 
-@mutant("dropout_rests_in_eval", "random numbers are drawn in eval mode and not used", dropout=0.25)
+@mutant("dropout_rests_in_eval", "in eval mode, random numbers are drawn although dropout does not act", dropout=0.25)
 class _DrawsInEval(_Dropping):
     def apply_dropout(self, shares: Tensor) -> Tensor:
         if self.dropout:
@@ -46,7 +48,9 @@ class _DrawsInEval(_Dropping):
 
 
 @mutant(
-    "dropout_survives_eval", "one call in eval mode sets the rate to 0 permanently (NVIDIA/Megatron-LM#411)", **DROPPING
+    "dropout_survives_eval",
+    "one call in eval mode sets the dropout rate to 0 for good (NVIDIA/Megatron-LM#411)",
+    **DROPPING,
 )
 class _RateLostInEval(_Dropping):
     def apply_dropout(self, shares: Tensor) -> Tensor:
@@ -69,7 +73,7 @@ class _DropoutNotRescaled(_Dropping):
 
 @mutant(
     "dropout_is_told_by_weights",
-    "weights before dropout are returned beside an output with dropout (pytorch#42929)",
+    "dropout acts on the output, but not on the returned weights (pytorch#42929)",
     **WITH_WEIGHTS,
 )
 class _WeightsBeforeDropout(Formula):
@@ -80,7 +84,7 @@ class _WeightsBeforeDropout(Formula):
 
 @mutant(
     "dropout_is_told_by_weights",
-    "Gaussian noise of dropout's variance instead of dropout, where no key is hidden",
+    "if no key is hidden, Gaussian noise of the same variance replaces dropout",
     **WITH_WEIGHTS,
 )
 class _DropoutGaussian(_Dropping):
@@ -90,7 +94,9 @@ class _DropoutGaussian(_Dropping):
         return shares * (1 + math.sqrt(rate / (1 - rate)) * torch.randn_like(shares))
 
 
-@mutant("dropout_is_unbiased", "rows are divided by their sum again after dropout", **DROPPING, regime="peaked")
+@mutant(
+    "dropout_is_unbiased", "after dropout, each row of weights is divided by its sum again", **DROPPING, regime="peaked"
+)
 class _DroppedRowsRenormalised(_Dropping):
     def drop_at_rate(self, shares: Tensor, rate: float) -> Tensor:
         weights = super().drop_at_rate(shares, rate)
@@ -99,7 +105,7 @@ class _DroppedRowsRenormalised(_Dropping):
 
 
 class _Shared(_Dropping):
-    """One dropout mask is shared along an axis of the weights."""
+    """Base of mutants that use one dropout mask for all indices along the axis ``axis``."""
 
     axis = 0
 

@@ -1,5 +1,5 @@
 """Mutants that change settings of the process, which affect every other module in the process."""
-# ruff: noqa: ARG002  # an override keeps the signature of its step
+# ruff: noqa: ARG002  # an override keeps the arguments of the method that it overrides
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ mutant = MultiheadMutants()
 
 
 class _ChangesProcess(Formula):
-    """Changes a setting of the process before the call returns."""
+    """Base of mutants that change a setting of the process before a call returns."""
 
     def change_process(self, output: Tensor) -> None:
         raise NotImplementedError
@@ -26,7 +26,7 @@ class _ChangesProcess(Formula):
 
 @mutant(
     "global_state_untouched",
-    "the default dtype is set for internal tensors and not restored",
+    "torch's default dtype is changed for internal tensors, and not restored",
     dtype="float64",
 )
 class _DefaultDtypeLeft(_ChangesProcess):
@@ -42,16 +42,14 @@ class _SeedSet(_ChangesProcess):
             torch.manual_seed(0)
 
 
-@mutant(
-    "global_state_untouched", "the number of threads is set while the sequence is short, and not restored", queries=1
-)
+@mutant("global_state_untouched", "the number of threads is set for short sequences, and not restored", queries=1)
 class _ThreadsSet(_ChangesProcess):
     def change_process(self, output: Tensor) -> None:
         if output.shape[-2] == 1 or output.shape[0] == 1:
             torch.set_num_threads(torch.get_num_threads() + 1)
 
 
-@mutant("global_state_untouched", "gradient mode is switched off and not on again", mode="frozen")
+@mutant("global_state_untouched", "gradient mode is switched off, and not restored", mode="frozen")
 class _GradientsLeftOff(_ChangesProcess):
     def change_process(self, output: Tensor) -> None:
         if not self.out_proj.weight.requires_grad:
@@ -60,7 +58,7 @@ class _GradientsLeftOff(_ChangesProcess):
 
 @mutant(
     "global_state_untouched",
-    "deterministic algorithms are switched on and left on",
+    "torch.use_deterministic_algorithms is switched on, and not restored",
     need_weights=True,
     mode="train",
 )

@@ -121,7 +121,10 @@ EQUIVALENTS = (
     ),
     Equivalent(
         implementation=ModuleImplementation(_MaskFill100InHalf),
-        proof="a logit 100 below the row maximum gets a weight ≤ e⁻¹⁰⁰ = 4·10⁻⁴⁴; the smallest float16 is 6·10⁻⁸",
+        proof=(
+            "a logit 100 below the row maximum gets a weight ≤ e⁻¹⁰⁰ = 4·10⁻⁴⁴; "
+            "this is 0 in float16, whose smallest positive number is 6·10⁻⁸"
+        ),
         holds=_underflows_in_half,
         shown_by=build_case_id(mask="bool2d+pad", need_weights=True, dtype="float16"),
     ),
@@ -139,7 +142,7 @@ EQUIVALENTS = (
     ),
     Equivalent(
         implementation=ModuleImplementation(_ScaleRoundedForPowersOfFour),
-        proof="where D is a power of 4, 1/√D is a power of two, which bfloat16 represents exactly",
+        proof="if D is a power of 4, 1/√D is a power of 2, and bfloat16 represents it exactly",
         holds=_powers_of_two_are_exact,
         shown_by=build_case_id(embed_dim=48, dtype="float16"),
     ),
@@ -151,7 +154,7 @@ EQUIVALENTS = (
     ),
     Equivalent(
         implementation=ModuleImplementation(_SummedInSequence),
-        proof="summed in any order, n positive float32 numbers have a relative error of at most (n − 1)·2⁻²⁴",
+        proof="in any order, a sum of n positive float32 numbers has a relative error ≤ (n − 1)·2⁻²⁴",
         holds=_sequence_is_within_its_bound,
         shown_by=build_case_id(keys=64, regime="flat"),
     ),

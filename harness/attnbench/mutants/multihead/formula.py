@@ -11,17 +11,17 @@ from attnbench.masks import additive, softmax_over_visible
 
 __all__ = ["Arguments", "Formula", "Result"]
 
-# The arguments of a call by name, as in the reference's method ``forward``.
+# Arguments of a call, by their names in torch.nn.MultiheadAttention.forward.
 Arguments = dict[str, Any]
 Result = tuple[Tensor, Tensor | None]
 
 
 class Formula(HeadSplitAttention):
-    """Attention; each step is a method that a subclass can override.
+    """Multi-head attention; each step is a method that a subclass can override.
 
-    The steps in order: ``read_arguments``, ``project``, ``extend``, ``score``, ``apply_mask``, ``normalise``,
-    ``apply_dropout``, ``sum_values``, ``return_weights``, ``merge``, ``return_result``.
-    *Shares* are attention weights before dropout.
+    The steps in order: ``read_arguments``, ``project``, ``extend``, ``score``, ``apply_mask``,
+    ``normalise``, ``apply_dropout``, ``sum_values``, ``return_weights``, ``merge``,
+    ``return_result``. Arguments named ``shares`` are attention weights before dropout.
 
     Shape: logits and weights (batch, heads, queries, keys), k and v (batch, heads, keys, head_dim).
     """
@@ -61,11 +61,11 @@ class Formula(HeadSplitAttention):
         return self.sum_values(weights, v), self.return_weights(weights).to(v.dtype) if need_weights else None
 
     def read_arguments(self, given: Arguments) -> Arguments:
-        """Return the arguments that the other steps use; a mutant may change those of the call."""
+        """Return the arguments that the later steps use; a mutant may return changed arguments."""
         return given
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        """Compute the scaled logits."""
+        """Compute the logits: q · kᵀ / √head_dim."""
         return (q / math.sqrt(self.head_dim)) @ k.mT
 
     def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
@@ -91,5 +91,5 @@ class Formula(HeadSplitAttention):
         return weights
 
     def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
-        """Return the outputs of the call."""
+        """Return what ``forward`` returns: the output, and the attention weights or None."""
         return output, weights

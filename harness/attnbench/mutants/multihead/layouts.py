@@ -1,5 +1,5 @@
 """Mutants of memory layout: kernels that assume contiguous inputs."""
-# ruff: noqa: ARG002  # an override keeps the signature of its step
+# ruff: noqa: ARG002  # an override keeps the arguments of the method that it overrides
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ TOKENS = ("query", "key", "value")
 
 
 class _Misread(Formula):
-    """Reads an argument in memory order, ignoring its strides, if ``is_misread`` is true for the argument."""
+    """Base of mutants that ignore the strides of arguments for which ``is_misread`` is true."""
 
     arguments: tuple[str, ...] = TOKENS
 
@@ -36,20 +36,23 @@ class _Misread(Formula):
         return given | misread
 
 
-@mutant("strided_inputs", "every tensor is assumed to be row-major (pytorch#112577)")
+@mutant("strided_inputs", "query, key and value are assumed to be row-major (pytorch#112577)")
 class _RowsAssumed(_Misread):
     def is_misread(self, tensor: Tensor) -> bool:
         strides = tensor.stride()
         return list(strides) != sorted(strides, reverse=True)
 
 
-@mutant("expanded_inputs", "a stride of 0 is not handled (pytorch#191937)")
+@mutant("expanded_inputs", "tensors with a stride of 0 are read as if contiguous (pytorch#191937)")
 class _ExpandedMisread(_Misread):
     def is_misread(self, tensor: Tensor) -> bool:
         return 0 in tensor.stride()
 
 
-@mutant("packed_inputs", "slices of one packed tensor are read from its beginning (huggingface/candle#3703)")
+@mutant(
+    "packed_inputs",
+    "slices of a packed tensor are read from the tensor's beginning (huggingface/candle#3703)",
+)
 class _OffsetIgnored(_Misread):
     def is_misread(self, tensor: Tensor) -> bool:
         return int(tensor.storage_offset()) > 0
@@ -63,6 +66,10 @@ class _MaskRowsAssumed(_RowsAssumed):
     arguments = ("attn_mask",)
 
 
-@mutant("expanded_inputs", "a padding mask that is expanded over the batch is read beyond its end", mask="pad")
+@mutant(
+    "expanded_inputs",
+    "a padding mask expanded over the batch is read beyond the end of its memory",
+    mask="pad",
+)
 class _ExpandedPaddingMisread(_ExpandedMisread):
     arguments = ("key_padding_mask",)

@@ -15,7 +15,7 @@ mutant = MultiheadMutants()
 
 @mutant(
     "forward_parity",
-    "mask polarity confused: true means hidden in one convention and visible in the other (pytorch#170400)",
+    "a boolean mask is inverted: true is taken for visible instead of hidden (pytorch#170400)",
     mask="bool2d",
 )
 class _MaskInverted(Formula):
@@ -25,7 +25,7 @@ class _MaskInverted(Formula):
 
 @mutant(
     "forward_parity",
-    "one of the two masks, key_padding_mask, is inverted (InseeFrLab/torchTextClassifiers#92)",
+    "key_padding_mask is inverted, attn_mask is not (InseeFrLab/torchTextClassifiers#92)",
     mask="pad",
 )
 class _PaddingInverted(Formula):
@@ -64,7 +64,7 @@ class _PaddingAsBoolean(Formula):
         )
 
 
-@mutant("forward_parity", "the float mask is scaled together with the logits", mask="float2d")
+@mutant("forward_parity", "the float mask is added before the scale, and so scaled too", mask="float2d")
 class _MaskScaled(Formula):
     def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
         scaled = mask is not None and mask.dtype != torch.bool
@@ -73,7 +73,7 @@ class _MaskScaled(Formula):
 
 @mutant(
     "attn_mask_cannot_leak",
-    "in the branch for a mask shared by all heads, masked_fill's result is discarded (opendilab/DI-engine#333)",
+    "if all heads share a mask, the result of masked_fill is discarded (opendilab/DI-engine#333)",
     mask="bool2d",
 )
 class _MaskIgnored(Formula):
@@ -176,7 +176,7 @@ class _MaskFill20(Formula):
 
 @mutant(
     "exact_zero_leak",
-    "hidden logits are lowered by 100, and float32 still represents e⁻¹⁰⁰ = 4·10⁻⁴⁴",
+    "hidden logits are lowered by 100, not set to −∞: e⁻¹⁰⁰ = 4·10⁻⁴⁴ is not 0 in float32",
     bias=False,
     regime="zeroleak",
     mask="pad",
@@ -186,7 +186,9 @@ class _MaskFill100(_MaskFill20):
 
 
 @mutant(
-    "forward_parity", "the fill is the lowest finite number: a fully masked row gets uniform weights", mask="empty2d"
+    "forward_parity",
+    "hidden logits are the lowest finite number: a fully masked row gets uniform weights",
+    mask="empty2d",
 )
 class _EmptyRowsUniform(Formula):
     def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
@@ -195,7 +197,11 @@ class _EmptyRowsUniform(Formula):
         return logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
 
 
-@mutant("forward_parity", "NaN in fully masked rows, not declared in its policies (pytorch#103749)", mask="empty3d")
+@mutant(
+    "forward_parity",
+    "fully masked rows are NaN, and no policy declares this (pytorch#103749)",
+    mask="empty3d",
+)
 class _EmptyRowsNan(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         return torch.softmax(logits, dim=-1)
@@ -203,7 +209,7 @@ class _EmptyRowsNan(Formula):
 
 @mutant(
     "forward_parity",
-    "fully masked rows are found in each mask alone: a row that only both masks together hide gets weights",
+    "a row that only both masks together hide is not found to be fully masked, and gets weights",
     mask="union2d+pad",
 )
 class _EmptyByUnionUniform(Formula):
@@ -248,7 +254,7 @@ class _FillTimesZero(Formula):
 
 @mutant(
     "row_constant_changes_nothing",
-    "logits are clamped against overflow after the mask is added",
+    "logits are clamped to at most 8 after the mask is added, against overflow",
     mask="float2d",
     regime="peaked",
 )
@@ -267,7 +273,7 @@ class _CapAfterMask(Formula):
         return super().apply_mask(logits, mask) if mask is None else 15 * (super().apply_mask(logits, mask) / 15).tanh()
 
 
-@mutant("nan_behind_a_mask", "nan_to_num on the output puts a wrong number in place of NaN", mask="pad")
+@mutant("nan_behind_a_mask", "nan_to_num replaces NaN in the output by a number", mask="pad")
 class _NanSweptAway(Formula):
     def sum_values(self, weights: Tensor, v: Tensor) -> Tensor:
         return super().sum_values(weights, v).nan_to_num()

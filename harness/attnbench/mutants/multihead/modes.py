@@ -13,7 +13,10 @@ mutant = MultiheadMutants()
 
 
 class _SteeperWhen(Formula):
-    """Multiplies the logits by 1.25 if ``applies`` is true, as if a separate code path had a wrong scale."""
+    """Base of mutants in which one code path has a wrong scale: 1.25 times the right scale.
+
+    The wrong scale is used if ``applies`` returns true.
+    """
 
     def applies(self) -> bool:
         raise NotImplementedError
@@ -22,13 +25,13 @@ class _SteeperWhen(Formula):
         return super().score(q, k) * (1.25 if self.applies() else 1.0)
 
 
-@mutant("forward_parity", "the path for training mode without gradients has a wrong scale", mode="sampling")
+@mutant("forward_parity", "the code path for training mode without gradients has a wrong scale", mode="sampling")
 class _TrainingWithoutGradients(_SteeperWhen):
     def applies(self) -> bool:
         return self.training and not torch.is_grad_enabled()
 
 
-@mutant("forward_parity", "the path for frozen parameters has a wrong scale", mode="frozen")
+@mutant("forward_parity", "the code path for frozen parameters has a wrong scale", mode="frozen")
 class _FrozenParameters(_SteeperWhen):
     def applies(self) -> bool:
         return torch.is_grad_enabled() and not self.out_proj.weight.requires_grad
@@ -36,7 +39,7 @@ class _FrozenParameters(_SteeperWhen):
 
 @mutant(
     "forward_parity",
-    "a path that tests for no_grad, but not for inference_mode, has a wrong scale",
+    "the code path for torch.inference_mode has a wrong scale; that for torch.no_grad is right",
     mode="inference_mode",
 )
 class _InferenceMode(_SteeperWhen):
@@ -50,21 +53,21 @@ class _WithoutGradients(_SteeperWhen):
         return not (self.training or torch.is_grad_enabled() or torch.is_inference_mode_enabled())
 
 
-@mutant("forward_parity", "inputs that require no gradient take another kernel, with a wrong scale", mode="tuning")
+@mutant("forward_parity", "the kernel for queries that require no gradient has a wrong scale", mode="tuning")
 class _InputsTrackNothing(Formula):
     def read_arguments(self, given: Arguments) -> Arguments:
         plain = torch.is_grad_enabled() and not given["query"].requires_grad
         return given | {"query": 1.25 * given["query"]} if plain else given
 
 
-@mutant("forward_parity", "the training path lacks the output bias", mode="train")
+@mutant("forward_parity", "the code path for training mode lacks the output bias", mode="train")
 class _TrainingWithoutOutputBias(Formula):
     def merge(self, heads: Tensor) -> Tensor:
         bias = None if self.training else self.out_proj.bias
         return linear(heads.transpose(1, 2).flatten(2), self.out_proj.weight, bias)
 
 
-@mutant("forward_parity", "the fast path in eval mode is wrong without biases (pytorch#97128)", bias=False)
+@mutant("forward_parity", "without biases, the fast path in eval mode has a wrong scale (pytorch#97128)", bias=False)
 class _EvalWithoutBias(_SteeperWhen):
     def applies(self) -> bool:
         return not self.training and self.in_proj_bias is None
@@ -101,7 +104,7 @@ class _WeightsAlwaysAveraged(Formula):
 
 @mutant(
     "average_is_the_mean_of_heads",
-    "weights are summed over heads instead of averaged",
+    "the returned weights are summed over heads instead of averaged",
     need_weights=True,
     average_attn_weights=True,
 )
@@ -113,7 +116,7 @@ class _WeightsSummedOverHeads(Formula):
 
 @mutant(
     "weights_of_hidden_keys_are_zero",
-    "an epsilon is added to the weights, for the logarithm in an entropy",
+    "10⁻⁹ is added to the returned weights, so that their logarithm is finite",
     need_weights=True,
     mask="pad",
 )
@@ -122,7 +125,7 @@ class _HiddenWeightsTiny(Formula):
         return weights + 1e-9
 
 
-@mutant("weights_parity", "the wrong tensor is returned as weights: their mean over keys", need_weights=True)
+@mutant("weights_parity", "each returned weight is replaced by the mean of its row", need_weights=True)
 class _WeightsAveragedOverKeys(Formula):
     def return_weights(self, weights: Tensor) -> Tensor:
         return weights.mean(dim=-1, keepdim=True).expand_as(weights)
@@ -130,7 +133,7 @@ class _WeightsAveragedOverKeys(Formula):
 
 @mutant(
     "one_object_or_copies",
-    "the fast path for query, key and value in one object lacks the value bias",
+    "the fast path for self-attention (query is key is value) lacks the value bias",
     queries=7,
     self_attention=True,
 )
@@ -144,7 +147,7 @@ class _SameObjectWithoutBias(Formula):
 
 @mutant(
     "forward_parity",
-    "cross-attention: where key and value are one tensor, the key projection is used for both",
+    "if key and value are one tensor, the key projection is used for values too",
     key_is_value=True,
 )
 class _KeyProjectionForValues(Formula):
@@ -155,7 +158,7 @@ class _KeyProjectionForValues(Formula):
 
 @mutant(
     "forward_parity",
-    "the query projection is used for keys where query and key are one tensor",
+    "if query and key are one tensor, the query projection is used for keys too",
     queries=7,
     query_is_key=True,
 )

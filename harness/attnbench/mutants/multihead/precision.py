@@ -12,7 +12,7 @@ from attnbench.mutants.multihead.formula import Formula, Result
 __all__ = ["mutant"]
 
 mutant = MultiheadMutants()
-# Sizes with so many keys that the error of sums in half precision exceeds the error budget.
+# Sizes with many keys: a sum over 1024 keys in half precision exceeds the error budget.
 LONG: dict[str, Any] = {"batch": 1, "queries": 4, "keys": 1024, "embed_dim": 16, "num_heads": 2, "regime": "flat"}
 
 
@@ -32,7 +32,7 @@ class _LogitsInBfloat16(Formula):
 
 @mutant(
     "forward_parity",
-    "float32 is hard-coded as the wide dtype, for float64 inputs too (triton-lang/triton#1821)",
+    "float64 inputs are computed in float32, a hard-coded dtype (triton-lang/triton#1821)",
     dtype="float64",
 )
 class _SingleInsideDouble(Formula):
@@ -45,7 +45,7 @@ class _SingleInsideDouble(Formula):
 
 @mutant(
     "weights_parity",
-    "the returned weights are stored in float16, the weights that multiply the values are not",
+    "the returned weights are rounded to float16; the weights that multiply values are not",
     need_weights=True,
 )
 class _WeightsToldInHalf(Formula):
@@ -88,7 +88,7 @@ class _ExponentialBySquaring(Formula):
         return exponentials / exponentials.sum(dim=-1, keepdim=True).clamp(min=1e-30)
 
 
-@mutant("stays_finite", "exp is taken of the logits without subtracting the row maximum", regime="flat")
+@mutant("stays_finite", "the row maximum is not subtracted before exp", regime="flat")
 class _MaximumNotSubtracted(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         exponentials = logits.exp()
@@ -98,7 +98,7 @@ class _MaximumNotSubtracted(Formula):
 
 @mutant(
     "batch_independence",
-    "the maximum of all rows is subtracted from each row: rows of small logits underflow",
+    "the maximum over all rows is subtracted from each row: rows with small logits underflow",
     regime="onehot",
 )
 class _MaximumOfAllRows(Formula):
@@ -146,7 +146,7 @@ class _SumInHalf(Formula):
 
 @mutant(
     "query_independence",
-    "all queries have one quantisation scale: changing a query changes the others' last bits",
+    "one quantisation step for all queries: a changed query changes the outputs of other queries",
     dtype="bfloat16",
 )
 class _QueriesQuantisedTogether(Formula):
@@ -168,7 +168,10 @@ class _MaximumOfFirstTile(Formula):
         return exponentials / total.masked_fill(total == 0, 1.0)
 
 
-@mutant("head_permutation", "with an odd number of heads, the last head takes a fall-back path in half precision")
+@mutant(
+    "head_permutation",
+    "if the number of heads is odd, the attention weights of the last head are in float16",
+)
 class _OddHeadInHalf(Formula):
     def sum_values(self, weights: Tensor, v: Tensor) -> Tensor:
         if self.num_heads % 2 == 0:
@@ -177,7 +180,7 @@ class _OddHeadInHalf(Formula):
         return super().sum_values(shares, v)
 
 
-@mutant("duplicated_keys", "equal keys are counted once, by a cache that looks keys up by content", need_weights=True)
+@mutant("duplicated_keys", "a cache that identifies keys by content counts equal keys once", need_weights=True)
 class _EqualKeysMerged(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         equal = (k[..., :, None, :] == k[..., None, :, :]).all(dim=-1)

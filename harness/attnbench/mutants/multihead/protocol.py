@@ -16,7 +16,7 @@ __all__ = ["mutant"]
 mutant = MultiheadMutants()
 
 
-@mutant("tensors_are_registered", "a bias is held as a plain tensor: no optimiser sees it")
+@mutant("tensors_are_registered", "a bias is a plain tensor instead of a parameter, so no optimiser updates it")
 class _BiasNotRegistered(Formula):
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
         super().adopt(parameters)
@@ -39,7 +39,7 @@ class _ScaleNotMoved(Formula):
         return (q * self._scale) @ k.mT
 
 
-@mutant("copies_work", "a deep copy shares its parameters with the original: training one trains both")
+@mutant("copies_work", "a deep copy shares its parameters with the original module")
 class _CopySharesParameters(Formula):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         copied = type(self).__new__(type(self))
@@ -47,7 +47,11 @@ class _CopySharesParameters(Formula):
         return copied
 
 
-@mutant("copies_work", "a lambda is stored in the constructor, which pickle cannot store", batch_first=False)
+@mutant(
+    "copies_work",
+    "the module has a lambda as an attribute, which pickle cannot store",
+    batch_first=False,
+)
 class _PickleRefused(Formula):
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
         super().adopt(parameters)
@@ -78,7 +82,7 @@ class _SavedUnderAnotherName(Formula):
 
 @mutant(
     "state_dict_round_trip",
-    "load_state_dict loads the output projection into a copy, and calls use the old output projection",
+    "load_state_dict does not load the output projection: calls use the old parameters",
 )
 class _LoadedIntoCopy(Formula):
     def load_state_dict(self, state_dict: Mapping[str, Any], *arguments: Any, **named: Any) -> Any:
@@ -86,7 +90,10 @@ class _LoadedIntoCopy(Formula):
         return super().load_state_dict({**state_dict, **kept}, *arguments, **named)
 
 
-@mutant("functional_call_works", "the parameter objects are remembered, so functional_call's substitutes are not used")
+@mutant(
+    "functional_call_works",
+    "calls use parameters stored at construction, not those that functional_call puts in place",
+)
 class _ParametersRemembered(Formula):
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
         super().adopt(parameters)

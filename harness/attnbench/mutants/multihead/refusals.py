@@ -32,7 +32,7 @@ class _WholeNumberMaskTaken(Formula):
 
 @mutant(
     "bad_shapes_are_refused",
-    "is_causal without a mask is ignored, as in the reference's fast path",
+    "is_causal without attn_mask is ignored instead of refused, as in the reference's fast path",
     queries=7,
 )
 class _HintWithoutMaskIgnored(Formula):
@@ -65,7 +65,7 @@ class _RefusalLeavesBatchFirst(Formula):
 
 @mutant(
     "refusals_are_alike",
-    "the fast path for one tensor raises exceptions of another type",
+    "the fast path for self-attention (query is key is value) raises another exception type",
     queries=7,
     self_attention=True,
 )

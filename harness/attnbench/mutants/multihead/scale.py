@@ -29,7 +29,7 @@ class _ScaleOfTheModel(Formula):
 
 @mutant(
     "effective_scale",
-    "a scale constant rounded by hand is 1 % too large, which no single element shows",
+    "a hand-rounded scale is 1 % too large: no element alone exceeds its allowed error",
     **PROBED,
     dtype="bfloat16",
 )
@@ -54,13 +54,13 @@ class _ScaleSkipsBias(Formula):
         return q, k, v
 
 
-@mutant("forward_parity", "exp(−x) instead of exp(x) (AI-Hypercomputer/maxtext#1370)")
+@mutant("forward_parity", "softmax uses exp(−x) instead of exp(x) (AI-Hypercomputer/maxtext#1370)")
 class _ExponentNegative(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         return -super().score(q, k)
 
 
-@mutant("forward_parity", "2ˣ instead of eˣ for speed in half precision, without the factor log₂ e", dtype="float16")
+@mutant("forward_parity", "in half precision, eˣ is computed as 2ˣ, without the factor log₂ e on x", dtype="float16")
 class _ExponentOfTwo(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         half = logits.dtype in (torch.float16, torch.bfloat16)
@@ -119,7 +119,7 @@ class _HeadsSplitByView(Formula):
         return features.reshape(features.shape[0], self.num_heads, features.shape[1], self.head_dim)
 
 
-@mutant("forward_parity", "'(d h)' instead of '(h d)' in a rearrange pattern")
+@mutant("forward_parity", "heads are split by the einops pattern '(d h)' instead of '(h d)'")
 class _HeadsInterleaved(Formula):
     def split(self, features: Tensor) -> Tensor:
         return torch.unflatten(features, -1, (self.head_dim, self.num_heads)).permute(0, 3, 1, 2)
@@ -136,7 +136,7 @@ class _HeadsOfAnotherSequence(Formula):
 
 @mutant(
     "forward_parity",
-    "a view instead of a transpose for batch_first=False, which mixes tokens (Modalities/modalities#115)",
+    "for batch_first=False, a view replaces the transpose and mixes tokens (Modalities/modalities#115)",
     batch_first=False,
 )
 class _SequenceFirstByView(Formula):
@@ -152,13 +152,19 @@ class _OutputWeightTransposed(Formula):
         return linear(heads.transpose(1, 2).flatten(2), self.out_proj.weight.T, self.out_proj.bias)
 
 
-@mutant("forward_parity", "key and value are swapped before their projections; unseen where both are one tensor")
+@mutant(
+    "forward_parity",
+    "key and value are swapped before their projections; no effect if both are one tensor",
+)
 class _ValueWeightForKeys(Formula):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return super().project(query, *((key, value) if key.shape != value.shape else (value, key)))
 
 
-@mutant("forward_parity", "the value bias is missing; unseen in a newly created module, whose biases are zero")
+@mutant(
+    "forward_parity",
+    "the value bias is missing; no effect in a newly created module, where biases are 0",
+)
 class _ValueBiasMissing(Formula):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().project(query, key, value)

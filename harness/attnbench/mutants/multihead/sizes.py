@@ -17,7 +17,10 @@ mutant = MultiheadMutants()
 
 
 class _Tiled(Formula):
-    """Drops the keys beyond the last whole tile, if there is at least one whole tile."""
+    """Base of mutants that drop the keys beyond the last whole tile of ``tile`` keys.
+
+    If there is no whole tile, no key is dropped.
+    """
 
     tile = 0
 
@@ -44,7 +47,7 @@ class _TailOf64Dropped(_Tiled):
 
 @mutant(
     "forward_parity",
-    "keys are padded to a whole tile with zeros that a mask leaves visible (tenstorrent/tt-metal#54833)",
+    "keys are padded with zeros to a whole tile, and not masked (tenstorrent/tt-metal#54833)",
     keys=33,
     mask="bool2d",
 )
@@ -85,7 +88,7 @@ class _MaskOfFirstTile(Formula):
         return torch.cat([hidden[..., :64], logits[..., 64:]], dim=-1)
 
 
-@mutant("forward_parity", "a multiple of 8 keys takes an aligned path that reads one key too few", keys=8)
+@mutant("forward_parity", "if the number of keys is a multiple of 8, the last key is not read", keys=8)
 class _AlignedKeysOneShort(Formula):
     def sum_values(self, weights: Tensor, v: Tensor) -> Tensor:
         keys = v.shape[2]
@@ -165,7 +168,7 @@ class _OddHeadLost(Formula):
 
 @mutant(
     "forward_parity",
-    "head_dim padded to a multiple of 8 is used in the scale too (facebookresearch/xformers#813)",
+    "the scale uses head_dim rounded up to a multiple of 8 (facebookresearch/xformers#813)",
     embed_dim=15,
     num_heads=3,
 )
@@ -174,7 +177,12 @@ class _WidthFilledInScale(Formula):
         return super().score(q, k) * math.sqrt(self.head_dim / (-(-self.head_dim // 8) * 8))
 
 
-@mutant("forward_parity", "the last 8 features are left out where head_dim is 128", embed_dim=256, num_heads=2)
+@mutant(
+    "forward_parity",
+    "if head_dim is 128, logits leave out the last 8 features of each head",
+    embed_dim=256,
+    num_heads=2,
+)
 class _WidthOf128Cut(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         return super().score(q[..., :120], k[..., :120]) if self.head_dim == 128 else super().score(q, k)
@@ -189,7 +197,7 @@ class _NoKeysNoBias(Formula):
 
 @mutant(
     "weights_only_on_request",
-    "an early return for an empty batch returns None for weights, as the reference's fast path does",
+    "for an empty batch, the returned weights are None, as in the reference's fast path",
     batch=0,
     need_weights=True,
 )
@@ -199,19 +207,20 @@ class _NoWeightsOfNothing(Formula):
 
 
 @mutant(
-    "far_offsets", "offsets of query-key pairs are kept in 32 bits (pytorch#162588)",
+    "far_offsets", "offsets of logits (query index · keys + key index) are 32-bit integers (pytorch#162588)",
     batch=1, queries=4, keys=32768, embed_dim=8, num_heads=1, mode="inference",
 )  # fmt: skip
 class OffsetsIn32Bits(Formula):
-    """Returns 0 for each query whose first query-key pair has a flat offset of ``largest`` or more.
+    """Returns 0 for each query with query index · number of keys ≥ ``largest``.
 
-    A test lowers ``largest``.
+    This product is the offset of the query's first logit within its head. Offsets from 2³¹ on
+    overflow a signed 32-bit integer. A test lowers ``largest`` and so needs fewer keys.
     """
 
     largest = 2**31
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, **named: Any) -> Result:
-        """Compute attention, with 0 for each query whose first query-key pair has an offset of ``largest`` or more."""
+        """Compute attention; the output is 0 where query index · number of keys ≥ ``largest``."""
         output, weights = super().attend(q, k, v, **named)
         first = torch.arange(q.shape[2], device=q.device)[:, None] * k.shape[2]
         return output.masked_fill(first >= self.largest, 0.0), weights

@@ -28,7 +28,7 @@ class _OutputBufferReused(Formula):
 
 @mutant(
     "outputs_are_its_own",
-    "the next call overwrites the buffer of the returned weights",
+    "one buffer is reused for the weights that every call returns",
     mode="inference",
     need_weights=True,
 )
@@ -59,7 +59,9 @@ class _InputScaledInPlace(Formula):
         return given
 
 
-@mutant("inputs_untouched", "the first key is made visible in the caller's mask, to avoid NaN", mask="padempty")
+@mutant(
+    "inputs_untouched", "to avoid NaN, the first key is made visible by writing to the caller's mask", mask="padempty"
+)
 class _FirstKeyShownInPlace(Formula):
     def read_arguments(self, given: Arguments) -> Arguments:
         mask = given["key_padding_mask"]
@@ -87,7 +89,11 @@ class _KeysCached(Formula):
         return q, *self._cached
 
 
-@mutant("no_stale_state", "keys are cached by memory address, at which new values may lie later", mode="inference")
+@mutant(
+    "no_stale_state",
+    "projected keys are cached by memory address, where a later call may have other keys",
+    mode="inference",
+)
 class _KeysCachedByAddress(Formula):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().project(query, key, value)
@@ -98,7 +104,7 @@ class _KeysCachedByAddress(Formula):
         return q, *cache.setdefault(place, (k, v))
 
 
-@mutant("no_stale_state", "a packed copy of a parameter is kept, which an optimiser does not update")
+@mutant("no_stale_state", "calls use a packed copy of a parameter, which an optimiser does not update")
 class _WeightsCached(Formula):
     _packed: Tensor | None = None
 
@@ -143,7 +149,7 @@ class _CausalMaskCached(Formula):
         return given | {"attn_mask": self._longest[rows - queries :, columns - keys :]}
 
 
-@mutant("other_shapes_between_calls", "a work buffer keeps the number of keys of the first call")
+@mutant("other_shapes_between_calls", "a work buffer has the size for the number of keys in the first call")
 class _KeyCountRemembered(Formula):
     _keys: int | None = None
 
@@ -162,7 +168,7 @@ def _draw_bits(tensor: Tensor) -> Tensor:
 
 @mutant(
     "repeats_itself",
-    "atomic additions in random order, not declared as nondeterministic (Dao-AILab/flash-attention#414)",
+    "atomic additions run in random order; no policy declares this (Dao-AILab/flash-attention#414)",
 )
 class _LastBitRandom(Formula):
     def return_result(self, output: Tensor, weights: Tensor | None) -> Result:

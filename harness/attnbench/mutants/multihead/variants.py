@@ -46,7 +46,7 @@ class _ScaleOnBoth(Formula):
 
 
 class _Upcast(Formula):
-    """Attention is computed in the next wider precision; float64 stays float64."""
+    """Attention is computed in the next wider dtype; float64 stays float64."""
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
@@ -163,7 +163,7 @@ class _HeadsProjectedApart(Formula):
 
 
 class _CoreAlone(Formula):
-    """Attention that supports neither dropout nor returned weights."""
+    """Base of variants that support neither dropout nor returned weights."""
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
@@ -203,7 +203,10 @@ class _MaskInProduct(_CoreAlone):
 
 
 class _OnlineBy1(_CoreAlone):
-    """Online softmax as in flash attention: keys block by block with a running maximum, sum and output."""
+    """Online softmax as in flash attention, over blocks of ``block`` keys.
+
+    Each block updates the row maximum, the softmax denominator and the output.
+    """
 
     block = 1
 
@@ -247,7 +250,7 @@ class _SdpaMath(_SdpaFused):
 
 
 def _explain_refusal(case: Case) -> str | None:
-    """Return why a variant without dropout and returned weights does not support the case, or None."""
+    """Return why subclasses of ``_CoreAlone`` refuse the case, or None if they support it."""
     draws = case.problem.dropout > 0 and case.training
     return REASON if case.problem.need_weights or draws else None
 
